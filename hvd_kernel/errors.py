@@ -1,0 +1,52 @@
+"""Every exception of the project. A shared leaf: imports nothing of ours, no torch, no MPI, no extension.
+
+Horovod's split is kept (horovod/common/exceptions.py): what one rank's own call does wrong is a ``ValueError`` from that call;
+what the ranks find out together is a ``HorovodInternalError`` on every rank.
+"""
+
+from __future__ import annotations
+
+
+class HorovodInternalError(RuntimeError):
+    """An enqueued collective failed; the message names the guilty rank where there is one."""
+
+    rank: int
+
+    def __init__(self, message: str = "", rank: int = -1) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class Mismatch(HorovodInternalError):
+    """Ranks disagree about an operation (dtype, shape, kind, root, scale). The engine works on."""
+
+
+class RankFailed(HorovodInternalError):
+    """Another rank raised or was interrupted; the message carries its exception. Re-initialise to go on."""
+
+
+class RankDied(HorovodInternalError):
+    """Another rank's process is gone."""
+
+
+class HvdTimeout(HorovodInternalError, TimeoutError):
+    """A deadline passed."""
+
+
+class ConfigError(ValueError):
+    """A setting cannot be used; the message names the setting, its value and the remedy."""
+
+
+class UsageError(ValueError):
+    """A magic or command was called wrongly; the message says how to call it."""
+
+
+class ClusterError(RuntimeError):
+    """The cluster could not be started, lost a rank, or is not there; the message says what to do."""
+
+
+class NotInitialized(ValueError):
+    """Horovod's sentence for every call before ``init()``."""
+
+    def __init__(self) -> None:
+        super().__init__("Horovod has not been initialized; use hvd.init().")

@@ -1,0 +1,56 @@
+// Errors below the bindings are values: a code, a sentence for the user, where it arose, and whose fault it is.
+// Exceptions exist only in native/python (errors_py.cc), which maps each code to one Python class.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace hvd {
+
+enum class Code {
+  kOk,
+  kInvalidArgument,  // this rank's own call is wrong; nothing was sent           -> ValueError
+  kMismatch,         // ranks disagree on an operation; raised on every rank      -> errors.Mismatch
+  kAborted,          // a rank raised or was interrupted; its text is carried     -> errors.RankFailed
+  kRankDied,         // a rank's process is gone                                  -> errors.RankDied
+  kShutdown,         // the engine was shut down (here or on a peer)              -> HorovodInternalError
+  kTimeout,          // a deadline passed                                         -> errors.HvdTimeout
+  kUnavailable,      // a resource of the system is missing (memory, fd, port)    -> HorovodInternalError
+  kInternal,         // our own bug                                               -> HorovodInternalError
+};
+
+struct [[nodiscard]] Status {
+  Code code = Code::kOk;
+  std::string message;
+  std::string where;  // "transport/tcp_bootstrap: connect"
+  int rank = -1;      // the guilty rank, -1 when there is none
+
+  static Status ok() { return {}; }
+  static Status make(Code code, std::string message, std::string where, int rank = -1) {
+    return {code, std::move(message), std::move(where), rank};
+  }
+  bool is_ok() const { return code == Code::kOk; }
+  explicit operator bool() const { return is_ok(); }
+};
+
+// A value or the reason why there is none.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by intent
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit by intent
+
+  bool is_ok() const { return value_.has_value(); }
+  explicit operator bool() const { return is_ok(); }
+  T& value() { return *value_; }
+  const T& value() const { return *value_; }
+  T take() { return std::move(*value_); }
+  const Status& status() const { return status_; }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+}  // namespace hvd
