@@ -32,6 +32,7 @@ struct MeshOptions {
   std::size_t slot_bytes = 256 << 10;
   std::size_t slots = 4;
   double start_timeout_s = 30;
+  std::string host;                    // which host this rank counts to; empty: found out (boot id, network namespace, user)
 };
 
 struct ControlMessage {
@@ -53,8 +54,11 @@ class Mesh {
   virtual ControlMessage wait_control(std::chrono::nanoseconds longest) = 0;  // also returns on wake() and on abort
   virtual void wake() = 0;
 
-  // Raised by the watch, by a link's I/O error, or by raise_everywhere().
+  // Raised by the watch, by a link's I/O error, or by raise_everywhere(). To raise it use raise_everywhere(), which also wakes
+  // wait_control(); read it here.
   virtual Abort& abort() = 0;
+  // The peer said goodbye; wait_control() returns (from == -1) when it does. Messages it sent before still arrive.
+  virtual bool has_left(int peer) const = 0;
   // Tell every peer, and raise here. Any thread; never blocks for long; safe when peers are dead.
   virtual void raise_everywhere(Status cause) = 0;
   // Goodbye: tell every peer that the coming hang-up is intended. Peers see kShutdown only if they still wait for us.

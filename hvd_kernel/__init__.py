@@ -1,0 +1,29 @@
+"""Horovod, alive in a notebook.
+
+Importing this package costs nothing: neither torch nor the native core is loaded. A rank uses ``hvd_kernel.torch``;
+a notebook says ``%load_ext hvd_kernel`` (the kernel named ``hvd_kernel`` has done so already).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "load_ipython_extension", "unload_ipython_extension"]
+
+
+def load_ipython_extension(ip: Any) -> None:
+    """Give an IPython shell the ``%%hvdrun`` magics: what ``%load_ext hvd_kernel`` calls."""
+    from hvd_kernel import magics  # noqa: PLC0415 - only a notebook pays for the magics
+
+    magics.load_ipython_extension(ip)
+
+
+def unload_ipython_extension(ip: Any) -> None:
+    """Undo ``%load_ext hvd_kernel``, where the magics know how to."""
+    from hvd_kernel import magics  # noqa: PLC0415 - only a notebook pays for the magics
+
+    unload = getattr(magics, "unload_ipython_extension", None)
+    if unload is not None:
+        unload(ip)

@@ -1,0 +1,148 @@
+"""The one engine of this process: ``init``, ``shutdown``, and who may use it in between.
+
+Words.
+  engine      the native core of one rank; exists between ``init`` and ``shutdown``
+  generation  how many engines this process has had; what was enqueued belongs to one of them
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel import config, topology
+from hvd_kernel.errors import ConfigError, NotInitialized
+
+if TYPE_CHECKING:
+    from hvd_kernel._native import Engine
+
+_lock = threading.RLock()  # init and shutdown, never the hot path
+_engine: Engine | None = None
+_generation = 0
+_rounds = 0
+_before: dict[str, int] = {}  # sum of the counters of the engines before this one
+_registered = False
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Join the other ranks; returns when the links to all of them are up. Does nothing while initialised.
+
+    Parameters
+    ----------
+    comm
+        None (the ranks are found from the environment, see topology), an mpi4py communicator, or a list of
+        ranks of MPI_COMM_WORLD.
+    process_sets
+        None or an empty list: there is only the global process set.
+    """
+    if process_sets:
+        raise ConfigError("init(process_sets=...): only the global process set exists in this version.")
+    with _lock:
+        if _engine is None:
+            _start(comm)
+
+
+def _start(comm: Any) -> None:
+    global _engine, _generation, _rounds, _registered  # noqa: PLW0603 - the process's one engine
+    from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
+
+    options = config.engine_options()
+    _rounds += 1
+    peers = topology.find(comm, round_number=_rounds)
+    try:
+        _engine = Engine(peers.rank, peers.size, peers.exchange, options)
+    finally:
+        peers.close()
+    _generation += 1
+    if not _registered:
+        _registered = True
+        atexit.register(shutdown)
+        os.register_at_fork(after_in_child=_forget)
+
+
+def shutdown() -> None:
+    """Leave the other ranks; what is still pending ends with an error. Does nothing while not initialised."""
+    global _engine
+    with _lock:
+        if _engine is None:
+            return
+        leaving, _engine = _engine, None
+        leaving.shutdown()
+        for name, value in leaving.counters().items():
+            _before[name] = _before.get(name, 0) + value
+
+
+def _forget() -> None:
+    """In a forked child (a DataLoader's worker): the engine's threads stayed behind, its destructor must not run."""
+    global _engine, _lock
+    if _engine is not None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_engine))
+    _engine, _lock = None, threading.RLock()
+
+
+def is_initialized() -> bool:
+    """Tell whether this process is between ``init`` and ``shutdown``."""
+    return _engine is not None
+
+
+def engine() -> Engine:
+    """Return the engine.
+
+    Raises
+    ------
+    NotInitialized
+        Before ``init`` or after ``shutdown``.
+    """
+    if _engine is None:
+        raise NotInitialized
+    return _engine
+
+
+def generation() -> int:
+    """Return how many engines there have been: changes when communication was renewed."""
+    return _generation
+
+
+def counters() -> dict[str, int]:
+    """Return the core's counters, summed over every engine of this process, so that they never go back."""
+    with _lock:
+        now = {} if _engine is None else _engine.counters()
+        return {name: _before.get(name, 0) + now.get(name, 0) for name in {**_before, **now}}
+
+
+def rank() -> int:
+    """Return this process's rank."""
+    return engine().rank
+
+
+def size() -> int:
+    """Return the number of ranks."""
+    return engine().size
+
+
+def local_rank() -> int:
+    """Return this rank's number among the ranks of its host."""
+    return engine().local_rank
+
+
+def local_size() -> int:
+    """Return the number of ranks on this host."""
+    return engine().local_size
+
+
+def cross_rank() -> int:
+    """Return this host's number among the hosts that have this local rank."""
+    return engine().cross_rank
+
+
+def cross_size() -> int:
+    """Return the number of hosts that have this local rank."""
+    return engine().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Tell whether every host has the same number of ranks."""
+    return engine().is_homogeneous

@@ -1,0 +1,69 @@
+"""ipyparallel's controller as we need it: one process, no file with a key, encrypted, loopback unless hosts are given."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ipyparallel.controller.app as ipp_app
+from traitlets.config import Config
+
+Deliver = Callable[[dict[str, dict[str, Any]]], None]
+
+HEARTBEAT_MS = 100  # a rank's registration completes with its first heartbeat; the default 3000 would delay the start
+MISSES = 100  # 10 s of silence end a rank on another host; deaths on this host are known at once, by pidfd
+
+
+class _HeartThread(threading.Thread):
+    """Stands for the heart monitor's process: one process less, and it ends with this one."""
+
+    def __init__(self, target: Callable[..., None], kwargs: dict[str, Any], daemon: bool) -> None:
+        super().__init__(target=target, kwargs=kwargs, daemon=daemon, name="hvd-heart")
+
+    def terminate(self) -> None:
+        """Do nothing: a daemon thread ends with its process."""
+
+
+class Controller(ipp_app.IPController):  # type: ignore[misc]
+    """Gives its connection information to a function instead of writing it to files."""
+
+    deliver: Deliver
+    stopped: Callable[[], None]
+
+    def save_connection_dict(self, fname: str, cdict: dict[str, Any]) -> None:
+        """Keep the addresses and keys of engines or clients until every socket is bound."""
+        side = "client" if fname == self.client_json_file else "engine"
+        self.__dict__.setdefault("_connections", {})[side] = cdict
+
+    def cleanup_connection_files(self) -> None:
+        """Nothing was written."""
+
+    def init_signal(self) -> None:
+        """Hand out the connection information once the loop runs: all sockets are bound by then."""
+        super().init_signal()
+        self.loop.add_callback(self.deliver, self.__dict__["_connections"])
+
+    def handle_signal(self, _signal: int, _frame: object) -> None:
+        """End with everything below this process."""
+        self.stopped()
+
+
+def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
+    """Run the controller in this thread, the main one, for ever."""
+    ipp_app.Process = _HeartThread
+    config = Config()
+    config.IPController.engine_ip = address
+    config.IPController.use_threads = True
+    config.IPController.enable_curve = True
+    config.Session.key = secrets.token_hex(32).encode()  # Curve hides and the key admits: ipyparallel would do without
+    config.IPController.log_level = logging.ERROR
+    config.HeartMonitor.period = HEARTBEAT_MS
+    config.HeartMonitor.max_heartmonitor_misses = MISSES
+    controller = Controller.instance(config=config)
+    controller.deliver = deliver
+    controller.stopped = stopped
+    controller.initialize([])
+    controller.start()

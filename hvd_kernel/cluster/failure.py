@@ -1,0 +1,65 @@
+"""What went wrong with a rank or with the start, as text that says what to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.protocol import Failure
+
+RESTART = "`%hvd restart` starts fresh ranks (their variables are gone)"
+TAIL_LINES = 25
+_NOISE = ("iopub_welcome", "frozen modules", "make the debugger miss", "to python to disable frozen", "Debugging will", "heartbeat::", "new hearts")
+
+
+def rank_died(rank: int, pid: int, host: str) -> Failure:
+    """Say that a rank's process is gone: the first cause, whatever the others raise because of it."""
+    where = f" (process {pid} on {host})" if pid else ""
+    evalue = f"rank {rank}{where} died; the variables of the other ranks are intact. {RESTART}."
+    return Failure(rank, "RankDied", evalue, (f"RankDied: {evalue}",), time.monotonic())
+
+
+def dead_ranks(dead: Iterable[int]) -> ClusterError:
+    """Refuse to run on a cluster that has lost ranks."""
+    lost = sorted(dead)
+    names = ", ".join(map(str, lost))
+    one = len(lost) == 1
+    return ClusterError(
+        f"rank{'' if one else 's'} {names} {'is' if one else 'are'} dead, so collectives cannot work. {RESTART}; "
+        "until then `%hvdpull NAME --ranks ...` still fetches the other ranks' variables."
+    )
+
+
+def start_failed(reason: str, log: Path) -> ClusterError:
+    """Explain a start that did not succeed: reason, the end of the ranks' log, and a remedy drawn from it."""
+    tail = log_tail(log)
+    hint = _remedy(tail)
+    return ClusterError("\n".join(part for part in (reason, hint, tail and f"The ranks said last:\n{tail}") if part))
+
+
+def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """Return the last lines that launcher, controller and ranks wrote, without known harmless noise."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return ""
+    kept = [line for line in text.splitlines() if line.strip() and not any(noise in line for noise in _NOISE)]
+    return "\n".join(kept[-lines:])
+
+
+def _remedy(tail: str) -> str:
+    for sign, remedy in _REMEDIES:
+        if sign in tail:
+            return remedy
+    return ""
+
+
+_REMEDIES = (
+    ("No module named", "A rank could not import a module: install it in the environment of this kernel, on every host."),
+    ("not enough slots", "The hosts have fewer slots than ranks: give them more (-H host:8) or ask for fewer ranks."),
+    ("ssh", "A host could not be reached: `ssh HOST true` must work without a password."),
+    ("Cannot allocate memory", "The machine is out of memory: ask for fewer ranks."),
+    ("Killed", "A rank was killed while it started, most often for memory: ask for fewer ranks."),
+)

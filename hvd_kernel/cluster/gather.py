@@ -1,0 +1,102 @@
+"""Requests to several ranks and the wait for their answers (everything but cells).
+
+Words.
+  channel    shell (requests in order, cells among them), control (at once, also while a cell runs), iopub (what ranks
+             publish); each is a connection of its own, and ZeroMQ drops what is sent before both ends have met
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.protocol import Failure
+
+
+class Gather:
+    """A sink that keeps one answer per rank. ``wait`` is for any thread, ``on_*`` for the I/O thread."""
+
+    def __init__(self, ranks: Iterable[int], what: str) -> None:
+        self._what = what
+        self._missing = set(ranks)
+        self._answers: dict[int, tuple[Mapping[str, Any], list[Any]]] = {}
+        self._changed = threading.Condition()
+
+    def on_reply(self, rank: int, content: Mapping[str, Any], buffers: list[Any]) -> bool:
+        """Keep the answer."""
+        with self._changed:
+            self._answers[rank] = content, buffers
+            self._missing.discard(rank)
+            self._changed.notify_all()
+        return True
+
+    def on_output(self, _rank: int, _kind: str, _content: Mapping[str, Any]) -> bool:
+        """Ignore what the rank publishes meanwhile."""
+        return False
+
+    def on_dead(self, rank: int, failure: Failure) -> None:
+        """Keep the death as the answer."""
+        self.on_reply(rank, {"error": failure.evalue}, [])
+
+    def wait(self, timeout: float) -> dict[int, tuple[Mapping[str, Any], list[Any]]]:
+        """Return all answers; interruptible.
+
+        Raises
+        ------
+        ClusterError
+            With the error of the first rank that has one, or naming the ranks that did not answer.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while self._missing:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    ranks = ", ".join(map(str, sorted(self._missing)))
+                    raise ClusterError(f"{self._what}: no answer from rank {ranks} within {timeout:g} s; are they busy?")
+                self._changed.wait(left)
+        for rank, (content, _) in sorted(self._answers.items()):
+            if "error" in content:
+                raise ClusterError(f"{self._what}: rank {rank}: {content['error']}")
+        return dict(sorted(self._answers.items()))
+
+
+class Handshake:
+    """A sink that learns on which channels each rank can be reached: replies, and the "idle" that it publishes."""
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self.introduced: dict[int, Mapping[str, Any]] = {}
+        self._missing = {(rank, channel) for rank in ranks for channel in ("shell", "control", "iopub")}
+        self._changed = threading.Condition()
+
+    def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:
+        """Note a channel that answers, and who the rank says it is."""
+        self.introduced[rank] = content
+        self._met(rank, content["channel"])
+        return False
+
+    def on_output(self, rank: int, kind: str, _content: Mapping[str, Any]) -> bool:
+        """Note that the rank's publications arrive."""
+        if kind == "status":
+            self._met(rank, "iopub")
+        return False
+
+    def on_dead(self, rank: int, failure: Failure) -> None:
+        """Leave it missing: whoever waits hears of the death from the launcher."""
+
+    def missing(self, channel: str = "") -> set[int]:
+        """Return the ranks that cannot be reached yet, on one channel or on any."""
+        with self._changed:
+            return {rank for rank, each in self._missing if channel in {"", each}}
+
+    def wait(self, timeout: float) -> bool:
+        """Return whether all channels of all ranks work, within the timeout."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._missing, timeout)
+
+    def _met(self, rank: int, channel: str) -> None:
+        with self._changed:
+            self._missing.discard((rank, channel))
+            self._changed.notify_all()

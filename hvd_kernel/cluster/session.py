@@ -1,0 +1,259 @@
+"""A cluster's life: start, run cells, move variables, interrupt, stop.
+
+The main thread may be interrupted (KeyboardInterrupt) in any wait here; what it waited for goes on, and the session stays
+usable. A start that is interrupted is undone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.cluster import failure, values
+from hvd_kernel.cluster.gather import Gather, Handshake
+from hvd_kernel.cluster.launcher import Launched
+from hvd_kernel.cluster.run import Run
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.protocol import MetricsSample
+
+if TYPE_CHECKING:
+    from hvd_kernel.cluster.stream import Stream
+
+_ANSWER_S = 30.0
+_HANDSHAKE_S = 0.25  # between two tries
+_MOVE_S = 600.0
+_LAST_WORDS_S = 0.05  # a dead rank's last output may still be on its way through the controller
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """One rank's process."""
+
+    rank: int
+    pid: int
+    host: str
+    alive: bool
+    device: str
+
+
+class Session:
+    """A running cluster. Made by ``Session.start``."""
+
+    def __init__(self, spec: ClusterSpec, launched: Launched) -> None:
+        self.spec = spec
+        self.n = spec.n
+        self._launched = launched
+        self._stream: Stream | None = None
+        self._ranks: dict[int, RankStatus] = {}
+        self._dead: set[int] = set()
+        self._latest: Run | None = None
+
+    @classmethod
+    def start(cls, spec: ClusterSpec, progress: Progress | None = None) -> Session:
+        """Start ``spec.n`` ranks and return when an allreduce over all of them has succeeded.
+
+        Raises
+        ------
+        ClusterError
+            With the reason, the end of the ranks' log and a remedy.
+        """
+        say = progress or (lambda _text: None)
+        say(f"starting {spec.n} rank{'s' if spec.n != 1 else ''}")
+        session = cls(spec, Launched(spec))
+        atexit.register(session.stop)
+        try:
+            session._connect(say)
+        except BaseException:
+            session.stop()
+            raise
+        return session
+
+    @property
+    def dead(self) -> tuple[int, ...]:
+        """Ranks whose process is gone."""
+        return tuple(sorted(self._dead))
+
+    @property
+    def metrics(self) -> dict[int, MetricsSample]:
+        """The latest sample of each rank in the latest run."""
+        return dict(self._latest.metrics) if self._latest else {}
+
+    def run(self, code: str, ranks: Sequence[int] | None = None, cell: int = 0) -> Run:
+        """Start a cell on all ranks, or on some, and return its stream of events.
+
+        Raises
+        ------
+        ClusterError
+            If ranks are dead, the previous cell still runs, or the cluster is stopped.
+        """
+        targets = self._targets(ranks)
+        if self._latest is not None and not self._latest.finished:
+            raise ClusterError("the ranks still run the previous cell: interrupt it first")
+        if self._dead:
+            raise failure.dead_ranks(self._dead)
+        self._heal()
+        run = Run(targets, cell, lambda: self._values(run))
+        self._latest = run
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
+        for rank in targets:
+            self._wire.request(rank, "execute_request", content | {"hvd": {"cell": cell}}, run)
+        return run
+
+    def push(self, variables: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
+        """Set variables in the ranks' namespaces, and return when it is done."""
+        self._ask("push", ranks, buffers=values.pack(variables), timeout=_MOVE_S)
+
+    def pull(self, names: Sequence[str], ranks: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
+        """Fetch variables of the ranks.
+
+        Raises
+        ------
+        ClusterError
+            Naming the rank and the variable that is not there or cannot travel.
+        """
+        answers = self._ask("pull", ranks, {"names": list(names)}, timeout=_MOVE_S)
+        return {rank: values.unpack(buffers) for rank, (_, buffers) in answers.items()}
+
+    def interrupt(self, ranks: Sequence[int] | None = None) -> None:
+        """Raise KeyboardInterrupt in the ranks' cell, also where they wait in a collective. Returns at once."""
+        ignored = Gather((), "interrupt")
+        for rank in self._alive(ranks):
+            self._wire.request(rank, "hvd_request", {"verb": "interrupt"}, ignored, urgent=True)
+
+    def status(self) -> list[RankStatus]:
+        """Return every rank's process, dead ones included."""
+        return [
+            RankStatus(r.rank, r.pid, r.host, r.rank not in self._dead, r.device) for _, r in sorted(self._ranks.items())
+        ]
+
+    def stop(self) -> None:
+        """End the ranks and leave no process, file or socket. Idempotent."""
+        atexit.unregister(self.stop)
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            stream.stop(self._launched.words)
+        self._launched.stop()
+
+    @property
+    def _wire(self) -> Stream:
+        if self._stream is None:
+            raise ClusterError("the cluster is stopped: `%hvd start` starts a new one")
+        return self._stream
+
+    # Start.
+
+    def _connect(self, say: Progress) -> None:
+        from hvd_kernel.cluster.stream import Stream  # noqa: PLC0415 - ipyparallel, while the processes start
+
+        deadline = time.monotonic() + self.spec.start_timeout_s
+        while self._stream is None:
+            for word in self._listen(deadline, "the controller"):
+                if "client" in word:
+                    self._stream = Stream(word["client"], self._lost)
+        say("controller ready, ranks are importing")
+        self._await_ranks(say, deadline)
+        here = self._launched.local_ranks()
+        for rank, who in self._shake_hands(deadline).items():
+            self._ranks[rank] = RankStatus(rank, who["pid"], who["host"], alive=True, device=who["device"])
+            if who["pid"] in here:
+                self._wire.watch(rank, who["pid"])
+        self._wire.listen(self._launched.words, self._on_words)
+        say(f"{self.n} rank{'s' if self.n != 1 else ''} ready")
+
+    def _listen(self, deadline: float, whom: str, wait: float = 3600.0) -> list[dict[str, Any]]:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            reason = f"{whom} did not come up within {self.spec.start_timeout_s:g} s (HVD_START_TIMEOUT sets the limit)."
+            raise failure.start_failed(reason, self._launched.log)
+        ready, _, _ = select.select([self._launched.words], [], [], min(left, wait))
+        words = list(self._launched.read()) if ready else []
+        for word in words:
+            if "exit" in word or "end" in word:
+                reason = f"the ranks ended while they started (mpiexec's status {word.get('exit', 'unknown')})."
+                raise failure.start_failed(reason, self._launched.log)
+        return words
+
+    def _await_ranks(self, say: Progress, deadline: float) -> None:
+        known = 0
+        while len(self._wire.uuids) < self.n:
+            if len(self._wire.uuids) != known:
+                known = len(self._wire.uuids)
+                say(f"{known} of {self.n} ranks ready")
+            missing = sorted(set(range(self.n)) - set(self._wire.uuids))
+            self._listen(deadline, f"rank {', '.join(map(str, missing))}", wait=0.02)
+
+    def _shake_hands(self, deadline: float) -> dict[int, Mapping[str, Any]]:
+        hands = Handshake(range(self.n))
+        while True:
+            for channel in ("shell", "control"):
+                for rank in hands.missing(channel) | hands.missing("iopub"):
+                    hello = {"verb": "hello", "channel": channel}
+                    self._wire.request(rank, "hvd_request", hello, hands, urgent=channel == "control")
+            if hands.wait(_HANDSHAKE_S):
+                return hands.introduced
+            self._listen(deadline, f"rank {', '.join(map(str, sorted(hands.missing())))}", wait=0.0)
+
+    # Everything that needs the ranks' answer.
+
+    def _ask(
+        self,
+        verb: str,
+        ranks: Sequence[int] | None,
+        content: dict[str, Any] | None = None,
+        buffers: Sequence[Any] = (),
+        timeout: float = _ANSWER_S,
+    ) -> dict[int, Any]:
+        targets = self._alive(ranks)
+        gather = Gather(targets, verb)
+        for rank in targets:
+            self._wire.request(rank, "hvd_request", {"verb": verb} | (content or {}), gather, buffers=buffers)
+        return gather.wait(timeout)
+
+    def _heal(self) -> None:
+        """Give all ranks new communication after a run that broke it."""
+        if self._latest is not None and self._latest.aborted:
+            self._ask("heal", None)
+            self._latest.aborted = False
+
+    def _values(self, run: Run) -> dict[int, Any]:
+        if run is not self._latest or not run.done:
+            raise ClusterError("a run's values can be fetched when it is done and until the next one starts")
+        failed = {each.rank for each in run.failures}
+        answers = self._ask("value", [rank for rank in run.ranks if rank not in failed], timeout=_MOVE_S)
+        return {rank: values.unpack(buffers) for rank, (_, buffers) in answers.items()}
+
+    def _targets(self, ranks: Sequence[int] | None) -> tuple[int, ...]:
+        chosen = tuple(range(self.n)) if ranks is None else tuple(sorted(set(ranks)))
+        foreign = [rank for rank in chosen if not 0 <= rank < self.n]
+        if foreign or not chosen:
+            raise ClusterError(f"no such rank: {foreign or 'an empty choice'}; this cluster has ranks 0 to {self.n - 1}")
+        return chosen
+
+    def _alive(self, ranks: Sequence[int] | None) -> list[int]:
+        chosen = () if ranks is not None and not ranks else self._targets(ranks)
+        return [rank for rank in chosen if rank not in self._dead]
+
+    # I/O thread.
+
+    def _lost(self, rank: int) -> None:
+        if rank in self._dead or self._stream is None:
+            return
+        self._dead.add(rank)
+        known = self._ranks.get(rank)
+        death = failure.rank_died(rank, known.pid if known else 0, known.host if known else "")
+        self._stream.later(_LAST_WORDS_S, self._stream.forget, rank, death)
+
+    def _on_words(self) -> None:
+        for word in self._launched.read():
+            if "exit" in word or "end" in word:
+                for rank in range(self.n):
+                    self._lost(rank)
+            if "end" in word and self._stream is not None:
+                self._stream.unlisten(self._launched.words)
+

@@ -1,0 +1,141 @@
+"""The wire to the ranks: ipyparallel's client with our own reading of what comes back.
+
+ipyparallel's client keeps a cell's whole text and hands it out again with every update (quadratic in the output); here
+each message goes once, as it is, to the sink that waits for it.
+
+Words.
+  sink       what receives the answers to one request on some ranks: reply, outputs, death
+  uuid       the socket identity of a rank's engine; the rank is its engine id
+
+Threads: everything below "I/O thread" runs on the client's own thread, the only one that touches the sockets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import ipyparallel as ipp
+
+from hvd_kernel.protocol import Failure
+
+
+class Sink(Protocol):
+    """Receives one request's answers, on the I/O thread."""
+
+    def on_reply(self, rank: int, content: Mapping[str, Any], buffers: list[Any]) -> bool:
+        """Take the rank's answer; True when the request is over there."""
+
+    def on_output(self, rank: int, kind: str, content: Mapping[str, Any]) -> bool:
+        """Take what the rank publishes meanwhile; True when the request is over there."""
+
+    def on_dead(self, rank: int, failure: Failure) -> None:
+        """Take note that no answer will come."""
+
+
+class Stream(ipp.Client):
+    """A client that speaks to ranks and routes by request."""
+
+    def __init__(self, connection: dict[str, Any], on_lost: Callable[[int], None]) -> None:
+        self.sinks: dict[str, tuple[int, Sink]] = {}
+        self.uuids: dict[int, str] = {}
+        self._on_lost = on_lost
+        super().__init__(connection)
+        for rank, uuid in dict(self._engines).items():
+            self._admit(rank, uuid)
+
+    def activate(self, *_args: Any, **_kwargs: Any) -> None:
+        """Leave the notebook's magics alone: ipyparallel would install %px."""
+
+    def request(
+        self,
+        rank: int,
+        kind: str,
+        content: dict[str, Any],
+        sink: Sink,
+        *,
+        buffers: Sequence[Any] = (),
+        urgent: bool = False,
+    ) -> None:
+        """Send a request to one rank; urgent ones are answered while a cell runs. Any thread."""
+        message = self.session.msg(kind, content=content)
+        socket = self._control_socket if urgent else self._mux_socket
+        uuid = self.uuids[rank].encode()
+
+        def send() -> None:
+            self.sinks[message["header"]["msg_id"]] = (rank, sink)
+            self.session.send(socket, message, ident=uuid, buffers=list(buffers))
+
+        self._io_loop.add_callback(send)
+
+    def watch(self, rank: int, pid: int) -> None:
+        """Report the end of a rank on this host within milliseconds, by the kernel's own word."""
+        descriptor = os.pidfd_open(pid)
+        self._io_loop.add_callback(self._io_loop.add_handler, descriptor, self._on_exit(rank), self._io_loop.READ)
+
+    def listen(self, descriptor: int, handler: Callable[[], None]) -> None:
+        """Call the handler, on the I/O thread, whenever the descriptor can be read."""
+        self._io_loop.add_callback(
+            self._io_loop.add_handler, descriptor, lambda _fd, _events: handler(), self._io_loop.READ
+        )
+
+    def unlisten(self, descriptor: int) -> None:
+        """End ``listen``. I/O thread."""
+        self._io_loop.remove_handler(descriptor)
+
+    def later(self, seconds: float, function: Callable[..., None], *args: Any) -> None:
+        """Call a function in a while. I/O thread."""
+        self._io_loop.call_later(seconds, function, *args)
+
+    def stop(self, descriptor: int) -> None:
+        """Close every socket and end the I/O thread; the descriptor given to ``listen`` stays open."""
+        self._io_loop.add_callback(self.unlisten, descriptor)
+        self.close(linger=0)
+
+    def forget(self, rank: int, failure: Failure) -> None:
+        """Tell every sink that waits for this rank. I/O thread."""
+        for message_id, (other, sink) in list(self.sinks.items()):
+            if other == rank:
+                del self.sinks[message_id]
+                sink.on_dead(rank, failure)
+
+    # I/O thread from here on.
+
+    def _on_exit(self, rank: int) -> Callable[[int, int], None]:
+        def handler(descriptor: int, _events: int) -> None:
+            self._io_loop.remove_handler(descriptor)
+            os.close(descriptor)
+            self._on_lost(rank)
+
+        return handler
+
+    def _admit(self, rank: int, uuid: str) -> None:
+        self.uuids[int(rank)] = uuid
+
+    def _register_engine(self, msg: dict[str, Any]) -> None:
+        self._admit(msg["content"]["id"], msg["content"]["uuid"])
+
+    def _unregister_engine(self, msg: dict[str, Any]) -> None:
+        self._on_lost(int(msg["content"]["id"]))
+
+    def _dispatch_iopub(self, msg_parts: list[Any]) -> None:
+        message = self._unpack(msg_parts)
+        self._route(message, lambda rank, sink: sink.on_output(rank, message["header"]["msg_type"], message["content"]))
+
+    def _dispatch_reply(self, msg_parts: list[Any]) -> None:
+        message = self._unpack(msg_parts)
+        self._route(message, lambda rank, sink: sink.on_reply(rank, message["content"], message["buffers"]))
+
+    def _dispatch_single_reply(self, msg_parts: list[Any]) -> None:
+        self._dispatch_reply(msg_parts)
+
+    def _unpack(self, msg_parts: list[Any]) -> dict[str, Any]:
+        _idents, frames = self.session.feed_identities(msg_parts, copy=False)
+        message: dict[str, Any] = self.session.deserialize(frames, content=True, copy=False)
+        return message
+
+    def _route(self, message: dict[str, Any], give: Callable[[int, Sink], bool]) -> None:
+        message_id = message["parent_header"].get("msg_id", "")
+        if message_id in self.sinks and give(*self.sinks[message_id]):
+            del self.sinks[message_id]

@@ -1,0 +1,44 @@
+"""HvdKernel: what ipykernel's kernel can do (completion, inspection, debugger, subshells, widgets), and the magics."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ipykernel.ipkernel import IPythonKernel
+
+from hvd_kernel.magics import holder_of, load_ipython_extension
+
+
+def _version() -> str:
+    try:
+        return version("hvd-kernel")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "0"
+
+
+class HvdKernel(IPythonKernel):
+    """ipykernel's kernel with ``%%hvdrun`` at hand."""
+
+    implementation = "hvd_kernel"
+    implementation_version = _version()
+
+    shell: Any
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
+        load_ipython_extension(self.shell)
+
+    @property
+    def banner(self) -> str:  # type: ignore[override]
+        """Say what this is, above IPython's own words."""
+        return (
+            f"hvd_kernel {self.implementation_version}: %%hvdrun -np 4 runs a cell on four ranks\n{self.shell.banner}"
+        )
+
+    def do_shutdown(self, restart: bool) -> Any:
+        """Stop the ranks, then the kernel."""
+        holder = holder_of(self.shell)
+        if holder is not None:
+            holder.stop()
+        return super().do_shutdown(restart)  # type: ignore[no-untyped-call]

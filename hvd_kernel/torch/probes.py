@@ -1,0 +1,57 @@
+"""What Horovod scripts ask about a build. All are callable before ``init``.
+
+Our core stands where Horovod's Gloo stands (sockets and shared memory, no MPI underneath), so ``gloo_*`` say yes. MPI starts
+the ranks but carries no data, so ``mpi_*`` say no.
+"""
+
+from __future__ import annotations
+
+
+def mpi_enabled() -> bool:
+    """Tell whether MPI carries the collectives."""
+    return False
+
+
+def mpi_built() -> bool:
+    """Tell whether MPI could carry the collectives."""
+    return False
+
+
+def mpi_threads_supported() -> bool:
+    """Refuse, as Horovod does without MPI."""
+    raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+
+
+def gloo_enabled() -> bool:
+    """Tell whether sockets and shared memory carry the collectives."""
+    return True
+
+
+def gloo_built() -> bool:
+    """Tell whether sockets and shared memory could carry the collectives."""
+    return True
+
+
+def nccl_built() -> int:
+    """Return NCCL's version code; 0 where it is not used."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """Tell whether IBM's DDL is built in."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Tell whether oneCCL is built in."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Tell whether collectives run on CUDA memory without passing through the host."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Tell whether collectives run on ROCm memory without passing through the host."""
+    return False

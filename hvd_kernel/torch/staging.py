@@ -1,0 +1,72 @@
+"""From a torch tensor to memory that the core can work on, and back.
+
+Words.
+  host    the tensor itself where it is contiguous CPU memory, else a contiguous copy of it on the CPU
+  settle  bring a result from ``host`` back to the tensor it stands for
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hvd_kernel.tensor import DTYPES, REDUCIBLE, Place
+
+NUMBERS = {
+    torch.uint8: DTYPES["uint8"],
+    torch.int8: DTYPES["int8"],
+    torch.uint16: DTYPES["uint16"],
+    torch.int16: DTYPES["int16"],
+    torch.int32: DTYPES["int32"],
+    torch.int64: DTYPES["int64"],
+    torch.float16: DTYPES["float16"],
+    torch.float32: DTYPES["float32"],
+    torch.float64: DTYPES["float64"],
+    torch.bool: DTYPES["bool"],
+    torch.bfloat16: DTYPES["bfloat16"],
+}
+SUMS = {kind: number for kind, number in NUMBERS.items() if number in REDUCIBLE}
+_KINDS = {number: kind for kind, number in NUMBERS.items()}
+
+
+def number_of(tensor: torch.Tensor, table: dict[torch.dtype, int]) -> int:
+    """Return the core's number for the tensor's elements, if the table has them.
+
+    Raises
+    ------
+    ValueError
+        Horovod's sentence, and what would be accepted.
+    """
+    number = table.get(tensor.dtype)
+    if number is None or tensor.layout is not torch.strided:
+        accepted = ", ".join(str(kind).removeprefix("torch.") for kind in table)
+        raise ValueError(f"Tensor type {tensor.type()} is not supported. Supported are dense tensors of: {accepted}.")
+    return number
+
+
+def host_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return memory that the core can read and write in the tensor's place."""
+    if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
+        return tensor
+    return tensor.detach().cpu().resolve_neg().contiguous()
+
+
+def settle(tensor: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, holding what its host memory holds."""
+    if host is not tensor:
+        tensor.detach().copy_(host)
+    return tensor
+
+
+def place_of(host: torch.Tensor, number: int) -> Place:
+    """Return where host memory lies."""
+    return host.data_ptr(), tuple(host.shape), number
+
+
+def from_buffer(buffer: Any, device: torch.device) -> torch.Tensor:
+    """Return memory of the core as a tensor: without copying on the CPU, where the tensor keeps the memory alive."""
+    kind = _KINDS[buffer.dtype]
+    if not len(buffer):
+        return torch.empty(buffer.shape, dtype=kind, device=device)
+    return torch.frombuffer(buffer, dtype=kind).view(buffer.shape).to(device)

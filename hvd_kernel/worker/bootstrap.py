@@ -1,0 +1,87 @@
+"""From a bare process to a rank that answers: imports, MPI, the controller's address, communication, the namespace.
+
+The imports come first because they take longest and need nobody: they run while the controller starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+from hvd_kernel import _session
+from hvd_kernel.worker import communication
+
+_POLL_S = 0.002  # MPI's own wait would burn a core that the slower ranks need for their imports
+_ADDRESS_BYTES = 8192
+
+
+def main() -> None:
+    """Become rank ``MPI.COMM_WORLD.rank`` and serve until told to stop."""
+    os.environ["HVD_BOOTSTRAP"] = "mpi"
+    hvd = frontend()
+    from hvd_kernel.worker import engine  # noqa: PLC0415 - ipykernel, after the slower torch
+
+    rank, size, connection = meet()
+    communication.start()
+    with _folder(connection.pop("folder")) as folder:
+        os.environ["IPYTHONDIR"] = folder
+        engine.serve(rank, connection, namespace(hvd, rank, size))
+
+
+def frontend() -> Any:
+    """Return ``hvd_kernel.torch``, or None where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    return importlib.import_module("hvd_kernel.torch")
+
+
+def meet() -> tuple[int, int, dict[str, Any]]:
+    """Start MPI and learn the controller's address, which mpiexec's stdin brings to rank 0."""
+    from mpi4py import MPI  # noqa: PLC0415 - starts MPI
+
+    world = MPI.COMM_WORLD
+    line = bytearray(_ADDRESS_BYTES)
+    if world.rank == 0:
+        told = sys.stdin.buffer.readline()
+        line[: len(told)] = told
+    arrival = world.Ibcast(line, root=0)
+    while not arrival.Test():
+        time.sleep(_POLL_S)
+    return world.rank, world.size, json.loads(line.rstrip(b"\0"))
+
+
+def namespace(hvd: Any, rank: int, size: int) -> dict[str, Any]:
+    """Return the names that are ready in every cell."""
+    ready: dict[str, Any] = {"rank": rank, "size": size, "local_rank": _session.local_rank()}
+    if hvd is None:
+        return ready | {"device": "cpu"}
+    return ready | {"hvd": hvd, "device": torch_device(ready["local_rank"])}
+
+
+def torch_device(local_rank: int) -> Any:
+    """Return this rank's device: its turn among the GPUs it can see, else the CPU."""
+    import torch  # noqa: PLC0415 - only where it is installed
+
+    gpus = torch.cuda.device_count()
+    return torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+
+
+class _folder:  # noqa: N801 - reads like a function
+    """The cluster's private folder, or one of our own on another host."""
+
+    def __init__(self, shared: str) -> None:
+        self._own = None if os.path.isdir(shared) else tempfile.TemporaryDirectory(prefix="hvd-")  # noqa: PTH112
+        self._path = os.path.join(shared, "ipython") if self._own is None else self._own.name  # noqa: PTH118
+
+    def __enter__(self) -> str:
+        return self._path
+
+    def __exit__(self, *_: object) -> None:
+        if self._own is not None:
+            self._own.cleanup()

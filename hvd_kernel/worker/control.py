@@ -1,0 +1,170 @@
+"""Running one cell on this rank, and the small verbs that the controller world asks for.
+
+A cell that raises aborts this rank's communication *before* its traceback is formatted, so that the peers that wait for
+this rank are released within milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from IPython.core.interactiveshell import ExecutionResult
+
+from hvd_kernel.protocol import Failure, to_wire
+from hvd_kernel.worker import communication, values
+
+_REASON_CHARS = 300
+
+
+class Control:
+    """This rank's cells. Everything runs on the main thread but ``interrupt``."""
+
+    def __init__(self, rank: int, shell: Any) -> None:
+        self.rank = rank
+        self._shell = shell
+        self._value: Any = None
+        self._raised_at = 0.0
+        self._interrupted = False
+        self._inside = False  # the main thread is in the user's code: an interrupt may raise
+        self._task: asyncio.Task[ExecutionResult] | None = None
+
+    async def run_cell(self, code: str, cell: int) -> dict[str, Any]:
+        """Run the code; return the ``hvd`` part of the reply."""
+        self._value, self._raised_at, self._interrupted = None, 0.0, False
+        if cell:
+            self._shell.execution_count = cell
+        self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on
+        with self._interruptible():
+            error = await self._run(code)
+        failure = None if error is None else self._failure(error)
+        return {"failure": failure and to_wire(failure), "aborted": communication.aborted()}
+
+    @property
+    def busy(self) -> bool:
+        """True while the user's code runs."""
+        return self._inside or self._task is not None
+
+    def on_raise(self, error: BaseException) -> None:
+        """Note the time and release the peers. Called by the shell before it formats the traceback."""
+        if not self._raised_at:
+            self._raised_at = time.monotonic()
+            communication.abort(_reason(self._seen_as(error), error))
+
+    def interrupt(self) -> None:
+        """Interrupt the main thread's cell. Control thread."""
+        if self.busy:
+            ident = threading.main_thread().ident
+            assert ident is not None
+            signal.pthread_kill(ident, signal.SIGINT)  # this thread, so that a sleep or poll there ends
+
+    # The verbs.
+
+    def answer(self, content: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Do what a ``hvd_request`` says; return the reply's content and buffers."""
+        names = self._shell.user_ns
+        match content["verb"]:
+            case "hello":
+                device = str(names.get("device", "cpu"))
+                who = {"pid": os.getpid(), "host": socket.gethostname(), "device": device}
+                return who | {"channel": content["channel"]}, []
+            case "interrupt":
+                self.interrupt()
+            case "push":
+                names.update(values.unpack(buffers))
+            case "pull":
+                return {}, values.pack({name: _lookup(names, name) for name in content["names"]})
+            case "value":
+                return {}, values.pack(self._value)
+            case "heal":
+                communication.renew()
+            case verb:
+                raise ValueError(f"unknown verb {verb!r}: notebook and ranks run different versions of hvd_kernel")
+        return {}, []
+
+    # Running.
+
+    async def _run(self, code: str) -> BaseException | None:
+        shell = self._shell
+        try:
+            transformed, broken = shell.transform_cell(code), None
+        except Exception:  # noqa: BLE001 - the shell shows it, as in any IPython
+            transformed, broken = code, sys.exc_info()
+        try:
+            if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=broken):
+                result = await self._run_async(code, transformed, broken)
+            else:
+                self._inside = True
+                result = shell.run_cell(code, store_history=True)
+        except (KeyboardInterrupt, asyncio.CancelledError) as error:  # between the user's code and IPython's own
+            self.on_raise(error)
+            return error
+        finally:
+            self._inside = False
+        self._value = result.result
+        return result.error_before_exec or result.error_in_exec
+
+    async def _run_async(self, code: str, transformed: str, broken: Any) -> ExecutionResult:
+        shell = self._shell
+        running = shell.run_cell_async(
+            code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=broken
+        )
+        self._task = asyncio.ensure_future(running)
+        result = None
+        try:
+            result = await self._task
+        finally:
+            self._task = None
+            shell.events.trigger("post_execute")
+            shell.events.trigger("post_run_cell", result)
+        return result
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def on_sigint(_number: int, _frame: FrameType | None) -> None:
+            task = self._task
+            if self._inside or (task is not None and asyncio.current_task(loop) is task):
+                self._interrupted = True
+                raise KeyboardInterrupt
+            if task is not None:
+                self._interrupted = True
+                loop.call_soon_threadsafe(task.cancel)
+
+        before = signal.signal(signal.SIGINT, on_sigint)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _seen_as(self, error: BaseException) -> str:
+        if self._interrupted and isinstance(error, asyncio.CancelledError):
+            return "KeyboardInterrupt"
+        return type(error).__name__
+
+    def _failure(self, error: BaseException) -> Failure:
+        self.on_raise(error)  # a syntax error does not come through the shell's showtraceback
+        name = self._seen_as(error)
+        lines = self._shell._last_traceback or [f"{name}: {error}"]  # noqa: SLF001 - ipykernel's own way to hand it on
+        secondary = communication.is_secondary(error)
+        return Failure(self.rank, name, str(error), tuple(lines), self._raised_at, secondary)
+
+
+def _reason(name: str, error: BaseException) -> str:
+    return f"{name}: {error}"[:_REASON_CHARS] if str(error) else name
+
+
+def _lookup(names: dict[str, Any], name: str) -> Any:
+    if name not in names:
+        raise NameError(f"name {name!r} is not defined there")
+    return names[name]

@@ -1,0 +1,93 @@
+"""ipyparallel's engine as we need it: our shell, our cell execution, requests of our own, no nanny, no key file."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+from typing import Any
+
+import ipyparallel.engine.app as ipp_app
+from ipykernel.zmqshell import ZMQInteractiveShell
+from ipyparallel.engine.kernel import IPythonParallelKernel
+from traitlets import Type
+from traitlets.config import Config
+
+from hvd_kernel.worker import telemetry
+from hvd_kernel.worker.control import Control
+
+_REGISTRATION_S = 60.0
+
+
+class RankShell(ZMQInteractiveShell):  # type: ignore[misc]
+    """IPython's shell that releases the peers before it formats a traceback."""
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        """Tell the rank's control first."""
+        error = self._get_exc_info(exc_tuple)[1]
+        if error is not None:
+            self.kernel.control.on_raise(error)
+        super().showtraceback(exc_tuple, *args, **kwargs)
+
+
+class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
+    """Runs cells through Control and answers ``hvd_request`` on shell and control channel."""
+
+    shell_class = Type(RankShell)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.control = Control(self.engine_id, self.shell)
+        self.telemetry = telemetry.Telemetry(self.engine_id, self._publish)
+        self.shell_handlers["hvd_request"] = self.hvd_request
+        self.control_handlers["hvd_request"] = self.hvd_request
+
+    async def do_execute(self, code: str, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+        """Run a cell with telemetry beside it."""
+        parent = self.get_parent("shell")
+        cell = parent["content"].get("hvd", {}).get("cell", 0)
+        self._forward_input(allow_stdin=False)
+        try:
+            with self.telemetry.during(parent):
+                ours = await self.control.run_cell(code, cell)
+        finally:
+            self._restore_input()
+        reply = {"execution_count": cell, "user_expressions": {}, "payload": [], "hvd": ours}
+        failure = ours["failure"]
+        if failure is None:
+            return reply | {"status": "ok"}
+        return reply | {"status": "error", "ename": failure["ename"], "evalue": failure["evalue"], "traceback": []}
+
+    async def hvd_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Answer a request; an error travels as text."""
+        try:
+            content, buffers = self.control.answer(parent["content"], parent["buffers"])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the notebook must hear of it
+            content, buffers = {"error": f"{type(error).__name__}: {error}"}, []
+        self.session.send(stream, "hvd_reply", content, parent=parent, ident=ident, buffers=buffers)
+
+    def _publish(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
+        self.session.send(self.iopub_socket, kind, content, parent=parent, ident=self._topic(kind))
+
+
+class RankEngine(ipp_app.IPEngine):  # type: ignore[misc]
+    """The engine process; SIGTERM ends it at once, without MPI's finalisation, which waits for every rank."""
+
+    def _signal_stop(self, _number: int, _frame: object) -> None:
+        if not self.kernel.control.busy:
+            atexit._run_exitfuncs()  # noqa: SLF001 - the user's own, and ours that shuts communication down
+        os._exit(0)
+
+
+def serve(rank: int, connection: dict[str, Any], namespace: dict[str, Any]) -> None:
+    """Register as engine ``rank`` and run cells until told to stop."""
+    ipp_app.Kernel = RankKernel  # IPEngine has no setting for it
+    config = Config()
+    config.RankEngine.enable_nanny = False
+    config.RankEngine.timeout = _REGISTRATION_S
+    config.RankEngine.log_level = logging.ERROR
+    config.InteractiveShell.cache_size = 0  # no Out[]: it would keep every cell's tensors alive
+    app = RankEngine.instance(config=config, id=rank, connection_info_env=json.dumps(connection), user_ns=namespace)
+    app.initialize([])
+    app.start()

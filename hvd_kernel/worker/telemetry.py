@@ -1,0 +1,90 @@
+"""A thread that says five times a second what this rank is doing, also while the main thread waits in a collective."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hvd_kernel import _session, metrics, ops
+from hvd_kernel.protocol import METRICS_TYPE, MetricsSample, to_wire
+from hvd_kernel.worker import communication, gpu
+
+_PERIOD_S = 0.2
+_PAGE = os.sysconf("SC_PAGESIZE")
+Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
+
+
+class Telemetry:
+    """Samples while a cell runs, and once more when it has ended. One thread for the rank's whole life."""
+
+    def __init__(self, rank: int, publish: Publish) -> None:
+        self._rank = rank
+        self._publish = publish
+        self._parent: dict[str, Any] | None = None  # the running cell's request, None between cells
+        self._changed = threading.Condition()
+        threading.Thread(target=self._loop, name="hvd-telemetry", daemon=True).start()
+
+    @contextmanager
+    def during(self, parent: dict[str, Any]) -> Iterator[None]:
+        """Sample until the block ends."""
+        with self._changed:
+            self._parent = parent
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._parent = None
+                self._changed.notify()
+            self._send(parent, running=False)
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._parent is not None)
+                parent = self._parent
+                ended = self._changed.wait_for(lambda: self._parent is not parent, _PERIOD_S)
+            if parent is not None and not ended:
+                self._send(parent, running=True)
+
+    def _send(self, parent: dict[str, Any], *, running: bool) -> None:
+        self._publish(METRICS_TYPE, to_wire(sample(self._rank, running=running)), parent)
+
+
+def sample(rank: int, *, running: bool) -> MetricsSample:
+    """Return what this rank is doing now. Any thread."""
+    training = metrics.snapshot()
+    core = _session.counters()
+    waits = running and main_thread_waits()
+    return MetricsSample(
+        rank=rank,
+        time=time.monotonic(),
+        state="collective" if waits else "compute" if running else "idle",
+        waiting_for=communication.waiting_for() if waits else "",
+        step=training.step,
+        samples=training.samples,
+        logged=training.logged,
+        bytes=core.get("bytes", 0),
+        ops=core.get("ops", 0),
+        comm_ns=core.get("busy_ns", 0),
+        wait_ns=core.get("wait_ns", 0),
+        cpu_s=time.process_time(),
+        rss=_resident(),
+        gpu=gpu.sample(),
+    )
+
+
+def main_thread_waits() -> bool:
+    """Tell whether the main thread is inside a call into the core: its innermost frame is then one of ours."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way
+    return frame is not None and frame.f_globals.get("__name__") == ops.__name__
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as file:  # noqa: PTH123 - five times a second
+        return int(file.read().split()[1]) * _PAGE

@@ -1,0 +1,209 @@
+"""The options of the magics: text in, a frozen dataclass or a UsageError that says how to write it out. Pure."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.merge import spans
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a magic's line says; None and empty mean: not said."""
+
+    n: int | None = None
+    ranks: str = "all"
+    local: bool = False
+    push: tuple[str, ...] = ()
+    pull: tuple[str, ...] = ()
+    out: str = ""
+    timeout: float | None = None
+    hosts: str = ""
+    hostfile: str = ""
+    mpi_args: tuple[str, ...] | None = None
+    words: tuple[str, ...] = ()  # what is no option: %hvd's verb, names of variables
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of ranks: write 1 or more")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time: write seconds, more than 0")
+    return value
+
+
+def _name(text: str) -> str:
+    if not text.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a variable's name")
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(_name(part.strip()) for part in text.split(","))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(shlex.split(text))
+
+
+MPI_ARGS = "--mpi-args"
+
+_WHERE: dict[tuple[str, ...], dict[str, Any]] = {
+    ("-np", "-n", "--num-proc"): {"dest": "n", "type": _positive, "metavar": "N"},
+    ("-H", "--hosts"): {"dest": "hosts", "metavar": "HOST:SLOTS,..."},
+    ("--hostfile",): {"dest": "hostfile", "metavar": "FILE"},
+    (MPI_ARGS,): {"dest": "mpi_args", "type": _words, "metavar": "'...'"},
+}
+_RANKS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--ranks", "--targets", "-t"): {"dest": "ranks", "metavar": "0,2-3|::2|all"},
+}
+_CELL: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--local",): {"dest": "local", "action": "store_true"},
+    ("--push",): {"dest": "push", "type": _names, "metavar": "a,b"},
+    ("--pull",): {"dest": "pull", "type": _names, "metavar": "c"},
+    ("-o", "--out"): {"dest": "out", "type": _name, "metavar": "NAME"},
+    ("--timeout",): {"dest": "timeout", "type": _seconds, "metavar": "S"},
+}
+TABLE: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {
+    "%%hvdrun": _WHERE | _RANKS | _CELL,
+    "%hvd": _WHERE,
+    "%hvdpush": _RANKS,
+    "%hvdpull": _RANKS,
+}
+"""magic -> its options, as argparse takes them. Completion and usage are made from it too."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}. {self.format_usage().strip()}")
+
+
+def parse(magic: str, line: str) -> Options:
+    """Parse the line of a magic of the TABLE.
+
+    Raises
+    ------
+    UsageError
+        Naming what is wrong and how the magic is written.
+    """
+    parser = _Parser(prog=magic, add_help=False, allow_abbrev=False)
+    for flags, how in TABLE[magic].items():
+        parser.add_argument(*flags, **{"default": argparse.SUPPRESS, **how})
+    parser.add_argument("words", nargs="*", metavar="", default=())
+    given = vars(parser.parse_intermixed_args(_tokens(magic, line)))
+    if magic == "%%hvdrun" and given["words"]:
+        raise UsageError(f"%%hvdrun: {given['words'][0]!r} is no option; code begins on the next line")
+    return Options(**{**given, "words": tuple(given["words"])})
+
+
+def _tokens(magic: str, line: str) -> list[str]:
+    try:
+        tokens = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{magic}: {error} in {line.strip()!r}: close the quotes") from None
+    for token in tokens:
+        if glued := re.fullmatch(r"-np(\d+)", token):
+            raise UsageError(f"{magic}: {token!r} is not an option: write -np {glued[1]}, with a space")
+    for i, token in enumerate(tokens[:-1]):
+        if token == MPI_ARGS:  # its value begins with dashes; argparse takes that only behind "="
+            tokens[i : i + 2] = [f"{MPI_ARGS}={tokens[i + 1]}"]
+            break
+    return tokens
+
+
+def flags(magic: str) -> list[str]:
+    """Every spelling of every option of a magic, for completion."""
+    return [flag for group in TABLE[magic] for flag in group]
+
+
+def resolve(text: str, n: int) -> tuple[int, ...]:
+    """Return the ranks that ``0,2-3``, ``::2``, ``all`` or ``root`` mean in a cluster of n.
+
+    Raises
+    ------
+    UsageError
+        If a part is not understood, names a rank that is not there, or nothing is left.
+    """
+    chosen: set[int] = set()
+    for part in text.replace("[", "").replace("]", "").split(","):
+        chosen |= _part(part.strip(), n)
+    if outside := sorted(rank for rank in chosen if rank >= n):
+        raise UsageError(f"--ranks {text}: there is no rank {spans(outside)}; the cluster has ranks {spans(range(n))}")
+    if not chosen:
+        raise UsageError(f"--ranks {text}: names no rank; the cluster has ranks {spans(range(n))}")
+    return tuple(sorted(chosen))
+
+
+def _part(part: str, n: int) -> set[int]:
+    if part == "all":
+        return set(range(n))
+    if part == "root":
+        return {0}
+    if part.isdecimal():
+        return {int(part)}
+    if between := re.fullmatch(r"(\d+)-(\d+)", part):
+        first, last = int(between[1]), int(between[2])
+        return set(range(first, min(last, n) + 1)) | ({last} if last >= first else set())
+    if re.fullmatch(r"-?\d*:-?\d*(:([1-9]\d*)?)?", part):
+        ends = [int(end) if end else None for end in part.split(":")]
+        return set(range(n)[slice(*ends)])
+    raise UsageError(f"--ranks: {part!r} is not understood: write 0,2-3 or ::2 or all or root")
+
+
+def slots(hosts: str) -> int:
+    """Return how many ranks ``h1:4,h2`` offers.
+
+    Raises
+    ------
+    UsageError
+        If the number behind a host is none.
+    """
+    total = 0
+    for host in hosts.split(","):
+        _, _, count = host.strip().partition(":")
+        if count and not count.isdecimal():
+            raise UsageError(f"-H {hosts}: {count!r} is not a number of slots: write host:4,other:4")
+        total += int(count or 1)
+    return total
+
+
+def wanted(options: Options, running: ClusterSpec | None, default_n: int) -> ClusterSpec:
+    """Return the cluster that a line asks for: what it does not say stays as it is in the running one."""
+    base = running or ClusterSpec(n=default_n)
+    n = options.n or (slots(options.hosts) if options.hosts else base.n)
+    return ClusterSpec(
+        n=n,
+        hosts=options.hosts or base.hosts,
+        hostfile=options.hostfile or base.hostfile,
+        mpi_args=base.mpi_args if options.mpi_args is None else options.mpi_args,
+        start_timeout_s=base.start_timeout_s,
+    )
+
+
+def names(options: Options, magic: str) -> Sequence[str]:
+    """Return the variables that ``%hvdpush a b`` or ``%hvdpush a,b`` names.
+
+    Raises
+    ------
+    UsageError
+        If there are none or one is not a name.
+    """
+    found = [name for word in options.words for name in word.split(",") if name]
+    if not found:
+        raise UsageError(f"{magic}: name the variables, as in {magic} a b")
+    if wrong := [name for name in found if not name.isidentifier()]:
+        raise UsageError(f"{magic}: {wrong[0]!r} is not a variable's name")
+    return found

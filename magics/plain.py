@@ -1,0 +1,19 @@
+"""Errors that are answers to the user, shown as one sentence instead of a walk through our own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hvd_kernel.errors import ClusterError, ConfigError, HvdTimeout, UsageError
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Give our own errors the traceback of one sentence (IPython asks the exception for it)."""
+    try:
+        yield
+    except (UsageError, ClusterError, ConfigError, HvdTimeout) as error:
+        text = f"\x1b[31m{type(error).__name__}\x1b[0m: {error}"
+        vars(error)["_render_traceback_"] = lambda: [text]
+        raise

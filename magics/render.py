@@ -1,0 +1,158 @@
+"""A run's events as a cell's output.
+
+What is stored depends on what the ranks did, not on when: a dashboard if they trained, one stdout stream, one stderr
+stream, rich displays, results; ranks in order, equal things once, bounded. While the cell runs, a person sees the
+dashboard, which holds live text and figures; in a terminal lines come as they are printed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.magics.lines import Limits, Lines
+from hvd_kernel.magics.merge import label, labelled, merge, merge_lines
+from hvd_kernel.protocol import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
+
+if TYPE_CHECKING:
+    from hvd_kernel.magics.screen import Screen
+    from hvd_kernel.widgets import Dashboard
+
+SHOW_AFTER_S = 1.0
+"""A cell that runs this long gets its dashboard where a person looks on."""
+
+FLUSH_S = 0.1
+
+MAX_RICH = 200
+"""Rich outputs kept of each rank."""
+
+
+class Renderer:
+    """Takes the events of one run; ``finish`` writes the output that is stored."""
+
+    def __init__(
+        self, screen: Screen, board: Dashboard, ranks: Sequence[int], before: Mapping[int, MetricsSample] | None = None
+    ) -> None:
+        limits = Limits.for_ranks(len(ranks))
+        self._screen = screen
+        self._board = board
+        self._before = dict(before or {})
+        self._text = {stream: {rank: Lines(limits) for rank in ranks} for stream in ("stdout", "stderr")}
+        self._rich: dict[int, list[RichOutput]] = {rank: [] for rank in ranks}
+        self._failures: dict[int, Failure] = {}
+        self._trained = False
+        self.latest: dict[int, MetricsSample] = {}
+        self._handle: Any = None
+        self._printed: dict[tuple[int, str], str] = {}  # a terminal's unfinished lines
+        self._start = self._flushed = time.monotonic()
+
+    def take(self, event: Event) -> None:
+        """Take the next event; events of ranks that were not asked are ignored."""
+        if event.rank not in self._rich:
+            return
+        if isinstance(event, TextDelta):
+            self._take_text(event)
+        elif isinstance(event, MetricsSample):
+            self._trained = self._trained or self._is_training(event)
+            self.latest[event.rank] = event
+            self._board.feed(event)
+        elif isinstance(event, RichOutput):
+            if len(self._rich[event.rank]) < MAX_RICH:
+                self._rich[event.rank].append(event)
+        elif isinstance(event, RankDone) and event.failure:
+            self._failures[event.rank] = event.failure
+
+    def tick(self) -> None:
+        """Show what is live, where somebody looks; called often."""
+        now = time.monotonic()
+        if not self._screen.interactive or now - self._start < SHOW_AFTER_S or now - self._flushed < FLUSH_S:
+            return
+        self._flushed = now
+        if self._handle is None:
+            self._handle = self._screen.live(self._board)
+        self._board.flush()
+
+    def finish(self, word: str = "done") -> None:
+        """Write what is stored. ``word`` is the final state of ranks that did not fail."""
+        self._board.finish({rank: "failed" if rank in self._failures else word for rank in self._rich})
+        self._finish_board()
+        if self._screen.terminal:
+            for rank, stream in list(self._printed):
+                self._print(rank, stream, "\n")
+        else:
+            for stream, texts in self._text.items():
+                self._screen.say(merge_lines({rank: text.lines() for rank, text in texts.items()}), stream)
+        self._finish_rich()
+
+    def printed(self, stream: str) -> dict[int, str]:
+        """Return what each rank wrote to a stream, as it is kept."""
+        return {rank: "\n".join(text.lines()) for rank, text in self._text[stream].items()}
+
+    def _is_training(self, sample: MetricsSample) -> bool:
+        before = self._before.get(sample.rank)
+        if before is None:
+            return sample.step > 0 or bool(sample.logged)
+        return sample.step not in (0, before.step) or str(sample.logged) != str(before.logged)  # as text: nan is nan
+
+    def _take_text(self, event: TextDelta) -> None:
+        self._text[event.stream][event.rank].feed(event.text)
+        self._board.feed_text(event.rank, event.stream, event.text)
+        if self._screen.terminal:
+            self._print(event.rank, event.stream, event.text)
+
+    def _print(self, rank: int, stream: str, text: str) -> None:
+        *whole, rest = (self._printed.pop((rank, stream), "") + text).split("\n")
+        if rest:
+            self._printed[rank, stream] = rest[-4096:].rpartition("\r")[2]
+        self._screen.say("".join(f"{label([rank])} {line.rpartition(chr(13))[2]}\n" for line in whole), stream)
+
+    def _finish_board(self) -> None:
+        if self._handle is not None:
+            self._handle.update(self._board)
+        elif not self._trained:
+            return
+        elif self._screen.interactive:
+            self._screen.live(self._board)
+        elif self._screen.terminal:
+            self._screen.say(figures(self._board.summary()))
+        else:
+            self._screen.show(*self._board.static_bundle())
+
+    def _finish_rich(self) -> None:
+        results = {rank: [_key(o) for o in outputs if o.is_result] for rank, outputs in self._rich.items()}
+        displays = {rank: [_key(o) for o in outputs if not o.is_result] for rank, outputs in self._rich.items()}
+        for ranks, key in merge(displays):
+            data, metadata = json.loads(key)
+            if set(data) == {"text/plain"}:
+                self._screen.show({"text/plain": labelled(ranks, _plain(data))})
+            else:
+                self._screen.show({"text/plain": label(ranks)})
+                self._screen.show(data, metadata)
+        self._finish_results([(ranks, *json.loads(key)) for ranks, key in merge(results)])
+
+    def _finish_results(self, groups: list[tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]]) -> None:
+        text = "\n".join(labelled(ranks, _plain(data)) for ranks, data, _ in groups)
+        if len(groups) == 1:
+            self._screen.show({**groups[0][1], "text/plain": text}, groups[0][2])
+        elif groups:
+            self._screen.show({"text/plain": text})
+
+
+def _key(output: RichOutput) -> str:
+    return json.dumps([output.data, output.metadata], sort_keys=True, default=str)
+
+
+def _plain(data: Mapping[str, Any]) -> str:
+    text = data.get("text/plain", f"<{', '.join(sorted(data))}>")
+    return text if isinstance(text, str) else "".join(text)
+
+
+def figures(summary: Mapping[str, Any]) -> str:
+    """Write a cell's figures in one line, for a terminal."""
+    total = summary["samples_per_s"]["total"]
+    parts = [f"{len(summary['ranks'])} ranks", f"{summary['steps']} steps", f"{summary['seconds']:.1f} s"]
+    parts += [f"{total:,.0f} samples/s"] if total else []
+    parts += [f"{name} {value}" for name, value in summary["logged"].items() if value is not None]
+    return ", ".join(parts) + "\n"

@@ -1,0 +1,42 @@
+// Points in time on the monotonic clock. Every wait below the bindings carries one, or watches an abort.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace hvd {
+
+using Clock = std::chrono::steady_clock;
+
+inline std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+class Deadline {
+ public:
+  // Far enough to be for ever, near enough that arithmetic on it cannot overflow.
+  static Deadline never() { return Deadline(std::chrono::hours(24 * 365)); }
+  static Deadline after_seconds(double seconds) {
+    if (seconds > 24.0 * 3600 * 365) return never();
+    return Deadline(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds)));
+  }
+  explicit Deadline(std::chrono::nanoseconds from_now) : at_(Clock::now() + from_now) {}
+
+  bool expired() const { return Clock::now() >= at_; }
+  std::chrono::nanoseconds remaining() const {
+    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(at_ - Clock::now());
+    return left.count() > 0 ? left : std::chrono::nanoseconds(0);
+  }
+  // For poll(): rounded up, so that a wait never ends a moment too early and spins.
+  int remaining_ms(int longest = 1000) const {
+    const auto ms = (remaining().count() + 999'999) / 1'000'000;
+    return ms > longest ? longest : static_cast<int>(ms);
+  }
+
+ private:
+  Clock::time_point at_;
+};
+
+}  // namespace hvd

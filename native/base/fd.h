@@ -1,0 +1,43 @@
+// A file descriptor that closes itself, and errno as a Status.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+
+namespace hvd {
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) reset(std::exchange(other.fd_, -1));
+    return *this;
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  ~Fd() { reset(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  void reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
+// "<what>: <the system's sentence> (errno 24)", code kUnavailable.
+Status errno_status(const std::string& what, const std::string& where, int error);
+
+// An eventfd for waking a poll(); nonblocking, close-on-exec.
+Result<Fd> make_event();
+void signal_event(const Fd& event);
+void drain_event(const Fd& event);
+
+// n bytes from the system's random source.
+Result<std::string> random_bytes(std::size_t n);
+
+}  // namespace hvd

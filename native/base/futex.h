@@ -1,0 +1,26 @@
+// Sleeping on a word of memory, also of memory shared between processes.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace hvd {
+
+using Word = std::atomic<std::uint32_t>;
+static_assert(Word::is_always_lock_free && sizeof(Word) == 4, "a futex is four bytes");
+
+// Sleeps while word == seen, at most `longest`. May return early; the caller looks again.
+void futex_wait(Word& word, std::uint32_t seen, std::chrono::nanoseconds longest);
+void futex_wake_all(Word& word);
+
+// A hint to the core that this is a spin loop.
+inline void spin_pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace hvd

@@ -1,0 +1,85 @@
+#include "base/trace.h"
+
+#include <cstring>
+
+namespace hvd {
+namespace {
+
+std::size_t power_of_two(std::size_t at_least) {
+  std::size_t size = 2;
+  while (size < at_least) size *= 2;
+  return size;
+}
+
+// The longest prefix of at most `longest` bytes that does not cut a UTF-8 character.
+std::string_view prefix(std::string_view text, std::size_t longest) {
+  if (text.size() <= longest) return text;
+  std::size_t end = longest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end);
+}
+
+}  // namespace
+
+Trace::Trace(std::size_t capacity)
+    : mask_(power_of_two(capacity) - 1), entries_(std::make_unique<Entry[]>(mask_ + 1)) {}
+
+void Trace::add(std::int64_t start_ns, std::int64_t duration_ns, const char* phase,
+                std::string_view name, std::int64_t bytes) {
+  const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+  Entry& entry = entries_[number & mask_];
+  std::uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
+  // Odd: a writer of the last round is still inside; newer: one of the next round was faster.
+  if (stamp % 2 == 1 || stamp > 2 * number) return;
+  if (!entry.stamp.compare_exchange_strong(stamp, 2 * number + 1, std::memory_order_acq_rel)) return;
+  std::array<char, kNameWords * 8> text{};
+  const std::string_view kept = prefix(name, text.size() - 1);
+  std::memcpy(text.data(), kept.data(), kept.size());
+  // Release on every field: a reader that sees one of them also sees the odd stamp.
+  entry.start.store(start_ns, std::memory_order_release);
+  entry.duration.store(duration_ns, std::memory_order_release);
+  entry.bytes.store(bytes, std::memory_order_release);
+  entry.phase.store(phase, std::memory_order_release);
+  for (std::size_t i = 0; i < kNameWords; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data() + 8 * i, 8);
+    entry.name[i].store(word, std::memory_order_release);
+  }
+  entry.stamp.store(2 * number + 2, std::memory_order_release);
+}
+
+TraceRecord Trace::copy(const Entry& entry) {
+  TraceRecord record;
+  record.start_ns = entry.start.load(std::memory_order_acquire);
+  record.duration_ns = entry.duration.load(std::memory_order_acquire);
+  record.bytes = entry.bytes.load(std::memory_order_acquire);
+  record.phase = entry.phase.load(std::memory_order_acquire);
+  std::array<char, kNameWords * 8> text{};
+  for (std::size_t i = 0; i < kNameWords; ++i) {
+    const std::uint64_t word = entry.name[i].load(std::memory_order_acquire);
+    std::memcpy(text.data() + 8 * i, &word, 8);
+  }
+  record.name.assign(text.data(), ::strnlen(text.data(), text.size()));
+  return record;
+}
+
+std::vector<TraceRecord> Trace::read(std::uint64_t& cursor) const {
+  std::vector<TraceRecord> records;
+  const std::uint64_t end = next_.load(std::memory_order_acquire);
+  if (end > mask_ + 1 && cursor < end - mask_ - 1) cursor = end - mask_ - 1;
+  for (; cursor < end; ++cursor) {
+    const Entry& entry = entries_[cursor & mask_];
+    const std::uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
+    if (stamp > 2 * cursor + 2) continue;  // overwritten by the next round
+    if (stamp < 2 * cursor + 2) {
+      // Not complete yet: the next call goes on here, unless its writer gave up long ago.
+      if (end - cursor <= (mask_ + 1) / 2) break;
+      continue;
+    }
+    TraceRecord record = copy(entry);
+    if (entry.stamp.load(std::memory_order_relaxed) == stamp) records.push_back(std::move(record));
+  }
+  return records;
+}
+
+}  // namespace hvd

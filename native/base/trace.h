@@ -1,0 +1,55 @@
+// The one event stream: a ring of the newest records. Timeline, stall report, live widgets and benchmarks are its readers.
+//   record   what happened: phase ("ALLREDUCE"), name of the tensor, when, how long, how many bytes
+//   cursor   the number of the next record a reader has not seen
+// Lock-free. Any number of writers; a reader never disturbs them. A reader that is slower than the ring is long loses the
+// oldest records, and so does (rarely) a writer that was stopped in the middle of a record for a whole round.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hvd {
+
+struct TraceRecord {
+  std::int64_t start_ns = 0;
+  std::int64_t duration_ns = 0;
+  const char* phase = "";  // a string literal
+  std::string name;        // cut after 63 bytes, at a whole UTF-8 character
+  std::int64_t bytes = 0;
+};
+
+class Trace {
+ public:
+  explicit Trace(std::size_t capacity);  // rounded up to a power of two
+
+  void add(std::int64_t start_ns, std::int64_t duration_ns, const char* phase, std::string_view name,
+           std::int64_t bytes);
+
+  // The records from `cursor` on; `cursor` moves behind the last one read.
+  std::vector<TraceRecord> read(std::uint64_t& cursor) const;
+
+ private:
+  static constexpr std::size_t kNameWords = 8;
+  // stamp: 2t+1 while record number t is written, 2t+2 when it is complete. Fields are atomics because readers may look while
+  // a writer writes; they throw away what they saw when the stamp has moved.
+  struct Entry {
+    std::atomic<std::uint64_t> stamp{0};
+    std::atomic<std::int64_t> start{0}, duration{0}, bytes{0};
+    std::atomic<const char*> phase{nullptr};
+    std::array<std::atomic<std::uint64_t>, kNameWords> name{};
+  };
+
+  static TraceRecord copy(const Entry& entry);
+
+  std::size_t mask_;
+  std::unique_ptr<Entry[]> entries_;
+  std::atomic<std::uint64_t> next_{0};
+};
+
+}  // namespace hvd

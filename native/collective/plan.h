@@ -1,0 +1,73 @@
+// Words.
+//   operand   one tensor of an operation: where its elements are read and where the result goes (the same place: in place)
+//   chunk     the share of an operation that starts and ends at one rank; chunk c is the list of the c-th slices of all operands
+//   segment   the piece of a chunk that one slot of a link carries
+//   span      the piece of a segment that lies in one operand
+// A plan is the list of these pieces and nothing else. Fusion is a longer list, not a buffer, and because slices are cut
+// operand by operand, fusing never moves an element to another chunk: the order of its sum stays what it was alone.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace hvd {
+
+struct Operand {
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::size_t count = 0;  // elements
+};
+
+struct Span {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::size_t count = 0;  // elements
+};
+
+// The spans of one segment.
+struct Segment {
+  const Span* first = nullptr;
+  const Span* last = nullptr;
+  const Span* begin() const { return first; }
+  const Span* end() const { return last; }
+};
+
+class Plan {
+ public:
+  // chunks: how many slices every operand is cut into; longest: elements of a segment.
+  static Plan sliced(const std::vector<Operand>& operands, std::size_t element_bytes,
+                     std::size_t chunks, std::size_t longest);
+  // Chunk c is operand c as a whole (allgather: the block of rank c).
+  static Plan one_each(const std::vector<Operand>& operands, std::size_t element_bytes,
+                       std::size_t longest);
+
+  // The same for every chunk: a shorter chunk ends with empty segments.
+  std::size_t segments() const { return segments_; }
+  Segment segment(std::size_t chunk, std::size_t number) const {
+    const std::size_t at = chunk * segments_ + number;
+    return {spans_.data() + begins_[at], spans_.data() + begins_[at + 1]};
+  }
+
+ private:
+  Plan(std::size_t segments, std::size_t element_bytes, std::size_t longest)
+      : segments_(segments), element_bytes_(element_bytes), longest_(longest) {}
+
+  void append(const Operand& operand, std::size_t begin, std::size_t end);
+  void end_segment();
+  void end_chunk(std::size_t chunk);
+
+  std::size_t segments_;
+  std::size_t element_bytes_;
+  std::size_t longest_;
+  std::size_t filled_ = 0;  // elements in the segment that is being filled
+  std::vector<Span> spans_;
+  std::vector<std::size_t> begins_{0};  // of each segment, chunk by chunk
+};
+
+// Where slice number `index` of `parts` begins in a tensor of `count` elements; the first slices are the longer ones.
+inline std::size_t slice_begin(std::size_t count, std::size_t index, std::size_t parts) {
+  const std::size_t rest = count % parts;
+  return count / parts * index + (index < rest ? index : rest);
+}
+
+}  // namespace hvd

@@ -1,0 +1,17 @@
+// Sums since the engine started; read by anybody at any time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace hvd {
+
+struct Counters {
+  std::atomic<std::int64_t> ops{0};      // requests carried out
+  std::atomic<std::int64_t> bytes{0};    // of their tensors on this rank
+  std::atomic<std::int64_t> busy_ns{0};  // the coordinator carrying out operations
+  std::atomic<std::int64_t> wait_ns{0};  // user threads in wait()
+  std::atomic<std::int64_t> cycles{0};   // rounds of the coordinator's loop
+};
+
+}  // namespace hvd

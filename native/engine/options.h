@@ -1,0 +1,26 @@
+// The settings of one engine, from a table of texts (hvd_kernel/config.py is where the user's names and defaults are).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/status.h"
+#include "transport/mesh.h"
+
+namespace hvd {
+
+struct EngineOptions {
+  MeshOptions mesh;
+  std::int64_t fusion_threshold = std::int64_t{128} << 20;  // bytes; 0: no fusion
+  std::int64_t cycle_time_ns = 0;  // the longest time a small tensor may wait for company
+  std::size_t trace_capacity = 16384;
+};
+
+// Unknown keys and bad values are invalid arguments that name the key.
+Result<EngineOptions> parse_options(const std::map<std::string, std::string>& table);
+
+// Settings that must be alike on all ranks, as one line; every rank's line is compared at the start.
+std::string common_settings(const EngineOptions& options);
+
+}  // namespace hvd

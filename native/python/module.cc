@@ -1,0 +1,22 @@
+// The extension hvd_kernel._native; its typed face is hvd_kernel/_native.pyi.
+#include "python/module.h"
+
+#include "engine/request.h"
+#include "python/bootstrap_py.h"
+#include "python/tensor_py.h"
+
+PYBIND11_MODULE(_native, module) {
+  const auto constant = [&](const char* name, hvd::ReduceOp op) {
+    module.attr(name) = static_cast<int>(op);
+  };
+  constant("AVERAGE", hvd::ReduceOp::kAverage);
+  constant("SUM", hvd::ReduceOp::kSum);
+  constant("ADASUM", hvd::ReduceOp::kAdasum);
+  constant("MIN", hvd::ReduceOp::kMin);
+  constant("MAX", hvd::ReduceOp::kMax);
+  constant("PRODUCT", hvd::ReduceOp::kProduct);
+  module.attr("__version__") = HVD_VERSION;
+  hvd::python::define_buffer(module);
+  hvd::python::define_bootstraps(module);
+  hvd::python::define_engine(module);
+}

@@ -1,0 +1,10 @@
+// The parts of the extension module, one per file.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace hvd::python {
+
+void define_engine(pybind11::module_& module);
+
+}  // namespace hvd::python

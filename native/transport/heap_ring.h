@@ -1,0 +1,34 @@
+// A SlotRing's memory on this process's heap: between threads as ranks, and as the staging of TCP links.
+#pragma once
+
+#include <memory>
+#include <new>
+
+#include "transport/slot_ring.h"
+
+namespace hvd {
+
+class HeapRing {
+ public:
+  HeapRing(std::size_t slot_bytes, std::size_t count)
+      : header_(std::make_unique<RingHeader>()),
+        slots_(static_cast<std::byte*>(::operator new(slot_bytes * count, kAlign))),
+        slot_bytes_(slot_bytes),
+        count_(count) {}
+
+  RingMemory memory() const {
+    return {header_.get(), slots_.get(), slot_bytes_, static_cast<std::uint32_t>(count_)};
+  }
+
+ private:
+  static constexpr std::align_val_t kAlign{64};
+  struct Free {
+    void operator()(std::byte* data) const { ::operator delete(data, kAlign); }
+  };
+  std::unique_ptr<RingHeader> header_;
+  std::unique_ptr<std::byte, Free> slots_;
+  std::size_t slot_bytes_;
+  std::size_t count_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,44 @@
+// Stream sockets, unix and TCP: nonblocking, close-on-exec, every wait with a deadline, no signal on a broken pipe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/deadline.h"
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace hvd {
+
+constexpr std::uint32_t kMaxFrame = 16U << 20U;
+
+// Listening. A unix name is in the abstract namespace: nothing on disk, gone with the last descriptor.
+Result<Fd> listen_unix(const std::string& name, int backlog);
+Result<Fd> listen_tcp(const std::string& host, std::uint16_t port, int backlog);
+std::uint16_t bound_port(const Fd& listener);
+Fd accept_one(const Fd& listener);  // empty when nobody waits
+
+// One attempt each, within the deadline.
+Result<Fd> connect_unix(const std::string& name, Deadline deadline);
+Result<Fd> connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline);
+// Whose process is at the other end of a unix socket.
+struct Credentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+Result<Credentials> peer_of(const Fd& socket);
+
+Status send_all(const Fd& socket, std::string_view bytes, Deadline deadline);
+Result<std::string> receive_all(const Fd& socket, std::size_t bytes, Deadline deadline);
+// A length, then that many bytes.
+Status send_frame(const Fd& socket, std::string_view bytes, Deadline deadline);
+Result<std::string> receive_frame(const Fd& socket, Deadline deadline);
+
+// A descriptor, over a unix socket.
+Status send_fd(const Fd& socket, const Fd& passenger, Deadline deadline);
+Result<Fd> receive_fd(const Fd& socket, Deadline deadline);
+
+}  // namespace hvd

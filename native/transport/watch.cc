@@ -1,0 +1,262 @@
+#include "transport/watch.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/thread.h"
+#include "transport/pack.h"
+#include "transport/socket.h"
+
+namespace hvd {
+namespace {
+
+enum class Frame : std::uint8_t { kAbort = 1, kGoodbye = 2 };
+
+constexpr std::uint32_t kMostText = 16384;
+constexpr std::uint32_t kMostFrame = 2 * kMostText + 64;
+constexpr double kSuspicionSeconds = 0.5;
+constexpr double kVerdictSeconds = 2;
+const char* const kRoom = "transport/watch";
+
+std::string cut(const std::string& text) { return text.substr(0, kMostText); }
+
+std::string framed(const std::string& body) { return Packer().text(body).take(); }
+
+std::string abort_frame(const Status& cause) {
+  return framed(Packer()
+                    .number(static_cast<std::uint8_t>(Frame::kAbort))
+                    .number(static_cast<std::uint8_t>(cause.code))
+                    .number(static_cast<std::int32_t>(cause.rank))
+                    .text(cut(cause.message))
+                    .text(cut(cause.where))
+                    .take());
+}
+
+std::string goodbye_frame() {
+  return framed(Packer().number(static_cast<std::uint8_t>(Frame::kGoodbye)).take());
+}
+
+// A pid said by the peer itself and confirmed by the kernel; none when it lives in another pid namespace.
+Fd process_of(const Fd& socket, int pid) {
+  const Result<Credentials> who = peer_of(socket);
+  if (!who.is_ok() || who.value().pid <= 0 || who.value().pid != pid) return {};
+  return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+}  // namespace
+
+Watch::Watch(int rank, int size, std::vector<Peer> peers, std::function<void()> on_news)
+    : rank_(rank), marks_(static_cast<std::size_t>(size)), on_news_(std::move(on_news)) {
+  for (Peer& peer : peers) lines_.push_back({std::move(peer), {}, ""});
+}
+
+Status Watch::start() {
+  Result<Fd> event = make_event();
+  if (!event.is_ok()) return event.status();
+  event_ = event.take();
+  for (Line& line : lines_)
+    if (line.peer.same_host && line.peer.pid != ::getpid()) line.process = process_of(line.peer.socket, line.peer.pid);
+  thread_ = std::thread([this] { run(); });
+  return Status::ok();
+}
+
+Watch::~Watch() {
+  if (!thread_.joinable()) return;
+  stop_.store(true);
+  signal_event(event_);
+  thread_.join();
+  // What is unread would turn the close into a reset, which may overtake our goodbye.
+  for (const Line& line : lines_) {
+    std::array<char, 1024> rest{};
+    ::shutdown(line.peer.socket.get(), SHUT_WR);
+    while (line.peer.socket && ::recv(line.peer.socket.get(), rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
+    }
+  }
+}
+
+void Watch::run() {
+  name_thread("hvd-watch");
+  block_signals();
+  std::vector<pollfd> items;
+  while (!stop_.load()) {
+    items.assign(1, {event_.get(), POLLIN, 0});
+    for (const Line& line : lines_) {  // a closed one is -1, which poll() skips
+      items.push_back({line.peer.socket.get(), POLLIN, 0});
+      items.push_back({line.process.get(), POLLIN, 0});
+    }
+    if (::poll(items.data(), items.size(), wait_ms()) < 0) continue;  // EINTR
+    if (items[0].revents != 0) drain_event(event_);
+    for (std::size_t i = 0; i < lines_.size(); ++i) {
+      const bool ended = items[2 + 2 * i].revents != 0;
+      if (items[1 + 2 * i].revents != 0 || ended) read(lines_[i]);
+      if (ended) end_of(lines_[i], "its process has ended");
+    }
+    judge_suspects();
+  }
+}
+
+int Watch::wait_ms() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int wait = -1;
+  for (const Mark& mark : marks_)
+    if (mark.suspected) wait = wait < 0 ? mark.suspected->remaining_ms() : std::min(wait, mark.suspected->remaining_ms());
+  return wait;
+}
+
+void Watch::read(Line& line) {
+  while (line.peer.socket) {
+    std::array<char, 4096> part{};
+    const ssize_t got = ::recv(line.peer.socket.get(), part.data(), part.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      line.received.append(part.data(), static_cast<std::size_t>(got));
+      if (take_frames(line)) continue;
+      raise(Status::make(Code::kInternal, name_of(line.peer.rank) + " sent a message that cannot be read", kRoom,
+                         line.peer.rank),
+            true);
+      drop(line);
+    } else if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+      end_of(line, "its connection closed without a goodbye");
+    } else if (errno != EINTR) {
+      return;
+    }
+  }
+}
+
+bool Watch::take_frames(Line& line) {
+  while (line.received.size() >= 4) {
+    const auto bytes = Unpacker(line.received).number<std::uint32_t>();
+    if (bytes > kMostFrame) return false;
+    if (line.received.size() - 4 < bytes) return true;
+    const std::string body = line.received.substr(4, bytes);
+    line.received.erase(0, 4 + std::size_t{bytes});
+    Unpacker reader(body);
+    const auto kind = static_cast<Frame>(reader.number<std::uint8_t>());
+    if (kind == Frame::kGoodbye && reader.complete()) {
+      marks_[static_cast<std::size_t>(line.peer.rank)].left.store(true, std::memory_order_release);
+      news();
+      continue;
+    }
+    const auto code = reader.number<std::uint8_t>();
+    const auto rank = reader.number<std::int32_t>();
+    std::string message = reader.text();
+    std::string where = reader.text();
+    const bool known = code > 0 && code <= static_cast<std::uint8_t>(Code::kInternal);
+    if (kind != Frame::kAbort || !known || !reader.complete()) return false;
+    raise(Status::make(static_cast<Code>(code), std::move(message), std::move(where), rank), false);
+  }
+  return true;
+}
+
+void Watch::end_of(Line& line, const std::string& why) {
+  if (!line.peer.socket) return;
+  const int rank = line.peer.rank;
+  if (!left(rank).load()) died(rank, why);
+  drop(line);
+}
+
+void Watch::drop(Line& line) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  line.peer.socket.reset();
+  line.process.reset();
+  marks_[static_cast<std::size_t>(line.peer.rank)].gone = true;
+  changed_.notify_all();
+}
+
+void Watch::suspect(int peer, const std::string& why) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Mark& mark = marks_[static_cast<std::size_t>(peer)];
+    if (mark.suspected || mark.left.load()) return;
+    mark.suspected = Deadline::after_seconds(kSuspicionSeconds);
+    mark.why = why;
+  }
+  signal_event(event_);
+}
+
+void Watch::judge_suspects() {
+  for (const Line& line : lines_) {
+    std::string why;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      Mark& mark = marks_[static_cast<std::size_t>(line.peer.rank)];
+      if (!mark.suspected) continue;
+      if (!mark.left.load() && !mark.gone && !mark.suspected->expired()) continue;
+      if (!mark.left.load() && !mark.gone) why = mark.why;
+      mark.suspected.reset();
+    }
+    if (!why.empty()) died(line.peer.rank, why);
+  }
+}
+
+Status Watch::verdict(int peer) {
+  suspect(peer, "its connection broke");
+  const Mark& mark = marks_[static_cast<std::size_t>(peer)];
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(kVerdictSeconds),
+                    [&] { return abort_.raised() || mark.left.load(); });
+  if (abort_.raised()) return abort_.cause();
+  if (mark.left.load()) return Status::make(Code::kShutdown, name_of(peer) + " has shut down", kRoom, peer);
+  return Status::make(Code::kRankDied, name_of(peer) + " does not answer any more", kRoom, peer);
+}
+
+std::string Watch::name_of(int peer) const { return "rank " + std::to_string(peer); }
+
+void Watch::died(int peer, const std::string& why) {
+  int pid = 0;
+  for (const Line& line : lines_)
+    if (line.peer.rank == peer) pid = line.peer.pid;
+  raise(Status::make(Code::kRankDied, name_of(peer) + " (process " + std::to_string(pid) + ") has died: " + why, kRoom,
+                     peer),
+        true);
+}
+
+bool Watch::leaving() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return leaving_;
+}
+
+// News of a peer. Whoever has left waits for nobody, so nothing that happens to the others is an error here any more.
+void Watch::raise(const Status& cause, bool tell_others) {
+  if (leaving() || !abort_.raise(cause)) return;
+  if (tell_others) tell_all(abort_frame(cause));
+  news();
+}
+
+void Watch::raise_everywhere(const Status& cause) {
+  if (!abort_.raise(cause)) return;
+  if (!leaving()) tell_all(abort_frame(cause));
+  news();
+}
+
+void Watch::leave() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (leaving_) return;
+    leaving_ = true;
+  }
+  tell_all(goodbye_frame());
+}
+
+// At most an abort and a goodbye go over a socket in its life: they fit into its buffer, so this does not wait. A peer that
+// cannot be told is dead, and its hang-up says so.
+void Watch::tell_all(const std::string& frame) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Line& line : lines_)
+    if (line.peer.socket) ::send(line.peer.socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Watch::news() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    changed_.notify_all();
+  }
+  on_news_();
+}
+
+}  // namespace hvd

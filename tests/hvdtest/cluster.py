@@ -1,0 +1,156 @@
+"""Helpers for tests on a real cluster: run a cell to its end, and look for what a cluster may have left behind.
+
+Words.
+  traces     everything of a cluster that a machine can show: processes, private folders, abstract sockets
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvd_kernel.cluster import Run, Session
+from hvd_kernel.protocol import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
+
+PATIENCE_S = 40.0
+
+
+@dataclass
+class Outcome:
+    """Everything one run said."""
+
+    run: Run
+    events: list[Event] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def failures(self) -> dict[int, Failure]:
+        return {failure.rank: failure for failure in self.run.failures}
+
+    @property
+    def samples(self) -> list[MetricsSample]:
+        return [event for event in self.events if isinstance(event, MetricsSample)]
+
+    def text(self, stream: str = "stdout") -> dict[int, str]:
+        """Each rank's text."""
+        said = dict.fromkeys(self.run.ranks, "")
+        for event in self.events:
+            if isinstance(event, TextDelta) and event.stream == stream:
+                said[event.rank] += event.text
+        return said
+
+    def results(self) -> dict[int, str]:
+        """Each rank's last expression as text."""
+        found = (event for event in self.events if isinstance(event, RichOutput) and event.is_result)
+        return {event.rank: event.data["text/plain"] for event in found}
+
+
+def drain(run: Run, patience: float = PATIENCE_S) -> Outcome:
+    """Read a run to its end; fail, naming the ranks that have not ended, when that takes too long."""
+    outcome = Outcome(run)
+    began = time.monotonic()
+    while not run.done:
+        event = run.next(0.2)
+        if event is not None:
+            outcome.events.append(event)
+        if time.monotonic() - began > patience:
+            ended = {event.rank for event in outcome.events if isinstance(event, RankDone)}
+            raise AssertionError(f"ranks {sorted(set(run.ranks) - ended)} have not ended the cell in {patience} s")
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def execute(session: Session, code: str, ranks: Sequence[int] | None = None, **how: Any) -> Outcome:
+    """Run a cell to its end."""
+    return drain(session.run(code, ranks, **how))
+
+
+def processes_below(pid: int) -> set[int]:
+    """Every living descendant of a process."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                after_name = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            parents[int(folder.name)] = int(after_name[1])
+    found: set[int] = set()
+    grown = {pid}
+    while grown:
+        grown = {child for child, parent in parents.items() if parent in grown} - found
+        found |= grown
+    return found
+
+
+def living(pids: set[int]) -> set[int]:
+    """Those that still exist and are no zombies, which hold nothing and wait for this machine's init."""
+    return {pid for pid in pids if _state(pid) not in {"", "Z", "X"}}
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+
+
+def folders() -> set[str]:
+    """Private folders and shared-memory files of any cluster or MPI job on this machine."""
+    places = [Path("/dev/shm"), Path(os.environ.get("TMPDIR", "/tmp"))]
+    names = ("hvd-*", "ompi.*", "sm_segment*", "vader*", "prte*")
+    return {
+        str(path)
+        for place in places
+        for name in names
+        for path in place.glob(name)
+        if not path.name.startswith("hvd-lab")
+    }
+
+
+def abstract_sockets() -> set[str]:
+    """Names of our abstract unix sockets."""
+    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
+    return {line.split()[7] for line in lines if len(line.split()) > 7 and line.split()[7].startswith("@hvd")}
+
+
+@dataclass
+class Traces:
+    """What is there, to be compared with what was there before."""
+
+    processes: set[int]
+    folders: set[str]
+    sockets: set[str]
+
+    @classmethod
+    def now(cls) -> Traces:
+        return cls(processes_below(os.getpid()), folders(), abstract_sockets())
+
+    def left(self, processes: set[int] | None = None) -> list[str]:
+        """What exists now and did not then; ``processes`` are looked for by number too."""
+        alive = living(processes or set()) | (living(processes_below(os.getpid())) - self.processes)
+        found = [f"process {pid} ({_command(pid)})" for pid in sorted(alive)]
+        return found + sorted(folders() - self.folders) + sorted(abstract_sockets() - self.sockets)
+
+    def wait_none_left(self, within: float, processes: set[int] | None = None) -> float:
+        """Return after how many seconds nothing was left; fail with a list when something is after ``within``."""
+        began = time.monotonic()
+        while True:
+            left = self.left(processes)
+            took = time.monotonic() - began
+            if not left:
+                return took
+            if took > within:
+                raise AssertionError(f"left after {took:.2f} s: " + "; ".join(left))
+            time.sleep(0.01)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:80]
+    except OSError:
+        return "gone"

@@ -1,0 +1,102 @@
+"""Fakes for tests of rendering alone: a screen that remembers, a board that counts, a run that was written beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hvd_kernel.protocol import Event, Failure, MetricsSample, RankDone
+
+
+class FakeScreen:
+    """Remembers what was written, in order."""
+
+    def __init__(self, *, interactive: bool = False, terminal: bool = False) -> None:
+        self.interactive = interactive
+        self.terminal = terminal
+        self.written: list[tuple[str, Any]] = []
+
+    def say(self, text: str, stream: str = "stdout") -> None:
+        if text:
+            self.written.append((stream, text))
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
+        self.written.append(("display", data))
+
+    def live(self, thing: Any) -> FakeHandle:
+        self.written.append(("live", thing))
+        return FakeHandle(self)
+
+
+class FakeHandle:
+    def __init__(self, screen: FakeScreen) -> None:
+        self._screen = screen
+
+    def update(self, thing: Any) -> None:
+        self._screen.written.append(("update", thing))
+
+
+class FakeBoard:
+    """Counts what a Dashboard would be fed."""
+
+    def __init__(self) -> None:
+        self.samples: list[MetricsSample] = []
+        self.text: list[tuple[int, str, str]] = []
+        self.flushes = 0
+        self.states: dict[int, str] = {}
+
+    def feed(self, sample: MetricsSample) -> None:
+        self.samples.append(sample)
+
+    def feed_text(self, rank: int, stream: str, text: str) -> None:
+        self.text.append((rank, stream, text))
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+    def finish(self, states: dict[int, str]) -> None:
+        self.states = dict(states)
+
+    def static_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"text/plain": "hvd dashboard"}, {"hvd": {}}
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "samples_per_s": {"total": 1234.5},
+            "ranks": [0, 1],
+            "steps": 7,
+            "seconds": 2.0,
+            "logged": {"loss": 0.5},
+        }
+
+
+class ScriptedRun:
+    """Hands out events from a list. ``None`` stands for a moment without one; a function is called, then goes on."""
+
+    def __init__(self, script: Iterable[Any], ranks: Iterable[int]) -> None:
+        self._script = list(script)
+        self._open = set(ranks)
+        self.failures: list[Failure] = []
+
+    @property
+    def done(self) -> bool:
+        return not self._open
+
+    def next(self, _timeout: float) -> Event | None:
+        item = self._script.pop(0) if self._script else None
+        if callable(item):
+            item()
+            return None
+        if isinstance(item, RankDone):
+            self._open.discard(item.rank)
+        return item
+
+
+class FakeSession:
+    """Remembers whom it interrupted."""
+
+    def __init__(self) -> None:
+        self.interrupted: list[list[int]] = []
+
+    def interrupt(self, ranks: list[int]) -> None:
+        self.interrupted.append(list(ranks))

@@ -1,0 +1,215 @@
+"""A real kernel, driven through jupyter_client: every message of every cell is checked against the protocol.
+
+Words.
+  outcome   everything one cell caused: reply and iopub messages, in order
+  tag       a random word in the kernel's environment, which all its descendants inherit: by it ``close`` finds leftovers
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from jupyter_client.manager import KernelManager
+
+SHAPE: dict[str, set[str]] = {  # what the content of each message must have
+    "status": {"execution_state"},
+    "execute_input": {"code", "execution_count"},
+    "stream": {"name", "text"},
+    "display_data": {"data", "metadata"},
+    "update_display_data": {"data", "metadata", "transient"},
+    "execute_result": {"data", "metadata", "execution_count"},
+    "error": {"ename", "evalue", "traceback"},
+    "clear_output": {"wait"},
+    "comm_open": {"comm_id", "target_name", "data"},
+    "comm_msg": {"comm_id", "data"},
+    "comm_close": {"comm_id"},
+}
+REPLY = {
+    "ok": {"status", "execution_count"},
+    "error": {"status", "ename", "evalue", "traceback"},
+    "aborted": {"status"},
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one cell caused."""
+
+    reply: dict[str, Any]
+    messages: list[dict[str, Any]]
+    seconds: float
+
+    def contents(self, kind: str) -> list[dict[str, Any]]:
+        return [m["content"] for m in self.messages if m["msg_type"] == kind]
+
+    def text(self, stream: str = "stdout") -> str:
+        return "".join(c["text"] for c in self.contents("stream") if c["name"] == stream)
+
+    @property
+    def shown(self) -> list[str]:
+        """Text of every display and result, in order."""
+        return [
+            m["content"]["data"]["text/plain"]
+            for m in self.messages
+            if m["msg_type"] in ("display_data", "execute_result")
+        ]
+
+    @property
+    def error(self) -> str:
+        """The traceback, without colours."""
+        import re
+
+        return re.sub(r"\x1b\[[\d;]*m", "", "\n".join(self.reply.get("traceback", [])))
+
+    @property
+    def stored(self) -> list[dict[str, Any]]:
+        """What a saved notebook holds of it."""
+        kinds = ("stream", "display_data", "execute_result", "error")
+        kept = [{"type": m["msg_type"], **m["content"]} for m in self.messages if m["msg_type"] in kinds]
+        for output in kept:
+            output.pop("execution_count", None)
+            output.pop("transient", None)
+        return kept
+
+    @property
+    def size(self) -> int:
+        """Bytes on iopub."""
+        parts = ("header", "parent_header", "metadata", "content")
+        return sum(64 + sum(len(json.dumps(m[part], default=str)) for part in parts) for m in self.messages)
+
+
+class Kernel:
+    """A kernel that lives as long as the ``with`` block, and leaves nothing."""
+
+    def __init__(self, home: Path, name: str = "hvd_kernel", env: dict[str, str] | None = None) -> None:
+        self.tag = f"HVD_TEST_TAG={uuid.uuid4().hex}"
+        key, _, value = self.tag.partition("=")
+        own = {"IPYTHONDIR": str(home / "ipython"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"), key: value}
+        self._env = {**os.environ, "JUPYTER_PLATFORM_DIRS": "1", **own, **(env or {})}
+        self.manager = KernelManager(kernel_name=name)
+        self.client: Any = None
+
+    def __enter__(self) -> Self:
+        self.manager.start_kernel(env=self._env, cwd=str(Path(__file__).parent))
+        self._connect()
+        return self
+
+    def _connect(self) -> None:
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=kind is not None)
+        if kind is None:
+            self.assert_nothing_left()
+
+    def restart(self) -> None:
+        self.client.stop_channels()
+        self.manager.restart_kernel()
+        self._connect()
+
+    @property
+    def pid(self) -> int:
+        return int(self.manager.provisioner.pid)
+
+    def run(self, code: str, *, timeout: float = 60, person: bool = False, allow_error: bool = False) -> Outcome:
+        """Run a cell as nbclient would, or with ``person`` as a notebook with somebody in front."""
+        return self.finish(self.start(code, person=person), timeout=timeout, allow_error=allow_error)
+
+    def start(self, code: str, *, person: bool = False) -> tuple[str, float]:
+        return self.client.execute(code, allow_stdin=person), time.monotonic()
+
+    def finish(self, started: tuple[str, float], *, timeout: float = 60, allow_error: bool = False) -> Outcome:
+        identity, begin = started
+        deadline = begin + timeout
+        messages = self._iopub(identity, deadline)
+        reply = self._reply(identity, deadline)
+        check(messages, reply)
+        outcome = Outcome(reply, messages, time.monotonic() - begin)
+        assert allow_error or reply["status"] == "ok", f"{outcome.error}\n{outcome.text('stderr')}"
+        return outcome
+
+    def finish_rest(self, started: tuple[str, float], *, timeout: float = 60, allow_error: bool = False) -> Outcome:
+        """Like ``finish``, for a cell of which iopub messages were taken already (their order is not checked)."""
+        identity, begin = started
+        messages = self._iopub(identity, begin + timeout)
+        outcome = Outcome(self._reply(identity, begin + timeout), messages, time.monotonic() - begin)
+        assert allow_error or outcome.reply["status"] == "ok", outcome.error
+        return outcome
+
+    def wait_for(self, kind: str, timeout: float = 30) -> dict[str, Any]:
+        """Take iopub messages up to the first of a kind (they are then missing in ``finish``)."""
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self._next(self.client.get_iopub_msg, deadline)
+            if message["msg_type"] == kind:
+                return message["content"]
+
+    def _iopub(self, identity: str, deadline: float) -> list[dict[str, Any]]:
+        messages = []
+        while True:
+            message = self._next(self.client.get_iopub_msg, deadline)
+            if message["parent_header"].get("msg_id") != identity:
+                continue
+            messages.append(message)
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                return messages
+
+    def _reply(self, identity: str, deadline: float) -> dict[str, Any]:
+        while True:
+            message = self._next(self.client.get_shell_msg, deadline)
+            if message["parent_header"].get("msg_id") == identity:
+                return message["content"]
+
+    def _next(self, get: Any, deadline: float) -> dict[str, Any]:
+        try:
+            return get(timeout=max(0.01, deadline - time.monotonic()))
+        except queue.Empty:
+            raise AssertionError("the kernel said nothing more within the time given to the cell") from None
+
+    def assert_nothing_left(self, within: float = 1.0) -> None:
+        """No process that carries the tag."""
+        deadline = time.monotonic() + within
+        while (left := tagged(self.tag)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not left, f"left behind: {left}"
+
+
+def check(messages: list[dict[str, Any]], reply: dict[str, Any]) -> None:
+    """Assert order and shape of a cell's messages."""
+    kinds = [m["msg_type"] for m in messages]
+    assert messages[0]["content"].get("execution_state") == "busy", kinds
+    assert kinds[1] == "execute_input", kinds
+    assert kinds.count("execute_input") == 1, kinds
+    assert kinds.count("status") == 2, kinds
+    for message in messages:
+        missing = SHAPE[message["msg_type"]] - set(message["content"])
+        assert not missing, f"{message['msg_type']} lacks {missing}"
+        assert {"msg_id", "session", "date", "version"} <= set(message["header"])
+    assert not REPLY[reply["status"]] - set(reply)
+    errors = [m["content"] for m in messages if m["msg_type"] == "error"]
+    assert len(errors) == (reply["status"] == "error"), "one error message for a failed cell, none for a good one"
+    if errors:
+        assert (errors[0]["ename"], errors[0]["evalue"]) == (reply["ename"], reply["evalue"])
+
+
+def tagged(tag: str) -> dict[int, str]:
+    """Living processes that carry the tag: pid -> command line."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if tag.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120]
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,276 @@
+"""%%hvdrun and its family in a real kernel, on a real cluster of four ranks."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from hvdtest.kernel import Kernel
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with Kernel(tmp_path_factory.mktemp("magics")) as running:
+        assert running.run("%%hvdrun -np 4", timeout=120).stored == [], "a start leaves nothing in a saved notebook"
+        yield running
+
+
+def test_the_example_of_the_readme(kernel: Kernel) -> None:
+    cell = "%%hvdrun -np 4\nimport torch\nx = torch.full((3,), float(rank))\nhvd.allreduce(x, name='x', op=hvd.Sum)"
+    assert kernel.run(cell).shown == ["[0-3] tensor([6., 6., 6.])"]
+
+
+def test_rank_is_mpi_rank_is_horovod_rank_and_engine_order(kernel: Kernel) -> None:
+    cell = "%%hvdrun\nimport os\n(rank, hvd.rank(), int(os.environ['OMPI_COMM_WORLD_RANK']), size, hvd.size())"
+    assert kernel.run(cell).shown == ["\n".join(f"[{r}] ({r}, {r}, {r}, 4, 4)" for r in range(4))]
+
+
+def test_streams_are_merged_and_in_rank_order(kernel: Kernel) -> None:
+    cell = """%%hvdrun
+import sys
+print("start")
+print("rank", rank)
+if rank % 2: print("odd")
+print("end")
+print("careful", file=sys.stderr)
+"""
+    outcome = kernel.run(cell)
+    assert outcome.text() == ("[0-3] start\n[0] rank 0\n[1] rank 1\n[2] rank 2\n[3] rank 3\n[1,3] odd\n[0-3] end\n")
+    assert outcome.text("stderr") == "[0-3] careful\n"
+    assert [output["type"] for output in outcome.stored] == ["stream", "stream"]
+
+
+def test_twenty_identical_cells_store_the_same(kernel: Kernel) -> None:
+    cell = """%%hvdrun
+import sys, time, random
+from IPython.display import HTML, display
+for i in range(5):
+    print(rank, "line", i)
+    time.sleep(random.random() / 500)
+print("common", file=sys.stderr)
+display(HTML(f"<b>{rank % 2}</b>"))
+rank // 2
+"""
+    first = kernel.run(cell).stored
+    assert [output["type"] for output in first] == ["stream", "stream"] + ["display_data"] * 5
+    for _ in range(19):
+        assert kernel.run(cell).stored == first
+
+
+@pytest.mark.parametrize("person", [False, True])
+def test_traffic_is_at_most_twice_the_payload(kernel: Kernel, *, person: bool) -> None:
+    cell = "%%hvdrun\nfor i in range(800): print(f'{rank}:{i:021d}')"
+    outcome = kernel.run(cell, person=person)
+    payload = 4 * 800 * 24
+    assert outcome.text() == "".join(f"[{r}] {r}:{i:021d}\n" for r in range(4) for i in range(800))
+    assert outcome.size <= 2 * payload, outcome.size / payload
+
+
+def test_text_arrives_while_the_cell_runs(kernel: Kernel) -> None:
+    cell = "%%hvdrun\nimport time\nfor i in range(20): print('tick', i, flush=True); time.sleep(0.1)"
+    started = kernel.start(cell, person=True)
+    early = []
+    while time.monotonic() - started[1] < 1.8:
+        message = kernel.client.get_iopub_msg(timeout=5)
+        if message["msg_type"] == "comm_msg":
+            early.append(str(message["content"]["data"]))
+    outcome = kernel.finish_rest(started)
+    assert any("tick 11" in text for text in early), early
+    assert outcome.text() == "".join(f"[0-3] tick {i}\n" for i in range(20))
+
+
+def test_headless_sends_no_widget_and_no_update(kernel: Kernel) -> None:
+    outcome = kernel.run("%%hvdrun\nimport time\nhvd.log(loss=0.5)\ntime.sleep(1.3)\nprint('done')")
+    kinds = [m["msg_type"] for m in outcome.messages if m["msg_type"] not in ("status", "execute_input")]
+    assert kinds == ["display_data", "stream"]
+    data = outcome.contents("display_data")[0]["data"]
+    assert data["text/plain"] == "hvd dashboard: 4 ranks"
+    assert "<svg" in data["image/svg+xml"]
+    assert outcome.text() == "[0-3] done\n"
+
+
+def test_a_person_gets_a_live_dashboard_that_ends_as_a_picture(kernel: Kernel) -> None:
+    outcome = kernel.run("%%hvdrun\nimport time\nhvd.log(loss=0.25)\ntime.sleep(1.6)", person=True)
+    assert outcome.contents("comm_open")
+    assert len(outcome.contents("comm_msg")) >= 2
+    assert "application/vnd.jupyter.widget-view+json" in outcome.contents("display_data")[0]["data"]
+    assert "0.25" in outcome.contents("update_display_data")[-1]["data"]["image/svg+xml"]
+
+
+def test_the_same_logged_values_twice_show_the_same_twice(kernel: Kernel) -> None:
+    cell = "%%hvdrun\nhvd.log(loss=2.5)"
+    assert [kernel.run(cell).shown for _ in range(2)] == [["hvd dashboard: 4 ranks"]] * 2
+    assert kernel.run("%%hvdrun\n1").shown == ["[0-3] 1"]
+
+
+def test_progress_bars_are_one_line_and_floods_are_bounded(kernel: Kernel) -> None:
+    assert kernel.run("%%hvdrun\nfor i in range(101): print(f'\\r{i}%', end='')").text() == "[0-3] 100%\n"
+    outcome = kernel.run("%%hvdrun\nfor i in range(50_000): print(rank, i)")
+    assert len(outcome.text()) < 200_000
+    assert "[0] 0 0\n" in outcome.text()
+    assert "[3] 3 49999\n" in outcome.text()
+    assert "[0-3] … 48,000 lines left out …\n" in outcome.text()
+
+
+def test_variables_persist_and_ranks_choose(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun\ny = rank * 10")
+    assert kernel.run("%%hvdrun --ranks 0,2-3\ny").shown == ["[0] 0\n[2] 20\n[3] 30"]
+    assert kernel.run("%%hvdrun --targets ::2\n'even'").shown == ["[0,2] 'even'"]
+    assert kernel.run("%%hvdrun -t root\ny").shown == ["[0] 0"]
+    refused = kernel.run("%%hvdrun --ranks 4\ny", allow_error=True)
+    assert refused.error == "UsageError: --ranks 4: there is no rank 4; the cluster has ranks 0-3"
+
+
+def test_push_pull_and_out(kernel: Kernel) -> None:
+    cell = "%%hvdrun --push a,b --pull c,d -o res\nprint('from', rank)\nc = a + b + rank\nd = 'same'\nc * 2"
+    kernel.run("a, b = 1, 100")
+    kernel.run(cell)
+    assert kernel.run("c, c[3], c.rank(0), dict(d)").shown == [
+        "([0] 101\n[1] 102\n[2] 103\n[3] 104, 104, 101, {0: 'same', 1: 'same', 2: 'same', 3: 'same'})"
+    ]
+    assert kernel.run("res[2], res.stdout[1], sorted(res)").shown == ["(206, 'from 1', [0, 1, 2, 3])"]
+    kernel.run("import numpy; big = numpy.arange(1_000_000)\n%hvdpush big --ranks 1")
+    assert kernel.run("%%hvdrun --ranks 1\nint(big.sum())").shown == ["[1] 499999500000"]
+    kernel.run("%%hvdrun\nbig = rank")
+    kernel.run("%hvdpull big --ranks 1:")
+    assert kernel.run("big").shown == ["[1] 1\n[2] 2\n[3] 3"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("%%hvdrun -np4\n1", "UsageError: %%hvdrun: '-np4' is not an option: write -np 4, with a space"),
+        ("%%hvdrun --push nowhere\n1", "UsageError: there is no variable `nowhere` in the notebook to push"),
+        ("%hvd begin", "UsageError: %hvd: 'begin' is not understood: write %hvd start|stop|restart|status|doctor"),
+        ("%hvdpull", "UsageError: %hvdpull: name the variables, as in %hvdpull a b"),
+        ("%hvdauto maybe", "UsageError: %hvdauto: 'maybe' is not understood: write %hvdauto on or %hvdauto off"),
+    ],
+)
+def test_wrong_calls_are_answered_in_one_sentence(kernel: Kernel, cell: str, message: str) -> None:
+    assert kernel.run(cell, allow_error=True).error == message
+
+
+def test_pulling_what_is_not_there_names_rank_and_variable(kernel: Kernel) -> None:
+    outcome = kernel.run("%hvdpull not_there", allow_error=True)
+    assert outcome.reply["ename"] == "ClusterError"
+    assert re.search(r"rank 0.*not_there", outcome.error)
+
+
+def test_code_is_not_expanded_and_comments_may_come_first(kernel: Kernel) -> None:
+    kernel.run("x_local = 'here'")
+    cell = "# a comment\n\n%%hvdrun\nx_local = 'there'\nprint('{x_local}', '$x_local')"
+    assert kernel.run(cell).text() == "[0-3] {x_local} $x_local\n"
+
+
+def test_rich_results_and_figures(kernel: Kernel) -> None:
+    html = "%%hvdrun\nfrom IPython.display import HTML\nHTML('<i>x</i>')"
+    assert kernel.run(html).contents("display_data")[0]["data"]["text/html"] == "<i>x</i>"
+    figure = """%%hvdrun --ranks 0,1
+import matplotlib.pyplot as plt
+if rank == 1:
+    plt.plot([1, 2]); plt.show()
+"""
+    label, picture = kernel.run(figure, timeout=120).contents("display_data")
+    assert label["data"] == {"text/plain": "[1]"}
+    assert "image/png" in picture["data"]
+
+
+def test_local_runs_here_too(kernel: Kernel) -> None:
+    outcome = kernel.run("%%hvdrun --local\nboth = 'x' * 2\nprint('hi')\nboth")
+    assert outcome.text() == "[0-3] hi\nhi\n"
+    assert outcome.shown == ["[0-3] 'xx'", "'xx'"]
+    assert kernel.run("both").shown == ["'xx'"]
+    failed = kernel.run("%%hvdrun --local\nif 'rank' not in dir(): raise LookupError('only here')", allow_error=True)
+    assert (failed.reply["ename"], failed.reply["evalue"]) == ("LookupError", "only here")
+
+
+def test_a_rank_that_raises_fails_the_cell_and_nothing_else(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun\nkept = rank + 1")
+    cell = "%%hvdrun\nimport torch\nif rank == 2: raise ValueError('bad shard')\nhvd.allreduce(torch.ones(4), name='g')"
+    outcome = kernel.run(cell, allow_error=True)
+    assert outcome.seconds < 2
+    assert (outcome.reply["ename"], outcome.reply["evalue"]) == ("ValueError", "bad shard")
+    assert outcome.error.startswith("ValueError on rank 2\n")
+    assert outcome.error.endswith("[0-1,3] released, because rank 2 failed")
+    assert outcome.error.count("Traceback (most recent call last)") == 1
+    again = kernel.run("%%hvdrun\nint(hvd.allreduce(torch.tensor([kept]), name='again', op=hvd.Sum))")
+    assert again.shown == ["[0-3] 10"]
+
+
+def test_the_same_error_on_all_ranks_is_one_traceback(kernel: Kernel) -> None:
+    kernel.run("here = 1")
+    outcome = kernel.run("%%hvdrun\nprint('before')\nhere", allow_error=True)
+    assert outcome.text() == "[0-3] before\n"
+    assert outcome.reply["ename"] == "NameError"
+    assert outcome.error.startswith("NameError on ranks 0-3\n")
+    assert outcome.error.endswith("`here` exists in the notebook, not on the ranks: add --push here")
+
+
+def test_interrupt_in_a_collective_that_can_never_end(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun\nkept = rank + 1")
+    cell = "%%hvdrun\nimport time\nprint('in', flush=True)\nhvd.barrier() if rank else time.sleep(60)"
+    started = kernel.start(cell, person=True)
+    kernel.wait_for("comm_open")
+    begin = time.monotonic()
+    kernel.manager.interrupt_kernel()
+    outcome = kernel.finish_rest(started, allow_error=True)
+    assert time.monotonic() - begin < 1.5
+    assert outcome.reply["ename"] == "KeyboardInterrupt"
+    assert outcome.error == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
+    assert outcome.text() == "[0-3] in\n"
+    again = kernel.run("%%hvdrun\nimport torch\nint(hvd.allreduce(torch.tensor([kept]), name='again', op=hvd.Sum))")
+    assert again.shown == ["[0-3] 10"]
+
+
+def test_timeout(kernel: Kernel) -> None:
+    outcome = kernel.run("%%hvdrun --timeout 0.5\nimport time; time.sleep(60)", allow_error=True)
+    assert outcome.reply["ename"] == "HvdTimeout"
+    assert outcome.error == "HvdTimeout: the cell took longer than 0.5 s and was interrupted"
+    assert outcome.seconds < 2
+    assert kernel.run("%%hvdrun\n1").shown == ["[0-3] 1"]
+
+
+def test_auto(kernel: Kernel) -> None:
+    assert kernel.run("%hvdauto on").text() == "plain cells run on the ranks\n"
+    try:
+        assert kernel.run("size").shown == ["[0-3] 4"]
+        assert kernel.run("%who_ls str").shown[0].startswith("[")
+        silent = kernel.client.execute("auto_silent = 1", silent=True)
+        assert kernel._reply(silent, time.monotonic() + 20)["status"] == "ok"
+        assert kernel.client.is_complete("for x in y:", reply=True, timeout=20)["content"]["status"] == "incomplete"
+    finally:
+        assert kernel.run("%hvdauto off").text() == "plain cells run here\n"
+    assert kernel.run("auto_silent").shown == ["1"]
+
+
+def test_status_and_doctor(kernel: Kernel) -> None:
+    rows = kernel.run("%hvd").text().splitlines()
+    assert rows[0].split() == ["rank", "state", "pid", "host", "device"]
+    assert [row.split()[:2] for row in rows[1:]] == [[str(rank), "alive"] for rank in range(4)]
+    report = kernel.run("%hvd doctor").text()
+    assert report.endswith("everything is in place\n"), report
+    names = [line[4:].split("  ")[0] for line in report.splitlines()[:-1]]
+    assert names == [
+        "mpiexec", "mpi4py", "native core", "torch", "cores", "memory", "/dev/shm", "leftovers", "kernelspec", "widgets",
+    ]  # fmt: skip
+
+
+def test_another_number_of_ranks_says_what_happens(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun -np 4\nlost = 1")
+    outcome = kernel.run("%%hvdrun -np 2\nprint('lost' in globals(), size)", timeout=120)
+    assert outcome.text() == ("2 ranks instead of 4: the ranks start again, their variables are lost.\n[0-1] False 2\n")
+    assert kernel.run("%%hvdrun\nsize").shown == ["[0-1] 2"]
+    assert kernel.run("%hvd restart -np 3", timeout=120).text() == "ranks 0-2 ready\n"
+    assert kernel.run("%hvd start").text() == "ranks 0-2 ready\n"
+    assert kernel.run("%hvd stop").text() == "the ranks are stopped\n"
+    assert kernel.run("%hvd stop").text() == "no ranks were running\n"
+    refused = kernel.run("%hvdpush lost_not", allow_error=True)
+    assert refused.reply["ename"] == "UsageError"
+    refused = kernel.run("zz = 1\n%hvdpush zz", allow_error=True)
+    assert refused.reply["ename"] == "ClusterError"
+    assert "%hvd start" in refused.error
+    assert kernel.run("%%hvdrun -np 4\nsize", timeout=120).shown == ["[0-3] 4"]

@@ -1,0 +1,162 @@
+"""What travels to the browser: a view that starts from a snapshot and applies increments shows what the board holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, SAMPLES, Board, Row
+from hvd_kernel.widgets.summary import summary
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def feed(board: Board, clock: Clock, i: int, ranks: int, **extra: Any) -> None:
+    """The i-th round of telemetry: 40 steps, 160 samples, 40 MB and 50 ms of communication each."""
+    clock.now = 100.0 + i * 0.2
+    for rank in range(ranks):
+        logged = {"loss": 2.0 / (i + 1) + rank / 8, "accuracy": i / 100}
+        board.feed(
+            MetricsSample(
+                **{
+                    "rank": rank, "time": 7.0 + i * 0.2, "state": "compute", "step": i * 40, "samples": i * 160,
+                    "logged": logged, "bytes": i * 40_000_000, "ops": i, "comm_ns": i * 50_000_000,
+                    "wait_ns": i * 30_000_000 * (rank != 1), "cpu_s": i * 0.19, "rss": 412_000_000, **extra,
+                }
+            )
+        )  # fmt: skip
+
+
+def applied(view: dict[str, Any], news: dict[str, Any]) -> dict[str, Any]:
+    """What dashboard.js does with an increment."""
+    view = json.loads(json.dumps(view))
+    view["rows"].update(news["rows"])
+    view.update({k: v for k, v in news.items() if k not in {"rows", "curves", "log"}})
+    curves, fresh = view["curves"], news.get("curves", {"t": [], "y": {}})
+    hole = [None] * len(view["ranks"])
+    for name in fresh["y"]:
+        curves["y"].setdefault(name, [hole] * len(curves["t"]))
+    for name in curves["y"]:
+        curves["y"][name] += fresh["y"].get(name, [hole] * len(fresh["t"]))
+    curves["t"] += fresh["t"]
+    view["log"] = [*view["log"], *news.get("log", [])][-200:]
+    return view
+
+
+def test_rows_and_totals() -> None:
+    board = Board(range(4), "t", clock := Clock())
+    assert board.row(3) == Row("starting", "", 0, None, None, None, None, None, 0, None, None, ())
+    for i in range(6):
+        feed(board, clock, i, 4, gpu={"util": 71.0, "memory": 2e9})
+    assert board.row(2) == Row(
+        "compute", "", 200, 800.0, 0.25, 0.15, 0.8, 95.0, 412_000_000, 71.0, 2e9, (0.583333, 0.05)
+    )
+    assert board.totals() == {
+        "samples_per_s": 3200.0, "comm": 0.25, "gbps": 0.8, "step": 200, "logged": [0.520833, 0.05],
+    }  # fmt: skip
+    assert board.slowest() == 1
+    assert board.grid.curves[SAMPLES][-1] == [800.0] * 4
+    assert board.grid.curves[GBPS][-1] == [0.8] * 4
+    assert board.grid.curves[COMM][-1] == [25.0] * 4
+
+
+def test_snapshot_plus_increments_is_the_next_snapshot() -> None:
+    board = Board(range(3), "t", clock := Clock())
+    view = board.snapshot()
+    for i in range(500):  # enough for merges
+        if i == 40:
+            feed(board, clock, i, 3, logged={"loss": 1.0, "late": 3.0})
+        feed(board, clock, i, 3)
+        board.log.feed(i % 3, "stdout", f"line {i}\nopen {i}")
+        news, whole = board.increment()
+        news = json.loads(json.dumps(news, allow_nan=False))
+        wanted = json.loads(json.dumps(board.snapshot()))
+        view = wanted if whole else applied(view, news)
+        assert view == wanted, f"increment {i} does not lead to snapshot {i}"
+    assert board.grid.merges == 1
+
+
+def test_snapshots_are_rare() -> None:
+    board = Board(range(1), "t", Clock())
+    whole = [n for n in range(1, 1001) if board.increment()[1]]
+    assert whole == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+
+
+def test_bytes_of_100_flushes_of_8_ranks() -> None:
+    board = Board(range(8), "t", clock := Clock())
+    increments = snapshots = 0
+    for i in range(100):
+        feed(board, clock, i, 8)
+        news, whole = board.increment()
+        increments += len(json.dumps(news))
+        snapshots += len(json.dumps(board.snapshot())) if whole else 0
+    assert increments < 150_000
+    assert snapshots < 150_000
+
+
+def test_finish_freezes_and_means_are_over_the_cell() -> None:
+    board = Board(range(2), "t", clock := Clock())
+    for i in range(11):
+        feed(board, clock, i, 2)
+    clock.now += 5
+    board.finish({0: "done", 1: "failed"})
+    clock.now += 50
+    feed(board, clock, 999, 2)
+    board.finish({0: "dead"})
+    shot = board.snapshot()
+    assert (shot["finished"], shot["t"]) == (True, 7.0)
+    assert [shot["rows"][r][0] for r in "01"] == ["done", "failed"]
+    assert shot["rows"]["0"][2:7] == [400, 800.0, 0.25, 0.15, 0.8]
+
+
+def test_summary() -> None:
+    board = Board([0, 1], "t", clock := Clock())
+    assert summary(board)["samples_per_s"] == {"total": None, "per_rank": {"0": None, "1": None}}
+    for i in range(11):
+        feed(board, clock, i, 2)
+    board.finish({})
+    digest = json.loads(json.dumps(summary(board), allow_nan=False))
+    assert digest == {
+        "ranks": [0, 1],
+        "seconds": pytest.approx(2.0),
+        "steps": 400,
+        "samples_per_s": {"total": pytest.approx(1600), "per_rank": {"0": pytest.approx(800), "1": pytest.approx(800)}},
+        "allreduce_gbps": pytest.approx(0.8),
+        "comm_share": pytest.approx(0.25),
+        "logged": {"loss": 0.244318, "accuracy": 0.1},
+        "logged_per_rank": {"loss": {"0": 0.181818, "1": 0.306818}, "accuracy": {"0": 0.1, "1": 0.1}},
+    }
+
+
+def test_values_json_has_no_number_for_travel_as_text() -> None:
+    board = Board([0], "t", clock := Clock())
+    feed(board, clock, 0, 1, logged={"loss": float("nan"), "big": float("inf")}, gpu={"util": float("nan")})
+    feed(board, clock, 1, 1, logged={"loss": float("nan"), "big": float("inf")})
+    board.finish({})
+    shot = json.loads(json.dumps(board.snapshot(), allow_nan=False))
+    assert shot["rows"]["0"][-1] == ["nan", "inf"]
+    assert shot["totals"]["logged"] == ["nan", "inf"]
+    json.dumps(summary(board), allow_nan=False)
+
+
+def test_a_million_names_are_a_few_names_and_a_number() -> None:
+    board = Board([0], "t", clock := Clock())
+    feed(board, clock, 0, 1, logged={"loss": 1.0} | {f"metric {i}": 1.0 for i in range(1_000_000)})
+    assert board.names == ["loss", *(f"metric {i}" for i in range(MAX_NAMES - 1))]
+    assert board.unnamed == 1_000_001 - MAX_NAMES
+    board.feed(MetricsSample(0, 99.0, "compute", logged={"x" * 10**6: 1.0}))
+    assert len(json.dumps(board.snapshot())) < 5_000
+
+
+def test_strangers_are_ignored() -> None:
+    board = Board([2, 5], "t", Clock())
+    board.feed(MetricsSample(0, 1.0, "compute"))
+    assert [board.row(rank).state for rank in (2, 5)] == ["starting", "starting"]

@@ -1,0 +1,76 @@
+"""One exception from many ranks' failures."""
+
+from __future__ import annotations
+
+import builtins
+import re
+
+import pytest
+
+from hvd_kernel.magics.failure import MAX_OTHERS, RankError, merged_error
+from hvd_kernel.protocol import Failure
+
+
+def failure(
+    rank: int, ename: str = "ValueError", evalue: str = "bad", time: float = 1.0, *, secondary: bool = False
+) -> Failure:
+    return Failure(rank, ename, evalue, ("Traceback", f"line 1 of rank {rank}", f"{ename}: {evalue}"), time, secondary)
+
+
+def shown(error: RankError) -> list[str]:
+    return [re.sub(r"\x1b\[\d+m", "", line) for line in error._render_traceback_()]
+
+
+def test_root_cause_is_the_first_that_no_other_rank_caused() -> None:
+    released = failure(0, "RankFailed", "rank 2 failed", time=0.5, secondary=True)
+    error = merged_error([released, failure(3, "KeyError", "'k'", time=3.0), failure(2, time=2.0)])
+    assert type(error).__name__ == "ValueError"
+    assert isinstance(error, ValueError)
+    assert str(error) == "bad"
+    assert error.rank == 2
+    assert shown(error) == [
+        "ValueError on rank 2",
+        "Traceback",
+        "line 1 of rank 2",
+        "ValueError: bad",
+        "[3] KeyError: 'k'",
+        "[0] released, because rank 2 failed",
+    ]
+
+
+def test_the_same_error_everywhere_is_one() -> None:
+    error = merged_error([failure(rank, time=float(rank)) for rank in range(64)])
+    assert shown(error) == ["ValueError on ranks 0-63", "Traceback", "line 1 of rank 0", "ValueError: bad"]
+
+
+def test_only_released_ranks() -> None:
+    error = merged_error([failure(rank, "RankDied", "rank 1 died", secondary=True) for rank in (0, 2)])
+    assert type(error).__name__ == "RankDied"
+    assert shown(error)[0] == "RankDied on ranks 0,2"
+    assert len(shown(error)) == 4
+
+
+def test_many_different_errors_are_bounded() -> None:
+    error = merged_error([failure(rank, evalue=f"bad {rank}") for rank in range(64)])
+    assert len(shown(error)) == 4 + MAX_OTHERS + 1
+    assert shown(error)[-1] == f"… and {63 - MAX_OTHERS} more"
+    assert sum(map(len, shown(error))) < 3000
+
+
+@pytest.mark.parametrize(
+    "ename",
+    [*sorted(n for n, c in vars(builtins).items() if isinstance(c, type) and issubclass(c, BaseException)), "MyError"],
+)
+def test_every_class_keeps_its_name_and_message(ename: str) -> None:
+    error = merged_error([failure(1, ename, "the message")])
+    assert type(error).__name__ == ename
+    assert str(error) == "the message"
+    assert isinstance(error, Exception)
+
+
+def test_a_variable_of_the_notebook_is_hinted_at() -> None:
+    missing = failure(0, "NameError", "name 'x' is not defined")
+    assert shown(merged_error([missing], {"x"}.__contains__))[-1] == (
+        "`x` exists in the notebook, not on the ranks: add --push x"
+    )
+    assert "push" not in "".join(shown(merged_error([missing])))

@@ -1,0 +1,140 @@
+"""Options of the magics: every spelling, and what is refused with which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.options import Options, flags, names, parse, resolve, slots, wanted
+
+
+@pytest.mark.parametrize("line", ["-np 4", "-np=4", "-n 4", "-n4", "--num-proc 4", "--num-proc=4"])
+def test_number_of_ranks(line: str) -> None:
+    assert parse("%%hvdrun", line) == Options(n=4)
+
+
+@pytest.mark.parametrize("magic", ["%%hvdrun", "%hvd"])
+def test_glued_np_is_refused_with_a_hint(magic: str) -> None:
+    with pytest.raises(UsageError, match=r"'-np4' is not an option: write -np 4, with a space"):
+        parse(magic, "-np4")
+
+
+@pytest.mark.parametrize("flag", ["--ranks", "--targets", "-t"])
+def test_ranks_and_its_aliases(flag: str) -> None:
+    assert parse("%%hvdrun", f"{flag} 0,2-3").ranks == "0,2-3"
+
+
+def test_everything_at_once() -> None:
+    line = (
+        "-np 2 --local --push a,b --pull c -o res --timeout 2.5 -H h1:1,h2:1 --hostfile f "
+        "--mpi-args '--mca btl self,tcp' -t ::2"
+    )
+    assert parse("%%hvdrun", line) == Options(
+        n=2,
+        ranks="::2",
+        local=True,
+        push=("a", "b"),
+        pull=("c",),
+        out="res",
+        timeout=2.5,
+        hosts="h1:1,h2:1",
+        hostfile="f",
+        mpi_args=("--mca", "btl", "self,tcp"),
+    )
+
+
+@pytest.mark.parametrize("line", ["--mpi-args -v", "--mpi-args=-v"])
+def test_mpi_args_may_begin_with_a_dash(line: str) -> None:
+    assert parse("%%hvdrun", line).mpi_args == ("-v",)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("-np 0", "not a number of ranks"),
+        ("-np x", "invalid"),
+        ("-np", "expected one argument"),
+        ("--timeout 0", "more than 0"),
+        ("--timeout nan", "more than 0"),
+        ("--push a-b", "'a-b' is not a variable's name"),
+        ("-o 1x", "not a variable's name"),
+        ("--nonsense", "--nonsense"),
+        ("--num 4", "--num"),
+        ("x = 1", "code begins on the next line"),
+        ("--push 'a", "close the quotes"),
+    ],
+)
+def test_what_is_refused(line: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        parse("%%hvdrun", line)
+    assert "%%hvdrun" in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["start -np 4", "-np 4 start"])
+def test_verb_before_or_after_options(line: str) -> None:
+    assert parse("%hvd", line) == Options(n=4, words=("start",))
+
+
+def test_names_by_comma_or_space() -> None:
+    assert names(parse("%hvdpush", "a, b c --ranks 1"), "%hvdpush") == ["a", "b", "c"]
+    with pytest.raises(UsageError, match="name the variables, as in %hvdpush a b"):
+        names(parse("%hvdpush", ""), "%hvdpush")
+    with pytest.raises(UsageError, match=r"'a\.b' is not a variable's name"):
+        names(parse("%hvdpush", "a.b"), "%hvdpush")
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("all", (0, 1, 2, 3)),
+        ("root", (0,)),
+        ("2", (2,)),
+        ("0,2-3", (0, 2, 3)),
+        ("[0,2-3]", (0, 2, 3)),
+        ("::2", (0, 2)),
+        ("1:", (1, 2, 3)),
+        (":-1", (0, 1, 2)),
+        ("3, 0,0", (0, 3)),
+        ("0,::3", (0, 3)),
+    ],
+)
+def test_resolve(text: str, ranks: tuple[int, ...]) -> None:
+    assert resolve(text, 4) == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("4", "there is no rank 4; the cluster has ranks 0-3"),
+        ("2-999999999999", "there is no rank 4,999999999999"),
+        ("3:3", "names no rank"),
+        ("3-1", "names no rank"),
+        ("one", "'one' is not understood: write 0,2-3 or ::2 or all or root"),
+        ("", "not understood"),
+        ("0:4:0", "not understood"),
+    ],
+)
+def test_resolve_refuses(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve(text, 4)
+
+
+def test_slots() -> None:
+    assert slots("h1:4,h2,h3:2") == 7
+    with pytest.raises(UsageError, match="'x' is not a number of slots"):
+        slots("h1:x")
+
+
+def test_wanted_keeps_what_is_not_said() -> None:
+    running = ClusterSpec(n=4, hosts="h:4", mpi_args=("-v",))
+    assert wanted(Options(), None, 3) == ClusterSpec(n=3)
+    assert wanted(Options(), running, 3) == running
+    assert wanted(Options(n=2), running, 3) == ClusterSpec(n=2, hosts="h:4", mpi_args=("-v",))
+    assert wanted(Options(hosts="a:1,b:1"), None, 3) == ClusterSpec(n=2, hosts="a:1,b:1")
+    assert wanted(Options(mpi_args=()), running, 3) == ClusterSpec(n=4, hosts="h:4")
+
+
+def test_flags_are_all_spellings() -> None:
+    assert flags("%hvd") == ["-np", "-n", "--num-proc", "-H", "--hosts", "--hostfile", "--mpi-args"]
+    assert {"--ranks", "--targets", "-t", "--push", "-o"} <= set(flags("%%hvdrun"))

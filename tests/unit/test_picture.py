@@ -1,0 +1,152 @@
+"""The picture: well-formed, scriptless, complete, and the same text for the same number of ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.widgets import units
+from hvd_kernel.widgets.board import Board
+from hvd_kernel.widgets.dashboard import Dashboard
+from hvd_kernel.widgets.picture import render
+
+WIDGETS = Path(__file__).resolve().parents[2] / "widgets"
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = "<script>alert(1)</script>&\"'><img src=x onerror=alert(1)>\x00\x1b[31m\u202e]]>"
+
+
+def board(ranks: int, name: str = "loss", title: str = "cell 1", state: str = "done", columns: int = 30) -> Board:
+    now = [0.0]
+    made = Board(range(ranks), title, lambda: now[0])
+    for i in range(columns):
+        now[0] = i * 0.2
+        for rank in range(ranks):
+            done = i * 320
+            made.feed(
+                MetricsSample(
+                    rank, now[0] + 1, state, name, i * 10, done, {name: 2.0 / (i + 1)}, i * 10**8, i, i * 10**8, 0,
+                    i * 0.1, 3 * 10**8,
+                )
+            )  # fmt: skip
+    made.finish(dict.fromkeys(range(ranks), state))
+    return made
+
+
+def words(svg: str) -> list[str]:
+    return [e.text or "" for e in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_it_says_the_final_numbers_of_every_rank_and_the_totals() -> None:
+    said = words(render(board(4).snapshot()))
+    assert said.count("1,600") == 4  # samples/s of each rank
+    assert "6,400" in said
+    assert said.count("1.00") >= 4  # GB/s
+    assert said.count("50 %") >= 4  # communication
+    assert said.count("300 MB") == 4
+    assert said.count("0.06667") >= 5  # the loss: four ranks, and their mean
+    assert [w for w in said if w in {"0", "1", "2", "3"}][-4:] == ["0", "1", "2", "3"]
+    assert "finished · means over the cell · 5.8 s" in said
+
+
+@pytest.mark.parametrize("ranks", [1, 8, 9, 64])
+def test_one_line_per_rank_in_each_chart(ranks: int) -> None:
+    lines = list(ET.fromstring(render(board(ranks).snapshot())).iter(f"{SVG}polyline"))
+    assert len(lines) == 2 * ranks
+    assert all(len(line.attrib["points"].split()) >= 28 for line in lines)
+    assert len({line.attrib["stroke"] for line in lines}) == ranks
+
+
+def test_without_samples_there_is_a_table_and_no_chart() -> None:
+    empty = Board([0, 1], "t", lambda: 0.0)
+    svg = render(empty.snapshot())
+    assert "polyline" not in svg
+    assert words(svg).count("starting") == 2
+
+
+def test_failed_ranks_are_named() -> None:
+    assert any(w.startswith("failed on ranks 0, 1") for w in words(render(board(2, state="failed").snapshot())))
+
+
+def test_hostile_text_is_text() -> None:
+    svg = render(board(2, name=HOSTILE, title=HOSTILE, state=HOSTILE).snapshot())
+    tree = ET.fromstring(svg)
+    assert {e.tag.removeprefix(SVG) for e in tree.iter()} <= {"svg", "rect", "text", "polyline"}
+    assert not [a for e in tree.iter() for a in e.attrib if a.startswith("on") or a.endswith("href")]
+    assert any(w.startswith('<script>alert(1)</script>&"') for w in words(svg))
+    assert not re.search("[\x00-\x08\x1b\u202e]", svg)
+
+
+def test_bundle_is_plain_data_with_a_constant_text() -> None:
+    one, four = Dashboard([0], "a"), Dashboard(range(4), "b")
+    assert one.static_bundle()[0]["text/plain"] == "hvd dashboard: 1 rank"
+    data, metadata = four.static_bundle()
+    assert data["text/plain"] == "hvd dashboard: 4 ranks"
+    four.feed(MetricsSample(2, 1.0, "compute", step=7))
+    four.finish({2: "failed"})
+    assert four.static_bundle()[0]["text/plain"] == "hvd dashboard: 4 ranks"
+    assert set(data) == {"image/svg+xml", "text/plain"}
+    assert metadata["hvd"]["ranks"] == [0, 1, 2, 3]
+    assert four._panel is None, "nobody asked for a browser, so no widget model may exist"
+
+
+def test_size_is_bounded() -> None:
+    assert len(render(board(64, columns=1000).snapshot())) < 250_000
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, units.NONE), (0.0, "0"), (0.0321, "0.032"), (0.5, "0.50"), (2.137, "2.14"), (21.37, "21.4"), (99.96, "100"),
+     (2137.4, "2,137"), (2_137_000.0, "2.14 M"), (3.2e9, "3.20 G"),
+     (412e6, "412 M")],
+)  # fmt: skip
+def test_number(value: float | None, shown: str) -> None:
+    assert units.number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, units.NONE), ("nan", "nan"), (0.0, "0"), (0.98, "0.9800"), (2.30259, "2.303"), (1.0, "1.000"), (12345.67, "12,345.7"),
+     (1.5e-5, "1.50e-5"), (3e7, "3.00e+7")],
+)  # fmt: skip
+def test_metric(value: float | str | None, shown: str) -> None:
+    assert units.metric(value) == shown
+
+
+def test_sizes_and_durations() -> None:
+    assert [units.size_of(v) for v in (0, 1_500, 412_345_678, 2_340_000_000)] == [
+        units.NONE,
+        "2 kB",
+        "412 MB",
+        "2.34 GB",
+    ]
+    assert [units.duration(v) for v in (0.04, 59.94, 61, 3723)] == ["0.0 s", "59.9 s", "1:01", "1:02:03"]
+
+
+# ---- what is shipped
+
+
+def test_vendored_files_are_the_published_ones() -> None:
+    published = {
+        "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+        "uPlot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+    }  # npm pack uplot@1.6.32
+    found = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (WIDGETS / "static").iterdir()}
+    assert found == published
+
+
+@pytest.mark.parametrize("name", ["dashboard.js", "static/uPlot.iife.min.js"])
+def test_no_script_turns_text_into_markup_or_code(name: str) -> None:
+    banned = r"innerHTML|outerHTML|insertAdjacentHTML|\beval\(|\bFunction\(|document\.write|createContextualFragment|DOMParser"
+    assert not re.findall(banned, (WIDGETS / name).read_text())
+
+
+@pytest.mark.parametrize("name", ["dashboard.js", "dashboard.css", "static/uPlot.iife.min.js", "static/uPlot.min.css"])
+def test_nothing_is_fetched(name: str) -> None:
+    text = (WIDGETS / name).read_text().replace("/*! https://github.com/leeoniya/uPlot", "")
+    assert not re.findall(r"https?://|\bfetch\(|XMLHttpRequest|@import|url\(|WebSocket", text)

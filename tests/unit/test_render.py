@@ -1,0 +1,175 @@
+"""Events in, stored output out: the same for every order of arrival, with a dashboard exactly where the rules want one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from hvdtest.fakes import FakeBoard, FakeScreen
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvd_kernel.magics import render
+from hvd_kernel.magics.render import Renderer
+from hvd_kernel.protocol import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
+
+PNG = {"image/png": "aGk=", "text/plain": "<Figure>"}
+
+
+def sample(rank: int, **values: object) -> MetricsSample:
+    return MetricsSample(rank, 0.0, "idle", **values)
+
+
+def output(
+    events: list[Event],
+    screen: FakeScreen | None = None,
+    n: int = 2,
+    before: dict[int, MetricsSample] | None = None,
+    word: str = "done",
+) -> list[tuple[str, object]]:
+    screen = screen or FakeScreen()
+    renderer = Renderer(screen, FakeBoard(), range(n), before)
+    for event in events:
+        renderer.take(event)
+        renderer.tick()
+    renderer.finish(word)
+    return screen.written
+
+
+def result(rank: int, text: str, **data: str) -> RichOutput:
+    return RichOutput(rank, {"text/plain": text, **data}, {}, is_result=True)
+
+
+def test_the_order_of_what_is_stored() -> None:
+    events: list[Event] = [
+        result(1, "7"),
+        RichOutput(1, PNG, {}),
+        TextDelta(1, "stderr", "warn\n"),
+        TextDelta(1, "stdout", "b1\n"),
+        sample(0, step=1),
+        TextDelta(0, "stdout", "a\nb0"),
+        TextDelta(0, "stdout", "\n"),
+        TextDelta(1, "stdout", "c"),
+        RichOutput(0, {"text/plain": "text only"}, {}),
+        result(0, "7"),
+        RankDone(0),
+        RankDone(1),
+    ]
+    assert output(events) == [
+        ("display", {"text/plain": "hvd dashboard"}),
+        ("stdout", "[0] a\n[0] b0\n[1] b1\n[1] c\n"),
+        ("stderr", "[1] warn\n"),
+        ("display", {"text/plain": "[0] text only"}),
+        ("display", {"text/plain": "[1]"}),
+        ("display", PNG),
+        ("display", {"text/plain": "[0-1] 7"}),
+    ]
+
+
+@given(st.randoms(use_true_random=False), st.integers(2, 4))
+def test_arrival_between_ranks_does_not_matter(random: object, n: int) -> None:
+    own = {
+        rank: [
+            TextDelta(rank, "stdout", "common\n"),
+            TextDelta(rank, "stdout", f"own {rank}\n"),
+            TextDelta(rank, "stderr", "careful\n"),
+            RichOutput(rank, PNG, {}),
+            sample(rank, step=3),
+            result(rank, str(rank % 2)),
+            RankDone(rank),
+        ]
+        for rank in range(n)
+    }
+    expected = output(list(itertools.chain(*own.values())), n=n)
+    left = {rank: list(events) for rank, events in own.items()}
+    shuffled: list[Event] = []
+    while left:
+        rank = random.choice(sorted(left))
+        shuffled.append(left[rank].pop(0))
+        if not left[rank]:
+            del left[rank]
+    assert output(shuffled, n=n) == expected
+
+
+def test_results_that_differ_are_one_text() -> None:
+    assert output([result(1, "b\nb"), result(0, "a", **{"text/html": "<b>"})]) == [
+        ("display", {"text/plain": "[0] a\n[1] b\n    b"})
+    ]
+
+
+def test_a_result_that_all_agree_on_stays_rich() -> None:
+    html = {"text/html": "<table>"}
+    assert output([result(0, "t", **html), result(1, "t", **html)]) == [("display", {"text/plain": "[0-1] t", **html})]
+
+
+def test_a_quiet_cell_writes_nothing() -> None:
+    assert output([sample(0), sample(1), RankDone(0), RankDone(1)]) == []
+
+
+def test_training_means_new_steps_or_new_values() -> None:
+    before = {0: sample(0, step=5, logged={"loss": math.nan}), 1: sample(1)}
+    board = ("display", {"text/plain": "hvd dashboard"})
+    assert output([sample(0, step=5, logged={"loss": math.nan})], before=before) == []
+    assert output([sample(0, step=0, logged={"loss": math.nan})], before=before) == []
+    assert output([sample(0, step=6, logged={"loss": math.nan})], before=before) == [board]
+    assert output([sample(0, step=5, logged={"loss": 1.0})], before=before) == [board]
+    assert output([sample(1, logged={"loss": 1.0})], before=before) == [board]
+
+
+def test_interactive_shows_the_board_after_a_second_and_freezes_it(monkeypatch: object) -> None:
+    clock = iter([0.0, 0.5, 1.01, 1.05, 1.2, 1.3])
+    monkeypatch.setattr(render.time, "monotonic", lambda: next(clock))
+    screen = FakeScreen(interactive=True)
+    board = FakeBoard()
+    renderer = Renderer(screen, board, [0])
+    for text in ("a", "b", "c", "d\n"):
+        renderer.take(TextDelta(0, "stdout", text))
+        renderer.tick()
+    renderer.take(RankDone(0, Failure(0, "ValueError", "bad", (), 1.0)))
+    renderer.finish()
+    assert [kind for kind, _ in screen.written] == ["live", "update", "stdout"]
+    assert board.flushes == 2
+    assert board.states == {0: "failed"}
+    assert "".join(text for _, _, text in board.text) == "abcd\n"
+
+
+def test_interactive_short_training_gets_its_board_at_the_end() -> None:
+    screen = FakeScreen(interactive=True)
+    assert [kind for kind, _ in output([sample(0, step=1)], screen)] == ["live"]
+
+
+def test_terminal_prints_lines_as_they_come_and_figures() -> None:
+    screen = FakeScreen(terminal=True)
+    events = [
+        TextDelta(1, "stdout", "b\nhal"),
+        TextDelta(0, "stdout", "a\n"),
+        TextDelta(1, "stdout", "f"),
+        sample(0, step=1),
+    ]
+    assert output(events, screen) == [
+        ("stdout", "[1] b\n"),
+        ("stdout", "[0] a\n"),
+        ("stdout", "2 ranks, 7 steps, 2.0 s, 1,234 samples/s, loss 0.5\n"),
+        ("stdout", "[1] half\n"),
+    ]
+
+
+def test_ranks_that_were_not_asked_are_ignored() -> None:
+    assert output([TextDelta(5, "stdout", "late\n")]) == []
+
+
+def test_text_of_a_cell_is_bounded() -> None:
+    written = output([TextDelta(rank, "stdout", f"{rank} {i}\n") for rank in range(64) for i in range(5000)], n=64)
+    assert len(written) == 1
+    text = str(written[0][1])
+    assert len(text) < 1_200_000
+    assert text.count("\n") <= 64 * 126
+    assert "lines left out" in text
+
+
+def test_interrupted_is_the_last_state() -> None:
+    board = FakeBoard()
+    renderer = Renderer(FakeScreen(), board, [0, 1])
+    renderer.take(RankDone(1, Failure(1, "KeyError", "'k'", (), 1.0)))
+    renderer.finish("interrupted")
+    assert board.states == {0: "interrupted", 1: "failed"}

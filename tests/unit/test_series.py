@@ -1,0 +1,121 @@
+"""Rates from counters, and curves that never grow: exact values, no clock but ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.widgets.series import Counters, Grid, Rates, Track, mean, slowest
+
+
+def sample(time: float, state: str = "compute", **counters: int) -> MetricsSample:
+    return MetricsSample(rank=0, time=time, state=state, **counters)  # type: ignore[arg-type]
+
+
+def test_rates_are_growth_over_the_last_second() -> None:
+    track = Track()
+    for i in range(11):  # 5 Hz for two seconds; the first second is twice as fast
+        done = min(i, 5) * 40 + max(i - 5, 0) * 20
+        track.add(sample(10 + i / 5, samples=done, bytes=done * 10**6, comm_ns=i * 50_000_000, wait_ns=i * 20_000_000))
+    rates = track.rates()
+    assert rates.samples_per_s == pytest.approx(100)
+    assert rates.comm == pytest.approx(0.25)
+    assert rates.wait == pytest.approx(0.10)
+    assert rates.gbps == pytest.approx(100e6 / 250e6)
+    assert track.overall().samples_per_s == pytest.approx(150)
+    assert track.total == Counters(300, 300 * 10**6, 500_000_000, 200_000_000, 0.0)
+
+
+def test_one_sample_says_nothing_and_stale_ones_are_ignored() -> None:
+    track = Track()
+    assert track.rates() == track.overall() == Rates()
+    track.add(sample(5, samples=100))
+    assert track.rates() == track.overall() == Rates()
+    track.add(sample(5, samples=900))
+    track.add(sample(4, samples=900))
+    assert track.total.samples == 0
+    assert track.last is not None
+    assert track.last.samples == 100
+
+
+def test_counters_that_fell_belong_to_a_new_engine() -> None:
+    track = Track()
+    for time, count in ((0, 500), (1, 600), (2, 30), (3, 80)):
+        track.add(sample(time, samples=count))
+    assert track.total.samples == 100 + 30 + 50
+
+
+def test_speed_is_over_the_time_in_which_the_rank_trained() -> None:
+    track = Track()
+    for time, count in ((0, 0), (10, 0), (11, 64), (12, 128), (20, 128)):
+        track.add(sample(time, samples=count))
+    assert track.overall().samples_per_s == pytest.approx(64)
+
+
+def test_a_wait_that_is_not_over_counts_and_is_not_counted_twice() -> None:
+    track = Track()
+    track.add(sample(0, "collective", ops=7))
+    track.add(sample(1, "collective", ops=7))
+    track.add(sample(2, "collective", ops=7))
+    assert track.total.wait_ns == 2_000_000_000
+    assert track.rates().wait == pytest.approx(1)
+    track.add(sample(3, ops=8, wait_ns=2_500_000_000))
+    assert track.total.wait_ns == 2_500_000_000
+    track.add(sample(4, ops=9, wait_ns=2_600_000_000))
+    assert track.total.wait_ns == 2_600_000_000
+
+
+def test_slowest_waits_least_by_a_clear_margin() -> None:
+    assert slowest({0: 0.4, 1: 0.38, 2: 0.05, 3: 0.41}) == 2
+    assert slowest({0: 0.4, 1: 0.35, 2: 0.38, 3: 0.41}) is None
+    assert slowest({0: 0.4, 1: 0.0}) == 1
+    assert slowest({0: 0.0}) is None
+    assert slowest({0: None, 1: 0.5}) is None
+
+
+def test_a_full_grid_merges_neighbours_and_doubles_its_width() -> None:
+    grid = Grid(ranks=2, limit=4)
+    for i in range(4):
+        grid.add(i * 0.2, {"loss": [float(i), None]})
+    assert (grid.merges, grid.width) == (0, 0.2)
+    grid.add(0.8, {"loss": [9.0, 5.0]})
+    assert (grid.merges, grid.width) == (1, 0.4)
+    assert grid.t == [0.2, 0.6, 0.8]
+    assert grid.curves == {"loss": [[0.5, None], [2.5, None], [9.0, 5.0]]}
+
+
+def test_a_grid_stays_bounded_for_ever() -> None:
+    grid, t = Grid(ranks=1, limit=60), 0.0
+    for _ in range(20_000):
+        t += 0.2
+        if grid.due(t, late=False):
+            grid.add(t, {"loss": [1.0]})
+    assert len(grid.t) <= 60
+    assert grid.t == sorted(grid.t)
+    assert grid.t[-1] > 0.9 * t
+    assert all(len(columns) == len(grid.t) for columns in grid.curves.values())
+
+
+def test_a_late_curve_has_holes_before_it_and_what_cannot_be_drawn_is_a_hole() -> None:
+    grid = Grid(ranks=1)
+    grid.add(0.0, {"a": [1.0]})
+    grid.add(0.2, {"a": [float("nan")], "b": [float("inf")]})
+    grid.add(0.4, {"b": [1.23456]})
+    assert grid.curves == {"a": [[1.0], [None], [None]], "b": [[None], [None], [1.235]]}
+
+
+def test_columns_wait_for_late_ranks_half_a_width() -> None:
+    grid = Grid(ranks=2)
+    assert not grid.due(0.1, late=True)
+    assert grid.due(0.1, late=False)
+    grid.add(1.0, {})
+    assert not grid.due(1.1, late=False)
+    assert grid.due(1.2, late=False)
+    assert not grid.due(1.2, late=True)
+    assert grid.due(1.31, late=True)
+
+
+def test_mean_of_what_is_there() -> None:
+    assert mean([1.0, None, 3.0]) == 2.0
+    assert mean([None]) is None
+    assert mean([]) is None

@@ -1,0 +1,231 @@
+"""The state behind a dashboard: what every rank is doing, as messages for the browser. Pure but for its clock.
+
+Words.
+  row        the numbers of one rank, as the table shows them
+  snapshot   everything there is to show; whoever has it needs nothing from before
+  increment  what is new since the last increment; rows are absolute, curves and log lines are appended
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.widgets.log import LogTail
+from hvd_kernel.widgets.series import Grid, Rates, Track, mean, slowest
+
+MAX_NAMES = 8
+MAX_NAME = 48
+SAMPLES, GBPS, COMM = "samples/s", "allreduce GB/s", "communication %"
+
+Message = dict[str, Any]
+"""JSON-able; the keys are those of ``Board.snapshot`` and ``Board.increment``."""
+
+
+class Row(NamedTuple):
+    """One rank; on the wire a list in this order (dashboard.js has the same table)."""
+
+    state: str
+    waiting_for: str
+    step: int
+    samples_per_s: float | None
+    comm: float | None
+    wait: float | None
+    gbps: float | None
+    cpu: float | None
+    rss: int
+    gpu_util: float | None
+    gpu_memory: float | None
+    logged: tuple[float | str | None, ...]  # in the order of Board.names; "nan", "inf" as text
+
+
+class Board:
+    """All ranks of one cell. Not thread-safe: its owner holds a lock."""
+
+    def __init__(self, ranks: Sequence[int], title: str, clock: Callable[[], float]) -> None:
+        self.ranks = tuple(ranks)
+        self.title = title
+        self.names: list[str] = []
+        self.unnamed = 0
+        self.log = LogTail()
+        self.states: dict[int, str] | None = None
+        self.grid = Grid(len(self.ranks), limit=max(60, min(300, 6000 // max(1, len(self.ranks)))))
+        self.tracks = {rank: Track() for rank in self.ranks}
+        self._clock = clock
+        self._start = clock()
+        self._seconds: float | None = None
+        self._changed: set[int] = set()  # ranks with news since the last increment
+        self._fresh: set[int] = set()  # ranks with a sample since the last column
+        self._seq = self._sent_columns = self._sent_lines = self._merges = 0
+        self._sent_open: list[list[Any]] = []
+
+    @property
+    def seconds(self) -> float:
+        """Since the board was made; stands still after finish()."""
+        return self._clock() - self._start if self._seconds is None else self._seconds
+
+    def feed(self, sample: MetricsSample) -> None:
+        """Take a sample of a known rank; others are ignored."""
+        track = self.tracks.get(sample.rank)
+        if track is None or self.states is not None:
+            return
+        if sample.rank in self._fresh and self._due(late=False):  # a new round of telemetry begins: close the last one
+            self._column()
+        track.add(sample)
+        self._learn(sample.logged)
+        self._changed.add(sample.rank)
+        self._fresh.add(sample.rank)
+        if self._due(late=len(self._fresh) < len(self.ranks)):
+            self._column()
+
+    def finish(self, states: Mapping[int, str]) -> None:
+        """Freeze: from now on rows hold each rank's final state and its means over the cell."""
+        if self.states is not None:
+            return
+        if any(track.last for track in self.tracks.values()):
+            self._column()
+        self._seconds = self.seconds
+        self.states = {rank: states.get(rank, "done") for rank in self.ranks}
+        self._changed = set(self.ranks)
+
+    def snapshot(self) -> Message:
+        """Everything, as of now."""
+        return {
+            "seq": self._seq,
+            "title": self.title,
+            "ranks": list(self.ranks),
+            "finished": self.states is not None,
+            "rows": {str(rank): list(self.row(rank)) for rank in self.ranks},
+            **self._head(),
+            "curves": {"t": self.grid.t[:], "y": {name: columns[:] for name, columns in self.grid.curves.items()}},
+            "log": [list(line) for line in self.log.lines],
+            "lines": self.log.count,
+            "open": [list(line) for line in self.log.open_lines()],
+        }
+
+    def increment(self) -> tuple[Message, bool]:
+        """Return the news since the last call, and whether a snapshot must follow.
+
+        It follows a merge of columns, and calls 1, 2, 4, 8, ...: so rare, all snapshots together cost about as much
+        as the increments, and they mend what a view missed while it was loading.
+        """
+        self._seq += 1
+        start = self._sent_columns if self._merges == self.grid.merges else len(self.grid.t)
+        news: Message = {
+            "seq": self._seq,
+            "rows": {str(rank): list(self.row(rank)) for rank in sorted(self._changed)},
+            **self._head(),
+        }
+        if start < len(self.grid.t):
+            news["curves"] = {"t": self.grid.t[start:], "y": {n: c[start:] for n, c in self.grid.curves.items()}}
+        if self.log.count > self._sent_lines:
+            news["log"] = [list(line) for line in self.log.since(self._sent_lines)]
+            news["lines"] = self.log.count
+        opened = [list(line) for line in self.log.open_lines()]
+        if opened != self._sent_open:
+            news["open"] = opened
+        whole = self._merges != self.grid.merges or self._seq & (self._seq - 1) == 0
+        self._changed.clear()
+        self._sent_columns, self._sent_lines, self._sent_open = len(self.grid.t), self.log.count, opened
+        self._merges = self.grid.merges
+        return news, whole
+
+    def row(self, rank: int) -> Row:
+        """Return the numbers of one rank: live, or final after finish()."""
+        track = self.tracks[rank]
+        sample, rates = track.last, self.rates(rank)
+        state = self.states[rank] if self.states else sample.state if sample else "starting"
+        if sample is None:
+            return Row(state, "", 0, None, None, None, None, None, 0, None, None, (None,) * len(self.names))
+        return Row(
+            state,
+            "" if self.states else sample.waiting_for[:MAX_NAME],
+            sample.step,
+            _round(rates.samples_per_s),
+            _round(rates.comm),
+            _round(rates.wait),
+            _round(rates.gbps),
+            _round(rates.cpu),
+            sample.rss,
+            _round(sample.gpu.get("util")),
+            _round(sample.gpu.get("memory")),
+            tuple(logged_value(sample.logged.get(name)) for name in self.names),
+        )
+
+    def rates(self, rank: int) -> Rates:
+        """Over the last second while the cell runs, over the whole cell afterwards."""
+        track = self.tracks[rank]
+        return track.rates() if self.states is None else track.overall()
+
+    def slowest(self) -> int | None:
+        """Return the rank the others wait for, if one stands out."""
+        return slowest({rank: self.rates(rank).wait for rank in self.ranks})
+
+    def totals(self) -> Message:
+        """Return the figures of all ranks together: sums of speed, means of shares and of logged values."""
+        rates = {rank: self.rates(rank) for rank in self.ranks}
+        samples = [r.samples_per_s for r in rates.values() if r.samples_per_s is not None]
+        last = [track.last for track in self.tracks.values() if track.last]
+        return {
+            "samples_per_s": _round(sum(samples)) if samples else None,
+            "comm": _round(mean([r.comm for r in rates.values()])),
+            "gbps": _round(mean([r.gbps for r in rates.values()])),
+            "step": max((sample.step for sample in last), default=0),
+            "logged": [logged_value(_mean_logged([sample.logged.get(name) for sample in last])) for name in self.names],
+        }
+
+    def _head(self) -> Message:
+        return {
+            "t": round(self.seconds, 2),
+            "names": self.names[:],
+            "unnamed": self.unnamed,
+            "slowest": self.slowest(),
+            "totals": self.totals(),
+        }
+
+    def _learn(self, logged: Mapping[str, float]) -> None:
+        """Remember the names of logged values in the order of their appearance, a bounded number of them."""
+        if len(logged) > len(self.names) or any(name not in self.names for name in logged):
+            new = [name for name in logged if name not in self.names]
+            room = [name for name in new if len(name) <= MAX_NAME][: MAX_NAMES - len(self.names)]
+            self.names += room
+            self.unnamed = max(self.unnamed, len(new) - len(room))
+
+    def _due(self, *, late: bool) -> bool:
+        """Whether to close a column: as soon as all ranks have spoken, a little later without those that have not."""
+        return (late or len(self._fresh) == len(self.ranks)) and self.grid.due(self.seconds, late=late)
+
+    def _column(self) -> None:
+        rates = [self.rates(rank) for rank in self.ranks]
+        last = [self.tracks[rank].last for rank in self.ranks]
+        column: dict[str, list[float | None]] = {
+            SAMPLES: [r.samples_per_s for r in rates],
+            GBPS: [r.gbps for r in rates],
+            COMM: [None if r.comm is None else 100 * r.comm for r in rates],
+        }
+        for name in self.names:
+            column[f"log:{name}"] = [_number(sample.logged.get(name)) if sample else None for sample in last]
+        self.grid.add(self.seconds, column)
+        self._fresh.clear()
+
+
+def _round(value: float | None) -> float | None:
+    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def logged_value(value: object) -> float | str | None:
+    """Return six digits of a number; what JSON has no number for travels as text."""
+    number = _number(value)
+    if number is None or not math.isfinite(number):
+        return None if number is None else str(number)
+    return float(f"{number:.6g}")
+
+
+def _mean_logged(values: Sequence[object]) -> float | None:
+    return mean([_number(value) for value in values])

@@ -1,0 +1,117 @@
+"""The dashboard of one cell: fed by any thread, shown live in a browser, and as a picture wherever no browser listens.
+
+The widget model is made when the dashboard is first displayed, so that a run without a front end sends nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.widgets.board import Board
+from hvd_kernel.widgets.picture import render
+from hvd_kernel.widgets.summary import summary
+
+HERE = Path(__file__).parent
+FLUSH_S = 0.1
+"""Increments leave at most this often."""
+
+Bundle = tuple[dict[str, Any], dict[str, Any]]
+
+
+def _source(*names: str) -> str:
+    return "\n".join((HERE / name).read_text(encoding="utf-8") for name in names)
+
+
+class Panel(anywidget.AnyWidget):
+    """The browser's side. Its one trait stands for the board's snapshot, made at the moment somebody asks for it."""
+
+    _esm = _source("static/uPlot.iife.min.js", "dashboard.js")
+    _css = _source("static/uPlot.min.css", "dashboard.css")
+    snapshot = traitlets.Any().tag(
+        sync=True,
+        to_json=lambda _value, panel: panel.current(),
+        from_json=lambda _value, _panel: None,  # the browser has nothing to say about what ranks did
+    )
+
+    def __init__(self, current: Callable[[], dict[str, Any]]) -> None:
+        self.current = current
+        super().__init__()
+        self.on_msg(self._answer)
+
+    def _answer(self, _panel: object, content: object, _buffers: object) -> None:
+        if content == "snapshot":
+            self.send_state("snapshot")
+
+
+class Dashboard:
+    """Live figures and output of ``ranks`` under ``title``.
+
+    ``feed`` and ``feed_text`` are cheap and may be called from any thread; ``flush`` sends what is new.
+    """
+
+    def __init__(self, ranks: Sequence[int], title: str) -> None:
+        self._lock = threading.Lock()
+        self._board = Board(ranks, title, time.monotonic)
+        self._panel: Panel | None = None
+        self._flushed = 0.0
+
+    def feed(self, sample: MetricsSample) -> None:
+        """Take a rank's telemetry."""
+        with self._lock:
+            self._board.feed(sample)
+
+    def feed_text(self, rank: int, stream: str, text: str) -> None:
+        """Take what a rank printed."""
+        with self._lock:
+            self._board.log.feed(rank, stream, text)
+
+    def flush(self) -> None:
+        """Send the news to the browser, if there is one and the last flush was not a moment ago."""
+        now = time.monotonic()
+        if self._panel is None or now - self._flushed < FLUSH_S:
+            return
+        self._flushed = now
+        with self._lock:
+            news, whole = self._board.increment()
+        self._panel.send(news)
+        if whole:
+            self._panel.send_state("snapshot")
+
+    def finish(self, states: Mapping[int, str]) -> None:
+        """Freeze with each rank's final state: "done", "failed", "dead", "interrupted", or any other word."""
+        with self._lock:
+            self._board.finish(states)
+        if self._panel is not None:
+            self._panel.send_state("snapshot")
+
+    def summary(self) -> dict[str, Any]:
+        """Return the cell in numbers, JSON-able (see ``summary.summary``)."""
+        with self._lock:
+            return summary(self._board)
+
+    def static_bundle(self) -> Bundle:
+        """Return a display bundle that needs no script and no kernel; its text depends on the number of ranks only."""
+        with self._lock:
+            board, digest = self._board.snapshot(), summary(self._board)
+        count = len(digest["ranks"])
+        text = f"hvd dashboard: {count} rank{'s' * (count != 1)}"
+        return {"image/svg+xml": render(board), "text/plain": text}, {"hvd": digest}
+
+    def _repr_mimebundle_(self, **_options: object) -> Bundle:
+        if self._panel is None:
+            self._panel = Panel(self._snapshot)
+        live = self._panel._repr_mimebundle_() or ({}, {})
+        data, metadata = self.static_bundle()
+        return {**live[0], **data}, {**live[1], **metadata}
+
+    def _snapshot(self) -> dict[str, Any]:
+        with self._lock:
+            return self._board.snapshot()

@@ -1,0 +1,241 @@
+"""The dashboard as one SVG picture without script: for saved notebooks, nbconvert's pages, front ends without widgets.
+
+Pure: a snapshot (``Board.snapshot``) in, text out. Everything that came from a rank is escaped.
+"""
+
+# ruff: noqa: PLR2004 - drawing is numbers: sizes, weights, positions
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.sax.saxutils import escape
+
+from hvd_kernel.widgets import units
+from hvd_kernel.widgets.board import GBPS, SAMPLES, Message, Row
+from hvd_kernel.widgets.series import mean
+
+WIDTH = 860
+MARGIN = 16
+PLOT_HEIGHT = 118
+ROW_HEIGHT = 22
+FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
+MAX_LOGGED = 3
+FEW = ("#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d", "#2b9fb5", "#d1555b")
+ENDED_BADLY = frozenset({"failed", "dead", "interrupted"})
+STATES = {"compute": "computing", "collective": "in collective"}
+INK, SOFT, RULE, GRID, GREEN, RED, BLUE, AMBER = (
+    "#1d2129",
+    "#6b7280",
+    "#dfe2e7",
+    "#eceef1",
+    "#2f9e78",
+    "#c9484e",
+    "#4c7bd9",
+    "#b97c12",
+)
+_FORBIDDEN = re.compile(
+    "[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table: where its text ends (or begins), its head and what it says of a row."""
+
+    x: float
+    head: str
+    text: Callable[[Row], str]
+    anchor: str = "end"
+
+
+def render(snapshot: Message) -> str:
+    """Return the picture of a snapshot."""
+    board = _Picture(snapshot)
+    body = [board.header(), board.figures()]
+    y = 104.0
+    charts = board.charts(y)
+    if charts:
+        body.append(charts)
+        y += PLOT_HEIGHT + 60
+    body.append(board.table(y))
+    height = y + ROW_HEIGHT * (len(board.rows) + 1) + 14
+    label = f"hvd dashboard: {len(board.rows)} ranks"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}"'
+        f' width="{WIDTH}" height="{height:.0f}"'
+        f' role="img" aria-label="{label}" font-family="{FONT}"'
+        f' font-size="12" fill="{INK}" style="max-width:100%;height:auto;font-variant-numeric:tabular-nums">'
+        f'<rect x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1:.0f}" rx="8" fill="#fff" stroke="{RULE}"/>'
+        f"{''.join(body)}</svg>"
+    )
+
+
+def colour(index: int, count: int) -> str:
+    """Return a rank's colour: a small palette, or a ramp for many ranks (dashboard.js has the same)."""
+    if count <= len(FEW):
+        return FEW[index]
+    return f"hsl({round(265 - 120 * index / (count - 1))},48%,{60 if index % 2 else 52}%)"
+
+
+class _Picture:
+    def __init__(self, snapshot: Message) -> None:
+        self.snapshot = snapshot
+        self.names: list[str] = snapshot["names"]
+        self.rows = {rank: Row(*snapshot["rows"][str(rank)]) for rank in snapshot["ranks"]}
+
+    def header(self) -> str:
+        bad = [rank for rank, row in self.rows.items() if row.state in ENDED_BADLY]
+        word, tone = ("finished", GREEN) if self.snapshot["finished"] else ("running", BLUE)
+        if bad:
+            shown = ", ".join(str(rank) for rank in bad[:8]) + (", …" if len(bad) > 8 else "")
+            word, tone = f"{self.rows[bad[0]].state} on rank{'s' * (len(bad) > 1)} {shown}", RED
+        right = units.duration(self.snapshot["t"])
+        if self.snapshot["finished"]:
+            right = f"means over the cell · {right}"
+        return (
+            text(MARGIN, 27, _cut(self.snapshot["title"], 60), weight=600, size=13)
+            + text(WIDTH - MARGIN, 27, f"{word} · {right}", SOFT, anchor="end")
+            + f'<rect x="{MARGIN}" y="36" width="{WIDTH - 2 * MARGIN}" height="1.5" rx=".75" fill="{tone}"/>'
+        )
+
+    def figures(self) -> str:
+        totals = self.snapshot["totals"]
+        figures = [
+            ("samples/s", units.number(totals["samples_per_s"])),
+            ("step", f"{totals['step']:,}"),
+            ("communication", units.percent(totals["comm"])),
+            ("allreduce GB/s", units.number(totals["gbps"])),
+            *(
+                (_cut(n, 16), units.metric(v))
+                for n, v in list(zip(self.names, totals["logged"], strict=True))[:MAX_LOGGED]
+            ),
+        ]
+        pitch = min(132.0, (WIDTH - 2 * MARGIN) / len(figures))
+        return "".join(
+            text(MARGIN + i * pitch, 58, label, SOFT, size=11.5)
+            + text(MARGIN + i * pitch, 82, value, size=20, weight=500)
+            for i, (label, value) in enumerate(figures)
+        )
+
+    def charts(self, y: float) -> str:
+        curves = self.snapshot["curves"]
+        if len(curves["t"]) < 2:
+            return ""
+        trained = any(v for column in curves["y"].get(SAMPLES, []) for v in column)
+        shown = [(SAMPLES, "samples/s per rank") if trained else (GBPS, GBPS)]
+        loss = next((n for n in self.names if "loss" in n.lower()), self.names[0] if self.names else None)
+        if loss is not None:
+            shown.insert(0, (f"log:{loss}", loss))
+        width = (WIDTH - 2 * MARGIN - 24 * (len(shown) - 1)) / len(shown)
+        return "".join(
+            chart(
+                MARGIN + i * (width + 24),
+                y,
+                width,
+                label,
+                (curves["t"], curves["y"].get(key, [])),
+                zero=not key.startswith("log:"),
+            )
+            for i, (key, label) in enumerate(shown)
+        )
+
+    def table(self, y: float) -> str:
+        columns = self._columns()
+        parts = [f'<rect x="{MARGIN}" y="{y + 19:.0f}" width="{WIDTH - 2 * MARGIN}" height="1" fill="{RULE}"/>']
+        parts += [text(c.x, y + 13, c.head, SOFT, anchor=c.anchor, size=11.5) for c in columns]
+        for i, (rank, row) in enumerate(self.rows.items()):
+            base = y + ROW_HEIGHT * (i + 1) + 14
+            swatch = colour(i, len(self.rows))
+            parts.append(f'<rect x="{MARGIN}" y="{base - 5:.0f}" width="10" height="3" rx="1.5" fill="{swatch}"/>')
+            parts.append(text(MARGIN + 18, base, str(rank)))
+            if rank == self.snapshot["slowest"]:
+                parts.append(text(MARGIN + 42, base, "slowest", AMBER, size=11))
+            for column in columns[1:]:
+                tone = RED if column.head == "state" and row.state in ENDED_BADLY else INK
+                parts.append(text(column.x, base, column.text(row), tone, anchor=column.anchor))
+        return "".join(parts)
+
+    def _columns(self) -> list[Column]:
+        """Rank and state on the left; the figures share what is left of the width."""
+        figures: list[tuple[str, Callable[[Row], str]]] = [("step", lambda r: f"{r.step:,}")]
+        for i, name in enumerate(self.names[:MAX_LOGGED]):
+            figures.append((_cut(name, 14), lambda r, i=i: units.metric(r.logged[i])))  # type: ignore[misc]
+        figures += [
+            ("samples/s", lambda r: units.number(r.samples_per_s)),
+            ("comm", lambda r: units.percent(r.comm)),
+            ("GB/s", lambda r: units.number(r.gbps)),
+            ("CPU", lambda r: units.NONE if r.cpu is None else f"{r.cpu:.0f} %"),
+            ("memory", lambda r: units.size_of(r.rss)),
+        ]
+        if any(row.gpu_util is not None for row in self.rows.values()):
+            figures.append(("GPU", lambda r: units.NONE if r.gpu_util is None else f"{r.gpu_util:.0f} %"))
+        pitch = (WIDTH - MARGIN - 190) / len(figures)
+        left = [
+            Column(MARGIN, "rank", str, "start"),
+            Column(MARGIN + 96, "state", lambda r: _cut(STATES.get(r.state, r.state), 14), "start"),
+        ]
+        return left + [Column(190 + pitch * (i + 1), head, say) for i, (head, say) in enumerate(figures)]
+
+
+def chart(
+    x: float,
+    y: float,
+    width: float,
+    label: str,
+    curve: tuple[Sequence[float], Sequence[Sequence[float | None]]],
+    *,
+    zero: bool,
+) -> str:
+    """Return one chart: a line per rank over time, three grid lines, the label above."""
+    t, columns = curve
+    values = [v for column in columns for v in column if v is not None]
+    parts = [text(x, y + 12, _cut(label, 40), weight=600)]
+    if not values:
+        return parts[0] + text(x + width / 2, y + PLOT_HEIGHT / 2, "no values", SOFT, anchor="middle")
+    low, high = _span(min(values), max(values), zero=zero)
+    left, top, right = x + 44, y + 26, x + width
+    sx = (right - left) / ((t[-1] - t[0]) or 1.0)
+    sy = (PLOT_HEIGHT - 4) / (high - low)
+    for value in (low, (low + high) / 2, high):
+        at = top + (high - value) * sy
+        parts.append(f'<rect x="{left:.1f}" y="{at:.1f}" width="{right - left:.1f}" height="1" fill="{GRID}"/>')
+        parts.append(text(left - 7, at + 4, units.number(value), SOFT, anchor="end", size=11))
+    for i, ranks in enumerate(zip(*columns, strict=True)):
+        points = " ".join(
+            f"{left + (when - t[0]) * sx:.1f},{top + (high - v) * sy:.1f}"
+            for when, v in zip(t, ranks, strict=True)
+            if v is not None
+        )
+        stroke = f'stroke="{colour(i, len(columns[0]))}" stroke-width="{1.5 if len(columns[0]) <= 8 else 1}"'
+        parts.append(f'<polyline points="{points}" fill="none" {stroke} stroke-linejoin="round"/>')
+    parts.append(text(left, top + PLOT_HEIGHT + 12, units.duration(t[0]), SOFT, size=11))
+    parts.append(text(right, top + PLOT_HEIGHT + 12, units.duration(t[-1]), SOFT, anchor="end", size=11))
+    last = mean(columns[-1])
+    if last is not None:
+        parts.append(text(right, y + 12, units.metric(last), SOFT, anchor="end"))
+    return "".join(parts)
+
+
+def text(
+    x: float, y: float, content: str, fill: str = INK, *, anchor: str = "start", size: float = 12, weight: int = 400
+) -> str:
+    """Return a text element; the content is data."""
+    style = "" if weight == 400 else f' font-weight="{weight}"'
+    style += "" if anchor == "start" else f' text-anchor="{anchor}"'
+    style += "" if size == 12 else f' font-size="{size:g}"'
+    style += "" if fill == INK else f' fill="{fill}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{style}>{escape(_FORBIDDEN.sub("", content))}</text>'
+
+
+def _span(low: float, high: float, *, zero: bool) -> tuple[float, float]:
+    """Room above and below; rates, and values near zero, are seen against zero."""
+    bottom = 0.0 if zero or 0 <= low < 0.6 * high else low - 0.1 * (high - low or abs(low) or 1.0)
+    return bottom, high + 0.08 * (high - bottom or 1.0)
+
+
+def _cut(value: Any, width: int) -> str:
+    line = " ".join(str(value).split())
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,188 @@
+"""Samples in, rates and curves out. Pure: no clock, no widget, no thread.
+
+Words.
+  track   one rank's counters since the cell began, and its rates over the last second
+  grid    the curves of all ranks over one time axis; it never grows beyond a limit: when it is full, neighbours are
+          averaged and its columns become twice as wide
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from hvd_kernel.protocol import MetricsSample
+
+WINDOW_S = 1.0
+"""Live rates are means over this long."""
+
+FIRST_COLUMN_S = 0.2
+"""Width of a column before the first merge: the pace of telemetry."""
+
+NS = 1e-9
+PAIR = 2  # a rate needs two samples, a comparison two ranks
+
+N = TypeVar("N", int, float)
+
+
+class Counters(NamedTuple):
+    """Growth since the first sample of the cell."""
+
+    samples: int = 0
+    bytes: int = 0
+    comm_ns: int = 0
+    wait_ns: int = 0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """None where nothing can be said yet."""
+
+    samples_per_s: float | None = None
+    comm: float | None = None  # share of time in collectives, 0..1, overlapped with computing or not
+    wait: float | None = None  # share of time the rank's own code was blocked in them, 0..1
+    gbps: float | None = None  # bytes reduced per second spent in collectives
+    cpu: float | None = None  # percent of one core
+
+
+class Track:
+    """What is known of one rank."""
+
+    def __init__(self) -> None:
+        self.last: MetricsSample | None = None
+        self.total = Counters()
+        self._recent: deque[tuple[float, Counters]] = deque()
+        self._credited = 0  # blocked nanoseconds counted before the rank reported them
+        self._first = 0.0
+        self._working: tuple[float, float] | None = None  # first and last moment at which training samples were counted
+
+    def add(self, sample: MetricsSample) -> None:
+        """Take a sample; one that is not newer than the last is ignored."""
+        last = self.last
+        if last is None:
+            self._first = sample.time
+        elif sample.time <= last.time:
+            return
+        else:
+            self._grow(last, sample)
+        self.last = sample
+        self._recent.append((sample.time, self.total))
+        while len(self._recent) > PAIR and self._recent[1][0] <= sample.time - WINDOW_S:
+            self._recent.popleft()
+
+    def _grow(self, last: MetricsSample, sample: MetricsSample) -> None:
+        total = self.total
+        trained = _growth(last.samples, sample.samples)
+        if trained:
+            self._working = (self._working[0] if self._working else last.time, sample.time)
+        self.total = Counters(
+            total.samples + trained,
+            total.bytes + _growth(last.bytes, sample.bytes),
+            total.comm_ns + _growth(last.comm_ns, sample.comm_ns),
+            total.wait_ns + self._waited(last, sample),
+            total.cpu_s + _growth(last.cpu_s, sample.cpu_s),
+        )
+
+    def _waited(self, last: MetricsSample, sample: MetricsSample) -> int:
+        """Blocked time: a rank reports it only when the wait is over, so credit a wait that is still going on."""
+        grown = _growth(last.wait_ns, sample.wait_ns)
+        if grown == 0 and last.state == sample.state == "collective" and last.ops == sample.ops:
+            grown = round((sample.time - last.time) / NS)
+            self._credited += grown
+            return grown
+        paid = min(grown, self._credited)
+        self._credited -= paid
+        return grown - paid
+
+    def rates(self) -> Rates:
+        """Over the last second."""
+        if len(self._recent) < PAIR:
+            return Rates()
+        (t0, a), (t1, b) = self._recent[0], self._recent[-1]
+        return _rates(t1 - t0, t1 - t0, a, b)
+
+    def overall(self) -> Rates:
+        """Over the whole cell; samples per second over the time in which the rank trained."""
+        if self.last is None or self.last.time <= self._first:
+            return Rates()
+        trained = self._working[1] - self._working[0] if self._working else 0.0
+        return _rates(self.last.time - self._first, trained, Counters(), self.total)
+
+
+def _growth(before: N, after: N) -> N:
+    """How far a counter moved; one that fell was reset (a new engine) and counts from zero."""
+    return after - before if after >= before else after
+
+
+def _rates(seconds: float, training: float, a: Counters, b: Counters) -> Rates:
+    comm_ns = b.comm_ns - a.comm_ns
+    return Rates(
+        samples_per_s=(b.samples - a.samples) / training if training > 0 else None,
+        comm=min(1.0, comm_ns * NS / seconds),
+        wait=min(1.0, (b.wait_ns - a.wait_ns) * NS / seconds),
+        gbps=(b.bytes - a.bytes) / comm_ns if comm_ns > 0 else None,
+        cpu=100.0 * (b.cpu_s - a.cpu_s) / seconds,
+    )
+
+
+def slowest(wait: Mapping[int, float | None], margin: float = 0.1) -> int | None:
+    """Return the rank that the others wait for: it waits least, by a clear margin; None if no rank stands out."""
+    known = sorted((share, rank) for rank, share in wait.items() if share is not None)
+    if len(known) < PAIR:
+        return None
+    median = known[len(known) // 2][0]
+    return known[0][1] if median - known[0][0] >= margin else None
+
+
+Column = Mapping[str, Sequence[float | None]]
+"""Curve name -> one value per rank."""
+
+
+class Grid:
+    """Curves on one time axis, bounded."""
+
+    def __init__(self, ranks: int, limit: int = 300) -> None:
+        self.ranks = ranks
+        self.limit = limit
+        self.width = FIRST_COLUMN_S
+        self.t: list[float] = []
+        self.curves: dict[str, list[list[float | None]]] = {}  # name -> column -> rank
+        self.merges = 0
+
+    def due(self, t: float, *, late: bool) -> bool:
+        """Whether a column at ``t`` would not crowd the last one; while some rank is late, wait for it half a width."""
+        since = t - self.t[-1] if self.t else t
+        return since >= self.width * 1.5 if late else not self.t or since >= self.width * 0.99
+
+    def add(self, t: float, column: Column) -> None:
+        """Append a column; a curve seen for the first time has holes before it."""
+        if len(self.t) >= self.limit:
+            self._merge()
+        for name in column:
+            self.curves.setdefault(name, [[None] * self.ranks for _ in self.t])
+        self.t.append(round(t, 2))
+        for name, columns in self.curves.items():
+            columns.append([_short(v) for v in column.get(name, [None] * self.ranks)])
+
+    def _merge(self) -> None:
+        self.merges += 1
+        self.width *= 2
+        self.t = self.t[1::2]
+        for name, columns in self.curves.items():
+            pairs = zip(columns[::2], columns[1::2], strict=False)
+            self.curves[name] = [[_short(mean(pair)) for pair in zip(a, b, strict=True)] for a, b in pairs]
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Mean of the values that are there."""
+    there = [v for v in values if v is not None]
+    return sum(there) / len(there) if there else None
+
+
+def _short(value: float | None) -> float | None:
+    """Four significant digits travel and are stored; a number that cannot be drawn becomes a hole."""
+    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
