@@ -58,16 +58,7 @@ def place_of(array: Array) -> Place:
     return array.ctypes.data, array.shape, dtype_of(array)
 
 
-def from_buffer(buffer: Any) -> Array:
+def from_buffer(buffer: Any, dtype: np.dtype[Any]) -> Array:
     """Return memory of the core as an array, without copying; the array keeps the memory alive."""
-    name = NAMES[buffer.dtype]
-    flat = np.frombuffer(buffer, dtype=np.uint8) if len(buffer) else np.empty(0, np.uint8)
-    return flat.view(_numpy_dtype(name)).reshape(buffer.shape)
-
-
-def _numpy_dtype(name: str) -> np.dtype[Any]:
-    if name != "bfloat16":
-        return np.dtype(name)
-    import ml_dtypes  # noqa: PLC0415 - whoever has a bfloat16 array has it
-
-    return np.dtype(ml_dtypes.bfloat16)
+    flat = np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
+    return flat.view(dtype).reshape(buffer.shape)

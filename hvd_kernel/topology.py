@@ -181,10 +181,11 @@ def _store_exchange(rank: int, size: int, address: tuple[str, int], meeting: str
     """Through the store of torchrun's agent, which owns MASTER_PORT; every call has keys of its own."""
     from datetime import timedelta  # noqa: PLC0415 - as torch, only under torchrun
 
-    from torch.distributed import TCPStore  # noqa: PLC0415 - only under torchrun
+    import torch.distributed  # noqa: PLC0415 - only under torchrun
 
     patience = timedelta(seconds=config.start_timeout(env))
-    store = TCPStore(address[0], address[1], is_master=False, timeout=patience)
+    distributed: Any = torch.distributed  # its stubs hide the store
+    store = distributed.TCPStore(address[0], address[1], is_master=False, timeout=patience)
     calls = iter(range(sys.maxsize))
 
     def exchange(mine: bytes) -> list[bytes]:

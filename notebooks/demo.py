@@ -90,9 +90,9 @@ def summary_of(notebook: Any) -> dict[str, Any]:
 
 def table(summary: dict[str, Any], seconds: float) -> str:
     """The demo's figures, one line each."""
-    per_rank = ", ".join(f"{v:,.0f}" for v in summary["samples_per_s"]["ranks"].values())
+    per_rank = ", ".join(f"{v:,.0f}" for v in summary["samples_per_s"]["per_rank"].values())
     rows = {
-        "ranks": f"{summary['ranks']}",
+        "ranks": f"{len(summary['ranks'])}",
         "epochs": f"{summary['logged']['epoch']:.0f}",
         "test accuracy": f"{summary['logged']['test_accuracy']:.1%}",
         "samples/s per rank": per_rank,

@@ -44,7 +44,13 @@ class Row(NamedTuple):
 class Board:
     """All ranks of one cell. Not thread-safe: its owner holds a lock."""
 
-    def __init__(self, ranks: Sequence[int], title: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        title: str,
+        clock: Callable[[], float],
+        before: Mapping[int, MetricsSample] | None = None,
+    ) -> None:
         self.ranks = tuple(ranks)
         self.title = title
         self.names: list[str] = []
@@ -52,7 +58,8 @@ class Board:
         self.log = LogTail()
         self.states: dict[int, str] | None = None
         self.grid = Grid(len(self.ranks), limit=max(60, min(300, 6000 // max(1, len(self.ranks)))))
-        self.tracks = {rank: Track() for rank in self.ranks}
+        self.tracks = {rank: Track((before or {}).get(rank)) for rank in self.ranks}
+        self.logged: dict[int, dict[str, float]] = {rank: {} for rank in self.ranks}
         self._clock = clock
         self._start = clock()
         self._seconds: float | None = None
@@ -73,8 +80,9 @@ class Board:
             return
         if sample.rank in self._fresh and self._due(late=False):  # a new round of telemetry begins: close the last one
             self._column()
-        track.add(sample)
-        self._learn(sample.logged)
+        track.add(sample, self.seconds)
+        self.logged[sample.rank] = track.logged()
+        self._learn(self.logged[sample.rank])
         self._changed.add(sample.rank)
         self._fresh.add(sample.rank)
         if self._due(late=len(self._fresh) < len(self.ranks)):
@@ -151,7 +159,7 @@ class Board:
             sample.rss,
             _round(sample.gpu.get("util")),
             _round(sample.gpu.get("memory")),
-            tuple(logged_value(sample.logged.get(name)) for name in self.names),
+            tuple(logged_value(self.logged[rank].get(name)) for name in self.names),
         )
 
     def rates(self, rank: int) -> Rates:
@@ -173,7 +181,7 @@ class Board:
             "comm": _round(mean([r.comm for r in rates.values()])),
             "gbps": _round(mean([r.gbps for r in rates.values()])),
             "step": max((sample.step for sample in last), default=0),
-            "logged": [logged_value(_mean_logged([sample.logged.get(name) for sample in last])) for name in self.names],
+            "logged": [logged_value(mean([_number(v.get(name)) for v in self.logged.values()])) for name in self.names],
         }
 
     def _head(self) -> Message:
@@ -199,14 +207,13 @@ class Board:
 
     def _column(self) -> None:
         rates = [self.rates(rank) for rank in self.ranks]
-        last = [self.tracks[rank].last for rank in self.ranks]
         column: dict[str, list[float | None]] = {
             SAMPLES: [r.samples_per_s for r in rates],
             GBPS: [r.gbps for r in rates],
             COMM: [None if r.comm is None else 100 * r.comm for r in rates],
         }
         for name in self.names:
-            column[f"log:{name}"] = [_number(sample.logged.get(name)) if sample else None for sample in last]
+            column[f"log:{name}"] = [_number(self.logged[rank].get(name)) for rank in self.ranks]
         self.grid.add(self.seconds, column)
         self._fresh.clear()
 
@@ -225,7 +232,3 @@ def logged_value(value: object) -> float | str | None:
     if number is None or not math.isfinite(number):
         return None if number is None else str(number)
     return float(f"{number:.6g}")
-
-
-def _mean_logged(values: Sequence[object]) -> float | None:
-    return mean([_number(value) for value in values])

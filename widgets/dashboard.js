@@ -18,7 +18,7 @@ const NONE = "–";
 // ---- numbers as people read them (units.py says the same)
 
 const missing = (v) => v === null || v === undefined || typeof v === "string";
-const grouped = (v, digits = 0) => v.toLocaleString("en-US", { maximumFractionDigits: digits });
+const grouped = (v, digits = 0) => v.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
 function number(v) {
   if (missing(v)) return NONE;
@@ -93,7 +93,8 @@ function makeStore(model, signal) {
     Object.assign(state.rows, news.rows);
     if (news.curves) appendColumns(state, news.curves);
     if (news.log) {
-      state.log = state.log.concat(news.log).slice(-MAX_LINES);
+      const unseen = news.lines - state.lines; // a snapshot taken between two increments has some of them
+      state.log = state.log.concat(unseen > 0 ? news.log.slice(-unseen) : []).slice(-MAX_LINES);
       state.lines = news.lines;
     }
     if (news.open) state.open = news.open;
@@ -112,9 +113,12 @@ function makeStore(model, signal) {
 function appendColumns(state, { t, y }) {
   const { curves, ranks } = state;
   const hole = () => ranks.map(() => null);
+  const last = curves.t.at(-1) ?? -1;
+  const from = t.findIndex((when) => when > last); // a snapshot taken between two increments has some of them
+  if (from < 0) return;
   for (const name of Object.keys(y)) if (!curves.y[name]) curves.y[name] = curves.t.map(hole);
-  for (const name of Object.keys(curves.y)) curves.y[name].push(...(y[name] ?? t.map(hole)));
-  curves.t.push(...t);
+  for (const name of Object.keys(curves.y)) curves.y[name].push(...(y[name] ?? t.map(hole)).slice(from));
+  curves.t.push(...t.slice(from));
 }
 
 // ---- one chart

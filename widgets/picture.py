@@ -15,7 +15,6 @@ from xml.sax.saxutils import escape
 
 from hvd_kernel.widgets import units
 from hvd_kernel.widgets.board import GBPS, SAMPLES, Message, Row
-from hvd_kernel.widgets.series import mean
 
 WIDTH = 860
 MARGIN = 16
@@ -213,9 +212,6 @@ def chart(
         parts.append(f'<polyline points="{points}" fill="none" {stroke} stroke-linejoin="round"/>')
     parts.append(text(left, top + PLOT_HEIGHT + 12, units.duration(t[0]), SOFT, size=11))
     parts.append(text(right, top + PLOT_HEIGHT + 12, units.duration(t[-1]), SOFT, anchor="end", size=11))
-    last = mean(columns[-1])
-    if last is not None:
-        parts.append(text(right, y + 12, units.metric(last), SOFT, anchor="end"))
     return "".join(parts)
 
 

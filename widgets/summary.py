@@ -20,13 +20,12 @@ def summary(board: Board) -> dict[str, Any]:
         ``logged`` {name: mean of the ranks' last values}; ``logged_per_rank`` {name: {"0": ...}}.
     """
     rates = [track.overall() for track in board.tracks.values()]
-    last = {rank: track.last for rank, track in board.tracks.items() if track.last}
     speeds = [r.samples_per_s for r in rates]
     there = [speed for speed in speeds if speed is not None]
     return {
         "ranks": list(board.ranks),
         "seconds": board.seconds,
-        "steps": max((sample.step for sample in last.values()), default=0),
+        "steps": board.totals()["step"],
         "samples_per_s": {
             "total": sum(there) if there else None,
             "per_rank": {str(rank): speed for rank, speed in zip(board.ranks, speeds, strict=True)},
@@ -35,7 +34,7 @@ def summary(board: Board) -> dict[str, Any]:
         "comm_share": mean([r.comm for r in rates]),
         "logged": dict(zip(board.names, board.totals()["logged"], strict=True)),
         "logged_per_rank": {
-            name: {str(rank): logged_value(s.logged[name]) for rank, s in last.items() if name in s.logged}
+            name: {str(rank): logged_value(values[name]) for rank, values in board.logged.items() if name in values}
             for name in board.names
         },
     }

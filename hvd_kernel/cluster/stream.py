@@ -60,12 +60,13 @@ class Stream(ipp.Client):
     ) -> None:
         """Send a request to one rank; urgent ones are answered while a cell runs. Any thread."""
         message = self.session.msg(kind, content=content)
-        socket = self._control_socket if urgent else self._mux_socket
+        stream = self._control_stream if urgent else self._mux_stream
         uuid = self.uuids[rank].encode()
 
         def send() -> None:
             self.sinks[message["header"]["msg_id"]] = (rank, sink)
-            self.session.send(socket, message, ident=uuid, buffers=list(buffers))
+            # Through the stream: a send on its socket would swallow the wake-up for what has just arrived.
+            self.session.send(stream, message, ident=uuid, buffers=list(buffers))
 
         self._io_loop.add_callback(send)
 

@@ -3,6 +3,7 @@
 ``op_async`` makes a new tensor, ``op_async_`` works in place. Names match operations across ranks; the tensors are held
 until ``synchronize`` has given the result.
 """
+# ruff: noqa: PLR0917 - Horovod's signatures
 
 from __future__ import annotations
 

@@ -23,6 +23,11 @@ from hvd_kernel.torch.async_ops import (
 )
 
 
+def apply(function: Any, *args: Any) -> Any:
+    """Run one of these functions, so that autograd takes note."""
+    return function.apply(*args)
+
+
 def _back(name: str | None) -> str | None:
     """Name of the operation on the way back, so that ranks meet there as they met on the way forth."""
     return f"{name}.grad" if name else None
@@ -41,7 +46,7 @@ class Allreduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Reduce the gradient the same way."""
-        reduced = Allreduce.apply(grads[0], _back(ctx.name), ctx.op, ctx.scales)
+        reduced = apply(Allreduce, grads[0], _back(ctx.name), ctx.op, ctx.scales)
         return reduced, None, None, None
 
 
@@ -60,7 +65,7 @@ class GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Reduce the gradients the same way."""
-        return (None, None, None, *GroupedAllreduce.apply(_back(ctx.name), ctx.op, ctx.scales, *grads))
+        return (None, None, None, *apply(GroupedAllreduce, _back(ctx.name), ctx.op, ctx.scales, *grads))
 
 
 class Allgather(torch.autograd.Function):

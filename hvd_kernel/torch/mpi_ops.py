@@ -1,8 +1,9 @@
-"""Collectives on torch tensors, with Horovod's signatures. (The file has Horovod's name: code imports from it.)
+"""Collectives on torch tensors, with Horovod's signatures, under Horovod's file name.
 
 The forms of one operation: ``op`` returns a new tensor and is differentiable, ``op_`` works in place, ``op_async`` and
 ``op_async_`` return a handle for ``poll`` and ``synchronize``. Names match operations across ranks.
 """
+# ruff: noqa: PLR0917 - Horovod's signatures
 
 from __future__ import annotations
 
@@ -108,7 +109,7 @@ def allreduce(
     op = operation(op, average)
     check(process_set)
     small, ctx = compression.compress(tensor)
-    result: Tensor = gradients.Allreduce.apply(small, name, op, (prescale_factor, postscale_factor))
+    result: Tensor = gradients.apply(gradients.Allreduce, small, name, op, (prescale_factor, postscale_factor))
     return compression.decompress(result, ctx)
 
 
@@ -142,7 +143,7 @@ def grouped_allreduce(
     check(process_set)
     pairs = [compression.compress(tensor) for tensor in tensors]
     scales = (prescale_factor, postscale_factor)
-    results = gradients.GroupedAllreduce.apply(name, op, scales, *(small for small, _ in pairs))
+    results = gradients.apply(gradients.GroupedAllreduce, name, op, scales, *(small for small, _ in pairs))
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 
@@ -163,7 +164,7 @@ def grouped_allreduce_(
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
     """Return every rank's rows, one after the other; the number of rows may differ. Differentiable."""
     check(process_set)
-    result: Tensor = gradients.Allgather.apply(tensor, name)
+    result: Tensor = gradients.apply(gradients.Allgather, tensor, name)
     return result
 
 
@@ -172,7 +173,7 @@ def broadcast(
 ) -> Tensor:
     """Return the root's tensor on every rank. Differentiable."""
     check(process_set)
-    result: Tensor = gradients.Broadcast.apply(tensor, root_rank, name)
+    result: Tensor = gradients.apply(gradients.Broadcast, tensor, root_rank, name)
     return result
 
 

@@ -1,7 +1,7 @@
 """What Horovod scripts ask about a build. All are callable before ``init``.
 
-Our core stands where Horovod's Gloo stands (sockets and shared memory, no MPI underneath), so ``gloo_*`` say yes. MPI starts
-the ranks but carries no data, so ``mpi_*`` say no.
+Our core stands where Horovod's Gloo stands (sockets and shared memory, no MPI underneath), so ``gloo_*`` say yes.
+MPI starts the ranks but carries no data, so ``mpi_*`` say no.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-// Points in time on the monotonic clock. Every wait below the bindings carries one, or watches an abort.
+// Points in time on the monotonic clock. Every wait below the bindings carries one, or watches an
+// abort.
 #pragma once
 
 #include <chrono>
@@ -19,8 +20,8 @@ class Deadline {
   static Deadline never() { return Deadline(std::chrono::hours(24 * 365)); }
   static Deadline after_seconds(double seconds) {
     if (seconds > 24.0 * 3600 * 365) return never();
-    return Deadline(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds)));
+    return Deadline(std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::duration<double>(seconds)));
   }
   explicit Deadline(std::chrono::nanoseconds from_now) : at_(Clock::now() + from_now) {}
 

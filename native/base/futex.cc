@@ -14,7 +14,8 @@ void futex_wait(Word& word, std::uint32_t seen, std::chrono::nanoseconds longest
   time.tv_sec = static_cast<time_t>(longest.count() / 1'000'000'000);
   time.tv_nsec = static_cast<long>(longest.count() % 1'000'000'000);
   // Not FUTEX_PRIVATE: the waker may be another process.
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, seen, &time, nullptr, 0);
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, seen, &time, nullptr,
+            0);
 }
 
 void futex_wake_all(Word& word) {

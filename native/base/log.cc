@@ -35,8 +35,10 @@ const char* name_of(Level level) {
 
 void log(Level level, const std::string& room, const std::string& text) {
   if (level < threshold()) return;
-  const std::string line = std::string("hvd_kernel ") + name_of(level) + ": " + room + ": " + text + "\n";
-  // One write: lines of several ranks on one terminal do not mix. Nothing to do when stderr is gone.
+  const std::string line =
+      std::string("hvd_kernel ") + name_of(level) + ": " + room + ": " + text + "\n";
+  // One write: lines of several ranks on one terminal do not mix. Nothing to do when stderr is
+  // gone.
   if (::write(STDERR_FILENO, line.data(), line.size()) < 0) return;
 }
 

@@ -1,4 +1,5 @@
-// Rare messages for the operator, one line each on stderr; never an answer to the user (that is a Status).
+// Rare messages for the operator, one line each on stderr; never an answer to the user (that is a
+// Status).
 #pragma once
 
 #include <string>

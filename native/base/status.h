@@ -1,5 +1,6 @@
-// Errors below the bindings are values: a code, a sentence for the user, where it arose, and whose fault it is.
-// Exceptions exist only in native/python (errors_py.cc), which maps each code to one Python class.
+// Errors below the bindings are values: a code, a sentence for the user, where it arose, and whose
+// fault it is. Exceptions exist only in native/python (errors_py.cc), which maps each code to one
+// Python class.
 #pragma once
 
 #include <optional>
@@ -12,12 +13,13 @@ enum class Code {
   kOk,
   kInvalidArgument,  // this rank's own call is wrong; nothing was sent           -> ValueError
   kMismatch,         // ranks disagree on an operation; raised on every rank      -> errors.Mismatch
-  kAborted,          // a rank raised or was interrupted; its text is carried     -> errors.RankFailed
-  kRankDied,         // a rank's process is gone                                  -> errors.RankDied
-  kShutdown,         // the engine was shut down (here or on a peer)              -> HorovodInternalError
-  kTimeout,          // a deadline passed                                         -> errors.HvdTimeout
-  kUnavailable,      // a resource of the system is missing (memory, fd, port)    -> HorovodInternalError
-  kInternal,         // our own bug                                               -> HorovodInternalError
+  kAborted,   // a rank raised or was interrupted; its text is carried     -> errors.RankFailed
+  kRankDied,  // a rank's process is gone                                  -> errors.RankDied
+  kShutdown,  // the engine was shut down (here or on a peer)              -> HorovodInternalError
+  kTimeout,   // a deadline passed                                         -> errors.HvdTimeout
+  kUnavailable,  // a resource of the system is missing (memory, fd, port)    ->
+                 // HorovodInternalError
+  kInternal,  // our own bug                                               -> HorovodInternalError
 };
 
 struct [[nodiscard]] Status {
@@ -38,7 +40,7 @@ struct [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by intent
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit by intent
   Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit by intent
 
   bool is_ok() const { return value_.has_value(); }

@@ -16,7 +16,8 @@ void name_thread(const char* name) {
 void block_signals() {
   sigset_t all;
   sigfillset(&all);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&all, fault);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP})
+    sigdelset(&all, fault);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
@@ -24,7 +25,8 @@ int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  const unsigned cores = std::thread::hardware_concurrency();  // over 1,024 cores the mask is bigger
+  const unsigned cores =
+      std::thread::hardware_concurrency();  // over 1,024 cores the mask is bigger
   return cores == 0 ? 1 : static_cast<int>(cores);
 }
 

@@ -31,7 +31,8 @@ void Trace::add(std::int64_t start_ns, std::int64_t duration_ns, const char* pha
   std::uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
   // Odd: a writer of the last round is still inside; newer: one of the next round was faster.
   if (stamp % 2 == 1 || stamp > 2 * number) return;
-  if (!entry.stamp.compare_exchange_strong(stamp, 2 * number + 1, std::memory_order_acq_rel)) return;
+  if (!entry.stamp.compare_exchange_strong(stamp, 2 * number + 1, std::memory_order_acq_rel))
+    return;
   std::array<char, kNameWords * 8> text{};
   const std::string_view kept = prefix(name, text.size() - 1);
   std::memcpy(text.data(), kept.data(), kept.size());

@@ -1,8 +1,10 @@
-// The one event stream: a ring of the newest records. Timeline, stall report, live widgets and benchmarks are its readers.
+// The one event stream: a ring of the newest records. Timeline, stall report, live widgets and
+// benchmarks are its readers.
 //   record   what happened: phase ("ALLREDUCE"), name of the tensor, when, how long, how many bytes
 //   cursor   the number of the next record a reader has not seen
-// Lock-free. Any number of writers; a reader never disturbs them. A reader that is slower than the ring is long loses the
-// oldest records, and so does (rarely) a writer that was stopped in the middle of a record for a whole round.
+// Lock-free. Any number of writers; a reader never disturbs them. A reader that is slower than the
+// ring is long loses the oldest records, and so does (rarely) a writer that was stopped in the
+// middle of a record for a whole round.
 #pragma once
 
 #include <array>
@@ -28,16 +30,17 @@ class Trace {
  public:
   explicit Trace(std::size_t capacity);  // rounded up to a power of two
 
-  void add(std::int64_t start_ns, std::int64_t duration_ns, const char* phase, std::string_view name,
-           std::int64_t bytes);
+  void add(std::int64_t start_ns, std::int64_t duration_ns, const char* phase,
+           std::string_view name, std::int64_t bytes);
 
   // The records from `cursor` on; `cursor` moves behind the last one read.
   std::vector<TraceRecord> read(std::uint64_t& cursor) const;
 
  private:
   static constexpr std::size_t kNameWords = 8;
-  // stamp: 2t+1 while record number t is written, 2t+2 when it is complete. Fields are atomics because readers may look while
-  // a writer writes; they throw away what they saw when the stamp has moved.
+  // stamp: 2t+1 while record number t is written, 2t+2 when it is complete. Fields are atomics
+  // because readers may look while a writer writes; they throw away what they saw when the stamp
+  // has moved.
   struct Entry {
     std::atomic<std::uint64_t> stamp{0};
     std::atomic<std::int64_t> start{0}, duration{0}, bytes{0};

@@ -1,5 +1,6 @@
-// What carries an operation out on the tensors of one kind of device. The engine asks select() for it and knows no algorithm.
-// Every call is collective and comes from the coordinator thread; all ranks make the same calls in the same order.
+// What carries an operation out on the tensors of one kind of device. The engine asks select() for
+// it and knows no algorithm. Every call is collective and comes from the coordinator thread; all
+// ranks make the same calls in the same order.
 #pragma once
 
 #include <vector>

@@ -1,10 +1,11 @@
 // Words.
-//   operand   one tensor of an operation: where its elements are read and where the result goes (the same place: in place)
-//   chunk     the share of an operation that starts and ends at one rank; chunk c is the list of the c-th slices of all operands
-//   segment   the piece of a chunk that one slot of a link carries
-//   span      the piece of a segment that lies in one operand
-// A plan is the list of these pieces and nothing else. Fusion is a longer list, not a buffer, and because slices are cut
-// operand by operand, fusing never moves an element to another chunk: the order of its sum stays what it was alone.
+//   operand   one tensor of an operation: where its elements are read and where the result goes
+//   (the same place: in place) chunk     the share of an operation that starts and ends at one
+//   rank; chunk c is the list of the c-th slices of all operands segment   the piece of a chunk
+//   that one slot of a link carries span      the piece of a segment that lies in one operand
+// A plan is the list of these pieces and nothing else. Fusion is a longer list, not a buffer, and
+// because slices are cut operand by operand, fusing never moves an element to another chunk: the
+// order of its sum stays what it was alone.
 #pragma once
 
 #include <cstddef>
@@ -64,7 +65,8 @@ class Plan {
   std::vector<std::size_t> begins_{0};  // of each segment, chunk by chunk
 };
 
-// Where slice number `index` of `parts` begins in a tensor of `count` elements; the first slices are the longer ones.
+// Where slice number `index` of `parts` begins in a tensor of `count` elements; the first slices
+// are the longer ones.
 inline std::size_t slice_begin(std::size_t count, std::size_t index, std::size_t parts) {
   const std::size_t rest = count % parts;
   return count / parts * index + (index < rest ? index : rest);

@@ -99,7 +99,8 @@ class Speaker {
     return Status::ok();
   }
 
-  // One slot in, one slot out; `work` reads the first, fills the second and returns where it stopped.
+  // One slot in, one slot out; `work` reads the first, fills the second and returns where it
+  // stopped.
   template <typename Work>
   Status relay(const Segment& segment, std::size_t element_bytes, const Work& work) {
     Result<Slot> in = expect(elements_of(segment) * element_bytes);

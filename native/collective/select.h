@@ -1,4 +1,5 @@
-// Which backend carries an operation out: by device today; by device, size and host layout once there is more than one to choose from.
+// Which backend carries an operation out: by device today; by device, size and host layout once
+// there is more than one to choose from.
 #pragma once
 
 #include <memory>

@@ -104,7 +104,8 @@ void Coordinator::listen() {
   ControlMessage message = mesh_.wait_control(longest_sleep());
   if (message.from < 0) return notice_departures();
   receive(message);
-  // Requests that are already here may join this one; look once more as long as somebody is missing.
+  // Requests that are already here may join this one; look once more as long as somebody is
+  // missing.
   while (rank_ == 0 && !negotiator_.idle() && !ended_) {
     message = mesh_.wait_control(std::chrono::nanoseconds(0));
     if (message.from < 0) return;
@@ -151,7 +152,8 @@ void Coordinator::notice_departures() {
 
 void Coordinator::send(int peer, const std::string& bytes) {
   const Status status = mesh_.send_control(peer, bytes);
-  // A peer that has said goodbye, or an abort: the next round of the loop learns of it, with its cause.
+  // A peer that has said goodbye, or an abort: the next round of the loop learns of it, with its
+  // cause.
   if (status || status.code == Code::kShutdown || mesh_.abort().raised()) return;
   fail_everywhere(status);
 }

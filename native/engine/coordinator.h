@@ -1,8 +1,10 @@
-// The thread that does the work of one rank: it sends what this rank asks for to rank 0, learns what to do next, and does it.
-// On rank 0 it also decides (negotiate, fusion). It sleeps until a request, a message, an abort or a held-back fusion is due.
+// The thread that does the work of one rank: it sends what this rank asks for to rank 0, learns
+// what to do next, and does it. On rank 0 it also decides (negotiate, fusion). It sleeps until a
+// request, a message, an abort or a held-back fusion is due.
 //
-// Leaving is a request like any other, so it takes its turn: everything that all ranks had asked for before is carried out first,
-// what nobody can complete any more fails by name, and only then the rank is let go. Nobody ever waits for a rank that is gone.
+// Leaving is a request like any other, so it takes its turn: everything that all ranks had asked
+// for before is carried out first, what nobody can complete any more fails by name, and only then
+// the rank is let go. Nobody ever waits for a rank that is gone.
 #pragma once
 
 #include <chrono>

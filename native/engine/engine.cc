@@ -17,22 +17,6 @@ std::vector<std::string> transports_of(const Mesh& mesh) {
   return names;
 }
 
-// A ring whose ranks cut their chunks differently would give wrong sums: better no ring.
-Status compare_settings(int rank, Bootstrap& bootstrap, const EngineOptions& options) {
-  const std::string mine = common_settings(options);
-  const auto all = bootstrap.allgather(mine);
-  if (!all) return all.status();
-  for (std::size_t peer = 0; peer < all.value().size(); ++peer) {
-    if (all.value()[peer] == mine) continue;
-    return Status::make(Code::kInvalidArgument,
-                        "rank " + std::to_string(peer) + " was started with " + all.value()[peer] +
-                            ", but rank " + std::to_string(rank) + " with " + mine +
-                            "; give all ranks the same settings",
-                        "engine/engine", static_cast<int>(peer));
-  }
-  return Status::ok();
-}
-
 Status no_such_handle(std::int64_t handle) {
   return Status::make(Code::kInvalidArgument,
                       "Handle " + std::to_string(handle) + " was not created or has been cleared.",
@@ -43,9 +27,6 @@ Status no_such_handle(std::int64_t handle) {
 
 Result<std::unique_ptr<Engine>> Engine::start(int rank, int size, Bootstrap& bootstrap,
                                               const EngineOptions& options) {
-  if (size > 1) {
-    if (Status status = compare_settings(rank, bootstrap, options); !status) return status;
-  }
   Result<std::unique_ptr<Mesh>> mesh = connect_mesh(rank, size, bootstrap, options.mesh);
   if (!mesh) return mesh.status();
   return std::make_unique<Engine>(mesh.take(), options);
@@ -75,7 +56,8 @@ Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> opera
   task->handle = handles_.next();
   task->enqueued_ns = now_ns();
   if (request.name.empty()) {
-    request.name = std::string(lower_name_of(request.kind)) + ".noname." + std::to_string(task->handle);
+    request.name =
+        std::string(lower_name_of(request.kind)) + ".noname." + std::to_string(task->handle);
   }
   if (Status status = validate(request, operands, topology_.size); !status) return status;
   task->request = request;
@@ -107,9 +89,9 @@ Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
 void Engine::abort(const std::string& message) {
   const std::lock_guard<std::mutex> lock(life_mutex_);
   if (mesh_ == nullptr) return;
-  mesh_->raise_everywhere(Status::make(Code::kAborted,
-                                       "Rank " + std::to_string(topology_.rank) + " failed: " + message,
-                                       "engine/engine", topology_.rank));
+  mesh_->raise_everywhere(
+      Status::make(Code::kAborted, "Rank " + std::to_string(topology_.rank) + " failed: " + message,
+                   "engine/engine", topology_.rank));
 }
 
 Status Engine::ended() const {

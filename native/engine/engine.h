@@ -1,5 +1,6 @@
 // One rank's engine: the face that the bindings and the tests use. Any thread may call anything.
-// A call checks its own arguments, takes a handle and returns; the coordinator thread does the rest; wait() gives the outcome.
+// A call checks its own arguments, takes a handle and returns; the coordinator thread does the
+// rest; wait() gives the outcome.
 #pragma once
 
 #include <chrono>
@@ -46,7 +47,8 @@ class Engine {
   const Topology& topology() const { return topology_; }
   std::string transport_to(int peer) const;
 
-  // An empty name becomes "<op>.noname.<handle>". The operands' memory belongs to the engine until the handle is done.
+  // An empty name becomes "<op>.noname.<handle>". The operands' memory belongs to the engine until
+  // the handle is done.
   Result<std::int64_t> enqueue(Request request, std::vector<Operand> operands);
   // Null handle: never given out or already waited for.
   Result<bool> poll(std::int64_t handle) const;

@@ -28,8 +28,8 @@ bool can_fuse(const Agreed& agreed) {
 Key key_of(const Request& request) {
   const TensorMeta& first = request.tensors.front();
   const int dtype = request.kind == Kind::kBroadcast ? 0 : static_cast<int>(first.dtype);
-  return {request.kind, request.op,   request.prescale, request.postscale,
-          request.root, first.device, dtype};
+  return {request.kind, request.op, request.prescale, request.postscale, request.root,
+          first.device, dtype};
 }
 
 Response alone(Agreed agreed) {

@@ -1,6 +1,9 @@
-// Agreed operations become responses: those that can be carried out as one are put together, up to a number of bytes.
-//   may be fused   allreduces of the same operation, dtype, device and factors; broadcasts of the same root and device
-// Small operations may wait for company for at most `cycle`; zero (the default) sends everything at once. Pure: time goes in.
+// Agreed operations become responses: those that can be carried out as one are put together, up to
+// a number of bytes.
+//   may be fused   allreduces of the same operation, dtype, device and factors; broadcasts of the
+//   same root and device
+// Small operations may wait for company for at most `cycle`; zero (the default) sends everything at
+// once. Pure: time goes in.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +20,8 @@ class Fuser {
       : threshold_(threshold_bytes), cycle_(cycle_ns) {}
 
   void add(std::vector<Agreed> agreed, std::int64_t now_ns);
-  // What is due, in the order of its first members. Nothing is held back once the oldest has waited for a whole cycle or
-  // the bytes of all reach the threshold.
+  // What is due, in the order of its first members. Nothing is held back once the oldest has waited
+  // for a whole cycle or the bytes of all reach the threshold.
   std::vector<Response> take(std::int64_t now_ns);
   std::vector<Response> take_all();  // due or not
   // How long until take() must be called again; negative: nothing waits.

@@ -22,12 +22,13 @@ Status Handles::add(const std::shared_ptr<Task>& task) {
     const std::lock_guard<std::mutex> lock(mutex_);
     closed = closed_;
     if (closed.is_ok() && !by_name_.emplace(task->request.name, task).second) {
-      return Status::make(Code::kInvalidArgument,
-                          "Requested to allreduce, allgather, or broadcast a tensor with the same name as "
-                          "another tensor that is currently being processed.  If you want to request "
-                          "another tensor, use a different tensor name. (" +
-                              task->request.name + ")",
-                          "engine/handles");
+      return Status::make(
+          Code::kInvalidArgument,
+          "Requested to allreduce, allgather, or broadcast a tensor with the same name as "
+          "another tensor that is currently being processed.  If you want to request "
+          "another tensor, use a different tensor name. (" +
+              task->request.name + ")",
+          "engine/handles");
     }
     by_handle_.emplace(task->handle, task);
   }

@@ -1,7 +1,9 @@
 // Words.
-//   task      one request of this rank with its memory, from the call that made it until its handle is waited for
-//   handle    the number under which the user waits for a task; counted from 0 by every call, also by calls that fail
-// A task is in flight (its name is taken) until it is finished; it is known by its handle until wait() has given its outcome.
+//   task      one request of this rank with its memory, from the call that made it until its handle
+//   is waited for handle    the number under which the user waits for a task; counted from 0 by
+//   every call, also by calls that fail
+// A task is in flight (its name is taken) until it is finished; it is known by its handle until
+// wait() has given its outcome.
 #pragma once
 
 #include <atomic>
@@ -42,7 +44,8 @@ class Handles {
  public:
   std::int64_t next() { return counter_.fetch_add(1); }
 
-  // Refuses a name that is in flight. After close() the task is taken and finished at once with the closing status.
+  // Refuses a name that is in flight. After close() the task is taken and finished at once with the
+  // closing status.
   Status add(const std::shared_ptr<Task>& task);
 
   // Null for a handle that was never given out or is already waited for.
@@ -54,7 +57,8 @@ class Handles {
   std::vector<std::shared_ptr<Task>> all_in_flight() const;
 
   void finish(const std::shared_ptr<Task>& task, Status status);
-  // Finishes everything in flight, and everything that comes later, with `status`. The first closing wins.
+  // Finishes everything in flight, and everything that comes later, with `status`. The first
+  // closing wins.
   void close(const Status& status);
   Status closed() const;  // ok: open
 

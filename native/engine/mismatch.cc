@@ -23,7 +23,8 @@ std::string each(const Request& a, const Request& b, const F& difference) {
 }
 
 std::string shapes_of(const Request& request) {
-  return std::string("Mismatched ") + name_of(request.kind) + " tensor shapes: One rank sent a tensor ";
+  return std::string("Mismatched ") + name_of(request.kind) +
+         " tensor shapes: One rank sent a tensor ";
 }
 
 std::string dtypes(const Request& a, const Request& b) {
@@ -105,8 +106,8 @@ std::string devices(const Request& a, const Request& b) {
   });
 }
 
-constexpr std::array<Check, 9> kChecks{dtypes,  kinds, group_sizes,     shapes, factors,
-                                       ops,     gathered_shapes, roots, devices};
+constexpr std::array<Check, 9> kChecks{dtypes, kinds,           group_sizes, shapes, factors,
+                                       ops,    gathered_shapes, roots,       devices};
 
 }  // namespace
 

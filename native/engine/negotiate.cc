@@ -38,7 +38,8 @@ void Negotiator::leave(int rank) {
   if (left_[static_cast<std::size_t>(rank)]) return;
   left_[static_cast<std::size_t>(rank)] = true;
   ++left_count_;
-  // What this rank has asked for and nobody has completed yet, it has abandoned; the rest it will never ask for.
+  // What this rank has asked for and nobody has completed yet, it has abandoned; the rest it will
+  // never ask for.
   for (auto& [name, entry] : std::exchange(table_, {})) fail(std::move(entry), rank);
 }
 
@@ -49,7 +50,8 @@ std::vector<Waiting> Negotiator::waiting() const {
   for (const auto& [name, entry] : table_) {
     Waiting waiting{name, any_of(entry.by_rank).kind, entry.since_ns, {}};
     for (int rank = 0; rank < size_; ++rank) {
-      if (entry.by_rank[static_cast<std::size_t>(rank)].name.empty()) waiting.missing.push_back(rank);
+      if (entry.by_rank[static_cast<std::size_t>(rank)].name.empty())
+        waiting.missing.push_back(rank);
     }
     all.push_back(std::move(waiting));
   }

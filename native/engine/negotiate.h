@@ -1,6 +1,7 @@
-// Rank 0's side of the agreement, as a pure state machine: requests, departures and the time go in, agreed operations come out.
-// A name is agreed on when every rank has asked for it; ranks may ask in any order. It never waits and knows no thread, no
-// channel and no tensor, so it runs as it is in tests and simulations.
+// Rank 0's side of the agreement, as a pure state machine: requests, departures and the time go in,
+// agreed operations come out. A name is agreed on when every rank has asked for it; ranks may ask
+// in any order. It never waits and knows no thread, no channel and no tensor, so it runs as it is
+// in tests and simulations.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +32,11 @@ class Negotiator {
   explicit Negotiator(int size) : size_(size), left_(static_cast<std::size_t>(size), false) {}
 
   void add(int rank, Request request, std::int64_t now_ns);
-  // After it, nothing that this rank has not asked for can complete: those names fail, now and later.
+  // After it, nothing that this rank has not asked for can complete: those names fail, now and
+  // later.
   void leave(int rank);
 
-  std::vector<Agreed> take();               // in the order of agreement
+  std::vector<Agreed> take();                   // in the order of agreement
   bool idle() const { return table_.empty(); }  // nobody waits for anybody
   std::vector<Waiting> waiting() const;
 

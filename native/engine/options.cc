@@ -35,35 +35,49 @@ struct Row {
 
 const std::map<std::string, Row>& rows() {
   static const std::map<std::string, Row> kRows{
-      {"transport", {"auto, shm or tcp", [](const std::string& text, EngineOptions& options) {
-         options.mesh.transport = text;
-         return text == "auto" || text == "shm" || text == "tcp";
-       }}},
-      {"tcp_interface", {"an address or interface", [](const std::string& text, EngineOptions& options) {
-         options.mesh.tcp_interface = text;
-         return true;
-       }}},
-      {"slot_bytes", {"a whole number of bytes", [](const std::string& text, EngineOptions& options) {
-         return whole(text, options.mesh.slot_bytes);
-       }}},
-      {"slots", {"a whole number", [](const std::string& text, EngineOptions& options) {
-         return whole(text, options.mesh.slots);
-       }}},
-      {"start_timeout_s", {"seconds", [](const std::string& text, EngineOptions& options) {
-         return real(text, 0, options.mesh.start_timeout_s);
-       }}},
-      {"fusion_threshold", {"a whole number of bytes", [](const std::string& text, EngineOptions& options) {
-         return whole(text, options.fusion_threshold);
-       }}},
-      {"cycle_time_ms", {"milliseconds", [](const std::string& text, EngineOptions& options) {
-         double ms = 0;
-         if (!real(text, 0, ms) || ms > 60'000) return false;
-         options.cycle_time_ns = static_cast<std::int64_t>(ms * 1e6);
-         return true;
-       }}},
-      {"trace_capacity", {"a whole number of records, at most 1048576", [](const std::string& text, EngineOptions& options) {
-         return whole(text, options.trace_capacity) && options.trace_capacity <= (1U << 20U);
-       }}},
+      {"transport",
+       {"auto, shm or tcp",
+        [](const std::string& text, EngineOptions& options) {
+          options.mesh.transport = text;
+          return text == "auto" || text == "shm" || text == "tcp";
+        }}},
+      {"tcp_interface",
+       {"an address or interface",
+        [](const std::string& text, EngineOptions& options) {
+          options.mesh.tcp_interface = text;
+          return true;
+        }}},
+      {"slot_bytes",
+       {"a whole number of bytes",
+        [](const std::string& text, EngineOptions& options) {
+          return whole(text, options.mesh.slot_bytes);
+        }}},
+      {"slots",
+       {"a whole number", [](const std::string& text,
+                             EngineOptions& options) { return whole(text, options.mesh.slots); }}},
+      {"start_timeout_s",
+       {"seconds",
+        [](const std::string& text, EngineOptions& options) {
+          return real(text, 0, options.mesh.start_timeout_s);
+        }}},
+      {"fusion_threshold",
+       {"a whole number of bytes",
+        [](const std::string& text, EngineOptions& options) {
+          return whole(text, options.fusion_threshold);
+        }}},
+      {"cycle_time_ms",
+       {"milliseconds",
+        [](const std::string& text, EngineOptions& options) {
+          double ms = 0;
+          if (!real(text, 0, ms) || ms > 60'000) return false;
+          options.cycle_time_ns = static_cast<std::int64_t>(ms * 1e6);
+          return true;
+        }}},
+      {"trace_capacity",
+       {"a whole number of records, at most 1048576",
+        [](const std::string& text, EngineOptions& options) {
+          return whole(text, options.trace_capacity) && options.trace_capacity <= (1U << 20U);
+        }}},
   };
   return kRows;
 }
@@ -88,11 +102,6 @@ Result<EngineOptions> parse_options(const std::map<std::string, std::string>& ta
     }
   }
   return options;
-}
-
-std::string common_settings(const EngineOptions& options) {
-  return "slot_bytes=" + std::to_string(options.mesh.slot_bytes) +
-         " slots=" + std::to_string(options.mesh.slots);
 }
 
 }  // namespace hvd

@@ -1,4 +1,5 @@
-// The settings of one engine, from a table of texts (hvd_kernel/config.py is where the user's names and defaults are).
+// The settings of one engine, from a table of texts (hvd_kernel/config.py is where the user's names
+// and defaults are).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,5 @@ struct EngineOptions {
 
 // Unknown keys and bad values are invalid arguments that name the key.
 Result<EngineOptions> parse_options(const std::map<std::string, std::string>& table);
-
-// Settings that must be alike on all ranks, as one line; every rank's line is compared at the start.
-std::string common_settings(const EngineOptions& options);
 
 }  // namespace hvd

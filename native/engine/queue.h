@@ -1,5 +1,5 @@
-// From the user's threads to the coordinator: requests in the order of the calls, and the wish to leave.
-// The coordinator is woken only when it sleeps: a burst of calls costs one wake.
+// From the user's threads to the coordinator: requests in the order of the calls, and the wish to
+// leave. The coordinator is woken only when it sleeps: a burst of calls costs one wake.
 #pragma once
 
 #include <mutex>

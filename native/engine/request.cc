@@ -39,7 +39,8 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 Status shut_down_by(int rank) {
   return Status::make(
       Code::kShutdown,
-      "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt "
+      "Horovod has been shut down. This was caused by an exception on one of the ranks or an "
+      "attempt "
       "to allreduce, allgather or broadcast a tensor after one of the ranks finished execution. If "
       "the shutdown was caused by an exception, you should see the exception in the log before the "
       "first shutdown message. (Rank " +

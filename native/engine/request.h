@@ -1,7 +1,8 @@
 // Words.
-//   request    what one rank asks for: "I have tensor x of this shape, to be summed". Goes to rank 0.
-//   response   what rank 0 tells every rank to do next, once all ranks have asked: carry out these names together, or fail them.
-//   group      a request of several tensors: they are one operation under one name, so it is all or nothing by construction.
+//   request    what one rank asks for: "I have tensor x of this shape, to be summed". Goes to rank
+//   0. response   what rank 0 tells every rank to do next, once all ranks have asked: carry out
+//   these names together, or fail them. group      a request of several tensors: they are one
+//   operation under one name, so it is all or nothing by construction.
 // All ranks carry out the same responses in the same order.
 #pragma once
 
@@ -16,11 +17,24 @@
 namespace hvd {
 
 // The numbers are the wire's: append, never renumber.
-enum class Kind : std::uint8_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kBarrier = 3, kLeave = 4 };
+enum class Kind : std::uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kBarrier = 3,
+  kLeave = 4
+};
 constexpr int kKindCount = 5;
 
 // The numbers are Horovod's and Python's.
-enum class ReduceOp : std::uint8_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
+enum class ReduceOp : std::uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5
+};
 constexpr int kReduceOpCount = 6;
 
 const char* name_of(Kind kind);        // "ALLREDUCE", as in Horovod's messages and timeline
@@ -49,10 +63,10 @@ struct Request {
 
 struct Response {
   Kind kind = Kind::kBarrier;
-  Status status;                    // not ok: the named requests fail with it
-  std::vector<std::string> names;   // one operation together, in this order
-  std::vector<std::int64_t> rows;   // allgather: dimension 0 of every rank
-  int rank = -1;                    // leave: who leaves
+  Status status;                   // not ok: the named requests fail with it
+  std::vector<std::string> names;  // one operation together, in this order
+  std::vector<std::int64_t> rows;  // allgather: dimension 0 of every rank
+  int rank = -1;                   // leave: who leaves
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"

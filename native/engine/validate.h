@@ -1,4 +1,5 @@
-// What one rank's own call can do wrong, found before anything is sent: invalid arguments, for this rank only.
+// What one rank's own call can do wrong, found before anything is sent: invalid arguments, for this
+// rank only.
 #pragma once
 
 #include <vector>

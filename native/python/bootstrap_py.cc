@@ -26,7 +26,8 @@ Status unusable(const std::string& message) {
 // Keeps the bootstrap until close(); calls leave the GIL to others.
 class PyTcpBootstrap {
  public:
-  PyTcpBootstrap(int rank, int size, const std::string& host, std::uint16_t port, double timeout_s) {
+  PyTcpBootstrap(int rank, int size, const std::string& host, std::uint16_t port,
+                 double timeout_s) {
     const py::gil_scoped_release unlocked;
     auto bootstrap = TcpBootstrap::connect(rank, size, host, port, timeout_s);
     status_ = bootstrap.status();

@@ -1,4 +1,5 @@
-// How engines made in Python find each other: any callable bytes -> list of bytes, a TCP port, or a hub of threads.
+// How engines made in Python find each other: any callable bytes -> list of bytes, a TCP port, or a
+// hub of threads.
 #pragma once
 
 #include <pybind11/pybind11.h>

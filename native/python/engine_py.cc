@@ -1,6 +1,5 @@
-// The class Engine: checks what Python gives, leaves the GIL to others while it waits, and turns outcomes into values or exceptions.
-#include "engine/engine.h"
-
+// The class Engine: checks what Python gives, leaves the GIL to others while it waits, and turns
+// outcomes into values or exceptions.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -8,6 +7,7 @@
 #include <map>
 
 #include "base/deadline.h"
+#include "engine/engine.h"
 #include "python/bootstrap_py.h"
 #include "python/errors_py.h"
 #include "python/module.h"
@@ -51,7 +51,8 @@ std::unique_ptr<PyEngine> from_callable(int rank, int size, const py::object& ex
   return std::make_unique<PyEngine>(value_or_raise(std::move(engine)));
 }
 
-std::unique_ptr<PyEngine> start(int rank, int size, const py::object& exchange, const Table& table) {
+std::unique_ptr<PyEngine> start(int rank, int size, const py::object& exchange,
+                                const Table& table) {
   const EngineOptions options = value_or_raise(parse_options(table));
   if (!py::isinstance<LocalHub>(exchange)) return from_callable(rank, size, exchange, options);
   auto mesh = value_or_raise(exchange.cast<LocalHub&>().take(rank, size));
@@ -108,7 +109,8 @@ std::shared_ptr<Buffer> wait(const PyEngine& self, std::int64_t handle, double t
   for (;;) {
     Result<std::unique_ptr<Outcome>> result = [&] {
       const py::gil_scoped_release unlocked;
-      return self.engine().wait(handle, std::min<std::chrono::nanoseconds>(deadline.remaining(), kSlice));
+      return self.engine().wait(handle,
+                                std::min<std::chrono::nanoseconds>(deadline.remaining(), kSlice));
     }();
     const std::unique_ptr<Outcome> outcome = value_or_raise(std::move(result));
     if (outcome != nullptr && !outcome->status) raise(outcome->status);
@@ -155,7 +157,8 @@ py::dict counters(const PyEngine& self) {
 py::tuple trace(const PyEngine& self, std::uint64_t cursor) {
   py::list list;
   for (const TraceRecord& record : self.engine().trace(cursor)) {
-    list.append(py::make_tuple(record.start_ns, record.duration_ns, record.phase, record.name, record.bytes));
+    list.append(py::make_tuple(record.start_ns, record.duration_ns, record.phase, record.name,
+                               record.bytes));
   }
   return py::make_tuple(cursor, list);
 }
@@ -187,13 +190,22 @@ void define_engine(py::module_& module) {
       .def_property_readonly("cross_size", topology_field<&Topology::cross_size>())
       .def_property_readonly("is_homogeneous", topology_field<&Topology::homogeneous>())
       .def("transport_to", &transport_to, "peer"_a)
-      .def("allreduce", &allreduce, "name"_a, "tensors"_a, "op"_a, "prescale"_a = 1.0, "postscale"_a = 1.0)
+      .def("allreduce", &allreduce, "name"_a, "tensors"_a, "op"_a, "prescale"_a = 1.0,
+           "postscale"_a = 1.0)
       .def("allgather", &allgather, "name"_a, "tensor"_a)
       .def("broadcast", &broadcast, "name"_a, "tensor"_a, "root_rank"_a)
       .def("barrier", &barrier, "name"_a = "")
-      .def("poll", [](const PyEngine& self, std::int64_t handle) { return value_or_raise(self.engine().poll(handle)); }, "handle"_a)
+      .def(
+          "poll",
+          [](const PyEngine& self, std::int64_t handle) {
+            return value_or_raise(self.engine().poll(handle));
+          },
+          "handle"_a)
       .def("wait", &wait, "handle"_a, "timeout_s"_a = -1.0)
-      .def("abort", [](const PyEngine& self, const std::string& message) { self.engine().abort(message); }, "message"_a, unlocked)
+      .def(
+          "abort",
+          [](const PyEngine& self, const std::string& message) { self.engine().abort(message); },
+          "message"_a, unlocked)
       .def("aborted", &aborted)
       .def("pending", &pending)
       .def("counters", &counters)

@@ -27,11 +27,15 @@ void add_tensor(const PyTensor& tensor, Request& request, std::vector<Operand>& 
 }
 
 void define_buffer(py::module_& module) {
-  py::class_<Buffer, std::shared_ptr<Buffer>>(module, "Buffer", py::buffer_protocol(), py::is_final())
-      .def_property_readonly("shape", [](const Buffer& self) { return py::tuple(py::cast(self.shape)); })
-      .def_property_readonly("dtype", [](const Buffer& self) { return static_cast<int>(self.dtype); })
+  py::class_<Buffer, std::shared_ptr<Buffer>>(module, "Buffer", py::buffer_protocol(),
+                                              py::is_final())
+      .def_property_readonly("shape",
+                             [](const Buffer& self) { return py::tuple(py::cast(self.shape)); })
+      .def_property_readonly("dtype",
+                             [](const Buffer& self) { return static_cast<int>(self.dtype); })
       .def_property_readonly(
-          "pointer", [](const Buffer& self) { return reinterpret_cast<std::uintptr_t>(self.data()); })
+          "pointer",
+          [](const Buffer& self) { return reinterpret_cast<std::uintptr_t>(self.data()); })
       .def("__len__", [](const Buffer& self) { return self.bytes; })
       .def_buffer([](Buffer& self) {
         return py::buffer_info(self.data(), 1, py::format_descriptor<std::uint8_t>::format(),

@@ -1,5 +1,6 @@
-// The two 16-bit floats as bits. To fp32 is exact; from fp32 rounds to the nearest, ties to even; NaN stays NaN (made quiet, the
-// upper payload bits kept), as the F16C instructions do it, so that every rank stores the same bytes whatever its machine.
+// The two 16-bit floats as bits. To fp32 is exact; from fp32 rounds to the nearest, ties to even;
+// NaN stays NaN (made quiet, the upper payload bits kept), as the F16C instructions do it, so that
+// every rank stores the same bytes whatever its machine.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,9 @@ inline float float_of(std::uint32_t bits) {
   return value;
 }
 
-inline float to_float(Bfloat16 value) { return float_of(static_cast<std::uint32_t>(value.bits) << 16U); }
+inline float to_float(Bfloat16 value) {
+  return float_of(static_cast<std::uint32_t>(value.bits) << 16U);
+}
 
 inline Bfloat16 to_bfloat16(float value) {
   const std::uint32_t bits = bits_of(value);
@@ -42,7 +45,8 @@ inline float to_float(Float16 value) {
     const std::uint32_t quiet = rest > 0x7C00U ? 0x400000U : 0U;
     return float_of(sign | 0x7F800000U | quiet | ((rest & 0x3FFU) << 13U));
   }
-  // A half's bits, shifted into place, are the value times 2^-112; the product is exact, also for subnormals.
+  // A half's bits, shifted into place, are the value times 2^-112; the product is exact, also for
+  // subnormals.
   const float magnitude = float_of(rest << 13U) * float_of(0x77800000U);
   return float_of(sign | bits_of(magnitude));
 }
@@ -56,7 +60,8 @@ inline Float16 to_float16(float value) {
     half = 0x7E00U | ((rest >> 13U) & 0x3FFU);
   } else if (rest >= 0x477FF000U) {  // 65520 and above round to infinity
     half = 0x7C00U;
-  } else if (rest < 0x38800000U) {  // below 2^-14: adding 0.5 puts the subnormal's bits at the end, rounded by the addition
+  } else if (rest < 0x38800000U) {  // below 2^-14: adding 0.5 puts the subnormal's bits at the end,
+                                    // rounded by the addition
     half = bits_of(float_of(rest) + 0.5F) - bits_of(0.5F);
   } else {
     half = (rest - 0x38000000U + 0xFFFU + ((rest >> 13U) & 1U)) >> 13U;

@@ -1,5 +1,6 @@
-// The loops behind reduce.h, once per instruction set: kernels.cc (baseline), kernels_avx2.cc, kernels_avx512.cc include kernels.inc
-// with HVD_ISA (a namespace) and HVD_TARGET (a function attribute) set. kernels() picks the best that this machine has.
+// The loops behind reduce.h, once per instruction set: kernels.cc (baseline), kernels_avx2.cc,
+// kernels_avx512.cc include kernels.inc with HVD_ISA (a namespace) and HVD_TARGET (a function
+// attribute) set. kernels() picks the best that this machine has.
 #pragma once
 
 #include <cstddef>

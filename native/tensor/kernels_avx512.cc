@@ -17,15 +17,18 @@ namespace {
 HVD_TARGET std::size_t half_done_widen(float* out, const Float16* in, std::size_t count) {
   std::size_t i = 0;
   for (; i + 16 <= count; i += 16)
-    _mm512_storeu_ps(out + i, _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i))));
+    _mm512_storeu_ps(out + i,
+                     _mm512_maskz_cvtph_ps(
+                         0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i))));
   return i;
 }
 
 HVD_TARGET std::size_t half_done_narrow(Float16* out, const float* in, std::size_t count) {
   std::size_t i = 0;
   for (; i + 16 <= count; i += 16)
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i),
-                        _mm512_maskz_cvtps_ph(0xFFFF, _mm512_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256(
+        reinterpret_cast<__m256i*>(out + i),
+        _mm512_maskz_cvtps_ph(0xFFFF, _mm512_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
   return i;
 }
 
@@ -38,7 +41,7 @@ namespace hvd {
 
 const Kernels* avx512_kernels() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl")
+                 __builtin_cpu_supports("avx512vl")
              ? &avx512::kTable
              : nullptr;
 }

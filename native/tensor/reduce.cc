@@ -13,18 +13,22 @@ namespace {
 
 constexpr std::size_t kBlock = 1024;  // elements that fit, as scratch, into the first-level cache
 
-// Real to integer: toward zero, and the nearest end of the range when it does not fit (a plain cast would be undefined).
+// Real to integer: toward zero, and the nearest end of the range when it does not fit (a plain cast
+// would be undefined).
 template <typename T>
 T truncated(double value) {
-  if (!(value > static_cast<double>(std::numeric_limits<T>::min()))) return std::numeric_limits<T>::min();
-  if (value >= static_cast<double>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+  if (!(value > static_cast<double>(std::numeric_limits<T>::min())))
+    return std::numeric_limits<T>::min();
+  if (value >= static_cast<double>(std::numeric_limits<T>::max()))
+    return std::numeric_limits<T>::max();
   return static_cast<T>(value);
 }
 
 // An int64 above 2^53 keeps its last digits as long as nobody asks for a fractional factor.
 template <typename T>
 void scale_integers(T* values, std::size_t count, double factor, double divisor) {
-  const bool whole = factor == 1.0 && divisor > 1.0 && divisor == static_cast<double>(truncated<T>(divisor));
+  const bool whole =
+      factor == 1.0 && divisor > 1.0 && divisor == static_cast<double>(truncated<T>(divisor));
   if (whole) {
     const T over = static_cast<T>(divisor);
     for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(values[i] / over);
@@ -62,29 +66,44 @@ struct Native {
       kernels().add_uint8(out, a, b, count);
     }
   }
-  static void widen(T* out, const T* in, std::size_t count) { std::memmove(out, in, count * sizeof(T)); }
-  static void narrow(T* out, const T* in, std::size_t count) { std::memmove(out, in, count * sizeof(T)); }
+  static void widen(T* out, const T* in, std::size_t count) {
+    if (count != 0)
+      std::memmove(out, in, count * sizeof(T));  // an empty tensor may have no address
+  }
+  static void narrow(T* out, const T* in, std::size_t count) {
+    if (count != 0)
+      std::memmove(out, in, count * sizeof(T));  // an empty tensor may have no address
+  }
 };
 
 struct HalfBase : Native<float> {};
 struct Half : HalfBase {
   using Stored = Float16;
-  static void widen(float* out, const Float16* in, std::size_t count) { kernels().widen_float16(out, in, count); }
-  static void narrow(Float16* out, const float* in, std::size_t count) { kernels().narrow_float16(out, in, count); }
+  static void widen(float* out, const Float16* in, std::size_t count) {
+    kernels().widen_float16(out, in, count);
+  }
+  static void narrow(Float16* out, const float* in, std::size_t count) {
+    kernels().narrow_float16(out, in, count);
+  }
 };
 struct Brain : HalfBase {
   using Stored = Bfloat16;
-  static void widen(float* out, const Bfloat16* in, std::size_t count) { kernels().widen_bfloat16(out, in, count); }
-  static void narrow(Bfloat16* out, const float* in, std::size_t count) { kernels().narrow_bfloat16(out, in, count); }
+  static void widen(float* out, const Bfloat16* in, std::size_t count) {
+    kernels().widen_bfloat16(out, in, count);
+  }
+  static void narrow(Bfloat16* out, const float* in, std::size_t count) {
+    kernels().narrow_bfloat16(out, in, count);
+  }
 };
 
 template <typename D>
 constexpr bool kStoredIsWire = std::is_same_v<typename D::Stored, typename D::Wire>;
 
-// The input as it enters the sum: itself when nothing is to be done, else widened and scaled in `scratch`.
+// The input as it enters the sum: itself when nothing is to be done, else widened and scaled in
+// `scratch`.
 template <typename D>
-const typename D::Wire* prepared(const typename D::Stored* input, typename D::Wire* scratch, std::size_t count,
-                                 double before) {
+const typename D::Wire* prepared(const typename D::Stored* input, typename D::Wire* scratch,
+                                 std::size_t count, double before) {
   if constexpr (kStoredIsWire<D>) {
     if (before == 1.0) return input;
   }
@@ -101,7 +120,8 @@ void load_blocks(void* wire, const void* input, std::size_t count, double before
 }
 
 template <typename D>
-void accumulate_blocks(void* wire_out, const void* wire_in, const void* input, std::size_t count, double before) {
+void accumulate_blocks(void* wire_out, const void* wire_in, const void* input, std::size_t count,
+                       double before) {
   using Wire = typename D::Wire;
   alignas(64) Wire scratch[kBlock];
   for (std::size_t at = 0; at < count; at += kBlock) {
@@ -136,7 +156,8 @@ void finish_blocks(void* out, void* copy, const void* wire_in, const void* input
   }
 }
 
-// Calls the lambda with the row that belongs to the dtype. Other dtypes never get here: the engine refuses them by name.
+// Calls the lambda with the row that belongs to the dtype. Other dtypes never get here: the engine
+// refuses them by name.
 template <typename F>
 void with_row(Dtype dtype, F&& run) {
   switch (dtype) {
@@ -169,15 +190,15 @@ void load(Dtype dtype, void* wire, const void* input, std::size_t count, double 
   with_row(dtype, [&](auto row) { load_blocks<decltype(row)>(wire, input, count, before); });
 }
 
-void accumulate(Dtype dtype, void* wire_out, const void* wire_in, const void* input, std::size_t count,
-                double before) {
+void accumulate(Dtype dtype, void* wire_out, const void* wire_in, const void* input,
+                std::size_t count, double before) {
   with_row(dtype, [&](auto row) {
     accumulate_blocks<decltype(row)>(wire_out, wire_in, input, count, before);
   });
 }
 
-void finish(Dtype dtype, void* out, void* copy, const void* wire_in, const void* input, std::size_t count,
-            const Scaling& scaling) {
+void finish(Dtype dtype, void* out, void* copy, const void* wire_in, const void* input,
+            std::size_t count, const Scaling& scaling) {
   with_row(dtype, [&](auto row) {
     finish_blocks<decltype(row)>(out, copy, wire_in, input, count, scaling);
   });
@@ -185,11 +206,13 @@ void finish(Dtype dtype, void* out, void* copy, const void* wire_in, const void*
 
 void pass_on(void* out, void* copy, const void* in, std::size_t bytes) {
   constexpr std::size_t kBytes = 16 << 10;
+  if (bytes == 0) return;
   if (copy == nullptr) {
     std::memcpy(out, in, bytes);
     return;
   }
-  for (std::size_t at = 0; at < bytes; at += kBytes) {  // the second copy reads from the first-level cache
+  for (std::size_t at = 0; at < bytes;
+       at += kBytes) {  // the second copy reads from the first-level cache
     const std::size_t n = std::min(kBytes, bytes - at);
     std::memcpy(static_cast<std::byte*>(copy) + at, static_cast<const std::byte*>(in) + at, n);
     std::memcpy(static_cast<std::byte*>(out) + at, static_cast<const std::byte*>(in) + at, n);

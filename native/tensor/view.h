@@ -1,4 +1,5 @@
-// A tensor is five words: pointer, count, dtype, device, stream. Nothing under native/ has heard of a framework.
+// A tensor is five words: pointer, count, dtype, device, stream. Nothing under native/ has heard of
+// a framework.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// A SlotRing's memory on this process's heap: between threads as ranks, and as the staging of TCP links.
+// A SlotRing's memory on this process's heap: between threads as ranks, and as the staging of TCP
+// links.
 #pragma once
 
 #include <memory>

@@ -26,7 +26,8 @@ std::string ipv4_of(const ifaddrs& item) {
 }
 
 bool usable(const ifaddrs& item) {
-  return item.ifa_addr != nullptr && item.ifa_addr->sa_family == AF_INET && (item.ifa_flags & IFF_UP) != 0;
+  return item.ifa_addr != nullptr && item.ifa_addr->sa_family == AF_INET &&
+         (item.ifa_flags & IFF_UP) != 0;
 }
 
 }  // namespace
@@ -68,7 +69,8 @@ Topology topology_of(int rank, const std::vector<std::string>& hosts) {
 std::vector<int> ranks_beside(int rank, const std::vector<std::string>& hosts) {
   std::vector<int> beside;
   for (std::size_t other = 0; other < hosts.size(); ++other)
-    if (hosts[other] == hosts[static_cast<std::size_t>(rank)]) beside.push_back(static_cast<int>(other));
+    if (hosts[other] == hosts[static_cast<std::size_t>(rank)])
+      beside.push_back(static_cast<int>(other));
   return beside;
 }
 
@@ -83,10 +85,11 @@ Result<std::string> listen_address(const std::string& wanted, bool loopback_is_e
     if (wanted.empty() ? !loopback : wanted == item->ifa_name) return ipv4_of(*item);
   }
   if (!wanted.empty()) return wanted;  // an address, or a host name
-  return Status::make(Code::kUnavailable,
-                      "the ranks are on several hosts, but this host has no address but the loopback; "
-                      "name one with tcp_interface",
-                      "transport/hosts");
+  return Status::make(
+      Code::kUnavailable,
+      "the ranks are on several hosts, but this host has no address but the loopback; "
+      "name one with tcp_interface",
+      "transport/hosts");
 }
 
 }  // namespace hvd

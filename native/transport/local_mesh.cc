@@ -1,4 +1,5 @@
-// n ranks as threads of one process. What is a socket between processes is a locked queue here; links are the same SlotRings.
+// n ranks as threads of one process. What is a socket between processes is a locked queue here;
+// links are the same SlotRings.
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -27,9 +28,10 @@ struct Hub {
   Hub(int ranks, const MeshOptions& options) : size(ranks) {
     for (int i = 0; i < size; ++i) desks.push_back(std::make_unique<Desk>());
     for (int i = 0; i < size * size; ++i)
-      rings.push_back(i / size == i % size ? nullptr
-                                           : std::make_unique<HeapRing>(rounded_slot_bytes(options.slot_bytes),
-                                                                        options.slots));
+      rings.push_back(
+          i / size == i % size
+              ? nullptr
+              : std::make_unique<HeapRing>(rounded_slot_bytes(options.slot_bytes), options.slots));
   }
   RingMemory ring(int from, int to) const {
     return rings[static_cast<std::size_t>(from * size + to)]->memory();
@@ -56,7 +58,8 @@ class LocalMesh : public Mesh {
       const WaitRules rules{spin, &hub_->desk(peer).left, nullptr, peer};
       const bool self = peer == rank;
       to_.push_back(self ? nullptr : std::make_unique<RingSendLink>(hub_->ring(rank, peer), rules));
-      from_.push_back(self ? nullptr : std::make_unique<RingRecvLink>(hub_->ring(peer, rank), rules));
+      from_.push_back(self ? nullptr
+                           : std::make_unique<RingRecvLink>(hub_->ring(peer, rank), rules));
     }
   }
 
@@ -78,9 +81,8 @@ class LocalMesh : public Mesh {
   ControlMessage wait_control(std::chrono::nanoseconds longest) override {
     Desk& desk = mine();
     std::unique_lock<std::mutex> lock(desk.mutex);
-    desk.arrived.wait_for(lock, std::min<std::chrono::nanoseconds>(longest, std::chrono::hours(1)), [&] {
-      return desk.woken || !desk.inbox.empty() || desk.abort.raised();
-    });
+    desk.arrived.wait_for(lock, std::min<std::chrono::nanoseconds>(longest, std::chrono::hours(1)),
+                          [&] { return desk.woken || !desk.inbox.empty() || desk.abort.raised(); });
     desk.woken = false;
     if (desk.inbox.empty() || desk.abort.raised()) return {};
     ControlMessage message = std::move(desk.inbox.front());
@@ -100,6 +102,8 @@ class LocalMesh : public Mesh {
   }
 
   void leave() override {
+    // Nobody shall see this goodbye before the abort that is its reason.
+    if (abort().raised()) raise_everywhere(abort().cause());
     mine().left.store(true);
     for (int rank = 0; rank < hub_->size; ++rank) hub_->wake(rank);
   }

@@ -1,8 +1,10 @@
-// Everything one rank holds towards its peers: data links (both ways, to every peer), a control channel for negotiation,
-// and the watch that learns of a peer's death, abort or shutdown while everybody else is busy or blocked.
+// Everything one rank holds towards its peers: data links (both ways, to every peer), a control
+// channel for negotiation, and the watch that learns of a peer's death, abort or shutdown while
+// everybody else is busy or blocked.
 //   data link    link.h; used by collectives only, from the coordinator thread only
 //   control      whole messages, reliable, in order per pair; between rank 0 and each other rank
-//   watch        one thread ("hvd-watch"): hang-up of a peer -> abort kRankDied within milliseconds; abort messages of peers;
+//   watch        one thread ("hvd-watch"): hang-up of a peer -> abort kRankDied within
+//   milliseconds; abort messages of peers;
 //                a peer that said goodbye (leave()) is not a death
 #pragma once
 
@@ -27,12 +29,13 @@ struct Topology {
 };
 
 struct MeshOptions {
-  std::string transport = "auto";      // auto | shm | tcp : what to use between ranks of one host
-  std::string tcp_interface;           // address to listen on; empty: loopback when all ranks share the host
+  std::string transport = "auto";  // auto | shm | tcp : what to use between ranks of one host
+  std::string tcp_interface;  // address to listen on; empty: loopback when all ranks share the host
   std::size_t slot_bytes = 256 << 10;
   std::size_t slots = 4;
   double start_timeout_s = 30;
-  std::string host;                    // which host this rank counts to; empty: found out (boot id, network namespace, user)
+  std::string
+      host;  // which host this rank counts to; empty: found out (boot id, network namespace, user)
 };
 
 struct ControlMessage {
@@ -51,24 +54,30 @@ class Mesh {
 
   // Control channel; coordinator thread only, except wake(), which any thread may call.
   virtual Status send_control(int peer, const std::string& bytes) = 0;
-  virtual ControlMessage wait_control(std::chrono::nanoseconds longest) = 0;  // also returns on wake() and on abort
+  virtual ControlMessage wait_control(
+      std::chrono::nanoseconds longest) = 0;  // also returns on wake() and on abort
   virtual void wake() = 0;
 
-  // Raised by the watch, by a link's I/O error, or by raise_everywhere(). To raise it use raise_everywhere(), which also wakes
-  // wait_control(); read it here.
+  // Raised by the watch, by a link's I/O error, or by raise_everywhere(). To raise it use
+  // raise_everywhere(), which also wakes wait_control(); read it here.
   virtual Abort& abort() = 0;
-  // The peer said goodbye; wait_control() returns (from == -1) when it does. Messages it sent before still arrive.
+  // The peer said goodbye; wait_control() returns (from == -1) when it does. Messages it sent
+  // before still arrive.
   virtual bool has_left(int peer) const = 0;
   // Tell every peer, and raise here. Any thread; never blocks for long; safe when peers are dead.
   virtual void raise_everywhere(Status cause) = 0;
-  // Goodbye: tell every peer that the coming hang-up is intended. Peers see kShutdown only if they still wait for us.
+  // Goodbye: tell every peer that the coming hang-up is intended. Peers see kShutdown only if they
+  // still wait for us.
   virtual void leave() = 0;
 };
 
-// Collective over the bootstrap. Chooses per pair: same host -> shared memory (memfd over a unix socket), else TCP.
-Result<std::unique_ptr<Mesh>> connect_mesh(int rank, int size, Bootstrap& bootstrap, const MeshOptions& options);
+// Collective over the bootstrap. Chooses per pair: same host -> shared memory (memfd over a unix
+// socket), else TCP.
+Result<std::unique_ptr<Mesh>> connect_mesh(int rank, int size, Bootstrap& bootstrap,
+                                           const MeshOptions& options);
 
-// n ranks as threads of one process: links over plain memory. The meshes share state and may be used from n threads.
+// n ranks as threads of one process: links over plain memory. The meshes share state and may be
+// used from n threads.
 std::vector<std::unique_ptr<Mesh>> make_local_meshes(int size, const MeshOptions& options);
 
 }  // namespace hvd

@@ -17,17 +17,19 @@ Status refuse(const std::string& message) {
 
 Status check_options(int rank, int size, const MeshOptions& options) {
   if (size < 1 || size > kMaxRanks)
-    return refuse("size " + std::to_string(size) + " is not between 1 and " + std::to_string(kMaxRanks));
+    return refuse("size " + std::to_string(size) + " is not between 1 and " +
+                  std::to_string(kMaxRanks));
   if (rank < 0 || rank >= size)
-    return refuse("rank " + std::to_string(rank) + " is not between 0 and " + std::to_string(size - 1));
+    return refuse("rank " + std::to_string(rank) + " is not between 0 and " +
+                  std::to_string(size - 1));
   if (options.transport != "auto" && options.transport != "shm" && options.transport != "tcp")
     return refuse("transport \"" + options.transport + "\" is unknown; use auto, shm or tcp");
   if (options.slot_bytes < kMinSlotBytes || options.slot_bytes > kMaxSlotBytes)
-    return refuse("slot_bytes " + std::to_string(options.slot_bytes) + " is not between 64 and 67108864");
+    return refuse("slot_bytes " + std::to_string(options.slot_bytes) +
+                  " is not between 64 and 67108864");
   if (options.slots < 2 || options.slots > kMaxSlots)
     return refuse("slots " + std::to_string(options.slots) + " is not between 2 and 64");
-  if (!(options.start_timeout_s > 0))
-    return refuse("start_timeout_s must be positive");
+  if (!(options.start_timeout_s > 0)) return refuse("start_timeout_s must be positive");
   return Status::ok();
 }
 

@@ -1,4 +1,5 @@
-// Fixed-layout, little-endian messages between ranks. The reader checks every bound and never trusts a length.
+// Fixed-layout, little-endian messages between ranks. The reader checks every bound and never
+// trusts a length.
 #pragma once
 
 #include <cstdint>

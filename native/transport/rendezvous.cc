@@ -58,10 +58,13 @@ bool same_user(const Fd& socket) {
 
 }  // namespace
 
-bool Rendezvous::wants(bool (*of)(const PeerPlan&)) const { return std::any_of(plans_.begin(), plans_.end(), of); }
+bool Rendezvous::wants(bool (*of)(const PeerPlan&)) const {
+  return std::any_of(plans_.begin(), plans_.end(), of);
+}
 
 Status Rendezvous::listen(const std::string& listen_host) {
-  const int backlog = static_cast<int>(std::min<std::size_t>(4096, kPurposes * plans_.size() + kMostCallers));
+  const int backlog =
+      static_cast<int>(std::min<std::size_t>(4096, kPurposes * plans_.size() + kMostCallers));
   Result<std::string> token = random_bytes(kTokenBytes);
   Result<std::string> name = random_bytes(kTokenBytes);
   if (!token.is_ok()) return token.status();
@@ -98,7 +101,8 @@ Status Rendezvous::exchange(Bootstrap& bootstrap) {
   const Result<std::vector<std::string>> all = bootstrap.allgather(bytes);
   if (!all.is_ok()) return all.status();
   if (all.value().size() != plans_.size())
-    return Status::make(Code::kInternal, "the bootstrap gave addresses for the wrong number of ranks", kRoom);
+    return Status::make(Code::kInternal,
+                        "the bootstrap gave addresses for the wrong number of ranks", kRoom);
   for (const std::string& item : all.value()) {
     Unpacker reader(item);
     Card card;
@@ -108,8 +112,9 @@ Status Rendezvous::exchange(Bootstrap& bootstrap) {
     card.tcp_port = reader.number<std::uint16_t>();
     card.pid = reader.number<std::int32_t>();
     if (!reader.complete() || card.token.size() != kTokenBytes || card.unix_name.size() > 64)
-      return Status::make(Code::kInternal,
-                          "the address of rank " + std::to_string(cards_.size()) + " cannot be read", kRoom);
+      return Status::make(
+          Code::kInternal,
+          "the address of rank " + std::to_string(cards_.size()) + " cannot be read", kRoom);
     cards_.push_back(std::move(card));
   }
   return Status::ok();
@@ -128,9 +133,11 @@ Status Rendezvous::call_lower_ranks() {
       Status status = socket.status();
       if (status && local && !same_user(socket.value()))
         status = Status::make(Code::kUnavailable, "another user answers", kRoom);
-      if (status) status = send_all(socket.value(), hello_of(rank_, purpose, cards_[at].token), deadline_);
+      if (status)
+        status = send_all(socket.value(), hello_of(rank_, purpose, cards_[at].token), deadline_);
       if (!status) {
-        status.message = "rank " + std::to_string(rank_) + " cannot reach rank " + std::to_string(peer) + ": " + status.message;
+        status.message = "rank " + std::to_string(rank_) + " cannot reach rank " +
+                         std::to_string(peer) + ": " + status.message;
         return status;
       }
       sockets_[at].by_purpose[i] = socket.take();
@@ -154,16 +161,19 @@ Status Rendezvous::take_calls_of_higher_ranks() {
   while (!missing().empty()) {
     if (deadline_.expired())
       return Status::make(Code::kTimeout,
-                          "rank " + missing() + " did not connect to rank " + std::to_string(rank_) +
+                          "rank " + missing() + " did not connect to rank " +
+                              std::to_string(rank_) +
                               " in time; look whether it still runs, or raise the start timeout",
                           kRoom);
     std::vector<pollfd> items{{unix_listener_.get(), POLLIN, 0}, {tcp_listener_.get(), POLLIN, 0}};
     for (const Caller& caller : callers_) items.push_back({caller.socket.get(), POLLIN, 0});
-    const int ready = ::poll(items.data(), items.size(), deadline_.remaining_ms(callers_.empty() ? 1000 : 100));
+    const int ready =
+        ::poll(items.data(), items.size(), deadline_.remaining_ms(callers_.empty() ? 1000 : 100));
     if (ready < 0 && errno != EINTR) return errno_status("poll failed", kRoom, errno);
     for (Caller& caller : callers_) hear(caller);
-    callers_.erase(std::remove_if(callers_.begin(), callers_.end(), [](const Caller& c) { return !c.socket; }),
-                   callers_.end());
+    callers_.erase(
+        std::remove_if(callers_.begin(), callers_.end(), [](const Caller& c) { return !c.socket; }),
+        callers_.end());
     accept_all(unix_listener_, true);
     accept_all(tcp_listener_, false);
   }
@@ -179,7 +189,8 @@ void Rendezvous::accept_all(const Fd& listener, bool unix_socket) {
       log(Level::kWarning, kRoom, "dropped a connection of another user");
       continue;
     }
-    callers_.push_back({std::move(socket), unix_socket, "", Deadline::after_seconds(kPatienceSeconds)});
+    callers_.push_back(
+        {std::move(socket), unix_socket, "", Deadline::after_seconds(kPatienceSeconds)});
     hear(callers_.back());
   }
 }
@@ -202,15 +213,18 @@ void Rendezvous::hear(Caller& caller) {
 
 bool Rendezvous::admit(Caller& caller) {
   Unpacker reader(caller.hello);
-  const bool ours = reader.number<std::uint32_t>() == kMagic && reader.number<std::uint32_t>() == kVersion;
+  const bool ours =
+      reader.number<std::uint32_t>() == kMagic && reader.number<std::uint32_t>() == kVersion;
   const auto peer = reader.number<std::int32_t>();
   const auto purpose = reader.number<std::uint8_t>();
   if (!ours || !same_token(reader.raw(kTokenBytes), mine_.token)) return false;
-  if (peer <= rank_ || peer >= static_cast<int>(plans_.size()) || purpose >= kPurposes) return false;
+  if (peer <= rank_ || peer >= static_cast<int>(plans_.size()) || purpose >= kPurposes)
+    return false;
   const auto at = static_cast<std::size_t>(peer);
   const PeerPlan& plan = plans_[at];
   Fd& place = sockets_[at].by_purpose[purpose];
-  if (!plan.wanted[purpose] || place || plan.unix_socket(static_cast<Purpose>(purpose)) != caller.unix_socket)
+  if (!plan.wanted[purpose] || place ||
+      plan.unix_socket(static_cast<Purpose>(purpose)) != caller.unix_socket)
     return false;
   if (!send_all(caller.socket, cards_[at].token, deadline_)) return false;
   place = std::move(caller.socket);
@@ -225,7 +239,8 @@ Status Rendezvous::await_answers() {
       const Result<std::string> answer = receive_all(socket, kTokenBytes, deadline_);
       if (!answer.is_ok() || !same_token(answer.value(), mine_.token))
         return Status::make(answer.is_ok() ? Code::kInternal : answer.status().code,
-                            "rank " + std::to_string(peer) + " does not answer rank " + std::to_string(rank_) + ": " +
+                            "rank " + std::to_string(peer) + " does not answer rank " +
+                                std::to_string(rank_) + ": " +
                                 (answer.is_ok() ? "wrong token" : answer.status().message),
                             kRoom, peer);
     }
@@ -233,7 +248,8 @@ Status Rendezvous::await_answers() {
   return Status::ok();
 }
 
-Result<std::vector<PeerSockets>> Rendezvous::meet(Bootstrap& bootstrap, const std::string& listen_host) {
+Result<std::vector<PeerSockets>> Rendezvous::meet(Bootstrap& bootstrap,
+                                                  const std::string& listen_host) {
   sockets_.resize(plans_.size());
   Status status = listen(listen_host);
   if (status) status = exchange(bootstrap);

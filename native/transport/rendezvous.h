@@ -1,7 +1,8 @@
-// How every rank gets its sockets to every other: each listens, tells its address and a random token through the bootstrap, and
-// connects to the ranks below it. Whoever connects presents the token of the rank it comes to in a hello of 36 bytes, the first
-// and only thing read before it is known; it is answered with its own token, so that both sides know each other.
-// Afterwards nobody listens any more.
+// How every rank gets its sockets to every other: each listens, tells its address and a random
+// token through the bootstrap, and connects to the ranks below it. Whoever connects presents the
+// token of the rank it comes to in a hello of 36 bytes, the first and only thing read before it is
+// known; it is answered with its own token, so that both sides know each other. Afterwards nobody
+// listens any more.
 #pragma once
 
 #include <array>
@@ -21,8 +22,8 @@ constexpr std::size_t kPurposes = 3;
 
 // What one rank needs towards one peer.
 struct PeerPlan {
-  bool same_host = false;                   // unix sockets for watch and control
-  std::array<bool, kPurposes> wanted{};     // by Purpose; data sockets are always TCP
+  bool same_host = false;                // unix sockets for watch and control
+  std::array<bool, kPurposes> wanted{};  // by Purpose; data sockets are always TCP
   bool unix_socket(Purpose purpose) const { return same_host && purpose != Purpose::kData; }
 };
 

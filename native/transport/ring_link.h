@@ -10,7 +10,8 @@
 
 namespace hvd {
 
-// Somebody who must be told that a ring has moved and does not sleep on its counters (the I/O thread of TCP links).
+// Somebody who must be told that a ring has moved and does not sleep on its counters (the I/O
+// thread of TCP links).
 class Doorbell {
  public:
   virtual ~Doorbell() = default;

@@ -19,7 +19,9 @@ std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage 
 
 }  // namespace
 
-std::size_t ArenaShape::header_bytes() const { return whole_pages(ranks * ranks * sizeof(RingHeader)); }
+std::size_t ArenaShape::header_bytes() const {
+  return whole_pages(ranks * ranks * sizeof(RingHeader));
+}
 std::size_t ArenaShape::ring_bytes() const { return whole_pages(slot_bytes * slots); }
 std::size_t ArenaShape::bytes() const { return header_bytes() + ranks * ranks * ring_bytes(); }
 
@@ -29,7 +31,8 @@ Result<std::shared_ptr<ShmArena>> ShmArena::create(const ArenaShape& shape) {
   if (::ftruncate(memory.get(), static_cast<off_t>(shape.bytes())) != 0 ||
       ::fallocate(memory.get(), 0, 0, static_cast<off_t>(shape.header_bytes())) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0)
-    return errno_status("cannot make " + std::to_string(shape.bytes()) + " bytes of shared memory", kRoom, errno);
+    return errno_status("cannot make " + std::to_string(shape.bytes()) + " bytes of shared memory",
+                        kRoom, errno);
   Result<std::shared_ptr<ShmArena>> arena = map(shape, std::move(memory));
   if (!arena.is_ok()) return arena;
   for (std::size_t i = 0; i < shape.ranks * shape.ranks; ++i)
@@ -37,21 +40,25 @@ Result<std::shared_ptr<ShmArena>> ShmArena::create(const ArenaShape& shape) {
   return arena;
 }
 
-// A descriptor that came from another process: its size and seals are looked at before its memory is.
+// A descriptor that came from another process: its size and seals are looked at before its memory
+// is.
 Result<std::shared_ptr<ShmArena>> ShmArena::attach(const ArenaShape& shape, Fd memory) {
   struct stat facts{};
   if (::fstat(memory.get(), &facts) != 0 || facts.st_size != static_cast<off_t>(shape.bytes()) ||
       (::fcntl(memory.get(), F_GET_SEALS) & kSeals) != kSeals)
-    return Status::make(Code::kInternal, "the shared memory passed by this host's first rank is not the one agreed on",
-                        kRoom);
+    return Status::make(
+        Code::kInternal,
+        "the shared memory passed by this host's first rank is not the one agreed on", kRoom);
   return map(shape, std::move(memory));
 }
 
 Result<std::shared_ptr<ShmArena>> ShmArena::map(const ArenaShape& shape, Fd memory) {
-  void* const base = ::mmap(nullptr, shape.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  void* const base =
+      ::mmap(nullptr, shape.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (base == MAP_FAILED) return errno_status("cannot map the shared memory", kRoom, errno);
   ::madvise(base, shape.bytes(), MADV_DONTDUMP);
-  return std::shared_ptr<ShmArena>(new ShmArena(shape, std::move(memory), static_cast<std::byte*>(base)));
+  return std::shared_ptr<ShmArena>(
+      new ShmArena(shape, std::move(memory), static_cast<std::byte*>(base)));
 }
 
 ShmArena::~ShmArena() { ::munmap(base_, shape_.bytes()); }
@@ -64,10 +71,12 @@ RingMemory ShmArena::ring(std::size_t from, std::size_t to) const {
 }
 
 Status ShmArena::claim(const RingMemory& ring) const {
-  while (::fallocate(memory_.get(), 0, ring.slots - base_, static_cast<off_t>(shape_.ring_bytes())) != 0) {
+  while (::fallocate(memory_.get(), 0, ring.slots - base_,
+                     static_cast<off_t>(shape_.ring_bytes())) != 0) {
     if (errno != EINTR)
-      return errno_status("no memory for " + std::to_string(shape_.ring_bytes()) + " bytes of shared slots", kRoom,
-                          errno);
+      return errno_status(
+          "no memory for " + std::to_string(shape_.ring_bytes()) + " bytes of shared slots", kRoom,
+          errno);
   }
   return Status::ok();
 }

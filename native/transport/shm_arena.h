@@ -1,7 +1,8 @@
-// The shared memory of one host: one sealed memfd that holds the slot rings of every pair of its ranks. Nothing has a name, so
-// nothing can be left behind: the memory is gone with the last process that maps it.
-// Layout: all ring headers, then all slots, each ring on pages of its own. The pages of a ring's slots are claimed by its sender
-// before the first use, so unused rings cost nothing and a lack of memory is an error, not a SIGBUS.
+// The shared memory of one host: one sealed memfd that holds the slot rings of every pair of its
+// ranks. Nothing has a name, so nothing can be left behind: the memory is gone with the last
+// process that maps it. Layout: all ring headers, then all slots, each ring on pages of its own.
+// The pages of a ring's slots are claimed by its sender before the first use, so unused rings cost
+// nothing and a lack of memory is an error, not a SIGBUS.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,10 @@ struct ArenaShape {
 
 class ShmArena {
  public:
-  static Result<std::shared_ptr<ShmArena>> create(const ArenaShape& shape);              // the first rank of the host
-  static Result<std::shared_ptr<ShmArena>> attach(const ArenaShape& shape, Fd memory);  // the others
+  static Result<std::shared_ptr<ShmArena>> create(
+      const ArenaShape& shape);  // the first rank of the host
+  static Result<std::shared_ptr<ShmArena>> attach(const ArenaShape& shape,
+                                                  Fd memory);  // the others
   ~ShmArena();
   ShmArena(const ShmArena&) = delete;
   ShmArena& operator=(const ShmArena&) = delete;

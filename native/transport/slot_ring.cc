@@ -39,7 +39,8 @@ RingConsumer::RingConsumer(const RingMemory& memory)
       received_(memory.header->released.value.load(std::memory_order_acquire)),
       published_(received_) {}
 
-// The loads are sequentially consistent for those who announce a sleep first and look then (wait_for, the I/O thread).
+// The loads are sequentially consistent for those who announce a sleep first and look then
+// (wait_for, the I/O thread).
 Slot RingProducer::try_acquire() {
   if (sent_ - released_ == memory_.count) {
     released_ = memory_.header->released.value.load(std::memory_order_seq_cst);
@@ -73,8 +74,8 @@ void RingConsumer::release() {
   advance(memory_.header->released);
 }
 
-// Store the counter, then look for a sleeper; the sleeper announces itself, then looks at the counter. All four are sequentially
-// consistent, so at least one of the two sees the other.
+// Store the counter, then look for a sleeper; the sleeper announces itself, then looks at the
+// counter. All four are sequentially consistent, so at least one of the two sees the other.
 void advance(Counter& counter) {
   counter.value.fetch_add(1, std::memory_order_seq_cst);
   if (counter.sleeps.load(std::memory_order_seq_cst) != 0) futex_wake_all(counter.value);
@@ -88,12 +89,14 @@ Status wait_for(Counter& counter, std::uint32_t seen, const Abort& abort, const 
     if (gone(rules)) {
       // What it sent before its goodbye is there by now.
       if (counter.value.load(std::memory_order_acquire) != seen) return Status::ok();
-      return Status::make(Code::kShutdown,
-                          "rank " + std::to_string(rules.peer) + " has shut down while this rank still needs it",
-                          "transport/slot_ring: wait", rules.peer);
+      return Status::make(
+          Code::kShutdown,
+          "rank " + std::to_string(rules.peer) + " has shut down while this rank still needs it",
+          "transport/slot_ring: wait", rules.peer);
     }
     counter.sleeps.store(1, std::memory_order_seq_cst);
-    if (counter.value.load(std::memory_order_seq_cst) == seen) futex_wait(counter.value, seen, kSlice);
+    if (counter.value.load(std::memory_order_seq_cst) == seen)
+      futex_wait(counter.value, seen, kSlice);
     counter.sleeps.store(0, std::memory_order_relaxed);
   }
 }

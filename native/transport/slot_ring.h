@@ -1,11 +1,13 @@
-// The ring of slots behind every link, over any memory: this process's heap (threads as ranks, staging for TCP) or memory shared
-// with another process. One thread sends, one receives.
+// The ring of slots behind every link, over any memory: this process's heap (threads as ranks,
+// staging for TCP) or memory shared with another process. One thread sends, one receives.
 //   published   how many slots the sender has filled since the start; only the sender writes it
 //   released    how many the receiver has given back; only the receiver writes it
-//   sleeps      set by the side that waits for a counter before it sleeps on it, so that nobody makes a system call for a
+//   sleeps      set by the side that waits for a counter before it sleeps on it, so that nobody
+//   makes a system call for a
 //               waiter who is not there
-// Slots are used round and round. Counters wrap around at 2^32, which need not be a multiple of `count`: each side keeps its
-// place apart. The two counters are on cache lines of their own: the sides do not disturb each other.
+// Slots are used round and round. Counters wrap around at 2^32, which need not be a multiple of
+// `count`: each side keeps its place apart. The two counters are on cache lines of their own: the
+// sides do not disturb each other.
 #pragma once
 
 #include <array>
@@ -30,7 +32,8 @@ struct Counter {
 struct RingHeader {
   Counter published;
   Counter released;
-  alignas(64) std::array<std::uint64_t, kMaxSlots> payload{};  // bytes in each slot, valid while published
+  alignas(64)
+      std::array<std::uint64_t, kMaxSlots> payload{};  // bytes in each slot, valid while published
 };
 
 // Where one ring lies. Both sides have the same geometry but may see it at different addresses.
@@ -40,7 +43,9 @@ struct RingMemory {
   std::size_t slot_bytes = 0;
   std::uint32_t count = 0;
 
-  static std::size_t bytes_for(std::size_t slot_bytes, std::size_t count) { return slot_bytes * count; }
+  static std::size_t bytes_for(std::size_t slot_bytes, std::size_t count) {
+    return slot_bytes * count;
+  }
 };
 
 // The sender's end, without waiting.
@@ -51,7 +56,8 @@ class RingProducer {
   void publish(std::size_t bytes);
   bool all_released() const;
   const RingMemory& memory() const { return memory_; }
-  // The word whose change ends the wait of a full ring, and the value it has while the ring is full.
+  // The word whose change ends the wait of a full ring, and the value it has while the ring is
+  // full.
   Counter& awaited() const { return memory_.header->released; }
   std::uint32_t full_at() const { return sent_ - memory_.count; }
 
@@ -84,13 +90,15 @@ void advance(Counter& counter);
 
 // How a wait may end without its counter moving.
 struct WaitRules {
-  bool spin = false;                        // more cores than ranks: look for some microseconds before sleeping
+  bool spin = false;  // more cores than ranks: look for some microseconds before sleeping
   const std::atomic<bool>* left = nullptr;  // the peer said goodbye ...
-  const std::atomic<bool>* ended = nullptr;  // ... and (where data may still be under way) all that it sent is in the ring
+  const std::atomic<bool>* ended =
+      nullptr;  // ... and (where data may still be under way) all that it sent is in the ring
   int peer = -1;
 };
 
-// Waits until counter != seen (ok), the abort is raised (its cause) or the peer has left (kShutdown).
+// Waits until counter != seen (ok), the abort is raised (its cause) or the peer has left
+// (kShutdown).
 Status wait_for(Counter& counter, std::uint32_t seen, const Abort& abort, const WaitRules& rules);
 
 }  // namespace hvd

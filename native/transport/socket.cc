@@ -35,12 +35,15 @@ Result<AddressList> resolve(const std::string& host, std::uint16_t port) {
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0)
-    return Status::make(Code::kUnavailable, "the host name \"" + host + "\" cannot be resolved: " + ::gai_strerror(error),
-                        kRoom);
+    return Status::make(
+        Code::kUnavailable,
+        "the host name \"" + host + "\" cannot be resolved: " + ::gai_strerror(error), kRoom);
   return AddressList(found);
 }
 
-std::string place(const std::string& host, std::uint16_t port) { return host + ":" + std::to_string(port); }
+std::string place(const std::string& host, std::uint16_t port) {
+  return host + ":" + std::to_string(port);
+}
 
 socklen_t unix_address(const std::string& name, sockaddr_un& address) {
   address = {};
@@ -108,7 +111,8 @@ std::uint16_t bound_port(const Fd& listener) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
+  if (address.ss_family == AF_INET6)
+    return ntohs(reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
   return ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
@@ -140,9 +144,9 @@ Result<Fd> connect_tcp(const std::string& host, std::uint16_t port, Deadline dea
     Fd socket(::socket(item->ai_family, kFlags, 0));
     if (!socket) return errno_status("cannot make a socket", kRoom, errno);
     const int done = ::connect(socket.get(), item->ai_addr, item->ai_addrlen);
-    last = done == 0               ? Status::ok()
+    last = done == 0              ? Status::ok()
            : errno == EINPROGRESS ? finish_connect(socket, deadline)
-                                   : errno_status("cannot connect", kRoom, errno);
+                                  : errno_status("cannot connect", kRoom, errno);
     if (!last) continue;
     send_at_once(socket);
     return socket;
@@ -161,7 +165,8 @@ Result<Credentials> peer_of(const Fd& socket) {
 
 Status send_all(const Fd& socket, std::string_view bytes, Deadline deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent =
+        ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (again(errno)) {
@@ -197,7 +202,8 @@ Result<std::string> receive_all(const Fd& socket, std::size_t bytes, Deadline de
 
 Status send_frame(const Fd& socket, std::string_view bytes, Deadline deadline) {
   if (bytes.size() > kMaxFrame)
-    return Status::make(Code::kInvalidArgument, "a message of " + std::to_string(bytes.size()) + " bytes is too long",
+    return Status::make(Code::kInvalidArgument,
+                        "a message of " + std::to_string(bytes.size()) + " bytes is too long",
                         kRoom);
   return send_all(socket, Packer().text(bytes).take(), deadline);
 }
@@ -207,7 +213,8 @@ Result<std::string> receive_frame(const Fd& socket, Deadline deadline) {
   if (!head.is_ok()) return head;
   const auto bytes = Unpacker(head.value()).number<std::uint32_t>();
   if (bytes > kMaxFrame)
-    return Status::make(Code::kInternal, "a message announces " + std::to_string(bytes) + " bytes: refused", kRoom);
+    return Status::make(Code::kInternal,
+                        "a message announces " + std::to_string(bytes) + " bytes: refused", kRoom);
   return receive_all(socket, bytes, deadline);
 }
 
@@ -227,7 +234,8 @@ Status send_fd(const Fd& socket, const Fd& passenger, Deadline deadline) {
   const int fd = passenger.get();
   std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
   while (::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-    if (!again(errno) && errno != EINTR) return errno_status("cannot pass a descriptor", kRoom, errno);
+    if (!again(errno) && errno != EINTR)
+      return errno_status("cannot pass a descriptor", kRoom, errno);
     Status status = wait_ready(socket, POLLOUT, deadline);
     if (!status) return status;
   }

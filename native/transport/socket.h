@@ -1,4 +1,5 @@
-// Stream sockets, unix and TCP: nonblocking, close-on-exec, every wait with a deadline, no signal on a broken pipe.
+// Stream sockets, unix and TCP: nonblocking, close-on-exec, every wait with a deadline, no signal
+// on a broken pipe.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +16,8 @@ namespace hvd {
 
 constexpr std::uint32_t kMaxFrame = 16U << 20U;
 
-// Listening. A unix name is in the abstract namespace: nothing on disk, gone with the last descriptor.
+// Listening. A unix name is in the abstract namespace: nothing on disk, gone with the last
+// descriptor.
 Result<Fd> listen_unix(const std::string& name, int backlog);
 Result<Fd> listen_tcp(const std::string& host, std::uint16_t port, int backlog);
 std::uint16_t bound_port(const Fd& listener);

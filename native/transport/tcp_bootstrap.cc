@@ -16,6 +16,7 @@ constexpr std::uint32_t kMagic = 0x68766442;  // "Bdvh"
 constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kHelloBytes = 16;
 constexpr double kHelloSeconds = 2;
+constexpr double kGraceSeconds = 2;
 const char* const kRoom = "transport/tcp_bootstrap";
 
 std::string seconds(double value) {
@@ -64,7 +65,8 @@ Hello read_hello(const Fd& socket, int size, const std::vector<Fd>& peers, Deadl
   const Result<std::string> bytes = receive_all(socket, kHelloBytes, deadline);
   if (!bytes.is_ok()) return {};
   Unpacker reader(bytes.value());
-  const bool ours = reader.number<std::uint32_t>() == kMagic && reader.number<std::uint32_t>() == kVersion;
+  const bool ours =
+      reader.number<std::uint32_t>() == kMagic && reader.number<std::uint32_t>() == kVersion;
   const auto rank = reader.number<std::int32_t>();
   const auto its_size = reader.number<std::int32_t>();
   if (!ours) return {};
@@ -73,8 +75,9 @@ Hello read_hello(const Fd& socket, int size, const std::vector<Fd>& peers, Deadl
   };
   const std::string who = "rank " + std::to_string(rank);
   if (its_size != size)
-    return refuse(who + " was started with size " + std::to_string(its_size) + ", rank 0 with size " +
-                  std::to_string(size) + "; start every rank with the same size");
+    return refuse(who + " was started with size " + std::to_string(its_size) +
+                  ", rank 0 with size " + std::to_string(size) +
+                  "; start every rank with the same size");
   if (rank < 1 || rank >= size) return refuse(who + " is outside of size " + std::to_string(size));
   if (peers[static_cast<std::size_t>(rank)])
     return refuse("two processes call themselves " + who + "; give every process its own rank");
@@ -83,19 +86,24 @@ Hello read_hello(const Fd& socket, int size, const std::vector<Fd>& peers, Deadl
 
 }  // namespace
 
-Result<std::unique_ptr<TcpBootstrap>> TcpBootstrap::connect(int rank, int size, const std::string& host,
+Result<std::unique_ptr<TcpBootstrap>> TcpBootstrap::connect(int rank, int size,
+                                                            const std::string& host,
                                                             std::uint16_t port, double timeout_s) {
   if (size < 1 || rank < 0 || rank >= size)
-    return Status::make(Code::kInvalidArgument,
-                        "rank " + std::to_string(rank) + " of size " + std::to_string(size) + " does not exist", kRoom);
+    return Status::make(
+        Code::kInvalidArgument,
+        "rank " + std::to_string(rank) + " of size " + std::to_string(size) + " does not exist",
+        kRoom);
   std::unique_ptr<TcpBootstrap> bootstrap(new TcpBootstrap(rank, size, timeout_s));
   if (size == 1) return bootstrap;
-  Status status = rank == 0 ? bootstrap->gather_ranks(host, port) : bootstrap->reach_root(host, port);
+  Status status =
+      rank == 0 ? bootstrap->gather_ranks(host, port) : bootstrap->reach_root(host, port);
   if (!status) return status;
   return bootstrap;
 }
 
-// One connection after the other: a stranger who says nothing costs two seconds at most, and the kernel queues the others.
+// One connection after the other: a stranger who says nothing costs two seconds at most, and the
+// kernel queues the others.
 Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
   const Deadline deadline = Deadline::after_seconds(timeout_s_);
   Result<Fd> listener = listen_tcp(host, port, size_ + 16);
@@ -106,8 +114,8 @@ Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
     const int ready = ::poll(&item, 1, deadline.remaining_ms());
     if (ready <= 0 && deadline.expired()) {
       Status late = Status::make(Code::kTimeout,
-                                 "rank " + missing(peers_) + " did not come to rank 0 at " + host + ":" +
-                                     std::to_string(port) + " within " + seconds(timeout_s_) +
+                                 "rank " + missing(peers_) + " did not come to rank 0 at " + host +
+                                     ":" + std::to_string(port) + " within " + seconds(timeout_s_) +
                                      "; look whether they started, or raise the start timeout",
                                  kRoom);
       tell_all(late, "");
@@ -119,7 +127,8 @@ Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
         std::min(kHelloSeconds, std::chrono::duration<double>(deadline.remaining()).count());
     Hello hello = read_hello(socket, size_, peers_, Deadline::after_seconds(patience));
     if (!hello.status) {
-      if (!send_frame(socket, answer(hello.status, ""), deadline)) log(Level::kInfo, kRoom, "a refused rank is gone");
+      if (!send_frame(socket, answer(hello.status, ""), deadline))
+        log(Level::kInfo, kRoom, "a refused rank is gone");
       tell_all(hello.status, "");
       return hello.status;
     }
@@ -135,12 +144,15 @@ Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
 
 Status TcpBootstrap::reach_root(const std::string& host, std::uint16_t port) {
   const Deadline deadline = Deadline::after_seconds(timeout_s_);
-  const std::string hello = Packer().number(kMagic).number(kVersion).number(rank_).number(size_).take();
+  const std::string hello =
+      Packer().number(kMagic).number(kVersion).number(rank_).number(size_).take();
   std::chrono::milliseconds pause{2};
   for (;;) {
     Result<Fd> socket = connect_tcp(host, port, deadline);
     if (socket.is_ok() && send_all(socket.value(), hello, deadline)) {
-      const Result<std::string> frame = receive_frame(socket.value(), deadline);
+      // Rank 0 gives up after its own timeout, and then says who is missing: worth waiting for.
+      const Result<std::string> frame =
+          receive_frame(socket.value(), Deadline::after_seconds(timeout_s_ + kGraceSeconds));
       if (frame.is_ok()) {
         const Result<std::string> go = opened(frame.value());
         if (!go.is_ok()) return go.status();
@@ -150,8 +162,9 @@ Status TcpBootstrap::reach_root(const std::string& host, std::uint16_t port) {
     }
     if (deadline.expired())
       return Status::make(Code::kTimeout,
-                          "rank 0 did not answer at " + host + ":" + std::to_string(port) + " within " +
-                              seconds(timeout_s_) + "; look whether it started and whether the address is right",
+                          "rank 0 did not answer at " + host + ":" + std::to_string(port) +
+                              " within " + seconds(timeout_s_) +
+                              "; look whether it started and whether the address is right",
                           kRoom, 0);
     // Nobody listens yet: there is nothing to wait on but time.
     std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));
@@ -164,7 +177,8 @@ void TcpBootstrap::tell_all(const Status& status, const std::string& payload) {
   const std::string frame = answer(status, payload);
   for (const Fd& peer : peers_) {
     if (!peer) continue;
-    if (!send_frame(peer, frame, deadline)) log(Level::kInfo, kRoom, "a rank went away during the exchange");
+    if (!send_frame(peer, frame, deadline))
+      log(Level::kInfo, kRoom, "a rank went away during the exchange");
   }
 }
 
@@ -176,9 +190,10 @@ Result<std::vector<std::string>> TcpBootstrap::allgather_at_root(const std::stri
   for (int rank = 1; rank < size_; ++rank) {
     Result<std::string> part = receive_frame(peers_[static_cast<std::size_t>(rank)], deadline);
     if (!part.is_ok()) {
-      Status status = Status::make(part.status().code,
-                                   "rank " + std::to_string(rank) + " dropped out of the start: " + part.status().message,
-                                   kRoom, rank);
+      Status status = Status::make(
+          part.status().code,
+          "rank " + std::to_string(rank) + " dropped out of the start: " + part.status().message,
+          kRoom, rank);
       tell_all(status, "");
       return status;
     }
@@ -198,13 +213,15 @@ Result<std::vector<std::string>> TcpBootstrap::allgather(const std::string& mine
   if (!status) return status;
   const Result<std::string> frame = receive_frame(peers_[0], deadline);
   if (!frame.is_ok())
-    return Status::make(frame.status().code, "rank 0 dropped out of the start: " + frame.status().message, kRoom, 0);
+    return Status::make(frame.status().code,
+                        "rank 0 dropped out of the start: " + frame.status().message, kRoom, 0);
   const Result<std::string> payload = opened(frame.value());
   if (!payload.is_ok()) return payload.status();
   Unpacker reader(payload.value());
   std::vector<std::string> parts;
   for (int rank = 0; rank < size_; ++rank) parts.push_back(reader.text());
-  if (!reader.complete()) return Status::make(Code::kInternal, "rank 0's list of ranks cannot be read", kRoom, 0);
+  if (!reader.complete())
+    return Status::make(Code::kInternal, "rank 0's list of ranks cannot be read", kRoom, 0);
   return parts;
 }
 

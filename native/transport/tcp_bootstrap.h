@@ -1,6 +1,6 @@
-// The exchange of addresses over one port of rank 0: a star. Rank 0 listens, the others try until the timeout.
-// Nothing secret exists yet, so whoever can reach the port may pose as a rank: it is on the loopback unless the host given is not,
-// and what it parses from a stranger is 16 bytes.
+// The exchange of addresses over one port of rank 0: a star. Rank 0 listens, the others try until
+// the timeout. Nothing secret exists yet, so whoever can reach the port may pose as a rank: it is
+// on the loopback unless the host given is not, and what it parses from a stranger is 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ class TcpBootstrap : public Bootstrap {
   Result<std::vector<std::string>> allgather(const std::string& mine) override;
 
  private:
-  TcpBootstrap(int rank, int size, double timeout_s) : rank_(rank), size_(size), timeout_s_(timeout_s) {}
+  TcpBootstrap(int rank, int size, double timeout_s)
+      : rank_(rank), size_(size), timeout_s_(timeout_s) {}
 
   Status gather_ranks(const std::string& host, std::uint16_t port);
   Status reach_root(const std::string& host, std::uint16_t port);

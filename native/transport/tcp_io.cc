@@ -28,7 +28,8 @@ void TcpIo::add(int peer, Fd socket) {
 }
 
 TcpIo::Conn& TcpIo::conn(int peer) const {
-  return **std::find_if(conns_.begin(), conns_.end(), [&](const auto& c) { return c->peer == peer; });
+  return **std::find_if(conns_.begin(), conns_.end(),
+                        [&](const auto& c) { return c->peer == peer; });
 }
 
 Status TcpIo::start() {
@@ -46,8 +47,9 @@ TcpIo::~TcpIo() {
   thread_.join();
 }
 
-// The user of a ring has moved its counter before, the I/O thread says that it sleeps before it looks at the counters for the last
-// time (all sequentially consistent): one of the two sees the other.
+// The user of a ring has moved its counter before, the I/O thread says that it sleeps before it
+// looks at the counters for the last time (all sequentially consistent): one of the two sees the
+// other.
 void TcpIo::ring() {
   if (sleeping_.load(std::memory_order_seq_cst)) signal_event(event_);
 }
@@ -72,8 +74,9 @@ void TcpIo::run() {
 }
 
 bool TcpIo::flushed() const {
-  return std::all_of(conns_.begin(), conns_.end(),
-                     [](const auto& conn) { return conn->out_done || conn->sending.try_peek().data == nullptr; });
+  return std::all_of(conns_.begin(), conns_.end(), [](const auto& conn) {
+    return conn->out_done || conn->sending.try_peek().data == nullptr;
+  });
 }
 
 void TcpIo::sleep() {
@@ -85,7 +88,8 @@ void TcpIo::sleep() {
     const bool may_push = !conn->out_done && conn->sending.try_peek().data != nullptr;
     work = work || (may_pull && conn->readable) || (may_push && conn->writable);
     const int events = (may_pull ? POLLIN : 0) | (may_push ? POLLOUT : 0);
-    // A hang-up is reported even when nothing is asked for: out of the set with whoever is not waited for.
+    // A hang-up is reported even when nothing is asked for: out of the set with whoever is not
+    // waited for.
     items.push_back({events == 0 ? -1 : conn->socket.get(), static_cast<short>(events), 0});
   }
   const int wait = stop_.load() ? kAbortCheckMs : -1;
@@ -138,7 +142,8 @@ bool TcpIo::pull(Conn& conn) {
   if (slot.data == nullptr) return false;
   std::uint64_t length = 0;
   std::memcpy(&length, conn.in_head.data(), sizeof length);
-  std::byte* const target = conn.received < 8 ? conn.in_head.data() + conn.received : slot.data + (conn.received - 8);
+  std::byte* const target =
+      conn.received < 8 ? conn.in_head.data() + conn.received : slot.data + (conn.received - 8);
   const std::size_t want =
       conn.received < 8 ? 8 - conn.received : static_cast<std::size_t>(length) + 8 - conn.received;
   const ssize_t got = ::recv(conn.socket.get(), target, want, MSG_DONTWAIT);
@@ -147,7 +152,7 @@ bool TcpIo::pull(Conn& conn) {
     return false;
   }
   if (got <= 0) {
-    const std::string why = got < 0 ? std::generic_category().message(errno)
+    const std::string why = got < 0              ? std::generic_category().message(errno)
                             : conn.received == 0 ? "closed"
                                                  : "closed in the middle of a slot";
     conn.in_done = true;

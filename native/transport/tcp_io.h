@@ -1,6 +1,7 @@
-// TCP data links. One I/O thread ("hvd-io") moves slots between sockets and slot rings in memory, in both directions at once, so
-// that to the ring algorithm a TCP link looks like any other and no order of sends and receives can deadlock.
-// On the wire a slot is its length (8 bytes) and its bytes.
+// TCP data links. One I/O thread ("hvd-io") moves slots between sockets and slot rings in memory,
+// in both directions at once, so that to the ring algorithm a TCP link looks like any other and no
+// order of sends and receives can deadlock. On the wire a slot is its length (8 bytes) and its
+// bytes.
 #pragma once
 
 #include <array>
@@ -21,7 +22,8 @@ namespace hvd {
 
 class TcpIo : public Doorbell {
  public:
-  using Broken = std::function<void(int peer, const std::string& why)>;  // called from the I/O thread
+  using Broken =
+      std::function<void(int peer, const std::string& why)>;  // called from the I/O thread
 
   TcpIo(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken)
       : slot_bytes_(slot_bytes), slots_(slots), abort_(abort), broken_(std::move(broken)) {}
@@ -48,7 +50,7 @@ class TcpIo : public Doorbell {
     int peer;
     Fd socket;
     HeapRing out, in;
-    RingConsumer sending;   // takes from `out`
+    RingConsumer sending;    // takes from `out`
     RingProducer receiving;  // fills `in`
     std::array<std::byte, 8> out_head{}, in_head{};
     std::size_t sent = 0, received = 0;  // of the present slot, its head included

@@ -42,7 +42,8 @@ std::string goodbye_frame() {
   return framed(Packer().number(static_cast<std::uint8_t>(Frame::kGoodbye)).take());
 }
 
-// A pid said by the peer itself and confirmed by the kernel; none when it lives in another pid namespace.
+// A pid said by the peer itself and confirmed by the kernel; none when it lives in another pid
+// namespace.
 Fd process_of(const Fd& socket, int pid) {
   const Result<Credentials> who = peer_of(socket);
   if (!who.is_ok() || who.value().pid <= 0 || who.value().pid != pid) return {};
@@ -51,8 +52,8 @@ Fd process_of(const Fd& socket, int pid) {
 
 }  // namespace
 
-Watch::Watch(int rank, int size, std::vector<Peer> peers, std::function<void()> on_news)
-    : rank_(rank), marks_(static_cast<std::size_t>(size)), on_news_(std::move(on_news)) {
+Watch::Watch(int size, std::vector<Peer> peers, std::function<void()> on_news)
+    : marks_(static_cast<std::size_t>(size)), on_news_(std::move(on_news)) {
   for (Peer& peer : peers) lines_.push_back({std::move(peer), {}, ""});
 }
 
@@ -61,7 +62,8 @@ Status Watch::start() {
   if (!event.is_ok()) return event.status();
   event_ = event.take();
   for (Line& line : lines_)
-    if (line.peer.same_host && line.peer.pid != ::getpid()) line.process = process_of(line.peer.socket, line.peer.pid);
+    if (line.peer.same_host && line.peer.pid != ::getpid())
+      line.process = process_of(line.peer.socket, line.peer.pid);
   thread_ = std::thread([this] { run(); });
   return Status::ok();
 }
@@ -75,7 +77,8 @@ Watch::~Watch() {
   for (const Line& line : lines_) {
     std::array<char, 1024> rest{};
     ::shutdown(line.peer.socket.get(), SHUT_WR);
-    while (line.peer.socket && ::recv(line.peer.socket.get(), rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
+    while (line.peer.socket &&
+           ::recv(line.peer.socket.get(), rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
     }
   }
 }
@@ -90,6 +93,9 @@ void Watch::run() {
       items.push_back({line.peer.socket.get(), POLLIN, 0});
       items.push_back({line.process.get(), POLLIN, 0});
     }
+    const std::size_t lines_end = items.size();
+    for (const Outbox* const box : outboxes_)
+      items.push_back({box->pending() ? box->socket().get() : -1, POLLOUT, 0});
     if (::poll(items.data(), items.size(), wait_ms()) < 0) continue;  // EINTR
     if (items[0].revents != 0) drain_event(event_);
     for (std::size_t i = 0; i < lines_.size(); ++i) {
@@ -97,6 +103,9 @@ void Watch::run() {
       if (items[1 + 2 * i].revents != 0 || ended) read(lines_[i]);
       if (ended) end_of(lines_[i], "its process has ended");
     }
+    // A broken connection is known to its other users soon enough.
+    for (std::size_t i = 0; i < outboxes_.size(); ++i)
+      if (items[lines_end + i].revents != 0) static_cast<void>(outboxes_[i]->flush());
     judge_suspects();
   }
 }
@@ -105,7 +114,9 @@ int Watch::wait_ms() {
   const std::lock_guard<std::mutex> lock(mutex_);
   int wait = -1;
   for (const Mark& mark : marks_)
-    if (mark.suspected) wait = wait < 0 ? mark.suspected->remaining_ms() : std::min(wait, mark.suspected->remaining_ms());
+    if (mark.suspected)
+      wait = wait < 0 ? mark.suspected->remaining_ms()
+                      : std::min(wait, mark.suspected->remaining_ms());
   return wait;
 }
 
@@ -116,7 +127,8 @@ void Watch::read(Line& line) {
     if (got > 0) {
       line.received.append(part.data(), static_cast<std::size_t>(got));
       if (take_frames(line)) continue;
-      raise(Status::make(Code::kInternal, name_of(line.peer.rank) + " sent a message that cannot be read", kRoom,
+      raise(Status::make(Code::kInternal,
+                         name_of(line.peer.rank) + " sent a message that cannot be read", kRoom,
                          line.peer.rank),
             true);
       drop(line);
@@ -201,7 +213,8 @@ Status Watch::verdict(int peer) {
   changed_.wait_for(lock, std::chrono::duration<double>(kVerdictSeconds),
                     [&] { return abort_.raised() || mark.left.load(); });
   if (abort_.raised()) return abort_.cause();
-  if (mark.left.load()) return Status::make(Code::kShutdown, name_of(peer) + " has shut down", kRoom, peer);
+  if (mark.left.load())
+    return Status::make(Code::kShutdown, name_of(peer) + " has shut down", kRoom, peer);
   return Status::make(Code::kRankDied, name_of(peer) + " does not answer any more", kRoom, peer);
 }
 
@@ -211,8 +224,9 @@ void Watch::died(int peer, const std::string& why) {
   int pid = 0;
   for (const Line& line : lines_)
     if (line.peer.rank == peer) pid = line.peer.pid;
-  raise(Status::make(Code::kRankDied, name_of(peer) + " (process " + std::to_string(pid) + ") has died: " + why, kRoom,
-                     peer),
+  raise(Status::make(Code::kRankDied,
+                     name_of(peer) + " (process " + std::to_string(pid) + ") has died: " + why,
+                     kRoom, peer),
         true);
 }
 
@@ -221,16 +235,21 @@ bool Watch::leaving() {
   return leaving_;
 }
 
-// News of a peer. Whoever has left waits for nobody, so nothing that happens to the others is an error here any more.
+// News of a peer. Whoever has left waits for nobody, so nothing that happens to the others is an
+// error here any more.
 void Watch::raise(const Status& cause, bool tell_others) {
   if (leaving() || !abort_.raise(cause)) return;
-  if (tell_others) tell_all(abort_frame(cause));
+  if (tell_others) {
+    tell_all(abort_frame(cause));
+    told_.store(true);
+  }
   news();
 }
 
 void Watch::raise_everywhere(const Status& cause) {
   if (!abort_.raise(cause)) return;
   if (!leaving()) tell_all(abort_frame(cause));
+  told_.store(true);
   news();
 }
 
@@ -240,15 +259,18 @@ void Watch::leave() {
     if (leaving_) return;
     leaving_ = true;
   }
+  // Nobody shall see this goodbye before the abort that is its reason, whoever raised it.
+  if (abort_.raised() && !told_.load()) tell_all(abort_frame(abort_.cause()));
   tell_all(goodbye_frame());
 }
 
-// At most an abort and a goodbye go over a socket in its life: they fit into its buffer, so this does not wait. A peer that
-// cannot be told is dead, and its hang-up says so.
+// At most an abort and a goodbye go over a socket in its life: they fit into its buffer, so this
+// does not wait. A peer that cannot be told is dead, and its hang-up says so.
 void Watch::tell_all(const std::string& frame) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Line& line : lines_)
-    if (line.peer.socket) ::send(line.peer.socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (line.peer.socket)
+      ::send(line.peer.socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void Watch::news() {

@@ -1,10 +1,12 @@
-// The watch: one thread ("hvd-watch") that waits on a socket to every peer and learns what happens to them while everybody else
-// computes or is blocked.
+// The watch: one thread ("hvd-watch") that waits on a socket to every peer and learns what happens
+// to them while everybody else computes or is blocked.
 //   abort frame           the abort is raised with the status it carries
 //   goodbye               the peer's coming hang-up is intended
 //   hang-up, no goodbye   the peer has died: the abort is raised, and the others are told
-//   suspicion             another connection to the peer broke: a death, unless a goodbye comes within half a second
-// On one host a pidfd stands beside the socket: a child that the peer forked may hold the socket open after the peer's death.
+//   suspicion             another connection to the peer broke: a death, unless a goodbye comes
+//   within half a second
+// On one host a pidfd stands beside the socket: a child that the peer forked may hold the socket
+// open after the peer's death.
 #pragma once
 
 #include <atomic>
@@ -19,6 +21,7 @@
 #include "base/abort.h"
 #include "base/deadline.h"
 #include "base/fd.h"
+#include "transport/outbox.h"
 
 namespace hvd {
 
@@ -32,28 +35,33 @@ class Watch {
   };
 
   // on_news is called after the abort was raised and after every goodbye, from any thread.
-  Watch(int rank, int size, std::vector<Peer> peers, std::function<void()> on_news);
+  Watch(int size, std::vector<Peer> peers, std::function<void()> on_news);
   ~Watch();  // without leave() before, the peers take it for a death
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
+  void serve(std::vector<Outbox*> outboxes) { outboxes_ = std::move(outboxes); }  // before start()
   Status start();
+  void nudge() { signal_event(event_); }  // an outbox keeps something
   Abort& abort() { return abort_; }
-  const std::atomic<bool>& left(int peer) const { return marks_[static_cast<std::size_t>(peer)].left; }
+  const std::atomic<bool>& left(int peer) const {
+    return marks_[static_cast<std::size_t>(peer)].left;
+  }
 
   void raise_everywhere(const Status& cause);
   void leave();
   // Another connection to the peer broke. Any thread.
   void suspect(int peer, const std::string& why);
-  // What became of a peer whose connection broke: waits until the watch knows (an abort, or a goodbye).
+  // What became of a peer whose connection broke: waits until the watch knows (an abort, or a
+  // goodbye).
   Status verdict(int peer);
 
  private:
   struct Mark {
     std::atomic<bool> left{false};
-    bool gone = false;                   // nothing more comes from it; guarded by mutex_
-    std::optional<Deadline> suspected;   // guarded by mutex_
-    std::string why;                     // guarded by mutex_
+    bool gone = false;                  // nothing more comes from it; guarded by mutex_
+    std::optional<Deadline> suspected;  // guarded by mutex_
+    std::string why;                    // guarded by mutex_
   };
   struct Line {  // one peer as the watch thread sees it
     Peer peer;
@@ -75,7 +83,6 @@ class Watch {
   void news();
   std::string name_of(int peer) const;
 
-  int rank_;
   std::vector<Line> lines_;  // sockets are closed by the watch thread alone, under mutex_
   std::vector<Mark> marks_;  // by rank
   std::function<void()> on_news_;
@@ -83,7 +90,9 @@ class Watch {
   Fd event_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool leaving_ = false;  // guarded by mutex_
+  bool leaving_ = false;           // guarded by mutex_
+  std::atomic<bool> told_{false};  // the peers have the abort from us
+  std::vector<Outbox*> outboxes_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -99,54 +99,64 @@ def _state(pid: int) -> str:
         return ""
 
 
-def folders() -> set[str]:
-    """Private folders and shared-memory files of any cluster or MPI job on this machine."""
-    places = [Path("/dev/shm"), Path(os.environ.get("TMPDIR", "/tmp"))]
-    names = ("hvd-*", "ompi.*", "sm_segment*", "vader*", "prte*")
-    return {
-        str(path)
-        for place in places
-        for name in names
-        for path in place.glob(name)
-        if not path.name.startswith("hvd-lab")
-    }
+def sockets_of(pids: set[int]) -> set[str]:
+    """Names of the unix sockets that processes hold: paths, and abstract ones with their leading @."""
+    held = {_link(entry) for pid in pids for entry in _entries(Path(f"/proc/{pid}/fd"))}
+    lines = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+    return {line[7] for line in lines if len(line) > 7 and f"socket:[{line[6]}]" in held}
 
 
-def abstract_sockets() -> set[str]:
-    """Names of our abstract unix sockets."""
-    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
-    return {line.split()[7] for line in lines if len(line.split()) > 7 and line.split()[7].startswith("@hvd")}
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _link(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:
+        return ""
 
 
 @dataclass
 class Traces:
-    """What is there, to be compared with what was there before."""
+    """Everything that belongs to one running cluster, to be looked for when it should be gone."""
 
     processes: set[int]
     folders: set[str]
     sockets: set[str]
 
     @classmethod
-    def now(cls) -> Traces:
-        return cls(processes_below(os.getpid()), folders(), abstract_sockets())
+    def of(cls, session: Session) -> Traces:
+        supervisor = session._launched._process.pid
+        processes = {supervisor} | processes_below(supervisor)
+        launched = session._launched
+        places = {str(launched.folder), str(launched._shared)} | {f"/tmp/ompi.{pid}" for pid in processes}
+        return cls(processes, places, sockets_of(processes))
 
-    def left(self, processes: set[int] | None = None) -> list[str]:
-        """What exists now and did not then; ``processes`` are looked for by number too."""
-        alive = living(processes or set()) | (living(processes_below(os.getpid())) - self.processes)
-        found = [f"process {pid} ({_command(pid)})" for pid in sorted(alive)]
-        return found + sorted(folders() - self.folders) + sorted(abstract_sockets() - self.sockets)
+    def as_dict(self) -> dict[str, list[Any]]:
+        """For another process, as JSON."""
+        return {name: sorted(value) for name, value in vars(self).items()}
 
-    def wait_none_left(self, within: float, processes: set[int] | None = None) -> float:
+    def left(self) -> list[str]:
+        """What is still there."""
+        names = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]}
+        found = [f"process {pid} ({_command(pid)})" for pid in sorted(living(self.processes))]
+        return found + [path for path in sorted(self.folders) if Path(path).exists()] + sorted(self.sockets & names)
+
+    def wait_none_left(self, within: float) -> float:
         """Return after how many seconds nothing was left; fail with a list when something is after ``within``."""
         began = time.monotonic()
         while True:
-            left = self.left(processes)
+            left = self.left()
             took = time.monotonic() - began
             if not left:
                 return took
             if took > within:
                 raise AssertionError(f"left after {took:.2f} s: " + "; ".join(left))
-            time.sleep(0.01)
+            time.sleep(0.005)
 
 
 def _command(pid: int) -> str:

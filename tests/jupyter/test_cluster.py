@@ -21,11 +21,11 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    before = Traces.now()
     cluster = Session.start(ClusterSpec(2))
     yield cluster
+    traces = Traces.of(cluster)
     cluster.stop()
-    before.wait_none_left(within=1.0)
+    traces.wait_none_left(within=1.0)
 
 
 def test_engine_id_is_mpi_rank_is_horovod_rank(session: Session) -> None:

@@ -1,4 +1,5 @@
-// Runs n ranks as threads of this process, under a watchdog: a rank that waits for ever ends the run with its name.
+// Runs n ranks as threads of this process, under a watchdog: a rank that waits for ever ends the
+// run with its name.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -68,7 +69,8 @@ class Watchdog {
     if (!failure.empty()) failures_.push_back("rank " + std::to_string(rank) + ": " + failure);
     changed_.notify_one();
   }
-  // Threads cannot be killed: after `seconds` the whole process ends, with status 3 and the names of the waiting ranks.
+  // Threads cannot be killed: after `seconds` the whole process ends, with status 3 and the names
+  // of the waiting ranks.
   std::vector<std::string> wait(double seconds, const char* file, int line) {
     const Deadline deadline = Deadline::after_seconds(seconds);
     std::unique_lock<std::mutex> lock(mutex_);
@@ -76,9 +78,10 @@ class Watchdog {
     if (running_.empty()) return failures_;
     std::string waiting;
     for (const int rank : running_) waiting += " " + std::to_string(rank);
-    std::fprintf(stderr, "watchdog: %s:%d: after %.0f s these ranks still wait:%s\n", file, line, seconds,
-                 waiting.c_str());
-    for (const std::string& failure : failures_) std::fprintf(stderr, "watchdog: %s\n", failure.c_str());
+    std::fprintf(stderr, "watchdog: %s:%d: after %.0f s these ranks still wait:%s\n", file, line,
+                 seconds, waiting.c_str());
+    for (const std::string& failure : failures_)
+      std::fprintf(stderr, "watchdog: %s\n", failure.c_str());
     std::_Exit(3);
   }
 
@@ -89,7 +92,8 @@ class Watchdog {
   std::vector<std::string> failures_;
 };
 
-// body(rank) runs on a thread per rank. A REQUIRE that fails in it ends that rank only and fails the test.
+// body(rank) runs on a thread per rank. A REQUIRE that fails in it ends that rank only and fails
+// the test.
 inline void run_ranks(int ranks, const std::function<void(int)>& body, double seconds = 60,
                       const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   Watchdog watchdog(ranks);

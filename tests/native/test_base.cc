@@ -51,7 +51,8 @@ TEST_CASE("fd: closes itself, moves, and errors carry the system's sentence") {
 TEST_CASE("abort: the first cause wins, whoever raises") {
   Abort abort;
   CHECK_FALSE(abort.raised());
-  test::run_ranks(4, [&](int rank) { abort.raise(Status::make(Code::kAborted, "x", "test", rank)); });
+  test::run_ranks(4,
+                  [&](int rank) { abort.raise(Status::make(Code::kAborted, "x", "test", rank)); });
   CHECK(abort.raised());
   const int first = abort.cause().rank;
   CHECK_FALSE(abort.raise(Status::make(Code::kInternal, "later", "test", 9)));
@@ -67,7 +68,8 @@ TEST_CASE("trace: records come back whole, in order, once") {
   Trace trace(8);
   std::uint64_t cursor = 0;
   CHECK(trace.read(cursor).empty());
-  for (int i = 0; i < 5; ++i) trace.add(i, 10 * i, "ALLREDUCE", "grad/" + std::to_string(i), 100 * i);
+  for (int i = 0; i < 5; ++i)
+    trace.add(i, 10 * i, "ALLREDUCE", "grad/" + std::to_string(i), 100 * i);
   const auto records = trace.read(cursor);
   REQUIRE(records.size() == 5);
   for (int i = 0; i < 5; ++i) {
@@ -111,7 +113,9 @@ TEST_CASE("trace: several writers and a reader never show a torn record") {
       for (const TraceRecord& record : trace.read(cursor)) {
         ++seen;
         const std::string name(20, static_cast<char>('a' + record.bytes));
-        if (record.name != name || record.start_ns != record.bytes || record.duration_ns != record.bytes) ++torn;
+        if (record.name != name || record.start_ns != record.bytes ||
+            record.duration_ns != record.bytes)
+          ++torn;
       }
     }
   });
@@ -121,7 +125,12 @@ TEST_CASE("trace: several writers and a reader never show a torn record") {
 }
 
 TEST_CASE("pack: what goes in comes out, little-endian") {
-  std::string bytes = Packer().number(std::uint32_t{0x01020304}).number(std::int64_t{-5}).text("hvd").raw("!").take();
+  std::string bytes = Packer()
+                          .number(std::uint32_t{0x01020304})
+                          .number(std::int64_t{-5})
+                          .text("hvd")
+                          .raw("!")
+                          .take();
   CHECK(bytes.substr(0, 4) == "\x04\x03\x02\x01");
   Unpacker reader(bytes);
   CHECK(reader.number<std::uint32_t>() == 0x01020304);
@@ -133,7 +142,8 @@ TEST_CASE("pack: what goes in comes out, little-endian") {
 }
 
 TEST_CASE("pack: every truncation and every wrong length is found") {
-  const std::string bytes = Packer().number(std::uint16_t{7}).text("name").number(std::uint8_t{1}).take();
+  const std::string bytes =
+      Packer().number(std::uint16_t{7}).text("name").number(std::uint8_t{1}).take();
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     Unpacker reader(std::string_view(bytes).substr(0, length));
     reader.number<std::uint16_t>();
@@ -142,7 +152,10 @@ TEST_CASE("pack: every truncation and every wrong length is found") {
     CHECK_FALSE(reader.ok());
     CHECK(text.size() <= 4);
   }
-  Unpacker lying(std::string_view("\xFF\xFF\xFF\xFF" "abc", 7));
+  Unpacker lying(
+      std::string_view("\xFF\xFF\xFF\xFF"
+                       "abc",
+                       7));
   CHECK(lying.text().empty());
   CHECK_FALSE(lying.ok());
   CHECK(lying.number<std::uint64_t>() == 0);

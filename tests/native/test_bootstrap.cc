@@ -19,11 +19,15 @@ std::uint16_t free_port() {
   return bound_port(listener.value());
 }
 
-bool mentions(const Status& status, const std::string& text) { return status.message.find(text) != std::string::npos; }
+bool mentions(const Status& status, const std::string& text) {
+  return status.message.find(text) != std::string::npos;
+}
 
 }  // namespace
 
-TEST_CASE("bootstrap: every rank gets the bytes of all, as often as it likes, also on the same port again") {
+TEST_CASE(
+    "bootstrap: every rank gets the bytes of all, as often as it likes, also on the same port "
+    "again") {
   for (const int size : {1, 2, 3, 4}) {
     const std::uint16_t port = free_port();
     for (int start = 0; start < 2; ++start) {
@@ -32,12 +36,14 @@ TEST_CASE("bootstrap: every rank gets the bytes of all, as often as it likes, al
         REQUIRE_MESSAGE(bootstrap.is_ok(), bootstrap.status().message);
         for (int round = 0; round < 5; ++round) {
           const auto mine = [round](int who) {
-            return std::string(static_cast<std::size_t>(who) * 70'000, 'a') + char(who) + std::to_string(round);
+            return std::string(static_cast<std::size_t>(who) * 70'000, 'a') + char(who) +
+                   std::to_string(round);
           };
           const auto all = bootstrap.value()->allgather(mine(rank));
           REQUIRE_MESSAGE(all.is_ok(), all.status().message);
           REQUIRE(all.value().size() == static_cast<std::size_t>(size));
-          for (int who = 0; who < size; ++who) CHECK(all.value()[static_cast<std::size_t>(who)] == mine(who));
+          for (int who = 0; who < size; ++who)
+            CHECK(all.value()[static_cast<std::size_t>(who)] == mine(who));
         }
       });
     }
@@ -91,7 +97,8 @@ TEST_CASE("bootstrap: strangers do not disturb, and a rank that goes away is nam
         for (int attempt = 0; attempt < 100 && !stranger.is_ok(); ++attempt)
           stranger = connect_tcp(kHost, port, Deadline::after_seconds(1));
         if (!stranger.is_ok()) break;  // the ranks have met already
-        if (!send_all(stranger.value(), "GET / HTTP/1.1\r\n\r\n", Deadline::after_seconds(1))) continue;
+        if (!send_all(stranger.value(), "GET / HTTP/1.1\r\n\r\n", Deadline::after_seconds(1)))
+          continue;
       }
       return;
     }
@@ -108,5 +115,6 @@ TEST_CASE("bootstrap: strangers do not disturb, and a rank that goes away is nam
 
 TEST_CASE("bootstrap: a rank outside of the size and an unknown host are refused") {
   CHECK(TcpBootstrap::connect(2, 2, kHost, 1, 1).status().code == Code::kInvalidArgument);
-  CHECK(TcpBootstrap::connect(0, 2, "no-such-host.invalid", 1, 1).status().code == Code::kUnavailable);
+  CHECK(TcpBootstrap::connect(0, 2, "no-such-host.invalid", 1, 1).status().code ==
+        Code::kUnavailable);
 }

@@ -1,5 +1,6 @@
-// What a collective must give, computed the slow way from the rule in collective/ring.h: element i of a tensor lies in slice c;
-// its sum is ((x_c + x_{c+1}) + ...) + x_{c-1}, one rounding per addition, in float for 16-bit numbers, which are rounded once more.
+// What a collective must give, computed the slow way from the rule in collective/ring.h: element i
+// of a tensor lies in slice c; its sum is ((x_c + x_{c+1}) + ...) + x_{c-1}, one rounding per
+// addition, in float for 16-bit numbers, which are rounded once more.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +16,35 @@
 namespace hvd::test {
 
 template <typename T>
-struct Kind;
+struct KindOf;
 template <>
-struct Kind<std::uint8_t> { static constexpr Dtype kDtype = Dtype::kUint8; };
+struct KindOf<std::uint8_t> {
+  static constexpr Dtype kDtype = Dtype::kUint8;
+};
 template <>
-struct Kind<std::int32_t> { static constexpr Dtype kDtype = Dtype::kInt32; };
+struct KindOf<std::int32_t> {
+  static constexpr Dtype kDtype = Dtype::kInt32;
+};
 template <>
-struct Kind<std::int64_t> { static constexpr Dtype kDtype = Dtype::kInt64; };
+struct KindOf<std::int64_t> {
+  static constexpr Dtype kDtype = Dtype::kInt64;
+};
 template <>
-struct Kind<float> { static constexpr Dtype kDtype = Dtype::kFloat32; };
+struct KindOf<float> {
+  static constexpr Dtype kDtype = Dtype::kFloat32;
+};
 template <>
-struct Kind<double> { static constexpr Dtype kDtype = Dtype::kFloat64; };
+struct KindOf<double> {
+  static constexpr Dtype kDtype = Dtype::kFloat64;
+};
 template <>
-struct Kind<Float16> { static constexpr Dtype kDtype = Dtype::kFloat16; };
+struct KindOf<Float16> {
+  static constexpr Dtype kDtype = Dtype::kFloat16;
+};
 template <>
-struct Kind<Bfloat16> { static constexpr Dtype kDtype = Dtype::kBfloat16; };
+struct KindOf<Bfloat16> {
+  static constexpr Dtype kDtype = Dtype::kBfloat16;
+};
 
 template <typename T>
 constexpr bool kSixteenBit = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
@@ -63,8 +78,8 @@ std::vector<T> input_of(int rank, std::size_t tensor, std::size_t count) {
 
 inline int slice_of(std::size_t index, std::size_t count, int size) {
   int chunk = 0;
-  while (index >= slice_begin(count, static_cast<std::size_t>(chunk) + 1,
-                              static_cast<std::size_t>(size))) {
+  while (index >=
+         slice_begin(count, static_cast<std::size_t>(chunk) + 1, static_cast<std::size_t>(size))) {
     ++chunk;
   }
   return chunk;
@@ -88,7 +103,8 @@ T expected_sum(int size, std::size_t tensor, std::size_t index, std::size_t coun
 }
 
 template <typename T>
-std::vector<T> expected_sums(int size, std::size_t tensor, std::size_t count, bool average = false) {
+std::vector<T> expected_sums(int size, std::size_t tensor, std::size_t count,
+                             bool average = false) {
   std::vector<T> values(count);
   for (std::size_t i = 0; i < count; ++i) {
     values[i] = expected_sum<T>(size, tensor, i, count, average);

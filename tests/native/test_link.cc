@@ -87,16 +87,19 @@ TEST_CASE("links carry every value in order between all pairs of ranks") {
       Mesh& mesh = *meshes[static_cast<std::size_t>(rank)];
       for (std::uint64_t i = 0; i < 500; ++i) {
         for (int peer = 0; peer < size; ++peer)
-          if (peer != rank) put(mesh.to(peer), mesh.abort(), i * 100 + static_cast<std::uint64_t>(rank));
+          if (peer != rank)
+            put(mesh.to(peer), mesh.abort(), i * 100 + static_cast<std::uint64_t>(rank));
         for (int peer = 0; peer < size; ++peer)
           if (peer != rank)
-            REQUIRE(take(mesh.from(peer), mesh.abort()) == i * 100 + static_cast<std::uint64_t>(peer));
+            REQUIRE(take(mesh.from(peer), mesh.abort()) ==
+                    i * 100 + static_cast<std::uint64_t>(peer));
       }
     });
   }
 }
 
-TEST_CASE("an abort ends the wait for an empty and for a full ring, with its cause, on every rank") {
+TEST_CASE(
+    "an abort ends the wait for an empty and for a full ring, with its cause, on every rank") {
   auto meshes = make_local_meshes(3, small_slots());
   test::run_ranks(3, [&](int rank) {
     Mesh& mesh = *meshes[static_cast<std::size_t>(rank)];

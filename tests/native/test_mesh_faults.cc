@@ -1,4 +1,5 @@
-// Faults of real processes: a rank that is killed, a rank whose child outlives it; and strangers at the door.
+// Faults of real processes: a rank that is killed, a rank whose child outlives it; and strangers at
+// the door.
 #include <dirent.h>
 #include <doctest/doctest.h>
 #include <sys/socket.h>
@@ -55,7 +56,8 @@ struct Scene {
   bool with_child = false;  // the victim has forked a child that holds all its sockets
 };
 
-[[noreturn]] void be_rank(int rank, int size, std::uint16_t port, const Scene& scene, int ready, int reports) {
+[[noreturn]] void be_rank(int rank, int size, std::uint16_t port, const Scene& scene, int ready,
+                          int reports) {
   ::alarm(60);
   auto bootstrap = TcpBootstrap::connect(rank, size, "127.0.0.1", port, 30);
   if (!bootstrap.is_ok()) ::_exit(10);
@@ -87,7 +89,8 @@ struct Pipe {
   }
 };
 
-// Kills rank 1 of four in the middle of a transfer; returns the slowest survivor's time in milliseconds.
+// Kills rank 1 of four in the middle of a transfer; returns the slowest survivor's time in
+// milliseconds.
 double kill_one(const Scene& scene) {
   constexpr int kRanks = 4;
   const std::uint16_t port = free_port();
@@ -137,19 +140,23 @@ double kill_one(const Scene& scene) {
 }  // namespace
 
 TEST_CASE("faults: SIGKILL in the middle of a transfer is known to every survivor within 250 ms") {
-  for (const Scene& scene : {Scene{"shm", false}, Scene{"tcp", false}, Scene{"shm", true}, Scene{"tcp", true}}) {
+  for (const Scene& scene :
+       {Scene{"shm", false}, Scene{"tcp", false}, Scene{"shm", true}, Scene{"tcp", true}}) {
     double worst = 0;
     for (int i = 0; i < 3; ++i) worst = std::max(worst, kill_one(scene));
     CAPTURE(scene.transport);
     CAPTURE(scene.with_child);
     CHECK(worst < 250.0);
-    MESSAGE(scene.transport << (scene.with_child ? " (with a child that holds the sockets)" : "") << ": slowest survivor "
-                            << worst << " ms");
+    MESSAGE(scene.transport << std::string(
+                                   scene.with_child ? " (with a child that holds the sockets)" : "")
+                            << ": slowest survivor " << worst << " ms");
   }
 }
 
-TEST_CASE("faults: strangers at the listening sockets are dropped, and the ranks meet nevertheless") {
-  // Rank 1 comes late; until then strangers knock at rank 0's sockets, found as any process could find them.
+TEST_CASE(
+    "faults: strangers at the listening sockets are dropped, and the ranks meet nevertheless") {
+  // Rank 1 comes late; until then strangers knock at rank 0's sockets, found as any process could
+  // find them.
   test::Meeting meeting(2);
   std::atomic<bool> met{false};
   std::atomic<int> knocks{0};
@@ -179,7 +186,8 @@ TEST_CASE("faults: strangers at the listening sockets are dropped, and the ranks
       for (int i = 0; i < 20; ++i) {
         Result<Fd> stranger = connect_unix(card.substr(name, 36), Deadline::after_seconds(1));
         REQUIRE(stranger.is_ok());
-        const std::string noise = i % 3 == 0 ? "x" : std::string(static_cast<std::size_t>(i) * 7, '\x42');
+        const std::string noise =
+            i % 3 == 0 ? "x" : std::string(static_cast<std::size_t>(i) * 7, '\x42');
         REQUIRE(send_all(stranger.value(), noise, Deadline::after_seconds(1)).is_ok());
         strangers.push_back(stranger.take());
         ++knocks;

@@ -1,4 +1,5 @@
-// The ring itself, over links in memory: exact values for every dtype, count, number of ranks and slot size.
+// The ring itself, over links in memory: exact values for every dtype, count, number of ranks and
+// slot size.
 #include <doctest/doctest.h>
 
 #include <numeric>
@@ -34,11 +35,12 @@ void check_allreduce(int size, const std::vector<std::size_t>& counts, const Mes
     }
     std::vector<Operand> operands;
     for (std::size_t t = 0; t < counts.size(); ++t) {
-      operands.push_back({inputs[t].data(), in_place ? inputs[t].data() : outputs[t].data(), counts[t]});
+      operands.push_back(
+          {inputs[t].data(), in_place ? inputs[t].data() : outputs[t].data(), counts[t]});
     }
     Scaling scaling;
     if (average) scaling.divisor = size;
-    const Status status = backend.allreduce(operands, Kind<T>::kDtype, scaling);
+    const Status status = backend.allreduce(operands, KindOf<T>::kDtype, scaling);
     REQUIRE(status.message == "");
     for (std::size_t t = 0; t < counts.size(); ++t) {
       const auto& got = in_place ? inputs[t] : outputs[t];
@@ -54,8 +56,8 @@ TEST_CASE_TEMPLATE("allreduce: exact for every count and number of ranks", T, st
                    std::int32_t, std::int64_t, Float16, Bfloat16, float, double) {
   for (int size = 1; size <= 5; ++size) {
     const auto n = static_cast<std::size_t>(size);
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, n - 1, n, n + 1, std::size_t{13},
-                                    std::size_t{1009}, std::size_t{4096}}) {
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, n - 1, n, n + 1,
+                                    std::size_t{13}, std::size_t{1009}, std::size_t{4096}}) {
       CAPTURE(size);
       CAPTURE(count);
       check_allreduce<T>(size, {count}, slots_of(256, 4));
@@ -183,7 +185,9 @@ TEST_CASE("plan: slices cover every element once and segments are never too long
           for (const Span& span : plan.segment(chunk, k)) {
             elements += span.count;
             for (std::size_t i = 0; i < span.count; ++i) {
-              touched[static_cast<std::size_t>(span.in - reinterpret_cast<std::byte*>(touched.data())) + i] += 1;
+              touched[static_cast<std::size_t>(span.in -
+                                               reinterpret_cast<std::byte*>(touched.data())) +
+                      i] += 1;
             }
           }
           CHECK(elements <= 10);

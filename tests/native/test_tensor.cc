@@ -1,4 +1,5 @@
-// Dtypes, 16-bit floats and the reduction kernels: every value, every dtype, every instruction set of this machine.
+// Dtypes, 16-bit floats and the reduction kernels: every value, every dtype, every instruction set
+// of this machine.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -41,7 +42,8 @@ const std::vector<std::size_t> kLengths{0, 1, 7, 8, 15, 16, 17, 33, 1000, 1023, 
 template <typename T>
 std::vector<T> numbers(std::size_t count, int start) {
   std::vector<T> values(count);
-  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>((static_cast<int>(i) * 7 + start) % 50);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = static_cast<T>((static_cast<int>(i) * 7 + start) % 50);
   return values;
 }
 
@@ -104,7 +106,8 @@ TEST_CASE("dtype: numbers, sizes and names are the wire's") {
   CHECK(view.bytes() == 24);
 }
 
-TEST_CASE("half: all 65,536 values of float16 widen exactly and come back, on every instruction set") {
+TEST_CASE(
+    "half: all 65,536 values of float16 widen exactly and come back, on every instruction set") {
   std::vector<Float16> all(65536);
   for (std::uint32_t i = 0; i < 65536; ++i) all[i].bits = static_cast<std::uint16_t>(i);
   for (const Kernels* const kernels : machine_kernels()) {
@@ -126,7 +129,9 @@ TEST_CASE("half: all 65,536 values of float16 widen exactly and come back, on ev
   }
 }
 
-TEST_CASE("half: float32 narrows to the nearest float16, ties to even, the same on every instruction set") {
+TEST_CASE(
+    "half: float32 narrows to the nearest float16, ties to even, the same on every instruction "
+    "set") {
   std::vector<float> wide;
   for (std::uint32_t half = 0; half < 0x7C00; ++half) {  // every midpoint and its neighbours
     const double below = value_of(static_cast<std::uint16_t>(half));
@@ -137,14 +142,17 @@ TEST_CASE("half: float32 narrows to the nearest float16, ties to even, the same 
       wide.push_back(-value);
     }
   }
-  for (const float value : {1e-30F, 1e30F, INFINITY, std::numeric_limits<float>::denorm_min()}) wide.push_back(value);
+  for (const float value : {1e-30F, 1e30F, INFINITY, std::numeric_limits<float>::denorm_min()})
+    wide.push_back(value);
   std::vector<Float16> expected(wide.size());
   for (std::size_t i = 0; i < wide.size(); i++) expected[i] = to_float16(wide[i]);
   std::size_t wrong = 0;
   for (std::uint32_t half = 0; half < 0x7C00; ++half) {
     const std::size_t at = std::size_t{half} * 6;
     const std::uint32_t even = half % 2 == 0 ? half : half + 1;
-    if (expected[at].bits != half || expected[at + 2].bits != even || expected[at + 4].bits != half + 1) ++wrong;
+    if (expected[at].bits != half || expected[at + 2].bits != even ||
+        expected[at + 4].bits != half + 1)
+      ++wrong;
   }
   CHECK(wrong == 0);
   for (const Kernels* const kernels : machine_kernels()) {
@@ -220,7 +228,8 @@ TEST_CASE("reduce: integers wrap around in sums and truncate toward zero in aver
   finish(Dtype::kInt32, out.data(), nullptr, a.data(), b.data(), 4, {1.0, 1.0, 2.0});
   CHECK(out == std::vector<std::int32_t>{std::numeric_limits<std::int32_t>::min() / 2, -3, 3, 5});
   finish(Dtype::kInt32, out.data(), nullptr, a.data(), b.data(), 4, {1.0, 2.5, 1.0});
-  CHECK(out == std::vector<std::int32_t>{std::numeric_limits<std::int32_t>::min(), -17, 17, 25});  // saturates
+  CHECK(out == std::vector<std::int32_t>{std::numeric_limits<std::int32_t>::min(), -17, 17,
+                                         25});  // saturates
 }
 
 TEST_CASE("reduce: a large int64 keeps its last digit in an average") {

@@ -39,15 +39,18 @@ def applied(view: dict[str, Any], news: dict[str, Any]) -> dict[str, Any]:
     """What dashboard.js does with an increment."""
     view = json.loads(json.dumps(view))
     view["rows"].update(news["rows"])
+    unseen = news.get("lines", view["lines"]) - view["lines"]
     view.update({k: v for k, v in news.items() if k not in {"rows", "curves", "log"}})
     curves, fresh = view["curves"], news.get("curves", {"t": [], "y": {}})
     hole = [None] * len(view["ranks"])
+    start = next((i for i, t in enumerate(fresh["t"]) if not curves["t"] or t > curves["t"][-1]), len(fresh["t"]))
+    fresh = {"t": fresh["t"][start:], "y": {name: columns[start:] for name, columns in fresh["y"].items()}}
     for name in fresh["y"]:
         curves["y"].setdefault(name, [hole] * len(curves["t"]))
     for name in curves["y"]:
         curves["y"][name] += fresh["y"].get(name, [hole] * len(fresh["t"]))
     curves["t"] += fresh["t"]
-    view["log"] = [*view["log"], *news.get("log", [])][-200:]
+    view["log"] = [*view["log"], *(news["log"][-unseen:] if unseen else [])][-200:]
     return view
 
 
@@ -76,6 +79,8 @@ def test_snapshot_plus_increments_is_the_next_snapshot() -> None:
             feed(board, clock, i, 3, logged={"loss": 1.0, "late": 3.0})
         feed(board, clock, i, 3)
         board.log.feed(i % 3, "stdout", f"line {i}\nopen {i}")
+        if i % 7 == 0:  # a page was reloaded
+            view = json.loads(json.dumps(board.snapshot()))
         news, whole = board.increment()
         news = json.loads(json.dumps(news, allow_nan=False))
         wanted = json.loads(json.dumps(board.snapshot()))
@@ -154,6 +159,20 @@ def test_a_million_names_are_a_few_names_and_a_number() -> None:
     assert board.unnamed == 1_000_001 - MAX_NAMES
     board.feed(MetricsSample(0, 99.0, "compute", logged={"x" * 10**6: 1.0}))
     assert len(json.dumps(board.snapshot())) < 5_000
+
+
+def test_a_second_cell_counts_from_its_own_beginning() -> None:
+    before = {
+        0: MetricsSample(0, 3.0, "idle", step=50, samples=1000, logged={"loss": 0.5, "lr": 0.1}, comm_ns=10**9),
+    }
+    board = Board([0, 1], "t", clock := Clock(), before)
+    clock.now += 0.5
+    board.feed(MetricsSample(0, 999.0, "compute", samples=1100, logged={"loss": 0.4, "lr": 0.1}, comm_ns=11 * 10**8))
+    board.finish({})
+    digest = summary(board)
+    assert digest["samples_per_s"]["per_rank"] == {"0": pytest.approx(200), "1": None}
+    assert digest["comm_share"] == pytest.approx(0.2)
+    assert digest["logged"] == {"loss": 0.4}
 
 
 def test_strangers_are_ignored() -> None:

@@ -1,0 +1,182 @@
+"""Real processes as ranks: a pool that runs functions of the test files on all of them, and leaves nothing behind.
+
+Words.
+  check  a function of a test file that runs on every rank; gives back something that JSON can carry
+  gone   ranks that a check is meant to lose, with the exit status they end with
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1]
+_LAUNCHERS = ("HOROVOD_", "HVD_", "OMPI_", "PMI", "PRTE_", "TORCHELASTIC_", "MASTER_")
+_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """Ours, without anything a launcher may have left in it, with the tests importable and one thread per rank."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) and k not in _RANKS}
+    return env | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | more
+
+
+def horovod_variables(rank: int, size: int, port: int) -> dict[str, str]:
+    return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_CONTROLLER_ADDR": "127.0.0.1",
+        "HOROVOD_CONTROLLER_PORT": str(port),
+    }
+
+
+def torch_variables(rank: int, size: int, port: int) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+class RankPool:
+    """np processes that know who they are from the environment; each runs checks until it is closed."""
+
+    def __init__(
+        self,
+        np: int,
+        transport: str = "auto",
+        variables: Callable[[int, int, int], Mapping[str, str]] = horovod_variables,
+        **env: str,
+    ) -> None:
+        self.np, self.broken = np, False
+        self.folder = tempfile.TemporaryDirectory(prefix="hvdtest-")
+        self._shared_before = _shared_memory()
+        port = free_port()
+        self.ranks = [
+            _Rank(Path(self.folder.name), {**variables(rank, np, port), "HVD_TRANSPORT": transport, **env}, rank)
+            for rank in range(np)
+        ]
+
+    def run(
+        self, check: Callable[..., Any], *args: Any, timeout: float = 60.0, gone: Mapping[int, int] | None = None
+    ) -> list[Any]:
+        """Run the check on every rank; return the results in rank order, None for those that are gone."""
+        gone = gone or {}
+        call = {"file": check.__code__.co_filename, "function": check.__name__, "args": args, "timeout": timeout}
+        for rank in self.ranks:
+            rank.ask(json.dumps(call))
+        deadline = time.monotonic() + timeout + 10
+        answers = [rank.answer(deadline) for rank in self.ranks]
+        wrong = [
+            f"--- rank {number}: {(answer or {}).get('error') or rank.end()}"
+            for number, (rank, answer) in enumerate(zip(self.ranks, answers, strict=True))
+            if not ((answer is None and gone.get(number) == rank.end_status()) or "result" in (answer or {}))
+        ]
+        if wrong:
+            self.broken = True
+            raise AssertionError(f"{check.__name__} failed\n" + "\n".join(wrong))
+        return [answer and answer["result"] for answer in answers]
+
+    def close(self) -> None:
+        """End the processes, and see that nothing is left."""
+        for rank in self.ranks:
+            rank.close()
+        left = [pid for rank in self.ranks for pid in members_of_session(rank.process.pid)]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        self.folder.cleanup()
+        assert not left, f"processes of the ranks are still there: {left}"
+        assert _shared_memory() <= self._shared_before, "shared memory of the ranks is still there"
+
+    def __enter__(self) -> RankPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Rank:
+    """One process: a line of JSON in, a line of JSON out, its words in a file."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], rank: int) -> None:
+        self.words = folder / f"rank{rank}.txt"
+        self._answers, theirs = os.pipe()
+        with self.words.open("wb") as words:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "hvdtest.rank", str(theirs)],
+                env=clean_environment(**env),
+                stdin=subprocess.PIPE,
+                stdout=words,
+                stderr=words,
+                pass_fds=[theirs],
+                start_new_session=True,
+            )
+        os.close(theirs)
+        self._text = b""
+
+    def ask(self, call: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(call.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answer(self, deadline: float) -> dict[str, Any] | None:
+        """None: the process ended, or is silent."""
+        while b"\n" not in self._text:
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
+            more = os.read(self._answers, 1 << 16) if ready else b""
+            if not more:
+                return None
+            self._text += more
+        line, _, self._text = self._text.partition(b"\n")
+        return json.loads(line)
+
+    def end_status(self) -> int | None:
+        try:
+            return self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> str:
+        return f"no answer, exit status {self.end_status()}\n{self.words.read_text()[-4000:]}"
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the rank did not end by itself\n{self.words.read_text()[-4000:]}") from None
+        finally:
+            os.close(self._answers)
+
+
+def members_of_session(leader: int) -> list[int]:
+    """Processes of a session that are still running; the session's number is its leader's."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def _shared_memory() -> set[str]:
+    folder = Path("/dev/shm")
+    return {entry.name for entry in folder.iterdir() if "hvd" in entry.name} if folder.exists() else set()

@@ -1,0 +1,82 @@
+"""What the ranks disagree about is told to every rank, in Horovod's words; the engine works on."""
+
+from __future__ import annotations
+
+import pytest
+from hvdtest.exact import raises, same
+from hvdtest.launch import RankPool
+from hvdtest.pools import pool_of
+
+pytestmark = pytest.mark.mp
+
+
+@pytest.fixture(params=[(2, "shm"), (3, "tcp")], ids=["np2-shm", "np3-tcp"])
+def several(request: pytest.FixtureRequest) -> RankPool:
+    return pool_of(request.param)
+
+
+def disagreements() -> list[str]:
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel.errors import Mismatch
+
+    odd = hvd.rank() == 1
+    f, i = torch.ones(4), torch.ones(4, dtype=torch.int32)
+    cases = [
+        ("Mismatched data types: One rank had type ", hvd.allreduce, (i if odd else f,), {}),
+        ("Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [", hvd.allreduce, (f[: 4 - odd],), {}),
+        ("Mismatched reduction operation: ", hvd.allreduce, (f,), {"op": hvd.Sum if odd else hvd.Average}),
+        ("Mismatched prescale and/or postscale factors: ", hvd.allreduce, (f,), {"prescale_factor": 2.0 if odd else 1.0}),
+        ("Mismatched BROADCAST root ranks: One rank specified root rank ", hvd.broadcast, (f, int(odd)), {}),
+        ("Mismatched BROADCAST tensor shapes", hvd.broadcast, (f[: 4 - odd], 0), {}),
+        ("Mismatched ALLGATHER tensor shapes", hvd.allgather, (torch.ones(2, 3 + odd),), {}),
+        ("Mismatched ALLGATHER tensor shapes", hvd.allgather, (torch.ones(2, 3) if odd else torch.ones(2),), {}),
+        ("Mismatched data types", hvd.allgather, (i if odd else f,), {}),
+        ("Mismatched", hvd.grouped_allreduce, ([f, i if odd else f],), {}),
+        ("Mismatched", hvd.grouped_allreduce, ([f] * (2 + odd),), {}),
+    ]
+    said = []
+    for number, (text, function, args, more) in enumerate(cases):
+        between = hvd.allreduce_async(torch.full((3,), 2.0), name=f"unharmed{number}", op=hvd.Sum)
+        said.append(str(raises(Mismatch, text, function, *args, name=f"case{number}", **more)))
+        same(hvd.synchronize(between), torch.full((3,), 2.0 * hvd.size()))
+        same(hvd.allreduce(f, name=f"case{number}"), f)
+    assert issubclass(Mismatch, hvd.HorovodInternalError)
+    return said
+
+
+def test_disagreements(several: RankPool) -> None:
+    said = several.run(disagreements)
+    assert all(each == said[0] for each in said), "every rank hears the same"
+    assert "float32" in said[0][0] and "int32" in said[0][0]
+
+
+def local_errors() -> None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    x = torch.ones(3)
+    hvd.barrier()
+    if hvd.rank() == 0:  # the others have not submitted it: the name is taken on this rank alone
+        handle = hvd.allreduce_async(x, name="twice")
+        raises(ValueError, "with the same name as another tensor that is currently being processed", hvd.allreduce, x, name="twice")
+    hvd.barrier()
+    if hvd.rank() != 0:
+        handle = hvd.allreduce_async(x, name="twice")
+    same(hvd.synchronize(handle), x)
+    raises(ValueError, "is not supported", hvd.allreduce, torch.ones(3, dtype=torch.complex64))
+    raises(ValueError, "Tensor type torch.CharTensor is not supported", hvd.allreduce, torch.ones(3, dtype=torch.int8))
+    raises(ValueError, "Tensor type torch.sparse.FloatTensor is not supported", hvd.allreduce_, x.to_sparse())
+    raises(ValueError, "The op parameter supersedes average", hvd.allreduce, x, average=True, op=hvd.Sum)
+    for op in (2, 3, 4, 5, 77):
+        raises(ValueError, "", hvd.allreduce, x, op=op)
+    raises(ValueError, "Process set provided does not exist", hvd.allreduce, x, process_set=hvd.ProcessSet())
+    raises(ValueError, "was not created or has been cleared", hvd.poll, 10**9)
+    assert hvd.synchronize(10**9) is None
+    same(hvd.allreduce(x, name="after"), x)
+
+
+def test_local_errors(several: RankPool) -> None:
+    several.run(local_errors)
