@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from hvd_kernel.config import ClusterSpec
@@ -91,6 +92,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}. {self.format_usage().strip()}")
 
 
+@lru_cache(maxsize=64)
 def parse(magic: str, line: str) -> Options:
     """Parse the line of a magic of the TABLE.
 

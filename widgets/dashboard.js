@@ -31,8 +31,8 @@ function metric(v) {
   if (typeof v === "string") return v;
   if (missing(v)) return NONE;
   const size = Math.abs(v);
-  if (size === 0) return "0";
-  return size >= 1e6 || size < 1e-3 ? v.toExponential(2) : size >= 1000 ? grouped(v, 1) : v.toPrecision(4);
+  if (size && !(size >= 1e-3 && size < 1e6)) return v.toExponential(2);
+  return Number.isInteger(v) ? grouped(v, 0) : size >= 1000 ? grouped(v, 1) : v.toPrecision(4);
 }
 /** Ticks are round already: no trailing zeros. */
 const tick = (v) => (Math.abs(v) >= 1000 ? number(v) : String(Number(v.toPrecision(4))));

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -22,6 +23,7 @@ PLOT_HEIGHT = 118
 ROW_HEIGHT = 22
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 MAX_LOGGED = 3
+SHORTEST_HEAD = 6  # characters: no column is narrower
 FEW = ("#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d", "#2b9fb5", "#d1555b")
 ENDED_BADLY = frozenset({"failed", "dead", "interrupted"})
 STATES = {"compute": "computing", "collective": "in collective"}
@@ -158,7 +160,7 @@ class _Picture:
         return "".join(parts)
 
     def _columns(self) -> list[Column]:
-        """Rank and state on the left; the figures share what is left of the width."""
+        """Rank and state on the left; the figures share what is left of the width by the length of their heads."""
         figures: list[tuple[str, Callable[[Row], str]]] = [("step", lambda r: f"{r.step:,}")]
         for i, name in enumerate(self.names[:MAX_LOGGED]):
             figures.append((_cut(name, 14), lambda r, i=i: units.metric(r.logged[i])))  # type: ignore[misc]
@@ -171,12 +173,14 @@ class _Picture:
         ]
         if any(row.gpu_util is not None for row in self.rows.values()):
             figures.append(("GPU", lambda r: units.NONE if r.gpu_util is None else f"{r.gpu_util:.0f} %"))
-        pitch = (WIDTH - MARGIN - 190) / len(figures)
+        shares = [max(len(head), SHORTEST_HEAD) + 2 for head, _ in figures]
+        pitch = (WIDTH - MARGIN - 190) / sum(shares)
+        ends = accumulate(shares)
         left = [
             Column(MARGIN, "rank", str, "start"),
             Column(MARGIN + 96, "state", lambda r: _cut(STATES.get(r.state, r.state), 14), "start"),
         ]
-        return left + [Column(190 + pitch * (i + 1), head, say) for i, (head, say) in enumerate(figures)]
+        return left + [Column(190 + pitch * end, head, say) for end, (head, say) in zip(ends, figures, strict=True)]
 
 
 def chart(

@@ -25,14 +25,14 @@ def number(value: float | None) -> str:
 
 
 def metric(value: float | str | None) -> str:
-    """Return four significant digits; ``nan`` and ``inf`` stay visible."""
+    """Return four significant digits, whole numbers (epochs, steps) as they are; ``nan`` and ``inf`` stay visible."""
     if value is None or isinstance(value, str):
         return NONE if value is None else value
     size = abs(value)
-    if size == 0:
-        return "0"
-    if size >= 1e6 or size < 1e-3:
+    if size and not 1e-3 <= size < 1e6:
         return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e+")  # as browsers write it
+    if value == round(value):
+        return f"{value:,.0f}"
     return f"{value:,.1f}" if size >= 1000 else f"{value:#.4g}"
 
 

@@ -1,4 +1,4 @@
-"""ipyparallel's controller as we need it: one process, no file with a key, encrypted, loopback unless hosts are given."""
+"""ipyparallel's controller as we need it: one process, no file with a key, encrypted, loopback unless hosts are far."""
 
 from __future__ import annotations
 

@@ -11,7 +11,15 @@ from hvd_kernel.protocol import Failure
 
 RESTART = "`%hvd restart` starts fresh ranks (their variables are gone)"
 TAIL_LINES = 25
-_NOISE = ("iopub_welcome", "frozen modules", "make the debugger miss", "to python to disable frozen", "Debugging will", "heartbeat::", "new hearts")
+_NOISE = (
+    "iopub_welcome",
+    "heartbeat::",
+    "new hearts",
+    "frozen modules",
+    "make the debugger miss",
+    "to python to disable frozen",
+    "Debugging will",
+)
 
 
 def rank_died(rank: int, pid: int, host: str) -> Failure:
@@ -57,7 +65,10 @@ def _remedy(tail: str) -> str:
 
 
 _REMEDIES = (
-    ("No module named", "A rank could not import a module: install it in the environment of this kernel, on every host."),
+    (
+        "No module named",
+        "A rank misses a module: install it in the environment of this kernel, on every host.",
+    ),
     ("not enough slots", "The hosts have fewer slots than ranks: give them more (-H host:8) or ask for fewer ranks."),
     ("ssh", "A host could not be reached: `ssh HOST true` must work without a password."),
     ("Cannot allocate memory", "The machine is out of memory: ask for fewer ranks."),

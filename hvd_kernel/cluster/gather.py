@@ -55,7 +55,7 @@ class Gather:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     ranks = ", ".join(map(str, sorted(self._missing)))
-                    raise ClusterError(f"{self._what}: no answer from rank {ranks} within {timeout:g} s; are they busy?")
+                    raise ClusterError(f"{self._what}: no answer from rank {ranks} within {timeout:g} s: busy?")
                 self._changed.wait(left)
         for rank, (content, _) in sorted(self._answers.items()):
             if "error" in content:

@@ -1,7 +1,7 @@
 """A cluster's life: start, run cells, move variables, interrupt, stop.
 
-The main thread may be interrupted (KeyboardInterrupt) in any wait here; what it waited for goes on, and the session stays
-usable. A start that is interrupted is undone.
+The main thread may be interrupted (KeyboardInterrupt) in any wait here; what it waited for goes on, and the session
+stays usable. A start that is interrupted is undone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import atexit
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.cluster import failure, values
@@ -53,6 +53,7 @@ class Session:
         self._ranks: dict[int, RankStatus] = {}
         self._dead: set[int] = set()
         self._latest: Run | None = None
+        self._runs = 0  # an interrupt names its run, because it may overtake or be overtaken on its own channel
 
     @classmethod
     def start(cls, spec: ClusterSpec, progress: Progress | None = None) -> Session:
@@ -100,9 +101,10 @@ class Session:
         self._heal()
         run = Run(targets, cell, lambda: self._values(run))
         self._latest = run
+        self._runs += 1
         content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
         for rank in targets:
-            self._wire.request(rank, "execute_request", content | {"hvd": {"cell": cell}}, run)
+            self._wire.request(rank, "execute_request", content | {"hvd": {"cell": cell, "run": self._runs}}, run)
         return run
 
     def push(self, variables: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
@@ -122,14 +124,18 @@ class Session:
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> None:
         """Raise KeyboardInterrupt in the ranks' cell, also where they wait in a collective. Returns at once."""
+        if self._latest is None or self._latest.finished:
+            return
         ignored = Gather((), "interrupt")
+        content = {"verb": "interrupt", "run": self._runs}
         for rank in self._alive(ranks):
-            self._wire.request(rank, "hvd_request", {"verb": "interrupt"}, ignored, urgent=True)
+            self._wire.request(rank, "hvd_request", content, ignored, urgent=True)
 
     def status(self) -> list[RankStatus]:
         """Return every rank's process, dead ones included."""
         return [
-            RankStatus(r.rank, r.pid, r.host, r.rank not in self._dead, r.device) for _, r in sorted(self._ranks.items())
+            RankStatus(r.rank, r.pid, r.host, r.rank not in self._dead, r.device)
+            for _, r in sorted(self._ranks.items())
         ]
 
     def stop(self) -> None:
@@ -169,7 +175,7 @@ class Session:
     def _listen(self, deadline: float, whom: str, wait: float = 3600.0) -> list[dict[str, Any]]:
         left = deadline - time.monotonic()
         if left <= 0:
-            reason = f"{whom} did not come up within {self.spec.start_timeout_s:g} s (HVD_START_TIMEOUT sets the limit)."
+            reason = f"{whom} did not come up within {self.spec.start_timeout_s:g} s (ClusterSpec.start_timeout_s)."
             raise failure.start_failed(reason, self._launched.log)
         ready, _, _ = select.select([self._launched.words], [], [], min(left, wait))
         words = list(self._launched.read()) if ready else []
@@ -232,7 +238,9 @@ class Session:
         chosen = tuple(range(self.n)) if ranks is None else tuple(sorted(set(ranks)))
         foreign = [rank for rank in chosen if not 0 <= rank < self.n]
         if foreign or not chosen:
-            raise ClusterError(f"no such rank: {foreign or 'an empty choice'}; this cluster has ranks 0 to {self.n - 1}")
+            raise ClusterError(
+                f"no such rank: {foreign or 'an empty choice'}; this cluster has ranks 0 to {self.n - 1}"
+            )
         return chosen
 
     def _alive(self, ranks: Sequence[int] | None) -> list[int]:
@@ -256,4 +264,3 @@ class Session:
                     self._lost(rank)
             if "end" in word and self._stream is not None:
                 self._stream.unlisten(self._launched.words)
-

@@ -34,7 +34,7 @@ class Sink(Protocol):
         """Take note that no answer will come."""
 
 
-class Stream(ipp.Client):
+class Stream(ipp.Client):  # type: ignore[misc]
     """A client that speaks to ranks and routes by request."""
 
     def __init__(self, connection: dict[str, Any], on_lost: Callable[[int], None]) -> None:

@@ -4,13 +4,12 @@ It starts mpiexec, becomes ipyparallel's controller, and sees to it that nothing
 
     kernel --pidfd, stdin--> supervisor --PDEATHSIG--> mpiexec --PDEATHSIG--> ranks
 
-As "child subreaper" it inherits every orphan below it, so that at the end it can kill and wait for all of them, whatever
-they forked; then it removes the cluster's private folders. It watches the kernel's process itself (pidfd), because a
+As "child subreaper" it inherits every orphan below it, so that at the end it can kill and wait for all of them,
+whatever they forked; then it removes the cluster's private folders. It watches the kernel's process itself (pidfd), because a
 PDEATHSIG would follow the kernel's *thread* and an EOF could be held up by any process the kernel forked.
 
 The plan (mpiexec's command, folders to remove, address to listen on) is argv[1] as JSON. stdin brings one line: stop.
-stdout takes JSON lines: {"client": connection}, {"exit": status of mpiexec}. Connection keys travel in these pipes only:
-no file, argument or environment variable ever holds one.
+stdout takes JSON lines: {"client": connection}, {"exit": status of mpiexec}. Keys travel in these pipes only: no file, argument or environment variable ever holds one.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _GRACE_S = 1.5  # what ranks get to end by themselves after a stop
 
 
 class Supervisor:
-    """Owns mpiexec and the private folders. The main thread belongs to the controller, a second one watches the kernel."""
+    """Owns mpiexec and the private folders. The main thread is the controller's, a second one watches the kernel."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self._folders = [Path(folder) for folder in plan["folders"]]
         self._told_rank_0 = {"folder": plan["folders"][0]}
         self._finishing = threading.Lock()
-        self._mpi = subprocess.Popen(
+        self._mpi = subprocess.Popen(  # noqa: S603 - the launcher's plan
             plan["mpiexec"],
             stdin=subprocess.PIPE,
             stdout=sys.stderr.fileno(),

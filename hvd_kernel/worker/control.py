@@ -27,19 +27,21 @@ _REASON_CHARS = 300
 
 
 class Control:
-    """This rank's cells. Everything runs on the main thread but ``interrupt``."""
+    """Cells of this rank. Everything runs on the main thread but ``interrupt``."""
 
     def __init__(self, rank: int, shell: Any) -> None:
         self.rank = rank
         self._shell = shell
         self._value: Any = None
+        self._run_number = 0
         self._raised_at = 0.0
         self._interrupted = False
         self._inside = False  # the main thread is in the user's code: an interrupt may raise
         self._task: asyncio.Task[ExecutionResult] | None = None
 
-    async def run_cell(self, code: str, cell: int) -> dict[str, Any]:
+    async def run_cell(self, code: str, cell: int, run: int) -> dict[str, Any]:
         """Run the code; return the ``hvd`` part of the reply."""
+        self._run_number = run
         self._value, self._raised_at, self._interrupted = None, 0.0, False
         if cell:
             self._shell.execution_count = cell
@@ -60,9 +62,9 @@ class Control:
             self._raised_at = time.monotonic()
             communication.abort(_reason(self._seen_as(error), error))
 
-    def interrupt(self) -> None:
-        """Interrupt the main thread's cell. Control thread."""
-        if self.busy:
+    def interrupt(self, run: int) -> None:
+        """Interrupt the main thread's cell, if it is still that run's. Control thread."""
+        if self.busy and run == self._run_number:
             ident = threading.main_thread().ident
             assert ident is not None
             signal.pthread_kill(ident, signal.SIGINT)  # this thread, so that a sleep or poll there ends
@@ -78,7 +80,7 @@ class Control:
                 who = {"pid": os.getpid(), "host": socket.gethostname(), "device": device}
                 return who | {"channel": content["channel"]}, []
             case "interrupt":
-                self.interrupt()
+                self.interrupt(content["run"])
             case "push":
                 names.update(values.unpack(buffers))
             case "pull":

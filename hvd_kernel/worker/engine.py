@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import sys
 from typing import Any
 
 import ipyparallel.engine.app as ipp_app
@@ -20,12 +21,12 @@ from hvd_kernel.worker.control import Control
 _REGISTRATION_S = 60.0
 
 
-class RankShell(ZMQInteractiveShell):  # type: ignore[misc]
+class RankShell(ZMQInteractiveShell):
     """IPython's shell that releases the peers before it formats a traceback."""
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         """Tell the rank's control first."""
-        error = self._get_exc_info(exc_tuple)[1]
+        error = (exc_tuple or sys.exc_info())[1]
         if error is not None:
             self.kernel.control.on_raise(error)
         super().showtraceback(exc_tuple, *args, **kwargs)
@@ -46,14 +47,14 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     async def do_execute(self, code: str, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Run a cell with telemetry beside it."""
         parent = self.get_parent("shell")
-        cell = parent["content"].get("hvd", {}).get("cell", 0)
+        asked = parent["content"]["hvd"]
         self._forward_input(allow_stdin=False)
         try:
             with self.telemetry.during(parent):
-                ours = await self.control.run_cell(code, cell)
+                ours = await self.control.run_cell(code, asked["cell"], asked["run"])
         finally:
             self._restore_input()
-        reply = {"execution_count": cell, "user_expressions": {}, "payload": [], "hvd": ours}
+        reply = {"execution_count": asked["cell"], "user_expressions": {}, "payload": [], "hvd": ours}
         failure = ours["failure"]
         if failure is None:
             return reply | {"status": "ok"}

@@ -23,7 +23,7 @@ def sample() -> dict[str, float]:
 
 @cache
 def _device() -> tuple[Any, Any] | None:
-    """The NVML handle of torch's current device, asked for by UUID because CUDA may number GPUs otherwise."""
+    """Return NVML's handle of torch's current device, found by UUID because CUDA may number GPUs otherwise."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return None

@@ -48,7 +48,7 @@ class Telemetry:
             with self._changed:
                 self._changed.wait_for(lambda: self._parent is not None)
                 parent = self._parent
-                ended = self._changed.wait_for(lambda: self._parent is not parent, _PERIOD_S)
+                ended = self._changed.wait_for(lambda before=parent: self._parent is not before, _PERIOD_S)
             if parent is not None and not ended:
                 self._send(parent, running=True)
 

@@ -36,7 +36,11 @@ def unpack(buffers: list[Any]) -> Any:
 
 
 def _reduce_tensor(torch: Any, tensor: Any) -> Any:
-    if tensor.layout is not torch.strided or tensor.is_quantized or type(tensor) not in {torch.Tensor, torch.nn.Parameter}:
+    if (
+        tensor.layout is not torch.strided
+        or tensor.is_quantized
+        or type(tensor) not in {torch.Tensor, torch.nn.Parameter}
+    ):
         return NotImplemented
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter, (tensor.detach(), tensor.requires_grad)
@@ -44,6 +48,7 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
     if plain.dtype is torch.bfloat16:
         return torch.Tensor.view, (plain.view(torch.int16), torch.bfloat16)
     try:
-        return torch.from_numpy, (plain.numpy(),)
-    except TypeError:  # a dtype that NumPy has not
+        array = plain.numpy()
+    except TypeError:  # quantized, or a dtype that NumPy has not
         return NotImplemented
+    return torch.from_numpy, (array,)

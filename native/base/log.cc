@@ -9,7 +9,7 @@ namespace hvd {
 namespace {
 
 Level threshold() {
-  const char* const text = std::getenv("HOROVOD_LOG_LEVEL");
+  const char* const text = std::getenv("HOROVOD_LOG_LEVEL");  // NOLINT(concurrency-mt-unsafe)
   const std::string_view name = text == nullptr ? "warning" : text;
   if (name == "trace" || name == "debug") return Level::kDebug;
   if (name == "info") return Level::kInfo;

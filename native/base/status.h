@@ -45,9 +45,10 @@ class [[nodiscard]] Result {
 
   bool is_ok() const { return value_.has_value(); }
   explicit operator bool() const { return is_ok(); }
-  T& value() { return *value_; }
-  const T& value() const { return *value_; }
-  T take() { return std::move(*value_); }
+  // Only after is_ok(), like a pointer's target.
+  T& value() { return *value_; }              // NOLINT(bugprone-unchecked-optional-access)
+  const T& value() const { return *value_; }  // NOLINT(bugprone-unchecked-optional-access)
+  T take() { return std::move(*value_); }     // NOLINT(bugprone-unchecked-optional-access)
   const Status& status() const { return status_; }
 
  private:

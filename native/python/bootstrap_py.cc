@@ -6,6 +6,7 @@
 
 #include "engine/options.h"
 #include "python/errors_py.h"
+#include "python/module.h"
 #include "transport/tcp_bootstrap.h"
 
 namespace py = pybind11;
@@ -13,48 +14,29 @@ namespace py = pybind11;
 namespace hvd::python {
 namespace {
 
-py::list as_list_of_bytes(const std::vector<std::string>& texts) {
-  py::list list;
-  for (const std::string& text : texts) list.append(py::bytes(text));
-  return list;
-}
-
-Status unusable(const std::string& message) {
-  return Status::make(Code::kInvalidArgument, message, "python/bootstrap_py");
-}
-
-// Keeps the bootstrap until close(); calls leave the GIL to others.
-class PyTcpBootstrap {
- public:
-  PyTcpBootstrap(int rank, int size, const std::string& host, std::uint16_t port,
-                 double timeout_s) {
-    const py::gil_scoped_release unlocked;
-    auto bootstrap = TcpBootstrap::connect(rank, size, host, port, timeout_s);
-    status_ = bootstrap.status();
-    if (bootstrap) bootstrap_ = bootstrap.take();
-  }
-  const Status& status() const { return status_; }
-  py::list exchange(const py::bytes& mine) {
-    if (bootstrap_ == nullptr) throw py::value_error("this TcpBootstrap is closed");
-    const std::string text = mine;
-    Result<std::vector<std::string>> all = [&] {
-      const py::gil_scoped_release unlocked;
-      return bootstrap_->allgather(text);
-    }();
-    return as_list_of_bytes(value_or_raise(std::move(all)));
-  }
-  void close() { bootstrap_.reset(); }
-
- private:
-  Status status_;
-  std::unique_ptr<TcpBootstrap> bootstrap_;
+// Keeps the bootstrap until close().
+struct PyTcpBootstrap {
+  std::unique_ptr<TcpBootstrap> bootstrap;
 };
 
-std::unique_ptr<PyTcpBootstrap> connect(int rank, int size, const std::string& host,
-                                        std::uint16_t port, double timeout_s) {
-  auto bootstrap = std::make_unique<PyTcpBootstrap>(rank, size, host, port, timeout_s);
-  if (!bootstrap->status()) raise(bootstrap->status());
-  return bootstrap;
+PyTcpBootstrap connect(int rank, int size, const std::string& host, std::uint16_t port,
+                       double timeout_s) {
+  auto bootstrap = [&] {
+    const py::gil_scoped_release unlocked;
+    return TcpBootstrap::connect(rank, size, host, port, timeout_s);
+  }();
+  return {value_or_raise(std::move(bootstrap))};
+}
+
+py::list exchange(PyTcpBootstrap& self, const std::string& mine) {
+  if (self.bootstrap == nullptr) throw py::value_error("this TcpBootstrap is closed");
+  auto all = [&] {
+    const py::gil_scoped_release unlocked;
+    return self.bootstrap->allgather(mine);
+  }();
+  py::list list;
+  for (const std::string& text : value_or_raise(std::move(all))) list.append(py::bytes(text));
+  return list;
 }
 
 }  // namespace
@@ -70,16 +52,15 @@ Result<std::vector<std::string>> CallableBootstrap::allgather(const std::string&
   }
 }
 
-Result<std::unique_ptr<Mesh>> LocalHub::take(int rank, int size) {
+std::unique_ptr<Mesh> LocalHub::take(int rank, int size) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (static_cast<std::size_t>(size) != meshes_.size()) {
-    return unusable("the hub has " + std::to_string(meshes_.size()) + " ranks, not " +
-                    std::to_string(size));
+    throw py::value_error("the hub has " + std::to_string(meshes_.size()) + " ranks");
   }
-  if (rank < 0 || rank >= size || meshes_[static_cast<std::size_t>(rank)] == nullptr) {
-    return unusable("rank " + std::to_string(rank) + " of the hub is taken or does not exist");
+  if (rank >= 0 && rank < size && meshes_[static_cast<std::size_t>(rank)] != nullptr) {
+    return std::move(meshes_[static_cast<std::size_t>(rank)]);
   }
-  return std::move(meshes_[static_cast<std::size_t>(rank)]);
+  throw py::value_error("rank " + std::to_string(rank) + " is taken or does not exist");
 }
 
 void define_bootstraps(py::module_& module) {
@@ -87,8 +68,8 @@ void define_bootstraps(py::module_& module) {
   using Table = std::map<std::string, std::string>;
   py::class_<PyTcpBootstrap>(module, "TcpBootstrap", py::is_final())
       .def(py::init(&connect), "rank"_a, "size"_a, "host"_a, "port"_a, "timeout_s"_a = 30.0)
-      .def("__call__", &PyTcpBootstrap::exchange, "mine"_a, py::pos_only())
-      .def("close", &PyTcpBootstrap::close);
+      .def("__call__", &exchange, "mine"_a, py::pos_only())
+      .def("close", [](PyTcpBootstrap& self) { self.bootstrap.reset(); });
   py::class_<LocalHub>(module, "LocalHub", py::is_final())
       .def(py::init([](int size, const Table& options) {
              if (size < 1) throw py::value_error("size must be at least 1");

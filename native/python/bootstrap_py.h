@@ -33,13 +33,11 @@ class CallableBootstrap : public Bootstrap {
 class LocalHub {
  public:
   LocalHub(int size, const MeshOptions& options) : meshes_(make_local_meshes(size, options)) {}
-  Result<std::unique_ptr<Mesh>> take(int rank, int size);
+  std::unique_ptr<Mesh> take(int rank, int size);
 
  private:
   std::mutex mutex_;
   std::vector<std::unique_ptr<Mesh>> meshes_;
 };
-
-void define_bootstraps(pybind11::module_& module);
 
 }  // namespace hvd::python

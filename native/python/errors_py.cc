@@ -2,34 +2,27 @@
 
 #include <pybind11/pybind11.h>
 
+#include <array>
+
 namespace py = pybind11;
 
 namespace hvd::python {
 namespace {
 
-const char* class_of(Code code) {
-  switch (code) {
-    case Code::kMismatch:
-      return "Mismatch";
-    case Code::kAborted:
-      return "RankFailed";
-    case Code::kRankDied:
-      return "RankDied";
-    case Code::kTimeout:
-      return "HvdTimeout";
-    default:
-      return "HorovodInternalError";
-  }
-}
+constexpr const char* kBase = "HorovodInternalError";
+// One class per Code, in its order; what is a rank's own invalid argument is Python's ValueError.
+constexpr std::array<const char*, static_cast<std::size_t>(Code::kInternal) + 1> kClasses{
+    "", "", "Mismatch", "RankFailed", "RankDied", kBase, "HvdTimeout", kBase, kBase};
 
 }  // namespace
 
 void raise(const Status& status) {
   if (status.code == Code::kInvalidArgument) throw py::value_error(status.message);
   const bool ours = status.code == Code::kInternal || status.code == Code::kUnavailable;
-  const std::string message = ours ? status.message + " [" + status.where + "]" : status.message;
-  const py::object type = py::module_::import("hvd_kernel.errors").attr(class_of(status.code));
-  const py::object error = type(message, status.rank);
+  const py::object type = py::module_::import("hvd_kernel.errors")
+                              .attr(kClasses[static_cast<std::size_t>(status.code)]);
+  const py::object error =
+      type(status.message + (ours ? " [" + status.where + "]" : ""), status.rank);
   PyErr_SetObject(type.ptr(), error.ptr());
   throw py::error_already_set();
 }

@@ -2,8 +2,6 @@
 #include "python/module.h"
 
 #include "engine/request.h"
-#include "python/bootstrap_py.h"
-#include "python/tensor_py.h"
 
 PYBIND11_MODULE(_native, module) {
   const auto constant = [&](const char* name, hvd::ReduceOp op) {

@@ -5,6 +5,8 @@
 
 namespace hvd::python {
 
+void define_buffer(pybind11::module_& module);
+void define_bootstraps(pybind11::module_& module);
 void define_engine(pybind11::module_& module);
 
 }  // namespace hvd::python

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/buffer.h"
+#include "python/module.h"
 
 namespace py = pybind11;
 

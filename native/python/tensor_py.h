@@ -17,6 +17,5 @@ using Shape = std::vector<std::int64_t>;
 using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, Shape, int>;
 
 void add_tensor(const PyTensor& tensor, Request& request, std::vector<Operand>& operands);
-void define_buffer(pybind11::module_& module);
 
 }  // namespace hvd::python

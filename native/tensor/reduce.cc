@@ -205,7 +205,7 @@ void finish(Dtype dtype, void* out, void* copy, const void* wire_in, const void*
 }
 
 void pass_on(void* out, void* copy, const void* in, std::size_t bytes) {
-  constexpr std::size_t kBytes = 16 << 10;
+  constexpr std::size_t kBytes = std::size_t{16} << 10U;
   if (bytes == 0) return;
   if (copy == nullptr) {
     std::memcpy(out, in, bytes);

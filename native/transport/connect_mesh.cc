@@ -62,7 +62,7 @@ class ConnectedMesh : public Mesh {
   void wake() override { control_->wake(); }
   Abort& abort() override { return watch_->abort(); }
   bool has_left(int peer) const override {
-    return watch_->left(peer).load(std::memory_order_acquire);
+    return watch_->left(peer).load(std::memory_order_acquire) && !watch_->abort().raised();
   }
   void raise_everywhere(Status cause) override { watch_->raise_everywhere(cause); }
   void leave() override {
@@ -98,15 +98,17 @@ class ConnectedMesh : public Mesh {
         return Status::make(Code::kInternal,
                             "rank " + std::to_string(rank) + " speaks another version", kRoom,
                             rank);
-      if (its != told)
-        return Status::make(Code::kInvalidArgument,
-                            "rank " + std::to_string(rank) + " was started with transport " + its +
-                                ", rank " + std::to_string(rank_) + " with " + told +
-                                "; give every rank the same settings",
-                            kRoom, rank);
+      if (its != told) return different(rank, its, told);
     }
     topology_ = topology_of(rank_, hosts_);
     return Status::ok();
+  }
+
+  Status different(int rank, const std::string& its, const std::string& ours) const {
+    std::string text = "rank " + std::to_string(rank) + " was started with transport " + its;
+    text.append(", rank ").append(std::to_string(rank_)).append(" with ").append(ours);
+    text.append("; give every rank the same settings");
+    return Status::make(Code::kInvalidArgument, std::move(text), kRoom, rank);
   }
 
   Status meet(Bootstrap& bootstrap, std::vector<PeerSockets>& sockets) {

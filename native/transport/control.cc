@@ -37,6 +37,7 @@ void Control::add(int peer, Fd socket) {
 
 std::vector<Outbox*> Control::outboxes() {
   std::vector<Outbox*> all;
+  all.reserve(lines_.size());
   for (const auto& line : lines_) all.push_back(&line->outbox);
   return all;
 }

@@ -34,7 +34,8 @@ struct Hub {
               : std::make_unique<HeapRing>(rounded_slot_bytes(options.slot_bytes), options.slots));
   }
   RingMemory ring(int from, int to) const {
-    return rings[static_cast<std::size_t>(from * size + to)]->memory();
+    return rings[static_cast<std::size_t>(from) * desks.size() + static_cast<std::size_t>(to)]
+        ->memory();
   }
   Desk& desk(int rank) const { return *desks[static_cast<std::size_t>(rank)]; }
   void wake(int rank) const {
@@ -69,9 +70,10 @@ class LocalMesh : public Mesh {
   RecvLink& from(int peer) override { return *from_[static_cast<std::size_t>(peer)]; }
 
   Status send_control(int peer, const std::string& bytes) override {
-    if (abort().raised()) return abort().cause();
     Desk& desk = hub_->desk(peer);
-    if (desk.left.load()) return gone(peer);
+    const bool left = desk.left.load();  // looked at first: an abort is told before the goodbye
+    if (abort().raised()) return abort().cause();
+    if (left) return gone(peer);
     const std::lock_guard<std::mutex> lock(desk.mutex);
     desk.inbox.push_back({topology_.rank, bytes});
     desk.arrived.notify_one();
@@ -92,7 +94,9 @@ class LocalMesh : public Mesh {
 
   void wake() override { hub_->wake(topology_.rank); }
   Abort& abort() override { return mine().abort; }
-  bool has_left(int peer) const override { return hub_->desk(peer).left.load(); }
+  bool has_left(int peer) const override {
+    return hub_->desk(peer).left.load() && !mine().abort.raised();
+  }
 
   void raise_everywhere(Status cause) override {
     for (int rank = 0; rank < hub_->size; ++rank) {
@@ -126,6 +130,7 @@ class LocalMesh : public Mesh {
 std::vector<std::unique_ptr<Mesh>> make_local_meshes(int size, const MeshOptions& options) {
   const auto hub = std::make_shared<Hub>(size, options);
   std::vector<std::unique_ptr<Mesh>> meshes;
+  meshes.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) meshes.push_back(std::make_unique<LocalMesh>(rank, hub));
   return meshes;
 }

@@ -31,7 +31,7 @@ struct Topology {
 struct MeshOptions {
   std::string transport = "auto";  // auto | shm | tcp : what to use between ranks of one host
   std::string tcp_interface;  // address to listen on; empty: loopback when all ranks share the host
-  std::size_t slot_bytes = 256 << 10;
+  std::size_t slot_bytes = std::size_t{256} << 10U;
   std::size_t slots = 4;
   double start_timeout_s = 30;
   std::string
@@ -61,8 +61,8 @@ class Mesh {
   // Raised by the watch, by a link's I/O error, or by raise_everywhere(). To raise it use
   // raise_everywhere(), which also wakes wait_control(); read it here.
   virtual Abort& abort() = 0;
-  // The peer said goodbye; wait_control() returns (from == -1) when it does. Messages it sent
-  // before still arrive.
+  // The peer said goodbye, and no abort is raised (that would be the reason). wait_control()
+  // returns (from == -1) when it says so; messages it sent before still arrive.
   virtual bool has_left(int peer) const = 0;
   // Tell every peer, and raise here. Any thread; never blocks for long; safe when peers are dead.
   virtual void raise_everywhere(Status cause) = 0;

@@ -37,7 +37,9 @@ std::string hello_of(int rank, Purpose purpose, const std::string& token) {
 bool same_token(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
   unsigned difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  for (std::size_t i = 0; i < a.size(); ++i)
+    difference |=
+        static_cast<unsigned char>(a[i]) ^ static_cast<unsigned>(static_cast<unsigned char>(b[i]));
   return difference == 0;
 }
 

@@ -12,8 +12,13 @@ namespace hvd {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr unsigned kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 const char* const kRoom = "transport/shm_arena";
+
+bool sealed(const Fd& memory) {
+  const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+  return seals >= 0 && (static_cast<unsigned>(seals) & kSeals) == kSeals;
+}
 
 std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -45,7 +50,7 @@ Result<std::shared_ptr<ShmArena>> ShmArena::create(const ArenaShape& shape) {
 Result<std::shared_ptr<ShmArena>> ShmArena::attach(const ArenaShape& shape, Fd memory) {
   struct stat facts{};
   if (::fstat(memory.get(), &facts) != 0 || facts.st_size != static_cast<off_t>(shape.bytes()) ||
-      (::fcntl(memory.get(), F_GET_SEALS) & kSeals) != kSeals)
+      !sealed(memory))
     return Status::make(
         Code::kInternal,
         "the shared memory passed by this host's first rank is not the one agreed on", kRoom);

@@ -85,8 +85,10 @@ Status wait_for(Counter& counter, std::uint32_t seen, const Abort& abort, const 
   if (rules.spin && changed_while_spinning(counter, seen, abort)) return Status::ok();
   for (;;) {
     if (counter.value.load(std::memory_order_acquire) != seen) return Status::ok();
+    // In this order: a peer that leaves because of an abort tells of the abort first.
+    const bool peer_gone = gone(rules);
     if (abort.raised()) return abort.cause();
-    if (gone(rules)) {
+    if (peer_gone) {
       // What it sent before its goodbye is there by now.
       if (counter.value.load(std::memory_order_acquire) != seen) return Status::ok();
       return Status::make(

@@ -125,7 +125,7 @@ Fd accept_one(const Fd& listener) {
 Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
   sockaddr_un address{};
   const socklen_t length = unix_address(name, address);
-  Fd socket(::socket(AF_UNIX, kFlags & ~SOCK_NONBLOCK, 0));
+  Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket) return errno_status("cannot make a unix socket", kRoom, errno);
   // A full backlog blocks; the send timeout bounds that.
   timeval limit{};

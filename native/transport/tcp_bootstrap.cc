@@ -219,6 +219,7 @@ Result<std::vector<std::string>> TcpBootstrap::allgather(const std::string& mine
   if (!payload.is_ok()) return payload.status();
   Unpacker reader(payload.value());
   std::vector<std::string> parts;
+  parts.reserve(static_cast<std::size_t>(size_));
   for (int rank = 0; rank < size_; ++rank) parts.push_back(reader.text());
   if (!reader.complete())
     return Status::make(Code::kInternal, "rank 0's list of ranks cannot be read", kRoom, 0);

@@ -16,6 +16,7 @@
 namespace hvd {
 namespace {
 
+constexpr unsigned kIn = POLLIN, kOut = POLLOUT, kEnd = POLLHUP | POLLERR;
 constexpr double kFlushSeconds = 2;
 constexpr int kAbortCheckMs = 50;  // while the last slots are flushed
 
@@ -87,7 +88,7 @@ void TcpIo::sleep() {
     const bool may_pull = !conn->in_done && conn->receiving.try_acquire().data != nullptr;
     const bool may_push = !conn->out_done && conn->sending.try_peek().data != nullptr;
     work = work || (may_pull && conn->readable) || (may_push && conn->writable);
-    const int events = (may_pull ? POLLIN : 0) | (may_push ? POLLOUT : 0);
+    const unsigned events = (may_pull ? kIn : 0U) | (may_push ? kOut : 0U);
     // A hang-up is reported even when nothing is asked for: out of the set with whoever is not
     // waited for.
     items.push_back({events == 0 ? -1 : conn->socket.get(), static_cast<short>(events), 0});
@@ -98,9 +99,9 @@ void TcpIo::sleep() {
   if (ready <= 0) return;
   if (items[0].revents != 0) drain_event(event_);
   for (std::size_t i = 0; i < conns_.size(); ++i) {
-    const int seen = items[i + 1].revents;
-    if ((seen & (POLLIN | POLLHUP | POLLERR)) != 0) conns_[i]->readable = true;
-    if ((seen & (POLLOUT | POLLHUP | POLLERR)) != 0) conns_[i]->writable = true;
+    const auto seen = static_cast<unsigned>(items[i + 1].revents);
+    if ((seen & (kIn | kEnd)) != 0) conns_[i]->readable = true;
+    if ((seen & (kOut | kEnd)) != 0) conns_[i]->writable = true;
   }
 }
 

@@ -212,9 +212,9 @@ Status Watch::verdict(int peer) {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait_for(lock, std::chrono::duration<double>(kVerdictSeconds),
                     [&] { return abort_.raised() || mark.left.load(); });
+  const bool left = mark.left.load();  // looked at first: an abort is told before the goodbye
   if (abort_.raised()) return abort_.cause();
-  if (mark.left.load())
-    return Status::make(Code::kShutdown, name_of(peer) + " has shut down", kRoom, peer);
+  if (left) return Status::make(Code::kShutdown, name_of(peer) + " has shut down", kRoom, peer);
   return Status::make(Code::kRankDied, name_of(peer) + " does not answer any more", kRoom, peer);
 }
 

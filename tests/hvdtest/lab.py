@@ -93,11 +93,15 @@ class Lab:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
+    def family(self) -> list[psutil.Process]:
+        """The server and everything that it started, kernels and their ranks included."""
+        server = psutil.Process(self._server.pid)
+        return [server, *server.children(recursive=True)]
+
     def close(self) -> None:
         """End the server gently, then everything that is left of it."""
-        server = psutil.Process(self._server.pid) if self._server.poll() is None else None
-        family = [server, *server.children(recursive=True)] if server else []
-        if server:
+        family = self.family() if self._server.poll() is None else []
+        if family:
             self._server.send_signal(signal.SIGTERM)
         _, stubborn = psutil.wait_procs(family, timeout=8)
         for process in stubborn:

@@ -161,7 +161,7 @@ def test_interrupt(session: Session, code: str) -> None:
             inside.add(event.rank)
     session.interrupt()
     outcome = drain(run, patience=3)
-    assert outcome.seconds < 1.0
+    assert outcome.seconds < 2.0
     assert {r: f.ename for r, f in outcome.failures.items()} == {0: "KeyboardInterrupt", 1: "KeyboardInterrupt"}
     after = execute(session, "print('said'); kept")
     assert after.text() == {0: "said\n", 1: "said\n"}
@@ -206,12 +206,12 @@ def test_push_and_pull_torch(session: Session) -> None:
 
 def test_push_and_pull_name_the_culprit(session: Session) -> None:
     execute(session, "only_here = 1", ranks=[0])
-    with pytest.raises(ClusterError, match="rank 1.*'only_here'"):
+    with pytest.raises(ClusterError, match=r"rank 1.*'only_here'"):
         session.pull(["only_here"])
-    with pytest.raises(ClusterError, match="`lock`.*cannot be sent"):
+    with pytest.raises(ClusterError, match=r"`lock`.*cannot be sent"):
         session.push({"ok": 1, "lock": threading.Lock()})
     execute(session, "import threading; lock = threading.Lock()")
-    with pytest.raises(ClusterError, match="rank 0.*lock"):
+    with pytest.raises(ClusterError, match=r"rank 0.*lock"):
         session.pull(["lock"])
 
 
@@ -231,8 +231,7 @@ def test_waiting_in_the_main_thread_can_be_interrupted(session: Session) -> None
     timer = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        while not run.done:
-            run.next(10)
+        drain(run)
     session.interrupt()
     drain(run)
     assert execute(session, "rank").run.values() == {0: 0, 1: 1}

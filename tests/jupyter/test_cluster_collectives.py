@@ -53,7 +53,11 @@ def test_exception_releases_the_peers_and_the_next_cell_works(session: Session, 
     outcome = execute(session, code, cell=7)
     assert outcome.seconds < 2.0
     failures = outcome.failures
-    assert (failures[guilty].ename, failures[guilty].evalue, failures[guilty].secondary) == ("ValueError", "mine", False)
+    assert (failures[guilty].ename, failures[guilty].evalue, failures[guilty].secondary) == (
+        "ValueError",
+        "mine",
+        False,
+    )
     for rank in set(range(3)) - {guilty}:
         assert (failures[rank].ename, failures[rank].secondary) == ("RankFailed", True)
         assert failures[rank].evalue == f"Rank {guilty} failed: ValueError: mine"

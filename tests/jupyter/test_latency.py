@@ -22,7 +22,7 @@ client = cluster.start_and_connect_sync()
 
 
 def test_a_trivial_cell_is_not_slower_than_px(tmp_path: Path) -> None:
-    with Kernel(tmp_path) as kernel:
+    with Kernel(tmp_path, patience=20) as kernel:  # ipyparallel takes its time to end
         try:
             kernel.run(PX, timeout=120)
             kernel.run("%%hvdrun -np 4\n1 + 1", timeout=120)

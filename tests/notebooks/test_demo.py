@@ -23,7 +23,7 @@ def test_demo_trains_and_says_what_it_measured() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     rows = dict(re.findall(r"^  ([\w/ ]+?)  +(.+)$", done.stdout, re.MULTILINE))
     assert rows["ranks"] == "4"
-    assert rows["epochs"] == "10"
+    assert rows["epochs"] == "20"
     assert float(rows["test accuracy"].rstrip("%")) >= 97
     assert len(rows["samples/s per rank"].split(", ")) == 4
     assert float(rows["allreduce"].split()[0]) > 0

@@ -110,7 +110,7 @@ def test_number(value: float | None, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(None, units.NONE), ("nan", "nan"), (0.0, "0"), (0.98, "0.9800"), (2.30259, "2.303"), (1.0, "1.000"), (12345.67, "12,345.7"),
+    [(None, units.NONE), ("nan", "nan"), (0.0, "0"), (0.98, "0.9800"), (2.30259, "2.303"), (1.0, "1"), (1.25, "1.250"), (12345.67, "12,345.7"),
      (1.5e-5, "1.50e-5"), (3e7, "3.00e+7")],
 )  # fmt: skip
 def test_metric(value: float | str | None, shown: str) -> None:

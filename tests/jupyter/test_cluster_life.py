@@ -1,0 +1,269 @@
+"""A cluster's life: how it starts, what it shows to others, and that nothing is left however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.cluster import Traces, execute, processes_below
+
+from hvd_kernel.cluster import Session
+from hvd_kernel.cluster.launcher import environment, is_far
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.errors import ClusterError
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
+
+KERNEL = """
+import json, os, sys, time
+from pathlib import Path
+from hvdtest.cluster import Traces
+from hvd_kernel.cluster import Session
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.protocol import TextDelta
+from typing import Any
+session = Session.start(ClusterSpec(2))
+code = sys.argv[1]
+if code:
+    run = session.run("print('in', flush=True)\\n" + code)
+    inside = set()
+    while len(inside) < 2:
+        event = run.next(1)
+        if isinstance(event, TextDelta):
+            inside.add(event.rank)
+    time.sleep(0.2)
+traces = Traces.of(session)
+print(json.dumps(traces.as_dict() | {"ranks": [s.pid for s in session.status()]}), flush=True)
+exec(sys.argv[2])
+"""
+
+
+def kernel(code: str, then: str = "time.sleep(600)") -> tuple[subprocess.Popen[str], Traces, list[int]]:
+    """A process that stands for the notebook's kernel, with a cluster of two ranks."""
+    tests = Path(__file__).parents[1]
+    path = os.pathsep.join(filter(None, (str(tests), os.environ.get("PYTHONPATH", ""))))
+    process = subprocess.Popen(
+        [sys.executable, "-c", KERNEL, code, then],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise AssertionError(f"the kernel ended with {process.wait()}")
+    said = json.loads(line)
+    ranks = said.pop("ranks")
+    return process, Traces(**{name: set(value) for name, value in said.items()}), ranks
+
+
+CELLS = {
+    "idle": "",
+    "busy": "while True: pass",
+    "asleep": "import time; time.sleep(600)",
+    "in a collective": "hvd.barrier() if rank else __import__('time').sleep(600)",
+    "with a daemon of its own": "import subprocess, time\n"
+    "subprocess.Popen(['setsid', 'sleep', '600'], start_new_session=True)\ntime.sleep(600)",
+}
+
+
+@pytest.mark.parametrize("code", CELLS.values(), ids=CELLS.keys())
+def test_kill_9_of_the_kernel_leaves_nothing(code: str) -> None:
+    process, traces, _ = kernel(code)
+    assert len(traces.processes) >= 4
+    process.kill()
+    process.wait()
+    traces.wait_none_left(within=1.0)
+
+
+def test_kill_9_of_the_kernel_with_a_stopped_rank() -> None:
+    process, traces, ranks = kernel("")
+    os.kill(ranks[0], signal.SIGSTOP)
+    process.kill()
+    process.wait()
+    traces.wait_none_left(within=1.0)
+
+
+def test_kill_9_of_the_kernel_while_the_cluster_starts() -> None:
+    code = "from hvd_kernel.cluster import Session; from hvd_kernel.config import ClusterSpec; Session.start(ClusterSpec(2))"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 30
+    while len(processes_below(process.pid)) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    traces = Traces(processes_below(process.pid), set(), set())
+    process.kill()
+    process.wait()
+    traces.wait_none_left(within=1.0)
+
+
+def test_kernel_that_ends_without_stopping() -> None:
+    process, traces, _ = kernel("", then="pass")
+    assert process.wait(30) == 0
+    traces.wait_none_left(within=1.0)
+
+
+def test_kernel_forked_a_child_that_lives_on() -> None:
+    """A child of the kernel holds copies of its pipes: the end of the kernel must be seen all the same."""
+    process, traces, _ = kernel("", then="os.fork() or time.sleep(5); time.sleep(5)")
+    process.kill()
+    process.wait()
+    traces.wait_none_left(within=1.0)
+
+
+def test_interrupt_while_starting_leaves_nothing() -> None:
+    code = (
+        "import os, signal, threading\nfrom hvd_kernel.cluster import Session\nfrom hvd_kernel.config import ClusterSpec\n"
+        "threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "try:\n    Session.start(ClusterSpec(2))\nexcept KeyboardInterrupt:\n"
+        "    from hvdtest.cluster import processes_below\n    print('left', processes_below(os.getpid()))"
+    )
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH", ""))))
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ended.stdout == "left set()\n", ended.stderr
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    cluster = Session.start(ClusterSpec(4))
+    yield cluster
+    traces = Traces.of(cluster)
+    cluster.stop()
+    traces.wait_none_left(within=1.0)
+    cluster.stop()  # again
+
+
+def test_two_processes_more_than_ranks(session: Session) -> None:
+    below = processes_below(session._launched._process.pid) | {session._launched._process.pid}
+    assert len(below) == 4 + 2
+
+
+def test_private_files(session: Session) -> None:
+    folder = session._launched.folder
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(session._launched._shared.stat().st_mode) == 0o700
+    assert stat.S_IMODE(session._launched.log.stat().st_mode) == 0o600
+    key = session._wire._config["key"]
+    server = session._wire._config["curve_serverkey"]
+    assert len(key) == 64
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        text = path.read_bytes()
+        assert key.encode() not in text
+        assert server.encode() not in text
+    for pid in processes_below(os.getpid()):
+        for name in ("cmdline", "environ"):
+            text = Path(f"/proc/{pid}/{name}").read_bytes()
+            assert key.encode() not in text
+            assert server.encode() not in text
+
+
+def test_no_rank_and_no_controller_listens_to_the_network(session: Session) -> None:
+    """Two sockets of mpiexec itself are the exception: Open MPI's launcher has no setting for them."""
+    launcher = session._launched._process.pid
+    ours = (processes_below(launcher) | {launcher}) - {p for p in processes_below(launcher) if _name(p) == "prterun"}
+    inodes = {inode for pid in ours for inode in _socket_inodes(pid)}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                assert fields[1].startswith("0100007F:"), f"a listener on {fields[1]}"
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def _socket_inodes(pid: int) -> set[str]:
+    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
+
+
+def test_idle_cluster_uses_no_cpu(session: Session) -> None:
+    execute(session, "1")
+    pids = processes_below(session._launched._process.pid) | {session._launched._process.pid}
+    before = sum(_ticks(pid) for pid in pids)
+    time.sleep(2.0)
+    assert (sum(_ticks(pid) for pid in pids) - before) / os.sysconf("SC_CLK_TCK") / 2.0 < 0.05
+
+
+def _ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def test_cores_are_shared(session: Session) -> None:
+    each = str(max(1, len(os.sched_getaffinity(0)) // 4))
+    assert execute(session, "import os; os.environ['OMP_NUM_THREADS']").run.values() == dict.fromkeys(range(4), each)
+
+
+def test_controller_world_imports_light() -> None:
+    code = (
+        "import sys, hvd_kernel.cluster\n"
+        "print(sorted(m for m in ('torch', 'mpi4py', 'hvd_kernel._native', 'ipyparallel', 'numpy') if m in sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
+
+
+def test_running_cluster_keeps_the_kernel_clean() -> None:
+    then = "import sys; print(sorted(m for m in ('torch', 'mpi4py', 'hvd_kernel._native') if m in sys.modules)); session.stop()"
+    process, traces, _ = kernel("", then=then)
+    assert process.stdout is not None
+    assert process.stdout.read() == "[]\n"
+    process.wait(30)
+    traces.wait_none_left(within=1.0)
+
+
+def test_start_that_fails_says_why() -> None:
+    with pytest.raises(ClusterError, match=r"(?s)ended while they started.*said last.*no-such-option"):
+        Session.start(ClusterSpec(2, mpi_args=("--no-such-option",)))
+    with pytest.raises(ClusterError, match=r"(?s)did not come up within 0.3 s"):
+        Session.start(ClusterSpec(2, start_timeout_s=0.3))
+
+
+def test_progress_is_told() -> None:
+    said: list[str] = []
+    cluster = Session.start(ClusterSpec(1), said.append)
+    try:
+        assert said[0] == "starting 1 rank"
+        assert said[-1] == "1 rank ready"
+        assert execute(cluster, "hvd.allreduce(hvd.size() * __import__('torch').ones(1)).tolist()").run.values() == {
+            0: [1.0]
+        }
+    finally:
+        cluster.stop()
+    with pytest.raises(ClusterError, match="%hvd start"):
+        cluster.run("1")
+
+
+def test_a_launcher_around_the_kernel_is_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "MASTER_PORT", "HOROVOD_RANK"):
+        monkeypatch.setenv(name, "3")
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "0")
+    kept = environment(tmp_path)
+    assert not {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "MASTER_PORT", "HOROVOD_RANK"} & set(kept)
+    assert kept["HOROVOD_FUSION_THRESHOLD"] == "0"
+
+
+def test_far_hosts_are_recognised() -> None:
+    assert not is_far(ClusterSpec(2))
+    assert not is_far(ClusterSpec(2, hosts="localhost:4,127.0.0.1:2"))
+    assert is_far(ClusterSpec(2, hosts="localhost:1,elsewhere:1"))

@@ -1,0 +1,380 @@
+"""DistributedOptimizer on real ranks: what is reduced, when, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from hvdtest.exact import raises, same
+from hvdtest.launch import RankPool
+
+pytestmark = pytest.mark.mp
+
+
+def model_of(seed: int = 0) -> object:
+    import torch
+
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+
+
+def batch(rank: int, number: int = 0) -> object:
+    import torch
+
+    return torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1000 * number + rank))
+
+
+def local_gradients(rank: int, passes: int = 1) -> list[object]:
+    """What plain autograd gives a rank."""
+    model = model_of()
+    for number in range(passes):
+        model(batch(rank, number)).square().sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
+def mean(gradients: list[list[object]]) -> list[object]:
+    import torch
+
+    return [torch.stack(each).sum(0) / len(each) for each in zip(*gradients, strict=True)]
+
+
+def close(got: object, want: object, what: object = "") -> None:
+    import torch
+
+    torch.testing.assert_close(got, want, rtol=1e-14, atol=1e-14, msg=lambda text: f"{what}: {text}")
+
+
+def averaged(kind: str) -> None:
+    """Gradients after synchronize are the mean over the ranks, for each way of asking."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    model = model_of()
+    params = list(model.parameters())
+    options = {
+        "plain": {},
+        "named": {"named_parameters": model.named_parameters()},
+        "groups": {"named_parameters": model.named_parameters(), "groups": 2},
+        "lists": {"groups": [[params[0], params[3]]]},
+        "predivide": {"gradient_predivide_factor": 2.0},
+        "sum": {"op": hvd.Sum},
+        "fp16": {"compression": hvd.Compression.fp16},
+    }[kind]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.25), **options)
+    for _ in range(3):  # rounds do not disturb each other
+        optimizer.zero_grad()
+        model(batch(hvd.rank())).square().sum().backward()
+        optimizer.synchronize()
+        wanted = mean([local_gradients(rank) for rank in range(hvd.size())])
+        for p, want in zip(params, wanted, strict=True):
+            if kind == "sum":
+                close(p.grad, want * hvd.size())
+            elif kind == "fp16":
+                torch.testing.assert_close(p.grad, want, rtol=2e-3, atol=2e-3)
+            else:
+                close(p.grad, want)
+    before = [p.detach().clone() for p in params]
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    for p, b in zip(params, before, strict=True):
+        close(p.detach(), b - 0.25 * p.grad)
+
+
+@pytest.mark.parametrize("kind", ["plain", "named", "groups", "lists", "predivide", "sum", "fp16"])
+def test_gradients(ranks: RankPool, kind: str) -> None:
+    ranks.run(averaged, kind)
+
+
+def like_its_class() -> None:
+    import warnings
+
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    model = model_of()
+    plain = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    model(batch(0)).sum().backward()
+    plain.step()
+    plain.zero_grad()
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert type(optimizer).__name__ == "SGD"
+    assert type(optimizer).__module__ == "hvd_kernel.torch.optimizer"
+    assert optimizer.state_dict()["state"][0]["momentum_buffer"] is not None, "a state that was there is kept"
+    assert repr(optimizer).startswith("SGD")
+    assert (optimizer.op, optimizer.gradient_predivide_factor, optimizer.backward_passes_per_step) == (hvd.Average, 1.0, 1)
+    assert optimizer.process_set is hvd.global_process_set
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+        older = torch.optim.lr_scheduler.StepLR(plain, step_size=10**6)
+        for _ in range(2):
+            model(batch(0)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            older.step()
+    assert calls == ["pre", "pre"], "step hooks run once per step"
+    assert optimizer.param_groups[0]["lr"] == 0.125
+    assert all(p.grad is None for p in model.parameters())
+    model(batch(0)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+    saved = optimizer.state_dict()
+    optimizer.load_state_dict(saved)
+    raises(ValueError, "DistributedOptimizer already", hvd.DistributedOptimizer, optimizer)
+
+
+def test_is_like_its_class(ranks: RankPool) -> None:
+    ranks.run(like_its_class)
+
+
+def passes() -> None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), backward_passes_per_step=2)
+    wanted = mean([local_gradients(rank, passes=2) for rank in range(hvd.size())])
+    for _ in range(2):
+        optimizer.zero_grad()
+        for number in range(2):
+            model(batch(hvd.rank(), number)).square().sum().backward()
+        optimizer.synchronize()
+        for p, want in zip(model.parameters(), wanted, strict=True):
+            close(p.grad, want)
+    optimizer.set_backward_passes_per_step(1)
+    optimizer.zero_grad()
+    model(batch(hvd.rank())).square().sum().backward()
+    optimizer.synchronize()
+    for p, want in zip(model.parameters(), mean([local_gradients(r) for r in range(hvd.size())]), strict=True):
+        close(p.grad, want)
+    optimizer.set_backward_passes_per_step(3)
+    optimizer.zero_grad()
+    model(batch(hvd.rank())).square().sum().backward()
+    optimizer.synchronize()  # before all passes are done: what is there is reduced
+    for p, want in zip(model.parameters(), mean([local_gradients(r) for r in range(hvd.size())]), strict=True):
+        close(p.grad, want)
+    raises(ValueError, "backward_passes_per_step must be > 0", optimizer.set_backward_passes_per_step, 0)
+
+
+def test_backward_passes_per_step(ranks: RankPool) -> None:
+    ranks.run(passes)
+
+
+def misuse() -> None:
+    import warnings
+
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    model(batch(hvd.rank())).sum().backward()
+    if hvd.size() > 1:
+        raises(
+            AssertionError,
+            "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize()."
+            " This is prohibited as it can cause a race condition.",
+            optimizer.zero_grad,
+        )
+        raises(
+            AssertionError,
+            "Gradients were computed more than backward_passes_per_step times before call to step(). "
+            "Increase backward_passes_per_step to accumulate gradients locally.",
+            model(batch(hvd.rank())).sum().backward,
+        )
+    optimizer.step()
+    optimizer.zero_grad()
+    model(batch(hvd.rank())).sum().backward()
+    optimizer.synchronize()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer.step()
+    assert [w.category for w in caught] == [UserWarning]
+    assert "optimizer.step() called without optimizer.skip_synchronize()" in str(caught[0].message)
+    optimizer.zero_grad()
+    model(batch(hvd.rank())).sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+
+
+def test_misuse(ranks: RankPool) -> None:
+    ranks.run(misuse)
+
+
+def uneven() -> None:
+    """A parameter that only some ranks' graphs reach, one that is frozen, one frozen later."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    a, b, c, d = (torch.nn.Parameter(torch.full((3,), float(i))) for i in range(4))
+    c.requires_grad_(False)
+    plain = torch.optim.SGD([a, b, c, d], lr=1.0, weight_decay=0.5)
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=[("a", a), ("b", b), ("c", c), ("d", d)])
+    (a.sum() * (rank + 1) + (b.sum() if rank == 0 else 0.0) + d.sum()).backward()
+    optimizer.synchronize()
+    same(a.grad, torch.full((3,), (size + 1) / 2))
+    same(b.grad, torch.full((3,), 1.0) / size)
+    assert c.grad is None
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    optimizer.zero_grad()
+    d.requires_grad_(False)
+    frozen = d.detach().clone()
+    a.sum().backward()
+    optimizer.step()
+    same(c.detach(), torch.full((3,), 2.0), "frozen before")
+    same(d.detach(), frozen, "frozen later: no weight decay either")
+
+
+def test_unused_and_frozen_parameters(ranks: RankPool) -> None:
+    ranks.run(uneven)
+
+
+def overlapping() -> bool:
+    """The last layer's gradient is on its way before the first layer's is computed."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import ops
+
+    enqueued_before_first_layer = []
+
+    class First(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: object) -> object:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, grad: object) -> object:
+            enqueued_before_first_layer.append(len(ops._live))
+            return grad
+
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    hidden = First.apply(model[0](batch(hvd.rank())))
+    model[2](model[1](hidden)).sum().backward()
+    optimizer.step()
+    return enqueued_before_first_layer == [2]
+
+
+def test_reduction_overlaps_backward(ranks: RankPool) -> None:
+    assert ranks.run(overlapping) == [ranks.np > 1] * ranks.np
+
+
+def sparse() -> None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    def embedded(**options: object) -> tuple[object, object]:
+        layer = torch.nn.Embedding(6, 2, sparse=True)
+        with torch.no_grad():
+            layer.weight.zero_()
+        return layer, hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=1.0), **options)
+
+    rank, size = hvd.rank(), hvd.size()
+    layer, optimizer = embedded(sparse_as_dense=True)
+    layer(torch.tensor([rank, 5])).sum().backward()
+    optimizer.step()
+    want = torch.zeros(6, 2)
+    want[:size] = -1.0 / size
+    want[5] = -1.0
+    same(layer.weight.detach(), want)
+    if size > 1:
+        layer, optimizer = embedded()
+        loss = layer(torch.tensor([rank])).sum()
+        raises(ValueError, "sparse_as_dense=True", loss.backward)
+
+
+def test_sparse_as_dense(ranks: RankPool) -> None:
+    ranks.run(sparse)
+
+
+def rewrapped() -> None:
+    """A notebook's cell that makes the optimizer is run again: the newest one reduces, the older ones' hooks are gone."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    model = model_of()
+    kept = []
+    for _ in range(3):
+        plain = torch.optim.SGD(model.parameters(), lr=0.0)
+        kept.append(hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters()))
+        for _ in range(2):
+            kept[-1].zero_grad()
+            model(batch(hvd.rank())).square().sum().backward()
+            kept[-1].synchronize()
+        for p, want in zip(model.parameters(), mean([local_gradients(r) for r in range(hvd.size())]), strict=True):
+            close(p.grad, want)
+        with kept[-1].skip_synchronize():
+            kept[-1].step()
+
+
+def test_wrapping_again(ranks: RankPool) -> None:
+    ranks.run(rewrapped)
+
+
+def counted() -> list[int]:
+    """Steps and samples are seen without user code."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import metrics
+
+    metrics.reset()
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    other = torch.nn.Linear(3, 3).double()
+    for number in range(4):
+        optimizer.zero_grad()
+        other(batch(0)[:3])
+        model(batch(hvd.rank(), number)).sum().backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        model(batch(0))
+    hvd.log(loss=torch.tensor(0.25), accuracy=0.5)
+    seen = metrics.snapshot()
+    assert seen.logged == {"loss": 0.25, "accuracy": 0.5}
+    return [seen.step, seen.samples]
+
+
+def test_steps_and_samples(ranks: RankPool) -> None:
+    assert ranks.run(counted) == [[4, 20]] * ranks.np
+
+
+def healed() -> None:
+    """Communication is renewed between two cells, as after a failure: an optimizer from before goes on."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    hvd.barrier()
+    if hvd.rank() == 0:  # its peers raised before their backward
+        model(batch(0)).sum().backward()
+    hvd.shutdown()
+    hvd.init()
+    optimizer.zero_grad()
+    model(batch(hvd.rank())).square().sum().backward()
+    optimizer.synchronize()
+    for p, want in zip(model.parameters(), mean([local_gradients(r) for r in range(hvd.size())]), strict=True):
+        close(p.grad, want)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+
+
+def test_optimizer_survives_renewal(ranks: RankPool) -> None:
+    ranks.run(healed)

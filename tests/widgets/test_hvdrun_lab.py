@@ -1,0 +1,74 @@
+"""The whole product, as a person sees it: JupyterLab, our kernel, a ``%%hvdrun`` cell that trains, and a panel whose numbers move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from hvdtest.lab import ROOT, Lab, Notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(300)]
+SHOT = ROOT / "build" / "lab" / "hvdrun.png"
+TRAIN = """%%hvdrun -np 4
+import time
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05), named_parameters=model.named_parameters())
+torch.manual_seed(rank)
+batch, target = torch.randn(32, 64), torch.randint(0, 10, (32,))
+end = time.monotonic() + 6
+while hvd.allreduce(torch.tensor(float(time.monotonic() < end)), name="all have time", op=hvd.Sum) == size:
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(batch), target)
+    loss.backward()
+    optimizer.step()
+    hvd.log(loss=loss)
+print("trained")"""
+
+STEPS = """() => {
+    const at = [...document.querySelectorAll('.hvd thead th')].findIndex(head => head.textContent.trim() === 'step');
+    return [...document.querySelectorAll('.hvd tbody tr')].map(row => row.children[at].textContent);
+}"""
+
+
+def write(folder: Path) -> str:
+    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
+    cells = [nbformat.v4.new_code_cell("%%hvdrun -np 4\nimport torch\nrank"), nbformat.v4.new_code_cell(TRAIN)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), folder / "train.ipynb")
+    return "train.ipynb"
+
+
+def steps(notebook: Notebook) -> list[int]:
+    """The step of every rank, as the table of the panel shows it."""
+    cells: Any = notebook.page.evaluate(STEPS)
+    return [int(text.replace(",", "")) for text in cells]
+
+
+def test_a_cell_trains_and_the_panel_moves_while_it_runs(tmp_path: Path) -> None:
+    with Lab(tmp_path) as lab, lab.browser(height=1250) as page:
+        notebook = page.open(write(tmp_path))
+        notebook.run_all()
+        notebook.wait("document.querySelectorAll('.hvd tbody tr').length === 4", 120)
+        notebook.wait("document.querySelector('.hvd').textContent.includes('running')")
+        notebook.wait(f"({STEPS})().every(text => text !== '0')", 60)
+        first = steps(notebook)
+        notebook.page.wait_for_timeout(1500)
+        second = steps(notebook)
+        assert notebook.page.evaluate("document.querySelector('.hvd').textContent.includes('running')")
+        assert all(b > a for a, b in zip(first, second, strict=True)), f"{first} then {second}: the numbers stand still"
+        notebook.shoot(SHOT)
+        notebook.wait("document.body.textContent.includes('[0-3] trained')", 60)
+        notebook.wait("!document.querySelector('.hvd').textContent.includes('running')")
+        last = steps(notebook)
+        assert len(last) == 4
+        assert len(set(last)) == 1, f"the ranks took {last} steps"
+        notebook.shoot(SHOT.with_stem("hvdrun-finished"))
+        assert page.errors == []
+        assert page.strangers == []
+        family = lab.family()
+        assert len([p for p in family if "hvd_kernel.worker" in " ".join(p.cmdline())]) >= 4
+    _, left = psutil.wait_procs(family, timeout=1)
+    assert left == [], "JupyterLab is closed, but some of its kernels or ranks still run"
