@@ -39,7 +39,7 @@ class ControlMagics(Magics):
 
         ::
 
-            %hvd start -np 4      start 4 ranks (also -H, --hostfile, --mpi-args); no effect if they run
+            %hvd start -np 4      start 4 ranks (also -H, --hostfile, --mpi-args); no effect if they live
             %hvd restart          the same ranks again, without their variables
             %hvd stop             end them
             %hvd status           one line per rank
@@ -88,6 +88,9 @@ class ControlMagics(Magics):
             Screen(self.shell).say(f"plain cells run {where}\n")
 
     def _start(self, options: Options, screen: Screen) -> None:
+        if self.holder.session is not None and self.holder.session.dead:
+            self._restart(options, screen)
+            return
         spec = wanted(options, self.holder.spec, default_n())
         self.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status())
         self._ready(screen)

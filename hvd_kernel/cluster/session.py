@@ -133,10 +133,7 @@ class Session:
 
     def status(self) -> list[RankStatus]:
         """Return every rank's process, dead ones included."""
-        return [
-            RankStatus(r.rank, r.pid, r.host, r.rank not in self._dead, r.device)
-            for _, r in sorted(self._ranks.items())
-        ]
+        return [replace(self._ranks[rank], alive=rank not in self._dead) for rank in sorted(self._ranks)]
 
     def stop(self) -> None:
         """End the ranks and leave no process, file or socket. Idempotent."""

@@ -5,11 +5,12 @@ It starts mpiexec, becomes ipyparallel's controller, and sees to it that nothing
     kernel --pidfd, stdin--> supervisor --PDEATHSIG--> mpiexec --PDEATHSIG--> ranks
 
 As "child subreaper" it inherits every orphan below it, so that at the end it can kill and wait for all of them,
-whatever they forked; then it removes the cluster's private folders. It watches the kernel's process itself (pidfd), because a
-PDEATHSIG would follow the kernel's *thread* and an EOF could be held up by any process the kernel forked.
+whatever they forked; then it removes the cluster's private folders. It watches the kernel's process itself (pidfd),
+because a PDEATHSIG would follow the kernel's *thread* and an EOF could be held up by any process the kernel forked.
 
 The plan (mpiexec's command, folders to remove, address to listen on) is argv[1] as JSON. stdin brings one line: stop.
-stdout takes JSON lines: {"client": connection}, {"exit": status of mpiexec}. Keys travel in these pipes only: no file, argument or environment variable ever holds one.
+stdout takes JSON lines: {"client": connection}, {"exit": status of mpiexec}. Connection keys travel in these pipes
+only: no file, argument or environment variable ever holds one.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ class Control:
         self._shell = shell
         self._value: Any = None
         self._run_number = 0
+        self._unwanted_run = 0  # the latest that an interrupt has named
         self._raised_at = 0.0
         self._interrupted = False
         self._inside = False  # the main thread is in the user's code: an interrupt may raise
@@ -63,7 +64,8 @@ class Control:
             communication.abort(_reason(self._seen_as(error), error))
 
     def interrupt(self, run: int) -> None:
-        """Interrupt the main thread's cell, if it is still that run's. Control thread."""
+        """Interrupt that run's cell: while it runs, or as soon as it begins, but no other. Control thread."""
+        self._unwanted_run = run
         if self.busy and run == self._run_number:
             ident = threading.main_thread().ident
             assert ident is not None
@@ -105,8 +107,7 @@ class Control:
             if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=broken):
                 result = await self._run_async(code, transformed, broken)
             else:
-                self._inside = True
-                result = shell.run_cell(code, store_history=True)
+                result = self._run_sync(code)
         except (KeyboardInterrupt, asyncio.CancelledError) as error:  # between the user's code and IPython's own
             self.on_raise(error)
             return error
@@ -114,6 +115,11 @@ class Control:
             self._inside = False
         self._value = result.result
         return result.error_before_exec or result.error_in_exec
+
+    def _run_sync(self, code: str) -> ExecutionResult:
+        self._inside = True
+        self._stop_if_unwanted()
+        return self._shell.run_cell(code, store_history=True)
 
     async def _run_async(self, code: str, transformed: str, broken: Any) -> ExecutionResult:
         shell = self._shell
@@ -123,8 +129,10 @@ class Control:
         self._task = asyncio.ensure_future(running)
         result = None
         try:
+            self._stop_if_unwanted()
             result = await self._task
         finally:
+            self._task.cancel()  # of no effect but on a task that never ran
             self._task = None
             shell.events.trigger("post_execute")
             shell.events.trigger("post_run_cell", result)
@@ -148,6 +156,10 @@ class Control:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+    def _stop_if_unwanted(self) -> None:
+        if self._unwanted_run == self._run_number:
+            raise KeyboardInterrupt
 
     def _seen_as(self, error: BaseException) -> str:
         if self._interrupted and isinstance(error, asyncio.CancelledError):

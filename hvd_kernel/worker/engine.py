@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import logging
 import os
@@ -81,8 +82,17 @@ class RankEngine(ipp_app.IPEngine):  # type: ignore[misc]
         os._exit(0)
 
 
+def _spare_the_debugger() -> None:
+    """Save each rank 0.1 s: ipykernel would import debugpy, which an engine's channels cannot serve anyway."""
+    if "debugpy" not in sys.modules:
+        sys.modules["debugpy"] = None  # type: ignore[assignment]
+        importlib.import_module("ipykernel.debugger")
+        del sys.modules["debugpy"]  # the user may import it
+
+
 def serve(rank: int, connection: dict[str, Any], namespace: dict[str, Any]) -> None:
     """Register as engine ``rank`` and run cells until told to stop."""
+    _spare_the_debugger()
     ipp_app.Kernel = RankKernel  # IPEngine has no setting for it
     config = Config()
     config.RankEngine.enable_nanny = False

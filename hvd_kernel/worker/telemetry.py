@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from hvd_kernel import _session, metrics, ops
@@ -48,12 +49,15 @@ class Telemetry:
             with self._changed:
                 self._changed.wait_for(lambda: self._parent is not None)
                 parent = self._parent
-                ended = self._changed.wait_for(lambda before=parent: self._parent is not before, _PERIOD_S)
+                ended = self._changed.wait_for(partial(self._left, parent), _PERIOD_S)
             if parent is not None and not ended:
                 self._send(parent, running=True)
 
     def _send(self, parent: dict[str, Any], *, running: bool) -> None:
         self._publish(METRICS_TYPE, to_wire(sample(self._rank, running=running)), parent)
+
+    def _left(self, parent: dict[str, Any] | None) -> bool:
+        return self._parent is not parent
 
 
 def sample(rank: int, *, running: bool) -> MetricsSample:

@@ -168,6 +168,15 @@ def test_interrupt(session: Session, code: str) -> None:
     assert after.run.values() == {0: [0], 1: [1]}
 
 
+@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "import asyncio; await asyncio.sleep(60)"])
+def test_interrupt_that_comes_before_the_cell_begins(session: Session, code: str) -> None:
+    for _ in range(5):
+        run = session.run(code)
+        session.interrupt()
+        assert {f.ename for f in drain(run, patience=3).failures.values()} == {"KeyboardInterrupt"}
+    assert execute(session, "rank").run.values() == {0: 0, 1: 1}
+
+
 def test_interrupt_of_idle_ranks_does_nothing(session: Session) -> None:
     for _ in range(20):
         session.interrupt()

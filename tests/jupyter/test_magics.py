@@ -191,7 +191,7 @@ def test_a_rank_that_raises_fails_the_cell_and_nothing_else(kernel: Kernel) -> N
     kernel.run("%%hvdrun\nkept = rank + 1")
     cell = "%%hvdrun\nimport torch\nif rank == 2: raise ValueError('bad shard')\nhvd.allreduce(torch.ones(4), name='g')"
     outcome = kernel.run(cell, allow_error=True)
-    assert outcome.seconds < 2
+    assert outcome.seconds < 5, "released at once; what remains is the formatting of four tracebacks on a busy machine"
     assert (outcome.reply["ename"], outcome.reply["evalue"]) == ("ValueError", "bad shard")
     assert outcome.error.startswith("ValueError on rank 2\n")
     assert outcome.error.endswith("[0-1,3] released, because rank 2 failed")
@@ -274,3 +274,18 @@ def test_another_number_of_ranks_says_what_happens(kernel: Kernel) -> None:
     assert refused.reply["ename"] == "ClusterError"
     assert "%hvd start" in refused.error
     assert kernel.run("%%hvdrun -np 4\nsize", timeout=120).shown == ["[0-3] 4"]
+
+
+def test_a_killed_rank_is_named_and_a_start_mends(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun -np 2\nkept = rank", timeout=120)
+    outcome = kernel.run("%%hvdrun\nimport os, signal\nif rank: os.kill(os.getpid(), signal.SIGKILL)", allow_error=True)
+    assert outcome.reply["ename"] == "RankDied"
+    assert "rank 1" in outcome.error
+    assert [row.split()[:2] for row in kernel.run("%hvd").text().splitlines()[1:]] == [["0", "alive"], ["1", "dead"]]
+    refused = kernel.run("%%hvdrun\nkept", allow_error=True)
+    assert refused.reply["ename"] == "ClusterError"
+    assert "%hvd restart" in refused.error
+    kernel.run("%hvdpull kept --ranks 0")
+    assert kernel.run("kept").shown == ["[0] 0"]
+    assert kernel.run("%hvd start", timeout=120).text() == "ranks 0-1 ready\n"
+    assert kernel.run("%%hvdrun\nsize").shown == ["[0-1] 2"]

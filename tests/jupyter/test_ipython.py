@@ -1,0 +1,49 @@
+"""Plain IPython, without a kernel: the same magics, text instead of widgets, nothing left at the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from hvdtest.kernel import tagged
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(120)]
+
+CELLS = [
+    "%load_ext hvd_kernel",
+    "%%hvdrun -np 2\nprint('line of', rank)\nhvd.log(loss=0.5)\nsize",
+    "%%hvdrun\nif rank: raise KeyError('lost')",
+    "%hvdauto on",
+    "rank + 1",
+    "%hvdauto off",
+    "print('here', 1 + 1)",
+]
+
+
+def test_plain_ipython(tmp_path: Path) -> None:
+    tag = uuid.uuid4().hex
+    script = tmp_path / "session.py"
+    script.write_text(f"for cell in {CELLS!r}:\n    get_ipython().run_cell(cell)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "IPython", "--colors=NoColor", "--no-banner", str(script)],
+        env={**os.environ, "HVD_TEST_TAG": tag, "IPYTHONDIR": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert sorted(line for line in lines if "line of" in line) == ["[0] line of 0", "[1] line of 1"], done
+    assert any(line.startswith("2 ranks, 0 steps,") and line.endswith("loss 0.5") for line in lines), lines
+    assert "[0-1] 2" in lines
+    assert any("KeyError" in line and "on rank 1" in line for line in lines), lines
+    assert "[0] 1" in lines
+    assert "[1] 2" in lines
+    assert "here 2" in lines
+    assert "2 ranks ready" in done.stderr
+    assert not tagged(f"HVD_TEST_TAG={tag}")

@@ -1,0 +1,218 @@
+"""A rank that raises, leaves, exits or is killed: nobody waits for it for ever, and everybody hears who it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from hvdtest.exact import raises
+from hvdtest.launch import RankPool
+from hvdtest.pools import start
+
+pytestmark = pytest.mark.mp
+
+LAYOUTS = [(2, "shm"), (2, "tcp"), (4, "shm"), (4, "tcp")]
+RELEASED_WITHIN_S = 5.0  # it takes milliseconds; the rest is for a machine that does other things
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda layout: f"np{layout[0]}-{layout[1]}")
+def fresh(request: pytest.FixtureRequest) -> object:
+    with RankPool(*request.param) as pool:
+        pool.run(start)
+        yield pool
+
+
+def waiting() -> list[object]:
+    """Wait in each kind of collective for a rank that does not come; return error and seconds of the first, then the rest."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    said = []
+    handles = [hvd.allreduce_async(torch.ones(10), name="pending")]
+    began = time.monotonic()
+    calls = [
+        lambda: hvd.allreduce(torch.ones(100), name="first"),
+        lambda: hvd.synchronize(handles[0]),
+        lambda: hvd.allreduce_(torch.ones(1 << 20), name="large"),
+        lambda: hvd.broadcast(torch.ones(3), 0, name="b"),
+        lambda: hvd.allgather(torch.ones(3), name="g"),
+        hvd.barrier,
+        lambda: hvd.broadcast_object([1], 0),
+    ]
+    for call in calls:
+        try:
+            call()
+        except hvd.HorovodInternalError as error:
+            said.append([type(error).__name__, error.rank, str(error)])
+        else:
+            raise AssertionError("the collective succeeded without the other rank")
+    return [time.monotonic() - began, said]
+
+
+def raising(guilty: int) -> object:
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import _session
+
+    if hvd.rank() != guilty:
+        return waiting()
+    time.sleep(0.3)  # so that the others are waiting
+    _session.engine().abort("ValueError: my bug 7")
+    return None
+
+
+def again() -> float:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.shutdown()
+    hvd.init()
+    return hvd.allreduce(torch.ones(1), name="again", op=hvd.Sum).item()
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_abort(fresh: RankPool, guilty: int) -> None:
+    found = fresh.run(raising, guilty)
+    for rank, answer in enumerate(found):
+        if rank != guilty:
+            seconds, said = answer
+            assert seconds < RELEASED_WITHIN_S
+            assert {(kind, who) for kind, who, _ in said} == {("RankFailed", guilty)}
+            assert all("my bug 7" in text and f"ank {guilty}" in text for _, _, text in said)
+    assert fresh.run(again) == [float(fresh.np)] * fresh.np
+
+
+def leaving(guilty: int, how: str) -> object:
+    import hvd_kernel.torch as hvd
+
+    if hvd.rank() != guilty:
+        return waiting()
+    time.sleep(0.3)
+    if how == "shutdown":
+        hvd.shutdown()
+        return None
+    if how == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return None
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+@pytest.mark.parametrize(("how", "status"), [("exit", 3), ("kill", -9)])
+def test_death(fresh: RankPool, guilty: int, how: str, status: int) -> None:
+    found = fresh.run(leaving, guilty, how, gone={guilty: status})
+    for rank, answer in enumerate(found):
+        if rank != guilty:
+            seconds, said = answer
+            assert seconds < RELEASED_WITHIN_S
+            assert {(kind, who) for kind, who, _ in said} == {("RankDied", guilty)}
+            assert all(f"ank {guilty}" in text for _, _, text in said)
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_shutdown_of_one(fresh: RankPool, guilty: int) -> None:
+    found = fresh.run(leaving, guilty, "shutdown")
+    for rank, answer in enumerate(found):
+        if rank != guilty:
+            seconds, said = answer
+            assert seconds < RELEASED_WITHIN_S
+            assert all("Horovod has been shut down" in text and f"ank {guilty}" in text for _, _, text in said)
+    assert fresh.run(again) == [float(fresh.np)] * fresh.np
+
+
+def orderly() -> str:
+    """The last collective's result is good although the fastest rank has left already."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    for _ in range(20):
+        handles = [hvd.allreduce_async(torch.ones(1000), name=f"n{i}", op=hvd.Sum) for i in range(5)]
+        for handle in handles:
+            assert torch.equal(hvd.synchronize(handle), torch.full((1000,), float(hvd.size())))
+        hvd.shutdown()
+        raises(ValueError, "Horovod has not been initialized; use hvd.init().", hvd.rank)
+        raises(
+            hvd.HorovodInternalError, "Horovod has not been initialized; use hvd.init().", hvd.allreduce, torch.ones(1)
+        )
+        assert hvd.synchronize(handles[0]) is None
+        assert not hvd.is_initialized()
+        hvd.shutdown()
+        hvd.init()
+        hvd.init()
+    return "done"
+
+
+def test_shutdown_of_all(fresh: RankPool) -> None:
+    assert fresh.run(orderly) == ["done"] * fresh.np
+
+
+def interrupted() -> str:
+    """Ctrl-C while waiting raises KeyboardInterrupt at once; the memory stays the core's until the operation ends."""
+    import gc
+    import threading
+
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import _session, ops
+
+    hvd.barrier()
+    if hvd.rank() == 0:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        raises(KeyboardInterrupt, "", hvd.allreduce_, torch.ones(1 << 20), name="interrupted")
+        assert time.monotonic() - began < RELEASED_WITHIN_S
+        gc.collect()
+        assert len(ops._live) == 1
+        hvd.broadcast_object("go on", 0)
+        handle = next(iter(ops._live))
+        assert torch.equal(hvd.synchronize(handle), torch.full((1 << 20,), 1.0))
+    else:
+        hvd.broadcast_object("go on", 0)
+        hvd.allreduce_(torch.ones(1 << 20), name="interrupted")
+    hvd.barrier()
+    assert not ops._live
+    return str(_session.engine().aborted())
+
+
+def test_interrupt(fresh: RankPool) -> None:
+    assert fresh.run(interrupted) == ["None"] * fresh.np
+
+
+def nameless() -> bool:
+    """The shared memory has no name that could stay behind."""
+    with open("/proc/self/maps") as file:
+        maps = file.read()
+    assert "/dev/shm" not in maps
+    return "/memfd:" in maps
+
+
+def test_shared_memory_has_no_name(fresh: RankPool, request: pytest.FixtureRequest) -> None:
+    over_shm = "shm" in request.node.name
+    assert fresh.run(nameless) == [over_shm] * fresh.np
+
+
+def forked() -> int:
+    """A child made by fork (a DataLoader's worker) has no engine, and ends without waiting for one."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    child = os.fork()
+    if child == 0:
+        sane = not hvd.is_initialized()
+        hvd.shutdown()
+        os._exit(0 if sane else 1)
+    status = os.waitpid(child, 0)[1]
+    loader = torch.utils.data.DataLoader(range(8), num_workers=2)
+    assert [int(x) for x in loader] == list(range(8))
+    hvd.barrier()
+    return status
+
+
+def test_fork(fresh: RankPool) -> None:
+    assert fresh.run(forked) == [0] * fresh.np
