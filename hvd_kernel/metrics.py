@@ -31,13 +31,18 @@ def log(**values: Any) -> None:
     for name, value in values.items():
         try:
             _logged[name] = value if type(value) is float else _number(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"log({name}=...) takes a number or a tensor of one element: {error}") from error
 
 
 def _number(value: Any) -> float:
     item = getattr(value, "item", None)  # tensors and arrays, without autograd's opinion on float()
     return float(value if item is None else item())
+
+
+def begin_cell() -> None:
+    """Forget what earlier cells of a notebook have logged; steps and samples go on counting."""
+    _logged.clear()
 
 
 def step(samples: int = 0) -> None:

@@ -1,7 +1,8 @@
 """Several ranks' failures as one exception: root cause first, with the real class's name. Pure.
 
 Words.
-  root        the failure that came first and was not caused by another rank's
+  root        the failure that came first and was not caused by another rank's; of the same error on several ranks
+              within a moment it is the lowest rank's, so that a cell fails in the same way every time
   secondary   a rank that was released from a collective because another one failed
 """
 
@@ -13,6 +14,8 @@ from collections.abc import Callable, Sequence
 
 from hvd_kernel.magics.merge import label, merge, named
 from hvd_kernel.protocol import Failure
+
+MOMENT_S = 1.0
 
 MAX_OTHERS = 8
 """Lines about failures other than the root."""
@@ -45,7 +48,11 @@ class RankError(Exception):
 
 def by_cause(failures: Sequence[Failure]) -> list[Failure]:
     """Root cause first: what is not secondary, in the order of time, then the rest."""
-    return sorted(failures, key=lambda f: (f.secondary, f.time, f.rank))
+    ordered = sorted(failures, key=lambda f: (f.secondary, f.time, f.rank))
+    first = ordered[0]
+    alike = [f for f in ordered if (f.ename, f.secondary) == (first.ename, first.secondary)]
+    root = min((f for f in alike if f.time - first.time < MOMENT_S), key=lambda f: f.rank)
+    return [root, *(f for f in ordered if f is not root)]
 
 
 def merged_error(failures: Sequence[Failure], is_local: Callable[[str], bool] = lambda _: False) -> RankError:

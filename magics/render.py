@@ -92,9 +92,7 @@ class Renderer:
 
     def _is_training(self, sample: MetricsSample) -> bool:
         before = self._before.get(sample.rank)
-        if before is None:
-            return sample.step > 0 or bool(sample.logged)
-        return sample.step not in (0, before.step) or str(sample.logged) != str(before.logged)  # as text: nan is nan
+        return bool(sample.logged) or sample.step != (before.step if before else 0)
 
     def _take_text(self, event: TextDelta) -> None:
         self._text[event.stream][event.rank].feed(event.text)

@@ -49,12 +49,13 @@ def plain(line: str) -> bool:
 
 
 def asked_by_user(request: dict[str, Any]) -> bool:
-    """Whether a request runs a cell; front ends also ask silently, or whether text is complete. {} is a terminal."""
+    """Whether a request runs a cell, rather than being a front end's own question. {} is a terminal's.
+
+    Front ends ask whether text is complete, run code silently, or without history (variable inspectors); without
+    history and with nobody to answer stdin it is a tool that runs a notebook's cells, such as nbval.
+    """
     if not request:
         return True
     content = request.get("content", {})
-    return (
-        request.get("msg_type") == "execute_request"
-        and not content.get("silent")
-        and bool(content.get("store_history"))
-    )
+    cell = content.get("store_history") or not content.get("allow_stdin")
+    return request.get("msg_type") == "execute_request" and not content.get("silent") and bool(cell)

@@ -1,12 +1,9 @@
 #!/usr/bin/env bash
 # The checks that need a CUDA device, on a bare machine with Python >= 3.11, torch with CUDA, cmake, ninja, pybind11,
-# scikit-build-core, mpi4py and pytest, without network: builds into a folder of its own, tests, measures; prints Markdown.
+# scikit-build-core, mpi4py and pytest, without network: installs the project, tests, measures; prints Markdown.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-site=$(mktemp -d)
-trap 'rm -rf "$site"' EXIT
-python3 -m pip install -q --no-build-isolation --no-deps --no-index --target "$site" . 2>&1 | grep -v WARNING || true
-export PYTHONPATH=$site
+python3 -m pip install -q --no-build-isolation --no-deps --no-index --root-user-action=ignore .
 python3 - <<'PY'
 import platform, os, torch
 gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no CUDA device"

@@ -54,9 +54,8 @@ class Panel(anywidget.AnyWidget):
 class Dashboard:
     """Live figures and output of ``ranks`` under ``title``.
 
-    ``before`` holds each rank's last sample of an earlier cell: with it, rates count from the beginning of this cell,
-    and values logged by an earlier one are not shown again. ``feed`` and ``feed_text`` are cheap and may be called from
-    any thread; ``flush`` sends what is new.
+    ``before`` holds each rank's last sample of an earlier cell: with it, rates count from the beginning of this cell.
+    ``feed`` and ``feed_text`` are cheap and may be called from any thread; ``flush`` sends what is new.
     """
 
     def __init__(self, ranks: Sequence[int], title: str, before: Mapping[int, MetricsSample] | None = None) -> None:

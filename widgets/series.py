@@ -59,25 +59,18 @@ class Track:
         self._recent: deque[tuple[float, Counters]] = deque()
         self._credited = 0  # blocked nanoseconds counted before the rank reported them
         self._first = 0.0
-        self._logged: set[str] = set()  # names with news in this cell
         self._working: tuple[float, float] | None = None  # first and last moment at which training samples were counted
 
     def add(self, sample: MetricsSample, elapsed: float = 0.0) -> None:
         """Take a sample, ``elapsed`` seconds after the cell began; one that is not newer than the last is ignored."""
         if self.last is None and self._before is not None and elapsed > 0:
             # Between cells nothing is counted: the cell began with the counters the last one ended with.
-            self._take(replace(self._before, time=sample.time - elapsed, state="idle"))
+            self._take(replace(self._before, time=sample.time - elapsed, state="idle", logged={}))
         self._take(sample)
 
     def logged(self) -> dict[str, float]:
-        """Return what was logged in this cell, without what an earlier one left."""
-        left = self._before.logged if self._before else {}
-        values = self.last.logged if self.last else {}
-        fresh = {
-            name for name, value in values.items() if name not in left or str(value) != str(left[name])
-        }  # nan is nan
-        self._logged |= fresh
-        return {name: value for name, value in values.items() if name in self._logged}
+        """Return what was logged in this cell."""
+        return dict(self.last.logged) if self.last else {}
 
     def _take(self, sample: MetricsSample) -> None:
         last = self.last

@@ -1,7 +1,7 @@
 """One cell on some ranks, as a stream of events that ends with RankDone for each of them.
 
 Threads: the hub's I/O thread feeds (``on_*``); any thread may read (``next``). A rank is done when both its reply and
-its "idle" have come, because output travels on another channel than the reply.
+its last sample have come, because output travels on another channel than the reply, and that sample is its last.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ class Run:
             sample = from_wire(MetricsSample, dict(content))
             self.metrics[rank] = sample
             self._events.put(sample)
-        elif kind == "status" and content["execution_state"] == "idle":
-            self._idle.add(rank)
-            return self._maybe_end(rank)
+            if sample.state == "idle":
+                self._idle.add(rank)
+                return self._maybe_end(rank)
         return False
 
     def on_dead(self, rank: int, failure: Failure) -> None:

@@ -103,8 +103,7 @@ class Session:
         self._latest = run
         self._runs += 1
         content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
-        for rank in targets:
-            self._wire.request(rank, "execute_request", content | {"hvd": {"cell": cell, "run": self._runs}}, run)
+        self._wire.request(targets, "execute_request", content | {"hvd": {"cell": cell, "run": self._runs}}, run)
         return run
 
     def push(self, variables: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
@@ -128,8 +127,7 @@ class Session:
             return
         ignored = Gather((), "interrupt")
         content = {"verb": "interrupt", "run": self._runs}
-        for rank in self._alive(ranks):
-            self._wire.request(rank, "hvd_request", content, ignored, urgent=True)
+        self._wire.request(self._alive(ranks), "hvd_request", content, ignored, urgent=True)
 
     def status(self) -> list[RankStatus]:
         """Return every rank's process, dead ones included."""
@@ -195,9 +193,9 @@ class Session:
         hands = Handshake(range(self.n))
         while True:
             for channel in ("shell", "control"):
-                for rank in hands.missing(channel) | hands.missing("iopub"):
-                    hello = {"verb": "hello", "channel": channel}
-                    self._wire.request(rank, "hvd_request", hello, hands, urgent=channel == "control")
+                unmet = sorted(hands.missing(channel) | hands.missing("iopub"))
+                hello = {"verb": "hello", "channel": channel}
+                self._wire.request(unmet, "hvd_request", hello, hands, urgent=channel == "control")
             if hands.wait(_HANDSHAKE_S):
                 return hands.introduced
             self._listen(deadline, f"rank {', '.join(map(str, sorted(hands.missing())))}", wait=0.0)
@@ -214,8 +212,7 @@ class Session:
     ) -> dict[int, Any]:
         targets = self._alive(ranks)
         gather = Gather(targets, verb)
-        for rank in targets:
-            self._wire.request(rank, "hvd_request", {"verb": verb} | (content or {}), gather, buffers=buffers)
+        self._wire.request(targets, "hvd_request", {"verb": verb} | (content or {}), gather, buffers=buffers)
         return gather.wait(timeout)
 
     def _heal(self) -> None:

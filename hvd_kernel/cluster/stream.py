@@ -50,7 +50,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
 
     def request(
         self,
-        rank: int,
+        ranks: Sequence[int],
         kind: str,
         content: dict[str, Any],
         sink: Sink,
@@ -58,15 +58,15 @@ class Stream(ipp.Client):  # type: ignore[misc]
         buffers: Sequence[Any] = (),
         urgent: bool = False,
     ) -> None:
-        """Send a request to one rank; urgent ones are answered while a cell runs. Any thread."""
-        message = self.session.msg(kind, content=content)
+        """Send a request to some ranks; urgent ones are answered while a cell runs. Any thread."""
         stream = self._control_stream if urgent else self._mux_stream
-        uuid = self.uuids[rank].encode()
 
         def send() -> None:
-            self.sinks[message["header"]["msg_id"]] = (rank, sink)
-            # Through the stream: a send on its socket would swallow the wake-up for what has just arrived.
-            self.session.send(stream, message, ident=uuid, buffers=list(buffers))
+            for rank in ranks:
+                message = self.session.msg(kind, content=content)
+                self.sinks[message["header"]["msg_id"]] = (rank, sink)
+                # Through the stream: a send on its socket would swallow the wake-up for what has just arrived.
+                self.session.send(stream, message, ident=self.uuids[rank].encode(), buffers=list(buffers))
 
         self._io_loop.add_callback(send)
 

@@ -46,9 +46,8 @@ def _search(ref: weakref.ref[SampleMeter]) -> None:
             hook.remove()
         elif meter.owns_part_of(module):
             hook.remove()
-            _watch(
-                module, ref
-            )  # in time for this very call: torch asks for the module's own hooks after the global ones
+            _watch(module, ref)  # from the next call on
+            meter.count(module, args, {})
 
     hook = register_module_forward_pre_hook(look)
 

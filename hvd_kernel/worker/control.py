@@ -24,6 +24,7 @@ from hvd_kernel.protocol import Failure, to_wire
 from hvd_kernel.worker import communication, values
 
 _REASON_CHARS = 300
+_INSIST_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Control:
@@ -35,9 +36,11 @@ class Control:
         self._value: Any = None
         self._run_number = 0
         self._unwanted_run = 0  # the latest that an interrupt has named
+        self._seen = threading.Event()  # the main thread has noticed the latest interrupt
         self._raised_at = 0.0
         self._interrupted = False
-        self._inside = False  # the main thread is in the user's code: an interrupt may raise
+        self._running = False
+        self._inside = False  # the main thread is in the user's code, or in a task that waits there
         self._task: asyncio.Task[ExecutionResult] | None = None
 
     async def run_cell(self, code: str, cell: int, run: int) -> dict[str, Any]:
@@ -52,10 +55,24 @@ class Control:
         failure = None if error is None else self._failure(error)
         return {"failure": failure and to_wire(failure), "aborted": communication.aborted()}
 
+    @contextmanager
+    def users_code(self) -> Iterator[None]:
+        """Mark the user's own code, statement by statement: only there may an interrupt raise.
+
+        IPython swallows a KeyboardInterrupt in some of its own places; one that comes there waits for the user's next.
+        """
+        self._inside = True
+        try:
+            if self._unwanted_run == self._run_number:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._inside = False
+
     @property
     def busy(self) -> bool:
-        """True while the user's code runs."""
-        return self._inside or self._task is not None
+        """True while a cell runs."""
+        return self._running
 
     def on_raise(self, error: BaseException) -> None:
         """Note the time and release the peers. Called by the shell before it formats the traceback."""
@@ -66,10 +83,20 @@ class Control:
     def interrupt(self, run: int) -> None:
         """Interrupt that run's cell: while it runs, or as soon as it begins, but no other. Control thread."""
         self._unwanted_run = run
-        if self.busy and run == self._run_number:
-            ident = threading.main_thread().ident
-            assert ident is not None
-            signal.pthread_kill(ident, signal.SIGINT)  # this thread, so that a sleep or poll there ends
+        if self._running and run == self._run_number:
+            self._seen.clear()
+            threading.Thread(target=self._insist, args=(run,), name="hvd-interrupt", daemon=True).start()
+
+    def _insist(self, run: int) -> None:
+        """Signal until the main thread has noticed: a signal just before it enters a sleep would not end the sleep."""
+        main = threading.main_thread().ident
+        assert main is not None
+        for pause in _INSIST_S:
+            if not self._running or run != self._run_number:
+                return
+            signal.pthread_kill(main, signal.SIGINT)  # that thread, so that its sleep or poll ends
+            if self._seen.wait(pause):
+                return
 
     # The verbs.
 
@@ -107,19 +134,12 @@ class Control:
             if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=broken):
                 result = await self._run_async(code, transformed, broken)
             else:
-                result = self._run_sync(code)
+                result = shell.run_cell(code, store_history=True)
         except (KeyboardInterrupt, asyncio.CancelledError) as error:  # between the user's code and IPython's own
             self.on_raise(error)
             return error
-        finally:
-            self._inside = False
         self._value = result.result
         return result.error_before_exec or result.error_in_exec
-
-    def _run_sync(self, code: str) -> ExecutionResult:
-        self._inside = True
-        self._stop_if_unwanted()
-        return self._shell.run_cell(code, store_history=True)
 
     async def _run_async(self, code: str, transformed: str, broken: Any) -> ExecutionResult:
         shell = self._shell
@@ -129,10 +149,8 @@ class Control:
         self._task = asyncio.ensure_future(running)
         result = None
         try:
-            self._stop_if_unwanted()
             result = await self._task
         finally:
-            self._task.cancel()  # of no effect but on a task that never ran
             self._task = None
             shell.events.trigger("post_execute")
             shell.events.trigger("post_run_cell", result)
@@ -143,23 +161,21 @@ class Control:
         loop = asyncio.get_running_loop()
 
         def on_sigint(_number: int, _frame: FrameType | None) -> None:
+            self._seen.set()
             task = self._task
-            if self._inside or (task is not None and asyncio.current_task(loop) is task):
-                self._interrupted = True
+            if self._inside and (task is None or asyncio.current_task(loop) is task):
                 raise KeyboardInterrupt
-            if task is not None:
+            if self._inside and task is not None:
                 self._interrupted = True
                 loop.call_soon_threadsafe(task.cancel)
 
         before = signal.signal(signal.SIGINT, on_sigint)
+        self._running = True
         try:
             yield
         finally:
+            self._running = False
             signal.signal(signal.SIGINT, before)
-
-    def _stop_if_unwanted(self) -> None:
-        if self._unwanted_run == self._run_number:
-            raise KeyboardInterrupt
 
     def _seen_as(self, error: BaseException) -> str:
         if self._interrupted and isinstance(error, asyncio.CancelledError):

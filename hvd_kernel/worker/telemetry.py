@@ -64,12 +64,12 @@ def sample(rank: int, *, running: bool) -> MetricsSample:
     """Return what this rank is doing now. Any thread."""
     training = metrics.snapshot()
     core = _session.counters()
-    waits = running and main_thread_waits()
+    waits_for = communication.waiting_for() if running and main_thread_waits() else ""
     return MetricsSample(
         rank=rank,
         time=time.monotonic(),
-        state="collective" if waits else "compute" if running else "idle",
-        waiting_for=communication.waiting_for() if waits else "",
+        state="collective" if waits_for else "compute" if running else "idle",
+        waiting_for=waits_for,
         step=training.step,
         samples=training.samples,
         logged=training.logged,

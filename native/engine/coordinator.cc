@@ -91,12 +91,9 @@ void Coordinator::decide() {
 void Coordinator::work() {
   const Response response = std::move(agenda_.front());
   agenda_.pop_front();
-  if (response.kind != Kind::kLeave) {
-    const Status status = executor_.perform(response);
-    if (!status) fail_everywhere(status);
-  } else if (response.rank == rank_ || response.rank == 0) {
-    end(shut_down_by(response.rank));
-  }
+  if (response.kind == Kind::kLeave) return depart(response.rank);
+  const Status status = executor_.perform(response);
+  if (!status) fail_everywhere(status);
 }
 
 void Coordinator::listen() {
@@ -138,7 +135,7 @@ void Coordinator::ask(int rank, Request request) {
 // A goodbye without a request to leave: that rank could not wait for its turn.
 void Coordinator::notice_departures() {
   if (rank_ != 0) {
-    if (mesh_.has_left(0)) end(shut_down_by(0));
+    if (mesh_.has_left(0)) depart(0);
     return;
   }
   for (int peer = 1; peer < size_; ++peer) {
@@ -156,6 +153,16 @@ void Coordinator::send(int peer, const std::string& bytes) {
   // cause.
   if (status || status.code == Code::kShutdown || mesh_.abort().raised()) return;
   fail_everywhere(status);
+}
+
+// Without rank 0 nobody agrees on anything any more.
+void Coordinator::depart(int rank) {
+  if (first_departure_ < 0) first_departure_ = rank;
+  if (rank == rank_) {
+    end(shut_down_by(rank));
+  } else if (rank == 0) {
+    end(shut_down_by(first_departure_));
+  }
 }
 
 void Coordinator::end(const Status& status) {

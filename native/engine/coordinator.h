@@ -45,6 +45,7 @@ class Coordinator {
   void ask(int rank, Request request);
   void notice_departures();
   void send(int peer, const std::string& bytes);
+  void depart(int rank);
   void end(const Status& status);
   void fail_everywhere(const Status& status);
   std::chrono::nanoseconds longest_sleep() const;
@@ -58,6 +59,7 @@ class Coordinator {
   Queue queue_;
   std::deque<Response> agenda_;  // agreed, not yet done
   bool ended_ = false;
+  int first_departure_ = -1;  // the others may leave because of it: it is the one to name
 
   // Rank 0 only.
   mutable std::mutex table_mutex_;  // for waiting(); the thread itself is the only writer

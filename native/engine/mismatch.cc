@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <sstream>
+#include <cstdio>
 #include <string>
 
 namespace hvd {
@@ -57,13 +57,18 @@ std::string shapes(const Request& a, const Request& b) {
   });
 }
 
+// Not a string stream: its locale machinery crashes where a process holds two copies of the C++
+// library, as torch's may.
+std::string factors_of(const Request& request) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "(%g, %g)", request.prescale, request.postscale);
+  return text.data();
+}
+
 std::string factors(const Request& a, const Request& b) {
   if (a.prescale == b.prescale && a.postscale == b.postscale) return "";
-  std::ostringstream text;
-  text << "Mismatched prescale and/or postscale factors: One rank sent factors (" << a.prescale
-       << ", " << a.postscale << "), but another rank sent factors (" << b.prescale << ", "
-       << b.postscale << ").";
-  return text.str();
+  return "Mismatched prescale and/or postscale factors: One rank sent factors " + factors_of(a) +
+         ", but another rank sent factors " + factors_of(b) + ".";
 }
 
 std::string ops(const Request& a, const Request& b) {

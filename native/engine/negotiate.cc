@@ -25,19 +25,19 @@ void Negotiator::add(int rank, Request request, std::int64_t now_ns) {
   Request& place = entry.by_rank[static_cast<std::size_t>(rank)];
   if (place.name.empty()) ++entry.count;
   place = std::move(request);
-  if (entry.count < size_ && left_count_ == 0) return;
+  if (entry.count < size_ && first_left_ < 0) return;
   auto node = table_.extract(name);
   if (node.mapped().count == size_) {
     agree(std::move(node.mapped()));
   } else {
-    fail(std::move(node.mapped()), first_left());
+    fail(std::move(node.mapped()), first_left_);
   }
 }
 
 void Negotiator::leave(int rank) {
   if (left_[static_cast<std::size_t>(rank)]) return;
   left_[static_cast<std::size_t>(rank)] = true;
-  ++left_count_;
+  if (first_left_ < 0) first_left_ = rank;
   // What this rank has asked for and nobody has completed yet, it has abandoned; the rest it will
   // never ask for.
   for (auto& [name, entry] : std::exchange(table_, {})) fail(std::move(entry), rank);
@@ -75,10 +75,6 @@ void Negotiator::fail(Entry entry, int because_of) {
   agreed.request = any_of(entry.by_rank);
   agreed.status = shut_down_by(because_of);
   agreed_.push_back(std::move(agreed));
-}
-
-int Negotiator::first_left() const {
-  return static_cast<int>(std::find(left_.begin(), left_.end(), true) - left_.begin());
 }
 
 }  // namespace hvd

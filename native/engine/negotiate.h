@@ -49,10 +49,9 @@ class Negotiator {
 
   void agree(Entry entry);
   void fail(Entry entry, int because_of);
-  int first_left() const;
 
   int size_;
-  int left_count_ = 0;
+  int first_left_ = -1;  // the others may have left because of it
   std::vector<bool> left_;
   std::unordered_map<std::string, Entry> table_;
   std::vector<Agreed> agreed_;

@@ -12,6 +12,11 @@
 namespace hvd {
 
 struct EngineOptions {
+  // Larger slots mean fewer hand-overs between ranks, and those cost more than leaving the
+  // second-level cache: 16 MiB on two ranks took 3.8 ms with slots of 256 KiB, 2.8 ms with 512
+  // KiB, 2.2 ms with 1 MiB and with 2 MiB.
+  EngineOptions() { mesh.slot_bytes = std::size_t{1} << 20U; }
+
   MeshOptions mesh;
   std::int64_t fusion_threshold = std::int64_t{128} << 20;  // bytes; 0: no fusion
   std::int64_t cycle_time_ns = 0;  // the longest time a small tensor may wait for company

@@ -47,8 +47,7 @@ Result<std::vector<std::string>> CallableBootstrap::allgather(const std::string&
     return exchange_(py::bytes(mine)).cast<std::vector<std::string>>();
   } catch (...) {
     error_ = std::current_exception();
-    return Status::make(Code::kUnavailable, "the exchange between the ranks failed",
-                        "python/bootstrap_py");
+    return Status::make(Code::kUnavailable, "the exchange failed", "python/bootstrap_py");
   }
 }
 

@@ -18,6 +18,7 @@ namespace py = pybind11;
 namespace hvd::python {
 namespace {
 
+using namespace py::literals;
 using Table = std::map<std::string, std::string>;
 
 // Between two looks at Python's signals (Ctrl-C) while a thread waits.
@@ -104,10 +105,8 @@ std::shared_ptr<Buffer> wait(Engine& self, std::int64_t handle, double timeout_s
     if (outcome != nullptr) return outcome->output;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (!deadline.expired()) continue;
-    const std::string seconds = py::str(py::float_(timeout_s));
-    raise(Status::make(Code::kTimeout,
-                       "handle " + std::to_string(handle) + " is not done after " + seconds + " s",
-                       "python/engine_py"));
+    const std::string late = " is not done after " + std::string(py::str(py::float_(timeout_s)));
+    raise(Status::make(Code::kTimeout, "handle " + std::to_string(handle) + late + " s", "wait"));
   }
 }
 
@@ -117,7 +116,6 @@ py::object aborted(const Engine& self) {
 }
 
 py::list pending(const Engine& self) {
-  using namespace py::literals;
   py::list list;
   for (const Pending& one : self.pending()) {
     list.append(py::dict("name"_a = one.name, "op"_a = lower_name_of(one.kind),
@@ -127,7 +125,6 @@ py::list pending(const Engine& self) {
 }
 
 py::dict counters(const Engine& self) {
-  using namespace py::literals;
   const Counters& from = self.counters();
   return py::dict("ops"_a = from.ops.load(), "bytes"_a = from.bytes.load(),
                   "busy_ns"_a = from.busy_ns.load(), "wait_ns"_a = from.wait_ns.load(),
@@ -155,7 +152,6 @@ auto topology_field() {
 }  // namespace
 
 void define_engine(py::module_& module) {
-  using namespace py::literals;
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   py::class_<Engine, Holder>(module, "Engine", py::is_final())
       .def(py::init(&start), "rank"_a, "size"_a, "exchange"_a, "options"_a = Table{})

@@ -20,13 +20,15 @@ def same(got: torch.Tensor, want: torch.Tensor, what: object = "") -> None:
 
 def raises(kind: type[BaseException], text: str, function: Any, *args: Any, **kwargs: Any) -> BaseException:
     """The call raises this very kind, with the text in its message."""
+    caught = None
     try:
         function(*args, **kwargs)
     except kind as error:
-        assert type(error) is kind, f"{type(error).__name__} instead of {kind.__name__}: {error}"
-        assert text in str(error), f"{error!r} does not say {text!r}"
-        return error
-    raise AssertionError(f"{kind.__name__} was not raised")
+        caught = error
+    assert caught is not None, f"{kind.__name__} was not raised"
+    assert type(caught) is kind, f"{type(caught).__name__} instead of {kind.__name__}: {caught}"
+    assert text in str(caught), f"{caught!r} does not say {text!r}"
+    return caught
 
 
 def ulps(got: torch.Tensor, want: torch.Tensor) -> int:

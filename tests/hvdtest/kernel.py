@@ -89,10 +89,7 @@ class Outcome:
 class Kernel:
     """A kernel that lives as long as the ``with`` block, and leaves nothing."""
 
-    def __init__(
-        self, home: Path, name: str = "hvd_kernel", env: dict[str, str] | None = None, patience: float = 1.0
-    ) -> None:
-        self._patience = patience
+    def __init__(self, home: Path, name: str = "hvd_kernel", env: dict[str, str] | None = None) -> None:
         self.tag = f"HVD_TEST_TAG={uuid.uuid4().hex}"
         key, _, value = self.tag.partition("=")
         own = {"IPYTHONDIR": str(home / "ipython"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"), key: value}
@@ -181,8 +178,8 @@ class Kernel:
             raise AssertionError("the kernel said nothing more within the time given to the cell") from None
 
     def assert_nothing_left(self) -> None:
-        """Assert that no process carries the tag, within ``patience`` seconds."""
-        deadline = time.monotonic() + self._patience
+        """Assert that within a second no process carries the tag."""
+        deadline = time.monotonic() + 1.0
         while (left := tagged(self.tag)) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not left, f"left behind: {left}"

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 TESTS = Path(__file__).resolve().parents[1]
 _LAUNCHERS = ("HOROVOD_", "HVD_", "OMPI_", "PMI", "PRTE_", "TORCHELASTIC_", "MASTER_")
@@ -60,11 +60,16 @@ class RankPool:
         variables: Callable[[int, int, int], Mapping[str, str]] = horovod_variables,
         **env: str,
     ) -> None:
+        assert "HVDTEST_RANK" not in os.environ, "a rank must not start ranks: guard the file with __name__"
         self.np, self.broken = np, False
         self.folder = tempfile.TemporaryDirectory(prefix="hvdtest-")
         port = free_port()
         self.ranks = [
-            _Rank(Path(self.folder.name), {**variables(rank, np, port), "HVD_TRANSPORT": transport, **env}, rank)
+            _Rank(
+                Path(self.folder.name),
+                {**variables(rank, np, port), "HVD_TRANSPORT": transport, "HVDTEST_RANK": "1", **env},
+                rank,
+            )
             for rank in range(np)
         ]
 
@@ -98,7 +103,7 @@ class RankPool:
         self.folder.cleanup()
         assert not left, f"processes of the ranks are still there: {left}"
 
-    def __enter__(self) -> RankPool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

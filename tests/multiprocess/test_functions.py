@@ -111,7 +111,7 @@ def states(trained: bool) -> list[object]:
             same(p.detach(), b.detach(), "a broadcast of state does not step")
         found.append([type(optimizer).__name__, plain(optimizer.state_dict())])
         for p in model.parameters():
-            optimizer.state[p]  # noqa: B018 - still a defaultdict by parameter
+            optimizer.state[p]
         optimizer.step()
     return found
 

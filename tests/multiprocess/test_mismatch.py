@@ -27,7 +27,12 @@ def disagreements() -> list[str]:
         ("Mismatched data types: One rank had type ", hvd.allreduce, (i if odd else f,), {}),
         ("Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [", hvd.allreduce, (f[: 4 - odd],), {}),
         ("Mismatched reduction operation: ", hvd.allreduce, (f,), {"op": hvd.Sum if odd else hvd.Average}),
-        ("Mismatched prescale and/or postscale factors: ", hvd.allreduce, (f,), {"prescale_factor": 2.0 if odd else 1.0}),
+        (
+            "Mismatched prescale and/or postscale factors: ",
+            hvd.allreduce,
+            (f,),
+            {"prescale_factor": 2.0 if odd else 1.0},
+        ),
         ("Mismatched BROADCAST root ranks: One rank specified root rank ", hvd.broadcast, (f, int(odd)), {}),
         ("Mismatched BROADCAST tensor shapes", hvd.broadcast, (f[: 4 - odd], 0), {}),
         ("Mismatched ALLGATHER tensor shapes", hvd.allgather, (torch.ones(2, 3 + odd),), {}),
@@ -62,7 +67,13 @@ def local_errors() -> None:
     hvd.barrier()
     if hvd.rank() == 0:  # the others have not submitted it: the name is taken on this rank alone
         handle = hvd.allreduce_async(x, name="twice")
-        raises(ValueError, "with the same name as another tensor that is currently being processed", hvd.allreduce, x, name="twice")
+        raises(
+            ValueError,
+            "with the same name as another tensor that is currently being processed",
+            hvd.allreduce,
+            x,
+            name="twice",
+        )
     hvd.barrier()
     if hvd.rank() != 0:
         handle = hvd.allreduce_async(x, name="twice")

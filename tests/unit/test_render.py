@@ -106,13 +106,13 @@ def test_a_quiet_cell_writes_nothing() -> None:
     assert output([sample(0), sample(1), RankDone(0), RankDone(1)]) == []
 
 
-def test_training_means_new_steps_or_new_values() -> None:
-    before = {0: sample(0, step=5, logged={"loss": math.nan}), 1: sample(1)}
+def test_training_means_new_steps_or_logged_values() -> None:
+    before = {0: sample(0, step=5, logged={"loss": 1.0}), 1: sample(1)}
     board = ("display", {"text/plain": "hvd dashboard"})
-    assert output([sample(0, step=5, logged={"loss": math.nan})], before=before) == []
-    assert output([sample(0, step=0, logged={"loss": math.nan})], before=before) == []
-    assert output([sample(0, step=6, logged={"loss": math.nan})], before=before) == [board]
-    assert output([sample(0, step=5, logged={"loss": 1.0})], before=before) == [board]
+    assert output([sample(0, step=5)], before=before) == []
+    assert output([sample(0, step=6)], before=before) == [board]
+    assert output([sample(0, step=5, logged={"loss": math.nan})], before=before) == [board]
+    assert output([sample(0, step=5, logged={"loss": 1.0})], before=before) == [board], "the same value, logged again"
     assert output([sample(1, logged={"loss": 1.0})], before=before) == [board]
 
 

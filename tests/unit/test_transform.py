@@ -10,6 +10,8 @@ from hvd_kernel.magics.transform import Transformer
 
 USER = {"msg_type": "execute_request", "content": {"silent": False, "store_history": True}}
 SILENT = {"msg_type": "execute_request", "content": {"silent": True, "store_history": False}}
+INSPECTOR = {"msg_type": "execute_request", "content": {"silent": False, "store_history": False, "allow_stdin": True}}
+NBVAL = {"msg_type": "execute_request", "content": {"silent": False, "store_history": False, "allow_stdin": False}}
 ASKING = {"msg_type": "is_complete_request", "content": {"code": "x"}}
 
 
@@ -40,9 +42,10 @@ def test_plain_cells_move_to_the_ranks_when_auto() -> None:
     assert transformed("# c\nx = 1\n", auto=True) == "%%hvdrun\n# c\nx = 1\n"
     assert transformed("x = 1\n", auto=False) == "x = 1\n"
     assert transformed("x = 1\n", auto=True, request={}) == "%%hvdrun\nx = 1\n"
+    assert transformed("x = 1\n", auto=True, request=NBVAL) == "%%hvdrun\nx = 1\n"
 
 
-@pytest.mark.parametrize("request_", [SILENT, ASKING])
+@pytest.mark.parametrize("request_", [SILENT, ASKING, INSPECTOR])
 def test_questions_of_the_front_end_stay_local(request_: dict[str, Any]) -> None:
     assert transformed("x = 1\n", auto=True, request=request_) == "x = 1\n"
 

@@ -1,0 +1,40 @@
+"""What the training loop counts and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from hvd_kernel import metrics
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    metrics.reset()
+    yield
+    metrics.reset()
+
+
+def test_counts() -> None:
+    metrics.step(32)
+    metrics.step()
+    assert metrics.snapshot() == metrics.Snapshot(2, 32, {})
+
+
+def test_log_takes_numbers_tensors_and_arrays() -> None:
+    metrics.log(a=1, b=2.5, c=torch.tensor(3.0, requires_grad=True), d=np.float32(4), e=torch.tensor([5]), f=True)
+    logged = metrics.snapshot().logged
+    assert logged == {"a": 1.0, "b": 2.5, "c": 3.0, "d": 4.0, "e": 5.0, "f": 1.0}
+    assert all(type(value) is float for value in logged.values())
+    metrics.log(a=7)
+    assert metrics.snapshot().logged["a"] == 7.0
+    assert logged["a"] == 1.0, "a snapshot stays as it was"
+
+
+@pytest.mark.parametrize("value", ["text", None, torch.ones(2), [1.0]])
+def test_log_names_what_it_cannot_take(value: object) -> None:
+    with pytest.raises(ValueError, match=r"log\(loss=\.\.\.\) takes a number or a tensor of one element"):
+        metrics.log(loss=value)

@@ -1,0 +1,93 @@
+"""DistributedOptimizer refuses what it cannot do, in Horovod's words, before anything is initialised."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import hvd_kernel.torch as hvd
+from hvd_kernel.torch.samples import SampleMeter
+
+
+def made(**options: object) -> object:
+    model = torch.nn.Linear(2, 2)
+    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **options)  # type: ignore[arg-type]
+
+
+W, B = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"named_parameters": [W]},
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced by",
+        ),
+        (
+            {"named_parameters": iter([("w", W), ("b", B), ("w", B)])},
+            "Parameter names in named_parameters must be unique. Found duplicates: w",
+        ),
+        (
+            {"named_parameters": [("w", W)]},
+            f"named_parameters was specified, but one or more model parameters were not named. Python object ids: {id(B)}",
+        ),
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step must be > 0"),
+        ({"op": 1, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor not supported with op != Average"),
+        ({"op": 2}, "op=2 is not available: use Average or Sum."),
+        ({"groups": 0}, "groups should be a non-negative integer or a list of list of torch.Tensor."),
+        ({"groups": -1}, "groups should be a non-negative integer or a list of list of torch.Tensor."),
+        ({"groups": [["w"]]}, "groups must consist of torch.Tensor."),
+        ({"groups": [[W], [W, B]]}, "A parameter can only appear once in groups."),
+        ({}, "Horovod has not been initialized; use hvd.init()."),
+    ],
+)
+def test_refusals(options: dict[str, object], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        hvd.DistributedOptimizer(torch.optim.SGD([W, B], lr=0.1), **options)  # type: ignore[arg-type]
+
+
+def test_num_groups_is_deprecated() -> None:
+    with pytest.warns(DeprecationWarning, match="num_groups"), pytest.raises(ValueError, match="not been initialized"):
+        made(num_groups=2)
+
+
+def test_broadcast_refusals() -> None:
+    with pytest.raises(ValueError, match="invalid params of type: <class 'generator'>"):
+        hvd.broadcast_parameters((x for x in [W]), 0)
+    with pytest.raises(ValueError, match=r"cannot broadcast torch\.optim\.LBFGS state"):
+        hvd.broadcast_optimizer_state(torch.optim.LBFGS([W]), 0)
+
+
+def test_samples_are_counted_once_at_the_outermost_module() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    meter = SampleMeter(model[1].parameters())
+    other, loss = torch.nn.Linear(3, 3), torch.nn.MSELoss()
+    for size in (5, 7):
+        loss(model(other(torch.ones(size, 3))), torch.ones(size, 2))
+    assert meter.take() == 12
+    assert meter.take() == 0
+    with torch.no_grad():
+        model(torch.ones(4, 3))
+    model.eval()
+    model(torch.ones(4, 3))
+    assert meter.take() == 0
+    model.train()
+    model(input=torch.ones(6, 3))
+    assert meter.take() == 6
+    del meter
+    model(torch.ones(2, 3))
+    assert not model._forward_pre_hooks, "a forgotten optimizer leaves no hook"
+
+
+def test_a_search_that_finds_nothing_ends_with_its_optimizer() -> None:
+    from torch.nn.modules import module
+
+    before = len(module._global_forward_pre_hooks)
+    meter = SampleMeter([W])
+    assert len(module._global_forward_pre_hooks) == before + 1
+    del meter
+    torch.nn.Linear(1, 1)(torch.ones(1, 1))
+    assert len(module._global_forward_pre_hooks) == before

@@ -1,0 +1,119 @@
+"""Who this process is, from nothing but its environment; and that importing costs nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from hvd_kernel import topology
+from hvd_kernel.errors import ConfigError
+
+MEETING = {"HOROVOD_CONTROLLER_ADDR": "127.0.0.1", "HOROVOD_CONTROLLER_PORT": "4321"}
+MASTER = {"MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "29500"}
+TORCH = {"RANK": "1", "WORLD_SIZE": "2", **MASTER}
+HOROVOD = {"HOROVOD_RANK": "2", "HOROVOD_SIZE": "3"}
+MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What would have been connected, instead of connecting."""
+    calls: list[object] = []
+
+    def over_tcp(rank: int, size: int, address: object, source: str, _env: object) -> topology.Peers:
+        calls.append((rank, size, address))
+        return topology.Peers(rank, size, source, lambda mine: [mine] * size)
+
+    def over_mpi(_env: object) -> topology.Peers:
+        return topology.Peers(3, 4, "MPI", lambda mine: [mine] * 4)
+
+    def store(rank: int, size: int, address: object, meeting: str, _env: object) -> topology.Exchange:
+        calls.append((rank, size, address, meeting))
+        return lambda mine: [mine] * size
+
+    monkeypatch.setattr(topology, "_over_tcp", over_tcp)
+    monkeypatch.setattr(topology, "_from_world", over_mpi)
+    monkeypatch.setattr(topology, "_store_exchange", store)
+    return calls
+
+
+def who(env: dict[str, str], round_number: int = 1) -> tuple[int, int, str]:
+    peers = topology.find(env=env, round_number=round_number)
+    return peers.rank, peers.size, peers.source
+
+
+def test_nothing_is_size_1(asked: list[object]) -> None:
+    peers = topology.find(env={})
+    assert (peers.rank, peers.size) == (0, 1)
+    assert peers.exchange(b"x") == [b"x"]
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("env", "found", "address"),
+    [
+        (HOROVOD | MEETING, (2, 3, "HOROVOD_RANK"), ("127.0.0.1", 4321)),
+        (HOROVOD | MASTER, (2, 3, "HOROVOD_RANK"), ("10.1.2.3", 29500)),
+        (HOROVOD | MEETING | TORCH | MPI, (2, 3, "HOROVOD_RANK"), ("127.0.0.1", 4321)),
+        (TORCH, (1, 2, "RANK"), ("10.1.2.3", 29500)),
+        (TORCH | MPI, (3, 4, "MPI"), None),
+        (TORCH | MPI | {"HVD_BOOTSTRAP": "tcp"}, (1, 2, "RANK"), ("10.1.2.3", 29500)),
+        (TORCH | MPI | {"TORCHELASTIC_RUN_ID": "7"}, (1, 2, "RANK"), ("10.1.2.3", 29500)),
+        (MPI, (3, 4, "MPI"), None),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (3, 4, "MPI"), None),
+        (HOROVOD | MEETING | {"HVD_BOOTSTRAP": "mpi"}, (3, 4, "MPI"), None),
+        (HOROVOD | MEETING | {"HVD_BOOTSTRAP": "none"}, (0, 1, "no launcher"), None),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}, (0, 1, "HOROVOD_SIZE"), None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, "WORLD_SIZE"), None),
+        ({"RANK": "1"}, (0, 1, "no launcher"), None),
+    ],
+)
+def test_who_wins(asked: list[object], env: dict[str, str], found: tuple[int, int, str], address: object) -> None:
+    assert who(env) == found
+    assert asked == ([] if address is None else [(*found[:2], address)])
+
+
+def test_torchruns_store_has_keys_for_each_round(asked: list[object]) -> None:
+    env = TORCH | {
+        "TORCHELASTIC_RUN_ID": "7",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+    }
+    assert who(env) == (1, 2, "torchrun")
+    assert who(env, round_number=2) == (1, 2, "torchrun")
+    assert [call[3] for call in asked] == ["hvd_kernel/2/1", "hvd_kernel/2/2"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ({"HVD_BOOTSTRAP": "pigeon"}, "HVD_BOOTSTRAP='pigeon' cannot be used: it must be mpi, tcp or none."),
+        ({"HVD_BOOTSTRAP": "tcp"}, "HVD_BOOTSTRAP=tcp needs HOROVOD_RANK"),
+        (HOROVOD, "set HOROVOD_CONTROLLER_ADDR and HOROVOD_CONTROLLER_PORT"),
+        ({"HOROVOD_RANK": "0"} | MEETING, "HOROVOD_SIZE, which is not set, must be a whole number from 1"),
+        ({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "3"} | MEETING, "HOROVOD_RANK=3 must be below HOROVOD_SIZE=3"),
+        ({"HOROVOD_RANK": "-1", "HOROVOD_SIZE": "3"} | MEETING, "HOROVOD_RANK='-1' must be a whole number from 0"),
+        (HOROVOD | {"HOROVOD_CONTROLLER_PORT": "1"}, "HOROVOD_CONTROLLER_ADDR is not set"),
+        (TORCH | {"MASTER_PORT": "70000"}, "MASTER_PORT='70000' must be a whole number from 1 to 65535"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR is not set"),
+    ],
+)
+def test_what_cannot_be_used_is_named(asked: list[object], env: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        topology.find(env=env)
+    assert text in str(caught.value)
+    assert not asked
+
+
+def test_something_else_as_comm() -> None:
+    with pytest.raises(ConfigError, match="takes an mpi4py communicator or a list of ranks, not str"):
+        topology.find(comm="world")
+
+
+@pytest.mark.parametrize("module", ["hvd_kernel", "hvd_kernel.config", "hvd_kernel.errors", "hvd_kernel.protocol"])
+def test_the_leaves_import_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in ('torch', 'numpy', 'mpi4py', 'hvd_kernel._native') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,149 @@
+"""Names, signatures and defaults of hvd_kernel.torch are Horovod's; what is not there yet is absent."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+import hvd_kernel.torch as hvd
+from hvd_kernel.torch import mpi_ops
+
+ALLREDUCE = "tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global"
+COMPRESSED = "tensor, average=None, name=None, compression=none, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global"
+SIGNATURES = {
+    "init": "comm=None, process_sets=None",
+    "shutdown": "",
+    "is_initialized": "",
+    "rank": "",
+    "size": "",
+    "local_rank": "",
+    "local_size": "",
+    "cross_rank": "",
+    "cross_size": "",
+    "allreduce": COMPRESSED,
+    "allreduce_async": ALLREDUCE,
+    "allreduce_": ALLREDUCE,
+    "allreduce_async_": ALLREDUCE,
+    "grouped_allreduce": COMPRESSED.replace("tensor,", "tensors,"),
+    "grouped_allreduce_async": ALLREDUCE.replace("tensor,", "tensors,"),
+    "grouped_allreduce_": ALLREDUCE.replace("tensor,", "tensors,"),
+    "grouped_allreduce_async_": ALLREDUCE.replace("tensor,", "tensors,"),
+    "allgather": "tensor, name=None, process_set=global",
+    "allgather_async": "tensor, name=None, process_set=global",
+    "broadcast": "tensor, root_rank, name=None, process_set=global",
+    "broadcast_async": "tensor, root_rank, name=None, process_set=global",
+    "broadcast_": "tensor, root_rank, name=None, process_set=global",
+    "broadcast_async_": "tensor, root_rank, name=None, process_set=global",
+    "barrier": "process_set=global",
+    "poll": "handle",
+    "synchronize": "handle",
+    "broadcast_parameters": "params, root_rank",
+    "broadcast_optimizer_state": "optimizer, root_rank, model=None",
+    "broadcast_object": "obj, root_rank=0, name=None, process_set=global",
+    "allgather_object": "obj, name=None",
+    "DistributedOptimizer": "optimizer, named_parameters=None, compression=none, backward_passes_per_step=1, op=0, "
+    "gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False, process_set=global",
+    "mpi_threads_supported": "",
+    "mpi_enabled": "",
+    "mpi_built": "",
+    "gloo_enabled": "",
+    "gloo_built": "",
+    "nccl_built": "",
+    "ddl_built": "",
+    "ccl_built": "",
+    "cuda_built": "",
+    "rocm_built": "",
+    "is_homogeneous": "",
+}
+
+
+def shown(function: object) -> str:
+    def default(value: object) -> str:
+        special = {hvd.global_process_set: "global", hvd.Compression.none: "none"}
+        return special[value] if value in special else repr(value)  # type: ignore[index]
+
+    return ", ".join(
+        p.name if p.default is p.empty else f"{p.name}={default(p.default)}"
+        for p in inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signature(name: str) -> None:
+    assert shown(getattr(hvd, name)) == SIGNATURES[name]
+    assert getattr(hvd, name).__doc__
+
+
+def test_constants_and_classes() -> None:
+    assert (hvd.Average, hvd.Sum) == (0, 1)
+    assert issubclass(hvd.HorovodInternalError, RuntimeError)
+    assert hvd.global_process_set.process_set_id == 0
+    assert hvd.__version__
+    assert all(hasattr(hvd, name) for name in mpi_ops.__all__)
+
+
+@pytest.mark.parametrize(
+    "name", ["Adasum", "Min", "Max", "Product", "join", "alltoall", "reducescatter", "SyncBatchNorm", "elastic"]
+)
+def test_what_comes_later_is_absent(name: str) -> None:
+    assert not hasattr(hvd, name)
+
+
+def test_before_init() -> None:
+    sentence = r"Horovod has not been initialized; use hvd\.init\(\)\."
+    assert not hvd.is_initialized()
+    for function in (
+        hvd.rank,
+        hvd.size,
+        hvd.local_rank,
+        hvd.local_size,
+        hvd.cross_rank,
+        hvd.cross_size,
+        hvd.is_homogeneous,
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            function()
+    with pytest.raises(hvd.HorovodInternalError, match=sentence):
+        hvd.allreduce(torch.ones(1))
+    assert (hvd.global_process_set.size(), hvd.global_process_set.ranks) == (None, None)
+    assert str(hvd.global_process_set) == "ProcessSet(process_set_id=0, ranks=None, mpi_comm=None)"
+    assert hvd.synchronize(5) is None
+    hvd.shutdown()
+
+
+def test_probes() -> None:
+    assert (hvd.mpi_enabled(), hvd.mpi_built(), hvd.gloo_enabled(), hvd.gloo_built()) == (False, False, True, True)
+    assert hvd.nccl_built() < 2700
+    with pytest.raises(ValueError, match="Horovod MPI is not enabled"):
+        hvd.mpi_threads_supported()
+
+
+def test_average_is_deprecated() -> None:
+    with (
+        pytest.warns(DeprecationWarning, match="Parameter `average` has been replaced with `op`"),
+        pytest.raises(hvd.HorovodInternalError),
+    ):
+        hvd.allreduce(torch.ones(1), average=True)
+    with pytest.raises(ValueError, match=r"The op parameter supersedes average\. Please provide only one of them\."):
+        hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
+
+
+def test_process_sets_beyond_the_global_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="only the global process set"):
+        hvd.init(process_sets=[hvd.ProcessSet()])
+
+
+def test_compression() -> None:
+    x = torch.tensor([1.0, 2.0**-12, 70000.0], dtype=torch.float64)
+    small, ctx = hvd.Compression.fp16.compress(x)
+    assert (small.dtype, ctx) == (torch.float16, torch.float64)
+    restored = hvd.Compression.fp16.decompress(small, ctx)
+    assert restored.dtype == torch.float64
+    assert restored[:2].tolist() == [1.0, 2.0**-12]
+    whole = torch.tensor([1, 2])
+    for compression in (hvd.Compression.fp16, hvd.Compression.none):
+        same, ctx = compression.compress(whole)
+        assert same is whole
+        assert compression.decompress(same, ctx) is whole
