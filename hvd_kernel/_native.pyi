@@ -1,9 +1,9 @@
 """The typed face of the extension. Thin: a tensor is (pointer, shape, dtype number); errors are hvd_kernel.errors."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from typing import TypeAlias, final
 
-Exchange = Callable[[bytes], list[bytes]]
+Exchange: TypeAlias = Callable[[bytes], list[bytes]]
 
 AVERAGE: int  # 0
 SUM: int  # 1
@@ -77,9 +77,7 @@ class Engine:
     ) -> int:
         """tensors: (input pointer, output pointer, shape, dtype) each; more than one is a group, all or nothing."""
     def allgather(self, name: str, tensor: tuple[int, tuple[int, ...], int]) -> int: ...
-    def broadcast(
-        self, name: str, tensor: tuple[int, int, tuple[int, ...], int], root_rank: int
-    ) -> int: ...
+    def broadcast(self, name: str, tensor: tuple[int, int, tuple[int, ...], int], root_rank: int) -> int: ...
     def barrier(self, name: str = "") -> int: ...
     def poll(self, handle: int) -> bool:
         """True when wait() would not block. ValueError for a handle never given out or already waited for."""

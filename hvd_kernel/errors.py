@@ -1,7 +1,7 @@
 """Every exception of the project. A shared leaf: imports nothing of ours, no torch, no MPI, no extension.
 
-Horovod's split is kept (horovod/common/exceptions.py): what one rank's own call does wrong is a ``ValueError`` from that call;
-what the ranks find out together is a ``HorovodInternalError`` on every rank.
+Horovod's split is kept (horovod/common/exceptions.py): what one rank's own call does wrong is a ``ValueError`` from
+that call; what the ranks find out together is a ``HorovodInternalError`` on every rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The letter-box: every message that crosses between the controller world and the engine world, and nothing else.
 
-A shared leaf: standard library only. Messages are frozen dataclasses; on the wire they are JSON-able dicts (``to_wire``,
-``from_wire``), never pickles.
+A shared leaf: standard library only. Messages are frozen dataclasses; on the wire they are JSON-able dicts
+(``to_wire``, ``from_wire``), never pickles.
 
 Words.
   cell       one ``%%hvdrun`` execution, numbered from 1 in each cluster
@@ -97,4 +97,5 @@ def from_wire(kind: type[T], wire: dict[str, Any]) -> T:
         If a required key is missing: the sender speaks another version.
     """
     names = {f.name for f in fields(kind)}
-    return kind(**{k: tuple(v) if k == "traceback" else v for k, v in wire.items() if k in names})
+    known: dict[str, Any] = {k: tuple(v) if k == "traceback" else v for k, v in wire.items() if k in names}
+    return kind(**known)

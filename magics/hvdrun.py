@@ -79,7 +79,8 @@ class RunMagics(Magics):
         from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
 
         self.holder.cell += 1
-        renderer = Renderer(screen, Dashboard(ranks, f"cell {self.holder.cell}"), ranks, self.holder.samples)
+        before = self.holder.samples
+        renderer = Renderer(screen, Dashboard(ranks, f"cell {self.holder.cell}", before), ranks, before)
         run = session.run(cell, ranks, self.holder.cell)
         watch = Watch(session, run, renderer, ranks, options.timeout)
         watch.drive()

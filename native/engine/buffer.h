@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "tensor/dtype.h"
@@ -18,16 +18,16 @@ struct Buffer {
 
   // 64-byte aligned, never null; false: there is not that much memory.
   bool allocate() {
-    data_.reset(static_cast<std::byte*>(std::aligned_alloc(64, (bytes / 64 + 1) * 64)));
+    data_.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes + 1]);  // NOLINT: owned
     return data_ != nullptr;
   }
   std::byte* data() const { return data_.get(); }
 
  private:
   struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
+    void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
   };
-  std::unique_ptr<std::byte, Free> data_;
+  std::unique_ptr<std::byte[], Free> data_;
 };
 
 }  // namespace hvd

@@ -11,6 +11,7 @@ constexpr double kLeaveSeconds = 10;
 
 std::vector<std::string> transports_of(const Mesh& mesh) {
   std::vector<std::string> names;
+  names.reserve(static_cast<std::size_t>(mesh.topology().size));
   for (int peer = 0; peer < mesh.topology().size; ++peer) {
     names.push_back(peer == mesh.topology().rank ? "self" : mesh.transport_to(peer));
   }

@@ -56,6 +56,7 @@ std::shared_ptr<Task> Handles::in_flight(const std::string& name) const {
 std::vector<std::shared_ptr<Task>> Handles::all_in_flight() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<std::shared_ptr<Task>> tasks;
+  tasks.reserve(by_name_.size());
   for (const auto& [name, task] : by_name_) tasks.push_back(task);
   return tasks;
 }

@@ -30,7 +30,7 @@ void Negotiator::add(int rank, Request request, std::int64_t now_ns) {
   if (node.mapped().count == size_) {
     agree(std::move(node.mapped()));
   } else {
-    fail(std::move(node.mapped()), first_left_);
+    fail(node.mapped(), first_left_);
   }
 }
 
@@ -40,7 +40,7 @@ void Negotiator::leave(int rank) {
   if (first_left_ < 0) first_left_ = rank;
   // What this rank has asked for and nobody has completed yet, it has abandoned; the rest it will
   // never ask for.
-  for (auto& [name, entry] : std::exchange(table_, {})) fail(std::move(entry), rank);
+  for (const auto& [name, entry] : std::exchange(table_, {})) fail(entry, rank);
 }
 
 std::vector<Agreed> Negotiator::take() { return std::exchange(agreed_, {}); }
@@ -70,7 +70,7 @@ void Negotiator::agree(Entry entry) {
   agreed_.push_back(std::move(agreed));
 }
 
-void Negotiator::fail(Entry entry, int because_of) {
+void Negotiator::fail(const Entry& entry, int because_of) {
   Agreed agreed;
   agreed.request = any_of(entry.by_rank);
   agreed.status = shut_down_by(because_of);

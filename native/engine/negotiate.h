@@ -48,7 +48,7 @@ class Negotiator {
   };
 
   void agree(Entry entry);
-  void fail(Entry entry, int because_of);
+  void fail(const Entry& entry, int because_of);
 
   int size_;
   int first_left_ = -1;  // the others may have left because of it

@@ -18,7 +18,7 @@ struct EngineOptions {
   EngineOptions() { mesh.slot_bytes = std::size_t{1} << 20U; }
 
   MeshOptions mesh;
-  std::int64_t fusion_threshold = std::int64_t{128} << 20;  // bytes; 0: no fusion
+  std::int64_t fusion_threshold = std::int64_t{128} * 1024 * 1024;  // bytes; 0: no fusion
   std::int64_t cycle_time_ns = 0;  // the longest time a small tensor may wait for company
   std::size_t trace_capacity = 16384;
 };

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
+from pathlib import Path
 
 RANKS = 4
 PEER_MCA = "--allow-run-as-root --map-by :OVERSUBSCRIBE --bind-to none --mca pml ob1 --mca btl self,sm,tcp"
@@ -33,7 +33,7 @@ def peer() -> float:
 
     start = time.monotonic()
     cluster = ipp.Cluster(n=RANKS, engines="mpi", log_level=50)
-    cluster.config.MPILauncher.mpi_cmd = [os.path.join(sys.prefix, "bin", "mpiexec")]
+    cluster.config.MPILauncher.mpi_cmd = [str(Path(sys.prefix, "bin", "mpiexec"))]
     cluster.config.MPILauncher.mpi_args = PEER_MCA.split()
     client = cluster.start_and_connect_sync(activate=False)
     client[:].execute("import torch", block=True)

@@ -5,7 +5,7 @@ Started without arguments it starts its own ranks; the ratio of a row is Gloo's 
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import statistics
 import subprocess
@@ -35,7 +35,7 @@ def rank_main() -> None:
         init_method=f"tcp://127.0.0.1:{gloo_port}",
         rank=hvd.rank(),
         world_size=hvd.size(),
-        timeout=datetime.timedelta(seconds=60),
+        timeout=dt.timedelta(seconds=60),
     )
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
@@ -73,11 +73,17 @@ def main() -> None:
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-P", __file__, "rank"],
-                env={**os.environ, **common, "HOROVOD_RANK": str(r), "GLOO_PORT": str(gloo), "GLOO_SOCKET_IFNAME": "lo"},
+                env={
+                    **os.environ,
+                    **common,
+                    "HOROVOD_RANK": str(r),
+                    "GLOO_PORT": str(gloo),
+                    "GLOO_SOCKET_IFNAME": "lo",
+                },
             )
             for r in range(n)
         ]
-        if any([rank.wait(240) for rank in ranks]):
+        if any(status for status in [rank.wait(240) for rank in ranks]):
             sys.exit("a rank failed")
 
 

@@ -45,7 +45,8 @@ def _answer(call: dict[str, Any]) -> dict[str, Any]:
 def _load(file: str) -> ModuleType:
     if file not in _modules:
         spec = importlib.util.spec_from_file_location(f"checks_{len(_modules)}", file)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         _modules[file] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(_modules[file])
     return _modules[file]

@@ -22,7 +22,10 @@ assert _native.__version__ == hvd_kernel.__version__
 
 specs = json.loads(
     subprocess.run(
-        [sys.executable, "-m", "jupyter_client.kernelspecapp", "list", "--json"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "jupyter_client.kernelspecapp", "list", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
 )["kernelspecs"]
 assert specs["hvd_kernel"]["spec"]["display_name"] == "Python 3 (hvd)", specs
