@@ -56,7 +56,7 @@ test:
 	@$(MAKE) --no-print-directory pytest
 
 bench: build/.test
-	@.venv/bin/python tests/bench/run.py
+	@for each in start cell telemetry; do echo "$$each:"; .venv/bin/python tests/bench/$$each.py || exit 1; done
 
 clean:
 	rm -rf build .venv

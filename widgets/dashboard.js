@@ -372,11 +372,13 @@ function makeView(store, el, signal) {
     say(note, [state.finished ? "means over the cell" : "", state.unnamed ? `${grouped(state.unnamed)} more logged names not shown` : ""].filter(Boolean).join(" · "));
     figures.update(state);
     const names = state.names.map((name) => LOG + name);
-    show(charts, state.curves.t.length > 1);
+    const moved = (rate) => (state.curves.y[rate] ?? []).some((column) => column.some((v) => v > 0));
+    const active = names.length > 0 || RATES.some(moved); // a cell that only computes has a table and its output, no empty charts
+    show(figures.root, active);
+    show(charts, active && state.curves.t.length > 1);
     show(logged.root, names.length > 0);
     if (names.length) drawChart(logged, state, names, names.find((name) => /loss/i.test(name)) ?? names[0]);
-    const trained = (state.curves.y[RATES[0]] ?? []).some((column) => column.some((v) => v > 0));
-    drawChart(rates, state, RATES, trained ? RATES[0] : RATES[1]);
+    drawChart(rates, state, RATES, moved(RATES[0]) ? RATES[0] : RATES[1]);
     table.update(state, picked);
     log.update(state, picked);
     if (picked !== null || hovered !== null) focus();

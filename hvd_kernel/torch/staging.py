@@ -49,6 +49,8 @@ def host_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return memory that the core can read and write in the tensor's place."""
     if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
         return tensor
+    if tensor.is_cuda:  # pinned: the device copies at full speed, and torch keeps the pages for the next time
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor.detach())
     return tensor.detach().cpu().resolve_neg().contiguous()
 
 
