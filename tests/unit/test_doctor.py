@@ -72,3 +72,10 @@ def test_nothing_heavy_is_imported_here() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_examination_leaves_no_shared_memory() -> None:
+    """Looking at mpi4py used to initialise a lone MPI process, whose 16 MiB segment stayed in /dev/shm."""
+    before = set(Path("/dev/shm").iterdir())
+    assert doctor._mpi4py().good
+    assert set(Path("/dev/shm").iterdir()) <= before
