@@ -24,7 +24,7 @@ demo: build/.demo
 	@.venv/bin/python notebooks/demo.py
 
 lab: build/.demo
-	@.venv/bin/jupyter lab --notebook-dir=notebooks
+	@.venv/bin/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS)
 
 system:
 	@bash .ci/system
