@@ -50,10 +50,10 @@ class Kernel:
             if message["parent_header"].get("msg_id") != sent:
                 continue
             messages.append(message)
-            if message["msg_type"] == "error":
-                raise RuntimeError("\n".join(message["content"]["traceback"]))
             if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
                 break
         seconds = time.perf_counter() - start
-        self.client.get_shell_msg(timeout=timeout)
+        reply = self.client.get_shell_msg(timeout=timeout)["content"]
+        if reply["status"] != "ok":
+            raise RuntimeError("\n".join(reply.get("traceback", [reply["status"]])))
         return Cell(seconds, size, messages)
