@@ -11,6 +11,7 @@ import pytest
 from hvd_kernel import _native
 
 STUB = ast.parse((Path(__file__).resolve().parents[2] / "hvd_kernel" / "_native.pyi").read_text())
+ALIASES = {"Exchange"}  # for type checkers only
 CLASSES = {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef)}
 
 
@@ -20,7 +21,7 @@ def public(names: object) -> set[str]:
 
 def test_the_module_holds_what_the_stub_says() -> None:
     constants = {node.target.id for node in STUB.body if isinstance(node, ast.AnnAssign)}
-    assert public(dir(_native)) == set(CLASSES) | public(constants)
+    assert public(dir(_native)) == set(CLASSES) | (public(constants) - ALIASES)
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
