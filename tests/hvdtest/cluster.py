@@ -7,12 +7,14 @@ Words.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hvd_kernel.cluster import Run, Session
+from hvd_kernel.config import ClusterSpec
 from hvd_kernel.protocol import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
 
 PATIENCE_S = 40.0
@@ -163,3 +165,13 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:80]
     except OSError:
         return "gone"
+
+
+@contextmanager
+def cluster(n: int) -> Iterator[Session]:
+    """A cluster of n ranks that leaves nothing behind when it is stopped."""
+    session = Session.start(ClusterSpec(n))
+    yield session
+    traces = Traces.of(session)
+    session.stop()
+    traces.wait_none_left(within=1.0)

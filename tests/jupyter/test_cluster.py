@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hvdtest.cluster import Traces, drain, execute
+from hvdtest.cluster import cluster, drain, execute
 
 from hvd_kernel.cluster import Session
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol import MetricsSample, RankDone, TextDelta
 
@@ -21,11 +20,8 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    cluster = Session.start(ClusterSpec(2))
-    yield cluster
-    traces = Traces.of(cluster)
-    cluster.stop()
-    traces.wait_none_left(within=1.0)
+    with cluster(2) as started:
+        yield started
 
 
 def test_engine_id_is_mpi_rank_is_horovod_rank(session: Session) -> None:

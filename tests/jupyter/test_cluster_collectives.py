@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hvdtest.cluster import Traces, drain, execute
+from hvdtest.cluster import cluster, drain, execute
 
 from hvd_kernel.cluster import Session
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol import TextDelta
 
@@ -21,21 +20,15 @@ REDUCE = "import torch\nhvd.allreduce(torch.full((3,), float(rank + 1)), name='x
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    cluster = Session.start(ClusterSpec(3))
-    yield cluster
-    traces = Traces.of(cluster)
-    cluster.stop()
-    traces.wait_none_left(within=1.0)
+    with cluster(3) as started:
+        yield started
 
 
 @pytest.fixture
 def doomed() -> Iterator[Session]:
     """A cluster that a test may damage."""
-    cluster = Session.start(ClusterSpec(3))
-    yield cluster
-    traces = Traces.of(cluster)
-    cluster.stop()
-    traces.wait_none_left(within=1.0)
+    with cluster(3) as started:
+        yield started
 
 
 def assert_sound(session: Session) -> None:
