@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
 
@@ -122,7 +120,7 @@ class ControlMagics(Magics):
         screen.say(f"{named(range(session.n))} ready\n")
 
 
-def table(rows: list[tuple[str, ...]], pad: Callable[[str, int], str] = str.ljust) -> str:
+def table(rows: list[tuple[str, ...]]) -> str:
     """Rows in columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "".join("  ".join(map(pad, row, widths)).rstrip() + "\n" for row in rows)
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)

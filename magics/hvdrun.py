@@ -64,7 +64,7 @@ class RunMagics(Magics):
 
     def _on_ranks(self, options: Options, cell: str) -> None:
         screen = Screen(self.shell)
-        pushed = self._to_push(options)
+        pushed = local_values(self.shell, options.push)
         spec = wanted(options, self.holder.spec, default_n())
         ranks = resolve(options.ranks, spec.n)
         session = self.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status())
@@ -91,9 +91,6 @@ class RunMagics(Magics):
             self.shell.user_ns[options.out] = CellResult(
                 run.values(), renderer.printed("stdout"), renderer.printed("stderr")
             )
-
-    def _to_push(self, options: Options) -> dict[str, Any]:
-        return local_values(self.shell, options.push)
 
 
 def local_values(shell: InteractiveShell, names: tuple[str, ...]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 // A file descriptor that closes itself, and errno as a Status.
 #pragma once
 
+#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -30,6 +31,11 @@ class Fd {
 };
 
 // "<what>: <the system's sentence> (errno 24)", code kUnavailable.
+// A call that does not wait found nothing to do.
+inline bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+// ... or a signal came in between: the same call may go through later.
+inline bool again(int error) { return would_block(error) || error == EINTR; }
+
 Status errno_status(const std::string& what, const std::string& where, int error);
 
 // An eventfd for waking a poll(); nonblocking, close-on-exec.

@@ -17,8 +17,6 @@ namespace {
 
 const char* const kRoom = "transport/control";
 
-bool again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-
 // Rounded up to a whole millisecond, at most an hour; for ever is a series of hours.
 int poll_ms(std::chrono::nanoseconds longest) {
   return Deadline(std::min<std::chrono::nanoseconds>(longest, std::chrono::hours(1)))

@@ -33,7 +33,7 @@ bool Outbox::push(std::string_view& bytes) {
         ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    } else if (would_block(errno)) {
       break;
     } else if (errno != EINTR) {
       broken_ = true;

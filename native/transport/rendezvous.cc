@@ -204,7 +204,7 @@ void Rendezvous::hear(Caller& caller) {
   const ssize_t got =
       ::recv(caller.socket.get(), part.data(), kHelloBytes - caller.hello.size(), MSG_DONTWAIT);
   if (got > 0) caller.hello.append(part.data(), static_cast<std::size_t>(got));
-  const bool nothing_yet = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  const bool nothing_yet = got < 0 && again(errno);
   if (caller.hello.size() == kHelloBytes) {
     if (!admit(caller)) log(Level::kWarning, kRoom, "dropped a connection that is no rank's");
     caller.socket.reset();

@@ -77,8 +77,6 @@ Status finish_connect(const Fd& socket, Deadline deadline) {
   return error == 0 ? Status::ok() : errno_status("cannot connect", kRoom, error);
 }
 
-bool again(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
-
 }  // namespace
 
 Result<Fd> listen_unix(const std::string& name, int backlog) {
@@ -169,7 +167,7 @@ Status send_all(const Fd& socket, std::string_view bytes, Deadline deadline) {
         ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
-    } else if (again(errno)) {
+    } else if (would_block(errno)) {
       Status status = wait_ready(socket, POLLOUT, deadline);
       if (!status) return status;
     } else if (errno != EINTR) {
@@ -190,7 +188,7 @@ Result<std::string> receive_all(const Fd& socket, std::size_t bytes, Deadline de
       buffer.append(part.data(), static_cast<std::size_t>(got));
     } else if (got == 0) {
       return Status::make(Code::kUnavailable, "the peer closed the connection", kRoom);
-    } else if (again(errno)) {
+    } else if (would_block(errno)) {
       Status status = wait_ready(socket, POLLIN, deadline);
       if (!status) return status;
     } else if (errno != EINTR) {
@@ -234,8 +232,7 @@ Status send_fd(const Fd& socket, const Fd& passenger, Deadline deadline) {
   const int fd = passenger.get();
   std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
   while (::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-    if (!again(errno) && errno != EINTR)
-      return errno_status("cannot pass a descriptor", kRoom, errno);
+    if (!again(errno)) return errno_status("cannot pass a descriptor", kRoom, errno);
     Status status = wait_ready(socket, POLLOUT, deadline);
     if (!status) return status;
   }
@@ -253,7 +250,7 @@ Result<Fd> receive_fd(const Fd& socket, Deadline deadline) {
     message.msg_control = space.data();
     message.msg_controllen = space.size();
     const ssize_t got = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (got < 0 && (again(errno) || errno == EINTR)) {
+    if (got < 0 && again(errno)) {
       Status status = wait_ready(socket, POLLIN, deadline);
       if (!status) return status;
       continue;

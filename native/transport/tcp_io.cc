@@ -20,8 +20,6 @@ constexpr unsigned kIn = POLLIN, kOut = POLLOUT, kEnd = POLLHUP | POLLERR;
 constexpr double kFlushSeconds = 2;
 constexpr int kAbortCheckMs = 50;  // while the last slots are flushed
 
-bool again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-
 }  // namespace
 
 void TcpIo::add(int peer, Fd socket) {

@@ -132,7 +132,7 @@ void Watch::read(Line& line) {
                          line.peer.rank),
             true);
       drop(line);
-    } else if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+    } else if (got == 0 || !again(errno)) {
       end_of(line, "its connection closed without a goodbye");
     } else if (errno != EINTR) {
       return;

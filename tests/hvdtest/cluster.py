@@ -167,6 +167,16 @@ def _command(pid: int) -> str:
         return "gone"
 
 
+def wait_until_all_speak(run: Run, patience: float = PATIENCE_S) -> None:
+    """Return when every rank of the run has printed something: it is inside its cell."""
+    silent, end = set(run.ranks), time.monotonic() + patience
+    while silent:
+        event = run.next(5)
+        if isinstance(event, TextDelta):
+            silent.discard(event.rank)
+        assert time.monotonic() < end, f"ranks {sorted(silent)} have said nothing for {patience:g} s"
+
+
 @contextmanager
 def cluster(n: int) -> Iterator[Session]:
     """A cluster of n ranks that leaves nothing behind when it is stopped."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hvdtest.cluster import cluster, drain, execute
+from hvdtest.cluster import cluster, drain, execute, wait_until_all_speak
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.errors import ClusterError
@@ -150,11 +150,7 @@ def test_second_run_waits_for_the_first(session: Session) -> None:
 def test_interrupt(session: Session, code: str) -> None:
     execute(session, "kept = [rank]")
     run = session.run(f"print('in', flush=True)\n{code}")
-    inside = set()
-    while len(inside) < 2:
-        event = run.next(5)
-        if isinstance(event, TextDelta):
-            inside.add(event.rank)
+    wait_until_all_speak(run)
     session.interrupt()
     outcome = drain(run, patience=3)
     assert outcome.seconds < 2.0

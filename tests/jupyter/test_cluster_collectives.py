@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hvdtest.cluster import cluster, drain, execute
+from hvdtest.cluster import cluster, drain, execute, wait_until_all_speak
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.protocol import TextDelta
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 REDUCE = "import torch\nhvd.allreduce(torch.full((3,), float(rank + 1)), name='x', op=hvd.Sum).tolist()"
@@ -69,11 +68,7 @@ def test_twenty_failures_in_a_row_heal(session: Session) -> None:
 def test_interrupt_inside_a_collective(session: Session) -> None:
     code = "print('in', flush=True)\nif rank:\n    hvd.allreduce(torch.ones(4), name='lonely')\nelse:\n    import time; time.sleep(60)"
     run = session.run(code)
-    inside = set()
-    while len(inside) < 3:
-        event = run.next(5)
-        if isinstance(event, TextDelta):
-            inside.add(event.rank)
+    wait_until_all_speak(run)
     session.interrupt()
     outcome = drain(run, patience=3)
     assert outcome.seconds < 2.0

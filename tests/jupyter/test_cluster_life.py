@@ -25,20 +25,14 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 KERNEL = """
 import json, os, sys, time
 from pathlib import Path
-from hvdtest.cluster import Traces
+from hvdtest.cluster import Traces, wait_until_all_speak
 from hvd_kernel.cluster import Session
 from hvd_kernel.config import ClusterSpec
-from hvd_kernel.protocol import TextDelta
-from typing import Any
 session = Session.start(ClusterSpec(2))
 code = sys.argv[1]
 if code:
     run = session.run("print('in', flush=True)\\n" + code)
-    inside = set()
-    while len(inside) < 2:
-        event = run.next(1)
-        if isinstance(event, TextDelta):
-            inside.add(event.rank)
+    wait_until_all_speak(run)
     time.sleep(0.2)
 traces = Traces.of(session)
 print(json.dumps(traces.as_dict() | {"ranks": [s.pid for s in session.status()]}), flush=True)
