@@ -1,6 +1,6 @@
 # make demo   train on four ranks inside a notebook, from nothing
 # make lab    JupyterLab on the same environment
-# make test   everything: lint, types, native tests (plain, ASan+UBSan, TSan), Python, Jupyter, browser, notebooks, wheel
+# make test   everything: lint, types, native tests (plain, ASan+UBSan, TSan, fuzzer), Python, Jupyter, browser, notebooks, wheel
 # make bench  the figures of docs/performance.md
 # make clean  remove what make made
 .DEFAULT_GOAL := help
@@ -35,7 +35,7 @@ lint: build/.test native-plain
 native-%: build/.test | system
 	@bash .ci/native $*
 
-native: native-plain native-asan native-tsan
+native: native-plain native-asan native-tsan native-fuzz
 
 pytest: build/.test | system
 	@$(PYTEST)

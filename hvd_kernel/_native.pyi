@@ -26,10 +26,23 @@ class Buffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
+class Outcome:
+    """What an operation gave besides the memory it was told to write to."""
+
+    @property
+    def buffers(self) -> list[Buffer]: ...
+    @property
+    def sizes(self) -> list[int]: ...
+    @property
+    def number(self) -> int: ...
+
+@final
 class TcpBootstrap:
     """Collective exchange of bytes over a port of rank 0. Callable: bytes of this rank -> bytes of all ranks."""
 
-    def __init__(self, rank: int, size: int, host: str, port: int, timeout_s: float = 30.0) -> None: ...
+    def __init__(
+        self, rank: int, size: int, host: str, port: int, timeout_s: float = 30.0, secret: str = ""
+    ) -> None: ...
     def __call__(self, mine: bytes, /) -> list[bytes]: ...
     def close(self) -> None: ...
 
@@ -46,7 +59,7 @@ class Engine:
     A tensor argument is (pointer, shape, dtype): contiguous CPU memory that the caller keeps alive and does not
     touch until the handle is done. An empty name becomes "<op>.noname.<handle>".
     Enqueue raises ValueError at once for a duplicate name or a bad argument; everything the ranks find out
-    together is raised by wait(), on every rank.
+    together is raised by wait(), on every rank. waits=True: the caller waits for it next, and begins in this call.
     """
 
     def __init__(
@@ -74,15 +87,67 @@ class Engine:
         op: int,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        process_set: int = 0,
+        waits: bool = False,
     ) -> int:
         """tensors: (input pointer, output pointer, shape, dtype) each; more than one is a group, all or nothing."""
-    def allgather(self, name: str, tensor: tuple[int, tuple[int, ...], int]) -> int: ...
-    def broadcast(self, name: str, tensor: tuple[int, int, tuple[int, ...], int], root_rank: int) -> int: ...
-    def barrier(self, name: str = "") -> int: ...
+    def allgather(
+        self, name: str, tensors: Sequence[tuple[int, tuple[int, ...], int]], process_set: int = 0, waits: bool = False
+    ) -> int:
+        """Outcome.buffers: one per tensor."""
+    def broadcast(
+        self,
+        name: str,
+        tensors: Sequence[tuple[int, int, tuple[int, ...], int]],
+        root_rank: int,
+        process_set: int = 0,
+        waits: bool = False,
+    ) -> int:
+        """root_rank: a rank of the engine, also in a process set."""
+    def alltoall(
+        self,
+        name: str,
+        tensor: tuple[int, tuple[int, ...], int],
+        splits: Sequence[int] | None = None,
+        process_set: int = 0,
+        waits: bool = False,
+    ) -> int:
+        """splits: rows of dimension 0 for every member; None: equal shares. Outcome.buffers[0], Outcome.sizes."""
+    def reducescatter(
+        self,
+        name: str,
+        tensors: Sequence[tuple[int, int, tuple[int, ...], int]],
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: int = 0,
+        waits: bool = False,
+    ) -> int:
+        """The output holds this member's rows: the first dim0 % n members get one row more."""
+    def barrier(self, name: str = "", process_set: int = 0, waits: bool = False) -> int: ...
+    def join(self) -> int:
+        """Outcome.number: the rank that joined last."""
+    def add_process_set(self, ranks: Sequence[int]) -> int:
+        """Collective over all ranks. Outcome.number: the id."""
+    def remove_process_set(self, process_set: int) -> int:
+        """Collective over all ranks. Outcome.number: 1 when there was such a set, else 0."""
+    def process_set_ranks(self, process_set: int) -> list[int]:
+        """Empty: there is no set of this id."""
+    def allocate_shared(self, nbytes: int) -> int:
+        """Collective over all ranks: memory that the ranks of a host reduce in place, without a copy.
+
+        Outcome.number: the region. The handle fails on every rank where one has no shared memory.
+        """
+    def release_shared(self, region: int) -> int:
+        """Collective. Nobody may use the region any more, here or on another rank."""
+    def shared_memory(self, region: int) -> memoryview:
+        """This rank's part: writable bytes; valid until it is released or the engine shuts down."""
+    def start_timeline(self, path: str, mark_cycles: bool = False) -> None: ...
+    def stop_timeline(self) -> None: ...
     def poll(self, handle: int) -> bool:
         """True when wait() would not block. ValueError for a handle never given out or already waited for."""
-    def wait(self, handle: int, timeout_s: float = -1.0) -> Buffer | None:
-        """Block until done; allgather's result is the Buffer. Looks at Python's signals, so Ctrl-C works.
+    def wait(self, handle: int, timeout_s: float = -1.0) -> Outcome | None:
+        """Block until done; None where there is nothing to tell. Looks at Python's signals, so Ctrl-C works.
 
         Raises the operation's error; errors.HvdTimeout after timeout_s (the handle stays valid then).
         """
@@ -91,11 +156,11 @@ class Engine:
     def aborted(self) -> str | None:
         """The sentence of the abort that ended this engine, or None while it works."""
     def pending(self) -> list[dict[str, object]]:
-        """What waits here: {"name", "op", "seconds", "missing"}; missing (ranks not yet here) on rank 0, else []."""
+        """What waits here: {"name", "op", "seconds", "process_set", "missing"}; missing (ranks not yet here) on rank 0, else []."""
     def counters(self) -> dict[str, int]:
         """Monotonic since init: "ops", "bytes", "busy_ns" (executing), "wait_ns" (user threads in wait), "cycles"."""
-    def trace(self, cursor: int) -> tuple[int, list[tuple[int, int, str, str, int]]]:
-        """Records since cursor: (start_ns, duration_ns, phase, name, bytes); and the cursor for the next call."""
+    def trace(self, cursor: int) -> tuple[int, list[tuple[int, int, str, str, int, int]]]:
+        """Records since cursor: (start_ns, duration_ns, phase, name, bytes, detail); and the cursor for the next call."""
     def shutdown(self) -> None:
         """Leave. Pending operations here and on peers that need this rank end with an error. Idempotent."""
 

@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import config, topology
-from hvd_kernel.errors import ConfigError, NotInitialized
+from hvd_kernel.errors import NotInitialized
 
 if TYPE_CHECKING:
     from hvd_kernel._native import Engine
@@ -25,28 +25,22 @@ _generation = 0
 _rounds = 0
 _before: dict[str, int] = {}  # sum of the counters of the engines before this one
 _registered = False
+_environment: dict[str, str] = {}  # the variables HOROVOD_* and HVD_* when this engine was made
 
 
-def init(comm: Any = None, process_sets: Any = None) -> None:
+def init(comm: Any = None) -> None:
     """Join the other ranks; returns when the links to all of them are up. Does nothing while initialised.
 
-    Parameters
-    ----------
-    comm
-        None (the ranks are found from the environment, see topology), an mpi4py communicator, or a list of
-        ranks of MPI_COMM_WORLD.
-    process_sets
-        None or an empty list: there is only the global process set.
+    ``comm``: None (the ranks are found from the environment, see topology), an mpi4py communicator, or a list of
+    ranks of MPI_COMM_WORLD.
     """
-    if process_sets:
-        raise ConfigError("init(process_sets=...): only the global process set exists in this version.")
     with _lock:
         if _engine is None:
             _start(comm)
 
 
 def _start(comm: Any) -> None:
-    global _engine, _generation, _rounds, _registered  # noqa: PLW0603 - the process's one engine
+    global _engine, _generation, _rounds, _registered, _environment  # noqa: PLW0603 - the process's one engine
     from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
 
     options = config.engine_options()
@@ -57,6 +51,7 @@ def _start(comm: Any) -> None:
     finally:
         peers.close()
     _generation += 1
+    _environment = {name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "HVD_"))}
     if not _registered:
         _registered = True
         atexit.register(shutdown)
@@ -106,11 +101,35 @@ def generation() -> int:
     return _generation
 
 
+def variable(name: str) -> str:
+    """Return what a variable HOROVOD_* or HVD_* was when the engine was made; "" where it was not set."""
+    return _environment.get(name, "")
+
+
 def counters() -> dict[str, int]:
     """Return the core's counters, summed over every engine of this process, so that they never go back."""
     with _lock:
         now = {} if _engine is None else _engine.counters()
         return {name: _before.get(name, 0) + now.get(name, 0) for name in {**_before, **now}}
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write what the core does from here on to a file for chrome://tracing or Perfetto. Rank 0 writes.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``, or HOROVOD_TIMELINE was not set then.
+    """
+    running = engine()
+    if not (variable("HVD_TIMELINE") or variable("HOROVOD_TIMELINE")):
+        raise ValueError("Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.")
+    running.start_timeline(str(file_path), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """End the timeline; its file is complete when this returns."""
+    engine().stop_timeline()
 
 
 def rank() -> int:

@@ -29,6 +29,10 @@ class RankDied(HorovodInternalError):
     """Another rank's process is gone."""
 
 
+class RankStalled(HorovodInternalError):
+    """Ranks waited too long for others, or for one that is stopped (SIGSTOP, a debugger); the message names them."""
+
+
 class HvdTimeout(HorovodInternalError, TimeoutError):
     """A deadline passed."""
 

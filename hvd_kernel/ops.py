@@ -1,10 +1,11 @@
 """Collectives without a framework: on memory, held until the handle completes, and on NumPy arrays.
 
 Words.
-  place   (pointer, shape, dtype), see tensor
+  place   (pointer, shape, dtype), see tensor; in and out: (input pointer, output pointer, shape, dtype)
   handle  the core's number of an enqueued operation; known until it was waited for
-  finish  called once with the core's Buffer (allgather) or None when the operation has succeeded; gives the result.
-          It is held until then and must itself hold whatever owns the memory, because the core writes there.
+  finish  called once with the core's Outcome (None where there is nothing to tell) when the operation has succeeded;
+          gives the result. It is held until then and must itself hold whatever owns the memory: the core writes there.
+  waits   the caller waits for the operation next, so it may begin on the caller's own thread
 """
 
 from __future__ import annotations
@@ -17,17 +18,32 @@ import numpy as np
 
 from hvd_kernel import _session
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
-from hvd_kernel.process_sets import ProcessSet, check, global_process_set
-from hvd_kernel.tensor import Array, Place, check_reducible, dtype_of, from_buffer, place_of
+from hvd_kernel.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.tensor import (
+    SCATTERED,
+    Adasum,
+    Array,
+    Average,
+    Max,
+    Min,
+    Place,
+    Product,
+    Sum,
+    check_op,
+    check_reducible,
+    dtype_of,
+    from_buffer,
+    place_of,
+)
 
 if TYPE_CHECKING:
     from hvd_kernel._native import Engine
 
-Average = 0
-Sum = 1
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 
 Finish = Callable[[Any], Any]
 InOut = tuple[int, int, tuple[int, ...], int]
+Scales = tuple[float, float]  # before and after the reduction
 
 _live: dict[int, tuple[Engine, Finish]] = {}
 _owner: Engine | None = None  # the engine whose handles _live holds
@@ -46,28 +62,61 @@ def _engine() -> Engine:
     return engine
 
 
-def allreduce_places(name: str, places: Sequence[InOut], op: int, scales: tuple[float, float], finish: Finish) -> int:
-    """Enqueue; several places are a group: reduced together or not at all."""
+def allreduce_places(  # noqa: PLR0917 - the core's order
+    name: str, places: Sequence[InOut], op: int, scales: Scales, finish: Finish, group: int = 0, waits: bool = False
+) -> int:
+    """Enqueue; several places are one operation: reduced together or not at all. ``group``: a process set's id."""
     engine = _engine()
-    handle = engine.allreduce(name, places, op, *scales)
+    handle = engine.allreduce(name, places, op, scales[0], scales[1], group, waits)
     _live[handle] = (engine, finish)
     return handle
 
 
-def allgather_place(name: str, place: Place, finish: Finish) -> int:
-    """Enqueue; ``finish`` gets the Buffer that holds every rank's rows."""
+def reducescatter_places(  # noqa: PLR0917 - the core's order
+    name: str, places: Sequence[InOut], op: int, scales: Scales, finish: Finish, group: int = 0, waits: bool = False
+) -> int:
+    """Enqueue; each output has room for this rank's rows.
+
+    Raises
+    ------
+    HorovodInternalError
+        The operation is not Average or Sum: on every rank alike, before they talk about it.
+    """
+    check_op(op)
+    if op not in SCATTERED:
+        raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
     engine = _engine()
-    handle = engine.allgather(name, place)
+    handle = engine.reducescatter(name, places, op, scales[0], scales[1], group, waits)
     _live[handle] = (engine, finish)
     return handle
 
 
-def broadcast_place(name: str, place: InOut, root_rank: int, finish: Finish) -> int:
-    """Enqueue; the root's memory arrives in everyone's output."""
+def allgather_places(name: str, places: Sequence[Place], finish: Finish, group: int = 0, *, waits: bool = False) -> int:
+    """Enqueue; ``finish`` gets a Buffer per place that holds every rank's rows."""
     engine = _engine()
-    if not 0 <= root_rank < engine.size:
+    handle = engine.allgather(name, places, group, waits)
+    _live[handle] = (engine, finish)
+    return handle
+
+
+def broadcast_places(  # noqa: PLR0917 - the core's order
+    name: str, places: Sequence[InOut], root_rank: int, finish: Finish, group: int = 0, waits: bool = False
+) -> int:
+    """Enqueue; the root's memory arrives in everyone's output. ``root_rank`` is a global rank also in a set."""
+    engine = _engine()
+    if root_rank not in (engine.process_set_ranks(group) if group else range(engine.size)):
         raise ValueError(f"broadcast received invalid root rank {root_rank} for provided process set")
-    handle = engine.broadcast(name, place, root_rank)
+    handle = engine.broadcast(name, places, root_rank, group, waits)
+    _live[handle] = (engine, finish)
+    return handle
+
+
+def alltoall_place(
+    name: str, place: Place, splits: Sequence[int] | None, finish: Finish, group: int = 0, *, waits: bool = False
+) -> int:
+    """Enqueue; ``finish`` gets the Buffer of what came, and how many rows came from each rank."""
+    engine = _engine()
+    handle = engine.alltoall(name, place, splits, group, waits)
     _live[handle] = (engine, finish)
     return handle
 
@@ -93,13 +142,13 @@ def synchronize(handle: int) -> Any:
         return None
     engine, finish = entry
     try:
-        buffer = engine.wait(handle)
+        outcome = engine.wait(handle)
     except BaseException:
         if not _in_flight(engine, handle):
             _live.pop(handle, None)
         raise
     _live.pop(handle, None)
-    return finish(buffer)
+    return finish(outcome)
 
 
 def _in_flight(engine: Engine, handle: int) -> bool:
@@ -112,67 +161,214 @@ def _in_flight(engine: Engine, handle: int) -> bool:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank has called it."""
-    check(process_set)
+    """Return when every rank of the set has called it."""
+    group = set_id(process_set, "Barrier")
     engine = _engine()
-    handle = engine.barrier("barrier.noname")  # Horovod's: a barrier meets a barrier, whatever came before
-    _live[handle] = (engine, lambda _: None)
+    handle = engine.barrier("barrier.noname", group, True)  # Horovod's: a barrier meets a barrier
+    _live[handle] = (engine, _nothing)
     synchronize(handle)
+
+
+def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's: the GPU on which it makes zeros
+    """Take part in the other ranks' allreduces with nothing of one's own until all ranks have joined.
+
+    Returns
+    -------
+    int
+        The rank that joined last, the same everywhere.
+    """
+    engine = _engine()
+    handle = engine.join()
+    _live[handle] = (engine, _number)
+    last: int = synchronize(handle)
+    return last
+
+
+def _nothing(_outcome: Any) -> None:
+    return None
+
+
+def _number(outcome: Any) -> int:
+    return int(outcome.number)
 
 
 # NumPy
 
 
-def allreduce(
+def allreduce(  # noqa: PLR0917 - Horovod's order
     array: Array,
     name: str | None = None,
     op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Return the average or sum of every rank's array."""
-    check_reducible(dtype_of(array))
-    place, finish = _out_of_place(array)
-    handle = allreduce_places(_named("allreduce", name), [place], op, (prescale_factor, postscale_factor), finish)
-    result: Array = synchronize(handle)
+    """Return the average, sum ... of every rank's array."""
+    return _reduced([array], named("allreduce", name), op, (prescale_factor, postscale_factor), process_set)[0]
+
+
+def grouped_allreduce(  # noqa: PLR0917 - Horovod's order
+    arrays: Sequence[Array],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Array]:
+    """Reduce several arrays, together or not at all."""
+    some(arrays, "grouped_allreduce")
+    scales = (prescale_factor, postscale_factor)
+    return _reduced(arrays, named("grouped_allreduce", name), op, scales, process_set)
+
+
+def _reduced(arrays: Sequence[Array], name: str, op: int, scales: Scales, process_set: ProcessSet) -> list[Array]:
+    group = set_id(process_set, "Allreduce")
+    for array in arrays:
+        check_reducible(dtype_of(array), op)
+    places, finish = _out_of_place(arrays)
+    result: list[Array] = synchronize(allreduce_places(name, places, op, scales, finish, group, waits=True))
     return result
 
 
-def allgather(array: Array, name: str | None = None) -> Array:
+def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
     """Return every rank's rows, one after the other; the number of rows may differ."""
-    source = _contiguous(array)
+    return _gathered([array], named("allgather", name), process_set)[0]
 
-    def finish(buffer: Any) -> Array:
-        return from_buffer(buffer, source.dtype)
 
-    result: Array = synchronize(allgather_place(_named("allgather", name), place_of(source), finish))
+def grouped_allgather(
+    arrays: Sequence[Array], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Array]:
+    """Gather the rows of several arrays, together or not at all."""
+    some(arrays, "grouped_allgather")
+    return _gathered(arrays, named("grouped_allgather", name), process_set)
+
+
+def _gathered(arrays: Sequence[Array], name: str, process_set: ProcessSet) -> list[Array]:
+    group = set_id(process_set, "Allgather")
+    sources = [_contiguous(array) for array in arrays]
+
+    def finish(outcome: Any) -> list[Array]:
+        return [from_buffer(one, source.dtype) for one, source in zip(outcome.buffers, sources, strict=True)]
+
+    places = [place_of(source) for source in sources]
+    result: list[Array] = synchronize(allgather_places(name, places, finish, group, waits=True))
     return result
 
 
-def broadcast(array: Array, root_rank: int, name: str | None = None) -> Array:
+def broadcast(
+    array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Array:
     """Return the root's array on every rank."""
-    place, finish = _out_of_place(array)
-    result: Array = synchronize(broadcast_place(_named("broadcast", name), place, root_rank, finish))
+    group = set_id(process_set, "Broadcast")
+    places, finish = _out_of_place([array])
+    handle = broadcast_places(named("broadcast", name), places, root_rank, finish, group, waits=True)
+    result: list[Array] = synchronize(handle)
+    return result[0]
+
+
+def alltoall(
+    array: Array,
+    splits: Sequence[int] | Array | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[Array, Array]:
+    """Send rows to every rank: ``splits[r]`` of them to rank r, or equal shares.
+
+    Returns
+    -------
+    tuple
+        What came, in rank order, and how many rows came from each rank.
+    """
+    group = set_id(process_set, "Alltoall")
+    source = _contiguous(array)
+    rows = None if splits is None else [int(count) for count in splits]
+
+    def finish(outcome: Any) -> tuple[Array, Array]:
+        return from_buffer(outcome.buffers[0], source.dtype), np.array(outcome.sizes, np.int32)
+
+    handle = alltoall_place(named("alltoall", name), place_of(source), rows, finish, group, waits=True)
+    result: tuple[Array, Array] = synchronize(handle)
     return result
+
+
+def reducescatter(  # noqa: PLR0917 - Horovod's order
+    array: Array,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Array:
+    """Reduce, and return this rank's share of the rows; the first ranks get one more where they do not divide."""
+    return _scattered([array], named("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[0]
+
+
+def grouped_reducescatter(  # noqa: PLR0917 - Horovod's order
+    arrays: Sequence[Array],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Array]:
+    """Reduce several arrays, together or not at all, and return this rank's rows of each."""
+    some(arrays, "grouped_reducescatter")
+    scales = (prescale_factor, postscale_factor)
+    return _scattered(arrays, named("grouped_reducescatter", name), op, scales, process_set)
+
+
+def _scattered(arrays: Sequence[Array], name: str, op: int, scales: Scales, process_set: ProcessSet) -> list[Array]:
+    group = set_id(process_set, "Reducescatter")
+    sources = [_contiguous(array) for array in arrays]
+    for source in sources if op in SCATTERED else ():
+        check_reducible(dtype_of(source), op)
+    outputs = [np.empty(share_of(source.shape, process_set), source.dtype) for source in sources]
+
+    def finish(_: Any, _held: list[Array] = sources) -> list[Array]:
+        return outputs
+
+    places = [_in_and_out(source, output) for source, output in zip(sources, outputs, strict=True)]
+    result: list[Array] = synchronize(reducescatter_places(name, places, op, scales, finish, group, waits=True))
+    return result
+
+
+def share_of(shape: Sequence[int], process_set: ProcessSet) -> tuple[int, ...]:
+    """Return the shape of this rank's rows after a reducescatter."""
+    if not shape:
+        raise ValueError("Reducescatter does not support scalar inputs")
+    size, rank = process_set.size(), process_set.rank()
+    if size is None or rank is None:
+        raise HorovodInternalError(str(NotInitialized()))
+    return (shape[0] // size + (rank < shape[0] % size), *shape[1:])
+
+
+def some(tensors: Sequence[Any], doing: str) -> None:
+    """Refuse an empty group."""
+    if not tensors:
+        raise ValueError(f"{doing} needs at least one tensor.")
+
+
+def named(kind: str, name: str | None) -> str:
+    """Horovod's name on the wire; the core makes up a name from the handle where there is none."""
+    return f"{kind}.{name}" if name else ""
 
 
 def _contiguous(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(np.shape(array))  # NumPy would make a 0-d array 1-d
 
 
-def _out_of_place(array: Array) -> tuple[InOut, Finish]:
-    source = _contiguous(array)
-    output = np.empty_like(source)
-
-    def finish(_: Any, _held: Array = source) -> Array:
-        return output
-
-    return (source.ctypes.data, output.ctypes.data, source.shape, dtype_of(source)), finish
+def _in_and_out(source: Array, output: Array) -> InOut:
+    return source.ctypes.data, output.ctypes.data, source.shape, dtype_of(source)
 
 
-def _named(kind: str, name: str | None) -> str:
-    """Horovod's name on the wire; the core makes up a name from the handle where there is none."""
-    return f"{kind}.{name}" if name else ""
+def _out_of_place(arrays: Sequence[Array]) -> tuple[list[InOut], Finish]:
+    sources = [_contiguous(array) for array in arrays]
+    outputs = [np.empty_like(source) for source in sources]
+
+    def finish(_: Any, _held: list[Array] = sources) -> list[Array]:
+        return outputs
+
+    return [_in_and_out(source, output) for source, output in zip(sources, outputs, strict=True)], finish
 
 
 # Objects
@@ -182,19 +378,18 @@ def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Return the root's object on every rank. Ranks must agree on ``name``, or on the type of their ``obj``."""
-    check(process_set)
     name = name or type(obj).__name__
-    engine = _engine()
-    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if engine.rank == root_rank else np.empty(0, np.uint8)
-    length = int(broadcast(np.array([data.size], np.int64), root_rank, f"{name}.sz")[0])
-    received = broadcast(data if engine.rank == root_rank else np.empty(length, np.uint8), root_rank, f"{name}.t")
-    return obj if engine.rank == root_rank else cloudpickle.loads(received.data)
+    root = _engine().rank == root_rank
+    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if root else np.empty(0, np.uint8)
+    length = int(broadcast(np.array([data.size], np.int64), root_rank, f"{name}.sz", process_set)[0])
+    received = broadcast(data if root else np.empty(length, np.uint8), root_rank, f"{name}.t", process_set)
+    return obj if root else cloudpickle.loads(received.data)
 
 
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Return every rank's object, in rank order. Ranks must agree on ``name``, or on the type of their ``obj``."""
     name = name or type(obj).__name__
     data = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
-    ends = np.cumsum(allgather(np.array([data.size], np.int64), f"{name}.sz"))
-    everything = allgather(data, f"{name}.t")
+    ends = np.cumsum(allgather(np.array([data.size], np.int64), f"{name}.sz", process_set))
+    everything = allgather(data, f"{name}.t", process_set)
     return [cloudpickle.loads(part.data) for part in np.split(everything, ends[:-1])]

@@ -1,44 +1,268 @@
-"""The global process set: all ranks. Every collective takes ``process_set``, as in Horovod."""
+"""Process sets: ranks that take part in a collective together. Horovod's names, sentences and rules.
+
+Words.
+  set         some ranks, by an id that all ranks share; 0 is all of them
+  registered  known to the engine of this generation; what a shutdown ends is not registered any more
+  dynamic     sets may be added and removed after ``init``
+"""
 
 from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
 
 from hvd_kernel import _session
 from hvd_kernel.errors import NotInitialized
 
+_WHAT_IT_TAKES = "ProcessSet should be initialized with a list of process ranks or an mpi4py Comm object"
+_NOT_DYNAMIC = "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow adding process sets after Horovod initialization."
+_UNKNOWN = "Process set provided does not exist, or has not been registered."
+_TRUE = {"1", "true", "yes", "on"}
+
+_known: dict[int, tuple[int, ...]] = {}  # the registered sets of _generation
+_generation = 0
+_dynamic = -1  # the generation for which init(process_sets="dynamic") was called
+
 
 class ProcessSet:
-    """Ranks that take part in a collective together."""
+    """Ranks that take part in a collective together: a list of ranks, or an mpi4py communicator of them."""
 
-    process_set_id = 0
+    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
+        self.mpi_comm: Any = None
+        self._ranks: list[int] | None = None
+        self._id = 0
+        self._generation = -1
+        if hasattr(ranks_or_comm, "Get_size"):
+            self.mpi_comm = ranks_or_comm
+            return
+        try:
+            self._ranks = sorted(ranks_or_comm)
+        except TypeError:
+            raise ValueError(_WHAT_IT_TAKES) from None
+        if any(not isinstance(rank, int) for rank in self._ranks):
+            raise ValueError(_WHAT_IT_TAKES)
+
+    @property
+    def process_set_id(self) -> int | None:
+        """The id; None while the set is not registered."""
+        return self._id if self._generation == _session.generation() and _session.is_initialized() else None
 
     @property
     def ranks(self) -> list[int] | None:
-        """The member ranks; None while not initialised."""
-        size = self.size()
-        return None if size is None else list(range(size))
+        """The member ranks, ascending; None while they are not known (a communicator, not yet registered)."""
+        return self._ranks
 
     def size(self) -> int | None:
-        """Return the number of members; None while not initialised."""
-        return _session.size() if _session.is_initialized() else None
+        """Return the number of members; None while not registered."""
+        return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
 
     def rank(self) -> int | None:
-        """Return this process's number in the set; None while not initialised."""
-        return _session.rank() if _session.is_initialized() else None
+        """Return this process's number in the set; None while not registered.
+
+        Raises
+        ------
+        ValueError
+            This process is no member.
+        """
+        if self.process_set_id is None or self.ranks is None:
+            return None
+        if _session.rank() not in self.ranks:
+            raise ValueError("Process is not part of provided process set.")
+        return self.ranks.index(_session.rank())
 
     def included(self) -> bool | None:
-        """Tell whether this process is a member; None while not initialised."""
-        return True if _session.is_initialized() else None
+        """Tell whether this process is a member; None while not registered."""
+        return None if self.process_set_id is None or self.ranks is None else _session.rank() in self.ranks
+
+    def bind(self, number: int, ranks: Iterable[int]) -> None:
+        """Take over what the engine knows the set by."""
+        self._id, self._ranks, self._generation = number, list(ranks), _session.generation()
+
+    def invalidate(self) -> None:
+        """Forget the id: the set is gone."""
+        self._generation = -1
 
     def __str__(self) -> str:
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm=None)"
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
 
 
-global_process_set = ProcessSet()
+class _GlobalProcessSet(ProcessSet):
+    """All ranks, always registered."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    @property
+    def process_set_id(self) -> int | None:
+        """The id: 0."""
+        return 0
+
+    @property
+    def ranks(self) -> list[int] | None:
+        """All ranks; None while not initialised."""
+        return list(range(_session.size())) if _session.is_initialized() else None
 
 
-def check(process_set: object) -> None:
-    """Refuse a set that the core does not know."""
-    if process_set is not global_process_set:
+global_process_set: ProcessSet = _GlobalProcessSet()
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Join the other ranks; returns when the links to all of them are up. Does nothing while initialised.
+
+    Parameters
+    ----------
+    comm
+        None (the ranks are found from the environment, see topology), an mpi4py communicator, or a list of
+        ranks of MPI_COMM_WORLD.
+    process_sets
+        None, a list of process sets that all ranks register now, or "dynamic": they may come and go later.
+    """
+    global _dynamic  # noqa: PLW0603 - of the process, as the engine
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        raise ValueError(
+            f'process_sets={process_sets!r} cannot be used: it must be a list of process sets or "dynamic".'
+        )
+    _session.init(comm)
+    if process_sets == "dynamic":
+        _dynamic = _session.generation()
+    elif process_sets:
+        _register_all(list(process_sets))
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Register a set. All ranks call this, in the same order, also those that will not be members.
+
+    Raises
+    ------
+    ValueError
+        Sets are not dynamic, or there is such a set already, or no such rank; nothing has happened then.
+    """
+    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    engine = _session.engine()
+    if not _is_dynamic():
+        raise ValueError(_NOT_DYNAMIC)
+    if added.process_set_id is not None:
+        raise ValueError(f"Attempted to add a duplicate process set: {added}")
+    for ranks in _definitions(added):
+        mine = _checked(ranks, engine.size)
+        if mine in _registered().values():
+            raise ValueError(f"Attempted to add a duplicate process set: {added}")
+        _register(added, mine)
+    return added
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Forget a set; all ranks call this. False: it is the global one, or not registered."""
+    number = process_set.process_set_id
+    if not number:
+        return False
+    if not _is_dynamic():
+        raise ValueError(_NOT_DYNAMIC.replace("adding", "removing"))
+    engine = _session.engine()
+    outcome = engine.wait(engine.remove_process_set(number))
+    _registered().pop(number, None)
+    process_set.invalidate()
+    return outcome is not None and outcome.number == 1
+
+
+def set_id(process_set: ProcessSet, doing: str) -> int:
+    """Return the id of a set that this rank may do something in.
+
+    Raises
+    ------
+    ValueError
+        The set is not registered, or this rank is no member.
+    """
+    if process_set is global_process_set:
+        return 0
+    number = process_set.process_set_id if isinstance(process_set, ProcessSet) else None
+    if number is None:
         if not _session.is_initialized():
             raise NotInitialized
-        raise ValueError("Process set provided does not exist, or has not been registered.")
+        raise ValueError(f"{doing}: {_UNKNOWN}")
+    if not process_set.included():
+        raise ValueError(f"{doing}: Rank {_session.rank()} is not a member of the provided process set.")
+    return number
+
+
+def check(process_set: ProcessSet) -> None:
+    """Refuse a set that is not registered."""
+    if process_set is not global_process_set and process_set.process_set_id is None:
+        if not _session.is_initialized():
+            raise NotInitialized
+        raise ValueError(_UNKNOWN)
+
+
+def _is_dynamic() -> bool:
+    asked = _session.variable("HVD_DYNAMIC_PROCESS_SETS") or _session.variable("HOROVOD_DYNAMIC_PROCESS_SETS")
+    return _dynamic == _session.generation() or asked.lower() in _TRUE
+
+
+def _registered() -> dict[int, tuple[int, ...]]:
+    """Return the sets that the engine knows: none when it is a new one."""
+    global _generation  # noqa: PLW0603 - of the process, as the engine
+    if _generation != _session.generation():
+        _generation = _session.generation()
+        _known.clear()
+        _known[0] = tuple(range(_session.size()))
+    return _known
+
+
+def _register_all(process_sets: list[ProcessSet]) -> None:
+    size = _session.size()
+    defined: list[tuple[ProcessSet, list[tuple[int, ...]]]] = []
+    for number, one in enumerate(process_sets):
+        ranks = [_checked(each, size) for each in _definitions(one)]
+        before = [every for _, listed in defined for every in listed] + [tuple(range(size))]
+        if any(each in before for each in ranks):
+            raise ValueError(
+                f"Horovod could not be initialized because process_sets entry number {number} is a duplicate: {one}"
+            )
+        defined.append((one, ranks))
+    for one, ranks in defined:
+        for each in ranks:
+            _register(one, each)
+
+
+def _register(process_set: ProcessSet, ranks: tuple[int, ...]) -> None:
+    """Agree on the set with all ranks, unless it is there; a communicator's object is bound to the set it is of."""
+    known = _registered()
+    number = next((number for number, others in known.items() if others == ranks), None)
+    if number is None:
+        engine = _session.engine()
+        outcome = engine.wait(engine.add_process_set(ranks))
+        assert outcome is not None
+        number = outcome.number
+        known[number] = ranks
+    if process_set.mpi_comm is None or _session.rank() in ranks:
+        process_set.bind(number, ranks)
+
+
+def _checked(ranks: Iterable[int], size: int) -> tuple[int, ...]:
+    own = tuple(sorted(ranks))
+    if not own:
+        raise ValueError("A process set needs at least one rank.")
+    if len(set(own)) != len(own):
+        raise ValueError(f"A process set holds each rank once: {list(own)}.")
+    wrong = [rank for rank in own if not 0 <= rank < size]
+    if wrong:
+        raise ValueError(
+            f"Tried to register process set with invalid rank: {wrong[0]} (there are ranks 0 to {size - 1})."
+        )
+    return own
+
+
+def _definitions(process_set: ProcessSet) -> list[Iterable[int]]:
+    """Return the member lists to register: of a communicator, which differs from rank to rank, every rank's."""
+    if process_set.mpi_comm is None:
+        return [process_set.ranks or []]
+    engine = _session.engine()
+    members = process_set.mpi_comm.allgather(engine.rank)
+    row = (ctypes.c_uint8 * engine.size)(*(int(rank in members) for rank in range(engine.size)))
+    handle = engine.allgather("process_set.members", [(ctypes.addressof(row), (1, engine.size), 0)])
+    outcome = engine.wait(handle)
+    assert outcome is not None
+    flags = bytes(outcome.buffers[0])
+    rows = [flags[at : at + engine.size] for at in range(0, len(flags), engine.size)]
+    return [[rank for rank, member in enumerate(row) if member] for row in dict.fromkeys(rows)]

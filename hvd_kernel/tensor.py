@@ -3,6 +3,7 @@
 Words.
   dtype  the core's number of an element type (native/tensor/dtype.h); names are Horovod's
   place  (pointer, shape, dtype): contiguous CPU memory
+  op     how elements of several ranks become one; the numbers are Horovod's
 """
 
 from __future__ import annotations
@@ -24,9 +25,29 @@ DTYPES = {
     "float64": 8,
     "bool": 9,
     "bfloat16": 10,
+    "complex64": 11,
+    "complex128": 12,
+    "float8_e4m3fn": 13,  # these two are moved, never reduced
+    "float8_e5m2": 14,
 }
 NAMES = {number: name for name, number in DTYPES.items()}
-REDUCIBLE = frozenset(DTYPES[n] for n in ("uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"))
+
+Average, Sum, Adasum, Min, Max, Product = range(6)
+OPS = {Average: "Average", Sum: "Sum", Adasum: "Adasum", Min: "Min", Max: "Max", Product: "Product"}
+_SUMMED = [name for name in DTYPES if not name.startswith("float8")]
+_ORDERED = [name for name in _SUMMED if not name.startswith("complex")]
+REDUCIBLE = {  # op -> the dtypes it is defined for
+    op: frozenset(DTYPES[name] for name in names)
+    for op, names in {
+        Average: [name for name in _SUMMED if name != "bool"],
+        Sum: _SUMMED,
+        Adasum: ["float16", "bfloat16", "float32", "float64"],
+        Min: _ORDERED,
+        Max: _ORDERED,
+        Product: _SUMMED,
+    }.items()
+}
+SCATTERED = frozenset((Average, Sum))  # what reducescatter can do
 
 Place = tuple[int, tuple[int, ...], int]
 Array = npt.NDArray[Any]
@@ -46,11 +67,18 @@ def dtype_of(array: Array) -> int:
     return number
 
 
-def check_reducible(dtype: int) -> None:
-    """Refuse to sum what has no sum in the core."""
-    if dtype not in REDUCIBLE:
-        summed = ", ".join(NAMES[number] for number in sorted(REDUCIBLE))
-        raise ValueError(f"Tensor type {NAMES[dtype]} is not supported by allreduce. Supported are: {summed}.")
+def check_op(op: int) -> None:
+    """Refuse a number that is no reduction."""
+    if op not in OPS:
+        raise ValueError(f"op={op} does not exist: use {', '.join(OPS.values())}.")
+
+
+def check_reducible(dtype: int, op: int) -> None:
+    """Refuse to reduce what has no such reduction in the core."""
+    check_op(op)
+    if dtype not in REDUCIBLE[op]:
+        accepted = ", ".join(NAMES[number] for number in sorted(REDUCIBLE[op]))
+        raise ValueError(f"Tensor type {NAMES[dtype]} is not supported by {OPS[op]}. Supported are: {accepted}.")
 
 
 def place_of(array: Array) -> Place:

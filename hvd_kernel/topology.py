@@ -173,7 +173,8 @@ def _from_torch(env: Env, round_number: int) -> Peers:
 def _over_tcp(rank: int, size: int, address: tuple[str, int], source: str, env: Env) -> Peers:
     from hvd_kernel._native import TcpBootstrap  # noqa: PLC0415 - size 1 and tests of this file need no extension
 
-    bootstrap = TcpBootstrap(rank, size, *address, config.start_timeout(env))
+    secret = config.engine_options(env).get("secret", "")
+    bootstrap = TcpBootstrap(rank, size, *address, config.start_timeout(env), secret)
     return Peers(rank, size, source, bootstrap, bootstrap.close)
 
 

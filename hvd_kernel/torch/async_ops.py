@@ -1,4 +1,4 @@
-"""The collectives that return a handle: everything that touches the core is here. Horovod's signatures.
+"""The collectives that return a handle, with Horovod's signatures.
 
 ``op_async`` makes a new tensor, ``op_async_`` works in place. Names match operations across ranks; the tensors are held
 until ``synchronize`` has given the result.
@@ -8,16 +8,15 @@ until ``synchronize`` has given the result.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hvd_kernel import ops
-from hvd_kernel.ops import Average, InOut, Sum
-from hvd_kernel.process_sets import ProcessSet, check, global_process_set
-from hvd_kernel.torch.staging import NUMBERS, SUMS, from_buffer, host_of, number_of, place_of, settle
+from hvd_kernel.ops import Average, Sum, synchronize
+from hvd_kernel.process_sets import ProcessSet, global_process_set
+from hvd_kernel.torch import starts
 
 
 def operation(op: int | None, average: bool | None) -> int:
@@ -32,20 +31,6 @@ def operation(op: int | None, average: bool | None) -> int:
     return Average if average else Sum
 
 
-def _in_place(tensor: Tensor, table: dict[torch.dtype, int]) -> tuple[InOut, Tensor]:
-    number = number_of(tensor, table)
-    host = host_of(tensor)
-    pointer = host.data_ptr()
-    return (pointer, pointer, tuple(host.shape), number), host
-
-
-def _out_of_place(tensor: Tensor, table: dict[torch.dtype, int]) -> tuple[InOut, Tensor, Tensor]:
-    number = number_of(tensor, table)
-    host = host_of(tensor)
-    output = torch.empty_like(host)
-    return (host.data_ptr(), output.data_ptr(), tuple(host.shape), number), host, output
-
-
 def allreduce_async_(
     tensor: Tensor,
     average: bool | None = None,
@@ -55,19 +40,9 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start averaging or summing over all ranks, in place; return a handle."""
-    if process_set is not global_process_set:
-        check(process_set)
-    if op is None or average is not None:
-        op = operation(op, average)
-    place, host = _in_place(tensor, SUMS)
-    return ops.allreduce_places(
-        f"allreduce.{name}" if name else "",
-        (place,),
-        op,
-        (prescale_factor, postscale_factor),
-        lambda _: settle(tensor, host),
-    )
+    """Start reducing over all ranks, in place; return a handle."""
+    op = operation(op, average)
+    return starts.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
 
 def allreduce_async(
@@ -79,17 +54,9 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start averaging or summing over all ranks, into a new tensor; return a handle."""
-    check(process_set)
+    """Start reducing over all ranks, into a new tensor; return a handle."""
     op = operation(op, average)
-    place, host, output = _out_of_place(tensor, SUMS)
-
-    def finish(_: Any, _held: Tensor = host) -> Tensor:
-        return output.to(tensor.device)
-
-    return ops.allreduce_places(
-        f"allreduce.{name}" if name else "", (place,), op, (prescale_factor, postscale_factor), finish
-    )
+    return starts.allreduce(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
 
 def grouped_allreduce_async_(
@@ -102,19 +69,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start reducing several tensors in place, together or not at all; ``synchronize`` returns a tuple of them."""
-    check(process_set)
     op = operation(op, average)
-    kept = tuple(tensors)
-    _some(kept)
-    pairs = [_in_place(tensor, SUMS) for tensor in kept]
-
-    def finish(_: Any) -> tuple[Tensor, ...]:
-        return tuple(settle(tensor, host) for tensor, (_, host) in zip(kept, pairs, strict=True))
-
-    places = [place for place, _ in pairs]
-    return ops.allreduce_places(
-        f"grouped_allreduce.{name}" if name else "", places, op, (prescale_factor, postscale_factor), finish
-    )
+    return starts.grouped_allreduce_(tensors, name, op, (prescale_factor, postscale_factor), process_set)
 
 
 def grouped_allreduce_async(
@@ -127,57 +83,82 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start reducing several tensors into new ones, together or not at all; ``synchronize`` returns a tuple."""
-    check(process_set)
     op = operation(op, average)
-    kept = tuple(tensors)
-    _some(kept)
-    made = [_out_of_place(tensor, SUMS) for tensor in kept]
-
-    def finish(_: Any) -> tuple[Tensor, ...]:
-        return tuple(output.to(tensor.device) for tensor, (_, _, output) in zip(kept, made, strict=True))
-
-    places = [place for place, _, _ in made]
-    return ops.allreduce_places(
-        f"grouped_allreduce.{name}" if name else "", places, op, (prescale_factor, postscale_factor), finish
-    )
+    return starts.grouped_allreduce(tensors, name, op, (prescale_factor, postscale_factor), process_set)
 
 
-def _some(tensors: tuple[Tensor, ...]) -> None:
-    if not tensors:
-        raise ValueError("grouped_allreduce needs at least one tensor.")
+def sparse_allreduce_async(
+    tensor: Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], Tensor]:
+    """Start summing (or averaging) sparse tensors; call what is returned to wait for the sum, which is sparse too."""
+    if op not in {Average, Sum}:
+        raise ValueError(f"sparse_allreduce_async with op={op} is not available: use Average or Sum.")
+    own = tensor.coalesce()
+    indices = starts.allgather(own.indices().t(), f"{name}.indices", process_set)
+    values = starts.allgather(own.values(), f"{name}.values", process_set)
+
+    def finish() -> Tensor:
+        rows: Tensor = synchronize(values)
+        where: Tensor = synchronize(indices)
+        if op == Average:
+            rows = rows / (process_set.size() or 1)
+        return torch.sparse_coo_tensor(where.t(), rows, own.shape).coalesce()
+
+    return finish
 
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start concatenating every rank's rows; the number of rows may differ. Return a handle."""
-    check(process_set)
-    number = number_of(tensor, NUMBERS)
-    host = host_of(tensor)
-    if not host.dim():
-        raise IndexError("tuple index out of range: allgather concatenates rows, a 0-dimensional tensor has none.")
+    return starts.allgather(tensor, name, process_set)
 
-    def finish(buffer: Any, _held: Tensor = host) -> Tensor:
-        return from_buffer(buffer, tensor.device)
 
-    return ops.allgather_place(f"allgather.{name}" if name else "", place_of(host, number), finish)
+def grouped_allgather_async(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start gathering several tensors, together or not at all; ``synchronize`` returns a tuple."""
+    return starts.grouped_allgather(tensors, name, process_set)
 
 
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start overwriting the tensor by the root's; return a handle."""
-    check(process_set)
-    place, host = _in_place(tensor, NUMBERS)
-    return ops.broadcast_place(f"broadcast.{name}" if name else "", place, root_rank, lambda _: settle(tensor, host))
+    return starts.broadcast_(tensor, root_rank, name, process_set)
 
 
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start receiving the root's tensor as a new one; return a handle."""
-    check(process_set)
-    place, host, output = _out_of_place(tensor, NUMBERS)
+    return starts.broadcast(tensor, root_rank, name, process_set)
 
-    def finish(_: Any, _held: Tensor = host) -> Tensor:
-        return output.to(tensor.device)
 
-    return ops.broadcast_place(f"broadcast.{name}" if name else "", place, root_rank, finish)
+def alltoall_async(
+    tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start sending rows to every rank; ``synchronize`` returns what came, and how many rows came from each rank."""
+    return starts.alltoall(tensor, splits, name, process_set)
+
+
+def reducescatter_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start reducing, and receiving this rank's share of the rows; return a handle."""
+    return starts.reducescatter(tensor, name, op, (prescale_factor, postscale_factor), process_set)
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start reducing several tensors, together or not at all; ``synchronize`` returns a tuple of this rank's rows."""
+    return starts.grouped_reducescatter(tensors, name, op, (prescale_factor, postscale_factor), process_set)

@@ -1,9 +1,13 @@
 """The derivative of each collective, as Horovod defines it.
 
-allreduce  the gradients reduced the same way
-allgather  the average of the gradients, of which each rank keeps its own rows
-broadcast  the average of the gradients on the root, zero elsewhere
+allreduce      the gradients reduced the same way
+allgather      the average of the gradients, of which each rank keeps its own rows
+broadcast      the average of the gradients on the root, zero elsewhere
+alltoall       every row's gradient sent back to where the row came from
+reducescatter  the gradients of all shares, times the number of ranks where the operation is a sum
 """
+
+# ruff: noqa: PLR0917 - autograd passes by position
 
 from __future__ import annotations
 
@@ -13,14 +17,11 @@ import torch
 from torch import Tensor
 
 from hvd_kernel import _session
-from hvd_kernel.ops import synchronize
-from hvd_kernel.torch.async_ops import (
-    allgather_async,
-    allreduce_async,
-    allreduce_async_,
-    broadcast_async,
-    grouped_allreduce_async,
-)
+from hvd_kernel.ops import Average, Scales, Sum, synchronize
+from hvd_kernel.process_sets import ProcessSet
+from hvd_kernel.torch import starts
+
+_PLAIN = (1.0, 1.0)
 
 
 def apply(function: Any, *args: Any) -> Any:
@@ -37,17 +38,16 @@ class Allreduce(torch.autograd.Function):
     """Out of place."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None, op: int, scales: tuple[float, float]) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet) -> Tensor:
         """Reduce."""
-        ctx.name, ctx.op, ctx.scales = name, op, scales
-        result: Tensor = synchronize(allreduce_async(tensor, None, name, op, *scales))
+        ctx.name, ctx.how = name, (op, scales, process_set)
+        result: Tensor = synchronize(starts.allreduce(tensor, name, op, scales, process_set, waits=True))
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Reduce the gradient the same way."""
-        reduced = apply(Allreduce, grads[0], _back(ctx.name), ctx.op, ctx.scales)
-        return reduced, None, None, None
+        return apply(Allreduce, grads[0], _back(ctx.name), *ctx.how), None, None, None, None
 
 
 class GroupedAllreduce(torch.autograd.Function):
@@ -55,52 +55,143 @@ class GroupedAllreduce(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, name: str | None, op: int, scales: tuple[float, float], *tensors: Tensor
+        ctx: Any, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         """Reduce all."""
-        ctx.name, ctx.op, ctx.scales = name, op, scales
-        result: tuple[Tensor, ...] = synchronize(grouped_allreduce_async(tensors, None, name, op, *scales))
+        ctx.name, ctx.how = name, (op, scales, process_set)
+        handle = starts.grouped_allreduce(tensors, name, op, scales, process_set, waits=True)
+        result: tuple[Tensor, ...] = synchronize(handle)
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Reduce the gradients the same way."""
-        return (None, None, None, *apply(GroupedAllreduce, _back(ctx.name), ctx.op, ctx.scales, *grads))
+        return (None, None, None, None, *apply(GroupedAllreduce, _back(ctx.name), *ctx.how, *grads))
 
 
 class Allgather(torch.autograd.Function):
     """Concatenation of rows."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
         """Gather."""
-        ctx.name, ctx.rows = name, tensor.shape[0]
-        result: Tensor = synchronize(allgather_async(tensor, name))
+        ctx.name, ctx.set = name, process_set
+        ctx.rows = tensor.shape[0] if tensor.dim() else 0
+        result: Tensor = synchronize(starts.allgather(tensor, name, process_set, waits=True))
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Average, and keep this rank's rows."""
-        back = _back(ctx.name)
-        average = synchronize(allreduce_async(grads[0], None, back))
-        rows = synchronize(allgather_async(torch.tensor([ctx.rows]), back and f"{back}.rows")).tolist()
-        rank = _session.rank()
-        start = sum(rows[:rank])
-        return average[start : start + rows[rank]], None
+        return (*_own_rows(ctx.name, ctx.set, [ctx.rows], grads), None, None)
+
+
+class GroupedAllgather(torch.autograd.Function):
+    """Concatenation of the rows of several tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Gather all."""
+        ctx.name, ctx.set = name, process_set
+        ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
+        handle = starts.grouped_allgather(tensors, name, process_set, waits=True)
+        result: tuple[Tensor, ...] = synchronize(handle)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Average, and keep this rank's rows of each."""
+        return (None, None, *_own_rows(ctx.name, ctx.set, ctx.rows, grads))
+
+
+def _own_rows(name: str | None, process_set: ProcessSet, rows: list[int], grads: tuple[Tensor, ...]) -> list[Tensor]:
+    """Return of the averages of gathered gradients the rows that this rank had put in."""
+    back, place = _back(name), process_set.rank() or 0
+    means = synchronize(starts.grouped_allreduce(grads, back, Average, _PLAIN, process_set, waits=True))
+    counts = torch.tensor([rows])
+    everyone = synchronize(starts.allgather(counts, back and f"{back}.rows", process_set, waits=True))
+    begins = everyone[:place].sum(0).tolist()
+    return [mean[begin : begin + own] for mean, begin, own in zip(means, begins, rows, strict=True)]
 
 
 class Broadcast(torch.autograd.Function):
     """The root's tensor."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
         """Broadcast."""
-        ctx.name, ctx.root = name, root_rank
-        result: Tensor = synchronize(broadcast_async(tensor, root_rank, name))
+        ctx.name, ctx.root, ctx.set = name, root_rank, process_set
+        result: Tensor = synchronize(starts.broadcast(tensor, root_rank, name, process_set, waits=True))
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Average; only the root's input had a part in the result."""
-        average = synchronize(allreduce_async_(grads[0].clone(), None, _back(ctx.name)))
-        return (average if _session.rank() == ctx.root else torch.zeros_like(average)), None, None
+        mean = synchronize(starts.allreduce(grads[0], _back(ctx.name), Average, _PLAIN, ctx.set, waits=True))
+        return (mean if _session.rank() == ctx.root else torch.zeros_like(mean)), None, None, None
+
+
+class Alltoall(torch.autograd.Function):
+    """Rows to every rank."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet
+    ) -> tuple[Tensor, Tensor]:
+        """Exchange."""
+        handle = starts.alltoall(tensor, splits, name, process_set, waits=True)
+        output, received = synchronize(handle)
+        ctx.name, ctx.set, ctx.received, ctx.shape = name, process_set, received, tensor.shape
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Send every row's gradient back; rows that were not sent have none."""
+        handle = starts.alltoall(grads[0], ctx.received, _back(ctx.name), ctx.set, waits=True)
+        back, _ = synchronize(handle)
+        if back.shape[0] < ctx.shape[0]:
+            back = torch.cat([back, back.new_zeros(ctx.shape[0] - back.shape[0], *ctx.shape[1:])])
+        return back, None, None, None
+
+
+class Reducescatter(torch.autograd.Function):
+    """Own rows of the reduction."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet) -> Tensor:
+        """Reduce and scatter."""
+        ctx.name, ctx.set, ctx.factor = name, process_set, _factor(op, scales, process_set)
+        result: Tensor = synchronize(starts.reducescatter(tensor, name, op, scales, process_set, waits=True))
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Gather the gradients of all shares."""
+        handle = starts.allgather(grads[0] * ctx.factor, _back(ctx.name), ctx.set, waits=True)
+        return synchronize(handle), None, None, None, None
+
+
+class GroupedReducescatter(torch.autograd.Function):
+    """Own rows of several reductions."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Reduce and scatter all."""
+        ctx.name, ctx.set, ctx.factor = name, process_set, _factor(op, scales, process_set)
+        handle = starts.grouped_reducescatter(tensors, name, op, scales, process_set, waits=True)
+        result: tuple[Tensor, ...] = synchronize(handle)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Gather the gradients of all shares, of each."""
+        scaled = [grad * ctx.factor for grad in grads]
+        handle = starts.grouped_allgather(scaled, _back(ctx.name), ctx.set, waits=True)
+        return (None, None, None, None, *synchronize(handle))
+
+
+def _factor(op: int, scales: Scales, process_set: ProcessSet) -> float:
+    return scales[0] * scales[1] * ((process_set.size() or 1) if op == Sum else 1)

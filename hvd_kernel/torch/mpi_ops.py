@@ -8,13 +8,13 @@ The forms of one operation: ``op`` returns a new tensor and is differentiable, `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from hvd_kernel._session import (
     cross_rank,
     cross_size,
-    init,
     is_homogeneous,
     is_initialized,
     local_rank,
@@ -22,20 +22,27 @@ from hvd_kernel._session import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from hvd_kernel.errors import HorovodInternalError
-from hvd_kernel.ops import Average, Sum, barrier, poll, synchronize
-from hvd_kernel.process_sets import ProcessSet, check, global_process_set
-from hvd_kernel.torch import gradients
+from hvd_kernel.ops import Adasum, Average, Max, Min, Product, Sum, barrier, join, poll, synchronize
+from hvd_kernel.process_sets import ProcessSet, global_process_set, init
+from hvd_kernel.torch import gradients, starts
 from hvd_kernel.torch.async_ops import (
     allgather_async,
     allreduce_async,
     allreduce_async_,
+    alltoall_async,
     broadcast_async,
     broadcast_async_,
+    grouped_allgather_async,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    grouped_reducescatter_async,
     operation,
+    reducescatter_async,
+    sparse_allreduce_async,
 )
 from hvd_kernel.torch.compression import Compression, Compressor
 from hvd_kernel.torch.probes import (
@@ -52,8 +59,12 @@ from hvd_kernel.torch.probes import (
 )
 
 __all__ = [
+    "Adasum",
     "Average",
     "HorovodInternalError",
+    "Max",
+    "Min",
+    "Product",
     "Sum",
     "allgather",
     "allgather_async",
@@ -61,6 +72,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -73,13 +86,18 @@ __all__ = [
     "ddl_built",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -88,9 +106,14 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
     "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 
@@ -105,11 +128,11 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """Return the average (or ``op=Sum``) over all ranks. Differentiable."""
+    """Return the average (or ``op=Sum``, Min, Max, Product, Adasum) over all ranks. Differentiable."""
     op = operation(op, average)
-    check(process_set)
     small, ctx = compression.compress(tensor)
-    result: Tensor = gradients.apply(gradients.Allreduce, small, name, op, (prescale_factor, postscale_factor))
+    scales = (prescale_factor, postscale_factor)
+    result: Tensor = gradients.apply(gradients.Allreduce, small, name, op, scales, process_set)
     return compression.decompress(result, ctx)
 
 
@@ -122,8 +145,9 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """Average or sum over all ranks, in place; return the tensor."""
-    handle = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+    """Reduce over all ranks, in place; return the tensor."""
+    op = operation(op, average)
+    handle = starts.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set, waits=True)
     result: Tensor = synchronize(handle)
     return result
 
@@ -138,12 +162,11 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """Return the averages of several tensors, reduced together or not at all. Differentiable."""
+    """Return the reductions of several tensors, reduced together or not at all. Differentiable."""
     op = operation(op, average)
-    check(process_set)
     pairs = [compression.compress(tensor) for tensor in tensors]
-    scales = (prescale_factor, postscale_factor)
-    results = gradients.apply(gradients.GroupedAllreduce, name, op, scales, *(small for small, _ in pairs))
+    how = (name, op, (prescale_factor, postscale_factor), process_set)
+    results = gradients.apply(gradients.GroupedAllreduce, *how, *(small for small, _ in pairs))
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 
@@ -156,24 +179,30 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """Average or sum several tensors in place, together or not at all; return them."""
-    handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-    return list(synchronize(handle))
+    """Reduce several tensors in place, together or not at all; return them."""
+    op = operation(op, average)
+    scales = (prescale_factor, postscale_factor)
+    return list(synchronize(starts.grouped_allreduce_(tensors, name, op, scales, process_set, waits=True)))
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
     """Return every rank's rows, one after the other; the number of rows may differ. Differentiable."""
-    check(process_set)
-    result: Tensor = gradients.apply(gradients.Allgather, tensor, name)
+    result: Tensor = gradients.apply(gradients.Allgather, tensor, name, process_set)
     return result
+
+
+def grouped_allgather(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Tensor]:
+    """Return every rank's rows of several tensors, gathered together or not at all. Differentiable."""
+    return list(gradients.apply(gradients.GroupedAllgather, name, process_set, *tensors))
 
 
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """Return the root's tensor on every rank. Differentiable."""
-    check(process_set)
-    result: Tensor = gradients.apply(gradients.Broadcast, tensor, root_rank, name)
+    result: Tensor = gradients.apply(gradients.Broadcast, tensor, root_rank, name, process_set)
     return result
 
 
@@ -181,5 +210,51 @@ def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """Overwrite the tensor by the root's; return it."""
-    result: Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    result: Tensor = synchronize(starts.broadcast_(tensor, root_rank, name, process_set, waits=True))
     return result
+
+
+def alltoall(
+    tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Send ``splits[r]`` rows to rank r, or equal shares; return what came. Differentiable.
+
+    With ``splits`` the result is a pair: what came, and how many rows came from each rank.
+    """
+    output, received = gradients.apply(gradients.Alltoall, tensor, splits, name, process_set)
+    return output if splits is None else (output, received)
+
+
+def reducescatter(
+    tensor: Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """Reduce, and return this rank's share of the rows. Differentiable.
+
+    The first ranks get one row more where the rows do not divide.
+    """
+    small, ctx = compression.compress(tensor)
+    scales = (prescale_factor, postscale_factor)
+    result: Tensor = gradients.apply(gradients.Reducescatter, small, name, op, scales, process_set)
+    return compression.decompress(result, ctx)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tensor]:
+    """Reduce several tensors, together or not at all; return this rank's rows of each. Differentiable."""
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    how = (name, op, (prescale_factor, postscale_factor), process_set)
+    results = gradients.apply(gradients.GroupedReducescatter, *how, *(small for small, _ in pairs))
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]

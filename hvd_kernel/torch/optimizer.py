@@ -17,8 +17,9 @@ from torch import Tensor
 from hvd_kernel import _session, metrics
 from hvd_kernel.ops import Average, Sum, broadcast_object
 from hvd_kernel.process_sets import ProcessSet, check, global_process_set
+from hvd_kernel.torch.buckets import why_not
 from hvd_kernel.torch.compression import Compression, Compressor
-from hvd_kernel.torch.reducer import Plan, Reducer
+from hvd_kernel.torch.reducer import Homes, Plan, Reducer
 from hvd_kernel.torch.samples import SampleMeter
 
 Named = list[tuple[str, Tensor]]
@@ -112,6 +113,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     groups: Groups | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    gradients_in_buckets: bool | None = None,
 ) -> Any:
     """Return the optimizer, made distributed: an instance of a subclass of its own class, with the same class name.
 
@@ -137,7 +139,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     sparse_as_dense
         Sparse gradients travel as dense ones.
     process_set
-        The ranks that take part: all.
+        The ranks that take part; on the others this is an ordinary optimizer.
+    gradients_in_buckets
+        After the first step gradients live in memory that all ranks of the host reduce in place, without a copy; the
+        values are the same to the bit. None: where it is possible (one host, no compression). True: insist.
     """
     named = _named(optimizer, named_parameters)
     groups = _checked_groups(groups, num_groups)
@@ -151,14 +156,15 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             "This optimizer is a DistributedOptimizer already: wrap the plain one, once."
         )
     check(process_set)
-    reduces = _session.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
+    reduces = bool(process_set.included()) and (process_set.size() != 1 or os.environ.get("HOROVOD_ELASTIC") == "1")
     scales = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
     reducer = Reducer(
         [(name, param) for name, param in named if param.requires_grad],
-        Plan(op, scales, compression, sparse_as_dense),
+        Plan(op, scales, compression, sparse_as_dense, process_set),
         backward_passes_per_step,
+        _homes(gradients_in_buckets, process_set, compression),
     )
-    if groups is not None:
+    if groups is not None and reduces:
         reducer.group(_members(groups, reducer))
     if reduces:
         reducer.hook()
@@ -175,6 +181,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         gradient_predivide_factor=gradient_predivide_factor,
         process_set=process_set,
     )
+
+
+def _homes(asked: bool | None, process_set: ProcessSet, compression: type[Compressor]) -> Homes:
+    reason = why_not(process_set, compression)
+    if asked and reason:
+        raise ValueError(f"gradients_in_buckets=True is not possible: {reason}.")
+    return Homes(asked is not False and not reason and _session.size() > 1, bool(asked))
 
 
 def _derived(optimizer: torch.optim.Optimizer, **attributes: Any) -> Any:
@@ -249,7 +262,9 @@ def _members(groups: Groups, reducer: Reducer) -> Sequence[Sequence[Tensor]]:
     if not isinstance(groups, int):
         return groups
     by_name = {slot.name: slot.param for slot in reducer.slots}
-    order = broadcast_object(list(by_name), 0, "DistributedOptimizer.groups")
+    process_set = reducer.plan.process_set
+    first = (process_set.ranks or [0])[0]
+    order = broadcast_object(list(by_name), first, "DistributedOptimizer.groups", process_set)
     params = [by_name[name] for name in order]
     ends = [len(params) * i // groups for i in range(groups + 1)]
     return [params[start:end] for start, end in pairwise(ends)]

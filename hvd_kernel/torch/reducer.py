@@ -5,29 +5,37 @@ Words.
   passes  gradients are summed locally over that many backward passes, then reduced once
   group   slots whose gradients travel as one operation, when the last of them is ready
   round   from the first backward pass to the end of ``synchronize``
+  home    see buckets: a gradient's place in shared memory
 """
 
 from __future__ import annotations
 
+import logging
+import warnings
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from hvd_kernel import _session
-from hvd_kernel.ops import synchronize
-from hvd_kernel.torch.async_ops import allreduce_async_, grouped_allreduce_async_
+from hvd_kernel import _session, ops
+from hvd_kernel.errors import HorovodInternalError
+from hvd_kernel.ops import InOut, synchronize
+from hvd_kernel.process_sets import ProcessSet
+from hvd_kernel.torch import buckets, starts
+from hvd_kernel.torch.async_ops import sparse_allreduce_async
 from hvd_kernel.torch.compression import Compressor
+from hvd_kernel.torch.staging import NUMBERS
 
 TOO_MANY_PASSES = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
     "Increase backward_passes_per_step to accumulate gradients locally."
 )
 _HOOKS: Any = WeakIdKeyDictionary()  # parameter -> its hook: the newest optimizer's alone
+_LOG = logging.getLogger("hvd_kernel")
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class Plan:
     scales: tuple[float, float]
     compression: type[Compressor]
     sparse_as_dense: bool
+    process_set: ProcessSet
 
 
 @dataclass(eq=False)
@@ -48,18 +57,21 @@ class Slot:
     name: str
     left: int
     group: Group | None = None
+    home: Tensor | None = None
+    sparse_dims: int = 0  # of its gradients, when they have been sparse
     seen: bool = False  # autograd delivered a gradient in this round
     started: bool = False
     handle: int = -1  # of its own operation; a group has one for all
     wire: Tensor | None = None  # what travels, where it is not the gradient itself
     ctx: Any = None
+    sparse_sum: Callable[[], Tensor] | None = None
     made_up: bool = False  # there was no gradient: zeros travel
     was_sparse: bool = False
 
     def rewind(self, passes: int) -> None:
         """Begin a new round."""
         self.left, self.seen, self.started, self.handle = passes, False, False, -1
-        self.wire, self.ctx, self.made_up, self.was_sparse = None, None, False, False
+        self.wire, self.ctx, self.sparse_sum, self.made_up, self.was_sparse = None, None, None, False, False
 
 
 @dataclass(eq=False)
@@ -68,17 +80,34 @@ class Group:
 
     name: str
     slots: list[Slot]
+    places: tuple[InOut, ...] = ()  # of a bucket (ours, not the user's): their homes, the same in every round
     handle: int = -1
+    started: int = 0
+
+    def rewind(self) -> None:
+        """Begin a new round."""
+        self.handle, self.started = -1, 0
+
+
+@dataclass
+class Homes:
+    """Whether gradients get homes: decided once, by all ranks, after their first round."""
+
+    wanted: bool
+    insisted: bool = False  # the user asked for them: say so when there are none
+    decided: bool = False
+    arrived: list[str] = field(default_factory=list)  # in the order of this rank's first backward
 
 
 class Reducer:
     """The gradients of one optimizer. Hooks hold it weakly, so that an optimizer that is forgotten is gone."""
 
-    def __init__(self, named: Sequence[tuple[str, Tensor]], plan: Plan, passes: int) -> None:
+    def __init__(self, named: Sequence[tuple[str, Tensor]], plan: Plan, passes: int, homes: Homes) -> None:
         self.plan = plan
         self.passes = passes
         self.slots = [Slot(param, name, passes) for name, param in named]
         self.groups: list[Group] = []
+        self.homes = homes
         self._generation = _session.generation()
 
     def group(self, members: Sequence[Sequence[Tensor]]) -> None:
@@ -87,10 +116,12 @@ class Reducer:
         for number, params in enumerate(members):
             slots = [of[id(p)] for p in params if id(p) in of]
             if len(slots) > 1:
-                group = Group(f"group.{number}.{slots[0].name}", slots)
-                self.groups.append(group)
-                for slot in slots:
-                    slot.group = group
+                self._add(Group(f"group.{number}.{slots[0].name}", slots))
+
+    def _add(self, group: Group) -> None:
+        self.groups.append(group)
+        for slot in group.slots:
+            slot.group = group
 
     def hook(self) -> None:
         """Have autograd call for each parameter. A hook of an earlier optimizer on the same parameter goes."""
@@ -130,6 +161,8 @@ class Reducer:
             failure = self._wait()
             if failure is not None:
                 raise failure
+            if self.homes.wanted and not self.homes.decided:
+                self._decide_on_homes()
         finally:
             self.rewind()
 
@@ -138,39 +171,64 @@ class Reducer:
         for slot in self.slots:
             slot.rewind(self.passes)
         for group in self.groups:
-            group.handle = -1
+            group.rewind()
+        self.homes.arrived.clear()
 
     def forget_if_renewed(self) -> None:
         """Operations of an engine that is gone (a cell failed, the ranks were healed) will never end: drop them."""
         if self._generation != _session.generation():
             self._generation = _session.generation()
+            self._leave_homes()
             self.rewind()
+
+    # One round.
 
     def _start(self, slot: Slot) -> None:
         slot.started = True
-        tensor = self._travelling(slot)
-        if slot.group is None:
-            slot.handle = allreduce_async_(tensor, None, slot.name, self.plan.op, *self.plan.scales)
-        elif all(member.started for member in slot.group.slots):
-            tensors = [_wire(member) for member in slot.group.slots]
-            slot.group.handle = grouped_allreduce_async_(
-                tensors, None, slot.group.name, self.plan.op, *self.plan.scales
-            )
+        if self.homes.wanted and not self.homes.decided:
+            self.homes.arrived.append(slot.name)
+        if slot.home is not None:
+            _move_in(slot, slot.home)
+        elif self._starts_sparse(slot):
+            return
+        else:
+            self._make_dense(slot)
+        group, plan = slot.group, self.plan
+        if group is None:
+            slot.handle = starts.allreduce_(_wire(slot), slot.name, plan.op, plan.scales, plan.process_set)
+            return
+        group.started += 1
+        if group.started == len(group.slots):
+            group.handle = self._start_group(group)
 
-    def _travelling(self, slot: Slot) -> Tensor:
+    def _start_group(self, group: Group) -> int:
+        plan = self.plan
+        tensors = [_wire(member) for member in group.slots]
+        if not group.places:
+            return starts.grouped_allreduce_(tensors, group.name, plan.op, plan.scales, plan.process_set)
+        return ops.allreduce_places(group.name, group.places, plan.op, plan.scales, lambda _: tensors)
+
+    def _starts_sparse(self, slot: Slot) -> bool:
+        """Reduce a sparse gradient as a sparse one; also nothing, where gradients have been sparse before."""
+        grad = slot.param.grad
+        if self.plan.sparse_as_dense or not (slot.sparse_dims if grad is None else grad.is_sparse):
+            return False
+        if slot.group is not None:
+            raise ValueError(f"The gradient of {slot.name} is sparse and in a group: use sparse_as_dense=True.")
+        if grad is None:
+            grad = _nothing_sparse(slot.param, slot.sparse_dims)
+        slot.sparse_dims = grad.sparse_dim()
+        slot.sparse_sum = sparse_allreduce_async(grad, slot.name, self.plan.op, self.plan.process_set)
+        return True
+
+    def _make_dense(self, slot: Slot) -> None:
         param = slot.param
         if param.grad is None:
             param.grad, slot.made_up = torch.zeros_like(param), True
         elif param.grad.is_sparse:
-            if not self.plan.sparse_as_dense:
-                raise ValueError(
-                    f"The gradient of {slot.name} is sparse. Use DistributedOptimizer(..., sparse_as_dense=True), "
-                    "or a layer with sparse=False."
-                )
             param.grad, slot.was_sparse = param.grad.to_dense(), True
         wire, slot.ctx = self.plan.compression.compress(param.grad)
         slot.wire = None if wire is param.grad else wire
-        return wire
 
     def _wait(self) -> BaseException | None:
         """Wait for all, so that nothing still writes into a gradient; return the first failure."""
@@ -178,11 +236,10 @@ class Reducer:
         for handle, slots in self._operations():
             try:
                 synchronize(handle)
+                for slot in slots:
+                    self._settle(slot)
             except (RuntimeError, ValueError) as error:
                 failure = failure or error
-                continue
-            for slot in slots:
-                self._settle(slot)
         return failure
 
     def _operations(self) -> list[tuple[int, list[Slot]]]:
@@ -191,6 +248,9 @@ class Reducer:
 
     def _settle(self, slot: Slot) -> None:
         param = slot.param
+        if slot.sparse_sum is not None:
+            param.grad = slot.sparse_sum()
+            return
         assert param.grad is not None
         if slot.wire is not None:
             param.grad.copy_(self.plan.compression.decompress(slot.wire, slot.ctx))
@@ -198,6 +258,74 @@ class Reducer:
             param.grad = param.grad.to_sparse()
         if slot.made_up and not param.requires_grad:
             param.grad = None  # frozen after the optimizer was made: it must not decay or drift
+
+    # Homes.
+
+    def _decide_on_homes(self) -> None:
+        """Agree with all ranks on which gradients live in shared memory, and move there from the next round on."""
+        of = {slot.name: slot for slot in self.slots if buckets.may_have_home(slot.param) and not slot.was_sparse}
+        try:
+            layout = buckets.agree([name for name in self.homes.arrived if name in of])
+        except HorovodInternalError as error:  # a rank has joined: try again in the next round
+            _LOG.debug("gradients are not in shared memory yet: %s", error)
+            return
+        self.homes.decided = True
+        slots = [of[name] for name in layout]
+        if slots:
+            self._move_to_shared_memory(slots)
+
+    def _move_to_shared_memory(self, slots: list[Slot]) -> None:
+        try:
+            homes = buckets.homes_for([slot.param for slot in slots])
+        except HorovodInternalError as error:
+            _LOG.debug("gradients are not in shared memory: %s", error)
+            if self.homes.insisted:
+                warnings.warn(f"Gradients are not in shared memory: {error}", stacklevel=2)
+            return
+        for slot, home in zip(slots, homes, strict=True):
+            slot.home = home
+        alone = [slot for slot in slots if slot.group is None]
+        for number, run in enumerate(buckets.runs([slot.param for slot in alone])):
+            members = [alone[i] for i in run]
+            name = f"grouped_allreduce.bucket.{number}.{members[0].name}"
+            self._add(Group(name, members, places=tuple(_place(slot) for slot in members)))
+
+    def _leave_homes(self) -> None:
+        self.homes.decided = False
+        for group in [group for group in self.groups if group.places]:
+            self.groups.remove(group)
+            for slot in group.slots:
+                slot.group = None
+        for slot in self.slots:
+            slot.home = None
+
+
+def _move_in(slot: Slot, home: Tensor) -> None:
+    """Let the gradient be its home; what autograd or the user has put elsewhere is copied."""
+    param = slot.param
+    grad = param.grad
+    if grad is None:
+        home.zero_()
+        slot.made_up = True
+    elif grad.is_sparse:
+        home.copy_(grad.to_dense())
+        slot.was_sparse = True
+    elif grad.data_ptr() == home.data_ptr() and grad.stride() == home.stride():
+        return
+    else:
+        home.copy_(grad)
+    param.grad = home.detach()  # a tensor of its own: the user may give it other memory
+
+
+def _nothing_sparse(param: Tensor, dims: int) -> Tensor:
+    where = torch.empty((dims, 0), dtype=torch.int64, device=param.device)
+    return torch.sparse_coo_tensor(where, param.new_empty((0, *param.shape[dims:])).detach(), param.shape)
+
+
+def _place(slot: Slot) -> InOut:
+    assert slot.home is not None
+    pointer = slot.home.data_ptr()
+    return pointer, pointer, slot.home.shape, NUMBERS[slot.home.dtype]
 
 
 def _wire(slot: Slot) -> Tensor:

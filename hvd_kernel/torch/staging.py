@@ -3,6 +3,7 @@
 Words.
   host    the tensor itself where it is contiguous CPU memory, else a contiguous copy of it on the CPU
   settle  bring a result from ``host`` back to the tensor it stands for
+  table   the element types that an operation takes, with the core's numbers
 """
 
 from __future__ import annotations
@@ -13,24 +14,16 @@ import torch
 
 from hvd_kernel.tensor import DTYPES, REDUCIBLE, Place
 
-NUMBERS = {
-    torch.uint8: DTYPES["uint8"],
-    torch.int8: DTYPES["int8"],
-    torch.uint16: DTYPES["uint16"],
-    torch.int16: DTYPES["int16"],
-    torch.int32: DTYPES["int32"],
-    torch.int64: DTYPES["int64"],
-    torch.float16: DTYPES["float16"],
-    torch.float32: DTYPES["float32"],
-    torch.float64: DTYPES["float64"],
-    torch.bool: DTYPES["bool"],
-    torch.bfloat16: DTYPES["bfloat16"],
+Table = dict[torch.dtype, int]
+
+NUMBERS: Table = {getattr(torch, name): number for name, number in DTYPES.items()}
+REDUCED: dict[int, Table] = {
+    op: {kind: number for kind, number in NUMBERS.items() if number in accepted} for op, accepted in REDUCIBLE.items()
 }
-SUMS = {kind: number for kind, number in NUMBERS.items() if number in REDUCIBLE}
 _KINDS = {number: kind for kind, number in NUMBERS.items()}
 
 
-def number_of(tensor: torch.Tensor, table: dict[torch.dtype, int]) -> int:
+def number_of(tensor: torch.Tensor, table: Table) -> int:
     """Return the core's number for the tensor's elements, if the table has them.
 
     Raises
@@ -47,11 +40,23 @@ def number_of(tensor: torch.Tensor, table: dict[torch.dtype, int]) -> int:
 
 def host_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return memory that the core can read and write in the tensor's place."""
-    if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
+    if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
         return tensor
     if tensor.is_cuda:  # pinned: the device copies at full speed, and torch keeps the pages for the next time
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor.detach())
-    return tensor.detach().cpu().resolve_neg().contiguous()
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def check_writable(tensor: torch.Tensor) -> None:
+    """Refuse an expanded tensor: several of its elements are one place in memory.
+
+    Raises
+    ------
+    ValueError
+        Before anything is sent.
+    """
+    if any(step == 0 and extent > 1 for step, extent in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise ValueError("This tensor is expanded (a stride is 0): it cannot be written in place. Use its clone().")
 
 
 def settle(tensor: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
@@ -61,9 +66,14 @@ def settle(tensor: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def on_device_of(tensor: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
+    """Return a result where its input was."""
+    return host if tensor.is_cpu else host.to(tensor.device)
+
+
 def place_of(host: torch.Tensor, number: int) -> Place:
     """Return where host memory lies."""
-    return host.data_ptr(), tuple(host.shape), number
+    return host.data_ptr(), host.shape, number
 
 
 def from_buffer(buffer: Any, device: torch.device) -> torch.Tensor:

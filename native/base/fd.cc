@@ -2,6 +2,7 @@
 
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,10 +16,28 @@ void Fd::reset(int fd) {
   fd_ = fd;
 }
 
+namespace {
+
+std::string limit_of(int resource) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return "unknown";
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
+}
+
+// Which limit was met, where the system's sentence does not say it.
+std::string limit_behind(int error) {
+  if (error == EMFILE) return "; RLIMIT_NOFILE is " + limit_of(RLIMIT_NOFILE);
+  if (error == ENFILE) return "; the system's fs.file-max is reached";
+  if (error == ENOMEM) return "; RLIMIT_AS is " + limit_of(RLIMIT_AS);
+  return "";
+}
+
+}  // namespace
+
 Status errno_status(const std::string& what, const std::string& where, int error) {
   return Status::make(Code::kUnavailable,
                       what + ": " + std::generic_category().message(error) + " (errno " +
-                          std::to_string(error) + ")",
+                          std::to_string(error) + ")" + limit_behind(error),
                       where);
 }
 

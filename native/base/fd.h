@@ -30,12 +30,12 @@ class Fd {
   int fd_ = -1;
 };
 
-// "<what>: <the system's sentence> (errno 24)", code kUnavailable.
 // A call that does not wait found nothing to do.
 inline bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 // ... or a signal came in between: the same call may go through later.
 inline bool again(int error) { return would_block(error) || error == EINTR; }
 
+// "<what>: <the system's sentence> (errno 24)" and the limit that was met, code kUnavailable.
 Status errno_status(const std::string& what, const std::string& where, int error);
 
 // An eventfd for waking a poll(); nonblocking, close-on-exec.

@@ -4,23 +4,30 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
+#include <cstdint>
 #include <ctime>
 
 namespace hvd {
 
-void futex_wait(Word& word, std::uint32_t seen, std::chrono::nanoseconds longest) {
+void futex_wait(Word& word, std::uint32_t seen, std::chrono::nanoseconds longest,
+                std::uint32_t who) {
+  // The variant with bits takes a point in time, on the monotonic clock, not a duration.
+  constexpr std::int64_t kLongest = std::int64_t{86'400} * 1'000'000'000;
   timespec time{};
-  time.tv_sec = static_cast<time_t>(longest.count() / 1'000'000'000);
-  time.tv_nsec = static_cast<long>(longest.count() % 1'000'000'000);
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  const std::int64_t end = std::clamp<std::int64_t>(longest.count(), 0, kLongest) + time.tv_nsec;
+  time.tv_sec += static_cast<time_t>(end / 1'000'000'000);
+  time.tv_nsec = static_cast<long>(end % 1'000'000'000);
   // Not FUTEX_PRIVATE: the waker may be another process.
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, seen, &time, nullptr,
-            0);
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_BITSET, seen, &time,
+            nullptr, who);
 }
 
-void futex_wake_all(Word& word) {
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr,
-            nullptr, 0);
+void futex_wake_all(Word& word, std::uint32_t who) {
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_BITSET, INT_MAX, nullptr,
+            nullptr, who);
 }
 
 }  // namespace hvd

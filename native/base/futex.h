@@ -10,9 +10,13 @@ namespace hvd {
 using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == 4, "a futex is four bytes");
 
-// Sleeps while word == seen, at most `longest`. May return early; the caller looks again.
-void futex_wait(Word& word, std::uint32_t seen, std::chrono::nanoseconds longest);
-void futex_wake_all(Word& word);
+constexpr std::uint32_t kAnybody = ~0U;
+
+// Sleeps while word == seen, at most `longest`. May return early; the caller looks again. Only a
+// wake for one of the bits of `who` ends the sleep.
+void futex_wait(Word& word, std::uint32_t seen, std::chrono::nanoseconds longest,
+                std::uint32_t who = kAnybody);
+void futex_wake_all(Word& word, std::uint32_t who = kAnybody);
 
 // A hint to the core that this is a spin loop.
 inline void spin_pause() {

@@ -3,14 +3,26 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string_view>
+#include <string>
 
 namespace hvd {
 namespace {
 
+// Our own name first, then Horovod's; in capitals or not.
+std::string level_asked_for() {
+  for (const char* const variable : {"HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL"}) {
+    const char* const text = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe)
+    if (text == nullptr) continue;
+    std::string name = text;
+    for (char& c : name)
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    return name;
+  }
+  return "warning";
+}
+
 Level threshold() {
-  const char* const text = std::getenv("HOROVOD_LOG_LEVEL");  // NOLINT(concurrency-mt-unsafe)
-  const std::string_view name = text == nullptr ? "warning" : text;
+  const std::string name = level_asked_for();
   if (name == "trace" || name == "debug") return Level::kDebug;
   if (name == "info") return Level::kInfo;
   if (name == "error" || name == "fatal") return Level::kError;

@@ -20,7 +20,9 @@ enum class Code {
   kUnavailable,  // a resource of the system is missing (memory, fd, port)    ->
                  // HorovodInternalError
   kInternal,  // our own bug                                               -> HorovodInternalError
+  kStalled,   // ranks waited too long for others, who are named           -> errors.RankStalled
 };
+constexpr int kCodeCount = 10;
 
 struct [[nodiscard]] Status {
   Code code = Code::kOk;

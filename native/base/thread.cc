@@ -5,9 +5,25 @@
 
 #include <csignal>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
+
+#include "base/fd.h"
 
 namespace hvd {
+
+Status start_thread(std::thread& into, std::function<void()> body) {
+  try {
+    into = std::thread(std::move(body));
+    return Status::ok();
+  } catch (const std::system_error& error) {
+    return errno_status(
+        "cannot start a thread (RLIMIT_NPROC and the cgroup's pids.max bound "
+        "how many there are)",
+        "base/thread", error.code().value());
+  }
+}
 
 void name_thread(const char* name) {
   pthread_setname_np(pthread_self(), std::string(name).substr(0, 15).c_str());

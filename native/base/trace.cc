@@ -25,7 +25,7 @@ Trace::Trace(std::size_t capacity)
     : mask_(power_of_two(capacity) - 1), entries_(std::make_unique<Entry[]>(mask_ + 1)) {}
 
 void Trace::add(std::int64_t start_ns, std::int64_t duration_ns, const char* phase,
-                std::string_view name, std::int64_t bytes) {
+                std::string_view name, std::int64_t bytes, std::int64_t detail) {
   const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   Entry& entry = entries_[number & mask_];
   std::uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
@@ -40,6 +40,7 @@ void Trace::add(std::int64_t start_ns, std::int64_t duration_ns, const char* pha
   entry.start.store(start_ns, std::memory_order_release);
   entry.duration.store(duration_ns, std::memory_order_release);
   entry.bytes.store(bytes, std::memory_order_release);
+  entry.detail.store(detail, std::memory_order_release);
   entry.phase.store(phase, std::memory_order_release);
   for (std::size_t i = 0; i < kNameWords; ++i) {
     std::uint64_t word = 0;
@@ -54,6 +55,7 @@ TraceRecord Trace::copy(const Entry& entry) {
   record.start_ns = entry.start.load(std::memory_order_acquire);
   record.duration_ns = entry.duration.load(std::memory_order_acquire);
   record.bytes = entry.bytes.load(std::memory_order_acquire);
+  record.detail = entry.detail.load(std::memory_order_acquire);
   record.phase = entry.phase.load(std::memory_order_acquire);
   std::array<char, kNameWords * 8> text{};
   for (std::size_t i = 0; i < kNameWords; ++i) {

@@ -1,6 +1,9 @@
 // The one event stream: a ring of the newest records. Timeline, stall report, live widgets and
 // benchmarks are its readers.
-//   record   what happened: phase ("ALLREDUCE"), name of the tensor, when, how long, how many bytes
+//   record   what happened: phase ("ALLREDUCE"), name of the tensor, when, how long, how many
+//   bytes,
+//            and one number more: of an operation how many requests were carried out together, of
+//            READY (rank 0 only: a rank has asked) the rank
 //   cursor   the number of the next record a reader has not seen
 // Lock-free. Any number of writers; a reader never disturbs them. A reader that is slower than the
 // ring is long loses the oldest records, and so does (rarely) a writer that was stopped in the
@@ -24,6 +27,7 @@ struct TraceRecord {
   const char* phase = "";  // a string literal
   std::string name;        // cut after 63 bytes, at a whole UTF-8 character
   std::int64_t bytes = 0;
+  std::int64_t detail = 0;
 };
 
 class Trace {
@@ -31,7 +35,7 @@ class Trace {
   explicit Trace(std::size_t capacity);  // rounded up to a power of two
 
   void add(std::int64_t start_ns, std::int64_t duration_ns, const char* phase,
-           std::string_view name, std::int64_t bytes);
+           std::string_view name, std::int64_t bytes, std::int64_t detail = 0);
 
   // The records from `cursor` on; `cursor` moves behind the last one read.
   std::vector<TraceRecord> read(std::uint64_t& cursor) const;
@@ -43,7 +47,7 @@ class Trace {
   // has moved.
   struct Entry {
     std::atomic<std::uint64_t> stamp{0};
-    std::atomic<std::int64_t> start{0}, duration{0}, bytes{0};
+    std::atomic<std::int64_t> start{0}, duration{0}, bytes{0}, detail{0};
     std::atomic<const char*> phase{nullptr};
     std::array<std::atomic<std::uint64_t>, kNameWords> name{};
   };

@@ -11,6 +11,35 @@ std::size_t segments_for(std::size_t elements, std::size_t longest) {
 
 }  // namespace
 
+std::size_t elements_of(const std::vector<Operand>& operands) {
+  std::size_t count = 0;
+  for (const Operand& operand : operands) count += operand.count;
+  return count;
+}
+
+std::byte* pack(const Segment& segment, const Reduction& reduction, std::byte* to) {
+  const std::size_t width = size_of(reduction.dtype);
+  for (const Span& span : segment) {
+    prescale(reduction, to, span.in, span.count);
+    to += span.count * width;
+  }
+  return to;
+}
+
+const std::byte* unpack(const Segment& segment, std::size_t element_bytes, const std::byte* from) {
+  for (const Span& span : segment) {
+    pass_on(span.out, nullptr, from, span.count * element_bytes);
+    from += span.count * element_bytes;
+  }
+  return from;
+}
+
+const std::byte* prescaled(const Span& span, const Reduction& reduction) {
+  if (reduction.scaling.before == 1.0) return span.in;
+  prescale(reduction, span.out, span.in, span.count);
+  return span.out;
+}
+
 Plan Plan::sliced(const std::vector<Operand>& operands, std::size_t element_bytes,
                   std::size_t chunks, std::size_t longest) {
   std::size_t first_chunk = 0;  // the longest one
@@ -28,14 +57,14 @@ Plan Plan::sliced(const std::vector<Operand>& operands, std::size_t element_byte
   return plan;
 }
 
-Plan Plan::one_each(const std::vector<Operand>& operands, std::size_t element_bytes,
-                    std::size_t longest) {
+Plan Plan::listed(const std::vector<std::vector<Operand>>& chunks, std::size_t element_bytes,
+                  std::size_t longest) {
   std::size_t most = 0;
-  for (const Operand& operand : operands) most = std::max(most, operand.count);
+  for (const std::vector<Operand>& chunk : chunks) most = std::max(most, elements_of(chunk));
   Plan plan(segments_for(most, longest), element_bytes, longest);
-  for (std::size_t chunk = 0; chunk < operands.size(); ++chunk) {
-    plan.append(operands[chunk], 0, operands[chunk].count);
-    plan.end_chunk(chunk);
+  for (std::size_t number = 0; number < chunks.size(); ++number) {
+    for (const Operand& operand : chunks[number]) plan.append(operand, 0, operand.count);
+    plan.end_chunk(number);
   }
   return plan;
 }

@@ -1,8 +1,10 @@
 // Words.
 //   operand   one tensor of an operation: where its elements are read and where the result goes
-//   (the same place: in place) chunk     the share of an operation that starts and ends at one
-//   rank; chunk c is the list of the c-th slices of all operands segment   the piece of a chunk
-//   that one slot of a link carries span      the piece of a segment that lies in one operand
+//             (the same place: in place)
+//   chunk     the share of an operation that belongs to one place: of a reduction the list of that
+//             place's slices of all operands, else what it sends or receives
+//   segment   the piece of a chunk that one slot of a link carries
+//   span      the piece of a segment that lies in one operand
 // A plan is the list of these pieces and nothing else. Fusion is a longer list, not a buffer, and
 // because slices are cut operand by operand, fusing never moves an element to another chunk: the
 // order of its sum stays what it was alone.
@@ -10,6 +12,8 @@
 
 #include <cstddef>
 #include <vector>
+
+#include "tensor/reduce.h"
 
 namespace hvd {
 
@@ -25,6 +29,8 @@ struct Span {
   std::size_t count = 0;  // elements
 };
 
+std::size_t elements_of(const std::vector<Operand>& operands);
+
 // The spans of one segment.
 struct Segment {
   const Span* first = nullptr;
@@ -33,14 +39,34 @@ struct Segment {
   const Span* end() const { return last; }
 };
 
+inline std::size_t elements_of(const Segment& segment) {
+  std::size_t count = 0;
+  for (const Span& span : segment) count += span.count;
+  return count;
+}
+
+// The segment's inputs, prescaled, into one piece of memory, and such a piece to the segment's
+// outputs. Both give the end of the piece.
+std::byte* pack(const Segment& segment, const Reduction& reduction, std::byte* to);
+const std::byte* unpack(const Segment& segment, std::size_t element_bytes, const std::byte* from);
+// Where the prescaled input of a span is: in its output, unless there is nothing to scale.
+const std::byte* prescaled(const Span& span, const Reduction& reduction);
+
+// Elements are bytes, and none of them changes.
+inline Reduction plain_bytes() {
+  Reduction bytes;
+  bytes.dtype = Dtype::kUint8;
+  return bytes;
+}
+
 class Plan {
  public:
   // chunks: how many slices every operand is cut into; longest: elements of a segment.
   static Plan sliced(const std::vector<Operand>& operands, std::size_t element_bytes,
                      std::size_t chunks, std::size_t longest);
-  // Chunk c is operand c as a whole (allgather: the block of rank c).
-  static Plan one_each(const std::vector<Operand>& operands, std::size_t element_bytes,
-                       std::size_t longest);
+  // Chunk c is the operands of list c, whole.
+  static Plan listed(const std::vector<std::vector<Operand>>& chunks, std::size_t element_bytes,
+                     std::size_t longest);
 
   // The same for every chunk: a shorter chunk ends with empty segments.
   std::size_t segments() const { return segments_; }

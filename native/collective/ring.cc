@@ -1,30 +1,23 @@
 #include "collective/ring.h"
 
 #include <algorithm>
-#include <string>
 
 namespace hvd {
 namespace {
 
-std::size_t wrapped(int chunk, int size) { return static_cast<std::size_t>((chunk + size) % size); }
-
-std::size_t elements_of(const Segment& segment) {
-  std::size_t count = 0;
-  for (const Span& span : segment) count += span.count;
-  return count;
-}
-
 class Speaker {
  public:
-  Speaker(const Ring& ring, const Plan& plan, const Elements& elements)
-      : ring_(ring),
+  Speaker(Crew& crew, const Plan& plan, const Reduction& reduction)
+      : crew_(crew),
         plan_(plan),
-        dtype_(elements.dtype),
-        scaling_(elements.scaling),
-        stored_(size_of(elements.dtype)),
-        wire_(size_of(wire_dtype(elements.dtype))) {}
+        reduction_(reduction),
+        left_(crew.place_at(-1)),
+        right_(crew.place_at(1)),
+        stored_(size_of(reduction.dtype)),
+        wire_(size_of(wire_dtype(reduction.dtype))) {}
 
   Status perform(const Step& step, std::size_t number) {
+    if (failpoint("collective.ring_step")) return tripped("collective.ring_step");
     const Segment segment = plan_.segment(step.chunk, number);
     switch (step.verb) {
       case Verb::kSend:
@@ -43,11 +36,11 @@ class Speaker {
 
  private:
   Status send(const Segment& segment) {
-    Result<Slot> slot = ring_.to.acquire(ring_.abort);
+    Result<std::byte*> slot = crew_.acquire(right_);
     if (!slot) return slot.status();
-    std::byte* out = slot.value().data;
+    std::byte* out = slot.value();
     for (const Span& span : segment) {
-      load(dtype_, out, span.in, span.count, scaling_.before);
+      load(reduction_, out, span.in, span.count);
       out += span.count * wire_;
     }
     publish_up_to(slot.value(), out);
@@ -57,7 +50,7 @@ class Speaker {
   Status recv_reduce_send(const Segment& segment) {
     return relay(segment, wire_, [&](const std::byte* in, std::byte* out) {
       for (const Span& span : segment) {
-        accumulate(dtype_, out, in, span.in, span.count, scaling_.before);
+        accumulate(reduction_, out, in, span.in, span.count);
         in += span.count * wire_;
         out += span.count * wire_;
       }
@@ -68,7 +61,8 @@ class Speaker {
   Status recv_reduce_copy_send(const Segment& segment) {
     return relay(segment, wire_, [&](const std::byte* in, std::byte* out) {
       for (const Span& span : segment) {
-        finish(dtype_, span.out, out, in, span.in, span.count, scaling_);
+        finish(reduction_, span.out, nullptr, in, span.in, span.count);
+        pass_on(out, nullptr, span.out, span.count * stored_);  // as in slices.cc, memcpy is faster
         in += span.count * wire_;
         out += span.count * stored_;
       }
@@ -88,14 +82,10 @@ class Speaker {
   }
 
   Status recv(const Segment& segment) {
-    Result<Slot> slot = expect(elements_of(segment) * stored_);
+    Result<const std::byte*> slot = crew_.expect(left_, elements_of(segment) * stored_);
     if (!slot) return slot.status();
-    const std::byte* in = slot.value().data;
-    for (const Span& span : segment) {
-      pass_on(span.out, nullptr, in, span.count * stored_);
-      in += span.count * stored_;
-    }
-    ring_.from.release();
+    unpack(segment, stored_, slot.value());
+    crew_.release(left_);
     return Status::ok();
   }
 
@@ -103,77 +93,66 @@ class Speaker {
   // stopped.
   template <typename Work>
   Status relay(const Segment& segment, std::size_t element_bytes, const Work& work) {
-    Result<Slot> in = expect(elements_of(segment) * element_bytes);
+    Result<const std::byte*> in = crew_.expect(left_, elements_of(segment) * element_bytes);
     if (!in) return in.status();
-    Result<Slot> out = ring_.to.acquire(ring_.abort);
+    Result<std::byte*> out = crew_.acquire(right_);
     if (!out) return out.status();
-    publish_up_to(out.value(), work(in.value().data, out.value().data));
-    ring_.from.release();
+    publish_up_to(out.value(), work(in.value(), out.value()));
+    crew_.release(left_);
     return Status::ok();
   }
 
-  Result<Slot> expect(std::size_t bytes) {
-    Result<Slot> slot = ring_.from.peek(ring_.abort);
-    if (slot && slot.value().bytes != bytes) {
-      return Status::make(Code::kInternal,
-                          "a segment of " + std::to_string(bytes) + " bytes was due, but " +
-                              std::to_string(slot.value().bytes) + " came",
-                          "collective/ring", static_cast<int>(wrapped(ring_.rank - 1, ring_.size)));
-    }
-    return slot;
+  void publish_up_to(const std::byte* slot, const std::byte* end) {
+    crew_.publish(right_, static_cast<std::size_t>(end - slot));
   }
 
-  void publish_up_to(const Slot& slot, const std::byte* end) {
-    ring_.to.publish(static_cast<std::size_t>(end - slot.data));
-  }
-
-  const Ring& ring_;
+  Crew& crew_;
   const Plan& plan_;
-  const Dtype dtype_;
-  const Scaling scaling_;
+  const Reduction& reduction_;
+  const int left_, right_;
   const std::size_t stored_;  // bytes of an element in a tensor, and in a slot that carries results
   const std::size_t wire_;    // bytes of an element in a slot that carries partial sums
 };
 
-// The chunk that a rank works on in step s is one further to the left in each step.
-void add_steps(Sentence& sentence, Verb verb, int steps, int rank, int size) {
+// The chunk that a place works on is one further to the left in each step.
+void add_steps(Sentence& sentence, Verb verb, int steps, int first_chunk, int size) {
   for (int i = 0; i < steps; ++i) {
-    const int step = static_cast<int>(sentence.size());
-    sentence.push_back({verb, wrapped(rank - step % size, size)});
+    const int back = static_cast<int>(sentence.size()) % size;
+    sentence.push_back({verb, static_cast<std::size_t>((first_chunk - back + size) % size)});
   }
 }
 
 }  // namespace
 
-Sentence allreduce_sentence(int rank, int size) {
+Sentence allreduce_sentence(int place, int size) {
+  const int first = (place + size - 1) % size;  // its owner is the last that it gets to
   Sentence sentence;
-  add_steps(sentence, Verb::kSend, 1, rank, size);
-  add_steps(sentence, Verb::kRecvReduceSend, size - 2, rank, size);
-  add_steps(sentence, Verb::kRecvReduceCopySend, 1, rank, size);
-  add_steps(sentence, Verb::kRecvCopySend, size - 2, rank, size);
-  add_steps(sentence, Verb::kRecv, 1, rank, size);
+  add_steps(sentence, Verb::kSend, 1, first, size);
+  add_steps(sentence, Verb::kRecvReduceSend, size - 2, first, size);
+  add_steps(sentence, Verb::kRecvReduceCopySend, 1, first, size);
+  add_steps(sentence, Verb::kRecvCopySend, size - 2, first, size);
+  add_steps(sentence, Verb::kRecv, 1, first, size);
   return sentence;
 }
 
-Sentence allgather_sentence(int rank, int size) {
+Sentence allgather_sentence(int place, int size) {
   Sentence sentence;
-  add_steps(sentence, Verb::kSend, 1, rank, size);
-  add_steps(sentence, Verb::kRecvCopySend, size - 2, rank, size);
-  add_steps(sentence, Verb::kRecv, 1, rank, size);
+  add_steps(sentence, Verb::kSend, 1, place, size);
+  add_steps(sentence, Verb::kRecvCopySend, size - 2, place, size);
+  add_steps(sentence, Verb::kRecv, 1, place, size);
   return sentence;
 }
 
-Sentence broadcast_sentence(int rank, int size, int root) {
-  if (rank == root) return {{Verb::kSend, 0}};
-  if ((rank + 1) % size == root) return {{Verb::kRecv, 0}};
+Sentence broadcast_sentence(int place, int size, int root) {
+  if (place == root) return {{Verb::kSend, 0}};
+  if ((place + 1) % size == root) return {{Verb::kRecv, 0}};
   return {{Verb::kRecvCopySend, 0}};
 }
 
-Status speak(const Ring& ring, const Sentence& sentence, const Plan& plan,
-             const Elements& elements) {
-  Speaker speaker(ring, plan, elements);
+Status speak(Crew& crew, const Sentence& sentence, const Plan& plan, const Reduction& reduction) {
+  Speaker speaker(crew, plan, reduction);
   const std::size_t segments = plan.segments();
-  const std::size_t window = ring.to.slots() > 1 ? ring.to.slots() - 1 : 1;
+  const std::size_t window = crew.slots() > 1 ? crew.slots() - 1 : 1;
   // Only a sentence that goes round the ring has a first send to keep ahead of its receives.
   const bool ahead = sentence.size() > 1;
   Status status = Status::ok();

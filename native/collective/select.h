@@ -1,8 +1,12 @@
-// Which backend carries an operation out: by device today; by device, size and host layout once
-// there is more than one to choose from.
+// Which backend carries an operation out (by device), and which algorithm (by team, hosts and
+// bytes): one table, measured (docs/performance.md), overridable. All ranks choose alike: it looks
+// at nothing that may differ between them.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/status.h"
 #include "collective/backend.h"
@@ -11,13 +15,45 @@
 
 namespace hvd {
 
+enum class Algorithm : std::uint8_t {
+  kAuto = 0,
+  kDirect = 1,        // everybody sends everything to everybody: fewest hand-overs
+  kSlices = 2,        // each owner gets its slice from all, folds it, sends it to all: two steps
+  kRing = 3,          // 2 (n - 1) steps between neighbours: fewest links
+  kHierarchical = 4,  // within the host, between hosts, within the host
+};
+constexpr int kAlgorithmCount = 5;
+const char* name_of(Algorithm algorithm);                 // "auto", "direct", ...
+Result<Algorithm> algorithm_of(const std::string& name);  // or a sentence with the names
+
+struct AlgorithmOptions {
+  Algorithm allreduce = Algorithm::kAuto;
+  // Teams that span hosts fold host by host, with any algorithm (a ring cannot: it becomes
+  // hierarchical). Off: in the order of the places, as if all lay on one host, and never
+  // hierarchical.
+  bool hierarchical_allreduce = true;
+  bool hierarchical_allgather = true;
+  // Of a slot, how much is filled at a time; 0: as measured. At most a slot.
+  std::size_t segment_bytes = 0;
+};
+
+// bytes: of the whole operation. Direct needs a slot with room for all of them: without it,
+// what would be chosen if it were more.
+Algorithm choose_allreduce(const Topology& topology, const Team& team, std::int64_t bytes,
+                           const AlgorithmOptions& options);
+
+class CpuBackend;
+
 class Backends {
  public:
-  explicit Backends(Mesh& mesh);
+  Backends(Mesh& mesh, const AlgorithmOptions& options);
+  ~Backends();
   Result<Backend*> select(int device) const;
+  // Turn-holder, between operations, the same on all ranks (autotune).
+  void set_options(const AlgorithmOptions& options);
 
  private:
-  std::unique_ptr<Backend> cpu_;
+  std::unique_ptr<CpuBackend> cpu_;
 };
 
 }  // namespace hvd

@@ -1,72 +1,100 @@
-// The thread that does the work of one rank: it sends what this rank asks for to rank 0, learns
-// what to do next, and does it. On rank 0 it also decides (negotiate, fusion). It sleeps until a
-// request, a message, an abort or a held-back fusion is due.
+// The life around the agreement: this rank's requests and the messages of others go into the
+// conductor, its letters to the peers, its agenda to the executor. Done by whoever has the turn
+// (turn.h): the background thread, or a caller that waits for a small operation of its own.
 //
 // Leaving is a request like any other, so it takes its turn: everything that all ranks had asked
 // for before is carried out first, what nobody can complete any more fails by name, and only then
 // the rank is let go. Nobody ever waits for a rank that is gone.
+//
+// Whatever is thrown below (no memory) ends this engine, and with it every rank's, never the
+// process.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "engine/counters.h"
+#include "base/deadline.h"
+#include "engine/conductor.h"
 #include "engine/executor.h"
-#include "engine/fusion.h"
-#include "engine/handles.h"
-#include "engine/negotiate.h"
 #include "engine/options.h"
 #include "engine/queue.h"
-#include "engine/request.h"
-#include "transport/mesh.h"
+#include "engine/turn.h"
 
 namespace hvd {
 
 class Coordinator {
  public:
-  Coordinator(Mesh& mesh, const EngineOptions& options, Handles& handles, Counters& counters,
-              Trace& trace);
+  Coordinator(const Parts& parts, const EngineOptions& options);
 
-  void run();  // the thread's body; returns when this engine has ended
+  void run();  // the background thread's body; returns when this engine has ended
 
   // Any thread.
-  void submit(Request request);
-  std::vector<Waiting> waiting() const;  // what rank 0 knows of missing ranks; empty elsewhere
+  // quietly: the same thread calls help() next for it, so nobody needs to be woken.
+  void submit(Request request, bool quietly);
+  // Carries operations out until the task is done or the time is over; returns earlier when another
+  // thread has the turn, or a larger operation comes first, which the background thread then does.
+  void help(Task& task, const Deadline& deadline);
+  std::vector<Waiting> waiting() const;
+  void mark_cycles(bool on) { mark_cycles_.store(on, std::memory_order_relaxed); }
 
  private:
-  void forward(std::vector<Request> requests);
-  void decide();
+  class Spin;
+
+  // Turn-holder only, from here on. None of them waits for anybody, work() excepted.
+  template <typename Body>
+  void guarded(const Body& body) noexcept;
+  void run_until_idle();
+  void run_for(Task& task, const Deadline& deadline);
+  bool hand_back();
+  bool take_turn(Task& task);
+
+  bool look(std::uint32_t heard);
+  bool ask_all();
+  bool hear_all();
+  std::vector<int> departed(std::uint32_t heard) const;
+  void note_departures(const std::vector<int>& left);
+  void forget_neighbour(int rank);
+  void take_news();
+  void post(const std::vector<Letter>& letters);
   void work();
-  void listen();
-  void receive(const ControlMessage& message);
-  void ask(int rank, Request request);
-  void notice_departures();
-  void send(int peer, const std::string& bytes);
-  void depart(int rank);
-  void end(const Status& status);
-  void fail_everywhere(const Status& status);
+  void depart(const Response& response);
+  void attend(bool waiting);
+  void attend_if_needed();
   std::chrono::nanoseconds longest_sleep() const;
 
+  void end(Status status) noexcept;
+  void fail_everywhere(const Status& status);
+  void fail_after_exception(const char* what) noexcept;
+
+  const Parts parts_;
   Mesh& mesh_;
   const int rank_;
-  const int size_;
-  Handles& handles_;
-  Counters& counters_;
-  Executor executor_;
+  const std::int64_t caller_runs_bytes_;
+  const std::string affinity_;
+  const bool tuning_;
+  const bool may_spin_;
+  std::atomic<bool> mark_cycles_;
+  Turn turn_;
   Queue queue_;
-  std::deque<Response> agenda_;  // agreed, not yet done
-  bool ended_ = false;
-  int first_departure_ = -1;  // the others may leave because of it: it is the one to name
 
-  // Rank 0 only.
-  mutable std::mutex table_mutex_;  // for waiting(); the thread itself is the only writer
-  Negotiator negotiator_;
-  Fuser fuser_;
-  std::vector<int> departures_;  // not yet announced
-  std::vector<bool> gone_;
+  Executor executor_;
+  std::deque<Work> agenda_;     // agreed, not yet done
+  std::vector<Request> asked_;  // the queue's other half
+  bool ended_ = false;
+  bool attending_ = false;
+  bool stirred_ = false;         // the conductor may have news though nothing has come
+  std::int64_t due_ns_ = -1;     // when the conductor must be looked at though nothing happens
+  std::int64_t alarm_ns_ = -1;   // when the background thread wakes up by itself
+  std::vector<int> neighbours_;  // in the tree, as long as they are there
+  std::uint32_t departures_heard_ = 0;  // the bell, when the neighbours were last looked at
+  const Ending no_memory_;              // made beforehand
+
+  mutable std::mutex conductor_mutex_;  // for waiting(); all else comes from the turn-holder
+  Conductor conductor_;
 };
 
 }  // namespace hvd

@@ -1,6 +1,11 @@
 #include "engine/engine.h"
 
+#include <new>
+
 #include "base/deadline.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "engine/forked.h"
 #include "engine/validate.h"
 
 namespace hvd {
@@ -24,127 +29,261 @@ Status no_such_handle(std::int64_t handle) {
                       "engine/engine");
 }
 
+Status in_a_child() {
+  return Status::make(Code::kShutdown,
+                      "this process was forked from one that had initialized Horovod; the child "
+                      "has no part in it: initialize in the child, or spawn instead of fork",
+                      "engine/engine");
+}
+
+Status no_memory() { return Status::make(Code::kUnavailable, "no memory", "engine"); }
+
+// Tensors that have no name meet by the number of calls before, what has no tensors by its kind.
+std::string name_for(const Request& request, std::int64_t handle) {
+  std::string name = std::string(lower_name_of(request.kind)) + ".noname";
+  return request.tensors.empty() ? name : name + "." + std::to_string(handle);
+}
+
+// What a waiting thread may carry out itself. No join: that may take for ever.
+bool is_small(const Request& request, std::int64_t limit) {
+  return request.kind != Kind::kJoin && request.bytes() <= limit;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::start(int rank, int size, Bootstrap& bootstrap,
                                               const EngineOptions& options) {
   Result<std::unique_ptr<Mesh>> mesh = connect_mesh(rank, size, bootstrap, options.mesh);
   if (!mesh) return mesh.status();
-  return std::make_unique<Engine>(mesh.take(), options);
+  auto engine = std::make_unique<Engine>(mesh.take(), options);
+  if (Status status = engine->ended(); status.code == Code::kUnavailable) return status;
+  return engine;
 }
 
 Engine::Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options)
-    : topology_(mesh->topology()),
+    : forks_(forks()),
+      topology_(mesh->topology()),
       transports_(transports_of(*mesh)),
+      caller_runs_bytes_(options.caller_runs_bytes),
+      teams_(topology_.rank, topology_.size),
       trace_(options.trace_capacity),
       mesh_(std::move(mesh)),
-      coordinator_(std::make_unique<Coordinator>(*mesh_, options, handles_, counters_, trace_)),
-      thread_([this] {
-        coordinator_->run();
-        stopped_.store(1, std::memory_order_release);
-        futex_wake_all(stopped_);
-      }) {}
+      regions_(std::make_unique<Regions>(*mesh_)),
+      coordinator_(std::make_unique<Coordinator>(
+          Parts{*mesh_, handles_, teams_, *regions_, counters_, trace_}, options)) {
+  if (!options.timeline.empty()) {
+    const Status status = start_timeline(options.timeline, options.mark_cycles);
+    if (!status) log(Level::kWarning, "engine", status.message);
+  }
+  thread_ = std::make_unique<std::thread>();
+  const Status status = start_thread(*thread_, [this] {
+    coordinator_->run();
+    stopped_.store(1, std::memory_order_release);
+    futex_wake_all(stopped_);
+  });
+  if (status) return;
+  mesh_->raise_everywhere(status);
+  handles_.close(std::make_shared<const Status>(status));
+  stopped_.store(1, std::memory_order_release);
+}
 
 Engine::~Engine() { shutdown(); }
+
+bool Engine::forked() const { return forks() != forks_; }
 
 std::string Engine::transport_to(int peer) const {
   const bool known = peer >= 0 && peer < topology_.size;
   return known ? transports_[static_cast<std::size_t>(peer)] : "";
 }
 
-Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> operands) {
-  auto task = std::make_shared<Task>();
-  task->handle = handles_.next();
-  task->enqueued_ns = now_ns();
-  if (request.name.empty()) {
-    request.name =
-        std::string(lower_name_of(request.kind)) + ".noname." + std::to_string(task->handle);
+Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> operands,
+                                     bool waits_next) {
+  const std::int64_t handle = handles_.next();
+  if (forked()) return in_a_child();
+  try {
+    may_lack_memory();
+    auto task = std::make_shared<Task>();
+    task->handle = handle;
+    task->enqueued_ns = now_ns();
+    Status status = submit(std::move(request), std::move(operands), task, waits_next);
+    if (!status) return status;
+  } catch (const std::bad_alloc&) {
+    return no_memory();
   }
-  if (Status status = validate(request, operands, topology_.size); !status) return status;
+  return handle;
+}
+
+Status Engine::submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
+                      bool quietly) {
+  const Visit visit(visitors_);
+  if (request.name.empty()) request.name = name_for(request, task->handle);
+  const auto team = teams_.find(request.set);
+  static const std::vector<int> kNobody;
+  Status status = validate(request, operands, topology_.rank, topology_.size,
+                           team == nullptr ? kNobody : team->ranks);
+  if (!status) return status;
+  for (std::size_t i = 0; visit && i < request.tensors.size(); ++i) {
+    const bool in_place = operands[i].in == operands[i].out;
+    TensorMeta& tensor = request.tensors[i];
+    tensor.place = in_place ? regions_->place_of(operands[i].in, tensor.bytes()) : kPrivate;
+  }
+  task->small = is_small(request, caller_runs_bytes_);
   task->request = request;
   task->operands = std::move(operands);
-  if (Status status = handles_.add(task); !status) return status;
-  const std::lock_guard<std::mutex> lock(life_mutex_);
-  if (coordinator_ != nullptr) coordinator_->submit(std::move(request));
-  return task->handle;
+  status = handles_.add(task);
+  if (!status || !visit) return status;
+  try {
+    coordinator_->submit(std::move(request), quietly && task->small);
+  } catch (const std::bad_alloc&) {
+    handles_.finish(task, std::make_shared<const Status>(no_memory()));
+    handles_.forget(task->handle);
+    return no_memory();
+  }
+  return Status::ok();
 }
 
 Result<bool> Engine::poll(std::int64_t handle) const {
-  const std::shared_ptr<Task> task = handles_.find(handle);
+  if (forked()) return in_a_child();
+  const TaskPtr task = handles_.find(handle);
   if (task == nullptr) return no_such_handle(handle);
   return task->done();
 }
 
+Result<bool> Engine::help(std::int64_t handle, std::chrono::nanoseconds longest) {
+  if (forked()) return in_a_child();
+  const TaskPtr task = handles_.find(handle);
+  if (task == nullptr) return no_such_handle(handle);
+  return wait_for(*task, longest);
+}
+
 Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
                                               std::chrono::nanoseconds longest) {
-  const std::shared_ptr<Task> task = handles_.find(handle);
+  if (forked()) return in_a_child();
+  const TaskPtr task = handles_.find(handle);
   if (task == nullptr) return no_such_handle(handle);
+  if (!wait_for(*task, longest)) return std::unique_ptr<Outcome>();
+  auto outcome = std::make_unique<Outcome>();
+  if (task->ending != nullptr) outcome->status = *task->ending;
+  if (!handles_.forget(handle)) return no_such_handle(handle);
+  outcome->outputs = std::move(task->outputs);
+  outcome->sizes = std::move(task->sizes);
+  outcome->number = task->number;
+  return outcome;
+}
+
+bool Engine::wait_for(Task& task, std::chrono::nanoseconds longest) {
+  if (task.done()) return true;
   const std::int64_t begin = now_ns();
-  const bool done = wait_done(*task, longest);
+  const Deadline deadline(longest);
+  if (const Visit visit(visitors_); visit) coordinator_->help(task, deadline);
+  const bool done = wait_done(task, deadline.remaining());
   counters_.wait_ns.fetch_add(now_ns() - begin, std::memory_order_relaxed);
-  if (!done) return std::unique_ptr<Outcome>();
-  handles_.forget(handle);
-  return std::make_unique<Outcome>(Outcome{task->status, task->output});
+  return done;
+}
+
+std::vector<int> Engine::ranks_of(int set) const {
+  const auto team = teams_.find(set);
+  return team == nullptr ? std::vector<int>() : team->ranks;
+}
+
+SharedPart Engine::part_of(std::int64_t region) const {
+  const Visit visit(visitors_);
+  if (!visit || forked()) return {};
+  std::byte* const data = regions_->part_of(region, topology_.local_rank);
+  if (data == nullptr) return {};
+  return {mesh_->heap_holder(), data, static_cast<std::size_t>(regions_->bytes_of(region))};
+}
+
+Status Engine::start_timeline(const std::string& path, bool mark_cycles) {
+  if (forked()) return in_a_child();
+  if (topology_.rank != 0) return Status::ok();
+  const std::lock_guard<std::mutex> lock(timeline_mutex_);
+  timeline_.reset();  // writes what it has before the new one begins, perhaps in the same file
+  Result<std::unique_ptr<Timeline>> timeline = Timeline::start(trace_, path, mark_cycles);
+  if (!timeline) return timeline.status();
+  timeline_ = timeline.take();
+  if (const Visit visit(visitors_); visit) coordinator_->mark_cycles(mark_cycles);
+  return Status::ok();
+}
+
+void Engine::stop_timeline() {
+  if (forked()) return;
+  const std::lock_guard<std::mutex> lock(timeline_mutex_);
+  timeline_.reset();
 }
 
 void Engine::abort(const std::string& message) {
-  const std::lock_guard<std::mutex> lock(life_mutex_);
-  if (mesh_ == nullptr) return;
+  const Visit visit(visitors_);
+  if (!visit || forked()) return;
   mesh_->raise_everywhere(
       Status::make(Code::kAborted, "Rank " + std::to_string(topology_.rank) + " failed: " + message,
                    "engine/engine", topology_.rank));
 }
 
 Status Engine::ended() const {
+  if (forked()) return in_a_child();
   {
-    const std::lock_guard<std::mutex> lock(life_mutex_);
-    if (mesh_ != nullptr && mesh_->abort().raised()) return mesh_->abort().cause();
+    const Visit visit(visitors_);
+    if (visit && mesh_->abort().raised()) return mesh_->abort().cause();
   }
   return handles_.closed();
 }
 
 std::vector<Pending> Engine::pending() const {
+  if (forked()) return {};
   std::vector<Waiting> waiting;
-  {
-    const std::lock_guard<std::mutex> lock(life_mutex_);
-    if (coordinator_ != nullptr) waiting = coordinator_->waiting();
-  }
+  if (const Visit visit(visitors_); visit) waiting = coordinator_->waiting();
   std::vector<Pending> all;
   const auto seconds = [now = now_ns()](std::int64_t since) {
     return static_cast<double>(now - since) / 1e9;
   };
-  for (const auto& task : handles_.all_in_flight()) {
-    all.push_back({task->request.name, task->request.kind, seconds(task->enqueued_ns), {}});
+  for (const TaskPtr& task : handles_.all_in_flight()) {
+    const Request& request = task->request;
+    all.push_back({request.name, request.kind, seconds(task->enqueued_ns), request.set, {}});
   }
   for (Waiting& one : waiting) {
     bool mine = false;
     for (Pending& pending : all) {
-      if (pending.name != one.name) continue;
+      if (pending.name != one.name || pending.set != one.set) continue;
       pending.missing = one.missing;
       mine = true;
     }
-    if (!mine) all.push_back({one.name, one.kind, seconds(one.since_ns), std::move(one.missing)});
+    if (mine) continue;
+    all.push_back({one.name, one.kind, seconds(one.since_ns), one.set, std::move(one.missing)});
   }
   return all;
 }
 
 void Engine::shutdown() {
+  if (forked()) return abandon();
   const std::lock_guard<std::mutex> once(shutdown_mutex_);
   if (mesh_ == nullptr) return;
   leave_in_time();
-  thread_.join();
+  if (thread_->joinable()) thread_->join();
+  visitors_.close_and_wait();
+  stop_timeline();
   mesh_->leave();
-  std::unique_ptr<Coordinator> coordinator;
-  std::unique_ptr<Mesh> mesh;
-  const std::lock_guard<std::mutex> lock(life_mutex_);
-  coordinator = std::move(coordinator_);
-  mesh = std::move(mesh_);
+  coordinator_.reset();
+  regions_.reset();
+  mesh_.reset();
+}
+
+// In a forked child: the threads are not here, sockets and memory are the parent's too. What would
+// join, say goodbye or free is left alone.
+void Engine::abandon() {
+  // NOLINTBEGIN(bugprone-unused-return-value)
+  static_cast<void>(thread_.release());
+  static_cast<void>(timeline_.release());
+  static_cast<void>(coordinator_.release());
+  static_cast<void>(regions_.release());
+  static_cast<void>(mesh_.release());
+  // NOLINTEND(bugprone-unused-return-value)
 }
 
 void Engine::leave_in_time() {
   Request leave;
   leave.kind = Kind::kLeave;
-  coordinator_->submit(std::move(leave));
+  coordinator_->submit(std::move(leave), false);
   const Deadline deadline = Deadline::after_seconds(kLeaveSeconds);
   while (stopped_.load(std::memory_order_acquire) == 0 && !deadline.expired()) {
     futex_wait(stopped_, 0, deadline.remaining());

@@ -1,6 +1,7 @@
 // One rank's engine: the face that the bindings and the tests use. Any thread may call anything.
-// A call checks its own arguments, takes a handle and returns; the coordinator thread does the
-// rest; wait() gives the outcome.
+// A call checks its own arguments, takes a handle and returns; the coordinator does the rest, on a
+// thread of its own or on the one that waits; wait() gives the outcome. In a forked child an engine
+// is dead: calls say so, and nothing that it does there harms the parent.
 #pragma once
 
 #include <chrono>
@@ -17,6 +18,10 @@
 #include "engine/counters.h"
 #include "engine/handles.h"
 #include "engine/options.h"
+#include "engine/regions.h"
+#include "engine/teams.h"
+#include "engine/timeline.h"
+#include "engine/visitors.h"
 #include "transport/bootstrap.h"
 #include "transport/mesh.h"
 
@@ -24,14 +29,27 @@ namespace hvd {
 
 struct Outcome {
   Status status;
-  std::shared_ptr<Buffer> output;  // allgather
+  // Results whose size only the ranks together know: allgather (one per tensor), alltoall.
+  std::vector<std::shared_ptr<Buffer>> outputs;
+  std::vector<std::int64_t> sizes;  // alltoall: the rows that came from every place
+  std::int64_t number = -1;         // join: the last rank; addset: the id; allocate: the region;
+                                    // removeset: 1 when there was such a set, else 0
 };
 
 struct Pending {
   std::string name;
   Kind kind;
   double seconds;
+  int set;
   std::vector<int> missing;  // known on rank 0
+};
+
+// This rank's part of a shared region. `keep` is the mapping: the memory stays as long as somebody
+// holds it, also after the engine has ended.
+struct SharedPart {
+  std::shared_ptr<void> keep;
+  std::byte* data = nullptr;  // null: there is no such region
+  std::size_t bytes = 0;      // as asked for
 };
 
 class Engine {
@@ -39,6 +57,7 @@ class Engine {
   // Collective: finds the other ranks over the bootstrap.
   static Result<std::unique_ptr<Engine>> start(int rank, int size, Bootstrap& bootstrap,
                                                const EngineOptions& options);
+  // Where the system has no thread for it, the engine has ended with kUnavailable.
   Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -47,13 +66,24 @@ class Engine {
   const Topology& topology() const { return topology_; }
   std::string transport_to(int peer) const;
 
-  // An empty name becomes "<op>.noname.<handle>". The operands' memory belongs to the engine until
-  // the handle is done.
-  Result<std::int64_t> enqueue(Request request, std::vector<Operand> operands);
-  // Null handle: never given out or already waited for.
+  // An empty name becomes "<op>.noname.<handle>", or "<op>.noname" where there are no tensors. The
+  // operands' memory belongs to the engine until the handle is done. waits_next: this thread calls
+  // help() or wait() for it at once, so nobody else is woken to carry it out.
+  Result<std::int64_t> enqueue(Request request, std::vector<Operand> operands,
+                               bool waits_next = false);
+  // An error: the handle was never given out, or its outcome has been given.
   Result<bool> poll(std::int64_t handle) const;
+  // Waits, and carries it out where that is quicker. True: it is done; the outcome stays.
+  Result<bool> help(std::int64_t handle, std::chrono::nanoseconds longest);
   // Nothing when it is not done after `longest`. The outcome is given once.
   Result<std::unique_ptr<Outcome>> wait(std::int64_t handle, std::chrono::nanoseconds longest);
+
+  // The ranks of a process set; empty: there is none of this id.
+  std::vector<int> ranks_of(int set) const;
+  SharedPart part_of(std::int64_t region) const;
+  // Rank 0 writes, elsewhere nothing happens. A second start goes on in another file.
+  Status start_timeline(const std::string& path, bool mark_cycles);
+  void stop_timeline();  // returns when the file is complete
 
   void abort(const std::string& message);
   Status ended() const;  // ok while it works
@@ -63,20 +93,30 @@ class Engine {
   void shutdown();
 
  private:
+  Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task, bool quietly);
+  bool wait_for(Task& task, std::chrono::nanoseconds longest);
   void leave_in_time();
+  void abandon();
+  bool forked() const;
 
+  const unsigned forks_;  // when it was made
   const Topology topology_;
   const std::vector<std::string> transports_;
+  const std::int64_t caller_runs_bytes_;
+  mutable Visitors
+      visitors_;  // threads that use mesh_ or coordinator_, which shutdown() takes away
   Handles handles_;
+  Teams teams_;
   Counters counters_;
   Trace trace_;
   std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Regions> regions_;
   std::unique_ptr<Coordinator> coordinator_;
-  Word stopped_{0};            // the thread's body has returned
-  std::mutex shutdown_mutex_;  // one shutdown at a time; the second finds nothing to do
-  // Guards mesh_ and coordinator_ against shutdown() taking them away.
-  mutable std::mutex life_mutex_;
-  std::thread thread_;  // last: it uses the rest
+  std::mutex timeline_mutex_;
+  std::unique_ptr<Timeline> timeline_;
+  Word stopped_{0};                      // the thread's body has returned
+  std::mutex shutdown_mutex_;            // one shutdown at a time; the second finds nothing to do
+  std::unique_ptr<std::thread> thread_;  // last: it uses the rest
 };
 
 }  // namespace hvd

@@ -5,162 +5,329 @@
 #include <utility>
 
 #include "base/deadline.h"
+#include "base/failpoint.h"
+#include "engine/outputs.h"
 
 namespace hvd {
 namespace {
 
 const char* negotiate_phase(Kind kind) {
   static constexpr std::array<const char*, kKindCount> kPhases{
-      "NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLGATHER", "NEGOTIATE_BROADCAST", "NEGOTIATE_BARRIER",
-      "NEGOTIATE_LEAVE"};
+      "NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLGATHER", "NEGOTIATE_BROADCAST",     "NEGOTIATE_BARRIER",
+      "NEGOTIATE_LEAVE",     "NEGOTIATE_ALLTOALL",  "NEGOTIATE_REDUCESCATTER", "NEGOTIATE_JOIN",
+      "NEGOTIATE_ADDSET",    "NEGOTIATE_REMOVESET", "NEGOTIATE_ALLOCATE",      "NEGOTIATE_RELEASE",
+      "NEGOTIATE_TUNE"};
   return kPhases[static_cast<std::size_t>(kind)];
 }
 
-struct Pass {
-  Dtype dtype;
-  std::vector<Operand> operands;
-};
+Status not_asked_for(const Work& work) {
+  const std::vector<std::string>& names = work.response.names;
+  return Status::make(Code::kInternal,
+                      "rank 0 agreed on " + (names.empty() ? "nothing" : names.front()) +
+                          " and others, which this rank has not asked for",
+                      "engine/executor");
+}
 
-// One pass round the ring per dtype, in the order in which the dtypes appear. All ranks cut alike.
-std::vector<Pass> passes_of(const std::vector<std::shared_ptr<Task>>& tasks) {
-  std::vector<Pass> passes;
-  for (const auto& task : tasks) {
-    for (std::size_t i = 0; i < task->operands.size(); ++i) {
-      const Dtype dtype = task->request.tensors[i].dtype;
-      auto pass = std::find_if(passes.begin(), passes.end(),
-                               [&](const Pass& one) { return one.dtype == dtype; });
-      if (pass == passes.end()) pass = passes.insert(pass, Pass{dtype, {}});
-      pass->operands.push_back(task->operands[i]);
-    }
+// What leaves a rank once for every member is more than what it gave.
+std::int64_t bytes_moved(const Work& work, const Team* team) {
+  const Kind kind = work.response.kind;
+  const bool spreads = kind == Kind::kAllgather || kind == Kind::kAlltoall;
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < work.tasks.size(); ++i) {
+    if (const Request* request = work.request(i)) bytes += request->bytes();
   }
-  return passes;
+  return spreads && team != nullptr ? bytes * team->size() : bytes;
+}
+
+Reduction reduction_of(const Request& request, const Team& team) {
+  Reduction reduction;
+  reduction.op = request.op;
+  reduction.scaling.before = request.prescale;
+  reduction.scaling.after = request.postscale;
+  if (request.op == ReduceOp::kAverage) reduction.scaling.divisor = team.size();
+  return reduction;
+}
+
+void give_number(const Work& work, std::int64_t number) {
+  for (const TaskPtr& task : work.tasks) {
+    if (task != nullptr) task->number = number;
+  }
+}
+
+bool complete(const Work& work) {
+  return std::find(work.tasks.begin(), work.tasks.end(), nullptr) == work.tasks.end();
 }
 
 }  // namespace
 
-Executor::Executor(Mesh& mesh, Handles& handles, Counters& counters, Trace& trace)
-    : rank_(mesh.topology().rank),
-      size_(mesh.topology().size),
-      handles_(handles),
-      counters_(counters),
-      trace_(trace),
-      backends_(mesh) {}
+Executor::Executor(const Parts& parts, const AlgorithmOptions& algorithms)
+    : rank_(parts.mesh.topology().rank),
+      parts_(parts),
+      algorithms_(algorithms),
+      backends_(parts.mesh, algorithms) {}
 
-Status Executor::perform(const Response& response) {
-  const Tasks tasks = tasks_of(response);
+Work Executor::prepare(Response response) const {
+  Work work;
+  work.response = std::move(response);
+  work.tasks.reserve(work.response.names.size());
+  for (const std::string& name : work.response.names) {
+    work.tasks.push_back(parts_.handles.in_flight(work.response.set, name));
+  }
+  // Ranks join under names of their own.
+  if (work.response.kind == Kind::kJoin) work.tasks = {parts_.handles.in_flight(Kind::kJoin)};
+  work.bytes = bytes_moved(work, parts_.teams.find(work.response.set).get());
+  return work;
+}
+
+Status Executor::perform(const Work& work) {
+  const Response& response = work.response;
   if (!response.status) {
-    for (const auto& task : tasks) handles_.finish(task, response.status);
+    finish_all(work, std::make_shared<const Status>(response.status));
     return Status::ok();
   }
-  if (tasks.size() != response.names.size()) {
-    return Status::make(Code::kInternal,
-                        "rank 0 agreed on " + response.names.front() +
-                            " and others, which this rank has not asked for",
-                        "engine/executor");
-  }
+  failpoint("engine.before_operation");
+  refusal_ = nullptr;
+  used_ = nullptr;
   const std::int64_t begin = now_ns();
-  Status status = run(response, tasks);
-  if (!status) return status;
-  note(response, tasks, begin);
-  for (const auto& task : tasks) handles_.finish(task, Status::ok());
-  return status;
-}
-
-Executor::Tasks Executor::tasks_of(const Response& response) const {
-  Tasks tasks;
-  for (const std::string& name : response.names) {
-    if (auto task = handles_.in_flight(name)) tasks.push_back(std::move(task));
+  Status status = perform_agreed(work);
+  if (!status) {
+    if (status.code == Code::kUnavailable && status.rank < 0) status.rank = rank_;
+    return status;
   }
-  return tasks;
-}
-
-Status Executor::run(const Response& response, const Tasks& tasks) {
-  switch (response.kind) {
-    case Kind::kAllreduce:
-      return allreduce(tasks);
-    case Kind::kBroadcast:
-      return broadcast(tasks);
-    case Kind::kAllgather:
-      return allgather(response, *tasks.front());
-    case Kind::kBarrier:  // the agreement was the barrier
-    case Kind::kLeave:
-      return Status::ok();
-  }
+  failpoint("engine.after_operation");
+  note(work, begin);
+  finish_all(work, refusal_);
   return Status::ok();
 }
 
-Status Executor::allreduce(const Tasks& tasks) {
-  const Request& request = tasks.front()->request;
-  const Result<Backend*> backend = backends_.select(request.tensors.front().device);
+Status Executor::perform_agreed(const Work& work) {
+  static constexpr std::array<Step, kKindCount> kSteps{
+      &Executor::allreduce,  &Executor::allgather,     &Executor::broadcast,
+      &Executor::nothing,  // a barrier: the agreement was it
+      &Executor::nothing,  // who leaves is the coordinator's business
+      &Executor::alltoall,   &Executor::reducescatter, &Executor::join,      &Executor::add_set,
+      &Executor::remove_set, &Executor::allocate,      &Executor::release,   &Executor::tune};
+  return (this->*kSteps[static_cast<std::size_t>(work.response.kind)])(work);
+}
+
+Status Executor::nothing(const Work&) { return Status::ok(); }
+
+Status Executor::allreduce(const Work& work) {
+  for (std::size_t i = 0; i < work.tasks.size(); ++i) {
+    if (work.request(i) == nullptr) return not_asked_for(work);
+  }
+  const auto team = team_of(work);
+  if (!team) return team.status();
+  const auto backend = backend_of(work);
   if (!backend) return backend.status();
-  Scaling scaling;
-  scaling.before = request.prescale;
-  scaling.after = request.postscale;
-  if (request.op == ReduceOp::kAverage) scaling.divisor = size_;
-  for (const Pass& pass : passes_of(tasks)) {
-    Status status = backend.value()->allreduce(pass.operands, pass.dtype, scaling);
+  Buffer scratch;
+  const bool shared = work.response.shared && work.response.absent.empty();
+  Result<std::vector<Pass>> passes = passes_of(work, shared, scratch);
+  if (!passes) return passes.status();
+  for (Pass& pass : passes.value()) {
+    Reduction reduction = reduction_of(*work.request(0), *team.value());
+    reduction.dtype = pass.dtype;
+    prescale_own(pass, reduction);
+    const auto offsets =
+        offsets_of(parts_.regions, parts_.mesh.topology(), *team.value(), pass.region);
+    Status status =
+        offsets.empty()
+            ? backend.value()->allreduce(*team.value(), pass.operands, reduction)
+            : backend.value()->allreduce_shared(*team.value(), pass.operands, offsets, reduction);
     if (!status) return status;
   }
   return Status::ok();
 }
 
-Status Executor::broadcast(const Tasks& tasks) {
-  const Request& request = tasks.front()->request;
-  const Result<Backend*> backend = backends_.select(request.tensors.front().device);
+Status Executor::broadcast(const Work& work) {
+  if (!complete(work)) return not_asked_for(work);
+  const auto team = team_of(work);
+  if (!team) return team.status();
+  const auto backend = backend_of(work);
   if (!backend) return backend.status();
   std::vector<Operand> bytes;
-  for (const auto& task : tasks) {
+  for (const TaskPtr& task : work.tasks) {
     for (std::size_t i = 0; i < task->operands.size(); ++i) {
       Operand operand = task->operands[i];
       operand.count *= size_of(task->request.tensors[i].dtype);
       bytes.push_back(operand);
     }
   }
-  return backend.value()->broadcast(bytes, request.root);
+  const std::vector<int>& ranks = team.value()->ranks;
+  const auto root = std::find(ranks.begin(), ranks.end(), work.request(0)->root);
+  return backend.value()->broadcast(*team.value(), bytes, static_cast<int>(root - ranks.begin()));
 }
 
-Status Executor::allgather(const Response& response, Task& task) {
-  const TensorMeta& tensor = task.request.tensors.front();
-  const Result<Backend*> backend = backends_.select(tensor.device);
+Status Executor::allgather(const Work& work) {
+  if (!complete(work)) return not_asked_for(work);
+  const auto team = team_of(work);
+  if (!team) return team.status();
+  const auto backend = backend_of(work);
   if (!backend) return backend.status();
-  auto output = std::make_shared<Buffer>();
-  output->dtype = tensor.dtype;
-  output->shape = tensor.shape;
-  output->shape.front() = 0;
-  TensorMeta row = tensor;
-  row.shape.front() = 1;
-  const auto row_bytes = static_cast<std::size_t>(row.bytes());
-  for (const std::int64_t rows : response.rows) output->shape.front() += rows;
-  output->bytes = static_cast<std::size_t>(output->shape.front()) * row_bytes;
-  if (!output->allocate()) {
-    return Status::make(Code::kUnavailable,
-                        "no memory for the " + std::to_string(output->bytes) + " bytes that " +
-                            task.request.name + " gathers",
-                        "engine/executor", rank_);
+  std::vector<Gather> tensors;
+  const std::int64_t* rows = work.response.sizes.data();
+  for (const TaskPtr& task : work.tasks) {
+    for (std::size_t i = 0; i < task->request.tensors.size(); ++i) {
+      Result<Gather> gather = gather_of(*task, i, *team.value(), rows);
+      if (!gather) return gather.status();
+      tensors.push_back(gather.take());
+      rows += team.value()->size();
+    }
   }
-  std::vector<Operand> blocks;
-  std::byte* at = output->data();
-  for (std::size_t r = 0; r < response.rows.size(); ++r) {
-    const std::size_t bytes = static_cast<std::size_t>(response.rows[r]) * row_bytes;
-    const bool mine = r == static_cast<std::size_t>(rank_);
-    blocks.push_back({mine ? task.operands.front().in : nullptr, at, bytes});
-    at += bytes;
-  }
-  task.output = std::move(output);
-  return backend.value()->allgather(blocks);
+  return backend.value()->allgather(*team.value(), tensors);
 }
 
-void Executor::note(const Response& response, const Tasks& tasks, std::int64_t begin_ns) {
-  const std::int64_t end = now_ns();
-  for (const auto& task : tasks) {
-    const std::int64_t bytes = task->request.bytes();
-    trace_.add(task->enqueued_ns, begin_ns - task->enqueued_ns, negotiate_phase(response.kind),
-               task->request.name, bytes);
-    trace_.add(begin_ns, end - begin_ns, name_of(response.kind), task->request.name, bytes);
-    counters_.bytes.fetch_add(bytes, std::memory_order_relaxed);
+Status Executor::alltoall(const Work& work) {
+  if (!complete(work)) return not_asked_for(work);
+  const auto team = team_of(work);
+  if (!team) return team.status();
+  const auto backend = backend_of(work);
+  if (!backend) return backend.status();
+  const Result<Exchange> exchange =
+      exchange_of(*work.tasks.front(), *team.value(), work.response.sizes);
+  if (!exchange) return exchange.status();
+  return backend.value()->alltoall(*team.value(), exchange.value());
+}
+
+Status Executor::reducescatter(const Work& work) {
+  if (!complete(work)) return not_asked_for(work);
+  const auto team = team_of(work);
+  if (!team) return team.status();
+  const auto backend = backend_of(work);
+  if (!backend) return backend.status();
+  std::vector<std::pair<Dtype, std::vector<Scatter>>> by_dtype;  // in order of appearance
+  for (const TaskPtr& task : work.tasks) {
+    for (std::size_t i = 0; i < task->request.tensors.size(); ++i) {
+      Result<Scatter> scatter = scatter_of(*task, i, *team.value());
+      if (!scatter) return scatter.status();
+      const Dtype dtype = task->request.tensors[i].dtype;
+      auto pass = std::find_if(by_dtype.begin(), by_dtype.end(),
+                               [&](const auto& one) { return one.first == dtype; });
+      if (pass == by_dtype.end()) pass = by_dtype.insert(pass, {dtype, {}});
+      pass->second.push_back(scatter.take());
+    }
   }
-  counters_.ops.fetch_add(static_cast<std::int64_t>(tasks.size()), std::memory_order_relaxed);
-  counters_.busy_ns.fetch_add(end - begin_ns, std::memory_order_relaxed);
+  Reduction reduction = reduction_of(*work.request(0), *team.value());
+  for (const auto& [dtype, scatters] : by_dtype) {
+    reduction.dtype = dtype;
+    Status status = backend.value()->reducescatter(*team.value(), scatters, reduction);
+    if (!status) return status;
+  }
+  return Status::ok();
+}
+
+Status Executor::join(const Work& work) {
+  give_number(work, work.response.rank);
+  return Status::ok();
+}
+
+Status Executor::add_set(const Work& work) {
+  const std::vector<std::int64_t>& sizes = work.response.sizes;
+  if (sizes.empty()) return not_asked_for(work);
+  parts_.teams.set(static_cast<int>(sizes.front()), {sizes.begin() + 1, sizes.end()});
+  give_number(work, sizes.front());
+  return Status::ok();
+}
+
+Status Executor::remove_set(const Work& work) {
+  if (work.response.sizes.empty()) return not_asked_for(work);
+  const bool known = parts_.teams.erase(static_cast<int>(work.response.sizes.front()));
+  give_number(work, known ? 1 : 0);
+  return Status::ok();
+}
+
+// The ranks of a host agree on the place without a word; whether all hosts have the memory, the
+// ranks tell each other.
+Status Executor::allocate(const Work& work) {
+  if (work.response.sizes.size() < 2) return not_asked_for(work);
+  const std::int64_t region = work.response.sizes[0];
+  const Status mine = parts_.regions.allocate(region, work.response.sizes[1]);
+  const Result<int> failing = first_failing(!mine);
+  if (!failing) return failing.status();
+  give_number(work, region);
+  if (failing.value() == parts_.mesh.topology().size) return Status::ok();
+  parts_.regions.release(region);
+  const std::string why = mine ? "there is none on its host, or not enough" : mine.message;
+  refusal_ = std::make_shared<const Status>(
+      Status::make(Code::kUnavailable,
+                   "no shared memory of " + std::to_string(work.response.sizes[1]) +
+                       " bytes for rank " + std::to_string(failing.value()) + " (" + why + ")",
+                   "engine/executor", failing.value()));
+  return Status::ok();
+}
+
+Status Executor::release(const Work& work) {
+  if (work.response.sizes.empty()) return not_asked_for(work);
+  // Others may still carry out what comes before in memory that would go away.
+  const Result<int> all = first_failing(false);
+  if (!all) return all.status();
+  parts_.regions.release(work.response.sizes.front());
+  return Status::ok();
+}
+
+Status Executor::tune(const Work& work) {
+  algorithms_.hierarchical_allreduce = work.response.tunables.hierarchical_allreduce;
+  algorithms_.hierarchical_allgather = work.response.tunables.hierarchical_allgather;
+  backends_.set_options(algorithms_);
+  return Status::ok();
+}
+
+// The first rank that says so, on every rank; the number of ranks: nobody does.
+Result<int> Executor::first_failing(bool failed) {
+  const auto all = parts_.teams.find(0);
+  const Result<Backend*> backend = backends_.select(kCpu);
+  if (!backend) return backend.status();
+  std::int32_t value = failed ? rank_ : all->size();
+  Reduction reduction;
+  reduction.dtype = Dtype::kInt32;
+  reduction.op = ReduceOp::kMin;
+  Status status = backend.value()->allreduce(*all, {{&value, &value, 1}}, reduction);
+  if (!status) return status;
+  return value;
+}
+
+Result<std::shared_ptr<const Team>> Executor::team_of(const Work& work) const {
+  auto team = parts_.teams.find(work.response.set);
+  if (team != nullptr && team->place >= 0) return team;
+  return Status::make(Code::kInternal,
+                      "this rank is not in process set " + std::to_string(work.response.set) +
+                          ", which shall carry out " + work.response.names.front(),
+                      "engine/executor");
+}
+
+Result<Backend*> Executor::backend_of(const Work& work) {
+  Result<Backend*> backend = backends_.select(work.request(0)->tensors.front().device);
+  if (backend) used_ = backend.value();
+  return backend;
+}
+
+void Executor::finish_all(const Work& work, const Ending& ending) {
+  for (const TaskPtr& task : work.tasks) {
+    if (task != nullptr) parts_.handles.finish(task, ending);
+  }
+}
+
+void Executor::note(const Work& work, std::int64_t begin_ns) {
+  const std::int64_t end = now_ns();
+  const auto together = static_cast<std::int64_t>(work.tasks.size());
+  const Kind kind = work.response.kind;
+  const char* const algorithm = used_ == nullptr ? nullptr : used_->last_algorithm();
+  std::int64_t ops = 0;
+  for (const TaskPtr& task : work.tasks) {
+    if (task == nullptr) continue;
+    const std::int64_t bytes = task->request.bytes();
+    const std::string& name = task->request.name;
+    parts_.trace.add(task->enqueued_ns, begin_ns - task->enqueued_ns, negotiate_phase(kind), name,
+                     bytes);
+    parts_.trace.add(begin_ns, end - begin_ns, name_of(kind), name, bytes, together);
+    if (algorithm != nullptr && *algorithm != '\0') {
+      parts_.trace.add(begin_ns, end - begin_ns, algorithm, name, bytes);
+    }
+    parts_.counters.bytes.fetch_add(bytes, std::memory_order_relaxed);
+    ++ops;
+  }
+  parts_.counters.ops.fetch_add(ops, std::memory_order_relaxed);
+  parts_.counters.busy_ns.fetch_add(end - begin_ns, std::memory_order_relaxed);
 }
 
 }  // namespace hvd

@@ -1,41 +1,70 @@
 // Carries one response out on this rank's tensors, finishes their tasks, and writes down when.
 #pragma once
 
-#include <memory>
-#include <vector>
+#include <atomic>
+#include <cstdint>
 
 #include "base/trace.h"
 #include "collective/select.h"
 #include "engine/counters.h"
 #include "engine/handles.h"
+#include "engine/passes.h"
+#include "engine/regions.h"
 #include "engine/request.h"
+#include "engine/teams.h"
 #include "transport/mesh.h"
 
 namespace hvd {
 
+// What a rank's engine is made of, besides threads and messages.
+struct Parts {
+  Mesh& mesh;
+  Handles& handles;
+  Teams& teams;
+  Regions& regions;
+  Counters& counters;
+  Trace& trace;
+};
+
+// Turn-holder only.
 class Executor {
  public:
-  Executor(Mesh& mesh, Handles& handles, Counters& counters, Trace& trace);
+  Executor(const Parts& parts, const AlgorithmOptions& algorithms);
 
+  // Finds this rank's tasks.
+  Work prepare(Response response) const;
   // A failure here has left the links in the middle of something: the engine cannot go on.
-  Status perform(const Response& response);
+  Status perform(const Work& work);
 
  private:
-  using Tasks = std::vector<std::shared_ptr<Task>>;
+  using Step = Status (Executor::*)(const Work& work);
 
-  Tasks tasks_of(const Response& response) const;
-  Status run(const Response& response, const Tasks& tasks);
-  Status allreduce(const Tasks& tasks);
-  Status broadcast(const Tasks& tasks);
-  Status allgather(const Response& response, Task& task);
-  void note(const Response& response, const Tasks& tasks, std::int64_t begin_ns);
+  Status perform_agreed(const Work& work);
+  Status nothing(const Work& work);
+  Status allreduce(const Work& work);
+  Status broadcast(const Work& work);
+  Status allgather(const Work& work);
+  Status alltoall(const Work& work);
+  Status reducescatter(const Work& work);
+  Status join(const Work& work);
+  Status add_set(const Work& work);
+  Status remove_set(const Work& work);
+  Status allocate(const Work& work);
+  Status release(const Work& work);
+  Status tune(const Work& work);
+
+  Result<std::shared_ptr<const Team>> team_of(const Work& work) const;
+  Result<Backend*> backend_of(const Work& work);
+  Result<int> first_failing(bool failed);
+  void finish_all(const Work& work, const Ending& ending);
+  void note(const Work& work, std::int64_t begin_ns);
 
   const int rank_;
-  const int size_;
-  Handles& handles_;
-  Counters& counters_;
-  Trace& trace_;
+  const Parts parts_;
+  AlgorithmOptions algorithms_;
   Backends backends_;
+  const Backend* used_ = nullptr;  // by the operation that is carried out
+  Ending refusal_;                 // of all ranks alike: the operation fails, the engine goes on
 };
 
 }  // namespace hvd

@@ -1,16 +1,18 @@
 #include "engine/fusion.h"
 
 #include <algorithm>
-#include <map>
-#include <tuple>
 #include <utility>
 
 namespace hvd {
 namespace {
 
-using Key = std::tuple<Kind, ReduceOp, double, double, int, int, int>;
+bool fuses(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kBroadcast || kind == Kind::kAllgather ||
+         kind == Kind::kReducescatter;
+}
 
-// One device, and for sums one dtype; a group of mixed tensors stays alone.
+// One device, and unless its bytes are only passed on one dtype; a group of mixed tensors stays
+// alone.
 bool uniform(const Request& request) {
   const TensorMeta& first = request.tensors.front();
   return std::all_of(request.tensors.begin(), request.tensors.end(), [&](const TensorMeta& tensor) {
@@ -19,74 +21,73 @@ bool uniform(const Request& request) {
   });
 }
 
-bool can_fuse(const Agreed& agreed) {
-  const Request& request = agreed.request;
-  const bool kind = request.kind == Kind::kAllreduce || request.kind == Kind::kBroadcast;
-  return kind && agreed.status.is_ok() && !request.tensors.empty() && uniform(request);
-}
-
-Key key_of(const Request& request) {
-  const TensorMeta& first = request.tensors.front();
-  const int dtype = request.kind == Kind::kBroadcast ? 0 : static_cast<int>(first.dtype);
-  return {request.kind, request.op, request.prescale, request.postscale, request.root,
-          first.device, dtype};
-}
-
-Response alone(Agreed agreed) {
-  Response response;
-  response.kind = agreed.request.kind;
-  response.status = std::move(agreed.status);
-  response.names.push_back(std::move(agreed.request.name));
-  response.rows = std::move(agreed.rows);
-  return response;
+bool alike(const Agreed& a, const Agreed& b) {
+  const Request& x = *a.request;
+  const Request& y = *b.request;
+  const TensorMeta& p = x.tensors.front();
+  const TensorMeta& q = y.tensors.front();
+  return x.kind == y.kind && x.set == y.set && x.op == y.op && x.prescale == y.prescale &&
+         x.postscale == y.postscale && x.root == y.root && p.device == q.device &&
+         (x.kind == Kind::kBroadcast || p.dtype == q.dtype) && a.shared == b.shared &&
+         a.absent == b.absent;
 }
 
 }  // namespace
 
-void Fuser::add(std::vector<Agreed> agreed, std::int64_t now_ns) {
+bool Fuser::can_fuse(const Agreed& agreed) const {
+  const Request& request = *agreed.request;
+  return agreed.status && fuses(request.kind) && !request.tensors.empty() &&
+         (groups_ || request.tensors.size() == 1) && uniform(request);
+}
+
+void Fuser::add(Agreed agreed, std::int64_t now_ns) {
   if (held_.empty()) oldest_ns_ = now_ns;
-  for (Agreed& one : agreed) {
-    bytes_ += one.request.bytes();
-    held_.push_back(std::move(one));
-  }
+  bytes_ += agreed.bytes;
+  hurry_ = hurry_ || !can_fuse(agreed);
+  held_.push_back(std::move(agreed));
 }
 
-std::vector<Response> Fuser::take(std::int64_t now_ns) {
-  return due_in(now_ns) == 0 ? take_all() : std::vector<Response>();
+std::vector<Fuser::Together> Fuser::take(std::int64_t now_ns) {
+  return due_in(now_ns) == 0 ? take_all() : std::vector<Together>();
 }
 
-std::vector<Response> Fuser::take_all() {
-  std::vector<Response> responses;
+std::vector<Fuser::Together> Fuser::take_all() {
   struct Open {
-    std::size_t response;
+    std::size_t at;  // where the next one of its kind may join
     std::int64_t bytes;
   };
-  std::map<Key, Open> open;  // where the next one of its kind may join
+  std::vector<Together> all;
+  std::vector<Open> open;
   for (Agreed& one : held_) {
     if (!can_fuse(one)) {
-      responses.push_back(alone(std::move(one)));
+      all.emplace_back().push_back(std::move(one));
       continue;
     }
-    const std::int64_t bytes = one.request.bytes();
-    const Key key = key_of(one.request);
-    const auto found = open.find(key);
-    if (found != open.end() && found->second.bytes + bytes <= threshold_) {
-      found->second.bytes += bytes;
-      responses[found->second.response].names.push_back(std::move(one.request.name));
-    } else {
-      open.insert_or_assign(key, Open{responses.size(), bytes});
-      responses.push_back(alone(std::move(one)));
+    const std::int64_t bytes = one.bytes;
+    const auto found = std::find_if(open.begin(), open.end(), [&](const Open& candidate) {
+      return alike(all[candidate.at].front(), one);
+    });
+    if (found != open.end() && found->bytes + bytes <= threshold_) {
+      found->bytes += bytes;
+      all[found->at].push_back(std::move(one));
+      continue;
     }
+    if (found != open.end()) {
+      *found = {all.size(), bytes};
+    } else {
+      open.push_back({all.size(), bytes});
+    }
+    all.emplace_back().push_back(std::move(one));
   }
   held_.clear();
   bytes_ = 0;
-  return responses;
+  hurry_ = false;
+  return all;
 }
 
 std::int64_t Fuser::due_in(std::int64_t now_ns) const {
   if (held_.empty()) return -1;
-  const bool small = std::all_of(held_.begin(), held_.end(), can_fuse);
-  if (!small || bytes_ >= threshold_) return 0;
+  if (hurry_ || bytes_ >= threshold_) return 0;
   return std::max<std::int64_t>(0, oldest_ns_ + cycle_ - now_ns);
 }
 

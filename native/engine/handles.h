@@ -1,17 +1,20 @@
 // Words.
 //   task      one request of this rank with its memory, from the call that made it until its handle
-//   is waited for handle    the number under which the user waits for a task; counted from 0 by
-//   every call, also by calls that fail
-// A task is in flight (its name is taken) until it is finished; it is known by its handle until
-// wait() has given its outcome.
+//             is waited for
+//   handle    the number under which the user waits for a task; counted from 0 by every call, also
+//             by calls that fail
+// A task is in flight (its name is taken within its set) until it is finished; it is known by its
+// handle until its outcome has been given.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -23,15 +26,21 @@
 
 namespace hvd {
 
+// Null: ok. Shared, so that ending many tasks needs no memory.
+using Ending = std::shared_ptr<const Status>;
+
 struct Task {
   std::int64_t handle = 0;
   std::int64_t enqueued_ns = 0;
+  bool small = false;  // a caller may carry it out itself
   Request request;
   std::vector<Operand> operands;  // one per tensor of the request, in elements
 
   // Written before the state becomes kDone, read after it.
-  Status status;
-  std::shared_ptr<Buffer> output;
+  Ending ending;
+  std::vector<std::shared_ptr<Buffer>> outputs;
+  std::vector<std::int64_t> sizes;
+  std::int64_t number = -1;
   Word state{kRunning};
 
   static constexpr std::uint32_t kRunning = 0;
@@ -39,35 +48,49 @@ struct Task {
   static constexpr std::uint32_t kDone = 2;
   bool done() const { return state.load(std::memory_order_acquire) == kDone; }
 };
+using TaskPtr = std::shared_ptr<Task>;
 
 class Handles {
  public:
+  Handles();
   std::int64_t next() { return counter_.fetch_add(1); }
 
   // Refuses a name that is in flight. After close() the task is taken and finished at once with the
   // closing status.
-  Status add(const std::shared_ptr<Task>& task);
+  Status add(const TaskPtr& task);
 
-  // Null for a handle that was never given out or is already waited for.
-  std::shared_ptr<Task> find(std::int64_t handle) const;
-  void forget(std::int64_t handle);
+  // Null for a handle that was never given out or whose outcome has been given.
+  TaskPtr find(std::int64_t handle) const;
+  bool forget(std::int64_t handle);  // true: it was known; of several threads one is told so
 
   // By name; null when this rank has nothing of that name in flight.
-  std::shared_ptr<Task> in_flight(const std::string& name) const;
-  std::vector<std::shared_ptr<Task>> all_in_flight() const;
+  TaskPtr in_flight(int set, std::string_view name) const;
+  TaskPtr in_flight(Kind kind) const;  // the first of this kind that is found
+  std::vector<TaskPtr> all_in_flight() const;
 
-  void finish(const std::shared_ptr<Task>& task, Status status);
-  // Finishes everything in flight, and everything that comes later, with `status`. The first
-  // closing wins.
-  void close(const Status& status);
+  void finish(const TaskPtr& task, const Ending& ending);
+  // Finishes everything in flight, and everything that comes later. The first closing wins. Needs
+  // no memory.
+  void close(const Ending& ending) noexcept;
   Status closed() const;  // ok: open
 
  private:
+  struct Key {
+    int set;
+    std::string_view name;  // the task's own
+    bool operator==(const Key& other) const { return set == other.set && name == other.name; }
+  };
+  struct Hash {
+    std::size_t operator()(const Key& key) const {
+      return std::hash<std::string_view>()(key.name) ^ static_cast<std::size_t>(key.set);
+    }
+  };
+
   std::atomic<std::int64_t> counter_{0};
   mutable std::mutex mutex_;
-  Status closed_;
-  std::unordered_map<std::int64_t, std::shared_ptr<Task>> by_handle_;
-  std::unordered_map<std::string, std::shared_ptr<Task>> by_name_;
+  Ending closed_;
+  std::unordered_map<std::int64_t, TaskPtr> by_handle_;
+  std::unordered_map<Key, TaskPtr, Hash> by_name_;
 };
 
 // True when the task is finished; sleeps at most `longest`.

@@ -1,80 +1,144 @@
 #include "engine/negotiate.h"
 
 #include <algorithm>
-#include <utility>
+#include <string>
 
+#include "engine/cache.h"
 #include "engine/mismatch.h"
 
 namespace hvd {
 namespace {
 
-const Request& any_of(const std::vector<Request>& by_rank) {
-  return *std::find_if(by_rank.begin(), by_rank.end(),
-                       [](const Request& request) { return !request.name.empty(); });
+// More different requests than this under one name, or more numbers in its response, are not worth
+// remembering.
+constexpr std::size_t kMostVariants = 64;
+constexpr std::size_t kMostSizes = 4096;
+
+std::vector<const Request*> by_place(const Entry& entry, const Variants& variants) {
+  std::vector<const Request*> requests;
+  requests.reserve(static_cast<std::size_t>(entry.set->size));
+  for (int place = 0; place < entry.set->size; ++place) {
+    requests.push_back(request_of(variants, entry.set->rank_at(place)));
+  }
+  return requests;
+}
+
+std::vector<std::int64_t> gathered_rows(const std::vector<const Request*>& requests) {
+  std::vector<std::int64_t> rows;
+  for (std::size_t tensor = 0; tensor < requests.front()->tensors.size(); ++tensor) {
+    for (const Request* request : requests) rows.push_back(request->tensors[tensor].shape.front());
+  }
+  return rows;
+}
+
+Status splits_of(const std::vector<const Request*>& requests, std::vector<std::int64_t>& splits) {
+  for (std::size_t place = 0; place < requests.size(); ++place) {
+    const std::vector<std::int64_t>& sizes = requests[place]->sizes;
+    if (sizes.size() != requests.size()) {
+      return Status::make(Code::kMismatch,
+                          "Number of entries in splits does not equal number of workers. (place " +
+                              std::to_string(place) + " of the set: " + shape_text(sizes) + ")",
+                          "engine/negotiate");
+    }
+    splits.insert(splits.end(), sizes.begin(), sizes.end());
+  }
+  return Status::ok();
+}
+
+std::uint64_t gathered_bytes(const Request& request, const std::vector<std::int64_t>& rows) {
+  std::uint64_t bytes = 0;
+  const std::size_t places = rows.size() / request.tensors.size();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const TensorMeta& tensor = request.tensors[i / places];
+    std::uint64_t row = size_of(tensor.dtype);
+    for (std::size_t d = 1; d < tensor.shape.size(); ++d) {
+      row *= static_cast<std::uint64_t>(tensor.shape[d]);
+    }
+    bytes += row * static_cast<std::uint64_t>(rows[i]);
+  }
+  return bytes;
+}
+
+// For fusion only, so nonsense may be anything that sums cannot overflow with.
+std::int64_t bytes_of(const Request& request, const std::vector<std::int64_t>& sizes) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 46U;
+  const bool gathered = request.kind == Kind::kAllgather && !sizes.empty();
+  const std::uint64_t bytes =
+      gathered ? gathered_bytes(request, sizes) : static_cast<std::uint64_t>(request.bytes());
+  return static_cast<std::int64_t>(std::min(bytes, kMost));
+}
+
+bool in_shared_memory(const Variants& variants) {
+  if (variants.size() != 1) return false;
+  const Request& request = *variants.front().request;
+  return request.kind == Kind::kAllreduce && request.op != ReduceOp::kAdasum &&
+         std::all_of(request.tensors.begin(), request.tensors.end(), [](const TensorMeta& tensor) {
+           return tensor.device == kCpu && tensor.place != kPrivate;
+         });
+}
+
+std::shared_ptr<const Request> lowest(const Variants& variants) {
+  return std::min_element(
+             variants.begin(), variants.end(),
+             [](const Variant& a, const Variant& b) { return a.ranks.first() < b.ranks.first(); })
+      ->request;
+}
+
+Agreed by_slot(const Entry& entry) {
+  Agreed agreed;
+  agreed.request = lowest(entry.known);
+  agreed.bytes = bytes_of(*agreed.request, entry.sizes);
+  agreed.slot = entry.slot;
+  agreed.shared = entry.shared;
+  return agreed;
 }
 
 }  // namespace
 
-void Negotiator::add(int rank, Request request, std::int64_t now_ns) {
-  const std::string name = request.name;
-  Entry& entry = table_[name];
-  if (entry.by_rank.empty()) {
-    entry.by_rank.resize(static_cast<std::size_t>(size_));
-    entry.since_ns = now_ns;
+Status with_joined(Kind kind) {
+  const char* message = nullptr;
+  if (kind == Kind::kAllgather) {
+    message =
+        "Allgather is not supported with Join at this time. Specify sparse_to_dense=True if using "
+        "DistributedOptimizer";
+  } else if (kind == Kind::kAlltoall) {
+    message = "Alltoall is not supported with Join at this time.";
+  } else if (kind == Kind::kBroadcast) {
+    message = "Broadcast is not supported with Join at this time.";
+  } else if (kind == Kind::kReducescatter) {
+    message = "Reducescatter is not supported with Join at this time.";
   }
-  Request& place = entry.by_rank[static_cast<std::size_t>(rank)];
-  if (place.name.empty()) ++entry.count;
-  place = std::move(request);
-  if (entry.count < size_ && first_left_ < 0) return;
-  auto node = table_.extract(name);
-  if (node.mapped().count == size_) {
-    agree(std::move(node.mapped()));
-  } else {
-    fail(node.mapped(), first_left_);
-  }
+  if (message == nullptr) return Status::ok();
+  return Status::make(Code::kMismatch, message, "engine/negotiate");
 }
 
-void Negotiator::leave(int rank) {
-  if (left_[static_cast<std::size_t>(rank)]) return;
-  left_[static_cast<std::size_t>(rank)] = true;
-  if (first_left_ < 0) first_left_ = rank;
-  // What this rank has asked for and nobody has completed yet, it has abandoned; the rest it will
-  // never ask for.
-  for (const auto& [name, entry] : std::exchange(table_, {})) fail(entry, rank);
-}
-
-std::vector<Agreed> Negotiator::take() { return std::exchange(agreed_, {}); }
-
-std::vector<Waiting> Negotiator::waiting() const {
-  std::vector<Waiting> all;
-  for (const auto& [name, entry] : table_) {
-    Waiting waiting{name, any_of(entry.by_rank).kind, entry.since_ns, {}};
-    for (int rank = 0; rank < size_; ++rank) {
-      if (entry.by_rank[static_cast<std::size_t>(rank)].name.empty())
-        waiting.missing.push_back(rank);
-    }
-    all.push_back(std::move(waiting));
-  }
-  return all;
-}
-
-void Negotiator::agree(Entry entry) {
+Agreed agree(const Entry& entry, const RankSet& joined) {
+  const bool all = entry.asked.contains(entry.set->here);
+  if (all && entry.slot >= 0 && entry.by_slot.contains(entry.set->here)) return by_slot(entry);
+  const Variants variants = variants_of(entry);
   Agreed agreed;
-  agreed.status = compare(entry.by_rank);
-  if (agreed.status.is_ok() && entry.by_rank.front().kind == Kind::kAllgather) {
-    for (const Request& request : entry.by_rank) {
-      agreed.rows.push_back(request.tensors.front().shape.front());
+  agreed.request = lowest(variants);
+  const Request& request = *agreed.request;
+  agreed.status = compare(variants);
+  if (!agreed.status) return agreed;
+  if (!all) {
+    agreed.absent = true;
+    agreed.status = with_joined(request.kind);
+    if (!agreed.status) {
+      agreed.status.message += " (" + ranks_text(joined.numbers()) + " joined)";
+      agreed.only = entry.asked.numbers();
+      return agreed;
     }
+  } else if (request.kind == Kind::kAllgather) {
+    agreed.sizes = gathered_rows(by_place(entry, variants));
+  } else if (request.kind == Kind::kAlltoall) {
+    agreed.status = splits_of(by_place(entry, variants), agreed.sizes);
   }
-  agreed.request = std::move(entry.by_rank.front());
-  agreed_.push_back(std::move(agreed));
-}
-
-void Negotiator::fail(const Entry& entry, int because_of) {
-  Agreed agreed;
-  agreed.request = any_of(entry.by_rank);
-  agreed.status = shut_down_by(because_of);
-  agreed_.push_back(std::move(agreed));
+  agreed.bytes = bytes_of(request, agreed.sizes);
+  agreed.shared = all && in_shared_memory(variants);
+  agreed.keep = all && agreed.status && variants.size() <= kMostVariants &&
+                agreed.sizes.size() <= kMostSizes && cacheable(request);
+  return agreed;
 }
 
 }  // namespace hvd

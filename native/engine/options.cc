@@ -10,80 +10,248 @@ namespace {
 // Reads one value into the options; false: the text does not fit.
 using Setter = bool (*)(const std::string& text, EngineOptions& options);
 
-bool real(const std::string& text, double least, double& value) {
-  char* end = nullptr;
-  errno = 0;
-  value = std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == '\0' && errno == 0 && value >= least &&
-         value <= std::numeric_limits<double>::max();
-}
-
-template <typename T>
-bool whole(const std::string& text, T& target) {
-  char* end = nullptr;
-  errno = 0;
-  const long long value = std::strtoll(text.c_str(), &end, 10);
-  if (text.empty() || *end != '\0' || errno != 0 || value < 0) return false;
-  target = static_cast<T>(value);
-  return true;
-}
-
 struct Row {
   const char* expects;
   Setter set;
 };
 
-const std::map<std::string, Row>& rows() {
-  static const std::map<std::string, Row> kRows{
+constexpr double kLongestSeconds = 1e9;
+
+bool real(const std::string& text, double least, double most, double& value) {
+  char* end = nullptr;
+  errno = 0;
+  value = std::strtod(text.c_str(), &end);
+  return !text.empty() && *end == '\0' && errno == 0 && value >= least && value <= most;
+}
+
+template <typename T>
+bool whole(const std::string& text, T& target, long long least = 0,
+           long long most = std::numeric_limits<long long>::max()) {
+  char* end = nullptr;
+  errno = 0;
+  const long long value = std::strtoll(text.c_str(), &end, 10);
+  if (text.empty() || *end != '\0' || errno != 0 || value < least || value > most) return false;
+  target = static_cast<T>(value);
+  return true;
+}
+
+template <typename T>
+bool count(const std::string& text, T& target, long long least = 0) {
+  return whole(text, target, least, std::numeric_limits<int>::max());
+}
+
+bool flag(const std::string& text, bool& target) {
+  target = text == "1";
+  return text == "0" || text == "1";
+}
+
+bool word(const std::string& text, std::string& target) {
+  target = text;
+  return true;
+}
+
+bool seconds(const std::string& text, double& target) {
+  return real(text, 0, kLongestSeconds, target);
+}
+
+bool nanoseconds(const std::string& text, double ns_per_unit, double most, std::int64_t& target) {
+  double value = 0;
+  if (!real(text, 0, most, value)) return false;
+  target = static_cast<std::int64_t>(value * ns_per_unit);
+  return true;
+}
+
+bool one_of(const std::string& text, std::initializer_list<const char*> names,
+            std::string& target) {
+  for (const char* name : names) {
+    if (text == name) return word(text, target);
+  }
+  return false;
+}
+
+// "0,2,4": digits between commas.
+bool cores(const std::string& text, std::string& target) {
+  bool digit_before = false;
+  for (const char c : text) {
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit && (c != ',' || !digit_before)) return false;
+    digit_before = digit;
+  }
+  return (text.empty() || digit_before) && word(text, target);
+}
+
+bool algorithm(const std::string& text, Algorithm& target) {
+  const Result<Algorithm> found = algorithm_of(text);
+  if (found) target = found.value();
+  return found.is_ok();
+}
+
+using Rows = std::map<std::string, Row>;
+using Text = const std::string&;
+using Options = EngineOptions&;
+
+Rows mesh_rows() {
+  return {
       {"transport",
-       {"auto, shm or tcp",
-        [](const std::string& text, EngineOptions& options) {
-          options.mesh.transport = text;
-          return text == "auto" || text == "shm" || text == "tcp";
+       {"auto, shm, tcp or mpi",
+        [](Text t, Options o) {
+          return one_of(t, {"auto", "shm", "tcp", "mpi"}, o.mesh.transport);
         }}},
       {"tcp_interface",
        {"an address or interface",
-        [](const std::string& text, EngineOptions& options) {
-          options.mesh.tcp_interface = text;
-          return true;
-        }}},
+        [](Text t, Options o) { return word(t, o.mesh.tcp_interface); }}},
       {"slot_bytes",
-       {"a whole number of bytes",
-        [](const std::string& text, EngineOptions& options) {
-          return whole(text, options.mesh.slot_bytes);
-        }}},
-      {"slots",
-       {"a whole number", [](const std::string& text,
-                             EngineOptions& options) { return whole(text, options.mesh.slots); }}},
+       {"a whole number of bytes", [](Text t, Options o) { return whole(t, o.mesh.slot_bytes); }}},
+      {"slots", {"a whole number", [](Text t, Options o) { return whole(t, o.mesh.slots); }}},
       {"start_timeout_s",
-       {"seconds",
-        [](const std::string& text, EngineOptions& options) {
-          return real(text, 0, options.mesh.start_timeout_s);
+       {"seconds", [](Text t, Options o) { return seconds(t, o.mesh.start_timeout_s); }}},
+      {"host", {"a name", [](Text t, Options o) { return word(t, o.mesh.host); }}},
+      {"fanout",
+       {"a whole number, at least 1",
+        [](Text t, Options o) {
+          return count(t, o.mesh.fanout, 1) && count(t, o.conductor.fanout, 1);
         }}},
-      {"fusion_threshold",
-       {"a whole number of bytes",
-        [](const std::string& text, EngineOptions& options) {
-          return whole(text, options.fusion_threshold);
+      {"tcp_streams",
+       {"a whole number from 1 to 64",
+        [](Text t, Options o) { return whole(t, o.mesh.tcp_streams, 1, 64); }}},
+      {"secret", {"a text", [](Text t, Options o) { return word(t, o.mesh.secret); }}},
+      {"heap_bytes",
+       {"a whole number of bytes", [](Text t, Options o) { return whole(t, o.mesh.heap_bytes); }}},
+      {"stop_warning_s",
+       {"seconds", [](Text t, Options o) { return seconds(t, o.mesh.stop_warning_s); }}},
+      {"stop_abort_s",
+       {"seconds", [](Text t, Options o) { return seconds(t, o.mesh.stop_abort_s); }}},
+  };
+}
+
+Rows algorithm_rows() {
+  return {
+      {"allreduce_algorithm",
+       {"auto, direct, slices, ring or hierarchical",
+        [](Text t, Options o) { return algorithm(t, o.algorithms.allreduce); }}},
+      {"hierarchical_allreduce",
+       {"0 or 1",
+        [](Text t, Options o) {
+          o.conductor.tuner.fixed_hierarchical_allreduce = true;
+          return flag(t, o.algorithms.hierarchical_allreduce);
         }}},
-      {"cycle_time_ms",
-       {"milliseconds",
-        [](const std::string& text, EngineOptions& options) {
-          double ms = 0;
-          if (!real(text, 0, ms) || ms > 60'000) return false;
-          options.cycle_time_ns = static_cast<std::int64_t>(ms * 1e6);
-          return true;
-        }}},
-      {"trace_capacity",
-       {"a whole number of records, at most 1048576",
-        [](const std::string& text, EngineOptions& options) {
-          return whole(text, options.trace_capacity) && options.trace_capacity <= (1U << 20U);
+      {"hierarchical_allgather",
+       {"0 or 1",
+        [](Text t, Options o) {
+          o.conductor.tuner.fixed_hierarchical_allgather = true;
+          return flag(t, o.algorithms.hierarchical_allgather);
         }}},
   };
+}
+
+Rows conductor_rows() {
+  return {
+      {"fusion_threshold",
+       {"a whole number of bytes",
+        [](Text t, Options o) {
+          o.conductor.tuner.fixed_threshold = true;
+          return whole(t, o.conductor.fusion_threshold);
+        }}},
+      {"cycle_time_ms",
+       {"milliseconds, at most 60000",
+        [](Text t, Options o) {
+          o.conductor.tuner.fixed_cycle = true;
+          return nanoseconds(t, 1e6, 60'000, o.conductor.cycle_ns);
+        }}},
+      {"cache_capacity",
+       {"a whole number",
+        [](Text t, Options o) {
+          o.conductor.tuner.fixed_cache = true;
+          return count(t, o.conductor.cache_capacity);
+        }}},
+      {"group_fusion",
+       {"0 or 1", [](Text t, Options o) { return flag(t, o.conductor.group_fusion); }}},
+      {"stall_warning_s",
+       {"seconds",
+        [](Text t, Options o) {
+          return nanoseconds(t, 1e9, kLongestSeconds, o.conductor.stall_warning_ns);
+        }}},
+      {"stall_shutdown_s",
+       {"seconds",
+        [](Text t, Options o) {
+          return nanoseconds(t, 1e9, kLongestSeconds, o.conductor.stall_shutdown_ns);
+        }}},
+  };
+}
+
+Rows tuner_rows() {
+  return {
+      {"autotune", {"0 or 1", [](Text t, Options o) { return flag(t, o.conductor.tuner.on); }}},
+      {"autotune_log",
+       {"a path", [](Text t, Options o) { return word(t, o.conductor.tuner.log); }}},
+      {"autotune_warmup_samples",
+       {"a whole number",
+        [](Text t, Options o) { return count(t, o.conductor.tuner.warmup_samples); }}},
+      {"autotune_steps_per_sample",
+       {"a whole number, at least 1",
+        [](Text t, Options o) { return count(t, o.conductor.tuner.steps_per_sample, 1); }}},
+      {"autotune_max_samples",
+       {"a whole number, at least 1",
+        [](Text t, Options o) { return count(t, o.conductor.tuner.max_samples, 1); }}},
+      {"autotune_noise",
+       {"a number from 0 to 1",
+        [](Text t, Options o) { return real(t, 0, 1, o.conductor.tuner.noise); }}},
+      {"autotune_seed",
+       {"a whole number", [](Text t, Options o) { return whole(t, o.conductor.tuner.seed); }}},
+  };
+}
+
+Rows engine_rows() {
+  return {
+      {"trace_capacity",
+       {"a whole number of records, at most 1048576",
+        [](Text t, Options o) { return whole(t, o.trace_capacity, 0, 1'048'576); }}},
+      {"timeline", {"a path", [](Text t, Options o) { return word(t, o.timeline); }}},
+      {"mark_cycles", {"0 or 1", [](Text t, Options o) { return flag(t, o.mark_cycles); }}},
+      {"thread_affinity",
+       {"numbers of cores, with commas between them",
+        [](Text t, Options o) { return cores(t, o.thread_affinity); }}},
+      {"caller_runs_bytes",
+       {"a whole number of bytes",
+        [](Text t, Options o) { return whole(t, o.caller_runs_bytes); }}},
+  };
+}
+
+const Rows& rows() {
+  static const Rows kRows = [] {
+    Rows all;
+    for (Rows part :
+         {mesh_rows(), algorithm_rows(), conductor_rows(), tuner_rows(), engine_rows()}) {
+      all.merge(part);
+    }
+    return all;
+  }();
   return kRows;
 }
 
 Status refuse(const std::string& message) {
   return Status::make(Code::kInvalidArgument, message, "engine/options");
+}
+
+// Where the tuner starts is what was set.
+void start_tuner(EngineOptions& options) {
+  Tunables& start = options.conductor.tuner.start;
+  start.fusion_threshold = options.conductor.fusion_threshold;
+  start.cycle_ns = options.conductor.cycle_ns;
+  start.hierarchical_allreduce = options.algorithms.hierarchical_allreduce;
+  start.hierarchical_allgather = options.algorithms.hierarchical_allgather;
+  start.cache = options.conductor.cache_capacity > 0;
+}
+
+// What every rank decides by for itself, so all must have the same; of the rest rank 0's word is
+// enough.
+std::string agreement_of(const EngineOptions& options) {
+  return std::string("allreduce_algorithm=") + name_of(options.algorithms.allreduce) +
+         "\nhierarchical_allreduce=" + std::to_string(options.algorithms.hierarchical_allreduce) +
+         "\nhierarchical_allgather=" + std::to_string(options.algorithms.hierarchical_allgather) +
+         "\ncache_capacity=" + std::to_string(options.conductor.cache_capacity) +
+         "\nfanout=" + std::to_string(options.conductor.fanout) +
+         "\ntcp_streams=" + std::to_string(options.mesh.tcp_streams) + "\n";
 }
 
 }  // namespace
@@ -98,9 +266,13 @@ Result<EngineOptions> parse_options(const std::map<std::string, std::string>& ta
       return refuse("unknown engine option \"" + key + "\"; known are " + known);
     }
     if (!row->second.set(text, options)) {
-      return refuse("engine option " + key + "=\"" + text + "\": expected " + row->second.expects);
+      // A secret is not shown.
+      const std::string shown = key == "secret" ? "" : "=\"" + text + "\"";
+      return refuse("engine option " + key + shown + ": expected " + row->second.expects);
     }
   }
+  start_tuner(options);
+  options.mesh.agreement = agreement_of(options);
   return options;
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "base/status.h"
+#include "collective/select.h"
+#include "engine/conductor.h"
 #include "transport/mesh.h"
 
 namespace hvd {
@@ -18,9 +20,15 @@ struct EngineOptions {
   EngineOptions() { mesh.slot_bytes = std::size_t{1} << 20U; }
 
   MeshOptions mesh;
-  std::int64_t fusion_threshold = std::int64_t{128} * 1024 * 1024;  // bytes; 0: no fusion
-  std::int64_t cycle_time_ns = 0;  // the longest time a small tensor may wait for company
+  AlgorithmOptions algorithms;
+  ConductorOptions conductor;
   std::size_t trace_capacity = 16384;
+  std::string timeline;  // path; empty: none until start_timeline()
+  bool mark_cycles = false;
+  std::string thread_affinity;  // "0,2,4": the core of each local rank's coordinator thread
+  // The largest operation that a waiting user thread carries out itself; larger ones are left to
+  // the coordinator thread, so that the user can be interrupted.
+  std::int64_t caller_runs_bytes = 4'194'304;
 };
 
 // Unknown keys and bad values are invalid arguments that name the key.

@@ -1,7 +1,8 @@
-// From the user's threads to the coordinator: requests in the order of the calls, and the wish to
-// leave. The coordinator is woken only when it sleeps: a burst of calls costs one wake.
+// From the user's threads to the turn-holder: requests in the order of the calls, and the wish to
+// leave. Whoever pushes rings the bell, or takes the turn itself.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -12,30 +13,26 @@ namespace hvd {
 
 class Queue {
  public:
-  // True: the coordinator sleeps and must be woken.
-  bool push(Request request) {
+  void push(Request request) {
     const std::lock_guard<std::mutex> lock(mutex_);
     requests_.push_back(std::move(request));
-    return std::exchange(asleep_, false);
+    waiting_.store(true, std::memory_order_release);
   }
 
-  std::vector<Request> take() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    asleep_ = false;
-    return std::exchange(requests_, {});
-  }
+  bool empty() const { return !waiting_.load(std::memory_order_acquire); }
 
-  // The coordinator announces that it is going to sleep; false: something has come, do not.
-  bool may_sleep() {
+  // The vector that was given is the one that is filled next: no memory per call.
+  void take(std::vector<Request>& requests) {
+    requests.clear();
     const std::lock_guard<std::mutex> lock(mutex_);
-    asleep_ = requests_.empty();
-    return asleep_;
+    requests.swap(requests_);
+    waiting_.store(false, std::memory_order_relaxed);
   }
 
  private:
   std::mutex mutex_;
   std::vector<Request> requests_;
-  bool asleep_ = false;
+  std::atomic<bool> waiting_{false};
 };
 
 }  // namespace hvd

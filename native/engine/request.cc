@@ -1,20 +1,37 @@
 #include "engine/request.h"
 
 #include <array>
+#include <cstddef>
+#include <limits>
 
 namespace hvd {
+namespace {
 
-const char* name_of(Kind kind) {
-  static constexpr std::array<const char*, kKindCount> kNames{"ALLREDUCE", "ALLGATHER", "BROADCAST",
-                                                              "BARRIER", "LEAVE"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
+struct Row {
+  const char* upper;
+  const char* lower;
+};
 
-const char* lower_name_of(Kind kind) {
-  static constexpr std::array<const char*, kKindCount> kNames{"allreduce", "allgather", "broadcast",
-                                                              "barrier", "leave"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
+constexpr std::array<Row, kKindCount> kRows{{
+    {"ALLREDUCE", "allreduce"},
+    {"ALLGATHER", "allgather"},
+    {"BROADCAST", "broadcast"},
+    {"BARRIER", "barrier"},
+    {"LEAVE", "leave"},
+    {"ALLTOALL", "alltoall"},
+    {"REDUCESCATTER", "reducescatter"},
+    {"JOIN", "join"},
+    {"ADD_PROCESS_SET", "add_process_set"},
+    {"REMOVE_PROCESS_SET", "remove_process_set"},
+    {"ALLOCATE", "allocate"},
+    {"RELEASE", "release"},
+    {"TUNE", "tune"},
+}};
+
+}  // namespace
+
+const char* name_of(Kind kind) { return kRows[static_cast<std::size_t>(kind)].upper; }
+const char* lower_name_of(Kind kind) { return kRows[static_cast<std::size_t>(kind)].lower; }
 
 std::int64_t TensorMeta::count() const {
   std::uint64_t count = 1;  // wraps around on nonsense, which validate() then refuses
@@ -22,10 +39,20 @@ std::int64_t TensorMeta::count() const {
   return static_cast<std::int64_t>(count);
 }
 
+bool TensorMeta::countable() const {
+  constexpr std::int64_t kMost = 72'057'594'037'927'936;  // 2^56
+  std::int64_t product = 1;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0 || (extent > 0 && product > kMost / extent)) return false;
+    product *= extent;
+  }
+  return shape.size() <= std::numeric_limits<std::uint8_t>::max();
+}
+
 std::int64_t Request::bytes() const {
-  std::int64_t bytes = 0;
-  for (const TensorMeta& tensor : tensors) bytes += tensor.bytes();
-  return bytes;
+  std::uint64_t bytes = 0;
+  for (const TensorMeta& tensor : tensors) bytes += static_cast<std::uint64_t>(tensor.bytes());
+  return static_cast<std::int64_t>(bytes);
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -40,12 +67,11 @@ Status shut_down_by(int rank) {
   return Status::make(
       Code::kShutdown,
       "Horovod has been shut down. This was caused by an exception on one of the ranks or an "
-      "attempt "
-      "to allreduce, allgather or broadcast a tensor after one of the ranks finished execution. If "
-      "the shutdown was caused by an exception, you should see the exception in the log before the "
-      "first shutdown message. (Rank " +
+      "attempt to allreduce, allgather or broadcast a tensor after one of the ranks finished "
+      "execution. If the shutdown was caused by an exception, you should see the exception in the "
+      "log before the first shutdown message. (Rank " +
           std::to_string(rank) + " has shut down.)",
-      "engine/coordinator", rank);
+      "engine/conductor", rank);
 }
 
 }  // namespace hvd

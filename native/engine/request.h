@@ -1,9 +1,15 @@
 // Words.
-//   request    what one rank asks for: "I have tensor x of this shape, to be summed". Goes to rank
-//   0. response   what rank 0 tells every rank to do next, once all ranks have asked: carry out
-//   these names together, or fail them. group      a request of several tensors: they are one
-//   operation under one name, so it is all or nothing by construction.
-// All ranks carry out the same responses in the same order.
+//   request    what one rank asks for: "I have tensor x of this shape, to be summed over set 0".
+//   response   what rank 0 tells every rank of the set to do next, once all of them have asked:
+//   carry
+//              out these names together, or fail them
+//   group      a request of several tensors: they are one operation under one name, so it is all or
+//              nothing by construction
+//   set        a process set, by its id; 0: all ranks. A name belongs to its set: the same name may
+//   be
+//              in flight in two sets.
+// All ranks carry out the same responses in the same order, each those of the sets it belongs to:
+// one total order, so overlapping sets cannot wait for each other in a circle.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +18,7 @@
 
 #include "base/status.h"
 #include "tensor/dtype.h"
+#include "tensor/op.h"
 #include "tensor/view.h"
 
 namespace hvd {
@@ -22,51 +29,77 @@ enum class Kind : std::uint8_t {
   kAllgather = 1,
   kBroadcast = 2,
   kBarrier = 3,
-  kLeave = 4
+  kLeave = 4,
+  kAlltoall = 5,
+  kReducescatter = 6,
+  kJoin = 7,
+  kAddSet = 8,     // of all ranks, also those that will not belong to it
+  kRemoveSet = 9,  // of all ranks
+  kAllocate = 10,  // shared memory, of all ranks: `sizes` = {bytes}
+  kRelease = 11,   // of all ranks: `sizes` = {region}
+  kTune = 12,      // a response only: new parameters from here on
 };
-constexpr int kKindCount = 5;
-
-// The numbers are Horovod's and Python's.
-enum class ReduceOp : std::uint8_t {
-  kAverage = 0,
-  kSum = 1,
-  kAdasum = 2,
-  kMin = 3,
-  kMax = 4,
-  kProduct = 5
-};
-constexpr int kReduceOpCount = 6;
+constexpr int kKindCount = 13;
 
 const char* name_of(Kind kind);        // "ALLREDUCE", as in Horovod's messages and timeline
 const char* lower_name_of(Kind kind);  // "allreduce", as in names of tensors
+
+// Where a tensor lies in shared memory: region * kRegionSpan + offset; kPrivate: it does not.
+constexpr std::int64_t kPrivate = -1;
+constexpr std::int64_t kRegionSpan = 1'099'511'627'776;  // 2^40
 
 struct TensorMeta {
   Dtype dtype = Dtype::kFloat32;
   int device = kCpu;
   std::vector<std::int64_t> shape;
+  std::int64_t place = kPrivate;  // may differ between ranks: then it is moved like a private one
 
   std::int64_t count() const;
+  // Extents are not negative, their product fits, and there are at most 255 of them.
+  bool countable() const;
   std::int64_t bytes() const { return count() * static_cast<std::int64_t>(size_of(dtype)); }
 };
 
 struct Request {
   Kind kind = Kind::kBarrier;
+  int set = 0;
   std::string name;
   std::vector<TensorMeta> tensors;
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int root = 0;
+  int root = 0;                     // broadcast: a rank of the engine, also in a process set
+  std::vector<std::int64_t> sizes;  // alltoall: rows for every place of the set; addset: the ranks;
+                                    // removeset: {the id}
 
   std::int64_t bytes() const;
 };
 
+// What autotune may change.
+struct Tunables {
+  std::int64_t fusion_threshold = 0;  // bytes
+  std::int64_t cycle_ns = 0;
+  bool hierarchical_allreduce = true;
+  bool hierarchical_allgather = true;
+  bool cache = true;
+};
+
 struct Response {
   Kind kind = Kind::kBarrier;
+  int set = 0;
   Status status;                   // not ok: the named requests fail with it
   std::vector<std::string> names;  // one operation together, in this order
-  std::vector<std::int64_t> rows;  // allgather: dimension 0 of every rank
-  int rank = -1;                   // leave: who leaves
+  // allgather: rows of tensor t at place p at [t * n + p]; alltoall: rows from place p to place q
+  // at [p * n + q]; addset: the new id, then its ranks; removeset: the id; allocate: region, bytes;
+  // release: region
+  std::vector<std::int64_t> sizes;
+  int rank = -1;        // leave: who leaves; join: who joined last
+  bool shared = false;  // all operands lie at the same place of shared memory on every
+                        // rank of the set
+  // In the order of names; given only when a rank of the set has joined, which then has no request
+  // of its own to look at.
+  std::vector<Request> absent;
+  Tunables tunables;  // tune
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"

@@ -1,30 +1,39 @@
 #include "engine/validate.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 
 namespace hvd {
 namespace {
 
-Status refuse(const std::string& message) {
-  return Status::make(Code::kInvalidArgument, message, "engine/validate");
+Status refuse(const std::string& message, Code code = Code::kInvalidArgument) {
+  return Status::make(code, message, "engine/validate");
 }
 
-// Extents are not negative and their product fits.
-bool countable(const TensorMeta& tensor) {
-  const auto most = std::numeric_limits<std::int64_t>::max() / 16;
-  std::int64_t count = 1;
-  for (const std::int64_t extent : tensor.shape) {
-    if (extent < 0 || (extent > 0 && count > most / extent)) return false;
-    count *= extent;
+// "Allreduce", "Add process set"
+std::string title_of(Kind kind) {
+  std::string title = lower_name_of(kind);
+  title[0] = static_cast<char>(title[0] - 'a' + 'A');
+  std::replace(title.begin(), title.end(), '_', ' ');
+  return title;
+}
+
+bool moves_tensors(Kind kind) {
+  switch (kind) {
+    case Kind::kAllreduce:
+    case Kind::kAllgather:
+    case Kind::kBroadcast:
+    case Kind::kAlltoall:
+    case Kind::kReducescatter:
+      return true;
+    default:
+      return false;
   }
-  return tensor.shape.size() <= 255;
 }
 
 Status check_tensor(const TensorMeta& tensor, const Operand& operand, const std::string& name) {
-  if (!countable(tensor)) {
+  if (!tensor.countable()) {
     return refuse("tensor " + name + " has the shape " + shape_text(tensor.shape) +
                   ", which is not one that memory can hold");
   }
@@ -34,47 +43,121 @@ Status check_tensor(const TensorMeta& tensor, const Operand& operand, const std:
   return Status::ok();
 }
 
-Status check_allreduce(const Request& request) {
-  static constexpr std::array<const char*, kReduceOpCount> kOps{"Average", "Sum", "Adasum",
-                                                                "Min",     "Max", "Product"};
-  if (request.op != ReduceOp::kAverage && request.op != ReduceOp::kSum) {
-    return refuse(std::string("allreduce with op ") + kOps[static_cast<std::size_t>(request.op)] +
-                  " is not available; use Sum or Average");
-  }
+Status check_dtypes(const Request& request) {
   for (const TensorMeta& tensor : request.tensors) {
-    if (!can_reduce(tensor.dtype)) {
-      return refuse(std::string("allreduce of ") + name_of(tensor.dtype) +
-                    " is not available; convert " + request.name +
-                    " to uint8, int32, int64, float16, bfloat16, float32 or float64");
-    }
+    if (can_reduce(tensor.dtype, request.op)) continue;
+    return refuse(std::string(lower_name_of(request.kind)) + " of " + name_of(tensor.dtype) +
+                  " with op " + name_of(request.op) + " is not available (" + request.name + ")");
   }
   if (std::isfinite(request.prescale) && std::isfinite(request.postscale)) return Status::ok();
   return refuse("the prescale and postscale factors of " + request.name + " must be finite");
 }
 
-Status check_kind(const Request& request, int size) {
-  switch (request.kind) {
-    case Kind::kAllreduce:
-      return check_allreduce(request);
-    case Kind::kBroadcast:
-      if (request.root >= 0 && request.root < size) return Status::ok();
-      return refuse("broadcast received invalid root rank " + std::to_string(request.root) +
-                    " for provided process set");
-    case Kind::kAllgather:
-      if (!request.tensors.front().shape.empty()) return Status::ok();
+Status check_reducescatter(const Request& request) {
+  if (request.op != ReduceOp::kAverage && request.op != ReduceOp::kSum) {
+    return refuse("Reducescatter currently only supports AVERAGE and SUM.", Code::kUnavailable);
+  }
+  for (const TensorMeta& tensor : request.tensors) {
+    if (tensor.shape.empty()) return refuse("Reducescatter does not support scalar inputs");
+  }
+  return check_dtypes(request);
+}
+
+Status check_allgather(const Request& request) {
+  for (const TensorMeta& tensor : request.tensors) {
+    if (tensor.shape.empty()) {
       return refuse("allgather of " + request.name +
                     " needs a tensor of at least one dimension; reshape it to [1]");
-    case Kind::kBarrier:
-    case Kind::kLeave:
-      return Status::ok();
+    }
   }
   return Status::ok();
 }
 
+Status check_alltoall(const Request& request, std::size_t members) {
+  if (request.tensors.size() != 1 || request.tensors.front().shape.empty()) {
+    return refuse("alltoall of " + request.name + " needs one tensor of at least one dimension");
+  }
+  if (request.sizes.size() != members) {
+    return refuse("Number of entries in splits does not equal number of workers.");
+  }
+  std::int64_t rest = request.tensors.front().shape.front();
+  for (const std::int64_t rows : request.sizes) {
+    if (rows < 0) return refuse("the splits of " + request.name + " must not be negative");
+    if (rows > rest) {
+      return refuse("Sum of splits entries is greater than the first dimension of tensor.");
+    }
+    rest -= rows;
+  }
+  return Status::ok();
+}
+
+Status check_new_set(const Request& request, int size) {
+  std::vector<std::int64_t> ranks = request.sizes;
+  std::sort(ranks.begin(), ranks.end());
+  const std::string text = shape_text(request.sizes);
+  if (ranks.empty()) return refuse("a process set needs at least one rank");
+  if (ranks.front() < 0 || ranks.back() >= size) {
+    return refuse("Tried to register process set with invalid rank: " + text + " in a job of " +
+                  std::to_string(size) + " ranks");
+  }
+  if (std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
+    return refuse("a process set names every rank once at most: " + text);
+  }
+  return Status::ok();
+}
+
+Status check_kind(const Request& request, const std::vector<int>& members, int size) {
+  switch (request.kind) {
+    case Kind::kAllreduce:
+      return check_dtypes(request);
+    case Kind::kReducescatter:
+      return check_reducescatter(request);
+    case Kind::kBroadcast:
+      if (std::binary_search(members.begin(), members.end(), request.root)) return Status::ok();
+      return refuse("broadcast received invalid root rank " + std::to_string(request.root) +
+                    " for provided process set");
+    case Kind::kAllgather:
+      return check_allgather(request);
+    case Kind::kAlltoall:
+      return check_alltoall(request, members.size());
+    case Kind::kAddSet:
+      return check_new_set(request, size);
+    case Kind::kAllocate:
+      if (request.sizes.size() == 1 && request.sizes.front() > 0) return Status::ok();
+      return refuse("allocate needs a number of bytes");
+    case Kind::kRemoveSet:
+    case Kind::kRelease:
+      if (request.sizes.size() == 1) return Status::ok();
+      return refuse(std::string(lower_name_of(request.kind)) + " needs one number");
+    case Kind::kBarrier:
+    case Kind::kLeave:
+    case Kind::kJoin:
+      return Status::ok();
+    case Kind::kTune:
+      return refuse("nobody can ask for new parameters");
+  }
+  return Status::ok();
+}
+
+// What is agreed on by all ranks.
+bool is_global(Kind kind) { return !moves_tensors(kind) && kind != Kind::kBarrier; }
+
 }  // namespace
 
-Status validate(const Request& request, const std::vector<Operand>& operands, int size) {
-  if (request.kind != Kind::kBarrier && request.tensors.empty()) {
+Status validate(const Request& request, const std::vector<Operand>& operands, int rank, int size,
+                const std::vector<int>& members) {
+  const std::string title = title_of(request.kind) + ": ";
+  if (members.empty()) {
+    return refuse(title + "Process set provided does not exist, or has not been registered.");
+  }
+  if (!std::binary_search(members.begin(), members.end(), rank)) {
+    return refuse(title + "Rank " + std::to_string(rank) +
+                  " is not a member of the provided process set.");
+  }
+  if (is_global(request.kind) && request.set != 0) {
+    return refuse(title + "only of all ranks, not of process set " + std::to_string(request.set));
+  }
+  if (moves_tensors(request.kind) && request.tensors.empty()) {
     return refuse(request.name + ": a group of no tensors");
   }
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
@@ -82,7 +165,7 @@ Status validate(const Request& request, const std::vector<Operand>& operands, in
       return status;
     }
   }
-  return check_kind(request, size);
+  return check_kind(request, members, size);
 }
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// What one rank's own call can do wrong, found before anything is sent: invalid arguments, for this
-// rank only.
+// What one rank's own call can do wrong, found before anything is sent: for this rank only.
+// Horovod's words where Horovod has some.
 #pragma once
 
 #include <vector>
@@ -10,6 +10,9 @@
 
 namespace hvd {
 
-Status validate(const Request& request, const std::vector<Operand>& operands, int size);
+// One operand for each tensor. members: the ranks of the request's set, ascending; none: there is
+// no such set.
+Status validate(const Request& request, const std::vector<Operand>& operands, int rank, int size,
+                const std::vector<int>& members);
 
 }  // namespace hvd

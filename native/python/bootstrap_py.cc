@@ -20,10 +20,10 @@ struct PyTcpBootstrap {
 };
 
 PyTcpBootstrap connect(int rank, int size, const std::string& host, std::uint16_t port,
-                       double timeout_s) {
+                       double timeout_s, const std::string& secret) {
   auto bootstrap = [&] {
     const py::gil_scoped_release unlocked;
-    return TcpBootstrap::connect(rank, size, host, port, timeout_s);
+    return TcpBootstrap::connect(rank, size, host, port, timeout_s, secret);
   }();
   return {value_or_raise(std::move(bootstrap))};
 }
@@ -66,7 +66,8 @@ void define_bootstraps(py::module_& module) {
   using namespace py::literals;
   using Table = std::map<std::string, std::string>;
   py::class_<PyTcpBootstrap>(module, "TcpBootstrap", py::is_final())
-      .def(py::init(&connect), "rank"_a, "size"_a, "host"_a, "port"_a, "timeout_s"_a = 30.0)
+      .def(py::init(&connect), "rank"_a, "size"_a, "host"_a, "port"_a, "timeout_s"_a = 30.0,
+           "secret"_a = "")
       .def("__call__", &exchange, "mine"_a, py::pos_only())
       .def("close", [](PyTcpBootstrap& self) { self.bootstrap.reset(); });
   py::class_<LocalHub>(module, "LocalHub", py::is_final())

@@ -50,64 +50,131 @@ Holder start(int rank, int size, const py::object& exchange, const Table& table)
   return Holder(std::make_unique<Engine>(std::move(mesh), options).release());
 }
 
-Request request_of(Kind kind, const std::string& name) {
+// A request before it has its tensors. `waits`: the caller is going to wait for it, and begins
+// here.
+struct Call {
   Request request;
-  request.kind = kind;
-  request.name = name;
-  return request;
-}
-
-std::int64_t enqueue(Engine& self, Request request, const std::vector<PyTensor>& tensors) {
   std::vector<Operand> operands;
-  for (const PyTensor& tensor : tensors) add_tensor(tensor, request, operands);
-  return value_or_raise(self.enqueue(std::move(request), std::move(operands)));
-}
+  bool waits = false;
 
-std::int64_t allreduce(Engine& self, const std::string& name, const std::vector<PyTensor>& tensors,
-                       int op, double prescale, double postscale) {
-  if (op < 0 || op >= kReduceOpCount) {
-    throw py::value_error("reduction op " + std::to_string(op) + " does not exist");
+  Call(Kind kind, const std::string& name, int set, bool waits_next = false) : waits(waits_next) {
+    request.kind = kind;
+    request.name = name;
+    request.set = set;
   }
-  Request request = request_of(Kind::kAllreduce, name);
-  request.op = static_cast<ReduceOp>(op);
-  request.prescale = prescale;
-  request.postscale = postscale;
-  return enqueue(self, std::move(request), tensors);
+
+  std::int64_t enqueue(Engine& engine) {
+    const std::int64_t handle =
+        value_or_raise(engine.enqueue(std::move(request), std::move(operands), waits));
+    if (waits) {
+      const py::gil_scoped_release unlocked;
+      std::ignore = engine.help(handle, kSlice);  // what it gave, wait() tells
+    }
+    return handle;
+  }
+};
+
+ReduceOp operation(int op) {
+  if (op >= 0 && op < kReduceOpCount) return static_cast<ReduceOp>(op);
+  throw py::value_error("reduction op " + std::to_string(op) + " does not exist");
 }
 
-std::int64_t allgather(Engine& self, const std::string& name,
-                       const std::tuple<std::uintptr_t, Shape, int>& tensor) {
-  const auto& [in, shape, dtype] = tensor;
-  return enqueue(self, request_of(Kind::kAllgather, name), {{in, 0, shape, dtype}});
+template <Kind kKind>
+std::int64_t reduce(Engine& self, const std::string& name, const py::object& tensors, int op,
+                    double prescale, double postscale, int set, bool waits) {
+  Call call(kKind, name, set, waits);
+  call.request.op = operation(op);
+  call.request.prescale = prescale;
+  call.request.postscale = postscale;
+  add_tensors(tensors, true, call.request, call.operands);
+  return call.enqueue(self);
 }
 
-std::int64_t broadcast(Engine& self, const std::string& name, const PyTensor& tensor, int root) {
-  Request request = request_of(Kind::kBroadcast, name);
-  request.root = root;
-  return enqueue(self, std::move(request), {tensor});
+std::int64_t allgather(Engine& self, const std::string& name, const py::object& tensors, int set,
+                       bool waits) {
+  Call call(Kind::kAllgather, name, set, waits);
+  add_tensors(tensors, false, call.request, call.operands);
+  return call.enqueue(self);
 }
 
-std::int64_t barrier(Engine& self, const std::string& name) {
-  return enqueue(self, request_of(Kind::kBarrier, name), {});
+std::int64_t broadcast(Engine& self, const std::string& name, const py::object& tensors,
+                       int root_rank, int set, bool waits) {
+  Call call(Kind::kBroadcast, name, set, waits);
+  call.request.root = root_rank;
+  add_tensors(tensors, true, call.request, call.operands);
+  return call.enqueue(self);
+}
+
+std::vector<std::int64_t> equal_shares(const Request& request, std::size_t members) {
+  const std::vector<std::int64_t>& shape = request.tensors.front().shape;
+  if (shape.empty() || members == 0) return {};  // the engine has a sentence for it
+  const auto ranks = static_cast<std::int64_t>(members);
+  if (shape.front() % ranks == 0) return std::vector<std::int64_t>(members, shape.front() / ranks);
+  throw py::value_error(
+      "splits not provided, but first dimension of tensor is not an even multiple of the number of "
+      "workers.");
+}
+
+std::int64_t alltoall(Engine& self, const std::string& name, const py::object& tensor,
+                      const py::object& splits, int set, bool waits) {
+  Call call(Kind::kAlltoall, name, set, waits);
+  add_tensor(tensor, false, call.request, call.operands);
+  call.request.sizes = splits.is_none() ? equal_shares(call.request, self.ranks_of(set).size())
+                                        : whole_numbers(splits);
+  return call.enqueue(self);
+}
+
+std::int64_t barrier(Engine& self, const std::string& name, int set, bool waits) {
+  return Call(Kind::kBarrier, name, set, waits).enqueue(self);
+}
+
+// What all ranks do together, in the global set and without a tensor.
+std::int64_t agree(Engine& self, Kind kind, std::vector<std::int64_t> sizes) {
+  Call call(kind, "", 0);
+  call.request.sizes = std::move(sizes);
+  return call.enqueue(self);
+}
+
+std::int64_t add_set(Engine& self, const py::object& ranks) {
+  return agree(self, Kind::kAddSet, whole_numbers(ranks));
+}
+
+template <Kind kKind>
+std::int64_t agree_on(Engine& self, std::int64_t number) {
+  return agree(self, kKind, {number});
 }
 
 bool poll(const Engine& self, std::int64_t handle) { return value_or_raise(self.poll(handle)); }
 
-std::shared_ptr<Buffer> wait(Engine& self, std::int64_t handle, double timeout_s) {
+py::object told(std::unique_ptr<Outcome> outcome) {
+  if (!outcome->status) raise(outcome->status);
+  const bool nothing = outcome->outputs.empty() && outcome->sizes.empty() && outcome->number < 0;
+  return nothing ? py::object(py::none()) : py::cast(std::move(outcome));
+}
+
+py::object wait(Engine& self, std::int64_t handle, double timeout_s) {
+  if (poll(self, handle)) return told(value_or_raise(self.wait(handle, {})));
   const Deadline deadline = timeout_s < 0 ? Deadline::never() : Deadline::after_seconds(timeout_s);
   for (;;) {
     Result<std::unique_ptr<Outcome>> result = [&] {
       const py::gil_scoped_release unlocked;
       return self.wait(handle, std::min<std::chrono::nanoseconds>(deadline.remaining(), kSlice));
     }();
-    const std::unique_ptr<Outcome> outcome = value_or_raise(std::move(result));
-    if (outcome != nullptr && !outcome->status) raise(outcome->status);
-    if (outcome != nullptr) return outcome->output;
+    std::unique_ptr<Outcome> outcome = value_or_raise(std::move(result));
+    if (outcome != nullptr) return told(std::move(outcome));
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (!deadline.expired()) continue;
     const std::string late = " is not done after " + std::string(py::str(py::float_(timeout_s)));
     raise(Status::make(Code::kTimeout, "handle " + std::to_string(handle) + late + " s", "wait"));
   }
+}
+
+void start_timeline(Engine& self, const std::string& path, bool mark_cycles) {
+  const Status status = [&] {
+    const py::gil_scoped_release unlocked;
+    return self.start_timeline(path, mark_cycles);
+  }();
+  if (!status) raise(status);
 }
 
 py::object aborted(const Engine& self) {
@@ -119,7 +186,8 @@ py::list pending(const Engine& self) {
   py::list list;
   for (const Pending& one : self.pending()) {
     list.append(py::dict("name"_a = one.name, "op"_a = lower_name_of(one.kind),
-                         "seconds"_a = one.seconds, "missing"_a = one.missing));
+                         "seconds"_a = one.seconds, "process_set"_a = one.set,
+                         "missing"_a = one.missing));
   }
   return list;
 }
@@ -134,7 +202,8 @@ py::dict counters(const Engine& self) {
 py::tuple trace(const Engine& self, std::uint64_t cursor) {
   py::list list;
   for (const TraceRecord& one : self.trace(cursor)) {
-    list.append(py::make_tuple(one.start_ns, one.duration_ns, one.phase, one.name, one.bytes));
+    list.append(
+        py::make_tuple(one.start_ns, one.duration_ns, one.phase, one.name, one.bytes, one.detail));
   }
   return py::make_tuple(cursor, list);
 }
@@ -149,12 +218,37 @@ auto topology_field() {
   return [](const Engine& self) { return self.topology().*kField; };
 }
 
+using Class = py::class_<Engine, Holder>;
+
+void define_collectives(Class& engine) {
+  const auto set = "process_set"_a = 0;
+  const auto waits = "waits"_a = false;
+  const auto before = "prescale"_a = 1.0;
+  const auto after = "postscale"_a = 1.0;
+  engine
+      .def("allreduce", &reduce<Kind::kAllreduce>, "name"_a, "tensors"_a, "op"_a, before, after,
+           set, waits)
+      .def("reducescatter", &reduce<Kind::kReducescatter>, "name"_a, "tensors"_a, "op"_a, before,
+           after, set, waits)
+      .def("allgather", &allgather, "name"_a, "tensors"_a, set, waits)
+      .def("broadcast", &broadcast, "name"_a, "tensors"_a, "root_rank"_a, set, waits)
+      .def("alltoall", &alltoall, "name"_a, "tensor"_a, "splits"_a = py::none(), set, waits)
+      .def("barrier", &barrier, "name"_a = "", set, waits)
+      .def("join", [](Engine& self) { return agree(self, Kind::kJoin, {}); })
+      .def("add_process_set", &add_set, "ranks"_a)
+      .def("remove_process_set", &agree_on<Kind::kRemoveSet>, "process_set"_a)
+      .def("process_set_ranks", &Engine::ranks_of, "process_set"_a)
+      .def("allocate_shared", &agree_on<Kind::kAllocate>, "nbytes"_a)
+      .def("release_shared", &agree_on<Kind::kRelease>, "region"_a)
+      .def("shared_memory", &shared_memory, "region"_a);
+}
+
 }  // namespace
 
 void define_engine(py::module_& module) {
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
-  py::class_<Engine, Holder>(module, "Engine", py::is_final())
-      .def(py::init(&start), "rank"_a, "size"_a, "exchange"_a, "options"_a = Table{})
+  Class engine(module, "Engine", py::is_final());
+  engine.def(py::init(&start), "rank"_a, "size"_a, "exchange"_a, "options"_a = Table{})
       .def_property_readonly("rank", topology_field<&Topology::rank>())
       .def_property_readonly("size", topology_field<&Topology::size>())
       .def_property_readonly("local_rank", topology_field<&Topology::local_rank>())
@@ -163,11 +257,8 @@ void define_engine(py::module_& module) {
       .def_property_readonly("cross_size", topology_field<&Topology::cross_size>())
       .def_property_readonly("is_homogeneous", topology_field<&Topology::homogeneous>())
       .def("transport_to", &transport_to, "peer"_a)
-      .def("allreduce", &allreduce, "name"_a, "tensors"_a, "op"_a, "prescale"_a = 1.0,
-           "postscale"_a = 1.0)
-      .def("allgather", &allgather, "name"_a, "tensor"_a)
-      .def("broadcast", &broadcast, "name"_a, "tensor"_a, "root_rank"_a)
-      .def("barrier", &barrier, "name"_a = "")
+      .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a = false)
+      .def("stop_timeline", &Engine::stop_timeline, unlocked)
       .def("poll", &poll, "handle"_a)
       .def("wait", &wait, "handle"_a, "timeout_s"_a = -1.0)
       .def("abort", &Engine::abort, "message"_a, unlocked)
@@ -176,6 +267,7 @@ void define_engine(py::module_& module) {
       .def("counters", &counters)
       .def("trace", &trace, "cursor"_a)
       .def("shutdown", &Engine::shutdown, unlocked);
+  define_collectives(engine);
 }
 
 }  // namespace hvd::python

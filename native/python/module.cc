@@ -14,7 +14,7 @@ PYBIND11_MODULE(_native, module) {
   constant("MAX", hvd::ReduceOp::kMax);
   constant("PRODUCT", hvd::ReduceOp::kProduct);
   module.attr("__version__") = HVD_VERSION;
-  hvd::python::define_buffer(module);
+  hvd::python::define_outcome(module);
   hvd::python::define_bootstraps(module);
   hvd::python::define_engine(module);
 }

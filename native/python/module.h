@@ -3,10 +3,19 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+
+namespace hvd {
+class Engine;
+}
+
 namespace hvd::python {
 
-void define_buffer(pybind11::module_& module);
+void define_outcome(pybind11::module_& module);
 void define_bootstraps(pybind11::module_& module);
 void define_engine(pybind11::module_& module);
+
+// outcome_py.cc, as a method of Engine.
+pybind11::object shared_memory(const Engine& self, std::int64_t region);
 
 }  // namespace hvd::python

@@ -1,47 +1,85 @@
 #include "python/tensor_py.h"
 
-#include <memory>
 #include <string>
-
-#include "engine/buffer.h"
-#include "python/module.h"
 
 namespace py = pybind11;
 
 namespace hvd::python {
+namespace {
 
-void add_tensor(const PyTensor& tensor, Request& request, std::vector<Operand>& operands) {
-  const auto& [in, out, shape, dtype] = tensor;
-  if (dtype < 0 || dtype >= kDtypeCount) {
-    throw py::value_error("dtype number " + std::to_string(dtype) + " is not between 0 and " +
-                          std::to_string(kDtypeCount - 1));
+// The items of a sequence, borrowed while this lives.
+class Items {
+ public:
+  explicit Items(py::handle sequence)
+      : fast_(py::reinterpret_steal<py::object>(
+            PySequence_Fast(sequence.ptr(), "a tuple or list is wanted"))) {
+    if (!fast_) throw py::error_already_set();
+  }
+  std::size_t size() const {
+    return static_cast<std::size_t>(PySequence_Fast_GET_SIZE(fast_.ptr()));
+  }
+  py::handle operator[](std::size_t i) const {
+    return PySequence_Fast_GET_ITEM(fast_.ptr(), static_cast<py::ssize_t>(i));
+  }
+
+ private:
+  py::object fast_;
+};
+
+std::int64_t whole(py::handle number) {
+  const std::int64_t value = PyLong_AsLongLong(number.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return value;
+}
+
+void* pointer(py::handle number) {
+  void* const value = PyLong_AsVoidPtr(number.ptr());
+  if (value == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return value;
+}
+
+Dtype dtype_of(py::handle number) {
+  const std::int64_t value = whole(number);
+  if (value >= 0 && value < kDtypeCount) return static_cast<Dtype>(value);
+  throw py::value_error("dtype number " + std::to_string(value) + " is not between 0 and " +
+                        std::to_string(kDtypeCount - 1));
+}
+
+}  // namespace
+
+std::vector<std::int64_t> whole_numbers(py::handle sequence) {
+  const Items items(sequence);
+  std::vector<std::int64_t> values(items.size());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = whole(items[i]);
+  return values;
+}
+
+void add_tensor(py::handle tensor, bool outputs, Request& request, std::vector<Operand>& operands) {
+  const Items fields(tensor);
+  const std::size_t pointers = outputs ? 2 : 1;
+  if (fields.size() != pointers + 2) {
+    throw py::value_error("a tensor is a tuple of " + std::to_string(pointers + 2) +
+                          " values here, not of " + std::to_string(fields.size()));
   }
   TensorMeta meta;
-  meta.dtype = static_cast<Dtype>(dtype);
-  meta.shape = shape;
+  meta.shape = whole_numbers(fields[pointers]);
+  meta.dtype = dtype_of(fields[pointers + 1]);
   Operand operand;
-  operand.in = reinterpret_cast<const void*>(in);
-  operand.out = reinterpret_cast<void*>(out);
+  operand.in = pointer(fields[0]);
+  if (outputs) operand.out = pointer(fields[1]);
   operand.count = static_cast<std::size_t>(meta.count());
   operands.push_back(operand);
   request.tensors.push_back(std::move(meta));
 }
 
-void define_buffer(py::module_& module) {
-  py::class_<Buffer, std::shared_ptr<Buffer>>(module, "Buffer", py::buffer_protocol(),
-                                              py::is_final())
-      .def_property_readonly("shape",
-                             [](const Buffer& self) { return py::tuple(py::cast(self.shape)); })
-      .def_property_readonly("dtype",
-                             [](const Buffer& self) { return static_cast<int>(self.dtype); })
-      .def_property_readonly(
-          "pointer",
-          [](const Buffer& self) { return reinterpret_cast<std::uintptr_t>(self.data()); })
-      .def("__len__", [](const Buffer& self) { return self.bytes; })
-      .def_buffer([](Buffer& self) {
-        return py::buffer_info(self.data(), 1, py::format_descriptor<std::uint8_t>::format(),
-                               static_cast<py::ssize_t>(self.bytes));
-      });
+void add_tensors(py::handle sequence, bool outputs, Request& request,
+                 std::vector<Operand>& operands) {
+  const Items tensors(sequence);
+  request.tensors.reserve(tensors.size());
+  operands.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    add_tensor(tensors[i], outputs, request, operands);
+  }
 }
 
 }  // namespace hvd::python

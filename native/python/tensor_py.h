@@ -1,11 +1,11 @@
-// A tensor as Python gives it: (input pointer, output pointer, shape, dtype number).
+// A tensor as Python gives it: (pointer, shape, dtype number), or (input pointer, output pointer,
+// shape, dtype number). Read by hand: a conversion to std::tuple and std::vector costs more than
+// handing over a small operation.
 #pragma once
 
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <cstdint>
-#include <tuple>
 #include <vector>
 
 #include "collective/plan.h"
@@ -13,9 +13,11 @@
 
 namespace hvd::python {
 
-using Shape = std::vector<std::int64_t>;
-using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, Shape, int>;
-
-void add_tensor(const PyTensor& tensor, Request& request, std::vector<Operand>& operands);
+// `sequence` is one of tensors; outputs: with output pointers.
+void add_tensors(pybind11::handle sequence, bool outputs, Request& request,
+                 std::vector<Operand>& operands);
+void add_tensor(pybind11::handle tensor, bool outputs, Request& request,
+                std::vector<Operand>& operands);
+std::vector<std::int64_t> whole_numbers(pybind11::handle sequence);
 
 }  // namespace hvd::python

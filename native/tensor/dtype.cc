@@ -5,24 +5,37 @@
 namespace hvd {
 namespace {
 
+// Sets of operators.
+constexpr unsigned bit(ReduceOp op) { return 1U << static_cast<unsigned>(op); }
+constexpr unsigned kNone = 0;
+constexpr unsigned kLinear =
+    bit(ReduceOp::kSum) | bit(ReduceOp::kAverage) | bit(ReduceOp::kProduct);
+constexpr unsigned kOrdered = kLinear | bit(ReduceOp::kMin) | bit(ReduceOp::kMax);
+constexpr unsigned kReal = kOrdered | bit(ReduceOp::kAdasum);
+constexpr unsigned kLogical = kOrdered & ~bit(ReduceOp::kAverage);
+
 struct Row {
   const char* name;
   std::size_t bytes;
-  bool reduces;
+  unsigned ops;
 };
 
 constexpr std::array<Row, kDtypeCount> kRows{{
-    {"uint8", 1, true},
-    {"int8", 1, false},
-    {"uint16", 2, false},
-    {"int16", 2, false},
-    {"int32", 4, true},
-    {"int64", 8, true},
-    {"float16", 2, true},
-    {"float32", 4, true},
-    {"float64", 8, true},
-    {"bool", 1, false},
-    {"bfloat16", 2, true},
+    {"uint8", 1, kOrdered},
+    {"int8", 1, kOrdered},
+    {"uint16", 2, kOrdered},
+    {"int16", 2, kOrdered},
+    {"int32", 4, kOrdered},
+    {"int64", 8, kOrdered},
+    {"float16", 2, kReal},
+    {"float32", 4, kReal},
+    {"float64", 8, kReal},
+    {"bool", 1, kLogical},
+    {"bfloat16", 2, kReal},
+    {"complex64", 8, kLinear},
+    {"complex128", 16, kLinear},
+    {"float8_e4m3fn", 1, kNone},
+    {"float8_e5m2", 1, kNone},
 }};
 
 const Row& row(Dtype dtype) { return kRows.at(static_cast<std::size_t>(dtype)); }
@@ -31,6 +44,6 @@ const Row& row(Dtype dtype) { return kRows.at(static_cast<std::size_t>(dtype)); 
 
 std::size_t size_of(Dtype dtype) { return row(dtype).bytes; }
 const char* name_of(Dtype dtype) { return row(dtype).name; }
-bool can_reduce(Dtype dtype) { return row(dtype).reduces; }
+bool can_reduce(Dtype dtype, ReduceOp op) { return (row(dtype).ops & bit(op)) != 0; }
 
 }  // namespace hvd

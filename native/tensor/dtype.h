@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensor/op.h"
+
 namespace hvd {
 
 enum class Dtype : std::uint8_t {
@@ -19,11 +21,19 @@ enum class Dtype : std::uint8_t {
   kFloat64 = 8,
   kBool = 9,
   kBfloat16 = 10,
+  kComplex64 = 11,
+  kComplex128 = 12,
+  kFloat8E4m3 = 13,  // torch.float8_e4m3fn: moved, never reduced
+  kFloat8E5m2 = 14,  // torch.float8_e5m2: moved, never reduced
 };
-constexpr int kDtypeCount = 11;
+constexpr int kDtypeCount = 15;
 
 std::size_t size_of(Dtype dtype);  // bytes per element
 const char* name_of(Dtype dtype);  // Horovod's names: "uint8", "float16", ..., "bfloat16"
-bool can_reduce(Dtype dtype);      // uint8 int32 int64 float16 bfloat16 float32 float64 today
+
+// Sum, Min, Max, Product: every type but float8; complex has no order, so no Min and Max. Average:
+// the same as Sum, without bool. Adasum: float16, bfloat16, float32, float64. bool: Sum and Max are
+// "or", Product and Min are "and".
+bool can_reduce(Dtype dtype, ReduceOp op);
 
 }  // namespace hvd

@@ -1,44 +1,71 @@
 // The loops behind reduce.h, once per instruction set: kernels.cc (baseline), kernels_avx2.cc,
-// kernels_avx512.cc include kernels.inc with HVD_ISA (a namespace) and HVD_TARGET (a function
-// attribute) set. kernels() picks the best that this machine has.
+// kernels_avx512.cc include kernels.inc with HVD_ISA (a namespace), HVD_TARGET (a function
+// attribute), HVD_VECTOR (bytes of a register) and the conversions of half floats set.
+//   lane    what a register holds several of. An element is one lane, of a complex dtype two:
+//           every count below is in lanes
+//   row     the loops of one dtype
+// Every loop reads a lane of all its inputs before it writes that lane: outputs may be inputs.
 #pragma once
 
+#include <array>
 #include <cstddef>
-#include <cstdint>
 
-#include "tensor/half.h"
+#include "tensor/dtype.h"
+#include "tensor/op.h"
 
 namespace hvd {
 
-// out may be an input itself; no other overlap.
-template <typename T>
-using Add = void (*)(T* out, const T* a, const T* b, std::size_t count);
-template <typename T>
-using Scale = void (*)(T* values, std::size_t count, double factor, double divisor);
-template <typename T>
-using Widen = void (*)(float* out, const T* in, std::size_t count);
-template <typename T>
-using Narrow = void (*)(T* out, const float* in, std::size_t count);
+// What happens to a finished result: times `by`, then divided by `over`. Loops of floats do it in
+// their registers; loops of integers and bool leave it to `scale`.
+struct Factors {
+  double by = 1.0;
+  double over = 1.0;
+  bool none() const { return by == 1.0 && over == 1.0; }
+};
+
+// out = copy = inputs[0] op inputs[1] op ..., from the left; copy may be null. At least two inputs.
+constexpr std::size_t kInputsAtOnce = 4;
+using Fold = void (*)(void* out, void* copy, const void* const* inputs, std::size_t n_inputs,
+                      std::size_t count, const Factors& factors);
+// out = in, in the type of out.
+using Move = void (*)(void* out, const void* in, std::size_t count, const Factors& factors);
+
+// By what the first input is and what the outputs are; the other inputs are as stored.
+struct OpKernels {
+  Fold whole = nullptr;       // stored -> stored
+  Fold begin = nullptr;       // stored -> wire
+  Fold accumulate = nullptr;  // wire -> wire
+  Fold finish = nullptr;      // wire -> stored
+};
+
+constexpr int kDistinctOps = 4;  // Average is Sum here, and Adasum none of ours
+
+struct Row {
+  std::size_t lanes = 1;                    // of an element
+  std::size_t lane_bytes = 1;               // as stored
+  bool scales_in_registers = false;         // see Factors
+  std::array<OpKernels, kDistinctOps> ops;  // by op_index; all null where the dtype cannot
+  Move scale = nullptr;                     // stored -> stored
+  Move widen = nullptr;                     // stored -> wire; null where they are the same
+  Move narrow = nullptr;                    // wire -> stored; null where they are the same
+};
 
 struct Kernels {
   const char* name;
-  Add<std::uint8_t> add_uint8;
-  Add<std::int32_t> add_int32;
-  Add<std::int64_t> add_int64;
-  Add<float> add_float32;
-  Add<double> add_float64;
-  Scale<float> scale_float32;
-  Scale<double> scale_float64;
-  Widen<Float16> widen_float16;
-  Narrow<Float16> narrow_float16;
-  Widen<Bfloat16> widen_bfloat16;
-  Narrow<Bfloat16> narrow_bfloat16;
+  std::array<Row, kDtypeCount> rows;
+  const Row& row(Dtype dtype) const { return rows[static_cast<std::size_t>(dtype)]; }
 };
 
+// Sum and Average 0, Min 1, Max 2, Product 3.
+int op_index(ReduceOp op);
+
+// The best that this machine has.
 const Kernels& kernels();
 const Kernels& baseline_kernels();
 // Null where the machine cannot run them.
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+// What kernels() gives from now on, for tests; null: the best again.
+void use_kernels(const Kernels* chosen);
 
 }  // namespace hvd

@@ -4,29 +4,39 @@
 
 #include <immintrin.h>
 
-#include <type_traits>
+#include "tensor/kernels_isa.h"
 
 #define HVD_ISA avx2
 #define HVD_ISA_NAME "avx2"
 #define HVD_TARGET __attribute__((target("avx2,f16c")))
+#define HVD_VECTOR 32
 
 namespace hvd::avx2 {
 namespace {
 
-HVD_TARGET std::size_t half_done_widen(float* out, const Float16* in, std::size_t count) {
-  std::size_t i = 0;
-  for (; i + 8 <= count; i += 8)
-    _mm256_storeu_ps(out + i,
-                     _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i))));
-  return i;
+template <typename Vec>
+HVD_INLINE Vec load_halves(const std::uint16_t* from) {
+  return static_cast<Vec>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
 
-HVD_TARGET std::size_t half_done_narrow(Float16* out, const float* in, std::size_t count) {
-  std::size_t i = 0;
-  for (; i + 8 <= count; i += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
-  return i;
+template <typename Vec>
+HVD_INLINE void store_halves(std::uint16_t* to, Vec value) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm256_cvtps_ph(static_cast<__m256>(value), _MM_FROUND_TO_NEAREST_INT));
+}
+
+template <typename Vec>
+HVD_INLINE Vec load_words(const std::uint16_t* from) {
+  return reinterpret_cast<Vec>(
+      _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+
+template <typename Vec>
+HVD_INLINE void store_words(std::uint16_t* to, Vec value) {
+  const auto words = reinterpret_cast<__m256i>(value);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(to),
+      _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
 }  // namespace

@@ -4,32 +4,42 @@
 
 #include <immintrin.h>
 
-#include <type_traits>
+#include "tensor/kernels_isa.h"
 
 #define HVD_ISA avx512
 #define HVD_ISA_NAME "avx512"
-#define HVD_TARGET __attribute__((target("avx512f,avx512bw,avx512vl")))
+#define HVD_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#define HVD_VECTOR 64
 
 namespace hvd::avx512 {
 namespace {
 
 // The masked forms: GCC 12 warns of an uninitialised value inside the plain ones.
-HVD_TARGET std::size_t half_done_widen(float* out, const Float16* in, std::size_t count) {
-  std::size_t i = 0;
-  for (; i + 16 <= count; i += 16)
-    _mm512_storeu_ps(out + i,
-                     _mm512_maskz_cvtph_ps(
-                         0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i))));
-  return i;
+constexpr __mmask16 kAll = 0xFFFF;
+
+template <typename Vec>
+HVD_INLINE Vec load_halves(const std::uint16_t* from) {
+  return static_cast<Vec>(
+      _mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
 }
 
-HVD_TARGET std::size_t half_done_narrow(Float16* out, const float* in, std::size_t count) {
-  std::size_t i = 0;
-  for (; i + 16 <= count; i += 16)
-    _mm256_storeu_si256(
-        reinterpret_cast<__m256i*>(out + i),
-        _mm512_maskz_cvtps_ph(0xFFFF, _mm512_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
-  return i;
+template <typename Vec>
+HVD_INLINE void store_halves(std::uint16_t* to, Vec value) {
+  _mm256_storeu_si256(
+      reinterpret_cast<__m256i*>(to),
+      _mm512_maskz_cvtps_ph(kAll, static_cast<__m512>(value), _MM_FROUND_TO_NEAREST_INT));
+}
+
+template <typename Vec>
+HVD_INLINE Vec load_words(const std::uint16_t* from) {
+  return reinterpret_cast<Vec>(_mm512_maskz_cvtepu16_epi32(
+      kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+}
+
+template <typename Vec>
+HVD_INLINE void store_words(std::uint16_t* to, Vec value) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_maskz_cvtepi32_epi16(kAll, reinterpret_cast<__m512i>(value)));
 }
 
 }  // namespace
@@ -41,7 +51,7 @@ namespace hvd {
 
 const Kernels* avx512_kernels() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                 __builtin_cpu_supports("avx512vl")
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
              ? &avx512::kTable
              : nullptr;
 }

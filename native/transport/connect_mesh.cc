@@ -1,17 +1,27 @@
 // Ranks as processes (or as threads that meet like processes): shared memory or TCP for data,
 // sockets for control and watch.
 #include <algorithm>
+#include <functional>
+#include <mutex>
 
+#include "base/failpoint.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "transport/control.h"
+#include "transport/control_line.h"
+#include "transport/control_socket.h"
 #include "transport/hosts.h"
 #include "transport/mesh.h"
+#include "transport/mpi_links.h"
 #include "transport/options.h"
+#include "transport/options_agreement.h"
 #include "transport/pack.h"
 #include "transport/rendezvous.h"
+#include "transport/shared_heap_memfd.h"
 #include "transport/shm_arena.h"
+#include "transport/shm_share.h"
 #include "transport/socket.h"
-#include "transport/tcp_io.h"
+#include "transport/tcp_links.h"
 #include "transport/watch.h"
 
 namespace hvd {
@@ -21,6 +31,12 @@ const char* const kRoom = "transport/connect_mesh";
 constexpr double kFlushSeconds = 2;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+
+Status unreadable_control(int peer) {
+  return Status::make(
+      Code::kInternal,
+      "rank " + std::to_string(peer) + " sent a control message that cannot be read", kRoom, peer);
+}
 
 class ConnectedMesh : public Mesh {
  public:
@@ -33,33 +49,44 @@ class ConnectedMesh : public Mesh {
   }
 
   ~ConnectedMesh() override {
-    io_.reset();  // what lies in the TCP rings still goes out
+    {
+      const std::lock_guard<std::mutex> lock(news_mutex_);
+      wake_links_ = {};
+    }
+    tcp_.reset();  // what is not sent yet still goes out
+    mpi_.reset();
     watch_.reset();
-    control_.reset();  // after the watch, which serves its outboxes
+    control_.reset();  // after the watch, which serves its sockets
   }
 
   Status connect(Bootstrap& bootstrap) {
     Status status = agree(bootstrap);
     std::vector<PeerSockets> sockets(at(size_));
+    ArenaPlan plan;
+    if (status) status = plan_memory(bootstrap, plan);
     if (status && size_ > 1) status = meet(bootstrap, sockets);
-    if (status) status = share_memory(sockets);
-    if (status) status = start_watch(sockets);
-    if (status) status = start_control(sockets);
-    if (status) status = make_links(sockets);
-    return status;
+    if (status) status = share_memory(sockets, std::move(plan.made));
+    if (status) status = make_watch(sockets);
+    if (status) status = make_links(sockets, bootstrap);
+    if (status) make_control(sockets);
+    return status ? watch_->start() : status;
   }
 
   const Topology& topology() const override { return topology_; }
-  std::string transport_to(int peer) const override { return shares_memory(peer) ? "shm" : "tcp"; }
+  std::string transport_to(int peer) const override {
+    return over_mpi() ? "mpi" : shares_memory(peer) ? "shm" : "tcp";
+  }
   SendLink& to(int peer) override { return *to_[at(peer)]; }
   RecvLink& from(int peer) override { return *from_[at(peer)]; }
   Status send_control(int peer, const std::string& bytes) override {
     return control_->send(peer, bytes);
   }
-  ControlMessage wait_control(std::chrono::nanoseconds longest) override {
-    return control_->wait(longest);
-  }
-  void wake() override { control_->wake(); }
+  ControlMessage poll_control() override { return control_->poll(); }
+  Bell& bell() override { return *bell_; }
+  bool may_spin() const override { return topology_.local_size <= usable_cores(); }
+  SharedHeap* heap() override { return heap_.get(); }
+  std::shared_ptr<SharedHeap> heap_holder() override { return heap_; }
+  void attend(bool waiting) override { watch_->attend(waiting); }
   Abort& abort() override { return watch_->abort(); }
   bool has_left(int peer) const override {
     return watch_->left(peer).load(std::memory_order_acquire) && !watch_->abort().raised();
@@ -67,163 +94,242 @@ class ConnectedMesh : public Mesh {
   void raise_everywhere(Status cause) override { watch_->raise_everywhere(cause); }
   void leave() override {
     control_->flush(Deadline::after_seconds(kFlushSeconds));
+    control_->finish();
     watch_->leave();
   }
 
  private:
-  bool beside(int peer) const { return hosts_[at(peer)] == hosts_[at(rank_)]; }
-  bool shares_memory(int peer) const { return beside(peer) && options_.transport != "tcp"; }
+  bool beside(int peer) const {
+    return topology_.host_of[at(peer)] == topology_.host_of[at(rank_)];
+  }
+  bool shares_memory(int peer) const { return has_arena_ && beside(peer); }
+  bool over_mpi() const { return options_.transport == "mpi"; }
+  bool may_share() const { return options_.transport != "tcp"; }
+  bool neighbours(int a, int b) const {
+    return parent_of(a, options_.fanout) == b || parent_of(b, options_.fanout) == a;
+  }
+  std::size_t place(int rank) const {
+    return static_cast<std::size_t>(std::find(locals_.begin(), locals_.end(), rank) -
+                                    locals_.begin());
+  }
+  ArenaShape shape() const {
+    return {locals_.size(), options_.slot_bytes, options_.slots, options_.first_count};
+  }
 
   // First exchange: who shares a host, and whether all ranks were told the same.
   Status agree(Bootstrap& bootstrap) {
     const std::string host = options_.host.empty() ? this_host() : options_.host;
-    const std::string told = options_.transport + ", slot_bytes " +
-                             std::to_string(options_.slot_bytes) + ", slots " +
-                             std::to_string(options_.slots);
-    if (size_ == 1) {
-      hosts_ = {host};
-      topology_ = topology_of(0, hosts_);
-      return Status::ok();
-    }
-    const Result<std::vector<std::string>> all =
-        bootstrap.allgather(Packer().text(host).text(told).take());
-    if (!all.is_ok()) return all.status();
-    if (all.value().size() != at(size_))
-      return Status::make(Code::kInternal, "the bootstrap has another size", kRoom);
-    for (int rank = 0; rank < size_; ++rank) {
-      Unpacker reader(all.value()[at(rank)]);
-      hosts_.push_back(reader.text());
-      const std::string its = reader.text();
-      if (!reader.complete())
-        return Status::make(Code::kInternal,
-                            "rank " + std::to_string(rank) + " speaks another version", kRoom,
-                            rank);
-      if (its != told) return different(rank, its, told);
-    }
-    topology_ = topology_of(rank_, hosts_);
+    Result<std::vector<std::string>> hosts =
+        size_ == 1 ? std::vector<std::string>{host} : exchange_settings(bootstrap, host);
+    if (!hosts.is_ok()) return hosts.status();
+    topology_ = topology_of(rank_, hosts.value());
+    locals_ = ranks_beside(rank_, hosts.value());
+    if (options_.transport == "shm" && topology_.local_size != size_)
+      return Status::make(Code::kInvalidArgument,
+                          "transport shm is for ranks of one host; these are on several", kRoom);
     return Status::ok();
   }
 
-  Status different(int rank, const std::string& its, const std::string& ours) const {
-    std::string text = "rank " + std::to_string(rank) + " was started with transport " + its;
-    text.append(", rank ").append(std::to_string(rank_)).append(" with ").append(ours);
-    text.append("; give every rank the same settings");
-    return Status::make(Code::kInvalidArgument, std::move(text), kRoom, rank);
+  Result<std::vector<std::string>> exchange_settings(Bootstrap& bootstrap,
+                                                     const std::string& host) const {
+    if (failpoint("connect.agree")) return Status::make(Code::kInternal, "failpoint", kRoom);
+    const Result<std::vector<std::string>> all =
+        bootstrap.allgather(card_of(host, settings_of(options_)));
+    if (!all.is_ok()) return all.status();
+    if (all.value().size() != at(size_))
+      return Status::make(Code::kInternal, "the bootstrap has another size", kRoom);
+    return read_cards(all.value());
+  }
+
+  // Second exchange: whether the ranks of every host can share memory. Known to all ranks before
+  // they decide which sockets they need.
+  Status plan_memory(Bootstrap& bootstrap, ArenaPlan& plan) {
+    // Wherever two ranks are on one host: all ranks take part in the exchange, or none.
+    const int hosts = 1 + *std::max_element(topology_.host_of.begin(), topology_.host_of.end());
+    if (!may_share() || hosts == size_) return Status::ok();
+    if (failpoint("connect.plan")) return Status::make(Code::kInternal, "failpoint", kRoom);
+    if (topology_.local_size > 1) plan = plan_arena(shape(), rank_ == locals_.front());
+    const Result<std::vector<std::string>> all = bootstrap.allgather(plan.missing);
+    if (!all.is_ok()) return all.status();
+    has_arena_ = topology_.local_size > 1;
+    for (int rank = 0; rank < size_; ++rank) {
+      const std::string& missing = all.value()[at(rank)];
+      if (missing.empty()) continue;
+      const std::string text = "rank " + std::to_string(rank) + ": " + missing;
+      if (options_.transport == "shm") return Status::make(Code::kUnavailable, text, kRoom, rank);
+      if (beside(rank)) has_arena_ = false;
+      if (beside(rank) && rank_ == locals_.front())
+        log(Level::kWarning, kRoom, "no shared memory, TCP instead: " + text);
+    }
+    return Status::ok();
   }
 
   Status meet(Bootstrap& bootstrap, std::vector<PeerSockets>& sockets) {
+    if (failpoint("connect.meet")) return Status::make(Code::kInternal, "failpoint", kRoom);
     std::vector<PeerPlan> plans(at(size_));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       plans[at(peer)].same_host = beside(peer);
-      plans[at(peer)].wanted = {true, std::min(rank_, peer) == 0, !shares_memory(peer)};
+      plans[at(peer)].wanted = {true, neighbours(rank_, peer) && !shares_memory(peer),
+                                !shares_memory(peer) && !over_mpi()};
+      plans[at(peer)].streams = options_.tcp_streams;
     }
     const Result<std::string> address =
         listen_address(options_.tcp_interface, topology_.local_size == size_);
     if (!address.is_ok()) return address.status();
     Result<std::vector<PeerSockets>> met =
-        Rendezvous(rank_, std::move(plans), deadline_).meet(bootstrap, address.value());
+        Rendezvous(rank_, std::move(plans), deadline_, options_.secret)
+            .meet(bootstrap, address.value());
     if (met.is_ok()) sockets = met.take();
     return met.status();
   }
 
-  // The host's first rank makes the arena and passes it on, over the sockets that the watch gets
-  // afterwards.
-  Status share_memory(std::vector<PeerSockets>& sockets) {
-    if (topology_.local_size == 1 || options_.transport == "tcp") return Status::ok();
-    locals_ = ranks_beside(rank_, hosts_);
-    const ArenaShape shape{locals_.size(), options_.slot_bytes, options_.slots};
-    const int first = locals_.front();
-    if (rank_ != first) {
-      Result<Fd> memory = receive_fd(sockets[at(first)][Purpose::kWatch], deadline_);
-      if (!memory.is_ok()) return memory.status();
-      return keep(ShmArena::attach(shape, memory.take()));
-    }
-    Status status = keep(ShmArena::create(shape));
+  // Over the sockets that the watch gets afterwards.
+  Status share_memory(std::vector<PeerSockets>& sockets, std::shared_ptr<ShmArena> made) {
+    own_bell_ = std::make_unique<BellMemory>();
+    bell_ = std::make_unique<Bell>(*own_bell_);
+    if (!has_arena_) return Status::ok();
+    if (failpoint("connect.share")) return Status::make(Code::kInternal, "failpoint", kRoom);
+    HostSockets host{rank_, locals_, {}, deadline_};
     for (const int peer : locals_)
-      if (status && peer != rank_)
-        status = send_fd(sockets[at(peer)][Purpose::kWatch], arena_->fd(), deadline_);
-    return status;
+      host.sockets.push_back(peer == rank_ ? nullptr : &sockets[at(peer)][Purpose::kWatch]);
+    Result<std::shared_ptr<ShmArena>> arena = share_arena(host, shape(), std::move(made));
+    if (!arena.is_ok()) return arena.status();
+    arena_ = arena.take();
+    bell_ = std::make_unique<Bell>(arena_->bell(place(rank_)));
+    Result<std::shared_ptr<SharedHeap>> heap =
+        share_heap(host, heap_bytes_or_all(options_.heap_bytes));
+    if (heap.is_ok()) heap_ = heap.take();
+    return heap.status();
   }
 
-  Status keep(Result<std::shared_ptr<ShmArena>> arena) {
-    if (arena.is_ok()) arena_ = arena.take();
-    return arena.status();
-  }
-
-  Status start_watch(std::vector<PeerSockets>& sockets) {
+  Status make_watch(std::vector<PeerSockets>& sockets) {
+    if (failpoint("connect.watch")) return Status::make(Code::kInternal, "failpoint", kRoom);
     std::vector<Watch::Peer> peers;
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_)
         peers.push_back({peer, sockets[at(peer)].pid, beside(peer),
                          std::move(sockets[at(peer)][Purpose::kWatch])});
-    Result<Fd> event = make_event();
-    if (!event.is_ok()) return event.status();
-    event_ = event.take();
-    watch_ = std::make_unique<Watch>(size_, std::move(peers), [this] { signal_event(event_); });
-    return Status::ok();
+    watch_ = std::make_unique<Watch>(size_, std::move(peers),
+                                     StopRules{options_.stop_warning_s, options_.stop_abort_s},
+                                     [this] { news(); });
+    return watch_->prepare();
   }
 
-  Status start_control(std::vector<PeerSockets>& sockets) {
-    control_ = std::make_unique<Control>(event_, *watch_);
-    for (int peer = 0; peer < size_; ++peer)
-      if (sockets[at(peer)][Purpose::kControl])
-        control_->add(peer, std::move(sockets[at(peer)][Purpose::kControl]));
-    watch_->serve(control_->outboxes());
-    return watch_->start();
+  // Whoever waits, for a message or for a slot, looks again.
+  void news() {
+    bell_->ring();
+    for (Counter* const counter : waits_) wake_sleeper(*counter);
+    const std::lock_guard<std::mutex> lock(news_mutex_);
+    if (wake_links_) wake_links_();
   }
 
-  Status make_links(std::vector<PeerSockets>& sockets) {
-    to_.resize(at(size_));
-    from_.resize(at(size_));
+  void make_control(std::vector<PeerSockets>& sockets) {
+    Watch& watch = *watch_;
+    control_ = std::make_unique<Control>(ControlRules{
+        bell_.get(), &watch.abort(),
+        [&watch](int peer) { return watch.left(peer).load(std::memory_order_acquire); },
+        [&watch](int peer) { return watch.verdict(peer); },
+        [&watch](int peer) { watch.raise_everywhere(unreadable_control(peer)); }});
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) continue;
+      if (peer == rank_ || !neighbours(rank_, peer)) continue;
       if (shares_memory(peer)) {
-        link_over_memory(peer);
+        control_over_memory(peer);
       } else {
-        link_over_tcp(peer, std::move(sockets[at(peer)][Purpose::kData]));
+        auto line = std::make_unique<SocketLine>(
+            peer, std::move(sockets[at(peer)][Purpose::kControl]),
+            SocketLine::Calls{[this] { bell_->ring(); }, [&watch] { watch.nudge(); }});
+        watch.serve(line.get());
+        control_->add(std::move(line));
       }
     }
-    return io_ == nullptr ? Status::ok() : io_->start();
+  }
+
+  void control_over_memory(int peer) {
+    const bool child = parent_of(peer, options_.fanout) == rank_;
+    const std::size_t lower = place(child ? peer : rank_);
+    const auto ring_peer = [bell = Bell(arena_->bell(place(peer)))]() mutable { bell.ring(); };
+    auto line = std::make_unique<MemoryLine>(
+        peer, arena_->control(lower, child ? Way::kDown : Way::kUp),
+        arena_->control(lower, child ? Way::kUp : Way::kDown),
+        MemoryLine::Calls{ring_peer, ring_peer, [this] { watch_->nudge(); }});
+    watch_->help([line = line.get()] {
+      line->flush();
+      return line->pending();
+    });
+    control_->add(std::move(line));
+  }
+
+  Status make_links(std::vector<PeerSockets>& sockets, Bootstrap& bootstrap) {
+    if (failpoint("connect.links")) return Status::make(Code::kInternal, "failpoint", kRoom);
+    to_.resize(at(size_));
+    from_.resize(at(size_));
+    if (over_mpi() && size_ > 1) {
+      Result<std::unique_ptr<MpiLinks>> mpi =
+          MpiLinks::open({rank_, size_, options_.slot_bytes, options_.slots}, bootstrap,
+                         watch_->abort(), deadline_);
+      if (!mpi.is_ok()) return mpi.status();
+      mpi_ = mpi.take();
+    }
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      if (over_mpi()) {
+        link_over_mpi(peer);
+      } else if (shares_memory(peer)) {
+        link_over_memory(peer);
+      } else {
+        link_over_tcp(peer, sockets[at(peer)].take_data());
+      }
+    }
+    if (tcp_ == nullptr) return Status::ok();
+    Status status = tcp_->start();
+    wake_links_ = [this] { tcp_->wake(); };
+    return status;
+  }
+
+  void link_over_mpi(int peer) {
+    mpi_->left(peer, &watch_->left(peer));
+    to_[at(peer)] = mpi_->send_link(peer);
+    from_[at(peer)] = mpi_->recv_link(peer);
   }
 
   void link_over_memory(int peer) {
-    const auto place = [this](int rank) {
-      return static_cast<std::size_t>(std::find(locals_.begin(), locals_.end(), rank) -
-                                      locals_.begin());
-    };
-    const WaitRules rules{topology_.local_size <= usable_cores(), &watch_->left(peer), nullptr,
-                          peer};
-    to_[at(peer)] =
-        std::make_unique<ShmSendLink>(arena_, arena_->ring(place(rank_), place(peer)), rules);
-    from_[at(peer)] =
-        std::make_unique<RingRecvLink>(arena_->ring(place(peer), place(rank_)), rules);
+    const WaitRules rules{may_spin(), &watch_->left(peer), nullptr, peer};
+    auto to = std::make_unique<ShmSendLink>(arena_, arena_->ring(place(rank_), place(peer)), rules);
+    auto from = std::make_unique<RingRecvLink>(arena_->ring(place(peer), place(rank_)), rules);
+    waits_.push_back(&to->awaited());
+    waits_.push_back(&from->awaited());
+    to_[at(peer)] = std::move(to);
+    from_[at(peer)] = std::move(from);
   }
 
-  void link_over_tcp(int peer, Fd socket) {
-    if (io_ == nullptr)
-      io_ = std::make_unique<TcpIo>(
+  void link_over_tcp(int peer, std::vector<Fd> streams) {
+    if (tcp_ == nullptr)
+      tcp_ = std::make_unique<TcpLinks>(
           options_.slot_bytes, options_.slots, watch_->abort(),
           [this](int who, const std::string& why) { watch_->suspect(who, why); });
-    io_->add(peer, std::move(socket));
-    // Each rank has an I/O thread that wants a core as well.
-    const WaitRules rules{2 * topology_.local_size <= usable_cores(), &watch_->left(peer),
-                          &io_->ended(peer), peer};
-    to_[at(peer)] = std::make_unique<RingSendLink>(io_->outgoing(peer), rules, io_.get());
-    from_[at(peer)] = std::make_unique<RingRecvLink>(io_->incoming(peer), rules, io_.get());
+    tcp_->add(peer, std::move(streams), &watch_->left(peer), may_spin());
+    to_[at(peer)] = tcp_->send_link(peer);
+    from_[at(peer)] = tcp_->recv_link(peer);
   }
 
   int rank_, size_;
   MeshOptions options_;
   Deadline deadline_;
   Topology topology_;
-  std::vector<std::string> hosts_;  // by rank
-  std::vector<int> locals_;         // the ranks of this host
-  Fd event_;                        // wakes wait_control()
+  std::vector<int> locals_;  // the ranks of this host
+  bool has_arena_ = false;
   std::shared_ptr<ShmArena> arena_;
+  std::shared_ptr<SharedHeap> heap_;
+  std::unique_ptr<BellMemory> own_bell_;  // used where no other process could see it
+  std::unique_ptr<Bell> bell_;
+  std::vector<Counter*> waits_;  // what this rank may sleep on in a link over memory
   std::unique_ptr<Watch> watch_;
   std::unique_ptr<Control> control_;
-  std::unique_ptr<TcpIo> io_;
+  std::unique_ptr<TcpLinks> tcp_;
+  std::unique_ptr<MpiLinks> mpi_;
+  std::mutex news_mutex_;
+  std::function<void()> wake_links_;  // those that sleep on no counter; guarded by news_mutex_
   std::vector<std::unique_ptr<SendLink>> to_;
   std::vector<std::unique_ptr<RecvLink>> from_;
 };

@@ -1,57 +1,74 @@
-// The control channel: whole messages between rank 0 and every other rank, for the coordinator
-// thread. The sockets are its own, so a message needs no other thread on its way.
+// The control channel of one rank: whole messages, in order, to and from its neighbours in the tree
+// (tree.h). Used by the turn-holder; what could not go out at once is kept and goes out with later
+// calls, or by whoever serves the line meanwhile.
+//   line    the way to one neighbour: a pair of rings in shared memory (control_line.h) or a socket
+//           (control_socket.h)
+//   frame   a length of four bytes and a message
 #pragma once
 
-#include <chrono>
+#include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/abort.h"
 #include "base/deadline.h"
-#include "base/fd.h"
 #include "base/status.h"
+#include "transport/bell.h"
 #include "transport/mesh.h"
-#include "transport/outbox.h"
-#include "transport/watch.h"
 
 namespace hvd {
 
-class Control {
+// Takes whole messages off the front of a stream of frames; false: that is no frame.
+bool take_frames(int from, std::string& stream, std::deque<ControlMessage>& into);
+
+class ControlLine {
  public:
-  // event: signalled to end a wait(), by wake() and by the watch when it has news
-  Control(const Fd& event, Watch& watch) : event_(event), watch_(watch) {}
-  ~Control();
-  Control(const Control&) = delete;
-  Control& operator=(const Control&) = delete;
+  explicit ControlLine(int peer) : peer_(peer) {}
+  virtual ~ControlLine() = default;
+  int peer() const { return peer_; }
 
-  void add(int peer, Fd socket);    // before the first use
-  std::vector<Outbox*> outboxes();  // for the watch to serve
-
-  Status send(int peer, const std::string& bytes);  // never waits
-  ControlMessage wait(std::chrono::nanoseconds longest);
-  void wake() { signal_event(event_); }
-  void flush(Deadline deadline);  // what send() kept; ends early on an abort
+  virtual bool send(const std::string& message) = 0;  // false: the connection is broken
+  // What has come so far goes into the inbox; false: rubbish.
+  virtual bool collect(std::deque<ControlMessage>& inbox) = 0;
+  virtual void flush() = 0;
+  virtual bool pending() const = 0;  // it keeps something
+  virtual void finish() = 0;         // nothing more will be sent
 
  private:
-  struct Line {
-    Line(int rank, Fd fd) : peer(rank), socket(std::move(fd)), outbox(socket) {}
-    int peer;
-    Fd socket;
-    bool ended = false;
-    std::string received;
-    Outbox outbox;
-  };
+  int peer_;
+};
 
-  // Reads what comes until something came, the event was signalled (true then) or the time is over.
-  bool poll_once(std::chrono::nanoseconds longest);
-  void read(Line& line);
-  bool take_frames(Line& line);
+// What the channel needs to know and to say outside.
+struct ControlRules {
+  Bell* bell = nullptr;  // of this rank: rung after every message to it
+  const Abort* abort = nullptr;
+  std::function<bool(int peer)> left;
+  std::function<Status(int peer)> broken;    // what became of a peer whose line broke
+  std::function<void(int peer)> unreadable;  // it sent rubbish
+};
 
-  std::vector<std::unique_ptr<Line>> lines_;
-  const Fd& event_;
-  Watch& watch_;
+class Control {
+ public:
+  explicit Control(ControlRules rules) : rules_(std::move(rules)) {}
+
+  void add(std::unique_ptr<ControlLine> line) { lines_.push_back(std::move(line)); }
+  Status send(int peer, const std::string& bytes);
+  ControlMessage poll();
+  void flush(Deadline deadline);  // what send() kept; ends early on an abort
+  void finish();
+
+ private:
+  ControlLine* line_to(int peer) const;
+  void collect();
+
+  ControlRules rules_;
+  std::vector<std::unique_ptr<ControlLine>> lines_;
   std::deque<ControlMessage> inbox_;
+  std::uint32_t heard_ = 0;  // the bell when everything that had come was collected
+  bool ever_ = false;        // ... and whether that was ever
 };
 
 }  // namespace hvd

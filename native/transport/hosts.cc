@@ -53,6 +53,10 @@ Topology topology_of(int rank, const std::vector<std::string>& hosts) {
   topology.local_size = static_cast<int>(beside.size());
   for (int i = 0; i < topology.local_size; ++i)
     if (beside[static_cast<std::size_t>(i)] == rank) topology.local_rank = i;
+  std::map<std::string, int> numbers;
+  for (const std::string& host : hosts)
+    topology.host_of.push_back(
+        numbers.emplace(host, static_cast<int>(numbers.size())).first->second);
   std::map<std::string, int> seen;  // how many ranks of each host came before, so far
   topology.cross_size = 0;
   for (std::size_t other = 0; other < hosts.size(); ++other) {

@@ -1,126 +1,179 @@
-// n ranks as threads of one process. What is a socket between processes is a locked queue here;
-// links are the same SlotRings.
+// n ranks as threads of one process: links and control channel are the same rings as between
+// processes, over this process's heap. Nobody dies here, so there is no watch.
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
+#include <atomic>
+#include <map>
 #include <mutex>
+#include <utility>
 
+#include "base/log.h"
 #include "base/thread.h"
+#include "transport/control.h"
+#include "transport/control_line.h"
 #include "transport/heap_ring.h"
 #include "transport/mesh.h"
 #include "transport/options.h"
 #include "transport/ring_link.h"
+#include "transport/shared_heap_memfd.h"
 
 namespace hvd {
 namespace {
 
-// One rank's letter-box, and what the others know of it.
+constexpr double kFlushSeconds = 2;
+const char* const kRoom = "transport/local_mesh";
+
+// What the others see of one rank.
 struct Desk {
-  std::mutex mutex;
-  std::condition_variable arrived;
-  std::deque<ControlMessage> inbox;
-  bool woken = false;
+  explicit Desk(std::uint32_t first_count) : up(first_count), down(first_count) {}
+  BellMemory bell;
+  HeapControlRing up, down;  // to and from the parent
   Abort abort;
   std::atomic<bool> left{false};
+  std::vector<Counter*> waits;  // what it may sleep on in a link
 };
 
 struct Hub {
-  Hub(int ranks, const MeshOptions& options) : size(ranks) {
-    for (int i = 0; i < size; ++i) desks.push_back(std::make_unique<Desk>());
+  Hub(int ranks, const MeshOptions& told) : size(ranks), options(told) {
+    const std::size_t slot_bytes = rounded_slot_bytes(options.slot_bytes);
+    for (int i = 0; i < size; ++i) desks.push_back(std::make_unique<Desk>(options.first_count));
     for (int i = 0; i < size * size; ++i)
-      rings.push_back(
-          i / size == i % size
-              ? nullptr
-              : std::make_unique<HeapRing>(rounded_slot_bytes(options.slot_bytes), options.slots));
+      rings.push_back(i / size == i % size ? nullptr
+                                           : std::make_unique<HeapRing>(slot_bytes, options.slots,
+                                                                        options.first_count));
+    if (size == 1) return;
+    Result<std::shared_ptr<MemfdHeap>> made = MemfdHeap::create(heap_bytes_or_all(told.heap_bytes));
+    if (made.is_ok()) heap = made.take();
+    if (!heap) log(Level::kWarning, kRoom, "no shared heap: " + made.status().message);
   }
   RingMemory ring(int from, int to) const {
     return rings[static_cast<std::size_t>(from) * desks.size() + static_cast<std::size_t>(to)]
         ->memory();
   }
   Desk& desk(int rank) const { return *desks[static_cast<std::size_t>(rank)]; }
-  void wake(int rank) const {
-    const std::lock_guard<std::mutex> lock(desk(rank).mutex);
-    desk(rank).woken = true;
-    desk(rank).arrived.notify_one();
+  void ring_bell(int rank) const { Bell(desk(rank).bell).ring(); }
+  // Whoever waits, for a message or for a slot, looks again.
+  void news(int rank) const {
+    ring_bell(rank);
+    for (Counter* const counter : desk(rank).waits) wake_sleeper(*counter);
   }
 
   int size;
+  MeshOptions options;
   std::vector<std::unique_ptr<Desk>> desks;
   std::vector<std::unique_ptr<HeapRing>> rings;  // from * size + to
+  std::shared_ptr<SharedHeap> heap;
+  // A rank that has made room pushes on what the other has kept: that one may wait in a link.
+  std::mutex mutex;
+  std::map<std::pair<int, int>, MemoryLine*> lines;  // of a rank, to a peer; guarded by mutex
+  void push_on(int rank, int peer) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = lines.find({rank, peer});
+    if (found != lines.end()) found->second->flush();
+  }
 };
 
 class LocalMesh : public Mesh {
  public:
-  LocalMesh(int rank, std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {
-    topology_.rank = topology_.local_rank = rank;
-    topology_.size = topology_.local_size = hub_->size;
-    const bool spin = hub_->size <= usable_cores();
+  LocalMesh(int rank, std::shared_ptr<Hub> hub)
+      : hub_(std::move(hub)), bell_(hub_->desk(rank).bell), control_(rules(rank)) {
+    topology_ = topology_of_threads(rank, hub_->size);
     for (int peer = 0; peer < hub_->size; ++peer) {
-      const WaitRules rules{spin, &hub_->desk(peer).left, nullptr, peer};
-      const bool self = peer == rank;
-      to_.push_back(self ? nullptr : std::make_unique<RingSendLink>(hub_->ring(rank, peer), rules));
-      from_.push_back(self ? nullptr
-                           : std::make_unique<RingRecvLink>(hub_->ring(peer, rank), rules));
+      to_.emplace_back();
+      from_.emplace_back();
+      if (peer != rank) link(rank, peer);
+      if (parent_of(peer, hub_->options.fanout) == rank ||
+          parent_of(rank, hub_->options.fanout) == peer)
+        add_control(rank, peer);
     }
+  }
+
+  ~LocalMesh() override {
+    const std::lock_guard<std::mutex> lock(hub_->mutex);
+    for (int peer = 0; peer < hub_->size; ++peer) hub_->lines.erase({topology_.rank, peer});
   }
 
   const Topology& topology() const override { return topology_; }
   std::string transport_to(int) const override { return "local"; }
   SendLink& to(int peer) override { return *to_[static_cast<std::size_t>(peer)]; }
   RecvLink& from(int peer) override { return *from_[static_cast<std::size_t>(peer)]; }
-
   Status send_control(int peer, const std::string& bytes) override {
-    Desk& desk = hub_->desk(peer);
-    const bool left = desk.left.load();  // looked at first: an abort is told before the goodbye
-    if (abort().raised()) return abort().cause();
-    if (left) return gone(peer);
-    const std::lock_guard<std::mutex> lock(desk.mutex);
-    desk.inbox.push_back({topology_.rank, bytes});
-    desk.arrived.notify_one();
-    return Status::ok();
+    return control_.send(peer, bytes);
   }
-
-  ControlMessage wait_control(std::chrono::nanoseconds longest) override {
-    Desk& desk = mine();
-    std::unique_lock<std::mutex> lock(desk.mutex);
-    desk.arrived.wait_for(lock, std::min<std::chrono::nanoseconds>(longest, std::chrono::hours(1)),
-                          [&] { return desk.woken || !desk.inbox.empty() || desk.abort.raised(); });
-    desk.woken = false;
-    if (desk.inbox.empty() || desk.abort.raised()) return {};
-    ControlMessage message = std::move(desk.inbox.front());
-    desk.inbox.pop_front();
-    return message;
-  }
-
-  void wake() override { hub_->wake(topology_.rank); }
+  ControlMessage poll_control() override { return control_.poll(); }
+  Bell& bell() override { return bell_; }
+  bool may_spin() const override { return hub_->size <= usable_cores(); }
+  SharedHeap* heap() override { return hub_->heap.get(); }
+  std::shared_ptr<SharedHeap> heap_holder() override { return hub_->heap; }
+  void attend(bool) override {}  // a thread cannot be stopped alone
   Abort& abort() override { return mine().abort; }
   bool has_left(int peer) const override {
     return hub_->desk(peer).left.load() && !mine().abort.raised();
   }
 
   void raise_everywhere(Status cause) override {
-    for (int rank = 0; rank < hub_->size; ++rank) {
-      hub_->desk(rank).abort.raise(cause);
-      hub_->wake(rank);
-    }
+    for (int rank = 0; rank < hub_->size; ++rank) hub_->desk(rank).abort.raise(cause);
+    for (int rank = 0; rank < hub_->size; ++rank) hub_->news(rank);
   }
 
   void leave() override {
     // Nobody shall see this goodbye before the abort that is its reason.
     if (abort().raised()) raise_everywhere(abort().cause());
+    control_.flush(Deadline::after_seconds(kFlushSeconds));
     mine().left.store(true);
-    for (int rank = 0; rank < hub_->size; ++rank) hub_->wake(rank);
+    for (int rank = 0; rank < hub_->size; ++rank) hub_->news(rank);
   }
 
  private:
   Desk& mine() const { return hub_->desk(topology_.rank); }
-  static Status gone(int peer) {
-    return Status::make(Code::kShutdown, "rank " + std::to_string(peer) + " has shut down",
-                        "transport/local_mesh: send_control", peer);
+
+  static Topology topology_of_threads(int rank, int size) {
+    Topology topology;
+    topology.rank = topology.local_rank = rank;
+    topology.size = topology.local_size = size;
+    topology.host_of.assign(static_cast<std::size_t>(size), 0);
+    return topology;
+  }
+
+  ControlRules rules(int rank) {
+    return {&bell_, &hub_->desk(rank).abort,
+            [hub = hub_.get()](int peer) { return hub->desk(peer).left.load(); },
+            [](int) { return Status::make(Code::kInternal, "a thread's line broke", kRoom); },
+            [this](int peer) {
+              raise_everywhere(Status::make(
+                  Code::kInternal,
+                  "rank " + std::to_string(peer) + " sent a control message that cannot be read",
+                  kRoom, peer));
+            }};
+  }
+
+  void link(int rank, int peer) {
+    const WaitRules rules{may_spin(), &hub_->desk(peer).left, nullptr, peer};
+    auto to = std::make_unique<RingSendLink>(hub_->ring(rank, peer), rules);
+    auto from = std::make_unique<RingRecvLink>(hub_->ring(peer, rank), rules);
+    hub_->desk(rank).waits.push_back(&to->awaited());
+    hub_->desk(rank).waits.push_back(&from->awaited());
+    to_.back() = std::move(to);
+    from_.back() = std::move(from);
+  }
+
+  void add_control(int rank, int peer) {
+    const bool child = parent_of(peer, hub_->options.fanout) == rank;
+    Desk& lower = hub_->desk(child ? peer : rank);
+    Hub* const hub = hub_.get();
+    auto line = std::make_unique<MemoryLine>(
+        peer, (child ? lower.down : lower.up).memory(), (child ? lower.up : lower.down).memory(),
+        MemoryLine::Calls{[hub, peer] { hub->ring_bell(peer); },
+                          [hub, peer, rank] { hub->push_on(peer, rank); },
+                          {}});
+    const std::lock_guard<std::mutex> lock(hub->mutex);
+    hub->lines[{rank, peer}] = line.get();
+    control_.add(std::move(line));
   }
 
   std::shared_ptr<Hub> hub_;
   Topology topology_;
+  Bell bell_;
+  Control control_;
   std::vector<std::unique_ptr<RingSendLink>> to_;
   std::vector<std::unique_ptr<RingRecvLink>> from_;
 };

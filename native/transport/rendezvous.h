@@ -1,42 +1,54 @@
 // How every rank gets its sockets to every other: each listens, tells its address and a random
-// token through the bootstrap, and connects to the ranks below it. Whoever connects presents the
-// token of the rank it comes to in a hello of 36 bytes, the first and only thing read before it is
-// known; it is answered with its own token, so that both sides know each other. Afterwards nobody
-// listens any more.
+// token through the bootstrap, and connects to the ranks below it. Both sides of a connection prove
+// that they know the token of the rank that listens, and the ranks' secret where there is one
+// (auth.h), before anything else is read. Afterwards nobody listens any more.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/status.h"
+#include "transport/auth_lobby.h"
 #include "transport/bootstrap.h"
 
 namespace hvd {
 
 enum class Purpose : std::uint8_t { kWatch = 0, kControl = 1, kData = 2 };
 constexpr std::size_t kPurposes = 3;
+constexpr std::size_t kMostStreams = 64;
 
-// What one rank needs towards one peer.
+// What one rank needs towards one peer; the same on both sides.
 struct PeerPlan {
   bool same_host = false;                // unix sockets for watch and control
   std::array<bool, kPurposes> wanted{};  // by Purpose; data sockets are always TCP
+  std::size_t streams = 1;               // how many data sockets
   bool unix_socket(Purpose purpose) const { return same_host && purpose != Purpose::kData; }
+  std::size_t sockets(Purpose purpose) const {
+    if (!wanted[static_cast<std::size_t>(purpose)]) return 0;
+    return purpose == Purpose::kData ? streams : 1;
+  }
 };
 
 struct PeerSockets {
   std::array<Fd, kPurposes> by_purpose;
-  int pid = 0;  // as the peer says
+  std::vector<Fd> more_data;  // the data streams after the first
+  int pid = 0;                // as the peer says
   Fd& operator[](Purpose purpose) { return by_purpose[static_cast<std::size_t>(purpose)]; }
+  Fd& at(Purpose purpose, std::size_t stream) {
+    return stream == 0 ? (*this)[purpose] : more_data[stream - 1];
+  }
+  std::vector<Fd> take_data();
 };
 
 class Rendezvous {
  public:
-  Rendezvous(int rank, std::vector<PeerPlan> plans, Deadline deadline)
-      : rank_(rank), plans_(std::move(plans)), deadline_(deadline) {}
+  Rendezvous(int rank, std::vector<PeerPlan> plans, Deadline deadline, std::string secret = "")
+      : rank_(rank), plans_(std::move(plans)), deadline_(deadline), secret_(std::move(secret)) {}
 
   // Collective. listen_host is used only when some plan wants TCP.
   Result<std::vector<PeerSockets>> meet(Bootstrap& bootstrap, const std::string& listen_host);
@@ -47,31 +59,31 @@ class Rendezvous {
     std::uint16_t tcp_port = 0;
     int pid = 0;
   };
-  struct Caller {  // accepted, but not known yet
-    Fd socket;
-    bool unix_socket;
-    std::string hello;
-    Deadline patience;
+  struct Place {  // one socket that is needed
+    int peer;
+    Purpose purpose;
+    std::size_t stream;
   };
 
   Status listen(const std::string& listen_host);
   Status exchange(Bootstrap& bootstrap);
-  Status call_lower_ranks();
-  Status take_calls_of_higher_ranks();
-  Status await_answers();
-  void accept_all(const Fd& listener, bool unix_socket);
-  void hear(Caller& caller);
-  bool admit(Caller& caller);
-  bool wants(bool (*of)(const PeerPlan&)) const;
-  std::string missing() const;
+  void list_places();
+  Status call(std::size_t number);
+  Status take(Guest guest);
+  Status meet_all();
+  bool fits(const Claim& claim, bool unix_socket) const;
+  Status late() const;
 
   int rank_;
   std::vector<PeerPlan> plans_;
   Deadline deadline_;
+  std::string secret_;
   Card mine_;
   std::vector<Card> cards_;
   Fd unix_listener_, tcp_listener_;
-  std::vector<Caller> callers_;
+  Lobby lobby_;
+  std::vector<Place> places_;
+  std::size_t empty_ = 0;  // how many of the places have no socket yet
   std::vector<PeerSockets> sockets_;
 };
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/failpoint.h"
 #include "transport/slot_ring.h"
 
 namespace hvd {
@@ -35,8 +36,11 @@ class RingSendLink : public SendLink {
     }
   }
 
+  Counter& awaited() const { return ring_.awaited(); }
   void publish(std::size_t bytes) override {
+    if (failpoint("slot.before_publish")) return;
     ring_.publish(bytes);
+    failpoint("slot.after_publish");
     if (doorbell_ != nullptr) doorbell_->ring();
   }
 
@@ -60,7 +64,9 @@ class RingRecvLink : public RecvLink {
     }
   }
 
+  Counter& awaited() const { return ring_.awaited(); }
   void release() override {
+    if (failpoint("slot.before_release")) return;
     ring_.release();
     if (doorbell_ != nullptr) doorbell_->ring();
   }

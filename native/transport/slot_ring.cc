@@ -1,6 +1,6 @@
 #include "transport/slot_ring.h"
 
-#include <chrono>
+#include <thread>
 
 #include "base/deadline.h"
 
@@ -8,12 +8,11 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::microseconds kSpin{40};
-constexpr std::chrono::milliseconds kSlice{10};  // how late, at worst, a sleeper learns of an abort
+// Four ranks on two cores: 64 KiB took 83 us when they slept at once, 54 us with 8, 50 us with 16,
+// 62 us with 32.
+constexpr int kYields = 16;
 
-bool gone(const WaitRules& rules) {
-  return rules.left != nullptr && rules.left->load(std::memory_order_acquire) &&
-         (rules.ended == nullptr || rules.ended->load(std::memory_order_acquire));
-}
+}  // namespace
 
 bool changed_while_spinning(const Counter& counter, std::uint32_t seen, const Abort& abort) {
   const auto end = Clock::now() + kSpin;
@@ -27,80 +26,19 @@ bool changed_while_spinning(const Counter& counter, std::uint32_t seen, const Ab
   return false;
 }
 
-}  // namespace
-
-RingProducer::RingProducer(const RingMemory& memory)
-    : memory_(memory),
-      sent_(memory.header->published.value.load(std::memory_order_acquire)),
-      released_(sent_) {}
-
-RingConsumer::RingConsumer(const RingMemory& memory)
-    : memory_(memory),
-      received_(memory.header->released.value.load(std::memory_order_acquire)),
-      published_(received_) {}
-
-// The loads are sequentially consistent for those who announce a sleep first and look then
-// (wait_for, the I/O thread).
-Slot RingProducer::try_acquire() {
-  if (sent_ - released_ == memory_.count) {
-    released_ = memory_.header->released.value.load(std::memory_order_seq_cst);
-    if (sent_ - released_ == memory_.count) return {};
+bool changed_while_yielding(const Counter& counter, std::uint32_t seen, const Abort& abort) {
+  for (int i = 0; i < kYields && !abort.raised(); ++i) {
+    if (counter.value.load(std::memory_order_acquire) != seen) return true;
+    std::this_thread::yield();
   }
-  return {memory_.slots + place_ * memory_.slot_bytes, memory_.slot_bytes};
+  return false;
 }
 
-void RingProducer::publish(std::size_t bytes) {
-  memory_.header->payload[place_] = bytes;
-  place_ = place_ + 1 == memory_.count ? 0 : place_ + 1;
-  ++sent_;
-  advance(memory_.header->published);
-}
-
-bool RingProducer::all_released() const {
-  return memory_.header->released.value.load(std::memory_order_acquire) == sent_;
-}
-
-Slot RingConsumer::try_peek() {
-  if (published_ == received_) {
-    published_ = memory_.header->published.value.load(std::memory_order_seq_cst);
-    if (published_ == received_) return {};
-  }
-  return {memory_.slots + place_ * memory_.slot_bytes, memory_.header->payload[place_]};
-}
-
-void RingConsumer::release() {
-  place_ = place_ + 1 == memory_.count ? 0 : place_ + 1;
-  ++received_;
-  advance(memory_.header->released);
-}
-
-// Store the counter, then look for a sleeper; the sleeper announces itself, then looks at the
-// counter. All four are sequentially consistent, so at least one of the two sees the other.
-void advance(Counter& counter) {
-  counter.value.fetch_add(1, std::memory_order_seq_cst);
-  if (counter.sleeps.load(std::memory_order_seq_cst) != 0) futex_wake_all(counter.value);
-}
-
-Status wait_for(Counter& counter, std::uint32_t seen, const Abort& abort, const WaitRules& rules) {
-  if (rules.spin && changed_while_spinning(counter, seen, abort)) return Status::ok();
-  for (;;) {
-    if (counter.value.load(std::memory_order_acquire) != seen) return Status::ok();
-    // In this order: a peer that leaves because of an abort tells of the abort first.
-    const bool peer_gone = gone(rules);
-    if (abort.raised()) return abort.cause();
-    if (peer_gone) {
-      // What it sent before its goodbye is there by now.
-      if (counter.value.load(std::memory_order_acquire) != seen) return Status::ok();
-      return Status::make(
-          Code::kShutdown,
-          "rank " + std::to_string(rules.peer) + " has shut down while this rank still needs it",
-          "transport/slot_ring: wait", rules.peer);
-    }
-    counter.sleeps.store(1, std::memory_order_seq_cst);
-    if (counter.value.load(std::memory_order_seq_cst) == seen)
-      futex_wait(counter.value, seen, kSlice);
-    counter.sleeps.store(0, std::memory_order_relaxed);
-  }
+Status has_shut_down(int peer) {
+  return Status::make(
+      Code::kShutdown,
+      "rank " + std::to_string(peer) + " has shut down while this rank still needs it",
+      "transport/slot_ring: wait", peer);
 }
 
 }  // namespace hvd

@@ -52,6 +52,13 @@ socklen_t unix_address(const std::string& name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
+bool stays_here(const sockaddr& address) {
+  if (address.sa_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24U == 127;
+  return address.sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
 void send_at_once(const Fd& socket) {
   const int on = 1;
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -105,6 +112,14 @@ Result<Fd> listen_tcp(const std::string& host, std::uint16_t port, int backlog) 
   return errno_status("cannot listen on " + place(host, port), kRoom, error);
 }
 
+bool reaches_others(const std::string& host) {
+  const Result<AddressList> list = resolve(host, 0);
+  if (!list.is_ok()) return false;
+  for (const addrinfo* item = list.value().get(); item != nullptr; item = item->ai_next)
+    if (!stays_here(*item->ai_addr)) return true;
+  return false;
+}
+
 std::uint16_t bound_port(const Fd& listener) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -114,9 +129,12 @@ std::uint16_t bound_port(const Fd& listener) {
   return ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
-Fd accept_one(const Fd& listener) {
+Result<Fd> accept_one(const Fd& listener) {
   Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (socket) send_at_once(socket);  // has no effect on a unix socket
+  // Whoever waits goes on waiting until there is room for it: that would never end.
+  const bool no_room = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+  if (!socket && no_room) return errno_status("cannot accept a connection", kRoom, errno);
   return socket;
 }
 

@@ -21,7 +21,9 @@ constexpr std::uint32_t kMaxFrame = 16U << 20U;
 Result<Fd> listen_unix(const std::string& name, int backlog);
 Result<Fd> listen_tcp(const std::string& host, std::uint16_t port, int backlog);
 std::uint16_t bound_port(const Fd& listener);
-Fd accept_one(const Fd& listener);  // empty when nobody waits
+Result<Fd> accept_one(const Fd& listener);  // empty when nobody waits
+// Whether some address that the host name stands for can be reached from other hosts.
+bool reaches_others(const std::string& host);
 
 // One attempt each, within the deadline.
 Result<Fd> connect_unix(const std::string& name, Deadline deadline);

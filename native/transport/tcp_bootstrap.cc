@@ -1,8 +1,7 @@
 #include "transport/tcp_bootstrap.h"
 
-#include <poll.h>
-
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
 #include "base/log.h"
@@ -12,10 +11,7 @@
 namespace hvd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x68766442;  // "Bdvh"
-constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kHelloBytes = 16;
-constexpr double kHelloSeconds = 2;
+constexpr std::uint8_t kPurpose = 0xB0;  // no purpose of rendezvous.h
 constexpr double kGraceSeconds = 2;
 const char* const kRoom = "transport/tcp_bootstrap";
 
@@ -55,101 +51,137 @@ Result<std::string> opened(const std::string& frame) {
   return payload;
 }
 
-struct Hello {
-  int rank = -1;
-  Status status;
-};
-
-// Who a new connection is. Not ours: rank -1 and an ok status, to be dropped.
-Hello read_hello(const Fd& socket, int size, const std::vector<Fd>& peers, Deadline deadline) {
-  const Result<std::string> bytes = receive_all(socket, kHelloBytes, deadline);
-  if (!bytes.is_ok()) return {};
-  Unpacker reader(bytes.value());
-  const bool ours =
-      reader.number<std::uint32_t>() == kMagic && reader.number<std::uint32_t>() == kVersion;
-  const auto rank = reader.number<std::int32_t>();
-  const auto its_size = reader.number<std::int32_t>();
-  if (!ours) return {};
-  const auto refuse = [rank](const std::string& text) {
-    return Hello{rank, Status::make(Code::kInvalidArgument, text, kRoom, rank)};
+// What is wrong with a rank that is one of ours.
+Status fault_of(const Claim& claim, int size, const std::vector<Fd>& peers) {
+  const auto refuse = [&claim](const std::string& text) {
+    return Status::make(Code::kInvalidArgument, text, kRoom, claim.rank);
   };
-  const std::string who = "rank " + std::to_string(rank);
-  if (its_size != size)
-    return refuse(who + " was started with size " + std::to_string(its_size) +
+  const std::string who = "rank " + std::to_string(claim.rank);
+  if (claim.to != size)
+    return refuse(who + " was started with size " + std::to_string(claim.to) +
                   ", rank 0 with size " + std::to_string(size) +
                   "; start every rank with the same size");
-  if (rank < 1 || rank >= size) return refuse(who + " is outside of size " + std::to_string(size));
-  if (peers[static_cast<std::size_t>(rank)])
+  if (claim.rank < 1 || claim.rank >= size)
+    return refuse(who + " is outside of size " + std::to_string(size));
+  if (peers[static_cast<std::size_t>(claim.rank)])
     return refuse("two processes call themselves " + who + "; give every process its own rank");
-  return {rank, Status::ok()};
+  return Status::ok();
+}
+
+bool insecure_by_choice() {
+  const char* const value = std::getenv("HVD_INSECURE");  // NOLINT(concurrency-mt-unsafe)
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+Status check_secret(const std::string& host, const std::string& secret) {
+  if (!secret.empty() || insecure_by_choice() || !reaches_others(host)) return Status::ok();
+  return Status::make(
+      Code::kInvalidArgument,
+      "rank 0 is at " + host +
+          ", which other machines can reach, and the ranks have no secret to know each other by; "
+          "set HVD_SECRET_KEY (or HOROVOD_SECRET_KEY) to the same long random text on every rank, "
+          "for example from `openssl rand -hex 32` (HVD_INSECURE=1: go without)",
+      kRoom);
 }
 
 }  // namespace
 
+TcpBootstrap::TcpBootstrap(int rank, int size, double timeout_s, const std::string& secret)
+    : rank_(rank), size_(size), timeout_s_(timeout_s), key_(connection_key(secret, "bootstrap")) {}
+
 Result<std::unique_ptr<TcpBootstrap>> TcpBootstrap::connect(int rank, int size,
                                                             const std::string& host,
-                                                            std::uint16_t port, double timeout_s) {
+                                                            std::uint16_t port, double timeout_s,
+                                                            const std::string& secret) {
   if (size < 1 || rank < 0 || rank >= size)
     return Status::make(
         Code::kInvalidArgument,
         "rank " + std::to_string(rank) + " of size " + std::to_string(size) + " does not exist",
         kRoom);
-  std::unique_ptr<TcpBootstrap> bootstrap(new TcpBootstrap(rank, size, timeout_s));
+  std::unique_ptr<TcpBootstrap> bootstrap(new TcpBootstrap(rank, size, timeout_s, secret));
   if (size == 1) return bootstrap;
-  Status status =
-      rank == 0 ? bootstrap->gather_ranks(host, port) : bootstrap->reach_root(host, port);
+  Status status = check_secret(host, secret);
+  if (status)
+    status = rank == 0 ? bootstrap->gather_ranks(host, port) : bootstrap->reach_root(host, port);
   if (!status) return status;
   return bootstrap;
 }
 
-// One connection after the other: a stranger who says nothing costs two seconds at most, and the
-// kernel queues the others.
 Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
   const Deadline deadline = Deadline::after_seconds(timeout_s_);
-  Result<Fd> listener = listen_tcp(host, port, size_ + 16);
+  Result<Fd> listener = listen_tcp(host, port, size_ + static_cast<int>(kDoorstep));
   if (!listener.is_ok()) return listener.status();
+  Lobby lobby;
+  lobby.listen(listener.take(), false, [this](const Claim& claim) {
+    return claim.purpose == kPurpose ? std::optional<std::string>(key_) : std::nullopt;
+  });
   peers_.resize(static_cast<std::size_t>(size_));
   while (!missing(peers_).empty()) {
-    pollfd item{listener.value().get(), POLLIN, 0};
-    const int ready = ::poll(&item, 1, deadline.remaining_ms());
-    if (ready <= 0 && deadline.expired()) {
-      Status late = Status::make(Code::kTimeout,
-                                 "rank " + missing(peers_) + " did not come to rank 0 at " + host +
-                                     ":" + std::to_string(port) + " within " + seconds(timeout_s_) +
-                                     "; look whether they started, or raise the start timeout",
-                                 kRoom);
-      tell_all(late, "");
-      return late;
-    }
-    Fd socket = accept_one(listener.value());
-    if (!socket) continue;
-    const double patience =
-        std::min(kHelloSeconds, std::chrono::duration<double>(deadline.remaining()).count());
-    Hello hello = read_hello(socket, size_, peers_, Deadline::after_seconds(patience));
-    if (!hello.status) {
-      if (!send_frame(socket, answer(hello.status, ""), deadline))
-        log(Level::kInfo, kRoom, "a refused rank is gone");
-      tell_all(hello.status, "");
-      return hello.status;
-    }
-    if (hello.rank > 0) {
-      peers_[static_cast<std::size_t>(hello.rank)] = std::move(socket);
-    } else {
-      log(Level::kInfo, kRoom, "dropped a connection that is no rank's");
+    if (deadline.expired()) return late(host, port, lobby.refused());
+    Result<std::vector<Guest>> guests = lobby.wait(deadline);
+    if (!guests.is_ok()) return guests.status();
+    for (Guest& guest : guests.value()) {
+      Status status = seat(std::move(guest));
+      if (!status) return status;
     }
   }
   tell_all(Status::ok(), "");
   return Status::ok();
 }
 
+// One of ours; what is wrong with it is wrong with the whole start.
+Status TcpBootstrap::seat(Guest guest) {
+  Status fault = fault_of(guest.claim, size_, peers_);
+  if (fault) {
+    peers_[static_cast<std::size_t>(guest.claim.rank)] = std::move(guest.socket);
+    return fault;
+  }
+  if (!send_frame(guest.socket, answer(fault, ""), Deadline::after_seconds(timeout_s_)))
+    log(Level::kInfo, kRoom, "a refused rank is gone");
+  tell_all(fault, "");
+  return fault;
+}
+
+Status TcpBootstrap::late(const std::string& host, std::uint16_t port, int refused) {
+  std::string text = "rank " + missing(peers_) + " did not come to rank 0 at " + host + ":" +
+                     std::to_string(port) + " within " + seconds(timeout_s_) +
+                     "; look whether they started, or raise the start timeout";
+  if (refused > 0)
+    text += " (" + std::to_string(refused) +
+            " connections did not know the secret: is HVD_SECRET_KEY the same everywhere?)";
+  Status status = Status::make(Code::kTimeout, std::move(text), kRoom);
+  tell_all(status, "");
+  return status;
+}
+
+// A socket on which both sides have proved themselves; empty: ended, to be tried again.
+Result<Fd> TcpBootstrap::introduce(Fd socket, Deadline deadline) const {
+  Lobby lobby;
+  const Claim claim{rank_, size_, kPurpose, 0};
+  if (!lobby.call(0, std::move(socket), claim, key_)) return Fd();
+  while (!deadline.expired()) {
+    Result<std::vector<Guest>> guests = lobby.wait(deadline);
+    if (!guests.is_ok()) return guests.status();
+    if (guests.value().empty()) continue;
+    if (guests.value()[0].end == Guest::End::kRefused)
+      return Status::make(Code::kInvalidArgument,
+                          "rank 0 and rank " + std::to_string(rank_) +
+                              " do not have the same secret; set HVD_SECRET_KEY (or "
+                              "HOROVOD_SECRET_KEY) to the same text on every rank",
+                          kRoom, rank_);
+    return std::move(guests.value()[0].socket);
+  }
+  return Fd();
+}
+
 Status TcpBootstrap::reach_root(const std::string& host, std::uint16_t port) {
   const Deadline deadline = Deadline::after_seconds(timeout_s_);
-  const std::string hello =
-      Packer().number(kMagic).number(kVersion).number(rank_).number(size_).take();
   std::chrono::milliseconds pause{2};
   for (;;) {
     Result<Fd> socket = connect_tcp(host, port, deadline);
-    if (socket.is_ok() && send_all(socket.value(), hello, deadline)) {
+    if (socket.is_ok()) socket = introduce(socket.take(), deadline);
+    if (socket.status().code == Code::kInvalidArgument) return socket.status();
+    if (socket.is_ok() && socket.value()) {
       // Rank 0 gives up after its own timeout, and then says who is missing: worth waiting for.
       const Result<std::string> frame =
           receive_frame(socket.value(), Deadline::after_seconds(timeout_s_ + kGraceSeconds));

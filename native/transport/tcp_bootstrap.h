@@ -1,6 +1,7 @@
 // The exchange of addresses over one port of rank 0: a star. Rank 0 listens, the others try until
-// the timeout. Nothing secret exists yet, so whoever can reach the port may pose as a rank: it is
-// on the loopback unless the host given is not, and what it parses from a stranger is 16 bytes.
+// the timeout. Whoever comes proves that it knows the secret of the ranks (auth.h). Without one
+// anybody who can reach the port may pose as a rank, so that an address that is not the loopback's
+// is refused then, unless HVD_INSECURE=1.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.h"
 #include "base/fd.h"
+#include "transport/auth_lobby.h"
 #include "transport/bootstrap.h"
 
 namespace hvd {
@@ -17,22 +20,26 @@ class TcpBootstrap : public Bootstrap {
  public:
   // Returns when every rank is there; the error names the ranks that are missing.
   static Result<std::unique_ptr<TcpBootstrap>> connect(int rank, int size, const std::string& host,
-                                                       std::uint16_t port, double timeout_s);
+                                                       std::uint16_t port, double timeout_s,
+                                                       const std::string& secret = "");
 
   Result<std::vector<std::string>> allgather(const std::string& mine) override;
 
  private:
-  TcpBootstrap(int rank, int size, double timeout_s)
-      : rank_(rank), size_(size), timeout_s_(timeout_s) {}
+  TcpBootstrap(int rank, int size, double timeout_s, const std::string& secret);
 
   Status gather_ranks(const std::string& host, std::uint16_t port);
+  Status seat(Guest guest);
+  Status late(const std::string& host, std::uint16_t port, int refused);
   Status reach_root(const std::string& host, std::uint16_t port);
+  Result<Fd> introduce(Fd socket, Deadline deadline) const;
   Result<std::vector<std::string>> allgather_at_root(const std::string& mine);
   void tell_all(const Status& status, const std::string& payload);
 
   int rank_;
   int size_;
   double timeout_s_;
+  std::string key_;
   std::vector<Fd> peers_;  // rank 0: a socket per rank (its own empty); the others: rank 0's alone
 };
 

@@ -16,6 +16,9 @@
 namespace hvd {
 namespace {
 
+constexpr unsigned kIn = POLLIN, kOut = POLLOUT, kGone = POLLHUP | POLLERR | POLLNVAL;
+constexpr int kPeerPidfd = 77;  // SO_PEERPIDFD, since Linux 6.5
+
 enum class Frame : std::uint8_t { kAbort = 1, kGoodbye = 2 };
 
 constexpr std::uint32_t kMostText = 16384;
@@ -42,30 +45,44 @@ std::string goodbye_frame() {
   return framed(Packer().number(static_cast<std::uint8_t>(Frame::kGoodbye)).take());
 }
 
+bool hung_up(const Fd& socket) {
+  pollfd item{socket.get(), POLLIN, 0};
+  return ::poll(&item, 1, 0) < 0 || (static_cast<unsigned>(item.revents) & kGone) != 0;
+}
+
 // A pid said by the peer itself and confirmed by the kernel; none when it lives in another pid
-// namespace.
+// namespace. The kernel knows the very process; an older one is asked for the number, which cannot
+// belong to another process as long as the peer has not hung up.
 Fd process_of(const Fd& socket, int pid) {
   const Result<Credentials> who = peer_of(socket);
   if (!who.is_ok() || who.value().pid <= 0 || who.value().pid != pid) return {};
-  return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  int exact = -1;
+  socklen_t length = sizeof exact;
+  if (::getsockopt(socket.get(), SOL_SOCKET, kPeerPidfd, &exact, &length) == 0) return Fd(exact);
+  Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  return hung_up(socket) ? Fd() : std::move(process);
 }
 
 }  // namespace
 
-Watch::Watch(int size, std::vector<Peer> peers, std::function<void()> on_news)
-    : marks_(static_cast<std::size_t>(size)), on_news_(std::move(on_news)) {
+Watch::Watch(int size, std::vector<Peer> peers, StopRules stops, std::function<void()> on_news)
+    : marks_(static_cast<std::size_t>(size)), on_news_(std::move(on_news)), stops_(stops) {
   for (Peer& peer : peers) lines_.push_back({std::move(peer), {}, ""});
 }
 
-Status Watch::start() {
+Status Watch::prepare() {
   Result<Fd> event = make_event();
-  if (!event.is_ok()) return event.status();
-  event_ = event.take();
+  if (event.is_ok()) event_ = event.take();
+  return event.status();
+}
+
+Status Watch::start() {
   for (Line& line : lines_)
     if (line.peer.same_host && line.peer.pid != ::getpid())
       line.process = process_of(line.peer.socket, line.peer.pid);
-  thread_ = std::thread([this] { run(); });
-  return Status::ok();
+  for (const Line& line : lines_)
+    if (line.process) stops_.add(line.peer.rank, line.peer.pid, line.process.get());
+  return start_thread(thread_, [this] { run(); });
 }
 
 Watch::~Watch() {
@@ -94,8 +111,10 @@ void Watch::run() {
       items.push_back({line.process.get(), POLLIN, 0});
     }
     const std::size_t lines_end = items.size();
-    for (const Outbox* const box : outboxes_)
-      items.push_back({box->pending() ? box->socket().get() : -1, POLLOUT, 0});
+    for (const Served* const served : served_) {
+      const unsigned events = (served->reads() ? kIn : 0U) | (served->writes() ? kOut : 0U);
+      items.push_back({events == 0 ? -1 : served->fd(), static_cast<short>(events), 0});
+    }
     if (::poll(items.data(), items.size(), wait_ms()) < 0) continue;  // EINTR
     if (items[0].revents != 0) drain_event(event_);
     for (std::size_t i = 0; i < lines_.size(); ++i) {
@@ -103,16 +122,54 @@ void Watch::run() {
       if (items[1 + 2 * i].revents != 0 || ended) read(lines_[i]);
       if (ended) end_of(lines_[i], "its process has ended");
     }
-    // A broken connection is known to its other users soon enough.
-    for (std::size_t i = 0; i < outboxes_.size(); ++i)
-      if (items[lines_end + i].revents != 0) static_cast<void>(outboxes_[i]->flush());
+    serve_sockets(items.data() + lines_end);
+    help();
+    judge_goodbyes();
     judge_suspects();
+    judge_stops();
+  }
+}
+
+void Watch::help() {
+  working_ = false;
+  for (const auto& work : work_) working_ = work() || working_;
+}
+
+void Watch::judge_stops() {
+  const std::optional<StopGuard::Stopped> stopped = stops_.look();
+  if (!stopped || abort_.raised()) return;
+  raise(Status::make(Code::kStalled,
+                     name_of(stopped->rank) + " (process " + std::to_string(stopped->pid) +
+                         ") is stopped (SIGSTOP or a debugger)",
+                     kRoom, stopped->rank),
+        true);
+}
+
+void Watch::serve_sockets(const pollfd* items) {
+  for (std::size_t i = 0; i < served_.size(); ++i) {
+    const auto seen = static_cast<unsigned>(items[i].revents);
+    if ((seen & ~kOut) != 0 && served_[i]->reads()) served_[i]->readable();
+    if ((seen & ~kIn) != 0 && served_[i]->writes()) served_[i]->writable();
+  }
+}
+
+// A goodbye may be faster than what was sent before it over another socket.
+void Watch::judge_goodbyes() {
+  for (const Line& line : lines_) {
+    Mark& mark = marks_[static_cast<std::size_t>(line.peer.rank)];
+    if (!mark.goodbye || mark.left.load()) continue;
+    const bool all = std::all_of(served_.begin(), served_.end(), [&](const Served* served) {
+      return served->rank() != line.peer.rank || served->ended();
+    });
+    if (!all) continue;
+    mark.left.store(true, std::memory_order_release);
+    news();
   }
 }
 
 int Watch::wait_ms() {
+  int wait = working_ ? 1 : stops_.sleep_ms();
   const std::lock_guard<std::mutex> lock(mutex_);
-  int wait = -1;
   for (const Mark& mark : marks_)
     if (mark.suspected)
       wait = wait < 0 ? mark.suspected->remaining_ms()
@@ -150,15 +207,14 @@ bool Watch::take_frames(Line& line) {
     Unpacker reader(body);
     const auto kind = static_cast<Frame>(reader.number<std::uint8_t>());
     if (kind == Frame::kGoodbye && reader.complete()) {
-      marks_[static_cast<std::size_t>(line.peer.rank)].left.store(true, std::memory_order_release);
-      news();
+      marks_[static_cast<std::size_t>(line.peer.rank)].goodbye = true;
       continue;
     }
     const auto code = reader.number<std::uint8_t>();
     const auto rank = reader.number<std::int32_t>();
     std::string message = reader.text();
     std::string where = reader.text();
-    const bool known = code > 0 && code <= static_cast<std::uint8_t>(Code::kInternal);
+    const bool known = code > 0 && code < kCodeCount;
     if (kind != Frame::kAbort || !known || !reader.complete()) return false;
     raise(Status::make(static_cast<Code>(code), std::move(message), std::move(where), rank), false);
   }
@@ -168,11 +224,12 @@ bool Watch::take_frames(Line& line) {
 void Watch::end_of(Line& line, const std::string& why) {
   if (!line.peer.socket) return;
   const int rank = line.peer.rank;
-  if (!left(rank).load()) died(rank, why);
+  if (!marks_[static_cast<std::size_t>(rank)].goodbye) died(rank, why);
   drop(line);
 }
 
 void Watch::drop(Line& line) {
+  stops_.forget(line.peer.rank);
   const std::lock_guard<std::mutex> lock(mutex_);
   line.peer.socket.reset();
   line.process.reset();

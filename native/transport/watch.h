@@ -9,6 +9,8 @@
 // open after the peer's death.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -21,9 +23,22 @@
 #include "base/abort.h"
 #include "base/deadline.h"
 #include "base/fd.h"
-#include "transport/outbox.h"
+#include "transport/watch_stops.h"
 
 namespace hvd {
+
+// A socket that the watch reads and writes for somebody else.
+class Served {
+ public:
+  virtual ~Served() = default;
+  virtual int rank() const = 0;  // of the peer
+  virtual int fd() const = 0;
+  virtual bool reads() const = 0;
+  virtual bool writes() const = 0;
+  virtual void readable() = 0;
+  virtual void writable() = 0;
+  virtual bool ended() const = 0;  // nothing more comes: only then a goodbye counts
+};
 
 class Watch {
  public:
@@ -35,17 +50,25 @@ class Watch {
   };
 
   // on_news is called after the abort was raised and after every goodbye, from any thread.
-  Watch(int size, std::vector<Peer> peers, std::function<void()> on_news);
+  Watch(int size, std::vector<Peer> peers, StopRules stops, std::function<void()> on_news);
   ~Watch();  // without leave() before, the peers take it for a death
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  void serve(std::vector<Outbox*> outboxes) { outboxes_ = std::move(outboxes); }  // before start()
+  void serve(Served* served) { served_.push_back(served); }  // before start()
+  // Called every millisecond after a nudge(), while one of them returns true. Before start().
+  void help(std::function<bool()> work) { work_.push_back(std::move(work)); }
+  Status prepare();  // before anybody else may call in
   Status start();
-  void nudge() { signal_event(event_); }  // an outbox keeps something
+  void nudge() { signal_event(event_); }  // something is kept that could not go out
   Abort& abort() { return abort_; }
   const std::atomic<bool>& left(int peer) const {
     return marks_[static_cast<std::size_t>(peer)].left;
+  }
+
+  // Somebody of this process waits for the peers: look whether one of them is stopped.
+  void attend(bool waiting) {
+    if (stops_.attend(waiting)) nudge();
   }
 
   void raise_everywhere(const Status& cause);
@@ -59,7 +82,8 @@ class Watch {
  private:
   struct Mark {
     std::atomic<bool> left{false};
-    bool gone = false;                  // nothing more comes from it; guarded by mutex_
+    bool goodbye = false;  // said, but what it sent before may be under way; the watch's
+    bool gone = false;     // nothing more comes from it; guarded by mutex_
     std::optional<Deadline> suspected;  // guarded by mutex_
     std::string why;                    // guarded by mutex_
   };
@@ -75,6 +99,10 @@ class Watch {
   bool take_frames(Line& line);
   void end_of(Line& line, const std::string& why);
   void judge_suspects();
+  void judge_goodbyes();
+  void judge_stops();
+  void help();
+  void serve_sockets(const pollfd* items);
   void died(int peer, const std::string& why);
   bool leaving();
   void raise(const Status& cause, bool tell_others);
@@ -86,13 +114,16 @@ class Watch {
   std::vector<Line> lines_;  // sockets are closed by the watch thread alone, under mutex_
   std::vector<Mark> marks_;  // by rank
   std::function<void()> on_news_;
+  StopGuard stops_;
   Abort abort_;
   Fd event_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool leaving_ = false;           // guarded by mutex_
   std::atomic<bool> told_{false};  // the peers have the abort from us
-  std::vector<Outbox*> outboxes_;
+  std::vector<Served*> served_;
+  std::vector<std::function<bool()>> work_;
+  bool working_ = false;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

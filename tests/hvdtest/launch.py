@@ -61,7 +61,7 @@ class RankPool:
         **env: str,
     ) -> None:
         assert "HVDTEST_RANK" not in os.environ, "a rank must not start ranks: guard the file with __name__"
-        self.np, self.broken = np, False
+        self.np, self.transport, self.broken = np, transport, False
         self.folder = tempfile.TemporaryDirectory(prefix="hvdtest-")
         port = free_port()
         self.ranks = [

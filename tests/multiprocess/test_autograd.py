@@ -75,6 +75,100 @@ def test_allgather(ranks: RankPool) -> None:
     ranks.run(through_allgather)
 
 
+def through_alltoall() -> None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    splits = [q % 2 + 1 for q in range(size)]
+    x = torch.ones(sum(splits) + 1, 3, requires_grad=True)  # the last row stays at home
+    y, received = hvd.alltoall(x, splits, name="forth")
+    assert not received.requires_grad
+    same(received, torch.full((size,), rank % 2 + 1, dtype=torch.int32))
+    (y * (rank + 1)).sum().backward()
+    want = torch.tensor([float(q + 1) for q, rows in enumerate(splits) for _ in range(rows)] + [0.0])
+    same(x.grad, want[:, None].expand(-1, 3).contiguous())
+    x = torch.ones(2 * size, requires_grad=True)
+    (hvd.alltoall(x, name="even") * (rank + 1)).sum().backward()
+    same(x.grad, torch.arange(1, size + 1).float().repeat_interleave(2))
+    twice = torch.ones(size, requires_grad=True)
+    z = hvd.alltoall(twice)
+    z.sum().backward()
+    same(twice.grad, torch.ones(size))
+
+
+def test_alltoall(ranks: RankPool) -> None:
+    ranks.run(through_alltoall)
+
+
+def through_reducescatter() -> None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    rows = 2 * size + 1
+    owner = torch.tensor([r for r in range(size) for _ in range(rows // size + (r < rows % size))])
+    for op, factor in ((hvd.Sum, size), (hvd.Average, 1)):
+        x = torch.ones(rows, 2, requires_grad=True)
+        y = hvd.reducescatter(x, name=f"forth{op}", op=op, prescale_factor=2.0, postscale_factor=0.25)
+        assert y.shape[0] == int((owner == rank).sum())
+        (y * (rank + 1)).sum().backward()
+        same(x.grad, ((owner + 1.0) * factor * 0.5)[:, None].expand(-1, 2).contiguous())
+    xs = [torch.ones(rows, n, requires_grad=True) for n in (1, 3)]
+    ys = hvd.grouped_reducescatter(xs, name="group", op=hvd.Sum)
+    sum((y * (rank + 1)).sum() for y in ys).backward()
+    for x in xs:
+        same(x.grad, ((owner + 1.0) * size)[:, None].expand_as(x).contiguous())
+
+
+def test_reducescatter(ranks: RankPool) -> None:
+    ranks.run(through_reducescatter)
+
+
+def through_grouped_allgather() -> None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    xs = [torch.ones(rank + extra, 2, requires_grad=True) for extra in (0, 1)]
+    ys = hvd.grouped_allgather(xs, name="forth")
+    sum((y * torch.arange(y.shape[0]).float()[:, None] * (rank + 1)).sum() for y in ys).backward()
+    for extra, x in enumerate(xs):
+        begin = sum(r + extra for r in range(rank))
+        want = torch.arange(begin, begin + rank + extra).float() * ((size + 1) / 2)
+        same(x.grad, want[:, None].expand(-1, 2).contiguous())
+
+
+def test_grouped_allgather(ranks: RankPool) -> None:
+    ranks.run(through_grouped_allgather)
+
+
+def through_operators() -> None:
+    """Min, Max and Product are reduced the same way on the way back, as in Horovod; a graph may be walked twice."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    x = torch.full((2,), rank + 1.0, requires_grad=True)
+    y = hvd.allreduce(x, name="max", op=hvd.Max)
+    same(y.detach(), torch.full((2,), float(size)))
+    (y * (rank + 1)).sum().backward()
+    same(x.grad, torch.full((2,), float(size)))
+    x = torch.ones(2, requires_grad=True)
+    a, b = hvd.grouped_allreduce([x, 2 * x], name="twice", op=hvd.Sum)
+    a.sum().backward(retain_graph=True)
+    b.sum().backward()
+    same(x.grad, torch.full((2,), 3.0 * size))
+
+
+def test_operators(ranks: RankPool) -> None:
+    ranks.run(through_operators)
+
+
 def through_broadcast() -> None:
     import torch
 

@@ -10,8 +10,20 @@ from hvdtest.launch import RankPool
 
 pytestmark = pytest.mark.mp
 
-SUMMED = ("uint8", "int32", "int64", "float16", "float32", "float64")
-CARRIED = (*SUMMED, "int8", "int16", "uint16", "bool")
+SUMMED = (
+    "uint8",
+    "int8",
+    "int16",
+    "uint16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
+CARRIED = (*SUMMED, "bool")
 
 
 def equal(got: np.ndarray, want: np.ndarray, what: object = "") -> None:
@@ -36,9 +48,47 @@ def arrays() -> None:
     base = values((6, 8), rank).astype("float32")
     equal(ops.allreduce(base.T[::2], "np.strided", ops.Sum), total((6, 8), size).astype("float32").T[::2])
     equal(ops.allreduce(base, "np.average"), total((6, 8), size).astype("float32") / np.float32(size))
-    raises(ValueError, "complex64 is not supported", ops.allreduce, np.ones(3, np.complex64))
-    raises(ValueError, "int8 is not supported by allreduce", ops.allreduce, np.ones(3, np.int8))
+    raises(ValueError, "complex64 is not supported by Min", ops.allreduce, np.ones(3, np.complex64), op=ops.Min)
+    raises(ValueError, "bool is not supported by Average", ops.allreduce, np.ones(3, np.bool_))
+    raises(ValueError, "datetime64[s] is not supported", ops.allreduce, np.ones(3, "M8[s]"))
     raises(ValueError, ">f4 is not supported", ops.allreduce, np.ones(3, ">f4"))
+
+
+def more_arrays() -> None:
+    from hvd_kernel import _session, ops, shared
+
+    rank, size = _session.rank(), _session.size()
+    parts = [values((2 * size + 1, 3), r).astype("float64") for r in range(size)]
+    whole = np.sum(parts, axis=0)
+    share = np.array_split(whole, size)[rank]
+    equal(ops.reducescatter(parts[rank], "np.scatter", ops.Sum), share)
+    equal(ops.reducescatter(parts[rank], "np.mean"), share / size)
+    pair = ops.grouped_reducescatter([parts[rank], parts[rank].astype("int32")], "np.scatters", ops.Sum)
+    equal(pair[0], share)
+    equal(pair[1], share.astype("int32"))
+    reduced = ops.grouped_allreduce([parts[rank], parts[rank][:1].astype("float32")], "np.group", ops.Max)
+    equal(reduced[0], np.max(parts, axis=0))
+    equal(reduced[1], np.max(parts, axis=0)[:1].astype("float32"))
+    gathered = ops.grouped_allgather([parts[rank][:rank], parts[rank][:1] > 3], "np.gathers")
+    equal(gathered[0], np.concatenate([p[:r] for r, p in enumerate(parts)]))
+    equal(gathered[1], np.concatenate([p[:1] > 3 for p in parts]))
+    got, rows = ops.alltoall(parts[rank], [r % 2 + 1 for r in range(size)], "np.all")
+    begin = sum(r % 2 + 1 for r in range(rank))
+    equal(got, np.concatenate([p[begin : begin + rank % 2 + 1] for p in parts]))
+    equal(rows, np.full(size, rank % 2 + 1, np.int32))
+    equal(ops.alltoall(parts[rank][: 2 * size], name="np.even")[0], np.concatenate([p[2 * rank :][:2] for p in parts]))
+    for empty in (ops.grouped_allreduce, ops.grouped_allgather, ops.grouped_reducescatter):
+        raises(ValueError, "needs at least one tensor", empty, [])
+    if size == 1 or _session.engine().transport_to((rank + 1) % size) == "shm":
+        mine = shared.shared_empty((4, 3), "float64")
+        mine[...] = parts[rank][:1]
+        assert mine.flags.writeable
+        equal(ops.allreduce(mine, "np.shared", ops.Sum), np.broadcast_to(whole[:1], (4, 3)))
+    equal(ops.allreduce(parts[rank], "np.after", ops.Sum), whole)
+
+
+def test_more_arrays(ranks: RankPool) -> None:
+    ranks.run(more_arrays)
 
 
 def test_arrays(ranks: RankPool) -> None:

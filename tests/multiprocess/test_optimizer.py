@@ -294,13 +294,28 @@ def sparse() -> None:
     want[:size] = -1.0 / size
     want[5] = -1.0
     same(layer.weight.detach(), want)
+    layer, optimizer = embedded()
+    for step in range(3):
+        optimizer.zero_grad()
+        if step < 2 or rank == 0:  # later a rank may have no gradient: it sends nothing
+            layer(torch.tensor([rank, 5])).sum().backward()
+        optimizer.step()
+        assert layer.weight.grad.is_sparse
+    want[:size] = -2.0 / size
+    want[0] = -3.0 / size
+    want[5] = -2.0 - 1.0 / size
+    torch.testing.assert_close(layer.weight.detach(), want)
+    handle = hvd.sparse_allreduce_async(layer.weight.detach().to_sparse(), "sparse", hvd.Sum)
+    torch.testing.assert_close(handle().to_dense(), want * size)
     if size > 1:
-        layer, optimizer = embedded()
-        loss = layer(torch.tensor([rank])).sum()
+        two = torch.nn.ModuleList([torch.nn.Embedding(4, 2, sparse=True) for _ in range(2)])
+        kept = hvd.DistributedOptimizer(torch.optim.SGD(two.parameters(), lr=1.0), groups=1)
+        loss = two[0](torch.tensor([rank % 4])).sum()
         raises(ValueError, "sparse_as_dense=True", loss.backward)
+        del kept
 
 
-def test_sparse_as_dense(ranks: RankPool) -> None:
+def test_sparse(ranks: RankPool) -> None:
     ranks.run(sparse)
 
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.mp
 
 
 def cycles(count: int) -> dict[str, list[int]]:
-    """Threads and descriptors before the first cycle and after the last."""
+    """Threads and descriptors before the first cycle and after the last, and the memory that came in between."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -20,23 +20,34 @@ def cycles(count: int) -> dict[str, list[int]]:
     def load() -> list[int]:
         return [len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd")]
 
-    hvd.init()
-    hvd.shutdown()
-    before = load()
-    for cycle in range(count):
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    def once(cycle: int) -> None:
         hvd.init()
         x = hvd.allreduce(torch.full((10,), float(cycle)), name="x", op=hvd.Sum)
         assert torch.equal(x, torch.full((10,), float(cycle * hvd.size())))
         if cycle % 3 == 0:
             hvd.barrier()
         hvd.shutdown()
+
+    for cycle in range(20):
+        once(cycle)
+    before, rss = load(), resident()
+    for cycle in range(count):
+        once(cycle)
     assert _session.generation() >= count + 1
     assert _session.counters()["ops"] >= count
-    return {"before": before, "after": load()}
+    return {"before": before, "after": load(), "grown": [resident() - rss]}
 
 
-@pytest.mark.parametrize("layout", [(2, "shm"), (2, "tcp"), (4, "shm")], ids=["np2-shm", "np2-tcp", "np4-shm"])
-def test_a_hundred_times(layout: tuple[int, str]) -> None:
+@pytest.mark.parametrize(
+    ("layout", "count"),
+    [((2, "shm"), 1000), ((2, "tcp"), 200), ((4, "shm"), 100)],
+    ids=["np2-shm", "np2-tcp", "np4-shm"],
+)
+def test_over_and_over(layout: tuple[int, str], count: int) -> None:
     with RankPool(*layout) as pool:
-        for found in pool.run(cycles, 100, timeout=100):
+        for found in pool.run(cycles, count, timeout=110):
             assert found["after"] == found["before"]
+            assert found["grown"][0] < (2 << 20), "memory stays"

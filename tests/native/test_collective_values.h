@@ -1,5 +1,5 @@
-// What a collective must give, computed the slow way from the rule in collective/ring.h: element i
-// of a tensor lies in slice c; its sum is ((x_c + x_{c+1}) + ...) + x_{c-1}, one rounding per
+// What a collective must give, computed the slow way from the rule in collective/backend.h: element
+// i of a tensor lies in slice o; its sum is ((x_{o+1} + x_{o+2}) + ...) + x_o, one rounding per
 // addition, in float for 16-bit numbers, which are rounded once more.
 #pragma once
 
@@ -77,18 +77,18 @@ std::vector<T> input_of(int rank, std::size_t tensor, std::size_t count) {
 }
 
 inline int slice_of(std::size_t index, std::size_t count, int size) {
-  int chunk = 0;
+  int slice = 0;
   while (index >=
-         slice_begin(count, static_cast<std::size_t>(chunk) + 1, static_cast<std::size_t>(size))) {
-    ++chunk;
+         slice_begin(count, static_cast<std::size_t>(slice) + 1, static_cast<std::size_t>(size))) {
+    ++slice;
   }
-  return chunk;
+  return slice;
 }
 
 template <typename T>
 T expected_sum(int size, std::size_t tensor, std::size_t index, std::size_t count,
                bool average = false) {
-  const int first = slice_of(index, count, size);
+  const int first = slice_of(index, count, size) + 1;
   const auto input = [&](int step) { return value_at<T>((first + step) % size, tensor, index); };
   if constexpr (kSixteenBit<T>) {
     float sum = to_float(input(0));

@@ -18,6 +18,7 @@ NATIVE = {  # room -> the rooms it may include, itself aside
     "engine": {"base", "tensor", "transport", "collective"},
     "python": {"base", "tensor", "transport", "collective", "engine"},
     "bench": {"base", "tensor", "transport", "collective", "engine"},
+    "mpi": {"base", "transport"},
 }
 FRAMEWORKS = re.compile(r"^(torch|ATen|c10|tensorflow|xla)/")
 
@@ -26,22 +27,25 @@ CORE = SHARED | {"_native"}
 PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "errors": set(),
     "protocol": set(),
-    "config": {"errors"},
+    "settings": set(),
+    "config": {"errors", "settings"},
     "topology": CORE,
     "tensor": CORE,
     "metrics": CORE,
     "_session": CORE | {"topology", "metrics"},
     "process_sets": CORE | {"_session"},
     "ops": CORE | {"_session", "tensor", "process_sets"},
-    "torch": CORE | {"_session", "tensor", "process_sets", "ops", "metrics"},
-    "worker": CORE | {"_session", "tensor", "process_sets", "ops", "metrics", "torch"},
+    "shared": CORE | {"_session", "tensor", "process_sets", "ops"},
+    "torch": CORE | {"_session", "tensor", "process_sets", "ops", "shared", "metrics"},
+    "bench": CORE | {"_session", "tensor", "process_sets", "ops", "metrics", "torch"},
+    "worker": CORE | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "torch"},
     "cluster": SHARED,
     "widgets": SHARED,
     "magics": SHARED | {"cluster", "widgets"},
     "kernel": SHARED | {"magics"},
     "__init__": {"magics"},
 }
-CONTROLLER = {"cluster", "widgets", "magics", "kernel", "config", "protocol", "errors", "__init__"}
+CONTROLLER = {"cluster", "widgets", "magics", "kernel", "config", "settings", "protocol", "errors", "__init__"}
 ENGINE_ONLY_LIBRARIES = {"torch", "mpi4py"}
 
 

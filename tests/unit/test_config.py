@@ -26,6 +26,61 @@ def test_nothing_set_leaves_the_choice_to_the_core() -> None:
         ({"HOROVOD_CYCLE_TIME": "3.5"}, {"cycle_time_ms": "3.5"}),
         ({"HOROVOD_GLOO_TIMEOUT_SECONDS": "7"}, {"start_timeout_s": "7.0"}),
         ({"HVD_SLOTS": "8", "HVD_SLOT_BYTES": "65536"}, {"slots": "8", "slot_bytes": "65536"}),
+        ({"HVD_TRANSPORT": "SHM"}, {"transport": "shm"}),
+        (
+            {"HOROVOD_SECRET_KEY": "a b", "HOROVOD_TIMELINE": "/tmp/t.json"},
+            {"secret": "a b", "timeline": "/tmp/t.json"},
+        ),
+        ({"HOROVOD_TIMELINE": "DYNAMIC", "HOROVOD_TIMELINE_MARK_CYCLES": "1"}, {"mark_cycles": "1"}),
+        ({"HOROVOD_DISABLE_GROUP_FUSION": "1"}, {"group_fusion": "0"}),
+        ({"HOROVOD_DISABLE_GROUP_FUSION": "0"}, {"group_fusion": "1"}),
+        ({"HOROVOD_HIERARCHICAL_ALLREDUCE": "False"}, {"hierarchical_allreduce": "0"}),
+        (
+            {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"},
+            {"stall_warning_s": "5.0", "stall_shutdown_s": "10.0"},
+        ),
+        (
+            {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5", "HOROVOD_STALL_CHECK_DISABLE": "1"},
+            {"stall_warning_s": "0"},
+        ),
+        (
+            {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5", "HOROVOD_STALL_CHECK_DISABLE": "0"},
+            {"stall_warning_s": "5.0"},
+        ),
+        (
+            {"HOROVOD_CACHE_CAPACITY": "0", "HOROVOD_THREAD_AFFINITY": "0, 2"},
+            {"cache_capacity": "0", "thread_affinity": "0,2"},
+        ),
+        (
+            {
+                "HOROVOD_AUTOTUNE": "1",
+                "HOROVOD_AUTOTUNE_LOG": "/tmp/a.csv",
+                "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
+                "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "2",
+                "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "3",
+                "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.5",
+            },
+            {
+                "autotune": "1",
+                "autotune_log": "/tmp/a.csv",
+                "autotune_warmup_samples": "1",
+                "autotune_steps_per_sample": "2",
+                "autotune_max_samples": "3",
+                "autotune_noise": "0.5",
+            },
+        ),
+        (
+            {
+                "HVD_ALLREDUCE_ALGORITHM": "ring",
+                "HVD_TCP_STREAMS": "4",
+                "HVD_FANOUT": "8",
+                "HVD_CALLER_RUNS_BYTES": "0",
+            },
+            {"allreduce_algorithm": "ring", "tcp_streams": "4", "fanout": "8", "caller_runs_bytes": "0"},
+        ),
+        ({"HVD_STOP_WARNING": "1", "HVD_STOP_ABORT": "0"}, {"stop_warning_s": "1.0", "stop_abort_s": "0.0"}),
+        ({"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "MPI", "HOROVOD_TORUS_ALLREDUCE": "0"}, {}),
+        ({"HOROVOD_NUM_NCCL_STREAMS": "2", "HOROVOD_ELASTIC": "1", "HOROVOD_LOG_LEVEL": "DEBUG"}, {}),
         (
             {"HVD_TCP_INTERFACE": "10.0.0.1", "HVD_TRACE_CAPACITY": "100"},
             {"tcp_interface": "10.0.0.1", "trace_capacity": "100"},
@@ -48,11 +103,38 @@ def test_values(env: dict[str, str], options: dict[str, str]) -> None:
         ("HVD_START_TIMEOUT", "0"),
         ("HVD_START_TIMEOUT", "soon"),
         ("HVD_TCP_INTERFACE", "a b"),
+        ("HVD_TCP_STREAMS", "65"),
+        ("HVD_SLOTS", "65"),
+        ("HOROVOD_CYCLE_TIME", "60001"),
+        ("HOROVOD_AUTOTUNE", "maybe"),
+        ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5"),
+        ("HOROVOD_THREAD_AFFINITY", "0,,1"),
+        ("HOROVOD_STALL_CHECK_DISABLE", "2"),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "-1"),
+        ("HVD_ALLREDUCE_ALGORITHM", "tree"),
+        ("HOROVOD_DYNAMIC_PROCESS_SETS", "some"),
+        ("HOROVOD_LOG_LEVEL", "loud"),
     ],
 )
 def test_bad_values_name_the_variable(variable: str, value: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{variable}={value!r} cannot be used: it must be ")):
         engine_options({variable: value})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason", "remedy"),
+    [
+        ("HOROVOD_TORUS_ALLREDUCE", "1", "NCCL", "HVD_ALLREDUCE_ALGORITHM=hierarchical"),
+        ("HOROVOD_CPU_OPERATIONS", "ccl", "oneCCL", "HVD_TRANSPORT=mpi"),
+        ("HOROVOD_CONTROLLER", "zookeeper", "the core itself", "HVD_BOOTSTRAP"),
+    ],
+)
+def test_refused_values_say_why_and_what_to_do(variable: str, value: str, reason: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        engine_options({variable: value})
+    assert str(caught.value).startswith(f"{variable}={value!r} cannot be honoured: ")
+    assert reason in str(caught.value)
+    assert remedy in str(caught.value).partition("What to do: ")[2]
 
 
 def test_the_core_knows_every_key() -> None:
@@ -61,10 +143,12 @@ def test_the_core_knows_every_key() -> None:
     assert {setting.key for setting in SETTINGS} == set(str(caught.value).partition("known are ")[2].split(", "))
 
 
-def test_variables_are_unique_and_documented() -> None:
-    variables = [v for setting in SETTINGS for v in setting.variables]
-    assert len(variables) == len(set(variables))
-    assert all(setting.doc and setting.variables[0].startswith("HVD_") for setting in SETTINGS)
+def test_the_core_takes_every_default_and_what_the_checks_let_through() -> None:
+    defaults = {s.variables[0]: s.default for s in SETTINGS if s.default}
+    options = engine_options(defaults)
+    assert set(options) == {s.key for s in SETTINGS if s.default}
+    engine = Engine(0, 1, lambda mine: [mine], options)
+    engine.shutdown()
 
 
 def test_cluster_spec() -> None:

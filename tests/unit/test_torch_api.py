@@ -12,6 +12,7 @@ from hvd_kernel.torch import mpi_ops
 
 ALLREDUCE = "tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global"
 COMPRESSED = "tensor, average=None, name=None, compression=none, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global"
+SCATTER = "tensor, name=None, op=0, process_set=global, prescale_factor=1.0, postscale_factor=1.0"
 SIGNATURES = {
     "init": "comm=None, process_sets=None",
     "shutdown": "",
@@ -32,6 +33,24 @@ SIGNATURES = {
     "grouped_allreduce_async_": ALLREDUCE.replace("tensor,", "tensors,"),
     "allgather": "tensor, name=None, process_set=global",
     "allgather_async": "tensor, name=None, process_set=global",
+    "grouped_allgather": "tensors, name=None, process_set=global",
+    "grouped_allgather_async": "tensors, name=None, process_set=global",
+    "sparse_allreduce_async": "tensor, name, op, process_set=global",
+    "alltoall": "tensor, splits=None, name=None, process_set=global",
+    "alltoall_async": "tensor, splits=None, name=None, process_set=global",
+    "reducescatter": SCATTER.replace("name=None,", "name=None, compression=none,"),
+    "reducescatter_async": SCATTER,
+    "grouped_reducescatter": SCATTER.replace("tensor,", "tensors,").replace(
+        "name=None,", "name=None, compression=none,"
+    ),
+    "grouped_reducescatter_async": SCATTER.replace("tensor,", "tensors,"),
+    "join": "device=-1",
+    "start_timeline": "file_path, mark_cycles=False",
+    "stop_timeline": "",
+    "add_process_set": "process_set",
+    "remove_process_set": "process_set",
+    "shared_empty": "shape, dtype=torch.float32",
+    "release_shared": "",
     "broadcast": "tensor, root_rank, name=None, process_set=global",
     "broadcast_async": "tensor, root_rank, name=None, process_set=global",
     "broadcast_": "tensor, root_rank, name=None, process_set=global",
@@ -42,9 +61,9 @@ SIGNATURES = {
     "broadcast_parameters": "params, root_rank",
     "broadcast_optimizer_state": "optimizer, root_rank, model=None",
     "broadcast_object": "obj, root_rank=0, name=None, process_set=global",
-    "allgather_object": "obj, name=None",
+    "allgather_object": "obj, name=None, process_set=global",  # Horovod's for TensorFlow has the set
     "DistributedOptimizer": "optimizer, named_parameters=None, compression=none, backward_passes_per_step=1, op=0, "
-    "gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False, process_set=global",
+    "gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False, process_set=global, gradients_in_buckets=None",
     "mpi_threads_supported": "",
     "mpi_enabled": "",
     "mpi_built": "",
@@ -77,16 +96,14 @@ def test_signature(name: str) -> None:
 
 
 def test_constants_and_classes() -> None:
-    assert (hvd.Average, hvd.Sum) == (0, 1)
+    assert (hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product) == (0, 1, 2, 3, 4, 5)
     assert issubclass(hvd.HorovodInternalError, RuntimeError)
     assert hvd.global_process_set.process_set_id == 0
     assert hvd.__version__
     assert all(hasattr(hvd, name) for name in mpi_ops.__all__)
 
 
-@pytest.mark.parametrize(
-    "name", ["Adasum", "Min", "Max", "Product", "join", "alltoall", "reducescatter", "SyncBatchNorm", "elastic"]
-)
+@pytest.mark.parametrize("name", ["SyncBatchNorm", "elastic"])
 def test_what_comes_later_is_absent(name: str) -> None:
     assert not hasattr(hvd, name)
 
@@ -130,9 +147,29 @@ def test_average_is_deprecated() -> None:
         hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
 
 
-def test_process_sets_beyond_the_global_one_are_refused() -> None:
-    with pytest.raises(ValueError, match="only the global process set"):
-        hvd.init(process_sets=[hvd.ProcessSet()])
+def test_process_sets_before_init() -> None:
+    made = hvd.ProcessSet((3, 1, 2))
+    assert (made.ranks, made.process_set_id, made.size(), made.rank(), made.included()) == ([1, 2, 3], *[None] * 4)
+    assert str(made) == "ProcessSet(process_set_id=None, ranks=[1, 2, 3], mpi_comm=None)"
+    assert hvd.ProcessSet(range(2)).ranks == [0, 1]
+    for wrong in (5, ["a"], [0.5], None):
+        with pytest.raises(
+            ValueError, match="should be initialized with a list of process ranks or an mpi4py Comm object"
+        ):
+            hvd.ProcessSet(wrong)
+    with pytest.raises(ValueError, match="not been initialized"):
+        hvd.add_process_set(made)
+    assert hvd.remove_process_set(made) is False
+    assert hvd.remove_process_set(hvd.global_process_set) is False
+    with pytest.raises(ValueError, match='a list of process sets or "dynamic"'):
+        hvd.init(process_sets="static")
+    assert not hvd.is_initialized()
+
+
+def test_timeline_before_init() -> None:
+    for call in (lambda: hvd.start_timeline("x"), hvd.stop_timeline):
+        with pytest.raises(ValueError, match="not been initialized"):
+            call()
 
 
 def test_compression() -> None:

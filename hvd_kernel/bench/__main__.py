@@ -1,0 +1,83 @@
+"""``python -m hvd_kernel.bench -np 2 --sizes 4K,1M,64M``: allreduce beside the peers that can be imported here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hvd_kernel.bench.report import Result, nbytes_of, table
+from hvd_kernel.bench.start import run_ranks
+from hvd_kernel.errors import ClusterError
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
+OPS = ("sum", "min", "max", "product")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and return the exit status: 1 when a value was wrong or a rank failed."""
+    asked = _parser().parse_args(arguments)
+    try:
+        found = measure(asked)
+    except ClusterError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    if asked.json:
+        sys.stdout.write(json.dumps({"np": asked.np, "dtype": asked.dtype, "op": asked.op, "results": found}) + "\n")
+    else:
+        sys.stdout.write(f"allreduce of {asked.dtype}, {asked.op}, {asked.np} ranks, {asked.rounds} rounds\n")
+        sys.stdout.write(table([Result(**one) for one in found]))
+    return 0 if all(one["right"] for one in found) else 1
+
+
+def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the ranks and return what rank 0 wrote."""
+    with tempfile.TemporaryDirectory(prefix="hvd-bench-") as folder:
+        file = Path(folder) / "results.json"
+        plan = {
+            "sizes": asked.sizes,
+            "dtype": asked.dtype,
+            "op": asked.op,
+            "shared": asked.shared,
+            "rounds": asked.rounds,
+            "file": str(file),
+        }
+        run_ranks(asked.np, [json.dumps(plan)], asked.timeout)
+        found: list[dict[str, Any]] = json.loads(file.read_text())
+        return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m hvd_kernel.bench", description=__doc__.partition(": ")[2])
+    parser.add_argument("-np", type=_positive, default=2, help="ranks (default: 2)")
+    parser.add_argument(
+        "--sizes", type=_sizes, default="4K,64K,1M,16M,64M", help="bytes, with commas (default: %(default)s)"
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--op", choices=OPS, default="sum")
+    parser.add_argument("--shared", action="store_true", help="also buffers in memory that the ranks share")
+    parser.add_argument("--rounds", type=_positive, default=7, help="samples of each contender (default: 7)")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for everything (default: 600)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [nbytes_of(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

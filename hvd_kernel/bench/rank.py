@@ -1,0 +1,40 @@
+"""What runs in each rank: ``python -m hvd_kernel.bench.rank PLAN``; rank 0 writes the results to the plan's file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from hvd_kernel.bench.api import hvd
+from hvd_kernel.bench.contenders import contenders
+from hvd_kernel.bench.measure import Case, measure
+from hvd_kernel.bench.report import as_json, results
+
+
+def main(text: str) -> None:
+    """Measure what the plan says."""
+    plan = json.loads(text)
+    torch.set_num_threads(1)
+    for mpi, horovod in (("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"), ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE")):
+        if mpi in os.environ:
+            os.environ[horovod] = os.environ[mpi]
+    hvd.init()
+    there = contenders(hvd.rank(), hvd.size(), shared=plan["shared"])
+    found = []
+    for nbytes in plan["sizes"]:
+        case = Case(nbytes, getattr(torch, plan["dtype"]), plan["op"])
+        samples = measure(case, there, plan["rounds"])
+        found += results(case.count * case.dtype.itemsize, samples.seconds, samples.wrong, hvd.size())
+    if hvd.rank() == 0:
+        Path(plan["file"]).write_text(json.dumps(as_json(found)))
+    for contender in there:
+        contender.close()
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,44 @@
+"""Variables that another part reads itself; those that are not read at once are checked with the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hvd_kernel.settings.checks import Check, anything, flag, one_of
+
+_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """One row: variables, the check of their values, and what they do."""
+
+    variables: tuple[str, ...]
+    check: Check
+    default: str
+    doc: str
+
+
+_ONE = one_of("0", "1")
+
+ELSEWHERE = (
+    # These are checked where they are read.
+    Elsewhere(("HOROVOD_RANK", "HOROVOD_SIZE"), anything, "", "this process's rank, and how many there are"),
+    Elsewhere(
+        ("HOROVOD_CONTROLLER_ADDR", "HOROVOD_CONTROLLER_PORT"),
+        anything,
+        "",
+        "address and free port of rank 0's host, where the ranks meet without MPI or torchrun",
+    ),
+    Elsewhere(("HVD_BOOTSTRAP",), anything, "", "mpi, tcp or none: who says which rank this is; none: size 1"),
+    Elsewhere(("HVD_FAILPOINT",), anything, "", "for tests: places where this process is to fail"),
+    Elsewhere(("HVD_INSECURE",), _ONE, "0", "1: ranks may meet over a network without a secret"),
+    Elsewhere(
+        ("HOROVOD_DYNAMIC_PROCESS_SETS",),
+        flag,
+        "0",
+        "1: process sets may be added and removed after init, as with init(process_sets='dynamic')",
+    ),
+    Elsewhere(("HOROVOD_ELASTIC",), _ONE, "0", "1: DistributedOptimizer reduces also while there is one rank only"),
+    Elsewhere(("HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL"), one_of(*_LEVELS), "warning", "what the core writes on stderr"),
+)

@@ -1,0 +1,102 @@
+"""Gradients in shared memory: reduced where they lie, on all ranks of the host, without a copy.
+
+Words.
+  home    a gradient's place in shared memory, as a tensor of its own; ``param.grad`` becomes it in every round
+  bucket  consecutive homes that travel as one operation, each tensor still by itself: which bucket a gradient is in
+          does not change a bit of the result
+  layout  the names of the gradients that have homes, in the order in which rank 0's first backward brought them
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hvd_kernel import _session, ops, shared
+from hvd_kernel.process_sets import ProcessSet
+from hvd_kernel.torch.compression import Compressor, NoneCompressor
+
+BUCKET_BYTES = 25 << 20
+_ALIGN = 64  # a cache line: no two gradients in one
+
+
+def shared_empty(shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a tensor in memory that the ranks of a host reduce in place. Collective over all ranks."""
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    memory = shared.allocate(math.prod(extents) * dtype.itemsize)
+    return _tensor(memory, extents, dtype)
+
+
+def why_not(process_set: ProcessSet, compression: type[Compressor]) -> str:
+    """Return what keeps gradients out of shared memory, "" when nothing is known to."""
+    if process_set.size() != _session.size():
+        return "the process set is not all ranks"
+    if _session.local_size() != _session.size():
+        return "the ranks are on several hosts"
+    if compression is not NoneCompressor:
+        return "compressed gradients travel as copies"
+    return ""
+
+
+def may_have_home(param: Tensor) -> bool:
+    """Tell whether this parameter's gradient is of a kind that shared memory can hold."""
+    grad = param.grad
+    return (
+        param.requires_grad
+        and param.is_cpu
+        and param.is_contiguous()
+        and param.dtype.is_floating_point
+        and param.numel() > 0
+        and grad is not None
+        and grad.layout is torch.strided
+        and grad.dtype == param.dtype
+    )
+
+
+def agree(arrived: Sequence[str]) -> list[str]:
+    """Return the layout: of rank 0's names those that every rank gives. Collective."""
+    names: list[str] = ops.broadcast_object(list(arrived), 0, "gradients.layout")
+    if not names:
+        return []
+    mine = set(arrived)
+    everywhere = ops.allreduce(np.array([name in mine for name in names], np.uint8), "gradients.common", ops.Min)
+    return [name for name, common in zip(names, everywhere, strict=True) if common]
+
+
+def homes_for(params: Sequence[Tensor]) -> list[Tensor]:
+    """Return a home for each gradient. Collective, with parameters of the same sizes in the same order."""
+    ends = np.cumsum([_room(param) for param in params]).tolist()
+    memory = shared.allocate(ends[-1])
+    starts = [0, *ends[:-1]]
+    return [
+        _tensor(memory[start : start + param.nbytes], tuple(param.shape), param.dtype)
+        for start, param in zip(starts, params, strict=True)
+    ]
+
+
+def runs(params: Sequence[Tensor]) -> list[range]:
+    """Cut into buckets: consecutive parameters of one type, of at most BUCKET_BYTES unless one alone is more."""
+    found: list[range] = []
+    begin, filled = 0, 0
+    for number, param in enumerate(params):
+        full = filled + param.nbytes > BUCKET_BYTES or param.dtype != params[begin].dtype
+        if full and number > begin:
+            found.append(range(begin, number))
+            begin, filled = number, 0
+        filled += param.nbytes
+    return [*found, range(begin, len(params))] if params else []
+
+
+def _room(param: Tensor) -> int:
+    return -(-param.nbytes // _ALIGN) * _ALIGN
+
+
+def _tensor(memory: memoryview, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return memory as a tensor with a storage of its own, so that saving it saves nothing else."""
+    if not len(memory):
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

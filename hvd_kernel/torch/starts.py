@@ -1,0 +1,250 @@
+"""Every collective from torch tensors to the core: what all forms of an operation share. Each returns a handle.
+
+Words.
+  in place  a trailing underscore: the result is written over the tensor
+  group     several tensors that are one operation, all or nothing; its result is a tuple
+  waits     see ops: the caller waits next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvd_kernel import ops
+from hvd_kernel.ops import InOut, Scales, named
+from hvd_kernel.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.tensor import SCATTERED, check_op
+from hvd_kernel.torch.staging import (
+    NUMBERS,
+    REDUCED,
+    Table,
+    check_writable,
+    from_buffer,
+    host_of,
+    number_of,
+    on_device_of,
+    place_of,
+    settle,
+)
+
+Tensors = tuple[Tensor, ...]
+
+
+def _reduced(op: int) -> Table:
+    check_op(op)
+    return REDUCED[op]
+
+
+def _in_place(tensor: Tensor, table: Table) -> tuple[InOut, Tensor]:
+    number = number_of(tensor, table)
+    host = host_of(tensor)
+    if host is not tensor:
+        check_writable(tensor)
+    pointer = host.data_ptr()
+    return (pointer, pointer, host.shape, number), host
+
+
+def _out_of_place(tensor: Tensor, table: Table) -> tuple[InOut, Tensor, Tensor]:
+    number = number_of(tensor, table)
+    host = host_of(tensor)
+    output = torch.empty_like(host)
+    return (host.data_ptr(), output.data_ptr(), host.shape, number), host, output
+
+
+def allreduce_(
+    tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *, waits: bool = False
+) -> int:
+    """In place."""
+    group = 0 if process_set is global_process_set else set_id(process_set, "Allreduce")
+    place, host = _in_place(tensor, _reduced(op))
+    wire = f"allreduce.{name}" if name else ""
+    return ops.allreduce_places(wire, (place,), op, scales, lambda _: settle(tensor, host), group, waits)
+
+
+def allreduce(
+    tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *, waits: bool = False
+) -> int:
+    """Into a new tensor."""
+    group = set_id(process_set, "Allreduce")
+    place, host, output = _out_of_place(tensor, _reduced(op))
+
+    def finish(_: Any, _held: Tensor = host) -> Tensor:
+        return on_device_of(tensor, output)
+
+    return ops.allreduce_places(named("allreduce", name), (place,), op, scales, finish, group, waits)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    op: int,
+    scales: Scales,
+    process_set: ProcessSet,
+    *,
+    waits: bool = False,
+) -> int:
+    """In place."""
+    group = set_id(process_set, "Allreduce")
+    kept = _group(tensors, "grouped_allreduce")
+    pairs = [_in_place(tensor, _reduced(op)) for tensor in kept]
+
+    def finish(_: Any) -> Tensors:
+        return tuple(settle(tensor, host) for tensor, (_, host) in zip(kept, pairs, strict=True))
+
+    places = [place for place, _ in pairs]
+    return ops.allreduce_places(named("grouped_allreduce", name), places, op, scales, finish, group, waits)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    op: int,
+    scales: Scales,
+    process_set: ProcessSet,
+    *,
+    waits: bool = False,
+) -> int:
+    """Into new tensors."""
+    group = set_id(process_set, "Allreduce")
+    kept = _group(tensors, "grouped_allreduce")
+    made = [_out_of_place(tensor, _reduced(op)) for tensor in kept]
+
+    def finish(_: Any) -> Tensors:
+        return tuple(on_device_of(tensor, output) for tensor, (_, _, output) in zip(kept, made, strict=True))
+
+    places = [place for place, _, _ in made]
+    return ops.allreduce_places(named("grouped_allreduce", name), places, op, scales, finish, group, waits)
+
+
+def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
+    """Concatenate rows."""
+    group = set_id(process_set, "Allgather")
+    place, host = _rows(tensor)
+
+    def finish(outcome: Any, _held: Tensor = host) -> Tensor:
+        return from_buffer(outcome.buffers[0], tensor.device)
+
+    return ops.allgather_places(named("allgather", name), (place,), finish, group, waits=waits)
+
+
+def grouped_allgather(
+    tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet, *, waits: bool = False
+) -> int:
+    """Concatenate rows, of each tensor."""
+    group = set_id(process_set, "Allgather")
+    kept = _group(tensors, "grouped_allgather")
+    made = [_rows(tensor) for tensor in kept]
+
+    def finish(outcome: Any, _held: Any = made) -> Tensors:
+        return tuple(from_buffer(one, tensor.device) for one, tensor in zip(outcome.buffers, kept, strict=True))
+
+    places = [place for place, _ in made]
+    return ops.allgather_places(named("grouped_allgather", name), places, finish, group, waits=waits)
+
+
+def _rows(tensor: Tensor) -> tuple[Any, Tensor]:
+    number = number_of(tensor, NUMBERS)
+    if not tensor.dim():
+        raise IndexError("tuple index out of range: allgather concatenates rows, a 0-dimensional tensor has none.")
+    host = host_of(tensor)
+    return place_of(host, number), host
+
+
+def broadcast_(
+    tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, waits: bool = False
+) -> int:
+    """In place."""
+    group = set_id(process_set, "Broadcast")
+    place, host = _in_place(tensor, NUMBERS)
+    wire = named("broadcast", name)
+    return ops.broadcast_places(wire, (place,), root_rank, lambda _: settle(tensor, host), group, waits)
+
+
+def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
+    """Into a new tensor."""
+    group = set_id(process_set, "Broadcast")
+    place, host, output = _out_of_place(tensor, NUMBERS)
+
+    def finish(_: Any, _held: Tensor = host) -> Tensor:
+        return on_device_of(tensor, output)
+
+    return ops.broadcast_places(named("broadcast", name), (place,), root_rank, finish, group, waits)
+
+
+def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
+    """Send rows to every rank; the result is what came, and how many rows came from each rank (where ``splits`` is)."""
+    group = set_id(process_set, "Alltoall")
+    number = number_of(tensor, NUMBERS)
+    if not tensor.dim():
+        raise ValueError("Alltoall does not support scalar inputs")
+    counts, device = _splits(splits)
+    host = host_of(tensor)
+
+    def finish(outcome: Any, _held: Tensor = host) -> tuple[Tensor, Tensor]:
+        received = torch.tensor(outcome.sizes, dtype=torch.int32, device=device)
+        return from_buffer(outcome.buffers[0], tensor.device), received
+
+    return ops.alltoall_place(named("alltoall", name), place_of(host, number), counts, finish, group, waits=waits)
+
+
+def _splits(splits: Any) -> tuple[list[int] | None, torch.device]:
+    if splits is None:
+        return None, torch.device("cpu")
+    if not isinstance(splits, Tensor):
+        splits = torch.tensor(splits, dtype=torch.int32)
+    if splits.dim() != 1:
+        raise ValueError("alltoall expects a 1D splits tensor")
+    if splits.dtype != torch.int32:
+        raise ValueError("alltoall expects splits to contain 32-bit integer elements.")
+    return splits.tolist(), splits.device
+
+
+def reducescatter(
+    tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *, waits: bool = False
+) -> int:
+    """Reduce, and keep own rows."""
+    group = set_id(process_set, "Reducescatter")
+    place, host, output = _share(tensor, op, process_set)
+
+    def finish(_: Any, _held: Tensor = host) -> Tensor:
+        return on_device_of(tensor, output)
+
+    return ops.reducescatter_places(named("reducescatter", name), (place,), op, scales, finish, group, waits)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    op: int,
+    scales: Scales,
+    process_set: ProcessSet,
+    *,
+    waits: bool = False,
+) -> int:
+    """Reduce, and keep own rows of each tensor."""
+    group = set_id(process_set, "Reducescatter")
+    kept = _group(tensors, "grouped_reducescatter")
+    made = [_share(tensor, op, process_set) for tensor in kept]
+
+    def finish(_: Any) -> Tensors:
+        return tuple(on_device_of(tensor, output) for tensor, (_, _, output) in zip(kept, made, strict=True))
+
+    places = [place for place, _, _ in made]
+    return ops.reducescatter_places(named("grouped_reducescatter", name), places, op, scales, finish, group, waits)
+
+
+def _share(tensor: Tensor, op: int, process_set: ProcessSet) -> tuple[InOut, Tensor, Tensor]:
+    number = number_of(tensor, _reduced(op) if op in SCATTERED else NUMBERS)
+    host = host_of(tensor)
+    output = torch.empty(ops.share_of(host.shape, process_set), dtype=host.dtype)
+    return (host.data_ptr(), output.data_ptr(), host.shape, number), host, output
+
+
+def _group(tensors: Sequence[Tensor], doing: str) -> Tensors:
+    kept = tuple(tensors)
+    ops.some(kept, doing)
+    return kept

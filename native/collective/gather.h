@@ -1,0 +1,20 @@
+// Allgather: every place's block to everybody. Direct: each sends its block to all. Ring: blocks
+// are handed on from neighbour to neighbour. By hosts: blocks within the host, whole hosts' blocks
+// between one leader per host (its first place), which spreads them.
+#pragma once
+
+#include <vector>
+
+#include "collective/backend.h"
+#include "collective/crew.h"
+
+namespace hvd {
+
+enum class Way { kDirect, kRing, kByHosts };
+
+Way gather_way(const Crew& crew, const std::vector<Gather>& tensors, bool by_hosts);
+
+Status allgather(Mesh& mesh, Crew& crew, const std::vector<Gather>& tensors, Way way,
+                 std::size_t segment_bytes);
+
+}  // namespace hvd

@@ -1,0 +1,78 @@
+// Rank 0: sees when everybody has asked, and decides what is done next.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/autotune.h"
+#include "engine/cache.h"
+#include "engine/conductor.h"
+#include "engine/fusion.h"
+#include "engine/node.h"
+#include "engine/stall.h"
+#include "engine/wire.h"
+
+namespace hvd {
+
+// Where decisions go: to all whom they concern, rank 0 included, at once and in this order.
+class Post {
+ public:
+  virtual ~Post() = default;
+  virtual void issue(const Verdict& verdict) = 0;
+  virtual void issue(const std::vector<int>& slots) = 0;
+};
+
+class Leader {
+ public:
+  Leader(Node& node, const ConductorOptions& options, Post& post);
+
+  // Somebody has asked. The entry may be gone afterwards.
+  void asked(Entry& entry, std::int64_t now_ns);
+  void join(int rank, std::int64_t now_ns);
+  void leave(int rank);
+  void carried_out(std::int64_t bytes) { step_bytes_ += bytes; }
+  void work(std::int64_t now_ns);  // what is due
+
+  std::int64_t due_in(std::int64_t now_ns) const;
+  bool idle() const { return fuser_.empty() && node_.joined.empty(); }
+  std::vector<std::string> take_warnings();
+
+ private:
+  struct Name {
+    int set;
+    std::string name;
+  };
+  std::vector<Name> waiting_names() const;
+  bool complete(const Entry& entry) const;
+  bool fail_late(Entry& entry);
+  void fail(const Entry& entry, const Status& status, const RankSet& who);
+  void change(const Entry& entry);
+  void change(const Request& request, Response& response);
+  Status check_set(const std::vector<std::int64_t>& ranks) const;
+  void remove_set(int id);
+  void flush();
+  void issue(const std::vector<Fuser::Together>& all);
+  void issue(const Fuser::Together& together);
+  void keep(const Fuser::Together& together, Verdict& verdict);
+  void inspect(std::int64_t now_ns);
+  void shut_down(const Waiting& late, std::int64_t now_ns);
+  void tune(std::int64_t now_ns);
+
+  Node& node_;
+  const ConductorOptions options_;
+  Post& post_;
+  Fuser fuser_;
+  SlotOrder order_;
+  std::unique_ptr<Tuner> tuner_;  // none: the user has decided
+  RankSet left_;
+  int last_joined_ = -1;
+  std::int64_t regions_ = 0;  // given out so far
+  std::int64_t step_bytes_ = 0;
+  bool warned_of_capacity_ = false;
+  Patrol patrol_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,53 @@
+// What one agreed reduction is to the backend: its tensors by element type (and by shared region),
+// with stand-ins for the tensors of a rank that has joined.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "base/status.h"
+#include "collective/plan.h"
+#include "collective/team.h"
+#include "engine/buffer.h"
+#include "engine/handles.h"
+#include "engine/regions.h"
+#include "engine/request.h"
+#include "tensor/reduce.h"
+
+namespace hvd {
+
+// One response with this rank's tasks for it.
+struct Work {
+  Response response;
+  std::vector<TaskPtr> tasks;  // in the order of the names; null: this rank has not asked
+  std::int64_t bytes = 0;      // that it moves on one rank, about
+
+  // What was asked for under name number i: null where neither this rank nor rank 0 tells.
+  const Request* request(std::size_t i) const {
+    if (tasks[i] != nullptr) return &tasks[i]->request;
+    return i < response.absent.size() ? &response.absent[i] : nullptr;
+  }
+};
+
+// What goes through the backend in one call. All ranks cut alike.
+struct Pass {
+  Dtype dtype;
+  std::int64_t region;  // kPrivate: not in shared memory
+  std::vector<Operand> operands;
+  std::vector<bool> stands_in;  // by operand
+};
+
+// In the order in which types and regions appear. The stand-ins lie in `scratch`. kUnavailable: no
+// memory for them.
+Result<std::vector<Pass>> passes_of(const Work& work, bool shared, Buffer& scratch);
+
+// From this rank's copy of the region to the one of every member. Empty: the team spans hosts, or
+// the region is gone; then nobody has it, and the operands are moved like private ones.
+std::vector<std::ptrdiff_t> offsets_of(const Regions& regions, const Topology& topology,
+                                       const Team& team, std::int64_t region);
+
+// Where a stand-in takes part, the factor on the inputs must not change it: it is applied to this
+// rank's own inputs here, where their results will be.
+void prescale_own(Pass& pass, Reduction& reduction);
+
+}  // namespace hvd

@@ -1,0 +1,56 @@
+// Who has which part of the shared heap. Every rank keeps the same book, because allocations are
+// agreed on like operations and carried out in the same order everywhere.
+//   region   what one allocation gave: a part of the same length for every rank of this host, one
+//            behind the other
+// The turn-holder writes; any thread may ask.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/request.h"
+#include "transport/mesh.h"
+
+namespace hvd {
+
+class Regions {
+ public:
+  explicit Regions(Mesh& mesh);
+
+  // `bytes` for each rank under the number `region`; the host's first rank claims the pages for
+  // all. kUnavailable: there is no shared heap, or no memory. The parts begin on whole pages.
+  Status allocate(std::int64_t region, std::int64_t bytes);
+  void release(std::int64_t region);  // no rank of this host uses it any more
+
+  std::byte* part_of(std::int64_t region, int local_rank) const;  // null: no such region
+  std::int64_t bytes_of(std::int64_t region) const;               // as asked for; 0: no such region
+  // Where memory lies; kPrivate when it is not wholly within this rank's part of one region.
+  std::int64_t place_of(const void* data, std::int64_t bytes) const;
+  // From this rank's copy to the one of `rank`, in bytes; all ranks of the region share this host.
+  // Nothing: there is no such region any more.
+  std::optional<std::ptrdiff_t> offset_to(std::int64_t place, int rank) const;
+
+ private:
+  struct Part {
+    std::size_t offset;  // of local rank 0, in the heap
+    std::size_t stride;  // to the next rank
+    std::size_t bytes;
+  };
+  std::optional<std::size_t> room_for(std::size_t bytes) const;
+
+  SharedHeap* const heap_;
+  const int local_rank_;
+  const int local_size_;
+  std::vector<int> local_rank_of_;  // by rank
+  mutable std::mutex mutex_;
+  std::atomic<bool> any_{false};  // usually there is none, and place_of() is asked for every tensor
+  std::map<std::int64_t, Part> parts_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,30 @@
+// The trace as a file for chrome://tracing and Perfetto: a JSON array that is complete at every
+// moment (each write overwrites the closing bracket). One thread ("hvd-timeline") reads the trace;
+// nobody waits for it. Horovod: docs/timeline.rst. Every tensor is a "process" whose name is
+// "<op>.<name>".
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "base/trace.h"
+
+namespace hvd {
+
+class Timeline {
+ public:
+  // From the records that come after this moment on. mark_cycles: an instant event per CYCLE
+  // record.
+  static Result<std::unique_ptr<Timeline>> start(const Trace& trace, const std::string& path,
+                                                 bool mark_cycles);
+  ~Timeline();  // writes what has come until now, and closes the file
+
+ private:
+  struct State;
+  explicit Timeline(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,80 @@
+// Who is at the other end of a new connection, known before anything else is read from it.
+//   caller     connects and claims something: its rank, whom it wants, what for
+//   listener   accepts; reads at most 64 bytes of a stranger, and proves nothing to one
+//   key        what both know: made of the ranks' shared secret and of the listener's own token
+// Four messages, each of fixed length:
+//   caller     32  claim, nonce            listener   16  nonce
+//   caller     32  proof                   listener   32  proof; zeros: refused
+// A proof is an HMAC over both nonces, the claim and the direction: it cannot be replayed,
+// reflected or carried to another connection.
+// Both sides are machines that are fed with bytes, so that one thread can talk to many.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/deadline.h"
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace hvd {
+
+constexpr std::size_t kMostOfStranger = 64;
+
+struct Claim {
+  std::int32_t rank = -1;
+  std::int32_t to = -1;  // the rank that is wanted; for the bootstrap: the size
+  std::uint8_t purpose = 0;
+  std::uint8_t stream = 0;
+};
+
+class Handshake {
+ public:
+  enum class State { kTalking, kDone, kRefused };
+
+  // The key for a caller's claim; none: nobody who claims that is wanted here.
+  using KeyFor = std::function<std::optional<std::string>(const Claim&)>;
+
+  static Result<Handshake> caller(const Claim& claim, std::string key);
+  static Result<Handshake> listener(KeyFor key_for);
+
+  // How many bytes it waits for: never read more, they belong to what follows.
+  std::size_t wanted() const { return wanted_ - received_.size(); }
+  // Takes what came, at most wanted() bytes; gives what is to be sent.
+  std::string feed(std::string_view bytes);
+  std::string opening() const { return opening_; }  // what the caller sends first
+  State state() const { return state_; }
+  const Claim& claim() const { return claim_; }  // the listener's: believed only when done
+  // The caller heard the other side out, but that does not know the key, or does not accept ours.
+  bool unproven() const { return state_ == State::kRefused && heard_proof_; }
+
+ private:
+  Handshake() = default;
+  std::string step(std::string_view message);
+  std::string proof(const char* direction) const;
+  std::string refuse();
+
+  bool calls_ = false;
+  KeyFor key_for_;
+  Claim claim_;
+  std::string key_, packed_claim_, opening_;
+  std::string my_nonce_, its_nonce_;
+  std::string received_;
+  std::size_t wanted_ = 0;
+  int step_ = 0;
+  State state_ = State::kTalking;
+  bool heard_proof_ = false;
+};
+
+// What keys a listener's connections: the ranks' secret (may be empty) and the listener's token.
+std::string connection_key(const std::string& secret, const std::string& token);
+
+// The same user is at the other end of a unix socket.
+bool same_user(const Fd& socket);
+
+// Moves what is there between a nonblocking socket and the handshake. False: the socket ended.
+bool converse(const Fd& socket, Handshake& handshake);
+
+}  // namespace hvd

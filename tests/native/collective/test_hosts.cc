@@ -1,0 +1,100 @@
+// Teams that span hosts (names only: all run on one machine, and talk TCP where the names differ).
+// The order of folds is host by host, whatever the algorithm.
+#include <doctest/doctest.h>
+
+#include "movement.h"
+#include "reductions.h"
+
+namespace hvd::test {
+namespace {
+
+const char* const kLayouts[] = {"ab", "aab", "aabb", "abab", "abba", "abc", "aabbcc", "aaaab"};
+
+Cluster hosts(const std::string& letters, std::size_t slots = 4) {
+  Cluster cluster = cluster_of(static_cast<int>(letters.size()), 512, slots);
+  cluster.hosts = letters;
+  return cluster;
+}
+
+std::vector<ReduceCase> cases_for(int size) {
+  std::vector<ReduceCase> cases;
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kInt32, Dtype::kComplex128}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
+      if (!can_reduce(dtype, op)) continue;
+      Reduction reduction = reduction_of(dtype, op, size);
+      cases.push_back({reduction, {1009}, {}, false});
+      if (op == ReduceOp::kSum) reduction.scaling.before = 0.5;
+      cases.push_back({reduction, {1, 0, 333, 5}, {}, true});
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
+TEST_CASE("hosts: allreduce folds host by host, with every algorithm") {
+  for (const char* letters : kLayouts) {
+    const Cluster cluster = hosts(letters);
+    CAPTURE(letters);
+    check_reductions(cluster, cases_for(cluster.size));
+  }
+}
+
+TEST_CASE("hosts: few slots, and slots too small for a piece of every slice") {
+  for (const std::size_t slots : {2, 3}) {
+    check_reductions(hosts("aabb", slots), cases_for(4));
+    check_reductions(hosts("aaab", slots), cases_for(4));
+  }
+  Cluster cluster = hosts("aaaab");
+  cluster.mesh.slot_bytes = 64;
+  check_reductions(cluster, cases_for(5));
+}
+
+TEST_CASE("hosts: hierarchical_allreduce off: in the order of the places") {
+  for (const char* letters : {"aabb", "abab", "aab"}) {
+    Cluster cluster = hosts(letters);
+    cluster.algorithms.hierarchical_allreduce = false;
+    check_reductions(cluster, cases_for(cluster.size));
+  }
+}
+
+TEST_CASE("hosts: teams of some ranks") {
+  const Reduction sum = reduction_of(Dtype::kFloat32, ReduceOp::kSum, 3);
+  check_reductions(hosts("aabbcc"), {{sum, {700}, {0, 3, 5}, false},
+                                     {sum, {700}, {1, 2, 3, 4}, true},
+                                     {sum, {700}, {2, 3}, true},
+                                     {sum, {7000}, {0, 1, 2, 3, 4}, false}});
+}
+
+TEST_CASE("hosts: allgather, broadcast and alltoall") {
+  for (const char* letters : kLayouts) {
+    for (const bool by_hosts : {true, false}) {
+      Cluster cluster = hosts(letters);
+      cluster.algorithms.hierarchical_allgather = by_hosts;
+      CAPTURE(letters);
+      on_meshes(cluster, [&](int rank, Mesh& mesh) {
+        CpuBackend backend(mesh, cluster.algorithms);
+        const Team team = everybody(cluster.size, rank);
+        for (const std::size_t unit : {0, 1, 1500}) check_allgather(backend, team, {unit, 7}, true);
+        for (int root = 0; root < cluster.size; ++root)
+          check_broadcast(backend, team, root, {3000, 1}, false);
+        check_alltoall(backend, team, 5);
+      });
+    }
+  }
+}
+
+TEST_CASE("hosts: the name says so") {
+  on_meshes(hosts("ab"), [](int rank, Mesh& mesh) {
+    CpuBackend backend(mesh);
+    std::vector<float> values(5000);
+    const std::vector<Operand> large{{values.data(), values.data(), values.size()}};
+    const std::vector<Operand> small{{values.data(), values.data(), 3}};
+    REQUIRE(backend.allreduce(everybody(2, rank), large, {}).message == "");
+    CHECK(std::string(backend.last_algorithm()) == "HIERARCHICAL");
+    REQUIRE(backend.allreduce(everybody(2, rank), small, {}).message == "");
+    CHECK(std::string(backend.last_algorithm()) == "TCP_DIRECT");
+  });
+}
+
+}  // namespace hvd::test

@@ -1,0 +1,107 @@
+// A15: every single request for memory of the coordinator's thread fails once, and all after one of
+// them: the process lives, every wait ends. operator new is replaced for this whole binary; it
+// fails only while a test wants it to.
+#include <doctest/doctest.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "engines.h"
+
+namespace hvd::test {
+namespace {
+
+std::atomic<long> countdown{-1};  // requests until one fails; negative: none does
+std::atomic<bool> for_good{false};
+std::atomic<long> failed{0};
+
+bool on_coordinator() {
+  char name[16] = {};
+  return pthread_getname_np(pthread_self(), name, sizeof name) == 0 &&
+         std::strcmp(name, "hvd-coordinator") == 0;
+}
+
+bool shall_fail() {
+  if (countdown.load(std::memory_order_relaxed) < 0 || !on_coordinator()) return false;
+  const long left = countdown.fetch_sub(1);
+  if (left > 0) return false;
+  if (for_good.load()) countdown.store(0);
+  failed.fetch_add(1);
+  return true;
+}
+
+}  // namespace
+}  // namespace hvd::test
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (hvd::test::shall_fail()) throw std::bad_alloc();
+  if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;  // NOLINT
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }  // NOLINT
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}  // NOLINT
+
+namespace hvd::test {
+namespace {
+
+// Steps of several kinds until one fails; the first failure, or ok.
+Status work(Engine& engine, int steps) {
+  for (int i = 0; i < steps; ++i) {
+    std::vector<float> values(50, 1.0F);
+    std::vector<std::int64_t> handles;
+    handles.push_back(start_sum(engine, "a", values));
+    std::vector<float> more(20, 1.0F);
+    const auto gather =
+        engine.enqueue(request_for<float>("g", 20, Kind::kAllgather), {{more.data(), nullptr, 20}});
+    handles.push_back(gather.value());
+    handles.push_back(engine.enqueue(plain_request(Kind::kBarrier), {}).value());
+    Status first;
+    for (const std::int64_t handle : handles) {
+      const Outcome outcome = outcome_of(engine, handle);
+      if (first && !outcome.status) first = outcome.status;
+    }
+    if (!first) return first;
+  }
+  return {};
+}
+
+// All work is the background threads' own.
+long failures_when(long nth, bool from_there_on) {
+  Engines engines = engines_of(2, {{"caller_runs_bytes", "0"}});
+  failed.store(0);
+  for_good.store(from_there_on);
+  countdown.store(nth);
+  std::vector<Status> causes(2);
+  on_every_rank(engines, [&](Engine& engine, int rank) {
+    Status& cause = causes[static_cast<std::size_t>(rank)];
+    cause = work(engine, 4);
+    if (!cause) countdown.store(-1);
+  });
+  countdown.store(-1);
+  for (const Status& cause : causes) {  // ok: it was later, while leaving
+    const bool told = cause.is_ok() || cause.code == Code::kInternal ||
+                      cause.code == Code::kUnavailable || cause.code == Code::kShutdown;
+    CHECK(told);
+  }
+  return failed.load();
+}
+
+}  // namespace
+
+TEST_CASE("engine: A15: any single request for memory of the coordinator may fail") {
+  long nth = 0;
+  while (failures_when(nth, false) > 0) ++nth;
+  CHECK(nth > 100);  // there were that many, and each of them failed once
+}
+
+TEST_CASE("engine: A15: from any request on there is no memory any more") {
+  for (long nth = 0; failures_when(nth, true) > 0; nth += 7) {
+  }
+}
+
+}  // namespace hvd::test

@@ -1,0 +1,294 @@
+// Rows of the fault matrix that kill, stop or crash a rank in the middle of an operation: every
+// other rank's wait ends in time with an error that names the guilty one, and nothing is left.
+// Ranks outnumber the cores and are busy, as in the matrix.
+#include <dirent.h>
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/failpoint.h"
+#include "faults/processes.h"
+
+namespace hvd::test {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr double kPatience = 20;
+
+EngineOptions options_for(const std::string& transport) {
+  EngineOptions options;
+  options.mesh.transport = transport;
+  options.mesh.slot_bytes = std::size_t{256} << 10U;
+  return options;
+}
+
+// Sums `values` until an error comes; the sums are checked as long as they succeed.
+Status sum_for_ever(Engine& engine, std::vector<float>& values, const Line& line) {
+  for (int round = 0;; ++round) {
+    std::fill(values.begin(), values.end(), static_cast<float>(engine.topology().rank + 1));
+    Request request;
+    request.kind = Kind::kAllreduce;
+    request.name = "grads";
+    TensorMeta meta;
+    meta.shape = {static_cast<std::int64_t>(values.size())};
+    request.tensors.push_back(meta);
+    Result<std::int64_t> handle =
+        engine.enqueue(std::move(request), {{values.data(), values.data(), values.size()}});
+    if (!handle) return handle.status();
+    std::unique_ptr<Outcome> outcome;
+    while (outcome == nullptr) {
+      Result<std::unique_ptr<Outcome>> waited =
+          engine.wait(handle.value(), std::chrono::milliseconds(100));
+      if (!waited) return waited.status();
+      outcome = waited.take();
+    }
+    if (!outcome->status) return outcome->status;
+    const int n = engine.topology().size;
+    const auto expected = static_cast<float>(n * (n + 1) / 2);
+    if (!std::all_of(values.begin(), values.end(), [&](float v) { return v == expected; })) {
+      return Status::make(Code::kInternal, "a wrong sum was given out", "test_faults");
+    }
+    if (round == 0) line.started();
+  }
+}
+
+Body summing(const std::string& transport, std::size_t count,
+             const std::function<void(int)>& before = {}) {
+  return [=](int rank, Bootstrap& bootstrap, Line& line) {
+    Result<std::unique_ptr<Engine>> engine =
+        Engine::start(rank, kRanks, bootstrap, options_for(transport));
+    if (!engine) return line.say(Report::of(engine.status()));
+    std::vector<float> values(count);
+    if (before) before(rank);
+    const Status status = sum_for_ever(*engine.value(), values, line);
+    line.say(Report::of(status));
+  };
+}
+
+std::size_t open_files() {
+  std::size_t count = 0;
+  DIR* const dir = ::opendir("/proc/self/fd");
+  while (dir != nullptr && ::readdir(dir) != nullptr) ++count;
+  if (dir != nullptr) ::closedir(dir);
+  return count;
+}
+
+struct Figures {
+  std::vector<double> ms;
+  double at(double share) {
+    std::sort(ms.begin(), ms.end());
+    return ms[std::min(ms.size() - 1,
+                       static_cast<std::size_t>(share * static_cast<double>(ms.size())))];
+  }
+};
+
+// Every survivor of `guilty` reports a death of that rank; the delays since `since_ns` are added.
+void check_survivors(Processes& ranks, int guilty, Code code, std::int64_t since_ns,
+                     Figures& figures) {
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank == guilty) continue;
+    const std::optional<Report> report = ranks.report(rank, kPatience);
+    REQUIRE_MESSAGE(report.has_value(), "rank " << rank << " said nothing");
+    CHECK_MESSAGE(report->status_code() == code, "rank " << rank << ": " << report->message);
+    CHECK_MESSAGE(report->rank == guilty, "rank " << rank << ": " << report->message);
+    figures.ms.push_back(static_cast<double>(report->at_ns - since_ns) / 1e6);
+  }
+}
+
+void check_ends(Processes& ranks, int guilty) {
+  const std::vector<int> ends = ranks.wait_all(kPatience);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank == guilty) continue;
+    CHECK_MESSAGE(ends[static_cast<std::size_t>(rank)] == 0,
+                  "rank " << rank << " did not end by itself");
+  }
+}
+
+void kill_in_the_middle(const std::string& transport, int number, int episodes) {
+  const std::size_t files = open_files();
+  std::mt19937 random(20261120);
+  Figures figures;
+  for (int episode = 0; episode < episodes; ++episode) {
+    const int guilty = episode % kRanks;  // rank 0 too: row A5
+    Processes ranks(kRanks, summing(transport, std::size_t{4} << 20U));
+    REQUIRE(ranks.all_started(kPatience));
+    // The offset of the fault in the operation, not a wait for anything.
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    const std::int64_t since = now_ns();
+    ranks.signal(guilty, number);
+    check_survivors(ranks, guilty, Code::kRankDied, since, figures);
+    check_ends(ranks, guilty);
+  }
+  MESSAGE(transport << ", signal " << number << ", " << figures.ms.size() << " survivors: p50 "
+                    << figures.at(0.5) << " ms, p99 " << figures.at(0.99) << " ms, max "
+                    << figures.at(1) << " ms");
+  CHECK(figures.at(0.5) <= 50);
+  CHECK(figures.at(1) <= 1000);
+  CHECK(open_files() == files);  // shared memory has no name: it is gone with its last process
+}
+
+// The names of all failpoints that the sources of the core have.
+std::set<std::string> failpoints() {
+  std::set<std::string> names;
+  const std::string call = "failpoint(\"";
+  for (const char* room : {"base", "transport", "collective", "engine"}) {
+    const std::string folder = std::string(HVD_SOURCE_DIR) + "/" + room;
+    DIR* const dir = ::opendir(folder.c_str());
+    REQUIRE(dir != nullptr);
+    while (const dirent* entry = ::readdir(dir)) {
+      std::ifstream file(folder + "/" + entry->d_name);
+      std::stringstream text;
+      text << file.rdbuf();
+      const std::string all = text.str();
+      for (std::size_t at = all.find(call); at != std::string::npos; at = all.find(call, at)) {
+        at += call.size();
+        names.insert(all.substr(at, all.find('"', at) - at));
+      }
+    }
+    ::closedir(dir);
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("A1 A5: a rank that is killed in the middle of an allreduce is named by all others") {
+  SUBCASE("shm") { kill_in_the_middle("shm", SIGKILL, 48); }
+  SUBCASE("tcp") { kill_in_the_middle("tcp", SIGKILL, 20); }
+}
+
+TEST_CASE("A7: a rank that crashes is named by all others") {
+  for (const int number : {SIGSEGV, SIGILL, SIGABRT}) kill_in_the_middle("shm", number, 4);
+}
+
+TEST_CASE(
+    "A8: a rank whose process exits with status 0 in the middle has departed, it has not "
+    "succeeded") {
+  for (int guilty = 0; guilty < kRanks; ++guilty) {
+    Processes ranks(kRanks, [guilty](int rank, Bootstrap& bootstrap, Line& line) {
+      if (rank != guilty) return summing("shm", 1U << 18U)(rank, bootstrap, line);
+      Result<std::unique_ptr<Engine>> engine =
+          Engine::start(rank, kRanks, bootstrap, options_for("shm"));
+      REQUIRE(engine.is_ok());
+      std::vector<float> values(1U << 18U);
+      line.started();
+      ::_exit(0);
+    });
+    Figures figures;
+    check_survivors(ranks, guilty, Code::kRankDied, now_ns(), figures);
+    check_ends(ranks, guilty);
+  }
+}
+
+// Kills each rank at its third passage of every failpoint; returns how often one came along there.
+static int kill_at_failpoints(const std::string& transport) {
+  int reached = 0;
+  for (const std::string& name : failpoints()) {
+    CAPTURE(name);
+    // What neither rank 0 nor rank 1 passes in an allreduce, no rank does.
+    const int before = reached;
+    for (int guilty = 0; guilty < kRanks && (guilty < 2 || reached > before); ++guilty) {
+      const std::string arm = name + ":kill@3";
+      Processes ranks(kRanks, summing(transport, 1U << 19U, [&](int rank) {
+                        if (rank == guilty) arm_failpoints(arm.c_str());
+                      }));
+      ranks.all_started(1);  // the guilty rank may die before its first sum
+      const std::optional<Report> first = ranks.report(guilty == 0 ? 1 : 0, 0.25);
+      if (!first) {
+        ranks.signal(guilty, SIGKILL);
+        ranks.wait_all(kPatience);
+        continue;
+      }
+      ++reached;
+      CHECK_MESSAGE(first->status_code() == Code::kRankDied, first->message);
+      CHECK_MESSAGE(first->rank == guilty, first->message);
+      check_ends(ranks, guilty);
+    }
+  }
+  return reached;
+}
+
+TEST_CASE("A3: a death at any failpoint, in any rank, releases all others and gives no wrong sum") {
+  REQUIRE(failpoints().size() >= 20);
+  SUBCASE("shm") { CHECK(kill_at_failpoints("shm") >= 4 * kRanks); }
+  SUBCASE("tcp") { CHECK(kill_at_failpoints("tcp") >= 4 * kRanks); }
+}
+
+TEST_CASE(
+    "A10: a rank that is stopped is named, and its peers are released after the policy's time") {
+  const auto stopped = [](int rank, Bootstrap& bootstrap, Line& line) {
+    EngineOptions options = options_for("shm");
+    options.mesh.stop_warning_s = 0.2;
+    options.mesh.stop_abort_s = 1.0;
+    Result<std::unique_ptr<Engine>> engine = Engine::start(rank, kRanks, bootstrap, options);
+    if (!engine) return line.say(Report::of(engine.status()));
+    std::vector<float> values(1U << 20U);
+    line.say(Report::of(sum_for_ever(*engine.value(), values, line)));
+  };
+  for (const int guilty : {0, 2}) {
+    Processes ranks(kRanks, stopped);
+    REQUIRE(ranks.all_started(kPatience));
+    Figures figures;
+    const std::int64_t since = now_ns();
+    ranks.signal(guilty, SIGSTOP);
+    check_survivors(ranks, guilty, Code::kStalled, since, figures);
+    CHECK(figures.at(0) >= 900);
+    CHECK(figures.at(1) <= 2500);
+    ranks.signal(guilty, SIGKILL);
+    check_ends(ranks, guilty);
+  }
+}
+
+TEST_CASE("A11: pauses shorter than the policy are no faults, and the sums stay right") {
+  Processes ranks(kRanks, summing("shm", 1U << 18U));
+  REQUIRE(ranks.all_started(kPatience));
+  std::mt19937 random(11);
+  for (int pause = 0; pause < 20; ++pause) {
+    const int rank = static_cast<int>(random() % kRanks);
+    ranks.signal(rank, SIGSTOP);
+    // The pause is the fault, not a wait for anything.
+    std::this_thread::sleep_for(std::chrono::milliseconds(10 + random() % 200));
+    ranks.signal(rank, SIGCONT);
+  }
+  for (int rank = 0; rank < kRanks; ++rank) CHECK_FALSE(ranks.report(rank, 0.01).has_value());
+  for (int rank = 0; rank < kRanks; ++rank) ranks.signal(rank, SIGKILL);
+}
+
+TEST_CASE("A21: a forked child that ends does its parent's engine no damage") {
+  Processes ranks(kRanks, [](int rank, Bootstrap& bootstrap, Line& line) {
+    Result<std::unique_ptr<Engine>> engine =
+        Engine::start(rank, kRanks, bootstrap, options_for("auto"));
+    if (!engine) return line.say(Report::of(engine.status()));
+    for (int i = 0; i < 5; ++i) {
+      const pid_t child = ::fork();
+      if (child == 0) ::_exit(0);
+      ::waitpid(child, nullptr, 0);
+    }
+    std::vector<float> values(1U << 16U);
+    if (rank == 3) {
+      line.started();
+      return engine.value()->shutdown();
+    }
+    line.say(Report::of(sum_for_ever(*engine.value(), values, line)));
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::optional<Report> report = ranks.report(rank, kPatience);
+    REQUIRE(report.has_value());
+    CHECK_MESSAGE(report->status_code() == Code::kShutdown, report->message);
+    CHECK_MESSAGE(report->rank == 3, report->message);
+  }
+  check_ends(ranks, -1);
+}
+
+}  // namespace hvd::test

@@ -1,0 +1,205 @@
+#include "simulator/cluster.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace hvd::sim {
+namespace {
+
+ConductorOptions options_of(const Setting& setting) {
+  ConductorOptions options;
+  options.fanout = setting.fanout;
+  options.note_ready = false;
+  return options;
+}
+
+Request gradient(int tensor, std::int64_t bytes) {
+  Request request;
+  request.kind = Kind::kAllreduce;
+  request.op = ReduceOp::kAverage;
+  request.name = "g" + std::to_string(tensor);
+  request.tensors.resize(1);
+  request.tensors[0].shape = {bytes / 4};
+  return request;
+}
+
+std::int64_t ns(double time) { return static_cast<std::int64_t>(time); }
+
+}  // namespace
+
+Cluster::Cluster(const Setting& setting)
+    : setting_(setting),
+      random_(setting.seed),
+      sizes_(resnet50()),
+      ranks_(static_cast<std::size_t>(setting.ranks)),
+      begun_(static_cast<std::size_t>(setting.ranks), 0) {
+  const ConductorOptions options = options_of(setting);
+  for (int rank = 0; rank < setting.ranks; ++rank) {
+    ranks_[static_cast<std::size_t>(rank)].conductor =
+        std::make_unique<Conductor>(rank, setting.ranks, options);
+  }
+}
+
+Step Cluster::step(bool last) {
+  step_ = Step();
+  const double begin = now_;
+  const double spread = std::max(setting_.backward * setting_.jitter, 1000 * setting_.jitter);
+  for (int rank = 0; rank < setting_.ranks; ++rank) {
+    ranks_[static_cast<std::size_t>(rank)].messages = 0;
+    const double delay = spread * static_cast<double>(random_() % 1000) / 1000;
+    const int tensors = static_cast<int>(sizes_.size());
+    for (int tensor = 0; tensor < tensors; ++tensor) {
+      const double time = begin + delay + setting_.backward * (tensor + 1) / tensors;
+      if (last && rank == setting_.leaves && tensor == tensors / 2) {
+        at(time, rank, {-1, -1, true, {}});
+        break;
+      }
+      at(time, rank, {-1, tensor, false, {}});
+      last_ask_ = time;
+    }
+  }
+  last_ask_ = begin + spread + setting_.backward;
+  while (!events_.empty()) {
+    const Event event = events_.top();
+    events_.pop();
+    now_ = std::max(now_, event.at);
+    if (event.input < 0) {
+      look(event.rank, event.at);
+      continue;
+    }
+    Rank& rank = ranks_[static_cast<std::size_t>(event.rank)];
+    rank.inbox.push_back(event.input);
+    wake(rank, event.rank, event.at);
+  }
+  step_.time = now_ - begin;
+  step_.negotiation = last_heard_ - last_ask_;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].messages <= step_.most_messages) continue;
+    step_.most_messages = ranks_[rank].messages;
+    step_.most_rank = static_cast<int>(rank);
+  }
+  return step_;
+}
+
+int Cluster::waiting() const {
+  return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+    return rank.busy || !(rank.ends || rank.conductor->idle());
+  }));
+}
+
+void Cluster::at(double time, int rank, Input input) {
+  int slot = static_cast<int>(inputs_.size());
+  if (spare_.empty()) {
+    inputs_.push_back(std::move(input));
+  } else {
+    slot = spare_.back();
+    spare_.pop_back();
+    inputs_[static_cast<std::size_t>(slot)] = std::move(input);
+  }
+  events_.push({time, events_made_++, rank, slot});
+}
+
+void Cluster::wake(Rank& rank, int number, double time) {
+  if (rank.awake || rank.busy || (rank.ends && rank.agenda.empty())) return;
+  rank.awake = true;
+  events_.push({std::max(time, rank.free_at), events_made_++, number, -1});
+}
+
+void Cluster::look(int number, double time) {
+  Rank& rank = ranks_[static_cast<std::size_t>(number)];
+  rank.awake = false;
+  rank.free_at = std::max(rank.free_at, time);
+  for (const int slot : std::exchange(rank.inbox, {})) {
+    if (!rank.ends) digest(number, inputs_[static_cast<std::size_t>(slot)]);
+    spare_.push_back(slot);
+  }
+  deliver(number);
+  begin_next(number);
+}
+
+void Cluster::digest(int number, Input& input) {
+  Rank& rank = ranks_[static_cast<std::size_t>(number)];
+  if (input.leaves || input.tensor >= 0) {
+    rank.free_at += setting_.costs.ask;
+    Request request;
+    request.kind = Kind::kLeave;
+    if (!input.leaves)
+      request = gradient(input.tensor, sizes_[static_cast<std::size_t>(input.tensor)]);
+    rank.conductor->ask(std::move(request), ns(rank.free_at));
+    return;
+  }
+  ++rank.messages;
+  rank.free_at +=
+      setting_.costs.o + setting_.costs.o_byte * static_cast<double>(input.bytes.size());
+  const Status status = rank.conductor->hear(input.from, input.bytes, ns(rank.free_at));
+  input.bytes = std::string();
+  if (status) return;
+  std::fprintf(stderr, "simulator: rank %d: %s\n", number, status.message.c_str());
+  std::abort();
+}
+
+// What follows from what the rank has heard.
+void Cluster::deliver(int number) {
+  Rank& rank = ranks_[static_cast<std::size_t>(number)];
+  News news = rank.conductor->take(ns(rank.free_at));
+  for (Letter& letter : news.letters) {
+    const auto bytes = static_cast<double>(letter.bytes.size());
+    rank.free_at += setting_.costs.o + setting_.costs.o_byte * bytes;
+    ++rank.messages;
+    ++step_.messages;
+    step_.bytes += static_cast<std::int64_t>(letter.bytes.size());
+    const double arrives = rank.free_at + setting_.costs.alpha + setting_.costs.beta * bytes;
+    at(arrives, letter.to, {number, -1, false, std::move(letter.bytes)});
+  }
+  for (const Response& response : news.agenda) heard(number, response);
+}
+
+void Cluster::heard(int number, const Response& response) {
+  Rank& rank = ranks_[static_cast<std::size_t>(number)];
+  last_heard_ = rank.free_at;
+  if (response.kind == Kind::kLeave) {
+    if (response.status) return;
+    rank.ends = true;
+    ++step_.ended;
+    return;
+  }
+  if (!response.status) {
+    step_.failed += static_cast<int>(response.names.size());
+    return;
+  }
+  const int operation = rank.operations++;
+  rank.agenda.push_back(operation);
+  if (operation < static_cast<int>(operations_.size())) return;
+  Operation fresh;
+  for (const std::string& name : response.names) {
+    fresh.bytes += sizes_[static_cast<std::size_t>(std::atoi(name.c_str() + 1))];
+  }
+  operations_.push_back(fresh);
+  ++step_.operations;
+}
+
+void Cluster::begin_next(int number) {
+  Rank& rank = ranks_[static_cast<std::size_t>(number)];
+  if (rank.busy || rank.agenda.empty()) return;
+  const int next = rank.agenda.front();
+  rank.agenda.pop_front();
+  rank.busy = true;
+  begun_[static_cast<std::size_t>(number)] = rank.free_at;
+  Operation& operation = operations_[static_cast<std::size_t>(next)];
+  if (++operation.in_it == setting_.ranks) carry_out(next);
+}
+
+void Cluster::carry_out(int operation) {
+  const std::vector<double> done = finish(setting_.algorithm, setting_.costs, begun_,
+                                          operations_[static_cast<std::size_t>(operation)].bytes);
+  for (int number = 0; number < setting_.ranks; ++number) {
+    Rank& rank = ranks_[static_cast<std::size_t>(number)];
+    rank.busy = false;
+    rank.free_at = done[static_cast<std::size_t>(number)];
+    wake(rank, number, rank.free_at);
+  }
+}
+
+}  // namespace hvd::sim

@@ -1,0 +1,106 @@
+// The production Conductor, once per virtual rank, over a virtual network in virtual time.
+//   input    what a rank's thread has to look at: a message, a request of the user, a departure
+// A rank looks at everything that has come, takes what follows from it, sends it (one message after
+// the other), and then carries its agenda out; while it is in an operation it looks at nothing. An
+// operation goes on when all ranks are in it. Nothing is random but the delays, which have a seed.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <queue>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/conductor.h"
+#include "simulator/model.h"
+
+namespace hvd::sim {
+
+struct Setting {
+  int ranks = 2;
+  int fanout = 64;
+  Algorithm algorithm = Algorithm::kHierarchical;
+  Costs costs;
+  double backward = 0;   // ns over which the gradients come; 0: all at once
+  double jitter = 0.05;  // of backward, and at least this many microseconds: each rank's own delay
+  unsigned seed = 1;
+  int leaves = -1;  // this rank leaves in the last step, half way through it
+};
+
+struct Step {
+  double time = 0;                 // from the first request to the last result
+  double negotiation = 0;          // from the last request of all to the last decision heard
+  std::int64_t most_messages = 0;  // sent and received by one rank
+  int most_rank = 0;
+  std::int64_t messages = 0, bytes = 0;  // of all ranks
+  int operations = 0;
+  int failed = 0, ended = 0;  // requests that failed, ranks that have ended
+};
+
+class Cluster {
+ public:
+  explicit Cluster(const Setting& setting);
+  // Every rank asks for every tensor once; until nothing happens any more.
+  Step step(bool last = false);
+  int waiting() const;  // ranks that have not ended and wait for something
+
+ private:
+  struct Input {
+    int from = -1;  // negative: of the user
+    int tensor = -1;
+    bool leaves = false;
+    std::string bytes;
+  };
+  struct Event {
+    double at;
+    std::uint64_t number;  // of two at the same time the first comes first
+    int rank;
+    int input;  // negative: look at the inbox
+  };
+  struct Later {
+    bool operator()(const Event& a, const Event& b) const {
+      return a.at > b.at || (a.at == b.at && a.number > b.number);
+    }
+  };
+  struct Rank {
+    std::unique_ptr<Conductor> conductor;
+    std::deque<int> inbox;
+    std::deque<int> agenda;  // operations
+    double free_at = 0;      // its thread
+    bool awake = false;      // an event to look at the inbox is on its way
+    bool busy = false;       // in an operation
+    bool ends = false;       // with the operations that it has agreed on
+    std::int64_t messages = 0;
+    int done = 0, operations = 0;
+  };
+  struct Operation {
+    std::int64_t bytes = 0;
+    int in_it = 0;
+  };
+
+  void at(double time, int rank, Input input);
+  void wake(Rank& rank, int number, double time);
+  void look(int number, double time);
+  void digest(int number, Input& input);
+  void deliver(int number);
+  void heard(int number, const Response& response);
+  void begin_next(int number);
+  void carry_out(int operation);
+
+  Setting setting_;
+  std::mt19937 random_;
+  const std::vector<std::int64_t> sizes_;
+  std::vector<Rank> ranks_;
+  std::priority_queue<Event, std::vector<Event>, Later> events_;
+  std::vector<Input> inputs_;
+  std::vector<int> spare_;  // of inputs_
+  std::uint64_t events_made_ = 0;
+  std::vector<Operation> operations_;
+  std::vector<double> begun_;
+  double now_ = 0, last_ask_ = 0, last_heard_ = 0;
+  Step step_;
+};
+
+}  // namespace hvd::sim

@@ -1,0 +1,65 @@
+// Prints how the agreement and the reduction of ResNet-50's gradients scale, as CSV:
+//   simulator [ranks ...]          (default 2 8 64 512 4096)
+// Every row is a step whose names are all in the response cache.
+//   gradients     "burst": all asked for at once; "backward": one by one over 100 ms
+//   limit_ms      backward and the bound of the algorithm, whichever is longer
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "simulator/cluster.h"
+
+namespace hvd::sim {
+namespace {
+
+struct Shape {
+  const char* name;
+  int fanout;  // 0: as many as there are ranks
+};
+
+void row(int ranks, const Shape& shape, Algorithm algorithm, double backward) {
+  Setting setting;
+  setting.ranks = ranks;
+  setting.fanout = shape.fanout == 0 ? ranks : shape.fanout;
+  setting.algorithm = algorithm;
+  setting.backward = backward;
+  Cluster cluster(setting);
+  cluster.step();
+  const Step step = cluster.step();
+  std::int64_t bytes = 0;
+  for (const std::int64_t size : resnet50()) bytes += size;
+  char negotiation[32] = "";  // when gradients come one by one, it hides behind them
+  if (backward == 0) {
+    std::snprintf(negotiation, sizeof negotiation, "%.3f", step.negotiation * 1e-6);
+  }
+  const double limit = std::max(backward, bound(algorithm, setting.costs, ranks, bytes));
+  std::printf("%d,%s,%s,%s,%lld,%d,%lld,%s,%d,%.3f,%.3f\n", ranks, shape.name,
+              algorithm == Algorithm::kRing ? "ring" : "hierarchical",
+              backward > 0 ? "backward" : "burst", static_cast<long long>(step.most_messages),
+              step.most_rank, static_cast<long long>(step.messages), negotiation, step.operations,
+              step.time * 1e-6, limit * 1e-6);
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace hvd::sim
+
+int main(int argc, char** argv) {
+  using hvd::sim::Algorithm;
+  std::vector<int> sizes{2, 8, 64, 512, 4096};
+  if (argc > 1) sizes.clear();
+  for (int i = 1; i < argc; ++i) sizes.push_back(std::max(1, std::atoi(argv[i])));
+  std::printf(
+      "ranks,fanout,algorithm,gradients,messages_of_busiest,busiest,messages,negotiation_ms,"
+      "operations,step_ms,limit_ms\n");
+  for (const int ranks : sizes) {
+    for (const hvd::sim::Shape shape : {hvd::sim::Shape{"star", 0}, {"16", 16}, {"64", 64}}) {
+      for (const double backward : {0.0, 100e6}) {
+        hvd::sim::row(ranks, shape, Algorithm::kHierarchical, backward);
+      }
+    }
+    hvd::sim::row(ranks, {"64", 64}, Algorithm::kRing, 0);
+  }
+  return 0;
+}

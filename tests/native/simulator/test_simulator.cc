@@ -1,0 +1,98 @@
+// The virtual cluster can be trusted: it repeats itself, it counts right, and it loses nothing.
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "simulator/cluster.h"
+
+namespace hvd::sim {
+namespace {
+
+Setting of(int ranks, int fanout, double backward = 0) {
+  Setting setting;
+  setting.ranks = ranks;
+  setting.fanout = fanout;
+  setting.backward = backward;
+  return setting;
+}
+
+}  // namespace
+
+TEST_CASE("simulator: ResNet-50 has 161 gradients of 25,557,032 elements") {
+  const std::vector<std::int64_t> sizes = resnet50();
+  CHECK(sizes.size() == 161);
+  CHECK(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}) == 4 * 25557032);
+  CHECK(sizes.front() == 4000);
+  CHECK(sizes.back() == 4 * 64 * 3 * 49);
+}
+
+TEST_CASE("simulator: with equal beginnings an operation takes exactly its bound") {
+  const Costs costs;
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kHierarchical}) {
+    for (const int ranks : {1, 2, 8, 64}) {
+      const std::vector<double> begin(static_cast<std::size_t>(ranks), 100);
+      for (const double end : finish(algorithm, costs, begin, 1 << 20)) {
+        CHECK(end == doctest::Approx(100 + bound(algorithm, costs, ranks, 1 << 20)));
+      }
+    }
+  }
+}
+
+TEST_CASE("simulator: the same seed gives the same run, another seed another") {
+  const auto run = [](unsigned seed) {
+    Setting setting = of(40, 4, 5e6);
+    setting.seed = seed;
+    Cluster cluster(setting);
+    cluster.step();
+    const Step step = cluster.step();
+    return std::vector<double>{step.time, step.negotiation, static_cast<double>(step.messages),
+                               static_cast<double>(step.bytes),
+                               static_cast<double>(step.operations)};
+  };
+  CHECK(run(1) == run(1));
+  CHECK(run(1) != run(2));
+}
+
+TEST_CASE("simulator: a burst of known names is one message up and one down on every edge") {
+  for (const int fanout : {100, 16, 4}) {
+    Cluster cluster(of(100, fanout));
+    const Step first = cluster.step();
+    const Step step = cluster.step();
+    CHECK(step.operations == 1);
+    CHECK(step.messages == 2 * 99);
+    CHECK(step.failed == 0);
+    CHECK(step.bytes < first.bytes / 5);
+    CHECK(step.most_messages == (fanout == 100 ? 2 * 99 : 2 * fanout + 2));
+  }
+}
+
+TEST_CASE("simulator: no step is faster than its bound, one by one or not") {
+  std::int64_t bytes = 0;
+  for (const std::int64_t size : resnet50()) bytes += size;
+  for (const int ranks : {2, 9, 70}) {
+    for (const double backward : {0.0, 10e6}) {
+      Setting setting = of(ranks, 8, backward);
+      Cluster cluster(setting);
+      cluster.step();
+      CHECK(cluster.step().time >= bound(setting.algorithm, setting.costs, ranks, bytes));
+    }
+  }
+}
+
+TEST_CASE("simulator: when a rank is lost, nobody waits for it") {
+  for (const int fanout : {100, 4}) {
+    for (const int lost : {37, 3}) {
+      Setting setting = of(40, fanout, 5e6);
+      setting.leaves = lost;
+      Cluster cluster(setting);
+      cluster.step();
+      const Step step = cluster.step(true);
+      // Rank 3 is a rank between when the fanout is 4: its subtree (13, 14, 15, 16) ends with it.
+      CHECK(step.ended == (fanout == 4 && lost == 3 ? 5 : 1));
+      CHECK(step.failed > 0);
+      CHECK(cluster.waiting() == 0);
+    }
+  }
+}
+
+}  // namespace hvd::sim

@@ -1,0 +1,213 @@
+// The control channel over shared rings: every size, both directions at once, counters that wrap
+// around, lengths that lie; and the bell.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "base/deadline.h"
+#include "control_wait.h"
+#include "ranks.h"
+#include "transport/control_line.h"
+#include "transport/heap_ring.h"
+#include "transport/mesh.h"
+#include "transport/socket.h"
+
+using namespace hvd;
+
+namespace {
+
+constexpr std::uint32_t kAlmost = 0xFFFFFFFDU;  // three before the counters wrap around
+
+MeshOptions options_of(const std::string& transport, std::uint32_t first_count = 0) {
+  MeshOptions options;
+  options.transport = transport;
+  options.slot_bytes = 4096;
+  options.heap_bytes = std::size_t{16} << 20U;
+  options.first_count = first_count;
+  return options;
+}
+
+// "local" for threads that share a hub, else the transport of ranks that meet like processes.
+void run_mesh(const std::string& kind, int size, MeshOptions options,
+              const std::function<void(Mesh&)>& body) {
+  if (kind == "local") {
+    auto meshes = make_local_meshes(size, options);
+    test::run_ranks(size, [&](int rank) { body(*meshes[static_cast<std::size_t>(rank)]); });
+    return;
+  }
+  options.transport = kind;
+  test::Meeting meeting(size);
+  test::run_ranks(size, [&](int rank) {
+    test::ThreadBootstrap bootstrap(meeting, rank);
+    auto mesh = connect_mesh(rank, size, bootstrap, options);
+    REQUIRE_MESSAGE(mesh.is_ok(), mesh.status().message);
+    body(*mesh.value());
+  });
+}
+
+std::string message_of(int from, std::size_t number, std::size_t bytes) {
+  std::string text(bytes, '\0');
+  for (std::size_t i = 0; i < bytes; ++i)
+    text[i] = static_cast<char>(i * 31 + number * 7 + static_cast<std::size_t>(from));
+  return text;
+}
+
+const std::vector<std::size_t> kSizes{0,     1,      100,    65531, 65532,        65533, 65536, 3,
+                                      65537, 200000, 131072, 7,     (10U << 20U), 0,     5};
+
+}  // namespace
+
+TEST_CASE("control: messages of 0 bytes to 10 MB, both ways at once, in order, also on the wrap") {
+  for (const std::string kind : {"local", "shm", "tcp"}) {
+    for (const std::uint32_t first : {0U, kAlmost}) {
+      CAPTURE(kind);
+      CAPTURE(first);
+      run_mesh(kind, 3, options_of(kind, first), [&](Mesh& mesh) {
+        const int rank = mesh.topology().rank;
+        std::vector<int> peers = rank == 0 ? std::vector<int>{1, 2} : std::vector<int>{0};
+        for (std::size_t i = 0; i < kSizes.size(); ++i)
+          for (const int peer : peers)
+            REQUIRE(mesh.send_control(peer, message_of(rank, i, kSizes[i])).is_ok());
+        std::vector<std::size_t> heard(3);
+        for (std::size_t left = peers.size() * kSizes.size(); left > 0; --left) {
+          const ControlMessage got = test::next_control(mesh);
+          REQUIRE(got.from >= 0);
+          const std::size_t i = heard[static_cast<std::size_t>(got.from)]++;
+          REQUIRE((got.bytes == message_of(got.from, i, kSizes[i])));  // not to be printed
+        }
+        mesh.leave();
+      });
+    }
+  }
+}
+
+TEST_CASE("control: what waits for room goes out while its sender waits in a link") {
+  const std::string large(1U << 20U, 'x');
+  for (const std::string kind : {"local", "shm", "tcp"}) {
+    CAPTURE(kind);
+    run_mesh(kind, 2, options_of(kind), [&](Mesh& mesh) {
+      if (mesh.topology().rank == 0) {
+        REQUIRE(mesh.send_control(1, large).is_ok());
+        REQUIRE(mesh.from(1).peek(mesh.abort()).is_ok());  // comes after the message was read
+        mesh.from(1).release();
+      } else {
+        CHECK((test::next_control(mesh).bytes == large));
+        REQUIRE(mesh.to(0).acquire(mesh.abort()).is_ok());
+        mesh.to(0).publish(1);
+      }
+      mesh.leave();
+    });
+  }
+}
+
+TEST_CASE("control: a tree of fanout 2 connects parents and children, and nobody else") {
+  for (const std::string kind : {"local", "shm"}) {
+    MeshOptions options = options_of(kind);
+    options.fanout = 2;
+    run_mesh(kind, 6, options, [&](Mesh& mesh) {
+      const int rank = mesh.topology().rank;
+      if (rank == 5) CHECK(mesh.send_control(0, "x").code == Code::kInternal);
+      // From the leaves to the root and back.
+      std::vector<int> children = children_of(rank, 6, 2);
+      for (std::size_t i = 0; i < children.size(); ++i)
+        CHECK(parent_of(test::next_control(mesh).from, 2) == rank);
+      if (rank != 0) {
+        REQUIRE(mesh.send_control(parent_of(rank, 2), "up").is_ok());
+        CHECK(test::next_control(mesh).from == parent_of(rank, 2));
+      }
+      for (const int child : children) REQUIRE(mesh.send_control(child, "down").is_ok());
+      mesh.leave();
+    });
+  }
+}
+
+TEST_CASE("control: lengths that lie are refused, and never lead out of the ring") {
+  struct Lie {
+    std::uint32_t written;  // what the peer says it has written
+    std::uint32_t length;   // of the frame at the beginning
+  };
+  for (const Lie lie : {Lie{kControlRingBytes + 1, 0}, Lie{0xFFFFFFFFU, 0}, Lie{0x80000000U, 0},
+                        Lie{8, kMaxFrame + 1}, Lie{4, 0xFFFFFFFFU}}) {
+    const HeapControlRing up, down;
+    std::memcpy(down.memory().bytes, &lie.length, sizeof lie.length);
+    down.memory().header->written.store(lie.written);
+    BellMemory bells;
+    Bell bell(bells);
+    Abort abort;
+    int guilty = -1;
+    Control control({&bell, &abort, [](int) { return false; },
+                     [](int) { return Status::make(Code::kInternal, "", ""); },
+                     [&](int peer) {
+                       guilty = peer;
+                       abort.raise(Status::make(Code::kInternal, "unreadable", "test", peer));
+                     }});
+    control.add(std::make_unique<MemoryLine>(7, up.memory(), down.memory(),
+                                             MemoryLine::Calls{[] {}, [] {}, {}}));
+    CHECK(control.poll().from == -1);
+    CHECK(guilty == 7);
+    CHECK(control.send(7, "late").code == Code::kInternal);
+  }
+}
+
+TEST_CASE("control: a reader that lies about what it has read gets wrong bytes, and harms nobody") {
+  const HeapControlRing up, down;
+  MemoryLine line(7, up.memory(), down.memory(), MemoryLine::Calls{[] {}, [] {}, {}});
+  for (const std::uint32_t read : {0x7FFFFFFFU, 0xFFFFFFFFU, 1U, 0U}) {
+    up.memory().header->read.store(read);
+    for (int i = 0; i < 40; ++i) CHECK(line.send(std::string(5000, 'x')));
+    line.flush();
+  }
+}
+
+TEST_CASE("bell: no ring is lost, whoever rings and however often the sleeper sleeps") {
+  constexpr int kRings = 5000;
+  BellMemory memory;
+  std::atomic<int> sent{0};
+  test::run_ranks(3, [&](int rank) {
+    Bell bell(memory);
+    if (rank > 0) {
+      for (int i = 0; i < kRings; ++i) {
+        ++sent;
+        bell.ring();
+      }
+      return;
+    }
+    while (sent.load() < 2 * kRings) {
+      const std::uint32_t seen = bell.heard();
+      if (sent.load() >= 2 * kRings) break;
+      bell.announce();
+      if (sent.load() < 2 * kRings) bell.wait(seen, std::chrono::hours(1));
+      bell.awake();
+    }
+  });
+  CHECK(Bell(memory).heard() == 2 * kRings);
+}
+
+TEST_CASE("control: two ranks pass a message to and fro") {
+  constexpr int kParts = 10, kRounds = 200;
+  for (const std::string kind : {"local", "shm"}) {
+    double fastest = 1e9;  // of the parts: other processes take the cores now and then
+    run_mesh(kind, 2, options_of(kind), [&](Mesh& mesh) {
+      const int rank = mesh.topology().rank;
+      const std::string text(100, 'x');
+      for (int part = 0; part < kParts; ++part) {
+        const std::int64_t start = now_ns();
+        for (int i = 0; i < kRounds; ++i) {
+          if (rank == 0) REQUIRE(mesh.send_control(1, text).is_ok());
+          ControlMessage got = mesh.poll_control();
+          for (int looks = 0; got.from < 0 && looks < 2000; ++looks) got = mesh.poll_control();
+          if (got.from < 0) got = test::next_control(mesh);
+          REQUIRE(got.bytes.size() == 100);
+          if (rank == 1) REQUIRE(mesh.send_control(0, text).is_ok());
+        }
+        const double each = static_cast<double>(now_ns() - start) / (2 * kRounds);
+        if (rank == 0) fastest = std::min(fastest, each);
+      }
+      mesh.leave();
+    });
+    MESSAGE(kind << ": " << fastest << " ns per message of 100 bytes");
+  }
+}
