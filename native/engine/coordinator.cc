@@ -76,13 +76,15 @@ Coordinator::Coordinator(const Parts& parts, const EngineOptions& options)
       affinity_(options.thread_affinity),
       tuning_(options.conductor.tuner.on),
       may_spin_(mesh_.may_spin()),
-      mark_cycles_(options.mark_cycles),
       turn_(mesh_.bell()),
       executor_(parts, options.algorithms),
+      short_way_(mesh_.lane(), mesh_.topology().size, options.mesh.first_count),
       neighbours_(neighbours_of(rank_, mesh_.topology().size, options.conductor.fanout)),
       no_memory_(std::make_shared<const Status>(
           Status::make(Code::kInternal, "rank " + std::to_string(rank_) + " has no memory to go on",
                        "engine/coordinator", rank_))),
+      not_asked_(std::make_shared<const Status>(
+          Status::make(Code::kUnavailable, "no memory", "engine/coordinator"))),
       conductor_(rank_, mesh_.topology().size,
                  conductor_options(options.conductor, mesh_.topology())) {}
 
@@ -94,10 +96,15 @@ void Coordinator::run() {
   while (!ended_) guarded([&] { run_until_idle(); });
 }  // and keeps the turn: nobody takes a step any more
 
-void Coordinator::submit(Request request, bool quietly) {
+void Coordinator::submit(Request request) {
   may_lack_memory();
   queue_.push(std::move(request));
-  if (!quietly) mesh_.bell().ring();
+  mesh_.bell().ring();
+}
+
+void Coordinator::timeline(bool on, bool mark_cycles) {
+  timeline_.store(on, std::memory_order_relaxed);
+  mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
 }
 
 std::vector<Waiting> Coordinator::waiting() const {
@@ -105,25 +112,61 @@ std::vector<Waiting> Coordinator::waiting() const {
   return conductor_.waiting();
 }
 
-void Coordinator::help(Task& task, const Deadline& deadline) {
-  if (!task.small || task.done()) return;
-  if (!take_turn(task)) {
+void Coordinator::help(const TaskPtr& task, const Deadline& deadline) {
+  if (!task->small || task->done()) return;
+  Spin spin(may_spin_);
+  if (!take_turn(*task, spin)) {
+    if (task->held.exchange(false)) ask_the_long_way(task);
     // Who has the turn may have looked at the queue for the last time.
     if (!queue_.empty()) mesh_.bell().ring();
     return;
   }
-  guarded([&] { run_for(task, deadline); });
+  guarded([&] {
+    if (task->held.exchange(false)) ask_for(task, spin);
+    run_for(*task, deadline, spin);
+  });
   bool given = false;
   guarded([&] { given = hand_back(); });
   if (!given) turn_.pass_on();
 }
 
-bool Coordinator::take_turn(Task& task) {
-  Spin spin(may_spin_);
+bool Coordinator::take_turn(Task& task, Spin& spin) {
   while (!turn_.try_take()) {
     if (task.done() || !spin.again()) return false;
   }
   return true;
+}
+
+void Coordinator::ask_for(const TaskPtr& task, Spin& spin) {
+  if (!may_ask_in_short()) {
+    short_way_.decline();
+    return ask_the_long_way(task);
+  }
+  const auto nothing_else = [&] {
+    return !mesh_.abort().raised() && mesh_.bell().heard() == looked_at_ && spin.again();
+  };
+  std::optional<Response> response = short_way_.agree(task->request, nothing_else);
+  if (!response) return ask_the_long_way(task);
+  parts_.counters.short_ways.fetch_add(1, std::memory_order_relaxed);
+  parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
+  carry_out({std::move(*response), {task}, 0});
+}
+
+void Coordinator::ask_the_long_way(const TaskPtr& task) {
+  try {
+    may_lack_memory();
+    queue_.push(task->request);
+  } catch (const std::bad_alloc&) {
+    parts_.handles.finish(task, not_asked_);
+  }
+}
+
+// What came before is carried out first.
+bool Coordinator::may_ask_in_short() {
+  if (tuning_ || timeline_.load(std::memory_order_relaxed)) return false;
+  const std::uint32_t heard = mesh_.bell().heard();
+  if (heard != looked_at_) look(heard);
+  return !ended_ && agenda_.empty() && queue_.empty() && parts_.teams.only_the_global();
 }
 
 template <typename Body>
@@ -156,8 +199,7 @@ void Coordinator::run_until_idle() {
 }
 
 // The caller's: until its own task is done.
-void Coordinator::run_for(Task& task, const Deadline& deadline) {
-  Spin spin(may_spin_);
+void Coordinator::run_for(Task& task, const Deadline& deadline, Spin& spin) {
   while (!task.done() && !ended_) {
     const std::uint32_t seen = mesh_.bell().heard();
     const bool news = look(seen);
@@ -203,7 +245,7 @@ bool Coordinator::look(std::uint32_t heard) {
   const bool due = due_ns_ >= 0 && now_ns() >= due_ns_;
   const bool news = asked || came || due || std::exchange(stirred_, false);
   if (news && !ended_) take_news();
-  if (left.empty()) departures_heard_ = heard;
+  if (left.empty()) looked_at_ = heard;
   if (!left.empty() && agenda_.empty() && !ended_) note_departures(left);
   if (news) parts_.counters.cycles.fetch_add(1, std::memory_order_relaxed);
   return news || (!left.empty() && agenda_.empty());
@@ -241,7 +283,7 @@ bool Coordinator::hear_all() {
 // rang.
 std::vector<int> Coordinator::departed(std::uint32_t heard) const {
   std::vector<int> left;
-  if (heard == departures_heard_) return left;
+  if (heard == looked_at_) return left;
   for (const int peer : neighbours_) {
     if (mesh_.has_left(peer)) left.push_back(peer);
   }
@@ -300,12 +342,17 @@ void Coordinator::work() {
   const Work next = std::move(agenda_.front());
   agenda_.pop_front();
   if (next.response.kind == Kind::kLeave) return depart(next.response);
-  attend(true);
-  if (Status status = executor_.perform(next); !status) return fail_everywhere(status);
-  if (!tuning_) return;
+  carry_out(next);
+  if (!tuning_ || ended_) return;
   const std::lock_guard<std::mutex> lock(conductor_mutex_);
   conductor_.carried_out(next.bytes, now_ns());
   stirred_ = true;
+}
+
+void Coordinator::carry_out(const Work& work) {
+  attend(true);
+  if (Status status = executor_.perform(work); !status) return fail_everywhere(status);
+  short_way_.passed(work.response);
 }
 
 void Coordinator::depart(const Response& response) {

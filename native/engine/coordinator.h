@@ -22,6 +22,7 @@
 #include "engine/executor.h"
 #include "engine/options.h"
 #include "engine/queue.h"
+#include "engine/short_way.h"
 #include "engine/turn.h"
 
 namespace hvd {
@@ -33,13 +34,14 @@ class Coordinator {
   void run();  // the background thread's body; returns when this engine has ended
 
   // Any thread.
-  // quietly: the same thread calls help() next for it, so nobody needs to be woken.
-  void submit(Request request, bool quietly);
+  void submit(Request request);
   // Carries operations out until the task is done or the time is over; returns earlier when another
   // thread has the turn, or a larger operation comes first, which the background thread then does.
-  void help(Task& task, const Deadline& deadline);
+  // A task that is held is asked for here.
+  void help(const TaskPtr& task, const Deadline& deadline);
   std::vector<Waiting> waiting() const;
-  void mark_cycles(bool on) { mark_cycles_.store(on, std::memory_order_relaxed); }
+  // While somebody writes a timeline, it shows who asks when: so everything is asked the long way.
+  void timeline(bool on, bool mark_cycles);
 
  private:
   class Spin;
@@ -48,9 +50,12 @@ class Coordinator {
   template <typename Body>
   void guarded(const Body& body) noexcept;
   void run_until_idle();
-  void run_for(Task& task, const Deadline& deadline);
+  void run_for(Task& task, const Deadline& deadline, Spin& spin);
   bool hand_back();
-  bool take_turn(Task& task);
+  bool take_turn(Task& task, Spin& spin);
+  void ask_for(const TaskPtr& task, Spin& spin);
+  void ask_the_long_way(const TaskPtr& task);
+  bool may_ask_in_short();
 
   bool look(std::uint32_t heard);
   bool ask_all();
@@ -61,6 +66,7 @@ class Coordinator {
   void take_news();
   void post(const std::vector<Letter>& letters);
   void work();
+  void carry_out(const Work& work);
   void depart(const Response& response);
   void attend(bool waiting);
   void attend_if_needed();
@@ -77,11 +83,13 @@ class Coordinator {
   const std::string affinity_;
   const bool tuning_;
   const bool may_spin_;
-  std::atomic<bool> mark_cycles_;
+  std::atomic<bool> timeline_{false};
+  std::atomic<bool> mark_cycles_{false};
   Turn turn_;
   Queue queue_;
 
   Executor executor_;
+  ShortWay short_way_;
   std::deque<Work> agenda_;     // agreed, not yet done
   std::vector<Request> asked_;  // the queue's other half
   bool ended_ = false;
@@ -90,8 +98,9 @@ class Coordinator {
   std::int64_t due_ns_ = -1;     // when the conductor must be looked at though nothing happens
   std::int64_t alarm_ns_ = -1;   // when the background thread wakes up by itself
   std::vector<int> neighbours_;  // in the tree, as long as they are there
-  std::uint32_t departures_heard_ = 0;  // the bell, when the neighbours were last looked at
-  const Ending no_memory_;              // made beforehand
+  std::uint32_t looked_at_ = 0;  // the bell, when everything was last looked at
+  const Ending no_memory_;       // of the engine; made beforehand, like
+  const Ending not_asked_;       // of one request that there was no memory to ask for
 
   mutable std::mutex conductor_mutex_;  // for waiting(); all else comes from the turn-holder
   Conductor conductor_;

@@ -114,7 +114,7 @@ Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> opera
 }
 
 Status Engine::submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
-                      bool quietly) {
+                      bool waits_next) {
   const Visit visit(visitors_);
   if (request.name.empty()) request.name = name_for(request, task->handle);
   const auto team = teams_.find(request.set);
@@ -128,12 +128,13 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
     tensor.place = in_place ? regions_->place_of(operands[i].in, tensor.bytes()) : kPrivate;
   }
   task->small = is_small(request, caller_runs_bytes_);
-  task->request = request;
+  task->held = waits_next && task->small;
+  task->request = std::move(request);
   task->operands = std::move(operands);
   status = handles_.add(task);
-  if (!status || !visit) return status;
+  if (!status || !visit || task->held) return status;
   try {
-    coordinator_->submit(std::move(request), quietly && task->small);
+    coordinator_->submit(task->request);
   } catch (const std::bad_alloc&) {
     handles_.finish(task, std::make_shared<const Status>(no_memory()));
     handles_.forget(task->handle);
@@ -153,7 +154,7 @@ Result<bool> Engine::help(std::int64_t handle, std::chrono::nanoseconds longest)
   if (forked()) return in_a_child();
   const TaskPtr task = handles_.find(handle);
   if (task == nullptr) return no_such_handle(handle);
-  return wait_for(*task, longest);
+  return wait_for(task, longest);
 }
 
 Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
@@ -161,7 +162,7 @@ Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
   if (forked()) return in_a_child();
   const TaskPtr task = handles_.find(handle);
   if (task == nullptr) return no_such_handle(handle);
-  if (!wait_for(*task, longest)) return std::unique_ptr<Outcome>();
+  if (!wait_for(task, longest)) return std::unique_ptr<Outcome>();
   auto outcome = std::make_unique<Outcome>();
   if (task->ending != nullptr) outcome->status = *task->ending;
   if (!handles_.forget(handle)) return no_such_handle(handle);
@@ -171,12 +172,12 @@ Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
   return outcome;
 }
 
-bool Engine::wait_for(Task& task, std::chrono::nanoseconds longest) {
-  if (task.done()) return true;
+bool Engine::wait_for(const TaskPtr& task, std::chrono::nanoseconds longest) {
+  if (task->done()) return true;
   const std::int64_t begin = now_ns();
   const Deadline deadline(longest);
   if (const Visit visit(visitors_); visit) coordinator_->help(task, deadline);
-  const bool done = wait_done(task, deadline.remaining());
+  const bool done = task->done() || wait_done(*task, deadline.remaining());
   counters_.wait_ns.fetch_add(now_ns() - begin, std::memory_order_relaxed);
   return done;
 }
@@ -202,13 +203,14 @@ Status Engine::start_timeline(const std::string& path, bool mark_cycles) {
   Result<std::unique_ptr<Timeline>> timeline = Timeline::start(trace_, path, mark_cycles);
   if (!timeline) return timeline.status();
   timeline_ = timeline.take();
-  if (const Visit visit(visitors_); visit) coordinator_->mark_cycles(mark_cycles);
+  if (const Visit visit(visitors_); visit) coordinator_->timeline(true, mark_cycles);
   return Status::ok();
 }
 
 void Engine::stop_timeline() {
   if (forked()) return;
   const std::lock_guard<std::mutex> lock(timeline_mutex_);
+  if (const Visit visit(visitors_); visit) coordinator_->timeline(false, false);
   timeline_.reset();
 }
 
@@ -283,7 +285,7 @@ void Engine::abandon() {
 void Engine::leave_in_time() {
   Request leave;
   leave.kind = Kind::kLeave;
-  coordinator_->submit(std::move(leave), false);
+  coordinator_->submit(std::move(leave));
   const Deadline deadline = Deadline::after_seconds(kLeaveSeconds);
   while (stopped_.load(std::memory_order_acquire) == 0 && !deadline.expired()) {
     futex_wait(stopped_, 0, deadline.remaining());

@@ -93,8 +93,9 @@ class Engine {
   void shutdown();
 
  private:
-  Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task, bool quietly);
-  bool wait_for(Task& task, std::chrono::nanoseconds longest);
+  Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
+                bool waits_next);
+  bool wait_for(const TaskPtr& task, std::chrono::nanoseconds longest);
   void leave_in_time();
   void abandon();
   bool forked() const;

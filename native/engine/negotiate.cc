@@ -68,9 +68,7 @@ std::int64_t bytes_of(const Request& request, const std::vector<std::int64_t>& s
   return static_cast<std::int64_t>(std::min(bytes, kMost));
 }
 
-bool in_shared_memory(const Variants& variants) {
-  if (variants.size() != 1) return false;
-  const Request& request = *variants.front().request;
+bool in_shared_memory(const Request& request) {
   return request.kind == Kind::kAllreduce && request.op != ReduceOp::kAdasum &&
          std::all_of(request.tensors.begin(), request.tensors.end(), [](const TensorMeta& tensor) {
            return tensor.device == kCpu && tensor.place != kPrivate;
@@ -135,10 +133,34 @@ Agreed agree(const Entry& entry, const RankSet& joined) {
     agreed.status = splits_of(by_place(entry, variants), agreed.sizes);
   }
   agreed.bytes = bytes_of(request, agreed.sizes);
-  agreed.shared = all && in_shared_memory(variants);
+  agreed.shared = all && variants.size() == 1 && in_shared_memory(request);
   agreed.keep = all && agreed.status && variants.size() <= kMostVariants &&
                 agreed.sizes.size() <= kMostSizes && cacheable(request);
   return agreed;
+}
+
+std::optional<Response> agreed_by_all(const Request& request, int size) {
+  Response response;
+  response.kind = request.kind;
+  response.names = {request.name};
+  switch (request.kind) {
+    case Kind::kAllreduce:
+      response.shared = in_shared_memory(request);
+      return response;
+    case Kind::kBroadcast:
+    case Kind::kReducescatter:
+    case Kind::kBarrier:
+      return response;
+    case Kind::kAllgather:
+      response.sizes = gathered_rows({static_cast<std::size_t>(size), &request});
+      return response;
+    case Kind::kAlltoall:
+      if (!splits_of({static_cast<std::size_t>(size), &request}, response.sizes)) break;
+      return response;
+    default:
+      break;
+  }
+  return std::nullopt;
 }
 
 }  // namespace hvd

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -25,6 +26,10 @@ struct Agreed {
 };
 
 Agreed agree(const Entry& entry, const RankSet& joined);
+
+// What all `size` ranks of the engine agree on when each asks for just this. Nothing: they do not,
+// or it changes more than tensors.
+std::optional<Response> agreed_by_all(const Request& request, int size);
 
 // Somebody who has joined takes part with nothing of his own: not every operation can.
 Status with_joined(Kind kind);

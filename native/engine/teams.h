@@ -38,6 +38,11 @@ class Teams {
     teams_[id] = std::move(team);
   }
 
+  bool only_the_global() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return teams_.size() == 1;
+  }
+
   bool erase(int id) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return teams_.erase(id) == 1;

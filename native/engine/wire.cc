@@ -226,6 +226,11 @@ Status refused(const std::string& bytes, const char* what) {
 
 }  // namespace
 
+void append_request(std::string& bytes, const Request& request) {
+  Writer writer(bytes);
+  write(writer, request);
+}
+
 std::string encode(const Asks& asks) {
   std::string bytes;
   bytes.reserve(64 + asks.slots.size() * 8 + asks.full.size() * 128);

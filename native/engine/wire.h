@@ -62,6 +62,7 @@ struct Item {
   std::size_t begin = 0, end = 0;  // its bytes in the message it came in
 };
 
+void append_request(std::string& bytes, const Request& request);
 std::string encode(const Asks& asks);
 Result<Asks> decode_asks(const std::string& bytes);
 

@@ -84,6 +84,12 @@ class ConnectedMesh : public Mesh {
   ControlMessage poll_control() override { return control_->poll(); }
   Bell& bell() override { return *bell_; }
   bool may_spin() const override { return topology_.local_size <= usable_cores(); }
+  std::unique_ptr<Lane> lane() override {
+    const bool all = has_arena_ && locals_.size() == at(size_);
+    if (!all || locals_.size() > Lane::Word::kMostRanks) return nullptr;
+    const auto ranks = static_cast<unsigned>(size_);
+    return std::make_unique<Lane>(arena_->lane(), static_cast<unsigned>(rank_), ranks);
+  }
   SharedHeap* heap() override { return heap_.get(); }
   std::shared_ptr<SharedHeap> heap_holder() override { return heap_; }
   void attend(bool waiting) override { watch_->attend(waiting); }

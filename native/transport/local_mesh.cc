@@ -33,7 +33,10 @@ struct Desk {
 };
 
 struct Hub {
-  Hub(int ranks, const MeshOptions& told) : size(ranks), options(told) {
+  Hub(int ranks, const MeshOptions& told)
+      : size(ranks),
+        options(told),
+        lane_texts(std::make_unique<LaneText[]>(static_cast<std::size_t>(ranks))) {
     const std::size_t slot_bytes = rounded_slot_bytes(options.slot_bytes);
     for (int i = 0; i < size; ++i) desks.push_back(std::make_unique<Desk>(options.first_count));
     for (int i = 0; i < size * size; ++i)
@@ -61,6 +64,8 @@ struct Hub {
   MeshOptions options;
   std::vector<std::unique_ptr<Desk>> desks;
   std::vector<std::unique_ptr<HeapRing>> rings;  // from * size + to
+  LaneHeader lane;
+  std::unique_ptr<LaneText[]> lane_texts;  // by rank
   std::shared_ptr<SharedHeap> heap;
   // A rank that has made room pushes on what the other has kept: that one may wait in a link.
   std::mutex mutex;
@@ -102,6 +107,12 @@ class LocalMesh : public Mesh {
   ControlMessage poll_control() override { return control_.poll(); }
   Bell& bell() override { return bell_; }
   bool may_spin() const override { return hub_->size <= usable_cores(); }
+  std::unique_ptr<Lane> lane() override {
+    const auto ranks = static_cast<unsigned>(hub_->size);
+    if (ranks > Lane::Word::kMostRanks) return nullptr;
+    const LaneMemory memory{&hub_->lane, hub_->lane_texts.get(), ranks};
+    return std::make_unique<Lane>(memory, static_cast<unsigned>(topology_.rank), ranks);
+  }
   SharedHeap* heap() override { return hub_->heap.get(); }
   std::shared_ptr<SharedHeap> heap_holder() override { return hub_->heap; }
   void attend(bool) override {}  // a thread cannot be stopped alone

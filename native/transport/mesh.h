@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "transport/bell.h"
 #include "transport/bootstrap.h"
+#include "transport/lane.h"
 #include "transport/link.h"
 #include "transport/shared_heap.h"
 #include "transport/tree.h"
@@ -56,7 +57,8 @@ struct MeshOptions {
   double stop_warning_s = 0.5;    // a stopped (SIGSTOP) peer is named after so long ...
   double stop_abort_s = 5;        // ... and ends the operation after so long; 0: never
   std::uint32_t first_count = 0;  // tests: where the counters of rings start (they wrap around)
-  std::string agreement;          // further settings that must be the same on all ranks, as a text
+  std::string agreement;          // further settings that must be the same on all ranks: lines of
+                                  // name=value
 };
 
 struct ControlMessage {
@@ -84,6 +86,8 @@ class Mesh {
   virtual Bell& bell() = 0;
   // More cores than ranks on this host: waiting a few microseconds by looking is worth while.
   virtual bool may_spin() const = 0;
+  // For this rank, turn-holder only; null where the ranks do not all share memory.
+  virtual std::unique_ptr<Lane> lane() = 0;
   // Memory that all ranks of this host see; null where there is none (one rank per host, transport
   // tcp, no address space).
   virtual SharedHeap* heap() = 0;

@@ -32,7 +32,10 @@ bool sealed(const Fd& memory) {
   return seals >= 0 && (static_cast<unsigned>(seals) & kSeals) == kSeals;
 }
 
-std::size_t ArenaShape::control_headers_at() const { return ranks * sizeof(BellMemory); }
+std::size_t ArenaShape::lane_at() const { return ranks * sizeof(BellMemory); }
+std::size_t ArenaShape::control_headers_at() const {
+  return lane_at() + sizeof(LaneHeader) + ranks * sizeof(LaneText);
+}
 std::size_t ArenaShape::ring_headers_at() const {
   return control_headers_at() + 2 * ranks * sizeof(ControlHeader);
 }
@@ -60,6 +63,8 @@ Result<std::shared_ptr<ShmArena>> ShmArena::create(const ArenaShape& shape) {
 
 void ShmArena::make_headers() const {
   for (std::size_t i = 0; i < shape_.ranks; ++i) new (base_ + i * sizeof(BellMemory)) BellMemory();
+  new (base_ + shape_.lane_at()) LaneHeader();
+  for (std::size_t i = 0; i < shape_.ranks; ++i) new (lane().texts + i) LaneText();
   for (std::size_t i = 0; i < 2 * shape_.ranks; ++i)
     start_counters(
         *new (base_ + shape_.control_headers_at() + i * sizeof(ControlHeader)) ControlHeader(),
@@ -94,6 +99,13 @@ ShmArena::~ShmArena() { ::munmap(base_, shape_.bytes()); }
 
 BellMemory& ShmArena::bell(std::size_t rank) const {
   return *std::launder(reinterpret_cast<BellMemory*>(base_ + rank * sizeof(BellMemory)));
+}
+
+LaneMemory ShmArena::lane() const {
+  std::byte* const at = base_ + shape_.lane_at();
+  return {std::launder(reinterpret_cast<LaneHeader*>(at)),
+          std::launder(reinterpret_cast<LaneText*>(at + sizeof(LaneHeader))),
+          static_cast<unsigned>(shape_.ranks)};
 }
 
 ControlMemory ShmArena::control(std::size_t child, Way way) const {

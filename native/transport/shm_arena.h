@@ -1,5 +1,5 @@
-// The shared memory of one host: one sealed memfd that holds the bells of its ranks, their control
-// rings and the slot rings of every pair. Nothing has a name, so nothing can be left behind: the
+// The shared memory of one host: one sealed memfd that holds the bells of its ranks, their lane,
+// their control rings and the slot rings of every pair. Nothing has a name, so nothing can be left behind: the
 // memory is gone with the last process that maps it. Layout: all headers, then the bytes of the
 // control rings, then all slots, each ring on pages of its own. Ranks are counted by their place on
 // the host.
@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "transport/bell.h"
 #include "transport/control_ring.h"
+#include "transport/lane.h"
 #include "transport/ring_link.h"
 #include "transport/slot_ring.h"
 
@@ -33,6 +34,7 @@ struct ArenaShape {
 
  private:
   friend class ShmArena;
+  std::size_t lane_at() const;
   std::size_t control_headers_at() const;
   std::size_t ring_headers_at() const;
   std::size_t slots_at() const;
@@ -58,6 +60,7 @@ class ShmArena {
 
   const Fd& fd() const { return memory_; }
   BellMemory& bell(std::size_t rank) const;
+  LaneMemory lane() const;
   ControlMemory control(std::size_t child, Way way) const;
   RingMemory ring(std::size_t from, std::size_t to) const;
   Status claim(const RingMemory& ring) const;

@@ -61,6 +61,14 @@ Value Run::add(std::size_t word, Value by) {
   return answer(old);
 }
 
+Value Run::swap(std::size_t word, Value expected, Value desired) {
+  Value old = 0;
+  if (replayed(old)) return old;
+  old = state_.words[word];
+  if (old == expected) state_.words[word] = desired;
+  return answer(old);
+}
+
 void Run::wait(std::size_t word, Value seen, bool compares) {
   Value old = 0;
   if (replayed(old)) return;

@@ -19,6 +19,7 @@
 #include <new>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -57,6 +58,8 @@ class Run {
   Value load(std::size_t word);
   void store(std::size_t word, Value value);
   Value add(std::size_t word, Value by);
+  // What the word was; it is `desired` now if that was `expected`.
+  Value swap(std::size_t word, Value expected, Value desired);
   void wait(std::size_t word, Value seen, bool compares);
   void wake(std::size_t word);
   void await_death();
@@ -111,6 +114,10 @@ class ModelWord {
   }
   Value fetch_add(Value by, std::memory_order = std::memory_order_seq_cst) {
     return Run::current()->add(index_, by);
+  }
+  bool compare_exchange_strong(Value& expected, Value desired) {
+    const Value was = Run::current()->swap(index_, expected, desired);
+    return was == std::exchange(expected, was);
   }
   std::size_t index() const { return index_; }
 

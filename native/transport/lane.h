@@ -1,0 +1,170 @@
+// The short way to an agreement: when every rank of a host stands in a call for the same thing, one
+// word that they count on takes the place of messages to rank 0 and back (engine/conductor.h).
+//   position  how many operations of all ranks a rank has carried out. All ranks carry out the same
+//             ones in the same order, so ranks at one position have the same past
+//   text      what a rank asks for, as bytes; in its own place of the memory before it is counted
+//   open      somebody waits at a position: who was first, and how many they are
+//   complete  all ranks wait there for the same: it is the next operation of each of them
+//   closed    somebody did not wait any longer: whoever is at this position goes the long way
+//   round     counts how often it was opened, so that a word is never taken for an older one
+// Who has been counted leaves by closing; one compare-and-swap decides whether that comes before
+// the last rank is counted. Nobody gets past a position without all the others: so a rank that
+// finds the word at the next position knows that its own is complete. Templates over the memory, so
+// that the explorer of interleavings (tests/native/explorer) runs this very code.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+namespace hvd {
+
+// The word: position in the upper half, then round, first, count; count 0: closed.
+template <class Value>
+struct LaneWord {
+  static constexpr unsigned kPositionBits = std::numeric_limits<Value>::digits / 2;
+  static constexpr unsigned kRankBits = kPositionBits / 4;
+  static constexpr unsigned kMostRanks = (1U << kRankBits) - 2;
+
+  static constexpr Value kCount = (Value{1} << kRankBits) - 1;
+  static constexpr Value kRound = Value{1} << (2 * kRankBits);
+  static constexpr Value kRounds = (Value{1} << kPositionBits) - kRound;
+  static constexpr Value kPositions = (Value{1} << kPositionBits) - 1;
+
+  static Value position(Value word) { return word >> kPositionBits; }
+  static unsigned count(Value word) { return static_cast<unsigned>(word & kCount); }
+  static unsigned first(Value word) { return static_cast<unsigned>(word >> kRankBits & kCount); }
+  static Value closed(Value word) { return word & ~kCount; }
+  // Opened by `rank`, after `word`.
+  static Value opened(Value word, Value position, unsigned rank) {
+    return position << kPositionBits | ((word + kRound) & kRounds) |
+           static_cast<Value>(rank) << kRankBits | 1U;
+  }
+};
+
+// Its memory has load(), swap(expected, desired), put(rank, text) and has(rank, text).
+template <class Memory>
+class BasicLane {
+ public:
+  using Value = typename Memory::Value;
+  using Word = LaneWord<Value>;
+  enum class Stand : std::uint8_t { kCounted, kComplete, kElsewhere };
+
+  BasicLane(const Memory& memory, unsigned rank, unsigned size)
+      : memory_(memory), rank_(rank), size_(size) {}
+
+  // kCounted: to be followed by look() until it says something else, or by leave().
+  Stand enter(Value position, std::string_view text) {
+    position &= Word::kPositions;
+    bool written = false;
+    Value seen = memory_.load();
+    for (;;) {
+      const bool here = Word::position(seen) == position && Word::count(seen) < size_;
+      if (here && Word::count(seen) == 0) return Stand::kElsewhere;
+      if (here && !memory_.has(Word::first(seen), text)) {
+        if (memory_.swap(seen, Word::closed(seen))) return Stand::kElsewhere;
+        continue;
+      }
+      if (!here && !std::exchange(written, true)) memory_.put(rank_, text);
+      const Value next = here ? seen + 1 : Word::opened(seen, position, rank_);
+      if (!memory_.swap(seen, next)) continue;
+      mine_ = next;
+      return stand(next);
+    }
+  }
+
+  Stand look() { return stand(memory_.load()); }
+
+  // kComplete: it was too late to leave.
+  Stand leave() {
+    Value seen = memory_.load();
+    while (stand(seen) == Stand::kCounted) {
+      if (memory_.swap(seen, Word::closed(seen))) return Stand::kElsewhere;
+    }
+    return stand(seen);
+  }
+
+  // A rank at this position that was not counted goes the long way: nobody need wait for it.
+  void close(Value position) {
+    position &= Word::kPositions;
+    Value seen = memory_.load();
+    while (Word::position(seen) == position && Word::count(seen) != 0 &&
+           Word::count(seen) < size_ && !memory_.swap(seen, Word::closed(seen))) {
+    }
+  }
+
+ private:
+  Stand stand(Value seen) const {
+    if (Word::closed(seen) != Word::closed(mine_)) {
+      const Value next = (Word::position(mine_) + 1) & Word::kPositions;
+      return Word::position(seen) == next ? Stand::kComplete : Stand::kElsewhere;
+    }
+    const unsigned count = Word::count(seen);
+    if (count == size_) return Stand::kComplete;
+    return count == 0 ? Stand::kElsewhere : Stand::kCounted;
+  }
+
+  Memory memory_;
+  unsigned rank_, size_;
+  Value mine_ = 0;
+};
+
+constexpr std::size_t kLaneTextBytes = 248;
+
+struct LaneHeader {
+  alignas(64) std::atomic<std::uint64_t> word{0};
+};
+
+// Read while another rank may write it (and then thrown away): so its words are atomics.
+struct LaneText {
+  static constexpr std::size_t kWords = kLaneTextBytes / 8;
+  std::atomic<std::uint64_t> length{0};
+  std::array<std::atomic<std::uint64_t>, kWords> words{};
+};
+
+struct LaneMemory {
+  using Value = std::uint64_t;
+
+  LaneHeader* header = nullptr;
+  LaneText* texts = nullptr;  // by rank
+  unsigned ranks = 0;
+
+  Value load() const { return header->word.load(std::memory_order_acquire); }
+  bool swap(Value& expected, Value desired) const {
+    return header->word.compare_exchange_strong(expected, desired, std::memory_order_acq_rel,
+                                                std::memory_order_acquire);
+  }
+  // At most kLaneTextBytes.
+  void put(unsigned rank, std::string_view text) const {
+    LaneText& to = texts[rank];
+    to.length.store(text.size(), std::memory_order_relaxed);
+    for (std::size_t at = 0; at < text.size(); at += 8) {
+      to.words[at / 8].store(word_of(text, at), std::memory_order_relaxed);
+    }
+  }
+  bool has(unsigned rank, std::string_view text) const {
+    if (rank >= ranks) return false;
+    const LaneText& from = texts[rank];
+    if (from.length.load(std::memory_order_relaxed) != text.size()) return false;
+    for (std::size_t at = 0; at < text.size(); at += 8) {
+      if (from.words[at / 8].load(std::memory_order_relaxed) != word_of(text, at)) return false;
+    }
+    return true;
+  }
+
+ private:
+  static std::uint64_t word_of(std::string_view text, std::size_t at) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data() + at, text.size() - at < 8 ? text.size() - at : 8);
+    return word;
+  }
+};
+
+using Lane = BasicLane<LaneMemory>;
+
+}  // namespace hvd
