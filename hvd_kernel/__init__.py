@@ -6,11 +6,22 @@ a notebook says ``%load_ext hvd_kernel`` (the kernel named ``hvd_kernel`` has do
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hvd_kernel.launch.run import run
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load_ipython_extension", "unload_ipython_extension"]
+__all__ = ["__version__", "load_ipython_extension", "run", "unload_ipython_extension"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hvd_kernel.launch.run import run  # noqa: PLC0415 - a rank never calls it
+
+    return run
 
 
 def load_ipython_extension(ip: Any) -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel import config, topology
+from hvd_kernel import config, handshake, topology
 from hvd_kernel.errors import NotInitialized
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def _start(comm: Any) -> None:
     _rounds += 1
     peers = topology.find(comm, round_number=_rounds)
     try:
+        handshake.same_version(peers)
         _engine = Engine(peers.rank, peers.size, peers.exchange, options)
     finally:
         peers.close()
@@ -104,6 +105,11 @@ def generation() -> int:
 def variable(name: str) -> str:
     """Return what a variable HOROVOD_* or HVD_* was when the engine was made; "" where it was not set."""
     return _environment.get(name, "")
+
+
+def setting(name: str) -> str:
+    """Return the checked value of a setting of another part than the core, as it was when the engine was made."""
+    return config.elsewhere(name, _environment)
 
 
 def counters() -> dict[str, int]:

@@ -38,6 +38,18 @@ def engine_options(env: Env | None = None) -> dict[str, str]:
     return found
 
 
+def elsewhere(name: str, env: Env) -> str:
+    """Value of a setting that the core does not read, by the first of its variables; its default where none is set.
+
+    Raises
+    ------
+    ConfigError
+        A variable has a value that cannot be used.
+    """
+    row = next(row for row in ELSEWHERE if row.variables[0] == name)
+    return _read(env, row.variables, row.check, row.doc) or row.default
+
+
 def _read(values: Env, variables: Sequence[str], check: Callable[[str], str], doc: str) -> str:
     variable = next((v for v in variables if values.get(v)), None)
     if variable is None:

@@ -33,6 +33,14 @@ class RankStalled(HorovodInternalError):
     """Ranks waited too long for others, or for one that is stopped (SIGSTOP, a debugger); the message names them."""
 
 
+class HostsUpdatedInterrupt(RuntimeError):
+    """Hosts come or go: ``elastic.run`` lets the ranks meet again and keeps what they have. Nothing is restored."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the hosts of the job have changed")
+        self.skip_sync = skip_sync  # hosts only go: those who stay agree already
+
+
 class HvdTimeout(HorovodInternalError, TimeoutError):
     """A deadline passed."""
 

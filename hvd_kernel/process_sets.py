@@ -18,10 +18,11 @@ from hvd_kernel.errors import NotInitialized
 _WHAT_IT_TAKES = "ProcessSet should be initialized with a list of process ranks or an mpi4py Comm object"
 _NOT_DYNAMIC = "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow adding process sets after Horovod initialization."
 _UNKNOWN = "Process set provided does not exist, or has not been registered."
-_TRUE = {"1", "true", "yes", "on"}
 
 _known: dict[int, tuple[int, ...]] = {}  # the registered sets of _generation
 _generation = 0
+_bound: list[ProcessSet] = []  # what the program holds of them, in the order in which they were registered
+_comm: tuple[int, Any] = (-1, None)  # a generation, and the communicator that init was given for it
 _dynamic = -1  # the generation for which init(process_sets="dynamic") was called
 
 
@@ -118,16 +119,30 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     process_sets
         None, a list of process sets that all ranks register now, or "dynamic": they may come and go later.
     """
-    global _dynamic  # noqa: PLW0603 - of the process, as the engine
+    global _comm, _dynamic  # noqa: PLW0603 - of the process, as the engine
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise ValueError(
             f'process_sets={process_sets!r} cannot be used: it must be a list of process sets or "dynamic".'
         )
+    before = _session.generation()
     _session.init(comm)
+    if _session.generation() != before:
+        _comm = _session.generation(), comm
     if process_sets == "dynamic":
         _dynamic = _session.generation()
     elif process_sets:
         _register_all(list(process_sets))
+
+
+def renew() -> None:
+    """Leave the other ranks and join them again: same communicator, same sets. All ranks call this together."""
+    generation = _session.generation()
+    comm = _comm[1] if _comm[0] == generation else None
+    sets = [one for one in _bound if one.process_set_id is not None]
+    dynamic = _dynamic == generation
+    _session.shutdown()
+    init(comm, "dynamic" if dynamic else None)
+    _register_all(sets)
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -195,8 +210,7 @@ def check(process_set: ProcessSet) -> None:
 
 
 def _is_dynamic() -> bool:
-    asked = _session.variable("HVD_DYNAMIC_PROCESS_SETS") or _session.variable("HOROVOD_DYNAMIC_PROCESS_SETS")
-    return _dynamic == _session.generation() or asked.lower() in _TRUE
+    return _dynamic == _session.generation() or _session.setting("HVD_DYNAMIC_PROCESS_SETS") == "1"
 
 
 def _registered() -> dict[int, tuple[int, ...]]:
@@ -205,6 +219,7 @@ def _registered() -> dict[int, tuple[int, ...]]:
     if _generation != _session.generation():
         _generation = _session.generation()
         _known.clear()
+        _bound.clear()
         _known[0] = tuple(range(_session.size()))
     return _known
 
@@ -237,6 +252,8 @@ def _register(process_set: ProcessSet, ranks: tuple[int, ...]) -> None:
         known[number] = ranks
     if process_set.mpi_comm is None or _session.rank() in ranks:
         process_set.bind(number, ranks)
+        if process_set not in _bound:
+            _bound.append(process_set)
 
 
 def _checked(ranks: Iterable[int], size: int) -> tuple[int, ...]:

@@ -50,7 +50,7 @@ class Failure:
     evalue: str
     traceback: tuple[str, ...]  # IPython's coloured lines
     time: float  # CLOCK_MONOTONIC of the rank's host when it was raised
-    secondary: bool = False  # raised because another rank failed first (RankFailed, RankDied)
+    secondary: bool = False  # raised because of another rank (RankFailed, RankDied, RankStalled)
 
 
 @dataclass(frozen=True)

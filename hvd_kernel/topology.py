@@ -4,6 +4,7 @@ Words.
   rank, size  this process's number, and how many there are
   exchange    collective call: bytes of this rank in, bytes of every rank out, in rank order
   round       which ``init()`` of this process this is, from 1: ranks initialise equally often, so it names a meeting
+  only        the ranks that the caller has named, in the order of their new numbers; None: all
 
 Order in which the sources are asked. The first that speaks wins, also where a later one says something else:
   1. ``init(comm=...)``                      what the caller says
@@ -12,7 +13,10 @@ Order in which the sources are asked. The first that speaks wins, also where a l
   4. torchrun (``TORCHELASTIC_RUN_ID``)      the inner launcher where MPI starts one torchrun per node
   5. an MPI launcher's variables             ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``
   6. ``RANK``, ``WORLD_SIZE``                torch's convention; may describe a whole pod, hence after MPI
-  7. nothing                                 size 1
+  7. a Slurm step's variables                ``SLURM_PROCID``, ...: srun without MPI; a script may know better
+  8. nothing                                 size 1
+
+With ``HVD_BOOTSTRAP=tcp`` an MPI launcher's variables say who this is, but MPI is not used.
 """
 
 from __future__ import annotations
@@ -23,13 +27,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hvd_kernel import config
+from hvd_kernel import config, slurm
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.slurm import Seat
 
 Exchange = Callable[[bytes], list[bytes]]
 Env = Mapping[str, str]
 
 _MPI_LAUNCHERS = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+_SIZES = ("HOROVOD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_WITHOUT_MPI = (
+    "set HVD_BOOTSTRAP=tcp, and HOROVOD_CONTROLLER_ADDR and HOROVOD_CONTROLLER_PORT to a free port of rank 0's host."
+)
 
 
 @dataclass(frozen=True)
@@ -52,76 +61,93 @@ def find(comm: Any = None, env: Env | None = None, round_number: int = 1) -> Pee
         What was found cannot be used; the message names the variable and the remedy.
     """
     env = os.environ if env is None else env
-    if comm is not None:
-        return _from_comm(comm)
+    if comm is not None and not isinstance(comm, (list, tuple)):
+        return _from_comm(comm, env)
+    only = [int(rank) for rank in comm] if comm else None
     forced = env.get("HVD_BOOTSTRAP", "")
     if forced not in {"", "mpi", "tcp", "none"}:
         raise ConfigError(f"HVD_BOOTSTRAP={forced!r} cannot be used: it must be mpi, tcp or none.")
     horovod = "HOROVOD_RANK" in env or "HOROVOD_SIZE" in env
     torch = "RANK" in env and "WORLD_SIZE" in env
-    mpi = forced != "tcp" and any(rank in env for rank, _ in _MPI_LAUNCHERS)
+    launcher = next((names for names in _MPI_LAUNCHERS if names[0] in env), None)
+    by_slurm = slurm.speaks(env) and (launcher is None or launcher[0] == "PMI_RANK")
+    mpi = launcher is not None and forced != "tcp" and not by_slurm
     sources: tuple[tuple[bool, Callable[[], Peers]], ...] = (
-        (forced == "none", alone),
-        (forced == "mpi", lambda: _from_world(env)),
-        (horovod, lambda: _from_horovod(env)),
-        ("TORCHELASTIC_RUN_ID" in env, lambda: _from_torch(env, round_number)),
-        (mpi, lambda: _from_world(env)),
-        (torch, lambda: _from_torch(env, round_number)),
+        (forced == "none", lambda: alone(only)),
+        (forced == "mpi", lambda: _from_world(env, only)),
+        (horovod, lambda: _from_variables(env, "HOROVOD_RANK", "HOROVOD_SIZE", only)),
+        ("TORCHELASTIC_RUN_ID" in env, lambda: _from_torch(env, round_number, only)),
+        (mpi, lambda: _from_world(env, only)),
+        (torch, lambda: _from_torch(env, round_number, only)),
+        (by_slurm, lambda: _from_slurm(env, only)),
+        (launcher is not None, lambda: _from_variables(env, *(launcher or ("", "")), only)),
         (forced == "tcp", _no_tcp),
     )
-    return next((ask for speaks, ask in sources if speaks), alone)()
+    return next((ask for speaks, ask in sources if speaks), lambda: alone(only))()
 
 
 def _no_tcp() -> Peers:
     raise ConfigError("HVD_BOOTSTRAP=tcp needs HOROVOD_RANK and HOROVOD_SIZE, or RANK and WORLD_SIZE: none is set.")
 
 
-def alone() -> Peers:
+def alone(only: list[int] | None = None, source: str = "no launcher") -> Peers:
     """Size 1: nobody to talk to."""
-    return Peers(0, 1, "no launcher", lambda mine: [mine])
+    _check_group(only, 0, 1)
+    return Peers(0, 1, source, lambda mine: [mine])
+
+
+def _check_group(only: list[int] | None, rank: int, size: int) -> None:
+    if only is None:
+        return
+    if len(set(only)) != len(only) or not set(only) <= set(range(size)):
+        raise ConfigError(f"init(comm={only}) must name different ranks between 0 and {size - 1}.")
+    if rank not in only:
+        raise ConfigError(f"init(comm={only}) was called by rank {rank}, which it does not name.")
 
 
 # MPI
 
 
-def _from_comm(comm: Any) -> Peers:
-    if isinstance(comm, (list, tuple)):
-        return _from_ranks([int(r) for r in comm])
+def _from_comm(comm: Any, env: Env) -> Peers:
     if not hasattr(comm, "Allgather"):
         raise ConfigError(f"init(comm=...) takes an mpi4py communicator or a list of ranks, not {type(comm).__name__}.")
+    said = next((name for name in _SIZES if env.get(name, "1") != "1"), None)
+    if said is not None and _mpi().COMM_WORLD.Get_size() == 1:
+        raise ConfigError(
+            f"init(comm=...) was given a communicator of an MPI that knows 1 rank, but {said}={env[said]}: MPI did not "
+            "start these ranks. Start them with mpirun (hvdrun --mpi), or leave comm out."
+        )
     return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm))
 
 
-def _from_ranks(ranks: list[int]) -> Peers:
-    """Horovod's other form of ``comm``: some ranks of MPI_COMM_WORLD, which alone call this."""
-    world = _mpi().COMM_WORLD
-    if not ranks or len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(world.Get_size())):
-        raise ConfigError(f"init(comm={ranks}) must name different ranks between 0 and {world.Get_size() - 1}.")
-    if world.Get_rank() not in ranks:
-        raise ConfigError(f"init(comm={ranks}) was called by rank {world.Get_rank()}, which it does not name.")
-    group = world.Get_group().Incl(ranks)
-    comm = world.Create_group(group)
-    group.Free()
-    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm), comm.Free)
-
-
-def _from_world(env: Env) -> Peers:
+def _from_world(env: Env, only: list[int] | None) -> Peers:
     world = _mpi().COMM_WORLD
     rank, size = world.Get_rank(), world.Get_size()
     for rank_name, size_name in _MPI_LAUNCHERS:
         if rank_name in env and env.get(size_name, str(size)) != str(size):
             raise ConfigError(
                 f"the launcher says {size_name}={env[size_name]}, but mpi4py's MPI sees {size} rank(s): launcher and "
-                f"library are different MPIs. Start with {sys.prefix}/bin/mpiexec, or set HVD_BOOTSTRAP=tcp."
+                f"library are different MPIs. Start with {sys.prefix}/bin/mpiexec, or {_WITHOUT_MPI}"
             )
-    return Peers(rank, size, "MPI", _mpi_exchange(world))
+    _check_group(only, rank, size)
+    return Peers(rank, size, "MPI", _mpi_exchange(world)) if only is None else _from_group(world, only)
+
+
+def _from_group(world: Any, ranks: list[int]) -> Peers:
+    """Horovod's other form of ``comm``: some ranks of MPI_COMM_WORLD, which alone call this."""
+    group = world.Get_group().Incl(ranks)
+    comm = world.Create_group(group)
+    group.Free()
+    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm), comm.Free)
 
 
 def _mpi() -> Any:
     try:
         from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI
     except ImportError as error:
-        raise ConfigError(f"an MPI launcher started this process, but mpi4py cannot be loaded: {error}") from error
+        raise ConfigError(
+            f"an MPI launcher started this process, but mpi4py cannot be loaded: {error}. Install it, or {_WITHOUT_MPI}"
+        ) from error
     return MPI
 
 
@@ -143,31 +169,68 @@ def _mpi_exchange(comm: Any) -> Exchange:
 # TCP
 
 
-def _from_horovod(env: Env) -> Peers:
-    rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
+def _from_variables(env: Env, rank_name: str, size_name: str, only: list[int] | None) -> Peers:
+    rank, size = _rank_and_size(env, rank_name, size_name)
     if size == 1:
-        return Peers(0, 1, "HOROVOD_SIZE", alone().exchange)
-    if "HOROVOD_CONTROLLER_ADDR" in env or "HOROVOD_CONTROLLER_PORT" in env:
-        address = _address(env, "HOROVOD_CONTROLLER_ADDR", "HOROVOD_CONTROLLER_PORT")
-    elif "MASTER_ADDR" in env or "MASTER_PORT" in env:
-        address = _address(env, "MASTER_ADDR", "MASTER_PORT")
-    else:
+        return alone(only, size_name)
+    address = _meeting(env)
+    if address is None:
         raise ConfigError(
-            f"HOROVOD_SIZE={size} names several ranks, but not where they meet: set HOROVOD_CONTROLLER_ADDR and "
+            f"{size_name}={size} names several ranks, but not where they meet: set HOROVOD_CONTROLLER_ADDR and "
             "HOROVOD_CONTROLLER_PORT to a free port of rank 0's host, the same on every rank."
         )
-    return _over_tcp(rank, size, address, "HOROVOD_RANK", env)
+    return _meet(Seat(rank, size, *address), rank_name, env, only)
 
 
-def _from_torch(env: Env, round_number: int) -> Peers:
+def _from_slurm(env: Env, only: list[int] | None) -> Peers:
+    seat = slurm.seat(env)
+    if seat.size == 1:
+        return alone(only, "SLURM_STEP_NUM_TASKS")
+    host, port = _meeting(env) or (seat.host, seat.port)
+    return _meet(Seat(seat.rank, seat.size, host, port), "SLURM_PROCID", env, only)
+
+
+def _from_torch(env: Env, round_number: int, only: list[int] | None) -> Peers:
     rank, size = _rank_and_size(env, "RANK", "WORLD_SIZE")
     if size == 1:
-        return Peers(0, 1, "WORLD_SIZE", alone().exchange)
+        return alone(only, "WORLD_SIZE")
     address = _address(env, "MASTER_ADDR", "MASTER_PORT")
     if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return _over_tcp(rank, size, address, "RANK", env)
+        return _meet(Seat(rank, size, *address), "RANK", env, only)
+    _check_group(only, rank, size)
     meeting = f"hvd_kernel/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}/{round_number}"
+    if only is not None:
+        rank, size, meeting = only.index(rank), len(only), f"{meeting}/{only}"
     return Peers(rank, size, "torchrun", _store_exchange(rank, size, address, meeting, env))
+
+
+def _meet(seat: Seat, source: str, env: Env, only: list[int] | None) -> Peers:
+    """Meet at rank 0, all ranks or some of them; what some exchange comes in the order that ``only`` gives them."""
+    if only is None:
+        return _over_tcp(seat.rank, seat.size, (seat.host, seat.port), source, env)
+    _check_group(only, seat.rank, seat.size)
+    if 0 not in only:
+        raise ConfigError(
+            f"init(comm={only}) must name rank 0, where ranks that MPI has not started meet. Start them with mpirun, "
+            "or let all ranks call init(process_sets=[...])."
+        )
+    members = sorted(only)
+    met = _over_tcp(members.index(seat.rank), len(members), (seat.host, seat.port), source, env)
+    order = [members.index(each) for each in only]
+
+    def exchange(mine: bytes) -> list[bytes]:
+        everything = met.exchange(mine)
+        return [everything[place] for place in order]
+
+    return Peers(only.index(seat.rank), len(only), "init(comm)", exchange, met.close)
+
+
+def _meeting(env: Env) -> tuple[str, int] | None:
+    """Return where the ranks were told to meet."""
+    for place in ("HOROVOD_CONTROLLER", "MASTER"):
+        if f"{place}_ADDR" in env or f"{place}_PORT" in env:
+            return _address(env, f"{place}_ADDR", f"{place}_PORT")
+    return None
 
 
 def _over_tcp(rank: int, size: int, address: tuple[str, int], source: str, env: Env) -> Peers:

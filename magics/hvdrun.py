@@ -18,7 +18,7 @@ from hvd_kernel.magics.runner import Watch
 from hvd_kernel.magics.screen import Screen
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster import Session
+    from hvd_kernel.cluster import Run, Session
 
 
 @magics_class
@@ -76,21 +76,29 @@ class RunMagics(Magics):
             self.shell.user_ns.update(pulled(session, options.pull, ranks))
 
     def _run(self, session: Session, options: Options, ranks: tuple[int, ...], cell: str, screen: Screen) -> None:
-        from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
-
-        self.holder.cell += 1
-        before = self.holder.samples
-        renderer = Renderer(screen, Dashboard(ranks, f"cell {self.holder.cell}", before), ranks, before)
-        run = session.run(cell, ranks, self.holder.cell)
-        watch = Watch(session, run, renderer, ranks, options.timeout)
-        watch.drive()
-        self.holder.samples.update(renderer.latest)
-        renderer.finish(watch.word())
+        watch, run, renderer = drive(session, self.holder, screen, cell, ranks, timeout=options.timeout)
         watch.check(self.shell.user_ns.__contains__)
         if options.out:
             self.shell.user_ns[options.out] = CellResult(
                 run.values(), renderer.printed("stdout"), renderer.printed("stderr")
             )
+
+
+def drive(
+    session: Session, holder: Holder, screen: Screen, code: str, ranks: tuple[int, ...], *, timeout: float | None = None
+) -> tuple[Watch, Run, Renderer]:
+    """Run code on the ranks as a cell, to its end, and show what it gives; ``Watch.check`` says whether it failed."""
+    from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
+
+    holder.cell += 1
+    before = holder.samples
+    renderer = Renderer(screen, Dashboard(ranks, f"cell {holder.cell}", before), ranks, before)
+    run = session.run(code, ranks, holder.cell)
+    watch = Watch(session, run, renderer, ranks, timeout)
+    watch.drive()
+    holder.samples.update(renderer.latest)
+    renderer.finish(watch.word())
+    return watch, run, renderer
 
 
 def local_values(shell: InteractiveShell, names: tuple[str, ...]) -> dict[str, Any]:

@@ -5,24 +5,18 @@ Through the mpiexec of this environment where mpi4py is here, so that MPI can be
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
-import os
-import signal
+import io
 import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch.api import Job, launch
 
-_FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HOROVOD_", "TORCHELASTIC_", "MASTER_")
-_FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
-_MPI = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--allow-run-as-root")
-_MCA = ("--mca", "pml", "ob1", "--mca", "btl", "self,sm", "--mca", "mpi_yield_when_idle", "1")
-_PR_SET_PDEATHSIG = 1
+_MCA = ("--mca", "mpi_yield_when_idle", "1")
+_TAIL = 4000
 
 
 def run_ranks(np: int, arguments: Sequence[str], timeout_s: float) -> None:
@@ -34,63 +28,18 @@ def run_ranks(np: int, arguments: Sequence[str], timeout_s: float) -> None:
         A rank failed, or they did not end in time; the message carries what they wrote.
     """
     command = [sys.executable, "-P", "-m", "hvd_kernel.bench.rank", *arguments]
-    env = _environment()
-    mpiexec = Path(sys.prefix) / "bin" / "mpiexec"
-    if importlib.util.find_spec("mpi4py") is not None and mpiexec.exists():
-        started = [_start([str(mpiexec), "-n", str(np), *_MPI, *_MCA, *command], env)]
-    else:
-        started = [_start(command, env | {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(np)}) for rank in range(np)]
-    deadline = time.monotonic() + timeout_s
-    try:
-        for process in started:
-            said, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            if process.returncode:
-                raise ClusterError(f"a rank ended with status {process.returncode}:\n{said[-4000:]}")
-    except subprocess.TimeoutExpired:
-        raise ClusterError(f"the ranks did not end within {timeout_s:g} s.") from None
-    finally:
-        for process in started:
-            _end(process)
+    mpi = importlib.util.find_spec("mpi4py") is not None and (Path(sys.prefix) / "bin" / "mpiexec").exists()
+    job = Job(command, np, env=_variables(), timeout_s=timeout_s, use_mpi=mpi, mpi_args=_MCA if mpi else ())
+    said = io.StringIO()
+    outcome = launch(job, stdout=said, stderr=said)
+    if outcome.status:
+        raise ClusterError(f"a rank ended with status {outcome.status}:\n{said.getvalue()[-_TAIL:]}")
 
 
-def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        command,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one system call, no threads here yet
-    )
-
-
-def _die_with_parent() -> Callable[[], None]:
-    prctl = ctypes.CDLL(None).prctl
-
-    def body() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # mpiexec ends its ranks then
-
-    return body
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End what is still there of it."""
-    if process.poll() is None:
-        process.terminate()  # mpiexec passes it on to its ranks, which have sessions of their own
-        try:
-            process.communicate(timeout=5)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-
-def _environment() -> dict[str, str]:
-    """Ours, without what a launcher may have left, with one thread per rank and places to meet."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN) and k not in _FOREIGN_NAMES}
+def _variables() -> dict[str, str]:
+    """One thread per rank, and places where ours and torch's ranks meet: MPI's get none from the launcher."""
     ours, theirs = _free_ports(2)
-    return kept | {
+    return {
         "HOROVOD_CONTROLLER_ADDR": "127.0.0.1",
         "HOROVOD_CONTROLLER_PORT": str(ours),
         "MASTER_ADDR": "127.0.0.1",

@@ -121,6 +121,10 @@ class Session:
         answers = self._ask("pull", ranks, {"names": list(names)}, timeout=_MOVE_S)
         return {rank: values.unpack(buffers) for rank, (_, buffers) in answers.items()}
 
+    def renew(self) -> None:
+        """Give all ranks new communication, whatever has become of theirs."""
+        self._ask("heal", None)
+
     def interrupt(self, ranks: Sequence[int] | None = None) -> None:
         """Raise KeyboardInterrupt in the ranks' cell, also where they wait in a collective. Returns at once."""
         if self._latest is None or self._latest.finished:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hvd_kernel.settings.checks import Check, anything, flag, one_of
+from hvd_kernel.settings.checks import Check, anything, flag, one_of, whole
 
 _LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
@@ -34,11 +34,21 @@ ELSEWHERE = (
     Elsewhere(("HVD_FAILPOINT",), anything, "", "for tests: places where this process is to fail"),
     Elsewhere(("HVD_INSECURE",), _ONE, "0", "1: ranks may meet over a network without a secret"),
     Elsewhere(
-        ("HOROVOD_DYNAMIC_PROCESS_SETS",),
+        ("HVD_DYNAMIC_PROCESS_SETS", "HOROVOD_DYNAMIC_PROCESS_SETS"),
         flag,
         "0",
         "1: process sets may be added and removed after init, as with init(process_sets='dynamic')",
     ),
     Elsewhere(("HOROVOD_ELASTIC",), _ONE, "0", "1: DistributedOptimizer reduces also while there is one rank only"),
+    Elsewhere(
+        ("HVD_RESET_LIMIT",), whole(0), "", "how often `elastic.run` lets the ranks meet again before it gives up"
+    ),
+    Elsewhere(
+        ("HVD_COMPAT",),
+        one_of("0", "1", "shadow"),
+        "1",
+        "1: in ranks `import horovod` gives this package where Horovod is not installed; shadow: also where it is; "
+        "0: never",
+    ),
     Elsewhere(("HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL"), one_of(*_LEVELS), "warning", "what the core writes on stderr"),
 )

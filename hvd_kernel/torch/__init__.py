@@ -1,8 +1,4 @@
-"""Horovod's API for torch: ``import hvd_kernel.torch as hvd``.
-
-What Horovod has beyond this (elastic, SyncBatchNorm, an optimizer for Adasum) is not here yet, and is therefore absent
-rather than half there.
-"""
+"""Horovod's API for torch: ``import hvd_kernel.torch as hvd``."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from hvd_kernel import __version__
 from hvd_kernel.metrics import log
 from hvd_kernel.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_kernel.shared import release_shared
-from hvd_kernel.torch import mpi_ops
+from hvd_kernel.torch import elastic, mpi_ops
 from hvd_kernel.torch.buckets import shared_empty
 from hvd_kernel.torch.compression import Compression
 from hvd_kernel.torch.functions import (
@@ -21,17 +17,22 @@ from hvd_kernel.torch.functions import (
 )
 from hvd_kernel.torch.mpi_ops import *  # noqa: F403 - exactly its __all__, which is Horovod's
 from hvd_kernel.torch.optimizer import DistributedOptimizer
+from hvd_kernel.torch.probes import _check_has_gpu
+from hvd_kernel.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
 
 __all__ = [
     "Compression",
     "DistributedOptimizer",
     "ProcessSet",
+    "SyncBatchNorm",
     "__version__",
     "add_process_set",
     "allgather_object",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "convert_sync_batchnorm",
+    "elastic",
     "global_process_set",
     "log",
     "release_shared",

@@ -100,9 +100,8 @@ def sparse_allreduce_async(
     def finish() -> Tensor:
         rows: Tensor = synchronize(values)
         where: Tensor = synchronize(indices)
-        if op == Average:
-            rows = rows / (process_set.size() or 1)
-        return torch.sparse_coo_tensor(where.t(), rows, own.shape).coalesce()
+        total = torch.sparse_coo_tensor(where.t(), rows, own.shape).coalesce()
+        return total / (process_set.size() or 1) if op == Average else total
 
     return finish
 

@@ -36,19 +36,39 @@ class NoneCompressor(Compressor):
 
 
 class FP16Compressor(Compressor):
-    """Floating point travels as float16; integers as they are."""
+    """Floating point travels as float16 (up to 65504, 11 bits); integers as they are."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
         """Return a float16 copy, and the type to restore."""
-        if not tensor.dtype.is_floating_point:
-            return tensor, None
-        return tensor.to(torch.float16), tensor.dtype
+        return _narrowed(tensor, torch.float16)
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: torch.dtype | None) -> torch.Tensor:
         """Return the tensor in its own type again."""
-        return tensor if ctx is None else tensor.to(ctx)
+        return _restored(tensor, ctx)
+
+
+class BF16Compressor(Compressor):
+    """Floating point travels as bfloat16 (float32's range, 8 bits: no overflow); integers as they are."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
+        """Return a bfloat16 copy, and the type to restore."""
+        return _narrowed(tensor, torch.bfloat16)
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: torch.dtype | None) -> torch.Tensor:
+        """Return the tensor in its own type again."""
+        return _restored(tensor, ctx)
+
+
+def _narrowed(tensor: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.dtype | None]:
+    return (tensor.to(kind), tensor.dtype) if tensor.dtype.is_floating_point else (tensor, None)
+
+
+def _restored(tensor: torch.Tensor, kind: torch.dtype | None) -> torch.Tensor:
+    return tensor if kind is None else tensor.to(kind)
 
 
 class Compression:
@@ -56,3 +76,4 @@ class Compression:
 
     none = NoneCompressor
     fp16 = FP16Compressor
+    bf16 = BF16Compressor

@@ -6,6 +6,8 @@ MPI starts the ranks but carries no data, so ``mpi_*`` say no.
 
 from __future__ import annotations
 
+import torch
+
 
 def mpi_enabled() -> bool:
     """Tell whether MPI carries the collectives."""
@@ -55,3 +57,8 @@ def cuda_built() -> bool:
 def rocm_built() -> bool:
     """Tell whether collectives run on ROCm memory without passing through the host."""
     return False
+
+
+def _check_has_gpu() -> bool:
+    """Tell whether torch sees a GPU; under the name that Horovod's scripts know."""
+    return torch.cuda.is_available()

@@ -10,11 +10,12 @@ Words.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,13 +23,11 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hvd_kernel import _session, ops
-from hvd_kernel.errors import HorovodInternalError
-from hvd_kernel.ops import InOut, synchronize
-from hvd_kernel.process_sets import ProcessSet
+from hvd_kernel.errors import HorovodInternalError, Mismatch
+from hvd_kernel.ops import synchronize
 from hvd_kernel.torch import buckets, starts
 from hvd_kernel.torch.async_ops import sparse_allreduce_async
-from hvd_kernel.torch.compression import Compressor
-from hvd_kernel.torch.staging import NUMBERS
+from hvd_kernel.torch.slots import Group, Homes, Plan, Slot, move_in, nothing_sparse, place, wire
 
 TOO_MANY_PASSES = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -38,77 +37,31 @@ _HOOKS: Any = WeakIdKeyDictionary()  # parameter -> its hook: the newest optimiz
 _LOG = logging.getLogger("hvd_kernel")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How gradients are reduced."""
-
-    op: int
-    scales: tuple[float, float]
-    compression: type[Compressor]
-    sparse_as_dense: bool
-    process_set: ProcessSet
-
-
-@dataclass(eq=False)
-class Slot:
-    """One parameter."""
-
-    param: Tensor
-    name: str
-    left: int
-    group: Group | None = None
-    home: Tensor | None = None
-    sparse_dims: int = 0  # of its gradients, when they have been sparse
-    seen: bool = False  # autograd delivered a gradient in this round
-    started: bool = False
-    handle: int = -1  # of its own operation; a group has one for all
-    wire: Tensor | None = None  # what travels, where it is not the gradient itself
-    ctx: Any = None
-    sparse_sum: Callable[[], Tensor] | None = None
-    made_up: bool = False  # there was no gradient: zeros travel
-    was_sparse: bool = False
-
-    def rewind(self, passes: int) -> None:
-        """Begin a new round."""
-        self.left, self.seen, self.started, self.handle = passes, False, False, -1
-        self.wire, self.ctx, self.sparse_sum, self.made_up, self.was_sparse = None, None, None, False, False
-
-
-@dataclass(eq=False)
-class Group:
-    """Slots that travel together."""
-
-    name: str
-    slots: list[Slot]
-    places: tuple[InOut, ...] = ()  # of a bucket (ours, not the user's): their homes, the same in every round
-    handle: int = -1
-    started: int = 0
-
-    def rewind(self) -> None:
-        """Begin a new round."""
-        self.handle, self.started = -1, 0
-
-
-@dataclass
-class Homes:
-    """Whether gradients get homes: decided once, by all ranks, after their first round."""
-
-    wanted: bool
-    insisted: bool = False  # the user asked for them: say so when there are none
-    decided: bool = False
-    arrived: list[str] = field(default_factory=list)  # in the order of this rank's first backward
-
-
 class Reducer:
     """The gradients of one optimizer. Hooks hold it weakly, so that an optimizer that is forgotten is gone."""
 
     def __init__(self, named: Sequence[tuple[str, Tensor]], plan: Plan, passes: int, homes: Homes) -> None:
         self.plan = plan
         self.passes = passes
-        self.slots = [Slot(param, name, passes) for name, param in named]
+        self.slots: list[Slot] = []
         self.groups: list[Group] = []
         self.homes = homes
+        self._hooked = False
+        self._frozen: list[tuple[str, Tensor]] = []  # not trained so far
+        self._kinds_agreed = False  # all ranks know which gradients travel as sparse ones
         self._generation = _session.generation()
+        self.add(named)
+
+    def add(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Take in parameters, on all ranks alike; those that are frozen when they are trained one day."""
+        self._kinds_agreed = self.plan.sparse_as_dense
+        for name, param in named:
+            if param.requires_grad:
+                self.slots.append(Slot(param, name, self.passes))
+                if self._hooked:
+                    self._hook(self.slots[-1])
+            else:
+                self._frozen.append((name, param))
 
     def group(self, members: Sequence[Sequence[Tensor]]) -> None:
         """Let these parameters travel together."""
@@ -125,13 +78,16 @@ class Reducer:
 
     def hook(self) -> None:
         """Have autograd call for each parameter. A hook of an earlier optimizer on the same parameter goes."""
-        reducer = weakref.ref(self)
+        self._hooked = True
         for slot in self.slots:
-            before = _HOOKS.get(slot.param)
-            if before is not None:
-                before.remove()
-            register: Any = slot.param.register_post_accumulate_grad_hook
-            _HOOKS[slot.param] = register(_Hook(reducer, slot))
+            self._hook(slot)
+
+    def _hook(self, slot: Slot) -> None:
+        before = _HOOKS.get(slot.param)
+        if before is not None:
+            before.remove()
+        register: Any = slot.param.register_post_accumulate_grad_hook
+        _HOOKS[slot.param] = register(_Hook(weakref.ref(self), slot))
 
     def on_gradient(self, slot: Slot) -> None:
         """Count a backward pass; start the operation after the last one. Called in the middle of backward."""
@@ -144,7 +100,7 @@ class Reducer:
         slot.seen = True
         slot.left -= 1
         if slot.left == 0:
-            self._start(slot)
+            self.start(slot)
 
     def busy(self) -> bool:
         """Tell whether a round has begun."""
@@ -155,9 +111,12 @@ class Reducer:
         """End the round: every gradient is reduced, also where this rank's graph had none."""
         self.forget_if_renewed()
         try:
+            self._take_in_unfrozen()
+            if not self._kinds_agreed:
+                self._agree_on_kinds()
             for slot in self.slots:
                 if not slot.started:
-                    self._start(slot)
+                    self.start(slot)
             failure = self._wait()
             if failure is not None:
                 raise failure
@@ -166,8 +125,17 @@ class Reducer:
         finally:
             self.rewind()
 
+    def abandon(self) -> None:
+        """End a round whose sums nobody wants, when nothing is on its way any more: names and memory are free then."""
+        self.forget_if_renewed()
+        waits: list[Callable[[], Any]] = [partial(synchronize, handle) for handle, _ in self._operations()]
+        for wait in waits + [slot.sparse_sum for slot in self.slots if slot.sparse_sum]:
+            with contextlib.suppress(RuntimeError, ValueError):
+                wait()
+        self.rewind()
+
     def rewind(self) -> None:
-        """Begin a new round, whatever was on its way."""
+        """Begin a new round."""
         for slot in self.slots:
             slot.rewind(self.passes)
         for group in self.groups:
@@ -179,23 +147,25 @@ class Reducer:
         if self._generation != _session.generation():
             self._generation = _session.generation()
             self._leave_homes()
+            self._kinds_agreed = self.plan.sparse_as_dense
             self.rewind()
 
     # One round.
 
-    def _start(self, slot: Slot) -> None:
+    def start(self, slot: Slot) -> None:
+        """Send a gradient on its way."""
         slot.started = True
         if self.homes.wanted and not self.homes.decided:
             self.homes.arrived.append(slot.name)
         if slot.home is not None:
-            _move_in(slot, slot.home)
+            move_in(slot, slot.home)
         elif self._starts_sparse(slot):
             return
         else:
             self._make_dense(slot)
         group, plan = slot.group, self.plan
         if group is None:
-            slot.handle = starts.allreduce_(_wire(slot), slot.name, plan.op, plan.scales, plan.process_set)
+            slot.handle = starts.allreduce_(wire(slot), slot.name, plan.op, plan.scales, plan.process_set)
             return
         group.started += 1
         if group.started == len(group.slots):
@@ -203,23 +173,30 @@ class Reducer:
 
     def _start_group(self, group: Group) -> int:
         plan = self.plan
-        tensors = [_wire(member) for member in group.slots]
+        tensors = [wire(member) for member in group.slots]
         if not group.places:
             return starts.grouped_allreduce_(tensors, group.name, plan.op, plan.scales, plan.process_set)
         return ops.allreduce_places(group.name, group.places, plan.op, plan.scales, lambda _: tensors)
 
     def _starts_sparse(self, slot: Slot) -> bool:
-        """Reduce a sparse gradient as a sparse one; also nothing, where gradients have been sparse before."""
+        """Reduce a sparse gradient as a sparse one; also nothing, where another rank's is sparse."""
         grad = slot.param.grad
-        if self.plan.sparse_as_dense or not (slot.sparse_dims if grad is None else grad.is_sparse):
+        if not self._is_sparse(slot):
             return False
         if slot.group is not None:
             raise ValueError(f"The gradient of {slot.name} is sparse and in a group: use sparse_as_dense=True.")
+        slot.made_up = grad is None
         if grad is None:
-            grad = _nothing_sparse(slot.param, slot.sparse_dims)
+            grad = nothing_sparse(slot.param, slot.sparse_dims)
+        elif not grad.is_sparse:
+            grad = grad.to_sparse(slot.sparse_dims)
         slot.sparse_dims = grad.sparse_dim()
         slot.sparse_sum = sparse_allreduce_async(grad, slot.name, self.plan.op, self.plan.process_set)
         return True
+
+    def _is_sparse(self, slot: Slot) -> bool:
+        grad = slot.param.grad
+        return slot.sparse_dims > 0 or (not self._kinds_agreed and grad is not None and grad.is_sparse)
 
     def _make_dense(self, slot: Slot) -> None:
         param = slot.param
@@ -250,7 +227,6 @@ class Reducer:
         param = slot.param
         if slot.sparse_sum is not None:
             param.grad = slot.sparse_sum()
-            return
         assert param.grad is not None
         if slot.wire is not None:
             param.grad.copy_(self.plan.compression.decompress(slot.wire, slot.ctx))
@@ -258,6 +234,29 @@ class Reducer:
             param.grad = param.grad.to_sparse()
         if slot.made_up and not param.requires_grad:
             param.grad = None  # frozen after the optimizer was made: it must not decay or drift
+
+    # What all ranks must know alike.
+
+    def _take_in_unfrozen(self) -> None:
+        """Reduce from now on what was frozen when the optimizer was made and is trained by now."""
+        if any(param.requires_grad for _, param in self._frozen):
+            known, self._frozen = self._frozen, []
+            self.add(known)
+
+    def _agree_on_kinds(self) -> None:
+        """Learn which gradients are sparse on some rank: where a graph does not reach one, no rows must travel."""
+        mine = {slot.name: slot.sparse_dims for slot in self.slots if slot.sparse_dims}
+        for slot in self.slots:
+            if not slot.started and slot.param.grad is not None and slot.param.grad.is_sparse:
+                mine[slot.name] = slot.param.grad.sparse_dim()
+        try:
+            everyone = ops.allgather_object(mine, "gradients.kinds", self.plan.process_set)
+        except Mismatch as error:  # a rank has joined: ask again in the next round
+            _LOG.debug("sparse gradients are not agreed on yet: %s", error)
+            return
+        self._kinds_agreed = True
+        for slot in self.slots:
+            slot.sparse_dims = max(kinds.get(slot.name, 0) for kinds in everyone)
 
     # Homes.
 
@@ -288,7 +287,7 @@ class Reducer:
         for number, run in enumerate(buckets.runs([slot.param for slot in alone])):
             members = [alone[i] for i in run]
             name = f"grouped_allreduce.bucket.{number}.{members[0].name}"
-            self._add(Group(name, members, places=tuple(_place(slot) for slot in members)))
+            self._add(Group(name, members, places=tuple(place(slot) for slot in members)))
 
     def _leave_homes(self) -> None:
         self.homes.decided = False
@@ -298,40 +297,6 @@ class Reducer:
                 slot.group = None
         for slot in self.slots:
             slot.home = None
-
-
-def _move_in(slot: Slot, home: Tensor) -> None:
-    """Let the gradient be its home; what autograd or the user has put elsewhere is copied."""
-    param = slot.param
-    grad = param.grad
-    if grad is None:
-        home.zero_()
-        slot.made_up = True
-    elif grad.is_sparse:
-        home.copy_(grad.to_dense())
-        slot.was_sparse = True
-    elif grad.data_ptr() == home.data_ptr() and grad.stride() == home.stride():
-        return
-    else:
-        home.copy_(grad)
-    param.grad = home.detach()  # a tensor of its own: the user may give it other memory
-
-
-def _nothing_sparse(param: Tensor, dims: int) -> Tensor:
-    where = torch.empty((dims, 0), dtype=torch.int64, device=param.device)
-    return torch.sparse_coo_tensor(where, param.new_empty((0, *param.shape[dims:])).detach(), param.shape)
-
-
-def _place(slot: Slot) -> InOut:
-    assert slot.home is not None
-    pointer = slot.home.data_ptr()
-    return pointer, pointer, slot.home.shape, NUMBERS[slot.home.dtype]
-
-
-def _wire(slot: Slot) -> Tensor:
-    tensor = slot.param.grad if slot.wire is None else slot.wire
-    assert tensor is not None
-    return tensor
 
 
 class _Hook:

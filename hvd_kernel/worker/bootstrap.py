@@ -14,7 +14,7 @@ import tempfile
 import time
 from typing import Any
 
-from hvd_kernel import _session
+from hvd_kernel import _session, compat
 from hvd_kernel.worker import communication
 
 _POLL_S = 0.002  # MPI's own wait would burn a core that the slower ranks need for their imports
@@ -24,6 +24,7 @@ _ADDRESS_BYTES = 8192
 def main() -> None:
     """Become rank ``MPI.COMM_WORLD.rank`` and serve until told to stop."""
     os.environ["HVD_BOOTSTRAP"] = "mpi"
+    compat.install_in_rank()
     hvd = frontend()
     from hvd_kernel.worker import engine  # noqa: PLC0415 - ipykernel, after the slower torch
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hvd_kernel import _session, ops
-from hvd_kernel.errors import ClusterError, RankDied, RankFailed
+from hvd_kernel.errors import ClusterError, RankDied, RankFailed, RankStalled
+
+_OF_OTHERS = (RankFailed, RankDied, RankStalled)  # each names another rank as the one to look at
 
 
 def start() -> None:
@@ -48,8 +50,8 @@ def waiting_for() -> str:
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Tell whether this rank raised only because another one failed first."""
-    return isinstance(error, (RankFailed, RankDied))
+    """Tell whether this rank raised only because another one failed, or did not come, first."""
+    return isinstance(error, _OF_OTHERS)
 
 
 def _seconds(operation: dict[str, object]) -> float:

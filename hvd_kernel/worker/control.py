@@ -24,6 +24,7 @@ from hvd_kernel.protocol import Failure, to_wire
 from hvd_kernel.worker import communication, values
 
 _REASON_CHARS = 300
+_NOTE_CHARS = 100
 _INSIST_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -191,7 +192,9 @@ class Control:
 
 
 def _reason(name: str, error: BaseException) -> str:
-    return f"{name}: {error}"[:_REASON_CHARS] if str(error) else name
+    """Say what the peers hear, with the error's notes: by one of them elastic.run knows that this rank has left it."""
+    text = f"{name}: {error}"[:_REASON_CHARS] if str(error) else name
+    return " ".join([text, *(note[:_NOTE_CHARS] for note in getattr(error, "__notes__", ()))])
 
 
 def _lookup(names: dict[str, Any], name: str) -> Any:

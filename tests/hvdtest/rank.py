@@ -34,15 +34,15 @@ def main() -> None:
 
 def _answer(call: dict[str, Any]) -> dict[str, Any]:
     try:
-        function = getattr(_load(call["file"]), call["function"])
+        function = getattr(load(call["file"]), call["function"])
         return {"result": function(*call["args"])}
     except BaseException as error:
         answer = {"error": traceback.format_exc()}
-        _release(f"{call['function']}: {type(error).__name__}: {error}")
+        release(f"{call['function']}: {type(error).__name__}: {error}")
         return answer
 
 
-def _load(file: str) -> ModuleType:
+def load(file: str) -> ModuleType:
     if file not in _modules:
         spec = importlib.util.spec_from_file_location(f"checks_{len(_modules)}", file)
         assert spec is not None
@@ -52,7 +52,7 @@ def _load(file: str) -> ModuleType:
     return _modules[file]
 
 
-def _release(reason: str) -> None:
+def release(reason: str) -> None:
     from hvd_kernel import _session
 
     if _session.is_initialized():

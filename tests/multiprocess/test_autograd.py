@@ -184,3 +184,74 @@ def through_broadcast() -> None:
 
 def test_broadcast(ranks: RankPool) -> None:
     ranks.run(through_broadcast)
+
+
+def through_group_piecewise() -> None:
+    """Each result of a group is walked back by itself, without retain_graph: one node, several times."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    calls = {
+        "allreduce": (lambda xs: hvd.grouped_allreduce(xs, name="a", op=hvd.Sum), float(size)),
+        "allgather": (lambda xs: hvd.grouped_allgather(xs, name="g"), 1.0),
+        "reducescatter": (lambda xs: hvd.grouped_reducescatter(xs, name="s", op=hvd.Sum), float(size)),
+    }
+    for name, (call, factor) in calls.items():
+        xs = [torch.full((size, 2), float(rank + 1), requires_grad=True) for _ in range(3)]
+        for number, y in enumerate(call(xs)):
+            y.sum().backward()
+            for later, x in enumerate(xs):
+                want = factor if later <= number else 0.0
+                same(x.grad, torch.full((size, 2), want), (name, number, later))
+
+
+def test_groups_walked_back_piece_by_piece(ranks: RankPool) -> None:
+    ranks.run(through_group_piecewise)
+
+
+def rank_dependent() -> None:
+    """Derivatives that tell ranks and places apart, checked against autograd over one process's copy of everything."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+
+    def weights(r: int, shape: tuple[int, ...], salt: int) -> object:
+        generator = torch.Generator().manual_seed(10 * salt + r)
+        return torch.randint(-8, 9, shape, generator=generator).double()
+
+    rows = 2 * size + 1
+    counts = [rows // size + (r < rows % size) for r in range(size)]
+    ends = [sum(counts[: r + 1]) for r in range(size)]
+    mine = [weights(r, (rows, 2), 1).requires_grad_() for r in range(size)]
+    x = mine[rank].detach().clone().requires_grad_()
+    (hvd.reducescatter(x, "scatter", op=hvd.Sum) * weights(rank, (counts[rank], 2), 2)).sum().backward()
+    total = sum(mine)
+    sum(
+        (total[end - n : end] * weights(r, (n, 2), 2)).sum()
+        for r, (end, n) in enumerate(zip(ends, counts, strict=True))
+    ).backward()
+    same(x.grad, mine[rank].grad * size, "Horovod multiplies by the number of ranks")
+    splits = [[(r + q) % 3 for q in range(size)] for r in range(size)]
+    mine = [weights(r, (sum(splits[r]), 2), 3).requires_grad_() for r in range(size)]
+    x = mine[rank].detach().clone().requires_grad_()
+    got, _ = hvd.alltoall(x, splits[rank], name="exchange")
+    (got * weights(rank, got.shape, 4)).sum().backward()
+    arrived = [torch.cat([torch.split(mine[q], splits[q])[r] for q in range(size)]) for r in range(size)]
+    same(got.detach(), arrived[rank].detach())
+    sum((one * weights(r, one.shape, 4)).sum() for r, one in enumerate(arrived)).backward()
+    same(x.grad, mine[rank].grad)
+    for root in range(size):
+        x = weights(rank, (4,), 5).requires_grad_()
+        y = hvd.broadcast(x, root, name=f"root{root}")
+        same(y.detach(), weights(root, (4,), 5))
+        (y * weights(rank, (4,), 6)).sum().backward()
+        mean = sum(weights(r, (4,), 6) for r in range(size)) / size
+        same(x.grad, mean if rank == root else torch.zeros(4, dtype=torch.float64))
+
+
+def test_rank_dependent_data(ranks: RankPool) -> None:
+    ranks.run(rank_dependent)

@@ -1,8 +1,9 @@
-"""The ranks find each other however they are started: mpirun, torchrun, Horovod's variables, torch's."""
+"""The ranks find each other however they are started: mpirun, srun, torchrun, Horovod's variables, torch's."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,39 @@ def launched(command: list[str], tmp_path: Path, np: int, **env: str) -> None:
 @pytest.mark.parametrize("np", [1, 3])
 def test_mpirun(tmp_path: Path, np: int) -> None:
     launched([*MPIRUN, "-np", str(np), sys.executable, "-P"], tmp_path, np)
+
+
+def test_the_line_of_horovods_tutorials(tmp_path: Path) -> None:
+    # They write one dash, as Open MPI 4 has it; the mpirun of Open MPI 5 wants two before bind-to and map-by.
+    line = "-np 4 -H localhost:4 --bind-to none --map-by slot -x NCCL_DEBUG=INFO -mca pml ob1 -mca btl ^openib"
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    launched([f"{sys.prefix}/bin/mpirun", *line.split(), sys.executable], tmp_path, 4, **as_root)
+
+
+def test_mpirun_without_mpi(tmp_path: Path) -> None:
+    meeting = {"HOROVOD_CONTROLLER_ADDR": "127.0.0.1", "HOROVOD_CONTROLLER_PORT": str(free_port())}
+    blind = "import sys; sys.modules['mpi4py'] = None; import runpy; sys.argv.pop(0); runpy.run_path(sys.argv[0])"
+    command = [*MPIRUN, "-np", "2", sys.executable, "-P", "-c", blind]
+    launched(command, tmp_path, 2, HVD_BOOTSTRAP="tcp", **meeting)
+
+
+SRUN = """
+# srun of a machine without Slurm: starts the tasks of one step here, with the variables that Slurm gives them.
+import os, subprocess, sys
+count = int(sys.argv[1].removeprefix("-n"))
+step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": str(count),
+        "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "node[1-1]", "SLURM_NTASKS": str(count)}
+tasks = [subprocess.Popen(sys.argv[2:], env={**os.environ, **step, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)})
+         for i in range(count)]
+sys.exit(max(task.wait() for task in tasks))
+"""
+
+
+@pytest.mark.parametrize("np", [1, 3])
+def test_srun(tmp_path: Path, np: int) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text(SRUN)
+    launched([sys.executable, str(srun), f"-n{np}", sys.executable, "-P"], tmp_path, np)
 
 
 def test_torchrun(tmp_path: Path) -> None:
@@ -148,3 +182,47 @@ def test_communicators(tmp_path: Path) -> None:
         command, env=clean_environment(), capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def some(members: list[int]) -> list[object]:
+    import numpy as np
+
+    from hvd_kernel import _session, ops
+
+    if int(os.environ["HOROVOD_RANK"]) not in members:
+        return []
+    found: list[object] = []
+    for _ in range(2):
+        _session.init(members)
+        mine = np.array([int(os.environ["HOROVOD_RANK"])])
+        found.append([_session.rank(), _session.size(), ops.allgather(mine, "g").tolist()])
+        _session.shutdown()
+    return found
+
+
+@pytest.mark.parametrize("members", [[0, 2], [2, 0], [0, 1, 2], [0]])
+def test_some_ranks_without_mpi(members: list[int]) -> None:
+    with RankPool(3) as pool:
+        found = pool.run(some, members)
+    for rank in range(3):
+        one = [members.index(rank), len(members), members] if rank in members else None
+        assert found[rank] == ([one, one] if one else [])
+
+
+def a_communicator() -> str:
+    from mpi4py import MPI
+
+    from hvd_kernel import _session
+    from hvd_kernel.errors import ConfigError
+
+    with pytest.raises(ConfigError) as caught:
+        _session.init(MPI.COMM_WORLD)
+    _session.init()
+    assert _session.size() == 2
+    return str(caught.value)
+
+
+def test_a_communicator_where_mpi_did_not_start_the_ranks() -> None:
+    with RankPool(2) as pool:
+        for text in pool.run(a_communicator):
+            assert "HOROVOD_SIZE=2: MPI did not start these ranks" in text

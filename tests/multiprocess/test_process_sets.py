@@ -8,7 +8,7 @@ import sys
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool, clean_environment
-from hvdtest.pools import pool_of
+from hvdtest.pools import close_all, pool_of
 
 pytestmark = pytest.mark.mp
 
@@ -200,6 +200,22 @@ def by_communicator() -> None:
     assert hvd.allgather_object(world.rank, process_set=half) == half.ranks
     hvd.barrier()  # who shuts down ends everybody's, also the other half's
     hvd.shutdown()
+
+
+def allowed_by_the_environment() -> list[int]:
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    one = hvd.add_process_set([1])
+    assert one.process_set_id == 1
+    return one.ranks
+
+
+@pytest.mark.parametrize("variable", ["HVD_DYNAMIC_PROCESS_SETS", "HOROVOD_DYNAMIC_PROCESS_SETS"])
+def test_sets_are_dynamic_where_the_environment_says_so(variable: str) -> None:
+    close_all()
+    with RankPool(2, **{variable: "Yes"}) as pool:
+        assert pool.run(allowed_by_the_environment) == [[1], [1]]
 
 
 def test_communicators() -> None:

@@ -1,4 +1,7 @@
-"""Four ranks with a quarter of the batch each end with the parameters of one process with the whole batch."""
+"""Four ranks with a quarter of the batch each end with the parameters of one process with the whole batch.
+
+For each optimizer, and for each way to send gradients: grouped, accumulated over passes, sparse, with predivision.
+"""
 
 from __future__ import annotations
 
@@ -88,3 +91,91 @@ def test_equals_one_process(layout: tuple[int, str], dtype: str, record_property
             assert worst <= FLOAT64_LIMIT
         else:
             assert units <= FLOAT32_ULPS
+
+
+ROWS = 20
+
+
+def reader() -> object:
+    """An embedding whose gradient is sparse, and a dense head."""
+    import torch
+
+    torch.manual_seed(11)
+    table = torch.nn.EmbeddingBag(ROWS, 6, mode="sum", sparse=True)
+    return torch.nn.Sequential(table, torch.nn.Tanh(), torch.nn.Linear(6, 4), torch.nn.Linear(4, 3)).double()
+
+
+def optimizers_of(kind: str, model: object) -> list[object]:
+    """One for dense gradients; where it cannot take the table's sparse ones, another for those."""
+    import torch
+
+    table, dense = list(model[0].parameters()), [p for part in model[1:] for p in part.parameters()]
+    if kind == "SGD":
+        return [torch.optim.SGD([{"params": table, "lr": 0.2}, {"params": dense}], lr=0.05, momentum=0.9)]
+    made = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[kind]
+    return [made(dense, lr=0.02, weight_decay=0.01), torch.optim.SparseAdam(table, lr=0.02)]
+
+
+def read(kind: str, rank: int, size: int, passes: int, options: dict[str, object] | None) -> object:
+    """Train; a rank takes every size-th sample, in equal passes. None: one process, one pass."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    torch.set_num_threads(1)
+    model = reader()
+    optimizers = optimizers_of(kind, model)
+    if options is not None:
+        named = {id(p): (name, p) for name, p in model.named_parameters()}
+        optimizers = [
+            hvd.DistributedOptimizer(
+                one,
+                named_parameters=[named[id(p)] for group in one.param_groups for p in group["params"]],
+                backward_passes_per_step=passes,
+                **options,
+            )
+            for one in optimizers
+        ]
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(STEPS):
+        words = torch.randint(0, ROWS, (BATCH, 5), generator=generator)[rank::size]
+        labels = torch.randint(0, 3, (BATCH,), generator=generator)[rank::size]
+        for one in optimizers:
+            one.zero_grad()
+        for part in range(passes):
+            loss = torch.nn.functional.cross_entropy(model(words[part::passes]), labels[part::passes])
+            (loss / passes).backward()
+        for one in optimizers:
+            one.step()
+    return model
+
+
+def read_like_one(kind: str, passes: int, options: dict[str, object]) -> float:
+    import hvd_kernel.torch as hvd
+
+    mine = read(kind, hvd.rank(), hvd.size(), passes, options)
+    alone = read(kind, 0, 1, 1, None)
+    worst = 0.0
+    for (name, p), q, start in zip(mine.named_parameters(), alone.parameters(), reader().parameters(), strict=True):
+        same(hvd.broadcast(p.detach(), 0, name=f"check.{name}"), p.detach(), f"{name} is the same on every rank")
+        assert (q - start).abs().max() > 1e-3, f"{name} was trained"
+        worst = max(worst, float((p - q).detach().abs().max()))
+    return worst
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
+@pytest.mark.parametrize(
+    ("passes", "options"),
+    [
+        (1, {}),
+        (2, {}),
+        (1, {"sparse_as_dense": True}),
+        (1, {"groups": 2, "sparse_as_dense": True}),
+        (4, {"groups": 1, "sparse_as_dense": True}),
+        (2, {"gradient_predivide_factor": 2.0}),
+    ],
+    ids=str,
+)
+def test_optimizers_equal_one_process(kind: str, passes: int, options: dict[str, object]) -> None:
+    for worst in pool_of((4, "shm")).run(read_like_one, kind, passes, options):
+        assert worst <= FLOAT64_LIMIT

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hvd_kernel._native import Engine
-from hvd_kernel.config import SETTINGS, ClusterSpec, engine_options, start_timeout
+from hvd_kernel.config import SETTINGS, ClusterSpec, elsewhere, engine_options, start_timeout
 from hvd_kernel.errors import ConfigError
 
 
@@ -113,6 +113,7 @@ def test_values(env: dict[str, str], options: dict[str, str]) -> None:
         ("HOROVOD_STALL_CHECK_TIME_SECONDS", "-1"),
         ("HVD_ALLREDUCE_ALGORITHM", "tree"),
         ("HOROVOD_DYNAMIC_PROCESS_SETS", "some"),
+        ("HVD_DYNAMIC_PROCESS_SETS", "2"),
         ("HOROVOD_LOG_LEVEL", "loud"),
     ],
 )
@@ -135,6 +136,18 @@ def test_refused_values_say_why_and_what_to_do(variable: str, value: str, reason
     assert str(caught.value).startswith(f"{variable}={value!r} cannot be honoured: ")
     assert reason in str(caught.value)
     assert remedy in str(caught.value).partition("What to do: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("env", "value"),
+    [
+        ({}, "0"),
+        ({"HOROVOD_DYNAMIC_PROCESS_SETS": "On"}, "1"),
+        ({"HVD_DYNAMIC_PROCESS_SETS": "0", "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}, "0"),
+    ],
+)
+def test_settings_of_other_parts(env: dict[str, str], value: str) -> None:
+    assert elsewhere("HVD_DYNAMIC_PROCESS_SETS", env) == value
 
 
 def test_the_core_knows_every_key() -> None:

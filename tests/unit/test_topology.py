@@ -7,13 +7,23 @@ import sys
 
 import pytest
 
-from hvd_kernel import topology
+from hvd_kernel import slurm, topology
 from hvd_kernel.errors import ConfigError
 
 MEETING = {"HOROVOD_CONTROLLER_ADDR": "127.0.0.1", "HOROVOD_CONTROLLER_PORT": "4321"}
 MASTER = {"MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "29500"}
 TORCH = {"RANK": "1", "WORLD_SIZE": "2", **MASTER}
 HOROVOD = {"HOROVOD_RANK": "2", "HOROVOD_SIZE": "3"}
+STEP = {
+    "SLURM_JOB_ID": "4096",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "node[03-04]",
+    "SLURM_STEP_NUM_NODES": "2",
+}
+HERE = STEP | {"SLURM_STEP_NUM_NODES": "1"}
+PMI_OF_STEP = {"PMI_RANK": "1", "PMI_SIZE": "4"}
 MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
 
 
@@ -26,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         calls.append((rank, size, address))
         return topology.Peers(rank, size, source, lambda mine: [mine] * size)
 
-    def over_mpi(_env: object) -> topology.Peers:
+    def over_mpi(_env: object, _only: object) -> topology.Peers:
         return topology.Peers(3, 4, "MPI", lambda mine: [mine] * 4)
 
     def store(rank: int, size: int, address: object, meeting: str, _env: object) -> topology.Exchange:
@@ -68,6 +78,18 @@ def test_nothing_is_size_1(asked: list[object]) -> None:
         ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}, (0, 1, "HOROVOD_SIZE"), None),
         ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, "WORLD_SIZE"), None),
         ({"RANK": "1"}, (0, 1, "no launcher"), None),
+        (STEP, (1, 4, "SLURM_PROCID"), ("node03", 61440)),
+        (HERE, (1, 4, "SLURM_PROCID"), ("127.0.0.1", 61440)),
+        (HERE | {"SLURM_STEP_ID": "2"}, (1, 4, "SLURM_PROCID"), ("127.0.0.1", 61562)),
+        (STEP | MASTER, (1, 4, "SLURM_PROCID"), ("10.1.2.3", 29500)),
+        (STEP | MEETING, (1, 4, "SLURM_PROCID"), ("127.0.0.1", 4321)),
+        (STEP | TORCH, (1, 2, "RANK"), ("10.1.2.3", 29500)),
+        (STEP | MPI, (3, 4, "MPI"), None),
+        (HERE | PMI_OF_STEP, (1, 4, "SLURM_PROCID"), ("127.0.0.1", 61440)),
+        (HERE | {"PMI_RANK": "3", "PMI_SIZE": "8"}, (3, 4, "MPI"), None),
+        (HERE | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, (0, 1, "SLURM_STEP_NUM_TASKS"), None),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, (0, 1, "no launcher"), None),  # a batch script, not a task
+        (MPI | MEETING | {"HVD_BOOTSTRAP": "tcp"}, (3, 4, "OMPI_COMM_WORLD_RANK"), ("127.0.0.1", 4321)),
     ],
 )
 def test_who_wins(asked: list[object], env: dict[str, str], found: tuple[int, int, str], address: object) -> None:
@@ -98,6 +120,7 @@ def test_torchruns_store_has_keys_for_each_round(asked: list[object]) -> None:
         (HOROVOD | {"HOROVOD_CONTROLLER_PORT": "1"}, "HOROVOD_CONTROLLER_ADDR is not set"),
         (TORCH | {"MASTER_PORT": "70000"}, "MASTER_PORT='70000' must be a whole number from 1 to 65535"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR is not set"),
+        (MPI | {"HVD_BOOTSTRAP": "tcp"}, "OMPI_COMM_WORLD_SIZE=4 names several ranks, but not where they meet"),
     ],
 )
 def test_what_cannot_be_used_is_named(asked: list[object], env: dict[str, str], text: str) -> None:
@@ -105,6 +128,74 @@ def test_what_cannot_be_used_is_named(asked: list[object], env: dict[str, str], 
         topology.find(env=env)
     assert text in str(caught.value)
     assert not asked
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        ("a", "a"),
+        ("a,b", "a"),
+        ("a[01-03,7],b2", "a01"),
+        ("rack[2-3]node[4,6-9]", "rack2node4"),
+        ("a[7]-x,b", "a7-x"),
+        ("gpu-1-2", "gpu-1-2"),
+    ],
+)
+def test_slurms_first_node(names: str, first: str) -> None:
+    assert slurm.first_node(names) == first
+
+
+def test_some_ranks_without_mpi_meet_at_rank_0_in_the_callers_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def over_tcp(rank: int, size: int, address: object, source: str, _env: object) -> topology.Peers:
+        assert (rank, size, address, source) == (1, 2, ("127.0.0.1", 4321), "HOROVOD_RANK")
+        return topology.Peers(rank, size, source, lambda mine: [b"rank 0", mine])
+
+    monkeypatch.setattr(topology, "_over_tcp", over_tcp)
+    peers = topology.find(comm=[2, 0], env=HOROVOD | MEETING)
+    assert (peers.rank, peers.size) == (0, 2), "the list's order gives the numbers"
+    assert peers.exchange(b"rank 2") == [b"rank 2", b"rank 0"]
+
+
+def test_some_ranks_under_torchrun_have_keys_of_their_own(asked: list[object]) -> None:
+    env = TORCH | {"TORCHELASTIC_RUN_ID": "7", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    peers = topology.find(comm=[1], env=env)
+    assert (peers.rank, peers.size) == (0, 1)
+    assert asked[0][3] == "hvd_kernel/0/1/[1]"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([0, 1], "init(comm=[0, 1]) was called by rank 2, which it does not name."),
+        ([2, 2], "init(comm=[2, 2]) must name different ranks between 0 and 2."),
+        ([0, 2, 3], "init(comm=[0, 2, 3]) must name different ranks between 0 and 2."),
+        ([1, 2], "init(comm=[1, 2]) must name rank 0, where ranks that MPI has not started meet."),
+    ],
+)
+def test_a_wrong_list_of_ranks(asked: list[object], ranks: list[int], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        topology.find(comm=ranks, env=HOROVOD | MEETING)
+    assert text in str(caught.value)
+    assert not asked
+
+
+def test_an_empty_list_means_all(asked: list[object]) -> None:
+    assert topology.find(comm=[], env=HOROVOD | MEETING).size == 3
+    assert asked
+
+
+def test_a_communicator_of_an_mpi_that_did_not_start_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class World:
+        def Get_size(self) -> int:  # noqa: N802 - mpi4py's name
+            return 1
+
+        Get_rank = Allgather = Get_size
+
+    monkeypatch.setattr(topology, "_mpi", lambda: type("MPI", (), {"COMM_WORLD": World()}))
+    with pytest.raises(
+        ConfigError, match="an MPI that knows 1 rank, but HOROVOD_SIZE=3: MPI did not start these ranks"
+    ):
+        topology.find(comm=World(), env=HOROVOD | MEETING)
 
 
 def test_something_else_as_comm() -> None:

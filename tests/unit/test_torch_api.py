@@ -1,4 +1,4 @@
-"""Names, signatures and defaults of hvd_kernel.torch are Horovod's; what is not there yet is absent."""
+"""Names, signatures and defaults of hvd_kernel.torch are Horovod's."""
 
 from __future__ import annotations
 
@@ -64,6 +64,9 @@ SIGNATURES = {
     "allgather_object": "obj, name=None, process_set=global",  # Horovod's for TensorFlow has the set
     "DistributedOptimizer": "optimizer, named_parameters=None, compression=none, backward_passes_per_step=1, op=0, "
     "gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False, process_set=global, gradients_in_buckets=None",
+    "SyncBatchNorm": "num_features, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True, process_set=global, "
+    "device=None, dtype=None",
+    "convert_sync_batchnorm": "module, process_set=global",
     "mpi_threads_supported": "",
     "mpi_enabled": "",
     "mpi_built": "",
@@ -101,11 +104,7 @@ def test_constants_and_classes() -> None:
     assert hvd.global_process_set.process_set_id == 0
     assert hvd.__version__
     assert all(hasattr(hvd, name) for name in mpi_ops.__all__)
-
-
-@pytest.mark.parametrize("name", ["SyncBatchNorm", "elastic"])
-def test_what_comes_later_is_absent(name: str) -> None:
-    assert not hasattr(hvd, name)
+    assert isinstance(hvd._check_has_gpu(), bool)
 
 
 def test_before_init() -> None:
@@ -179,8 +178,20 @@ def test_compression() -> None:
     restored = hvd.Compression.fp16.decompress(small, ctx)
     assert restored.dtype == torch.float64
     assert restored[:2].tolist() == [1.0, 2.0**-12]
+    small, ctx = hvd.Compression.bf16.compress(x)
+    assert (small.dtype, ctx) == (torch.bfloat16, torch.float64)
+    assert small.isfinite().all()
+    assert hvd.Compression.bf16.decompress(small, ctx).tolist() == [1.0, 2.0**-12, 70144.0]
     whole = torch.tensor([1, 2])
-    for compression in (hvd.Compression.fp16, hvd.Compression.none):
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16, hvd.Compression.none):
         same, ctx = compression.compress(whole)
         assert same is whole
         assert compression.decompress(same, ctx) is whole
+
+
+def test_sync_batch_norm_needs_init_only_to_train() -> None:
+    layer = hvd.SyncBatchNorm(2, affine=False, momentum=None)
+    assert isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
+    with pytest.raises(ValueError, match="has not been initialized"):
+        layer(torch.ones(3, 2))
+    assert torch.equal(layer.eval()(torch.zeros(3, 2)), torch.zeros(3, 2))

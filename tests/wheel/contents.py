@@ -11,6 +11,7 @@ REQUIRED = (
     "hvd_kernel/widgets/dashboard.js",
     "hvd_kernel/widgets/static/uPlot.iife.min.js",
     "hvd_kernel/kernel/__main__.py",
+    "hvd_kernel/launch/agent.py",
 )
 
 

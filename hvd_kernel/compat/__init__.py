@@ -1,0 +1,72 @@
+"""``import horovod.torch as hvd`` without Horovod: its module names lead to our modules, where the real one is absent.
+
+``install()`` does it for this process. Ranks that we start have it on: those of a notebook call it, those of a launcher
+get ``rank_environment``. Nothing named horovod is installed, so outside of ranks nothing changes for anybody.
+
+Words.
+  real    a package horovod that this Python would import without us; a bare folder of that name is none
+  shadow  come before the real one
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from hvd_kernel import config
+from hvd_kernel.compat.finder import NAME, HorovodFinder, ours
+from hvd_kernel.errors import UsageError
+
+__all__ = ["install", "install_in_rank", "rank_environment", "uninstall"]
+
+_SITE = Path(__file__).with_name("site")  # holds a sitecustomize, which Python imports when it starts
+
+
+def install(shadow: bool = False) -> None:
+    """Let ``import horovod`` find us; the real one goes first unless ``shadow`` says otherwise. May be called again.
+
+    Raises
+    ------
+    UsageError
+        The real one is to be shadowed, but is imported already.
+    """
+    imported = sys.modules.get(NAME)
+    if shadow and imported is not None and not ours(imported):
+        raise UsageError("horovod is imported already: call install(shadow=True) before anything imports it.")
+    _remove_finders()
+    sys.meta_path.insert(0, HorovodFinder(shadow))  # before the path's own, which would load our files a second time
+
+
+def uninstall() -> None:
+    """Undo ``install``: what was imported stays with those who have it, and the names are free again."""
+    _remove_finders()
+    if ours(sys.modules.get(NAME)):
+        for name in [name for name in sys.modules if name == NAME or name.startswith(NAME + ".")]:
+            del sys.modules[name]
+
+
+def install_in_rank() -> None:
+    """Do what HVD_COMPAT says for this rank, and for the Python processes that it starts."""
+    os.environ.update(rank_environment(os.environ))
+    choice = _choice(os.environ)
+    if choice != "0":
+        install(shadow=choice == "shadow")
+
+
+def rank_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a launcher adds to ``env``, so that ``import horovod`` works in a rank's Python."""
+    choice = _choice(env)
+    if choice == "0":
+        return {}
+    others = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder and folder != str(_SITE)]
+    return {"HVD_COMPAT": choice, "PYTHONPATH": os.pathsep.join([str(_SITE), *others])}
+
+
+def _choice(env: Mapping[str, str]) -> str:
+    return config.elsewhere("HVD_COMPAT", env)
+
+
+def _remove_finders() -> None:
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, HorovodFinder)]

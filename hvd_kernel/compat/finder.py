@@ -1,0 +1,138 @@
+"""From Horovod's module names to ours: the table, and the finder that Python's import asks.
+
+Words.
+  alias   two names in ``sys.modules`` for one and the same module: horovod.torch is hvd_kernel.torch
+  target  the module of ours that a name of Horovod's leads to
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import Any
+
+NAME = "horovod"
+ROOT = "hvd_kernel.compat.tree"
+TABLE = {  # a name, and what is below it; the longest that fits is taken
+    NAME: ROOT,
+    "horovod.torch": "hvd_kernel.torch",
+    "horovod.common.process_sets": "hvd_kernel.process_sets",
+    "horovod.common.elastic": "hvd_kernel.elastic",
+    "horovod.runner.elastic.worker": "hvd_kernel.elastic.updates",
+    "horovod.runner.launch": "hvd_kernel.launch.cli",
+}
+_HERE = "horovod, horovod.torch, horovod.common and horovod.runner"
+
+
+class HorovodFinder(MetaPathFinder):
+    """Knows the names that begin with horovod."""
+
+    def __init__(self, shadow: bool) -> None:
+        self.shadow = shadow
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where the name leads to; None where it is not ours to say.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            We stand in for Horovod, but this part of it is not there; the message says what is.
+        """
+        del path, target  # of Python's interface
+        if fullname == NAME:
+            return None if not self.shadow and real_exists() else _spec(fullname)
+        if fullname.startswith(NAME + ".") and ours(sys.modules.get(NAME)):
+            return _spec(fullname)
+        return None
+
+
+class _AliasLoader(InspectLoader):
+    """Gives the target itself as the module."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._own_spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002 - of Python's interface
+        module = importlib.import_module(self._target)
+        self._own_spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own spec back, which Python has replaced by the alias's: reload goes by it."""
+        module.__spec__ = self._own_spec
+
+    def is_package(self, fullname: str) -> bool:
+        return self._spec_of_target(fullname).submodule_search_locations is not None
+
+    def get_source(self, fullname: str) -> str | None:
+        source: str | None = self._real_loader(fullname).get_source(self._target)
+        return source
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return what ``python -m`` runs."""
+        code: CodeType | None = self._real_loader(fullname).get_code(self._target)
+        return code
+
+    def _real_loader(self, fullname: str) -> Any:
+        return self._spec_of_target(fullname).loader
+
+    def _spec_of_target(self, fullname: str) -> ModuleSpec:
+        found = _found(self._target)
+        if found is None:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        return found
+
+
+def target_of(fullname: str) -> str:
+    """Return the name of the module that a name of Horovod's leads to, whether there is one or not."""
+    parts = fullname.split(".")
+    known = next(known for end in range(len(parts), 0, -1) if (known := ".".join(parts[:end])) in TABLE)
+    return TABLE[known] + fullname.removeprefix(known)
+
+
+def ours(module: ModuleType | None) -> bool:
+    """Tell whether what is imported as horovod is our stand-in."""
+    return module is not None and module.__name__ == ROOT
+
+
+def real_exists() -> bool:
+    """Tell whether this Python has a horovod of its own; a folder without ``__init__`` that has its name is none."""
+    if NAME in sys.modules:
+        return not ours(sys.modules[NAME])
+    others = (finder for finder in sys.meta_path if not isinstance(finder, HorovodFinder))
+    found = (finder.find_spec(NAME, None) for finder in others)
+    first = next((spec for spec in found if spec is not None), None)
+    return first is not None and first.origin is not None
+
+
+def _spec(fullname: str) -> ModuleSpec:
+    target = target_of(fullname)
+    found = _found(target)
+    if found is None:
+        raise ModuleNotFoundError(
+            f"No module named {fullname!r}: hvd_kernel stands in for Horovod in this process and has {_HERE}. "
+            "For its other frontends and launchers install horovod itself.",
+            name=fullname,
+        )
+    package = found.submodule_search_locations is not None
+    spec = ModuleSpec(fullname, _AliasLoader(target), origin=found.origin, is_package=package)
+    if package:
+        spec.submodule_search_locations = list(found.submodule_search_locations or [])
+    return spec
+
+
+def _found(target: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(target)
+    except ModuleNotFoundError as error:
+        if error.name and (target == error.name or target.startswith(error.name + ".")):
+            return None  # one of its parents is not there
+        raise

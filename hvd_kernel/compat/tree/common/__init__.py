@@ -1,0 +1,1 @@
+"""``horovod.common``: what all of Horovod's frontends share."""

@@ -1,0 +1,39 @@
+"""``horovod.common.basics``: ``HorovodBasics``, by which other packages reach Horovod's core."""
+
+from __future__ import annotations
+
+from hvd_kernel import _session, process_sets, tensor
+from hvd_kernel.compat.tree.common import util
+
+
+class HorovodBasics:
+    """Who this process is, init and shutdown. The path of an extension is accepted: there is only one core."""
+
+    def __init__(self, pkg_path: str = "", *args: str) -> None:
+        del pkg_path, args  # Horovod's
+
+    Average, Sum, Adasum = tensor.Average, tensor.Sum, tensor.Adasum
+    Min, Max, Product = tensor.Min, tensor.Max, tensor.Product
+
+    init = staticmethod(process_sets.init)
+    shutdown = staticmethod(_session.shutdown)
+    is_initialized = staticmethod(_session.is_initialized)
+    start_timeline = staticmethod(_session.start_timeline)
+    stop_timeline = staticmethod(_session.stop_timeline)
+    size = staticmethod(_session.size)
+    rank = staticmethod(_session.rank)
+    local_size = staticmethod(_session.local_size)
+    local_rank = staticmethod(_session.local_rank)
+    cross_size = staticmethod(_session.cross_size)
+    cross_rank = staticmethod(_session.cross_rank)
+    is_homogeneous = staticmethod(_session.is_homogeneous)
+    mpi_threads_supported = staticmethod(util.probe("mpi_threads_supported"))
+    mpi_enabled = staticmethod(util.probe("mpi_enabled"))
+    mpi_built = staticmethod(util.mpi_built)
+    gloo_enabled = staticmethod(util.probe("gloo_enabled"))
+    gloo_built = staticmethod(util.gloo_built)
+    nccl_built = staticmethod(util.nccl_built)
+    ddl_built = staticmethod(util.ddl_built)
+    ccl_built = staticmethod(util.ccl_built)
+    cuda_built = staticmethod(util.cuda_built)
+    rocm_built = staticmethod(util.rocm_built)

@@ -1,0 +1,1 @@
+"""``horovod.runner.elastic``: only ``worker``, which tells states that hosts have changed."""

@@ -1,0 +1,24 @@
+"""Training that outlives a failure: state that is committed, and a decorator that goes on from the last commit.
+
+This is what every frontend shares; ``hvd_kernel.torch.elastic`` has the state and the sampler of torch.
+Here every rank stays alive: ranks that die or are added need a driver, which is not here yet.
+"""
+
+from __future__ import annotations
+
+from hvd_kernel.elastic.run import run, run_fn
+from hvd_kernel.elastic.state import ObjectState, State
+from hvd_kernel.elastic.updates import HostUpdateResult, WorkerNotificationManager, notification_manager
+from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt
+
+__all__ = [
+    "HorovodInternalError",
+    "HostUpdateResult",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "WorkerNotificationManager",
+    "notification_manager",
+    "run",
+    "run_fn",
+]

@@ -1,0 +1,139 @@
+"""``elastic.run``: a function that trains is called again, from the last commit, until it returns on all ranks.
+
+Words.
+  recovery  the ranks meet again (shutdown, init), restore the last commit, and the function is called again
+  ended     a rank has left the function by an exception that is no recovery's business: the others must not wait for it
+
+A rank that fails alone aborts communication, so that its peers are released from whatever they wait in; they recover
+with it. That they wait for each other at the function's end closes the last gap: no rank returns while another one
+still has to go back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, overload
+
+from hvd_kernel import _session, ops
+from hvd_kernel.elastic.state import State
+from hvd_kernel.elastic.updates import notification_manager
+from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt, RankDied
+from hvd_kernel.process_sets import renew
+
+Train = Callable[..., Any]
+
+_ENDED = "elastic.run ended"
+ENDED_NOTE = f"({_ENDED}: this rank does not come back to it)"  # whoever aborts for the error passes its notes on
+_REASON_CHARS = 300
+_LOG = logging.getLogger("hvd_kernel")
+
+
+@overload
+def run(func: Train, *, reset_limit: int | None = None) -> Train: ...
+@overload
+def run(func: None = None, *, reset_limit: int | None = None) -> Callable[[Train], Train]: ...
+def run(func: Train | None = None, *, reset_limit: int | None = None) -> Train | Callable[[Train], Train]:
+    """Decorate a function whose first argument is a State: when a collective fails it goes on from the last commit.
+
+    ``reset_limit``: give up when the ranks would have to meet again more often than that; also HVD_RESET_LIMIT.
+    All ranks call the function together, and none of them communicates before it but in ``hvd.init()``.
+    """
+    if func is None:
+        return functools.partial(run, reset_limit=reset_limit)
+    return run_fn(func, renew, reset_limit)
+
+
+def run_fn(func: Train, reset: Callable[[], Any] = renew, reset_limit: int | None = None) -> Train:
+    """Do what ``run`` does, with another way to meet again."""
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        notification_manager.register_listener(state)
+        try:
+            return _until_done(lambda: func(state, *args, **kwargs), state, reset, reset_limit)
+        except HorovodInternalError as error:
+            _release(f"{_ENDED} with {_named(error)}")
+            raise
+        except BaseException as error:
+            error.add_note(ENDED_NOTE)  # no abort: the program may catch it, on all ranks, and go on
+            raise
+        finally:
+            notification_manager.remove_listener(state)
+
+    return wrapper
+
+
+def _until_done(func: Callable[[], Any], state: State, reset: Callable[[], Any], reset_limit: int | None) -> Any:
+    cause: Exception | None = None
+    resets = 0
+    while True:
+        try:
+            return _attempt(func, state, cause)
+        except (HorovodInternalError, HostsUpdatedInterrupt) as error:
+            if not _recoverable(error):
+                raise
+            cause = error
+        resets += 1
+        _check(resets, _limit(reset_limit), cause)
+        _LOG.warning("elastic.run lets the ranks meet again (number %d): %s", resets, _named(cause))
+        if isinstance(cause, HorovodInternalError):
+            _release(_named(cause))
+        reset()
+
+
+def _attempt(func: Callable[[], Any], state: State, cause: Exception | None) -> Any:
+    """Call the function once; first undo what the failure has left. Also in here a failure leads to a recovery."""
+    if isinstance(cause, HorovodInternalError):
+        state.restore()  # not before the old engine is gone, which may still write into the state's tensors
+    if cause is not None:
+        state.on_reset()
+    if not (isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync):
+        state.sync()
+    result = func()
+    if _session.is_initialized():
+        _end_together()
+    return result
+
+
+def _end_together() -> None:
+    """Return when no rank goes back any more.
+
+    Of the second barrier only that all have come to it matters: a rank that is through may fail at once in what the
+    user does next, and that is no reason to go back for those that are still on their way out.
+    """
+    ops.barrier()
+    with contextlib.suppress(HorovodInternalError):
+        ops.barrier()
+
+
+def _recoverable(error: Exception) -> bool:
+    """Tell whether all ranks are still there and come to meet again."""
+    if isinstance(error, RankDied):
+        error.add_note("elastic.run cannot replace a rank that died: that needs a driver. Start all ranks again.")
+        return False
+    return _ENDED not in str(error)
+
+
+def _limit(given: int | None) -> int | None:
+    asked = _session.setting("HVD_RESET_LIMIT")
+    return int(asked) if given is None and asked else given
+
+
+def _check(resets: int, limit: int | None, cause: Exception) -> None:
+    if limit is not None and resets > limit:
+        raise HorovodInternalError(
+            f"Job has been shutdown after exceeding maximum number of resets ({limit}). The last cause: {_named(cause)}"
+        ) from cause
+
+
+def _release(reason: str) -> None:
+    """End the waiting of the other ranks, unless their engine has ended already."""
+    if _session.is_initialized() and _session.engine().aborted() is None:
+        _session.engine().abort(reason[:_REASON_CHARS])
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,138 @@
+"""What is kept through a failure: saved now and then, restored after a failure, made equal on all ranks.
+
+Words.
+  commit   save, on every rank at the same point of the program; a failure goes back to the last one
+  sync     take rank 0's values on every rank, which is a commit too
+  reset    the ranks have met again, and there may be more or fewer of them
+  tracked  given to the state by name: saved, restored and synced; other attributes are not
+"""
+
+from __future__ import annotations
+
+import copy
+import queue
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hvd_kernel import _session, ops
+from hvd_kernel.elastic.updates import HostUpdateResult
+from hvd_kernel.errors import HostsUpdatedInterrupt
+
+
+class State(ABC):
+    """What every state does; Horovod's verbs."""
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] = ops.broadcast_object,
+        get_rank: Callable[[], int] = _session.rank,
+    ) -> None:
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages: queue.SimpleQueue[tuple[float, int]] = queue.SimpleQueue()
+        self._last_updated_timestamp = 0.0
+        self._reset_callbacks: list[Callable[[], Any]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
+        """Have these called after every reset, for what depends on the number of ranks: a learning rate, say."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Forget what was heard of hosts, and fit what depends on the ranks."""
+        self._host_messages = queue.SimpleQueue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Take note that hosts have changed. Any thread; ``check_host_updates`` acts on it."""
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """Save, and look for hosts that have changed. Collective: best right after an optimizer's step.
+
+        Raises
+        ------
+        HostsUpdatedInterrupt
+            Hosts have changed: on all ranks together. ``elastic.run`` handles it.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raise where rank 0 has heard that hosts have changed. Collective; cheaper than ``commit``.
+
+        Raises
+        ------
+        HostsUpdatedInterrupt
+            Hosts have changed: on all ranks together, because all take rank 0's word.
+        """
+        before, latest, changes = self._bcast_object(self._heard())
+        self._last_updated_timestamp = latest
+        if latest > before:
+            raise HostsUpdatedInterrupt(changes == HostUpdateResult.removed)
+
+    def _heard(self) -> tuple[float, float, int]:
+        """Return the time of the last update that was acted on, of the latest, and what has changed in between."""
+        latest, changes = self._last_updated_timestamp, HostUpdateResult.no_update
+        while not self._host_messages.empty():
+            timestamp, change = self._host_messages.get()
+            if timestamp > self._last_updated_timestamp:
+                latest, changes = max(latest, timestamp), changes | change
+        return self._last_updated_timestamp, latest, changes
+
+    @abstractmethod
+    def save(self) -> None:
+        """Keep the values of now."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Go back to the values that were kept."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Take rank 0's values. Collective."""
+
+    def reset(self) -> None:  # noqa: B027 - a state that does not depend on the ranks has nothing to do
+        """Fit to the ranks that there are now; ``sync`` comes after this."""
+
+
+class ObjectState(State):
+    """Plain Python values, tracked under the names that they are given by: ``ObjectState(epoch=0, history=[])``.
+
+    Unlike Horovod's it keeps copies: what is changed in place after a commit is undone too.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] = ops.broadcast_object,
+        get_rank: Callable[[], int] = _session.rank,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(bcast_object=bcast_object, get_rank=get_rank)
+        self._saved_state: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+        self._saved_state = copy.deepcopy(kwargs)
+
+    def save(self) -> None:
+        """Copy the tracked values."""
+        self._saved_state = copy.deepcopy(self._now())
+
+    def restore(self) -> None:
+        """Give the tracked names copies of what was saved: it may be needed again."""
+        self._take(copy.deepcopy(self._saved_state))
+
+    def sync(self) -> None:
+        """Take rank 0's values of now, and save them. Collective."""
+        if self._saved_state:
+            self._take(self._bcast_object(self._now()))
+            ObjectState.save(self)
+
+    def _now(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._saved_state}
+
+    def _take(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)

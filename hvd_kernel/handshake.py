@@ -1,0 +1,44 @@
+"""The first thing that ranks tell each other: which version of this package they run.
+
+Settings are compared by the core, right after. What is said here may never change its form, or ranks of different
+versions could not tell that they are.
+"""
+
+from __future__ import annotations
+
+import hvd_kernel
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.topology import Peers
+
+_CARD = b"hvd_kernel "
+_MOST_CHARS = 80
+_MOST_RANKS = 8
+
+
+def same_version(peers: Peers) -> None:
+    """Tell the other ranks this one's version and hear theirs.
+
+    Raises
+    ------
+    ConfigError
+        They are not all the same: on every rank, with the same message, that has every version and its ranks.
+    """
+    cards = peers.exchange(_CARD + hvd_kernel.__version__.encode())
+    ranks_of: dict[str, list[int]] = {}
+    for rank, card in enumerate(cards):
+        ranks_of.setdefault(_version(card), []).append(rank)
+    if len(ranks_of) > 1:
+        found = ", ".join(f"{version} on {_named(ranks)}" for version, ranks in ranks_of.items())
+        raise ConfigError(f"the ranks run different versions of hvd_kernel: {found}; install the same one for all.")
+
+
+def _version(card: bytes) -> str:
+    if not card.startswith(_CARD):
+        return "an unknown one"
+    return card.removeprefix(_CARD).decode(errors="replace")[:_MOST_CHARS]
+
+
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_MOST_RANKS]))
+    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

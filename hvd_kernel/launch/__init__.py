@@ -1,0 +1,1 @@
+"""Scripts on many ranks: the command ``hvdrun`` and ``launch``, its function. Controller world: no torch, no MPI."""

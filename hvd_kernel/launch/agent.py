@@ -1,0 +1,241 @@
+"""The process on each host that holds that host's ranks: ``python -P -m hvd_kernel.launch.agent``.
+
+    hvdrun --pipe, or ssh--> agent --PDEATHSIG--> ranks
+
+It says hello (how this host can be reached, and at which free port), takes a plan, starts its ranks, and carries their
+output up and rank 0's input down, in frames (wire.py). The end of its stdin is the end of the launcher: it kills at
+once. As "child subreaper" it inherits every orphan below it, so that nothing is left, whatever the ranks forked.
+Variables, secrets among them, come in the plan: no command line ever holds one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import hvd_kernel
+from hvd_kernel.cluster.processes import kill_descendants, take_orphans
+from hvd_kernel.launch.held import Rank
+from hvd_kernel.launch.interfaces import addresses
+from hvd_kernel.launch.wire import MAGIC, Frame, Kind, Reader
+
+_FROM_LAUNCHER, _TO_LAUNCHER = 0, 1
+_CHUNK = 1 << 16
+_PIPE = 1 << 20  # bytes that a pipe can hold
+_ROOM = 1 << 20  # bytes that wait for the launcher before the ranks have to
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class Agent:
+    """The loop."""
+
+    def __init__(self) -> None:
+        self._frames = Reader(expects_magic=False)
+        self._out = bytearray(MAGIC)
+        self._ranks: dict[int, Rank] = {}
+        self._folders: list[str] = []
+        self._deadline: float | None = None  # when what still runs is killed
+        self._started = False
+        self._parent = os.pidfd_open(os.getppid())
+        self._port = _reserve()
+
+    def serve(self) -> None:
+        """Run until every rank has ended and the launcher knows, or the launcher is gone."""
+        os.set_blocking(_TO_LAUNCHER, False)
+        self._say(Kind.HELLO, json.dumps(hello(self._port)).encode())
+        while self._out or not self._started or not all(rank.ended for rank in self._ranks.values()):
+            if not self._turn():
+                return
+
+    def close(self) -> None:
+        """Leave nothing: processes, then last words, then folders."""
+        kill_descendants()
+        for rank in self._ranks.values():
+            self._drain(rank)
+        os.set_blocking(_TO_LAUNCHER, True)
+        try:
+            while self._out:
+                self._write()
+        except OSError:
+            self._out.clear()  # nobody listens any more
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # One turn.
+
+    def _turn(self) -> bool:
+        """Wait for something and do it. False: the launcher is gone."""
+        ready = self._wait()
+        if self._parent in ready:
+            return False
+        if _TO_LAUNCHER in ready:
+            try:
+                self._write()
+            except BrokenPipeError:
+                return False
+        if _FROM_LAUNCHER in ready and not self._hear():
+            return False
+        for rank in self._ranks.values():
+            self._attend(rank, ready)
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._deadline = None
+            self._signal(signal.SIGKILL)
+        return True
+
+    def _wait(self) -> set[int]:
+        poll = select.poll()
+        poll.register(_FROM_LAUNCHER, select.POLLIN)
+        poll.register(self._parent, select.POLLIN)
+        if self._out:
+            poll.register(_TO_LAUNCHER, select.POLLOUT)
+        for rank in self._ranks.values():
+            if not rank.ended:
+                poll.register(rank.life, select.POLLIN)
+            if rank.hungry:
+                poll.register(rank.input, select.POLLOUT)
+            for fd in rank.streams if len(self._out) < _ROOM else ():
+                poll.register(fd, select.POLLIN)
+        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic()) * 1000 + 1
+        return {fd for fd, _ in poll.poll(left)}
+
+    def _attend(self, rank: Rank, ready: set[int]) -> None:
+        for fd in [fd for fd in rank.streams if fd in ready]:
+            self._carry(rank, fd)
+        if rank.input in ready and rank.feed():
+            self._say(Kind.TAKEN, rank=rank.number)
+        if rank.life in ready and not rank.ended:
+            status = rank.process.wait()
+            rank.ended = True
+            self._drain(rank)
+            self._say(Kind.EXIT, str(status).encode(), rank.number)
+
+    def _carry(self, rank: Rank, fd: int) -> bool:
+        """Pass on what a rank wrote; False: there is nothing now."""
+        kind = rank.streams[fd]
+        data = rank.read(fd)
+        if data:
+            self._say(kind, data, rank.number)
+        return bool(data)
+
+    def _drain(self, rank: Rank) -> None:
+        """Pass on all that is in its pipes; a process that it left behind may keep them open, and go on writing."""
+        for fd in list(rank.streams):
+            for _ in range(_PIPE // _CHUNK):
+                if fd not in rank.streams or not self._carry(rank, fd):
+                    break
+
+    # The launcher.
+
+    def _say(self, kind: Kind, payload: bytes = b"", rank: int = 0) -> None:
+        self._out += Frame(kind, rank, payload).pack()
+
+    def _write(self) -> None:
+        del self._out[: os.write(_TO_LAUNCHER, self._out[:_CHUNK])]
+
+    def _hear(self) -> bool:
+        """Do what the launcher says; False: it is gone."""
+        said = os.read(_FROM_LAUNCHER, _CHUNK)
+        for frame in self._frames.feed(said):
+            if frame.kind is Kind.PLAN:
+                self._start(json.loads(frame.payload))
+            elif frame.kind is Kind.STDIN and frame.rank in self._ranks:
+                self._ranks[frame.rank].give(frame.payload)
+            elif frame.kind is Kind.STOP:
+                self._stop(float(frame.payload))
+        return bool(said)
+
+    def _start(self, plan: dict[str, Any]) -> None:
+        self._started = True
+        self._folders = plan["folders"]
+        base = _environment(plan)
+        for one in plan["ranks"]:
+            try:
+                self._ranks[one["rank"]] = Rank(one["rank"], plan, base | one["env"], listens=one["listens"])
+            except OSError as error:
+                self._say(Kind.ERROR, f"{error.strerror}: {error.filename}".encode(), one["rank"])
+                self._stop(0.0)
+                return
+
+    def _stop(self, grace: float) -> None:
+        self._started = True
+        self._deadline = time.monotonic() + grace
+        if grace > 0:
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)  # a stopped process takes no other signal
+
+    def _signal(self, number: int) -> None:
+        for rank in self._ranks.values():
+            if not rank.ended:
+                rank.signal(number)
+
+
+def _environment(plan: dict[str, Any]) -> dict[str, str]:
+    """Return what all ranks have: each its part of the cores, unless the user has decided."""
+    share = str(max(1, len(os.sched_getaffinity(0)) // max(1, len(plan["ranks"]))))
+    env: dict[str, str] = dict.fromkeys(_THREADS, share) | (dict(os.environ) if plan["far"] else {}) | plan["env"]
+    if plan["far"] and "HVD_HOST" in os.environ:  # this host's own name for itself, not the launcher's
+        env["HVD_HOST"] = os.environ["HVD_HOST"]
+    return env
+
+
+def hello(port: int) -> dict[str, Any]:
+    """Tell how this host can be reached, and what tells it from others (the core does the same)."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    machine = f"{boot.read_text().strip() if boot.exists() else socket.gethostname()}/{_network_space()}"
+    return {
+        "version": hvd_kernel.__version__,
+        "machine": machine,
+        "host": os.environ.get("HVD_HOST") or f"{machine}/{os.geteuid()}",
+        "port": port,
+        "name": socket.gethostname(),
+        "addresses": addresses(),
+        "ssh": os.environ.get("SSH_CONNECTION", "").split(),  # client's address and port, ours
+    }
+
+
+def _network_space() -> str:
+    try:
+        return str(Path("/proc/self/ns/net").readlink())
+    except OSError:
+        return ""
+
+
+def _reserve() -> int:
+    """Return a free port and keep it from others until this process ends; rank 0 may listen there all the same.
+
+    A socket that is bound with SO_REUSEADDR and does not listen: the kernel gives the port to nobody who asks for any,
+    and to everybody who asks for this one in the same way, as the core does.
+    """
+    keeper = socket.socket()
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    keeper.bind(("", 0))
+    _kept.append(keeper)
+    return int(keeper.getsockname()[1])
+
+
+_kept: list[socket.socket] = []
+
+
+def main() -> None:
+    """Serve one launcher."""
+    take_orphans()
+    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the ranks would inherit
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
+    agent = Agent()
+    try:
+        agent.serve()
+    finally:
+        agent.close()
+
+
+if __name__ == "__main__":
+    main()

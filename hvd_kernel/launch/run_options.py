@@ -1,0 +1,150 @@
+"""What ``run`` was asked for: Horovod's options, each honoured or refused with the reason."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hvd_kernel.cluster.launcher import is_far
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.launch.api import Job
+
+_ELASTIC = (
+    "min_num_proc",
+    "max_num_proc",
+    "min_np",
+    "max_np",
+    "slots",
+    "reset_limit",
+    "cooldown_range",
+    "host_discovery_script",
+)
+_FRESH_ONLY = (
+    "env",
+    "executable",
+    "output_filename",
+    "use_gloo",
+    "use_mpi",
+    "ssh_port",
+    "ssh_identity_file",
+    "network_interface",
+    "network_interfaces",
+)
+"""What is settled when a process starts, so that ranks that live already cannot honour it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of one call, checked. ``given`` holds those of _FRESH_ONLY that were said."""
+
+    np: int
+    hosts: str | None
+    hostfile: str | None
+    mpi_args: str | None
+    start_timeout: float | None
+    verbose: int
+    given: Mapping[str, Any]
+    reuse: bool | None
+
+    def spec(self, running: ClusterSpec | None = None) -> ClusterSpec:
+        """Return the cluster that is wanted; what was not said is as in the running one."""
+        base = running or ClusterSpec(self.np)
+        patience = base.start_timeout_s if running or self.start_timeout is None else self.start_timeout
+        elsewhere = self.hosts or self.hostfile
+        hosts, hostfile = (self.hosts, self.hostfile) if elsewhere else (base.hosts, base.hostfile)
+        mpi_args = tuple(shlex.split(self.mpi_args)) if self.mpi_args else base.mpi_args
+        return ClusterSpec(self.np, hosts or "", hostfile or "", mpi_args, patience)
+
+    @property
+    def far(self) -> bool:
+        """Whether a rank may run on another host."""
+        return is_far(self.spec())
+
+    @property
+    def job(self) -> Job:
+        """The ranks as fresh processes; the command is the interpreter alone."""
+        given = self.given
+        patience = {} if self.start_timeout is None else {"HVD_START_TIMEOUT": f"{self.start_timeout:g}"}
+        job = Job(
+            command=[str(given.get("executable") or sys.executable)],
+            np=self.np,
+            hosts=self.hosts,
+            hostfile=self.hostfile,
+            env=patience | dict(given.get("env") or {}),
+            ssh_port=given.get("ssh_port"),
+            ssh_identity_file=given.get("ssh_identity_file"),
+            network_interface=one_interface(given.get("network_interface") or given.get("network_interfaces") or ""),
+            output_filename=given.get("output_filename"),
+            use_mpi=bool(given.get("use_mpi") or self.mpi_args),
+            mpi_args=tuple(shlex.split(self.mpi_args or "")),
+        )
+        return job if self.start_timeout is None else replace(job, start_timeout_s=self.start_timeout)
+
+
+def checked(options: Mapping[str, Any]) -> Asked:
+    """Read the arguments of ``run`` by name.
+
+    Raises
+    ------
+    ConfigError
+        An option cannot be honoured, or two contradict each other; the message names it and the remedy.
+    """
+    _refuse(options)
+    np = options["num_proc"] if options["np"] is None else options["np"]
+    if isinstance(np, bool) or not isinstance(np, int) or np < 1:
+        raise ConfigError(f"run(np={np!r}) cannot be honoured: say a number of ranks, 1 or more, e.g. np=4.")
+    return Asked(
+        np=np,
+        hosts=options["hosts"],
+        hostfile=options["hostfile"],
+        mpi_args=options["mpi_args"],
+        start_timeout=options["start_timeout"],
+        verbose=int(options["verbose"] or 0),
+        given={name: options[name] for name in _FRESH_ONLY if options[name] not in (None, False)},
+        reuse=options["reuse"],
+    )
+
+
+def one_interface(interfaces: str | Sequence[str]) -> str:
+    """Return the interface that is named; empty: none is."""
+    names = interfaces.split(",") if isinstance(interfaces, str) else list(interfaces)
+    if len(names) > 1:
+        raise ConfigError(
+            f"run(network_interfaces={interfaces!r}) cannot be honoured: ranks listen on one interface. Name one."
+        )
+    return names[0] if names else ""
+
+
+def need_fresh(asked: Asked) -> str:
+    """Say which option only fresh processes can honour; empty: none."""
+    return next(iter(asked.given), "")
+
+
+def refuse_reuse(asked: Asked, reason: str) -> None:
+    """Raise UsageError where the ranks of the notebook were asked for, but cannot be had."""
+    if asked.reuse:
+        raise UsageError(f"run(reuse=True) cannot be honoured: {reason}. Leave reuse out.")
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    for name in _ELASTIC:
+        if options[name] is not None:
+            raise ConfigError(
+                f"run({name}={options[name]!r}) cannot be honoured: the number of ranks does not change. "
+                f"Leave {name} out and say np=4."
+            )
+    for one, other, reason in _CONTRADICTIONS:
+        if options[one] and options[other]:
+            raise ConfigError(f"run({one}=..., {other}=...): {reason}. Keep one of them.")
+
+
+_CONTRADICTIONS = (
+    ("hosts", "hostfile", "they say the same thing"),
+    ("use_gloo", "use_mpi", "ranks are started by this package or by MPI"),
+    ("use_gloo", "mpi_args", "they are for MPI, which use_gloo leaves out"),
+    ("network_interface", "network_interfaces", "they say the same thing"),
+)

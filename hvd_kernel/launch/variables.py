@@ -1,0 +1,101 @@
+"""The environment of the ranks: what stays of the launcher's, and what tells a rank who it is. Pure.
+
+Words.
+  carried  what goes along to another host: not what describes the launcher's own machine or session
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Env = dict[str, str]
+
+# What another launcher may have left: its ranks are not ours.
+_FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "TORCHELASTIC_", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_GLOO_REN")
+_FOREIGN_NAMES = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+        *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_CONTROLLER_ADDR", "HOROVOD_CONTROLLER_PORT"),
+        *("HVD_BOOTSTRAP", "HVD_SECRET_KEY"),
+    }
+)
+_USERS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")  # the user's own settings of Open MPI
+_STAYS = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC_")
+_STAYS_NAMES = frozenset(
+    {
+        *("_", "OLDPWD", "PWD", "SHLVL", "HOSTNAME", "DISPLAY", "XAUTHORITY", "TMPDIR"),
+        *("HOME", "USER", "LOGNAME", "MAIL", "SHELL"),
+    }
+)
+
+
+def without_launchers(env: Mapping[str, str]) -> Env:
+    """Return the variables that no other launcher has left there."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name.startswith(_USERS) or not (name.startswith(_FOREIGN) or name in _FOREIGN_NAMES)
+    }
+
+
+def carried(env: Mapping[str, str]) -> Env:
+    """Return the variables that make sense on another host."""
+    return {n: v for n, v in env.items() if not n.startswith(_STAYS) and n not in _STAYS_NAMES}
+
+
+def shared(np: int, meeting: tuple[str, int], secret: str) -> Env:
+    """Return what every rank is told; Horovod's own names for the meeting are there for scripts that look."""
+    address, port = meeting[0], str(meeting[1])
+    return {
+        "HOROVOD_SIZE": str(np),
+        "HOROVOD_CONTROLLER_ADDR": address,
+        "HOROVOD_CONTROLLER_PORT": port,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HVD_SECRET_KEY": secret,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def own(hosts: Sequence[str], names: Sequence[str]) -> list[Env]:
+    """Return what each rank alone is told: ``hosts[r]`` tells rank r's host from others, ``names[r]`` is its name."""
+    return [_own(rank, hosts, names[rank]) for rank in range(len(hosts))]
+
+
+def _own(rank: int, hosts: Sequence[str], name: str) -> Env:
+    beside = [other for other, host in enumerate(hosts) if host == hosts[rank]]
+    local = beside.index(rank)
+    like_me = [r for r, host in enumerate(hosts) if hosts[:r].count(host) == local]
+    return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_HOSTNAME": name,
+        "HOROVOD_LOCAL_RANK": str(local),
+        "HOROVOD_LOCAL_SIZE": str(len(beside)),
+        "HOROVOD_CROSS_RANK": str(like_me.index(rank)),
+        "HOROVOD_CROSS_SIZE": str(len(like_me)),
+    }
+
+
+def meeting(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], interface: str) -> tuple[str, int]:
+    """Return where the ranks meet, on the host of rank 0, which is the first.
+
+    ``hellos``: what the agents of the hosts said; ``remote``: which of them were reached through ssh;
+    ``interface``: the user's choice.
+    """
+    first = hellos[0]
+    port = int(first["port"])
+    if all(hello["machine"] == first["machine"] for hello in hellos):
+        return "127.0.0.1", port
+    if interface in first["addresses"]:
+        return str(first["addresses"][interface]), port
+    # ssh knows by which address each side of a connection is reached.
+    if remote[0] and len(first["ssh"]) == 4:  # noqa: PLR2004 - SSH_CONNECTION's words
+        return str(first["ssh"][2]), port
+    seen = [hello["ssh"][0] for hello, far in zip(hellos, remote, strict=True) if far and hello["ssh"]]
+    if not remote[0] and seen:
+        return str(seen[0]), port
+    outward = [address for address in first["addresses"].values() if not address.startswith("127.")]
+    return str(outward[0] if outward else first["name"]), port

@@ -1,0 +1,158 @@
+"""A running job: carries what its ranks say, notes how they end, and ends the others when one fails.
+
+Words.
+  settle  the time between the first failure and the end of the others, in which the guilty rank may show itself
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch import remote
+from hvd_kernel.launch.crew import Agent, Crew
+from hvd_kernel.launch.lines import Voice, Write
+from hvd_kernel.launch.source import Source
+from hvd_kernel.launch.verdict import Failure, culprit, is_consequence
+from hvd_kernel.launch.wire import Frame, Kind
+
+_SETTLE_S = 0.5
+_SEARCH_S = 3.0  # the same where all that is known is that some other rank has failed
+_TURN_S = 0.5
+_TAIL = 25
+
+
+class Watch:
+    """Runs until every rank has ended."""
+
+    def __init__(
+        self, crew: Crew, voices: Sequence[tuple[Voice, Voice]], home: Sequence[Agent], grace_s: float
+    ) -> None:
+        self.failures: list[Failure] = []
+        self._crew, self._voices, self._home, self._grace_s = crew, voices, home, grace_s
+        self.codes: dict[int, int] = {}
+        self._first_failure = 0.0
+        self._stopped_at = 0.0
+
+    def run(self, stdin: int, deadline: float) -> None:
+        """Carry everything until the last rank has ended.
+
+        Raises
+        ------
+        ClusterError
+            A host was lost, its ranks could not be started, or the deadline passed.
+        """
+        source = Source(stdin)
+        while not all(agent.gone for agent in self._crew.agents):
+            also = -1 if self._home[0].gone else source.fd
+            for agent, frame in self._crew.heard(_TURN_S if not self._settling else 0.05, also):
+                self._handle(agent, frame, source)
+            source.pump(self._home[0])
+            self._tick(time.monotonic(), deadline)
+        self._finish_voices()
+
+    def stop(self) -> None:
+        """Have the ranks ended; ``run`` again to see them end."""
+        self._stop(self._grace_s)
+
+    def words(self, rank: int) -> tuple[str, ...]:
+        """Return the last lines of a rank's stderr."""
+        return self._voices[rank][1].tail
+
+    def _finish_voices(self) -> None:
+        for pair in self._voices:
+            for voice in pair:
+                voice.finish()
+        self.failures = [
+            Failure(failure.rank, failure.code, self._voices[failure.rank][1].tail) for failure in self.failures
+        ]
+
+    @property
+    def _settling(self) -> bool:
+        return bool(self.failures) and not self._stopped_at
+
+    def _handle(self, agent: Agent, frame: Frame | None, source: Source) -> None:
+        if frame is None:
+            self._gone(agent)
+        elif frame.kind in {Kind.STDOUT, Kind.STDERR}:
+            self._voices[frame.rank][frame.kind is Kind.STDERR].say(frame.payload)
+        elif frame.kind is Kind.TAKEN:
+            source.taken()
+        elif frame.kind is Kind.EXIT:
+            self._exited(frame.rank, int(frame.payload))
+        elif frame.kind is Kind.ERROR:
+            self._stop(0.0)
+            raise ClusterError(f"rank {frame.rank} cannot be started on {agent.host.name}: {frame.payload.decode()}.")
+
+    def _gone(self, agent: Agent) -> None:
+        missing = [rank for rank, home in enumerate(self._home) if home is agent and rank not in self.codes]
+        if missing:
+            self._stop(0.0)
+            raise remote.lost(agent.host.name, agent.said)
+
+    def _exited(self, rank: int, code: int) -> None:
+        self.codes[rank] = code
+        if code and not self._stopped_at:
+            self._first_failure = self._first_failure or time.monotonic()
+            out, err = self._voices[rank]
+            out.finish()
+            err.finish()
+            self.failures.append(Failure(rank, code, err.tail))
+
+    def _tick(self, now: float, deadline: float) -> None:
+        if now > deadline:
+            self._stop(0.0)
+            raise ClusterError(f"the ranks did not end in time; all of them have been ended.{self._last_words()}")
+        if self._settling:
+            known = any(not is_consequence(failure) for failure in self.failures)
+            if now - self._first_failure > (_SETTLE_S if known else _SEARCH_S):
+                self._stop(self._grace_s)
+        for _, err in self._voices:
+            if not self.failures and err.overdue(now):
+                err.release()
+
+    def _last_words(self) -> str:
+        said = [line for _, err in self._voices for line in err.tail]
+        return " They said last:\n" + "\n".join(said[-_TAIL:]) if said else ""
+
+    def _stop(self, grace: float) -> None:
+        self._stopped_at = time.monotonic()
+        self._crew.stop(grace)
+
+    def last_words(self, write: Write) -> Failure | None:
+        """Write the tracebacks that were kept back, equal ones once, the guilty rank's last; return that rank's end."""
+        guilty = culprit(self.failures)
+        if guilty is None:
+            for _, err in self._voices:
+                err.release()
+            return None
+        others = [failure for failure in self.failures if failure.rank != guilty.rank]
+        theirs = self._voices[guilty.rank][1].held
+        alike = [failure.rank for failure in others if theirs and self._voices[failure.rank][1].held == theirs]
+        because = [failure.rank for failure in others if failure.rank not in alike and is_consequence(failure)]
+        self._say_once(guilty.rank, alike, because)
+        write(sentence(guilty, alike, because).encode())
+        return guilty
+
+    def _say_once(self, guilty: int, alike: Sequence[int], because: Sequence[int]) -> None:
+        """Release what is held, the guilty rank's last; of what only tells of that rank's failure, each text once."""
+        said: list[tuple[bytes, ...]] = []
+        for rank, (_, err) in enumerate(self._voices):
+            if rank in alike or (rank in because and err.held in said):
+                err.forget()
+            elif rank != guilty:
+                said.append(err.held)
+                err.release()
+        self._voices[guilty][1].release()
+
+
+def sentence(guilty: Failure, alike: Sequence[int], because: Sequence[int]) -> str:
+    """Return the last line of a job that failed."""
+    how = f"exit status {guilty.code}" if guilty.code > 0 else f"signal {-guilty.code}"
+    more = "".join(
+        f"; rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))} failed {why}"
+        for ranks, why in ((alike, "alike"), (because, "because of it"))
+        if ranks
+    )
+    return f"hvdrun: rank {guilty.rank} failed ({how}){more}; all ranks have ended.\n"

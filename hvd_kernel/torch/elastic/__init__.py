@@ -1,0 +1,39 @@
+"""``hvd.elastic``: training that outlives a failure, with torch's models, optimizers and samplers as its state.
+
+::
+
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0)
+
+    @hvd.elastic.run
+    def train(state): ...                    # calls state.commit() now and then; a failure goes back to there
+
+    train(state)
+"""
+
+from __future__ import annotations
+
+from hvd_kernel.elastic import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    HostUpdateResult,
+    ObjectState,
+    State,
+    notification_manager,
+    run,
+    run_fn,
+)
+from hvd_kernel.torch.elastic.sampler import ElasticSampler
+from hvd_kernel.torch.elastic.state import TorchState
+
+__all__ = [
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostUpdateResult",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "TorchState",
+    "notification_manager",
+    "run",
+    "run_fn",
+]

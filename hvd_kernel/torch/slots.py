@@ -1,0 +1,116 @@
+"""What the reducer keeps of each gradient, and where a gradient lies while it travels.
+
+Words: see reducer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvd_kernel.ops import InOut
+from hvd_kernel.process_sets import ProcessSet
+from hvd_kernel.torch.compression import Compressor
+from hvd_kernel.torch.staging import NUMBERS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How gradients are reduced."""
+
+    op: int
+    scales: tuple[float, float]
+    compression: type[Compressor]
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+
+@dataclass(eq=False)
+class Slot:
+    """One parameter."""
+
+    param: Tensor
+    name: str
+    left: int
+    group: Group | None = None
+    home: Tensor | None = None
+    sparse_dims: int = 0  # of its gradients, where they are sparse on some rank
+    seen: bool = False  # autograd delivered a gradient in this round
+    started: bool = False
+    handle: int = -1  # of its own operation; a group has one for all
+    wire: Tensor | None = None  # what travels, where it is not the gradient itself
+    ctx: Any = None
+    sparse_sum: Callable[[], Tensor] | None = None
+    made_up: bool = False  # there was no gradient: zeros travel
+    was_sparse: bool = False
+
+    def rewind(self, passes: int) -> None:
+        """Begin a new round."""
+        self.left, self.seen, self.started, self.handle = passes, False, False, -1
+        self.wire, self.ctx, self.sparse_sum, self.made_up, self.was_sparse = None, None, None, False, False
+
+
+@dataclass(eq=False)
+class Group:
+    """Slots that travel together."""
+
+    name: str
+    slots: list[Slot]
+    places: tuple[InOut, ...] = ()  # of a bucket (ours, not the user's): their homes, the same in every round
+    handle: int = -1
+    started: int = 0
+
+    def rewind(self) -> None:
+        """Begin a new round."""
+        self.handle, self.started = -1, 0
+
+
+@dataclass
+class Homes:
+    """Whether gradients get homes: decided once, by all ranks, after their first round."""
+
+    wanted: bool
+    insisted: bool = False  # the user asked for them: say so when there are none
+    decided: bool = False
+    arrived: list[str] = field(default_factory=list)  # in the order of this rank's first backward
+
+
+def move_in(slot: Slot, home: Tensor) -> None:
+    """Let the gradient be its home; what autograd or the user has put elsewhere is copied."""
+    param = slot.param
+    grad = param.grad
+    if grad is None:
+        home.zero_()
+        slot.made_up = True
+    elif grad.is_sparse:
+        home.copy_(grad.to_dense())
+        slot.was_sparse = True
+    elif grad.data_ptr() == home.data_ptr() and grad.stride() == home.stride():
+        return
+    else:
+        home.copy_(grad)
+    param.grad = home.detach()  # a tensor of its own: the user may give it other memory
+
+
+def nothing_sparse(param: Tensor, dims: int) -> Tensor:
+    """Return a sparse gradient of this parameter without a single row."""
+    where = torch.empty((dims, 0), dtype=torch.int64, device=param.device)
+    return torch.sparse_coo_tensor(where, param.new_empty((0, *param.shape[dims:])).detach(), param.shape)
+
+
+def place(slot: Slot) -> InOut:
+    """Return where the slot's home lies."""
+    assert slot.home is not None
+    pointer = slot.home.data_ptr()
+    return pointer, pointer, slot.home.shape, NUMBERS[slot.home.dtype]
+
+
+def wire(slot: Slot) -> Tensor:
+    """Return what travels."""
+    tensor = slot.param.grad if slot.wire is None else slot.wire
+    assert tensor is not None
+    return tensor

@@ -1,0 +1,36 @@
+"""A small model, each rank's data for it, and the gradients that plain autograd gives: what an optimizer is held against."""
+
+from __future__ import annotations
+
+
+def model_of(seed: int = 0) -> object:
+    import torch
+
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+
+
+def batch(rank: int, number: int = 0) -> object:
+    import torch
+
+    return torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1000 * number + rank))
+
+
+def local_gradients(rank: int, passes: int = 1) -> list[object]:
+    """What plain autograd gives a rank."""
+    model = model_of()
+    for number in range(passes):
+        model(batch(rank, number)).square().sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
+def mean(gradients: list[list[object]]) -> list[object]:
+    import torch
+
+    return [torch.stack(each).sum(0) / len(each) for each in zip(*gradients, strict=True)]
+
+
+def close(got: object, want: object, what: object = "") -> None:
+    import torch
+
+    torch.testing.assert_close(got, want, rtol=1e-14, atol=1e-14, msg=lambda text: f"{what}: {text}")

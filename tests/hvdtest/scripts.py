@@ -1,0 +1,46 @@
+"""The example scripts at a small size, and the ways to start them that must give the same loss, to the last bit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from hvdtest.launch import clean_environment
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks" / "scripts"
+SMALL = {  # what is run -> its script and arguments
+    "digits": "digits.py --epochs 1",
+    "digits-16-bits": "digits.py --epochs 1 --fp16-allreduce --gradient-predivide-factor 2 --use-mixed-precision",
+    "digits-adasum": "digits.py --epochs 1 --use-adasum",
+    "resnet": "resnet50_synthetic.py --model tiny --batch-size 4 --image-size 32 "
+    "--num-warmup-batches 1 --num-iters 2 --num-batches-per-iter 2",
+    "resnet-16-bits": "resnet50_synthetic.py --model tiny --batch-size 4 --image-size 32 --fp16-allreduce "
+    "--num-warmup-batches 0 --num-iters 1 --num-batches-per-iter 2",
+    "chars": "chars.py --steps 4 --batch-size 4 --length 32 --layers 1 --passes 2 --sample 20",
+}
+HVDRUN = [sys.executable, "-P", "-m", "hvd_kernel.launch"]
+MPIRUN = [f"{sys.prefix}/bin/mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+
+
+def final_loss(text: str) -> float:
+    found = re.findall(r"final loss (\S+)", text)
+    assert len(found) == 1, f"rank 0 alone says the loss, once:\n{text}"
+    return float.fromhex(found[0])
+
+
+def said(launcher: list[str], np: int, line: str) -> str:
+    """What the ranks print; plain mpirun needs to be told of Horovod's name."""
+    python = [sys.executable, *(["-m", "hvd_kernel.compat"] if launcher is MPIRUN else [])]
+    done = subprocess.run(
+        [*launcher, "-np", str(np), *python, *line.split()],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        cwd=FOLDER,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

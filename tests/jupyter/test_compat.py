@@ -1,0 +1,49 @@
+"""Cells written for Horovod, in a real kernel on real ranks."""
+
+from __future__ import annotations
+
+import pytest
+from hvdtest.kernel import Kernel
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+
+PROGRAM = """%%hvdrun -np 2
+import subprocess, sys, torch
+import horovod
+import horovod.torch as hvd
+from horovod.torch.elastic import ObjectState, run
+child = subprocess.run([sys.executable, "-c", "import horovod; print(horovod.__version__)"], capture_output=True, text=True)
+failed = []
+
+@run
+def work(state):
+    state.steps += 1
+    if hvd.rank() == 1 and not failed:
+        failed.append(1)
+        raise hvd.HorovodInternalError("once")
+    return hvd.allreduce(torch.full((2,), rank + 1.0), op=hvd.Sum, name="x").tolist(), state.steps
+
+horovod.__version__, child.stdout.strip(), work(ObjectState(hvd.broadcast_object, hvd.rank, steps=0))
+"""
+FAILS = """%%hvdrun
+@run
+def breaks(state):
+    if rank == 1:
+        raise KeyError("my bug")
+    hvd.barrier()
+
+breaks(ObjectState(steps=0))
+"""
+
+
+def test_horovods_names_and_recovery_in_a_cell(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with Kernel(tmp_path_factory.mktemp("compat")) as kernel:
+        outcome = kernel.run(PROGRAM, timeout=120)
+        assert outcome.error == ""
+        assert outcome.shown == ["[0-1] ('0.28.1', '0.28.1', ([3.0, 3.0], 1))"]
+        failed = kernel.run(FAILS, timeout=30, allow_error=True)  # rank 0 does not wait for a rank that left
+        assert "KeyError: 'my bug'" in failed.error
+        after = kernel.run("%%hvdrun\nhvd.allreduce(torch.ones(1), name='y', op=hvd.Sum).tolist()")
+        assert after.shown == ["[0-1] [2.0]"]
+        missing = kernel.run("%%hvdrun\nimport horovod.tensorflow as tf_hvd", allow_error=True)
+        assert "hvd_kernel stands in for Horovod in this process" in missing.error

@@ -1,0 +1,120 @@
+"""``hvd_kernel.run`` in a notebook: the ranks of ``%%hvdrun`` answer, and stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from hvdtest.kernel import Kernel
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+
+FIRST = """
+import hvd_kernel, time
+def total(scale, power=1):
+    import torch, hvd_kernel.torch as hvd
+    hvd.init()
+    print("on", hvd.rank())
+    return hvd.rank(), hvd.allreduce(torch.full((2,), scale * (hvd.rank() + 1.0) ** power), op=hvd.Sum).tolist()
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with Kernel(tmp_path_factory.mktemp("run")) as running:
+        running.run(FIRST)
+        yield running
+
+
+def test_the_first_call_starts_ranks_and_the_second_costs_milliseconds(kernel: Kernel) -> None:
+    outcome = kernel.run("hvd_kernel.run(total, (10,), {'power': 2}, np=2)", timeout=120)
+    assert outcome.shown == ["[(0, [50.0, 50.0]), (1, [50.0, 50.0])]"]
+    assert outcome.text() == "[0] on 0\n[1] on 1\n"
+    took = "def nothing(): return 7\nbegan = time.monotonic()\nassert hvd_kernel.run(nothing, np=2) == [7, 7]\ntime.monotonic() - began"
+    assert min(float(kernel.run(took).shown[0]) for _ in range(5)) < 0.3
+
+
+def test_the_ranks_are_those_of_the_cells(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun -np 2\nmine = 'kept'", timeout=120)
+    pids = kernel.run("%%hvdrun\nimport os; os.getpid()").shown[0]
+    found = kernel.run("import os\nhvd_kernel.run(os.getpid, np=2)").shown[0]
+    assert re.findall(r"\d{3,}", found) == re.findall(r"\d{3,}", pids)
+    assert kernel.run("%%hvdrun\nmine").shown == ["[0-1] 'kept'"]
+
+
+def test_the_workers_own_exception_is_the_cause(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun -np 2\nmine = 'kept'", timeout=120)
+    cell = """
+class Bad(Exception):
+    pass
+def fails(which):
+    import hvd_kernel.torch as hvd
+    if hvd.rank() == which:
+        raise Bad("shard", which)
+    hvd.barrier()
+try:
+    hvd_kernel.run(fails, (1,), np=2)
+except RuntimeError as error:
+    caught = error
+(type(caught).__name__, caught.rank, type(caught.__cause__) is Bad, caught.__cause__.args)
+"""
+    assert kernel.run(cell).shown == ["('RankFailed', 1, True, ('shard', 1))"]
+    text = kernel.run("print(caught)").text()
+    assert text.startswith("rank 1 of 2 raised Bad: ('shard', 1)\n\nTraceback (most recent call last):\n")
+    assert 'raise Bad("shard", which)' in text, "the line of the notebook's cell is shown"
+    assert kernel.run("hvd_kernel.run(total, (1,), np=2)").shown == ["[(0, [3.0, 3.0]), (1, [3.0, 3.0])]"]
+    assert kernel.run("%%hvdrun\nmine").shown == ["[0-1] 'kept'"]
+
+
+def test_a_function_that_shuts_down_leaves_ranks_that_work(kernel: Kernel) -> None:
+    cell = """
+def whole_script():
+    import hvd_kernel.torch as hvd
+    hvd.init()
+    hvd.barrier()
+    hvd.shutdown()
+hvd_kernel.run(whole_script, np=2)
+"""
+    assert kernel.run(cell, timeout=120).shown == ["[None, None]"]
+    assert kernel.run("hvd_kernel.run(total, (1,), np=2)").shown == ["[(0, [3.0, 3.0]), (1, [3.0, 3.0])]"]
+    assert kernel.run("%%hvdrun\nhvd.size()").shown == ["[0-1] 2"]
+
+
+def test_another_number_of_ranks_is_fresh_and_loses_nothing(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun -np 2\nmine = 'kept'", timeout=120)
+    cell = "def size():\n    import hvd_kernel.torch as hvd\n    hvd.init()\n    return hvd.size()\nhvd_kernel.run(size, np=1)"
+    assert kernel.run(cell, timeout=120).shown == ["[1]"]
+    assert kernel.run("hvd_kernel.run(os.getenv, ('A',), np=2, env={'A': 'b'})", timeout=120).shown == ["['b', 'b']"]
+    assert kernel.run("%%hvdrun\nmine").shown == ["[0-1] 'kept'"]
+
+
+def test_a_killed_rank_is_named(kernel: Kernel) -> None:
+    cell = """
+def dies():
+    import os, signal, hvd_kernel.torch as hvd
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    hvd.barrier()
+hvd_kernel.run(dies, np=2)
+"""
+    kernel.run("%hvd restart -np 2", timeout=120)
+    outcome = kernel.run(cell, allow_error=True)
+    assert outcome.reply["ename"] == "RankDied"
+    assert "rank 1" in outcome.reply["evalue"]
+    kernel.run("%hvd restart", timeout=120)
+    assert kernel.run("hvd_kernel.run(total, (1,), np=2)").shown == ["[(0, [3.0, 3.0]), (1, [3.0, 3.0])]"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            "reuse=True, env={'A': 'b'}",
+            "UsageError: run(reuse=True) cannot be honoured: env is settled when a rank starts",
+        ),
+        ("np=0", "ConfigError: run(np=0) cannot be honoured: say a number of ranks"),
+    ],
+)
+def test_refusals(kernel: Kernel, call: str, message: str) -> None:
+    assert message in kernel.run(f"hvd_kernel.run(total, (1,), {call})", allow_error=True).error

@@ -1,0 +1,29 @@
+"""The example scripts in a ``%%hvdrun`` cell: the final loss is that of ``hvdrun``, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hvdtest.kernel import Kernel
+from hvdtest.scripts import FOLDER, HVDRUN, SMALL, final_loss, said
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with Kernel(tmp_path_factory.mktemp("scripts")) as running:
+        running.run("%%hvdrun -np 2", timeout=120)
+        yield running
+
+
+@pytest.mark.parametrize("which", ["digits", "digits-16-bits", "digits-adasum", "resnet", "chars"])
+def test_a_cell_and_hvdrun_agree(kernel: Kernel, which: str) -> None:
+    outcome = kernel.run(f"%%hvdrun\n%run {FOLDER}/{SMALL[which]}", timeout=120)
+    assert final_loss(outcome.text()) == final_loss(said(HVDRUN, 2, SMALL[which]))
+
+
+def test_what_the_script_made_stays(kernel: Kernel) -> None:
+    kernel.run(f"%%hvdrun\n%run {FOLDER}/{SMALL['chars']}", timeout=120)
+    assert kernel.run("%%hvdrun\nlen(model.write(5))").shown == ["[0-1] 9"]

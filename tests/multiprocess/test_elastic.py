@@ -1,0 +1,323 @@
+"""Training that fails on the way ends with the very bits of a training that does not: every rank is alive and goes back."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hvdtest.exact import raises, same
+from hvdtest.launch import RankPool
+from hvdtest.pools import pool_of
+
+pytestmark = pytest.mark.mp
+
+SAMPLES, BATCH, EPOCHS = 46, 4, 2
+LAYOUTS = [(1, "auto"), (2, "shm"), (3, "tcp"), (4, "shm")]
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda layout: f"np{layout[0]}-{layout[1]}")
+def several(request: pytest.FixtureRequest) -> RankPool:
+    return pool_of(request.param)
+
+
+class Training:
+    """A network, its optimizer and schedule, the samples it has seen; ``fail`` is called at three places of each step."""
+
+    def __init__(self, optimizer: str = "Adam", commit_every: int = 1) -> None:
+        import torch
+
+        import hvd_kernel.torch as hvd
+
+        torch.manual_seed(7 + hvd.rank())
+        torch.set_num_threads(1)
+        self.model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+        made = {
+            "Adam": lambda p: torch.optim.Adam(p, lr=0.05),
+            "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-3),
+        }[optimizer](self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.StepLR(made, 3, gamma=0.5)
+        self.optimizer = hvd.DistributedOptimizer(made, named_parameters=self.model.named_parameters())
+        generator = torch.Generator().manual_seed(3)
+        self.images = torch.rand(SAMPLES, 6, generator=generator)
+        self.labels = torch.randint(0, 3, (SAMPLES,), generator=generator)
+        self.sampler = hvd.elastic.ElasticSampler(self.images, shuffle=True, seed=5)
+        self.commit_every = commit_every
+        self.steps = 0  # of this rank, those that were undone too
+        self.state = hvd.elastic.TorchState(
+            model=self.model,
+            optimizer=self.optimizer,
+            scheduler=self.scheduler,
+            sampler=self.sampler,
+            epoch=0,
+            batch=0,
+            losses=[],
+            seen=[],
+        )
+
+    def run(self, fail: object, **limits: int) -> object:
+        import hvd_kernel.torch as hvd
+
+        return hvd.elastic.run(self.epochs, **limits)(self.state, fail)
+
+    def epochs(self, state: object, fail: object) -> str:
+        while state.epoch < EPOCHS:
+            for index in range(0, len(self.sampler), BATCH):
+                self.step(state, self.sampler.get_indices(index // BATCH, BATCH), fail)
+            state.epoch, state.batch = state.epoch + 1, 0
+            self.sampler.set_epoch(state.epoch)
+            state.commit()
+        return "done"
+
+    def step(self, state: object, samples: list[int], fail: object) -> None:
+        import torch
+
+        import hvd_kernel.torch as hvd
+
+        fail(self, "before")
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(self.model(self.images[samples]), self.labels[samples])
+        loss.backward()
+        fail(self, "backward")
+        self.optimizer.step()
+        self.scheduler.step()
+        state.losses.append(float(hvd.allreduce(loss.detach(), name="loss")))
+        state.seen.append(hvd.allgather_object(samples, name="samples"))
+        state.batch += 1
+        self.sampler.record_batch(state.batch - 1, BATCH)
+        fail(self, "stepped")
+        self.steps += 1
+        if state.batch % self.commit_every == 0:
+            state.commit()
+
+    def kept(self) -> dict[str, object]:
+        """Buffers are each rank's own until a sync makes them rank 0's; only there they are the undisturbed ones."""
+        import hvd_kernel.torch as hvd
+
+        return self.model.state_dict() if hvd.rank() == 0 else dict(self.model.named_parameters())
+
+    def result(self) -> dict[str, object]:
+        import torch
+
+        states = self.optimizer.state_dict()["state"]
+        tensors = {f"model.{name}": tensor.detach().clone() for name, tensor in self.kept().items()}
+        for number, state in states.items():
+            tensors |= {f"state.{number}.{k}": v.clone() for k, v in state.items() if isinstance(v, torch.Tensor)}
+        return tensors
+
+
+def never(training: object, place: str) -> None:
+    pass
+
+
+def assert_equal(got: Training, want: Training) -> None:
+    assert (got.state.epoch, got.state.seen) == (EPOCHS, want.state.seen), (
+        f"{got.state.seen} instead of {want.state.seen}"
+    )
+    assert got.state.losses == want.state.losses
+    assert got.optimizer.param_groups[0]["lr"] == want.optimizer.param_groups[0]["lr"] < 0.1
+    assert got.scheduler.get_last_lr() == want.scheduler.get_last_lr()
+    expected = want.result()
+    assert got.result().keys() == expected.keys()
+    for name, tensor in got.result().items():
+        same(tensor, expected[name], name)
+
+
+def recovered(kind: str, optimizer: str, commit_every: int) -> list[int]:
+    """Train undisturbed; train with failures; compare. Gives back how often the ranks met again, and how often they failed."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import _session
+
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    undisturbed = Training(optimizer, commit_every)
+    assert undisturbed.run(never) == "done"
+    failures = {(1, "before"): 0, (2, "backward"): 1, (3, "stepped"): 2, (5, "before"): 3}  # steps, place: which
+    failed: set[int] = set()
+
+    def fail(training: Training, place: str) -> None:
+        number = failures.get((training.steps, place))
+        if number is None or number in failed or (kind != "mismatch" and rank != number % size):
+            return
+        failed.add(number)
+        if kind == "raise":
+            raise hvd.HorovodInternalError("mine")
+        if kind == "abort":
+            _session.engine().abort("somebody pulled the plug")
+        if kind == "mismatch":
+            hvd.allreduce(torch.ones(2 + (rank == number % size)), name="odd")
+        if kind == "shutdown":
+            hvd.shutdown()
+
+    generation = _session.generation()
+    disturbed = Training(optimizer, commit_every)
+    assert disturbed.run(fail) == "done"
+    assert_equal(disturbed, undisturbed)
+    return [_session.generation() - generation, len(failed)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer"), [("raise", "Adam"), ("abort", "SGD"), ("mismatch", "Adam"), ("shutdown", "SGD")]
+)
+def test_as_if_nothing_had_happened(several: RankPool, kind: str, optimizer: str) -> None:
+    found = several.run(recovered, kind, optimizer, 2)
+    assert len({met for met, _ in found}) == 1, "all ranks met equally often"
+    failures = sum(failed for _, failed in found)
+    assert failures == (4 * several.np if kind == "mismatch" else 4)
+    nobody_to_disagree_with = several.np == 1 and kind == "mismatch"
+    assert found[0][0] == (0 if nobody_to_disagree_with else 4)
+
+
+def limits() -> None:
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import _session
+
+    hvd.init()
+    training = Training()
+    tries: list[int] = []
+
+    @hvd.elastic.run(reset_limit=2)
+    def hopeless(state: object) -> None:
+        tries.append(state.epoch)
+        state.epoch += 1
+        raise hvd.HorovodInternalError("again")
+
+    said = "Job has been shutdown after exceeding maximum number of resets (2). The last cause: "
+    with pytest.raises(hvd.HorovodInternalError, match=re.escape(said)):  # its own, or another rank's that was first
+        hopeless(training.state)
+    assert set(tries) <= {0}, "each time from the same state"
+    assert len(tries) <= 3, "another rank's failure may come before this one's call"
+    _session.shutdown()
+
+
+def test_a_limit_of_resets(several: RankPool) -> None:
+    several.run(limits)
+
+
+def somebody_leaves() -> float:
+    """A rank that leaves by another exception is not waited for, and every rank hears why.
+
+    While it does not say so the program may go on, as one does that all ranks leave by an exception of its own.
+    """
+    import time
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import _session
+    from hvd_kernel.errors import RankFailed
+
+    hvd.init()
+    training = Training()
+
+    def leave(training: object, place: str) -> None:
+        if (training.steps, place) == (3, "backward") and hvd.rank() == hvd.size() - 1:
+            raise KeyError("my bug")
+
+    def stop_early(training: object, place: str) -> None:
+        if (training.steps, place) == (2, "before"):
+            raise StopAsyncIteration
+
+    raises(StopAsyncIteration, "", Training().run, stop_early)
+    hvd.barrier()
+    began = time.monotonic()
+    if hvd.rank() == hvd.size() - 1:
+        error = raises(KeyError, "my bug", training.run, leave)
+        _session.engine().abort(f"KeyError: {error} {error.__notes__[0]}")  # as a notebook's rank does
+    else:
+        sentence = (
+            f"Rank {hvd.size() - 1} failed: KeyError: 'my bug' (elastic.run ended: this rank does not come back to it)"
+        )
+        raises(RankFailed, sentence, training.run, leave)
+    took = time.monotonic() - began
+    _session.shutdown()
+    return took
+
+
+def test_nobody_waits_for_a_rank_that_left(several: RankPool) -> None:
+    assert max(several.run(somebody_leaves)) < 15
+
+
+def hosts_change(rounds: int) -> None:
+    """Rank 0 hears of it; all meet again with what they have; nothing is restored."""
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import _session
+
+    hvd.init()
+    rank = hvd.rank()
+    state = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, done=0, who=[rank])
+    called: list[int] = []
+    state.register_reset_callbacks([lambda: called.append(hvd.size())])
+
+    @hvd.elastic.run
+    def work(state: object) -> tuple[int, list[int]]:
+        while state.done < rounds:
+            state.done += 1
+            state.who.append(rank)
+            if rank == 0:
+                update = hvd.elastic.HostUpdateResult
+                change = update.removed if state.done % 2 else update.added
+                hvd.elastic.notification_manager.handle_hosts_updated(state.done, change)
+            state.check_host_updates()
+        return state.done, state.who
+
+    generation = _session.generation()
+    done, who = work(state)
+    assert done == rounds, "nothing that was done is done again"
+    assert _session.generation() - generation == rounds == len(called)
+    assert set(called) == {hvd.size()}
+    # Hosts that only go leave all as they are (no sync): after the others everything is rank 0's.
+    assert who[:rounds] == [0] * rounds
+    state.commit()
+
+
+def test_hosts_that_change(several: RankPool) -> None:
+    several.run(hosts_change, 20)
+
+
+def sets_and_samples() -> None:
+    """Process sets are there again after a recovery; samples that ranks recorded by themselves are not dealt out twice."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    rank, size = hvd.rank(), hvd.size()
+    last = hvd.add_process_set([size - 1]) if size > 1 else hvd.global_process_set
+    gone = hvd.add_process_set([0]) if size > 1 else None
+    assert gone is None or hvd.remove_process_set(gone)
+    sampler = hvd.elastic.ElasticSampler(range(20), shuffle=False)
+    state = hvd.elastic.TorchState(sampler=sampler, calls=0)
+    mine = sampler.get_indices(0, 2)
+    tries: list[int] = []
+
+    @hvd.elastic.run
+    def work(state: object) -> list[int]:
+        tries.append(rank)
+        if len(tries) == 1:
+            sampler.record_indices(mine)
+            state.calls += 1
+            state.commit()
+            sampler.record_indices(sampler.get_indices(1, 1))
+            state.calls += 1
+            hvd.barrier()  # all have committed
+            raise hvd.HorovodInternalError("mine")
+        return list(sampler)
+
+    dealt = work(state)
+    assert state.calls == 1, "what was not committed is undone"
+    left = set(range(2 * size, 20))
+    everywhere = {index for each in hvd.allgather_object(dealt) for index in each}
+    assert everywhere - set(range(-len(left) % size)) == left, "and the order's first, where it does not divide"
+    assert len(dealt) == len(sampler) == -(-len(left) // size)
+    assert last.process_set_id is not None
+    if rank == size - 1:
+        same(hvd.allreduce(torch.full((2,), 3.0), name="alone", process_set=last), torch.full((2,), 3.0))
+    assert gone is None or gone.process_set_id is None
+    extra = hvd.add_process_set([0, 1]) if size > 2 else None
+    assert extra is None or extra.included() == (rank < 2), "sets are still dynamic"
+    hvd.shutdown()
+
+
+def test_process_sets_and_recorded_samples(several: RankPool) -> None:
+    several.run(sets_and_samples)

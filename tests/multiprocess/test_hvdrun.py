@@ -1,0 +1,583 @@
+"""hvdrun, through the real command: what ranks get, what is heard of them, how they end, and that nothing stays."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.hosts import Hosts, why_not
+from hvdtest.launch import clean_environment
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch.api import Job, launch
+
+pytestmark = pytest.mark.mp
+
+HVDRUN = [sys.executable, "-P", "-m", "hvd_kernel.launch"]
+SUM = """
+import numpy as np
+from hvd_kernel import _session, ops
+_session.init()
+x = ops.allreduce(np.array([_session.rank() + 1.0]), name="x", op=ops.Sum)
+print(_session.rank(), _session.size(), _session.local_rank(), _session.local_size(), _session.cross_size(), x.item())
+"""
+FAKE_SSH = """#!/bin/bash
+# A host of its own on this machine: ssh [-T] [-o option] [-p port] [-i file] HOST COMMAND
+echo "$*" >> "{log}"
+while [[ $1 == -* ]]; do case $1 in -T) shift ;; *) shift 2 ;; esac; done
+host=$1; shift
+[[ $host == closed ]] && {{ echo "closed: Permission denied (publickey)." >&2; exit 255; }}
+[[ $host == bare ]] && exec {python} -P -S -c "import hvd_kernel"
+[[ $host == mute ]] && exec sleep 60
+echo "Welcome to $host, unread messages: 3"
+exec env -i PATH="$PATH" HVD_HOST="$host" "{mark}=1" bash -c "$*"
+"""
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A variable that every process of the test has; at the end there must be none left."""
+    name = f"HVDRUN_TEST_{os.getpid()}_{time.monotonic_ns()}"
+    monkeypatch.setenv(name, "1")
+    yield name
+    assert gone(name, 5.0), f"still there: {processes_with(name)}"
+
+
+def processes_with(variable: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable.encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text().replace("\0", " ") + f"({entry.name})")
+        except OSError:
+            continue
+    return found
+
+
+def gone(variable: str, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while processes_with(variable):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def hvdrun(
+    *words: str, script: str = "", given: str | bytes = b"", cwd: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    command = [*HVDRUN, *words, *([sys.executable, "-P", "-c", script] if script else [])]
+    done = subprocess.run(
+        command,
+        input=given.encode() if isinstance(given, str) else given,
+        env=clean_environment(**env),
+        capture_output=True,
+        timeout=100,
+        cwd=cwd,
+        check=False,
+    )
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def good(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def lines_of(text: str, rank: int, name: str = "stdout") -> list[str]:
+    label = f"[{rank}]<{name}>:"
+    return [line.removeprefix(label) for line in text.splitlines() if line.startswith(label)]
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, mark: str) -> tuple[dict[str, str], Path]:
+    """Variables with which `ssh` runs its command here, and the file that holds what it was called with."""
+    folder, log = tmp_path / "bin", tmp_path / "ssh.log"
+    folder.mkdir()
+    program = folder / "ssh"
+    program.write_text(FAKE_SSH.format(log=log, python=sys.executable, mark=mark))
+    program.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}, log
+
+
+# What ranks get.
+
+
+@pytest.mark.parametrize("np", [1, 2, 4])
+def test_ranks_find_each_other(mark: str, np: int) -> None:
+    text = good(hvdrun("-np", str(np), script=SUM))
+    total = np * (np + 1) / 2
+    assert [lines_of(text, rank) for rank in range(np)] == [
+        [f"{rank} {np} {rank} {np} 1 {total}"] for rank in range(np)
+    ]
+
+
+def test_two_jobs_at_once_do_not_meet(mark: str) -> None:
+    jobs = [
+        subprocess.Popen(
+            [*HVDRUN, "-np", "2", sys.executable, "-P", "-c", SUM],
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for job in jobs:
+        text = job.communicate(timeout=100)[0]
+        assert job.returncode == 0
+        assert [lines_of(text, rank) for rank in range(2)] == [["0 2 0 2 1 3.0"], ["1 2 1 2 1 3.0"]]
+
+
+def test_variables_that_scripts_written_for_horovod_read(mark: str) -> None:
+    names = [
+        "RANK",
+        "SIZE",
+        "LOCAL_RANK",
+        "LOCAL_SIZE",
+        "CROSS_RANK",
+        "CROSS_SIZE",
+        "HOSTNAME",
+        "CONTROLLER",
+        "CPU_OPERATIONS",
+    ]
+    script = f"import os; print(*(os.environ['HOROVOD_' + n] for n in {names}), os.environ['PYTHONUNBUFFERED'])"
+    text = good(hvdrun("-np", "2", script=script))
+    assert lines_of(text, 0) == ["0 2 0 2 0 1 localhost gloo gloo 1"]
+    assert lines_of(text, 1) == ["1 2 1 2 0 1 localhost gloo gloo 1"]
+
+
+def test_what_another_launcher_left_is_not_passed_on(mark: str) -> None:
+    left = {"OMPI_COMM_WORLD_RANK": "3", "RANK": "3", "HOROVOD_SIZE": "9", "HVD_BOOTSTRAP": "none", "FOO": "a b\n'c"}
+    script = (
+        "import os; print({n: os.environ.get(n) for n in ['OMPI_COMM_WORLD_RANK', 'RANK', 'HVD_BOOTSTRAP', 'FOO']})"
+    )
+    text = good(hvdrun("-np", "1", script=script, **left))
+    expected = {"OMPI_COMM_WORLD_RANK": None, "RANK": None, "HVD_BOOTSTRAP": None, "FOO": "a b\n'c"}
+    assert lines_of(text, 0) == [str(expected)]
+
+
+@pytest.mark.parametrize("how", ["--gloo", "--mpi"])
+def test_programs_written_for_horovod(mark: str, how: str) -> None:
+    script = """
+import numpy as np, torch
+import horovod.torch as hvd
+hvd.init()
+x = hvd.allreduce(torch.tensor([hvd.rank() + 1]), op=hvd.Sum)
+print(x.item(), hvd.__name__)
+"""
+    assert good(hvdrun("-np", "2", how, script=script)).count("3 hvd_kernel.torch") == 2
+
+
+def test_working_folder(mark: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; print(os.getcwd())")
+    text = good(hvdrun("-np", "2", sys.executable, "train.py", cwd=tmp_path))
+    assert [lines_of(text, rank) for rank in range(2)] == [[str(tmp_path)]] * 2
+
+
+def test_flags_win_over_the_file_and_both_over_the_environment(mark: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("params: {cycle_time_ms: 7, fusion_threshold_mb: 3}\nautotune: {enabled: true}\n")
+    script = "from hvd_kernel import config; import json; print(json.dumps(config.engine_options()))"
+    words = ["-np", "1", "--config-file", str(file), "--cycle-time-ms", "2.5", "--no-stall-check"]
+    text = good(hvdrun(*words, script=script, HVD_FUSION_THRESHOLD="9", HOROVOD_CYCLE_TIME="1"))
+    found = dict(json.loads(lines_of(text, 0)[0]))
+    del found["secret"]
+    assert found == {"fusion_threshold": "3145728", "cycle_time_ms": "2.5", "autotune": "1", "stall_warning_s": "0"}
+
+
+def test_stdin_goes_to_rank_0_whole(mark: str) -> None:
+    script = "import sys; data = sys.stdin.buffer.read(); print(len(data), data[:2], data[-2:])"
+    text = good(hvdrun("-np", "2", script=script, given=b"ab" + bytes(5_000_000) + b"yz"))
+    assert lines_of(text, 0) == [f"5000004 {b'ab'} {b'yz'}"]
+    assert lines_of(text, 1) == [f"0 {b''} {b''}"]
+
+
+def test_stdin_that_nobody_reads_holds_nothing_up(mark: str) -> None:
+    assert lines_of(good(hvdrun("-np", "1", script="print('done')", given=bytes(5_000_000))), 0) == ["done"]
+
+
+# What is heard.
+
+
+def test_prefixes_and_order(mark: str) -> None:
+    script = """
+import os, sys
+for i in range(300):
+    print("out", os.environ["HOROVOD_RANK"], i)
+    print("err", os.environ["HOROVOD_RANK"], i, file=sys.stderr)
+sys.stdout.write("no end")
+"""
+    done = hvdrun("-np", "3", script=script)
+    assert done.returncode == 0
+    for rank in range(3):
+        assert lines_of(done.stdout, rank) == [*(f"out {rank} {i}" for i in range(300)), "no end"]
+        assert lines_of(done.stderr, rank, "stderr") == [f"err {rank} {i}" for i in range(300)]
+    assert len(done.stdout.splitlines()) == 903
+    assert len(done.stderr.splitlines()) == 900
+
+
+def test_lines_stay_whole(mark: str) -> None:
+    script = """
+import os
+letter = b"abcd"[int(os.environ["HOROVOD_RANK"])]
+for i in range(60):
+    for piece in range(10):
+        os.write(1, bytes([letter]) * 3000)
+    os.write(1, b"\\n")
+"""
+    text = good(hvdrun("-np", "4", script=script))
+    wrong = [line[:40] for line in text.splitlines() if not re.fullmatch(r"\[(\d)\]<stdout>:(a+|b+|c+|d+)", line)]
+    assert wrong == []
+    assert {len(line) for line in text.splitlines()} == {len("[0]<stdout>:") + 30_000}
+    assert len(text.splitlines()) == 240
+
+
+def test_time_before_every_line(mark: str) -> None:
+    text = good(hvdrun("-np", "1", "-prefix-timestamp", script="print('a')"))
+    assert re.fullmatch(r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\[0\]<stdout>:a\n", text), text
+
+
+def test_output_files_hold_what_a_rank_wrote(mark: str, tmp_path: Path) -> None:
+    script = "import os, sys; print('out', os.environ['HOROVOD_RANK']); print('err', file=sys.stderr)"
+    text = good(hvdrun("-np", "2", "--output-filename", str(tmp_path / "a" / "b"), script=script))
+    assert [lines_of(text, rank) for rank in range(2)] == [["out 0"], ["out 1"]]
+    for rank in range(2):
+        assert (tmp_path / f"a/b/rank.{rank}/stdout").read_text() == f"out {rank}\n"
+        assert (tmp_path / f"a/b/rank.{rank}/stderr").read_text() == "err\n"
+
+
+def test_a_reader_that_leaves_ends_the_job(mark: str) -> None:
+    script = "while True: print('y' * 1000)"
+    command = subprocess.list2cmdline([*HVDRUN, "-np", "2", sys.executable, "-P", "-c"]) + f' "{script}" | head -n 1'
+    done = subprocess.run(
+        ["bash", "-c", command], env=clean_environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert re.fullmatch(r"\[\d\]<stdout>:y+\n", done.stdout)
+    assert "Traceback" not in done.stderr
+    assert gone(mark, 5.0)
+
+
+# How ranks end.
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        ("sys.exit(7)", 7, "rank 1 failed (exit status 7)"),
+        ("os.kill(os.getpid(), 9)", 137, "rank 1 failed (signal 9)"),
+        ("os.abort()", 134, "rank 1 failed (signal 6)"),
+        ("raise ValueError('my bug 7')", 1, "rank 1 failed (exit status 1)"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_others(mark: str, end: str, status: int, said: str) -> None:
+    script = f"import os, sys, time\nif os.environ['HOROVOD_RANK'] == '1': {end}\ntime.sleep(120)"
+    began = time.monotonic()
+    done = hvdrun("-np", "3", script=script)
+    assert time.monotonic() - began < 20
+    assert done.returncode == status, done.stderr
+    assert done.stderr.splitlines()[-1] == f"hvdrun: {said}; all ranks have ended."
+    assert ("ValueError: my bug 7" in done.stderr) == ("bug" in end)
+
+
+def test_the_guilty_ranks_traceback_is_the_last_and_there_once(mark: str) -> None:
+    script = """
+import numpy as np
+from hvd_kernel import _session, ops
+_session.init()
+if _session.rank() == 1:
+    raise ValueError("my bug 7")
+ops.allreduce(np.ones(3), name="x")
+"""
+    done = hvdrun("-np", "3", script=script)
+    assert done.returncode == 1
+    *before, last = done.stderr.splitlines()
+    assert re.fullmatch(r"hvdrun: rank 1 failed \(exit status 1\)(; ranks? [02, ]+ failed because of it)?; .*", last)
+    assert before[-1] == "[1]<stderr>:ValueError: my bug 7"
+    begins = [number for number, line in enumerate(before) if line == "[1]<stderr>:Traceback (most recent call last):"]
+    assert len(begins) == 1
+    assert all(line.startswith("[1]<stderr>:") for line in before[begins[0] :])
+
+
+def test_what_all_ranks_raise_is_there_once(mark: str) -> None:
+    done = hvdrun("-np", "3", script="import nothing_of_that_name")
+    assert done.returncode == 1
+    assert done.stderr.count("ModuleNotFoundError") == 1
+    assert re.search(r"hvdrun: rank \d failed \(exit status 1\); ranks \d, \d failed alike", done.stderr)
+
+
+def test_a_rank_that_will_not_end_is_killed_with_its_group(mark: str) -> None:
+    script = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
+if os.environ["HOROVOD_RANK"] == "1":
+    sys.exit(3)
+time.sleep(120)
+"""
+    out, err = io.StringIO(), io.StringIO()
+    began = time.monotonic()
+    job = Job([sys.executable, "-P", "-c", script], 2, env={"PYTHONWARNINGS": "ignore"}, grace_s=0.5)
+    outcome = launch(job, stdout=out, stderr=err)
+    assert time.monotonic() - began < 15
+    assert (outcome.codes, outcome.failed, outcome.status) == ((-9, 3), 1, 3)
+    assert gone(mark, 0.0), processes_with(mark)
+
+
+def test_a_stopped_rank_does_not_hold_up_the_end(mark: str) -> None:
+    script = """
+import os, signal, time
+if os.environ["HOROVOD_RANK"] == "0":
+    os.kill(os.getpid(), signal.SIGSTOP)
+time.sleep(0.5)
+raise SystemExit(5)
+"""
+    done = hvdrun("-np", "2", script=script)
+    assert done.returncode == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_end_of_the_launcher_is_the_end_of_all(mark: str, number: int) -> None:
+    script = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
+print("up", os.environ["HOROVOD_RANK"])
+time.sleep(120)
+"""
+    job = subprocess.Popen(
+        [*HVDRUN, "-np", "2", sys.executable, "-P", "-c", script],
+        env=clean_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert {job.stdout.readline(), job.stdout.readline()} == {"[0]<stdout>:up 0\n", "[1]<stdout>:up 1\n"}
+    assert len(processes_with(mark)) == 6  # launcher, agent, two ranks with a child each
+    job.send_signal(number)
+    assert job.wait(10) == (-9 if number == signal.SIGKILL else 128 + number)
+    assert gone(mark, 1.0 if number == signal.SIGKILL else 0.0), processes_with(mark)
+    assert job.communicate()[1] == ""
+
+
+def test_a_second_ctrl_c_does_not_wait(mark: str) -> None:
+    script = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("not yet"))
+print("up")
+while True:
+    time.sleep(1)
+"""
+    job = subprocess.Popen(
+        [*HVDRUN, "-np", "1", sys.executable, "-P", "-c", script],
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == "[0]<stdout>:up\n"
+    began = time.monotonic()
+    job.send_signal(signal.SIGINT)
+    assert job.stdout.readline() == "[0]<stdout>:not yet\n"
+    job.send_signal(signal.SIGINT)
+    assert job.wait(10) == 130
+    assert time.monotonic() - began < 4  # the first alone would have waited 5 s
+    assert gone(mark, 1.0)
+    job.stdout.close()
+
+
+def test_on_a_terminal(mark: str) -> None:
+    """Rank 0 reads what is typed; Ctrl-C reaches the launcher alone, which ends the job."""
+    import pty
+
+    def said(wanted: bytes) -> bytes:
+        text = b""
+        while wanted not in text:
+            text += os.read(terminal, 4096)
+        return text
+
+    script = 'import os, time; os.environ["HOROVOD_RANK"] == "0" and print("got " + input()); time.sleep(120)'
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*HVDRUN, "-np", "2", sys.executable, "-P", "-c", script], clean_environment())
+    os.write(terminal, b"typed\n")
+    assert b"[0]<stdout>:got typed" in said(b"got typed\r\n")
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    os.close(terminal)
+    assert gone(mark, 1.0)
+
+
+def test_a_command_that_is_not_there(mark: str) -> None:
+    done = hvdrun("-np", "2", "no-such-command-here")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "hvdrun: rank 0 cannot be started on localhost: No such file or directory: no-such-command-here.\n"
+    )
+
+
+def test_too_late(mark: str) -> None:
+    script = "print('waiting', flush=True); import time; time.sleep(60)"
+    with pytest.raises(ClusterError, match="did not end in time"):
+        launch(Job([sys.executable, "-P", "-c", script], 2, timeout_s=3.0), stdout=io.StringIO(), stderr=io.StringIO())
+
+
+def test_the_function_takes_streams_of_text_and_of_bytes(mark: str) -> None:
+    out, err = io.BytesIO(), io.StringIO()
+    script = "import sys; print('ä'); print('ö', file=sys.stderr)"
+    outcome = launch(Job([sys.executable, "-P", "-c", script], 1, env={"PYTHONUTF8": "1"}), stdout=out, stderr=err)
+    assert (outcome.codes, outcome.failed, outcome.status) == ((0,), None, 0)
+    assert (out.getvalue(), err.getvalue()) == ("[0]<stdout>:ä\n".encode(), "[0]<stderr>:ö\n")
+
+
+# Where ranks run.
+
+
+def test_hosts_and_hostfile_on_this_machine(mark: str, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# ours\nlocalhost slots=1\n127.0.0.1 slots=2\n")
+    for words in (["-H", "localhost:1,127.0.0.1:2"], ["--hostfile", str(file)], ["-hostfile", str(file), "-np", "3"]):
+        text = good(hvdrun(*words, script=SUM))
+        assert [lines_of(text, r) for r in range(3)] == [[f"{r} 3 {r} 3 1 6.0"] for r in range(3)]
+
+
+def test_two_hosts_through_ssh(ssh: tuple[dict[str, str], Path], tmp_path: Path) -> None:
+    path, log = ssh
+    text = good(
+        hvdrun(
+            "-np", "4", "-H", "alpha:2,beta:2", "-p", "2222", "-i", "/k", script=SUM, cwd=tmp_path, FOO="s3cret", **path
+        )
+    )
+    assert [lines_of(text, r) for r in range(4)] == [[f"{r} 4 {r % 2} 2 2 10.0"] for r in range(4)]
+    calls = log.read_text().splitlines()
+    assert [re.findall(r"-p 2222 -i /k (\w+) exec", call) for call in calls] == [["alpha"], ["beta"]]
+    assert "s3cret" not in log.read_text()
+    assert "SECRET" not in log.read_text()
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize("hosts_of_ranks", ["localhost:2,10.77.0.2:2", "10.77.0.2:2,10.77.0.1:2"])
+def test_two_machines(mark: str, tmp_path: Path, hosts_of_ranks: str) -> None:
+    """Two network namespaces; the ranks meet at an address that both reach, and know each other by the run's secret."""
+    with Hosts(2) as hosts:
+        program = tmp_path / "ssh"
+        program.write_text(
+            "#!/bin/bash\n"
+            "while [[ $1 == -* ]]; do case $1 in -T) shift ;; *) shift 2 ;; esac; done\n"
+            f'[[ $1 == 10.77.0.2 ]] && exec nsenter --net --target={hosts._holders[2].pid} -- bash -c "$2"\n'
+        )
+        program.chmod(0o755)
+        with hosts.inside(0):
+            words = ["--verbose", "-H", hosts_of_ranks]
+            done = hvdrun(*words, script=SUM, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    text = good(done)
+    assert [lines_of(text, r) for r in range(4)] == [[f"{r} 4 {r % 2} 2 2 10.0"] for r in range(4)]
+    assert f"they meet at {'10.77.0.1' if hosts_of_ranks.startswith('localhost') else '10.77.0.2'}:" in done.stderr
+
+
+def test_environment_and_folder_on_another_host(ssh: tuple[dict[str, str], Path], tmp_path: Path) -> None:
+    script = "import os; print(os.getcwd(), os.environ['FOO'], os.environ['HOROVOD_HOSTNAME'], 'TMPDIR' in os.environ)"
+    text = good(hvdrun("-H", "alpha:1", script=script, cwd=tmp_path, FOO="a 'b'", TMPDIR="/tmp", **ssh[0]))
+    assert lines_of(text, 0) == [f"{tmp_path} a 'b' alpha False"]
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("closed", "host closed cannot be used: ssh cannot log in there: `ssh "),
+        ("bare", "has no hvd_kernel of the same version: install it there, at the same path"),
+        ("mute", "host mute did not answer within 2 s: look whether it is up"),
+    ],
+)
+def test_a_host_that_cannot_be_used(ssh: tuple[dict[str, str], Path], host: str, said: str) -> None:
+    done = hvdrun("-H", f"alpha:1,{host}:1", "--start-timeout", "2", script="print('never')", **ssh[0])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+
+
+def test_a_host_that_is_lost(ssh: tuple[dict[str, str], Path]) -> None:
+    script = """
+import os, signal, time
+if os.environ["HOROVOD_HOSTNAME"] == "beta":
+    os.kill(os.getppid(), signal.SIGKILL)
+time.sleep(120)
+"""
+    done = hvdrun("-H", "alpha:1,beta:1", script=script, **ssh[0])
+    assert done.returncode == 1
+    assert done.stderr.startswith("hvdrun: host beta was lost while its ranks ran; all ranks have been ended.")
+
+
+# MPI.
+
+
+def test_ranks_started_by_mpi(mark: str) -> None:
+    text = good(hvdrun("-np", "3", "--mpi", "--mpi-args", "--mca mpi_show_handle_leaks 0", script=SUM))
+    found = sorted(re.findall(r"\[1,(\d)\]<stdout>: (.*)", text))
+    assert found == [(str(r), f"{r} 3 {r} 3 1 6.0") for r in range(3)]
+
+
+def test_a_rank_that_fails_under_mpi(mark: str) -> None:
+    script = """
+from mpi4py import MPI
+import os, sys, time
+if MPI.COMM_WORLD.rank == 1:
+    os._exit(7)
+time.sleep(120)
+"""
+    shared = set(Path("/dev/shm").glob("hvd-*"))
+    done = hvdrun("-np", "2", "--mpi", script=script)
+    assert done.returncode == 7, done.stderr
+    assert set(Path("/dev/shm").glob("hvd-*")) <= shared
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_end_of_the_launcher_is_the_end_of_mpi(mark: str, number: int) -> None:
+    script = """
+from mpi4py import MPI
+import time
+print("up", MPI.COMM_WORLD.size, flush=True)
+time.sleep(120)
+"""
+    shared = set(Path("/dev/shm").glob("hvd-*"))
+    job = subprocess.Popen(
+        [*HVDRUN, "-np", "2", "--mpi", sys.executable, "-P", "-c", script],
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert {job.stdout.readline(), job.stdout.readline()} == {f"[1,{r}]<stdout>: up 2\n" for r in range(2)}
+    job.send_signal(number)
+    assert job.wait(15) == (130 if number == signal.SIGINT else -9)
+    assert gone(mark, 2.0), processes_with(mark)
+    assert set(Path("/dev/shm").glob("hvd-*")) <= shared
+    job.stdout.close()
+
+
+# Without ranks.
+
+
+def test_version_and_build(mark: str) -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", good(hvdrun("--version")))
+    text = good(hvdrun("--check-build"))
+    for row in ("[X] PyTorch", "[ ] TensorFlow", "[X] MPI", "[X] the core's own"):
+        assert f"    {row}\n" in text
+
+
+def test_wrong_use_is_status_2(mark: str) -> None:
+    done = hvdrun("-np", "2", "--cycle-time-ms", "soon", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--cycle-time-ms: 'soon' cannot be used: it must be a number" in done.stderr

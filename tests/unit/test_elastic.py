@@ -1,0 +1,323 @@
+"""Elastic state and sampler in one process, which is a cluster of one: what is kept, what is undone, what is dealt out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import hvd_kernel.torch as hvd
+from hvd_kernel import _session, elastic
+from hvd_kernel.errors import ConfigError, HorovodInternalError, HostsUpdatedInterrupt, NotInitialized, RankDied
+from hvd_kernel.torch.elastic import ElasticSampler, TorchState
+from hvd_kernel.torch.elastic import sampler as samplers
+from hvd_kernel.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HVD_BOOTSTRAP", "none")
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+def at(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
+    monkeypatch.setattr(samplers._session, "rank", lambda: rank)
+    monkeypatch.setattr(samplers._session, "size", lambda: size)
+
+
+def dealt(monkeypatch: pytest.MonkeyPatch, size: int, **kwargs: Any) -> list[list[int]]:
+    hands = []
+    for rank in range(size):
+        at(monkeypatch, rank, size)
+        sampler = ElasticSampler(range(10), **kwargs)
+        assert len(sampler) == len(list(sampler))
+        hands.append(list(sampler))
+    return hands
+
+
+def test_the_order_is_horovods(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = list(range(10))
+    random.Random(7).shuffle(order)
+    assert dealt(monkeypatch, 1, seed=7) == [order]
+    assert dealt(monkeypatch, 4, seed=7) == [[*order, *order[:2]][rank::4] for rank in range(4)]
+    assert dealt(monkeypatch, 2, shuffle=False) == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+
+
+def test_an_epoch_goes_on_with_more_or_fewer_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    at(monkeypatch, 1, 2)
+    sampler = ElasticSampler(range(12), shuffle=False)
+    assert [sampler.get_indices(0, 2), sampler.get_indices(2, 2)] == [[1, 3], [9, 11]]
+    sampler.record_batch(0, 2)
+    assert sampler.state_dict() == {"epoch": 0, "processed_num": 4, "processed_indices": set()}
+    assert len(sampler) == 6, "dealt out anew only by a reset"
+    at(monkeypatch, 2, 3)
+    sampler.reset()
+    assert list(sampler) == [6, 9, 0], "eight for three ranks: one that is done is dealt again"
+    assert sampler.remaining_indices == list(range(4, 12))
+    sampler.set_epoch(1)
+    assert sampler.state_dict() == {"epoch": 1, "processed_num": 0, "processed_indices": set()}
+    assert sorted(sampler.remaining_indices) == list(range(12))
+
+
+def test_batches_and_single_samples_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    at(monkeypatch, 0, 2)
+    sampler = ElasticSampler(range(12), shuffle=False)
+    sampler.record_batch(0, 1)
+    sampler.record_indices([7, torch.tensor(9)])
+    sampler.record_batch(1, 1)
+    assert sampler.processed_num == 2
+    assert sampler.processed_indices == {7, 9, 2, 3}
+    other = ElasticSampler(range(12), shuffle=False)
+    other.load_state_dict(sampler.state_dict())
+    assert other.remaining_indices == [4, 5, 6, 8, 10, 11]
+    assert other.processed_indices is not sampler.processed_indices
+
+
+def test_more_ranks_than_samples_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    at(monkeypatch, 4, 5)
+    sampler = ElasticSampler(range(2), shuffle=False)
+    assert list(sampler) == [0]
+    sampler.record_batch(0, 1)
+    sampler.reset()
+    assert (len(sampler), list(sampler)) == (0, [])
+
+
+def test_a_state_dict_of_horovods(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = ElasticSampler(range(6), shuffle=False)
+    sampler.load_state_dict({"epoch": 3, "processed_num": 2})
+    assert (sampler.epoch, list(sampler)) == (3, [2, 3, 4, 5])
+
+
+def test_a_sampler_needs_init() -> None:
+    hvd.shutdown()
+    with pytest.raises(NotInitialized):
+        ElasticSampler(range(2))
+
+
+def test_what_is_changed_in_place_is_undone_too_and_more_than_once() -> None:
+    state = elastic.ObjectState(epoch=1, history=[1])
+    for _ in range(2):
+        state.history.append(2)
+        state.epoch = 7
+        state.restore()
+        assert (state.epoch, state.history) == (1, [1])
+    state.history.append(5)
+    state.commit()
+    state.history.clear()
+    state.restore()
+    assert state.history == [1, 5]
+
+
+def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer, Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+
+def step(model: torch.nn.Module, optimizer: Any) -> None:
+    model(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+
+
+def copied(model: torch.nn.Module, optimizer: Any) -> list[Any]:
+    tensors = [*model.state_dict().values(), *(t for s in optimizer.state_dict()["state"].values() for t in s.values())]
+    return [tensor.clone() for tensor in tensors]
+
+
+def test_models_optimizers_schedulers_and_scalers() -> None:
+    model, plain, scheduler = model_and_optimizer()
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    state = TorchState(model, optimizer, scheduler=scheduler, scaler=scaler, batch=0)
+    assert (state.model, state.optimizer, state.scheduler) == (model, optimizer, scheduler)
+    step(model, optimizer)
+    scheduler.step()
+    state.save()
+    kept = copied(model, optimizer)
+    for _ in range(2):  # torch may keep the tensors it loads: the second time must find the same
+        step(model, optimizer)
+        scheduler.step()
+        scaler.scale(torch.ones(1))
+        scaler.update(64.0)
+        state.batch = 5
+        assert any(not torch.equal(a, b) for a, b in zip(kept, copied(model, optimizer), strict=True))
+        state.restore()
+        assert all(torch.equal(a, b) for a, b in zip(kept, copied(model, optimizer), strict=True))
+        assert [p.grad for p in model.parameters()] == [None, None], "the failed step's gradients are not state"
+        assert (state.batch, scheduler.last_epoch, scaler.get_scale()) == (0, 1, 8.0)
+        assert optimizer.param_groups[0]["lr"] == 0.05
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.025, (
+        "a scheduler made before the optimizer was wrapped still reaches it"
+    )
+
+
+def test_an_attribute_with_a_handler_is_replaced_and_kept() -> None:
+    model, optimizer, _ = model_and_optimizer()
+    state = TorchState(model=None, optimizer=optimizer, epoch=0)
+    state.model = model
+    other = torch.nn.Linear(2, 2)
+    before = other.weight.detach().clone()
+    state.model = other
+    with torch.no_grad():
+        other.weight += 1
+    state.restore()
+    assert state.model is other
+    assert torch.equal(other.weight, before)
+    state.note = "not tracked"
+    state.restore()
+    assert state.note == "not tracked"
+
+
+def test_half_a_commit_is_none() -> None:
+    class Fails(StateHandler):
+        def save(self) -> None:
+            raise HorovodInternalError("in the middle of a commit")
+
+    class Awkward:
+        def state_dict(self) -> dict[str, int]:
+            return {}
+
+        def load_state_dict(self, _: Any) -> None: ...
+
+    registry = get_handler_registry()
+    set_handler_registry([*registry, (Awkward, Fails)])
+    try:
+        model, optimizer, _ = model_and_optimizer()
+        state = TorchState(model, optimizer, awkward=Awkward(), batch=0)
+    finally:
+        set_handler_registry(registry)
+    kept = copied(model, optimizer)
+    step(model, optimizer)
+    state.batch = 1
+    with pytest.raises(HorovodInternalError, match="in the middle"):
+        state.commit()
+    state.restore()
+    assert state.batch == 0
+    assert all(torch.equal(a, b) for a, b in zip(kept, copied(model, optimizer), strict=True))
+
+
+def test_hosts_that_change() -> None:
+    state = elastic.ObjectState(done=0)
+    update = elastic.HostUpdateResult
+    state.check_host_updates()
+    for heard, skip in [([update.removed], True), ([update.added], False), ([update.removed, update.added], False)]:
+        for change in heard:
+            state.on_hosts_updated(state._last_updated_timestamp + 1, change)
+        with pytest.raises(HostsUpdatedInterrupt) as caught:
+            state.check_host_updates()
+        assert caught.value.skip_sync is skip
+        state.check_host_updates()
+    state.on_hosts_updated(0.5, update.added)
+    state.check_host_updates()  # older than what was acted on
+
+
+def test_run_returns_and_passes_arguments_on() -> None:
+    @elastic.run
+    def work(state: Any, a: int, b: int = 0) -> tuple[int, int, int]:
+        """What it does."""
+        return state.x, a, b
+
+    assert work(elastic.ObjectState(x=1), 2, b=3) == (1, 2, 3)
+    assert (work.__name__, work.__doc__) == ("work", "What it does.")
+    assert elastic.notification_manager._listeners == []
+
+
+def test_a_failure_restores_resets_syncs_and_calls_again() -> None:
+    said: list[str] = []
+
+    class Told(elastic.ObjectState):
+        def restore(self) -> None:
+            said.append("restore")
+            super().restore()
+
+        def reset(self) -> None:
+            said.append("reset")
+
+        def sync(self) -> None:
+            said.append("sync")
+            super().sync()
+
+    state = Told(x=0)
+    state.register_reset_callbacks([lambda: said.append("callback")])
+    errors = [HorovodInternalError("a"), HostsUpdatedInterrupt(False), HostsUpdatedInterrupt(True)]
+
+    @elastic.run
+    def work(state: Any) -> int:
+        state.x += 1
+        said.append(f"call {state.x}")
+        if errors:
+            raise errors.pop(0)
+        return state.x
+
+    generation = _session.generation()
+    assert work(state) == 3
+    assert _session.generation() == generation + 3
+    first, restored = ["sync", "call 1"], ["restore", "reset", "callback", "sync", "call 1"]
+    assert said == [*first, *restored, "reset", "callback", "sync", "call 2", "reset", "callback", "call 3"]
+
+
+def test_a_failure_during_the_recovery_is_recovered_from() -> None:
+    troubles = ["first", "second"]
+
+    def trouble() -> None:
+        if troubles:
+            raise HorovodInternalError(troubles.pop())
+
+    state = elastic.ObjectState(x=0)
+    state.register_reset_callbacks([trouble])
+    calls: list[int] = []
+
+    @elastic.run
+    def work(state: Any) -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            raise HorovodInternalError("start")
+        return len(calls)
+
+    assert (work(state), troubles) == (2, [])
+
+
+def test_what_cannot_be_recovered_from_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(error: BaseException) -> Any:
+        @elastic.run
+        def work(_: Any) -> None:
+            raise error
+
+        return work
+
+    state = elastic.ObjectState(x=0)
+    for error in (KeyError("mine"), KeyboardInterrupt(), SystemExit(3)):
+        with pytest.raises(type(error)) as caught:
+            raising(error)(state)
+        assert caught.value.__notes__ == ["(elastic.run ended: this rank does not come back to it)"]
+        state.check_host_updates()  # communication works on
+    with pytest.raises(RankDied, match="Rank 1 died") as caught:
+        raising(RankDied("Rank 1 died"))(state)
+    assert "needs a driver" in caught.value.__notes__[0]
+
+
+def test_the_limit_of_resets_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    @elastic.run
+    def work(_: Any) -> None:
+        calls.append(1)
+        raise HorovodInternalError("again")
+
+    hvd.shutdown()
+    monkeypatch.setenv("HVD_RESET_LIMIT", "3")
+    hvd.init()
+    with pytest.raises(HorovodInternalError, match=r"maximum number of resets \(3\)\. The last cause: Horovod.*again"):
+        work(elastic.ObjectState(x=0))
+    assert len(calls) == 4
+    hvd.shutdown()
+    monkeypatch.setenv("HVD_RESET_LIMIT", "often")
+    with pytest.raises(ConfigError, match="HVD_RESET_LIMIT='often' cannot be used"):
+        hvd.init()

@@ -1,0 +1,51 @@
+"""Ranks of different versions are told apart before they say anything else to each other."""
+
+from __future__ import annotations
+
+import pytest
+
+import hvd_kernel
+from hvd_kernel import handshake
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.topology import Peers
+
+
+def among(*others: bytes) -> Peers:
+    """Rank 0 of a job whose other ranks say this."""
+    return Peers(0, 1 + len(others), "test", lambda mine: [mine, *others])
+
+
+def refusal(*others: bytes) -> str:
+    with pytest.raises(ConfigError) as caught:
+        handshake.same_version(among(*others))
+    return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def of_version_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hvd_kernel, "__version__", "1.0")
+
+
+def test_the_same_version_everywhere() -> None:
+    handshake.same_version(among())
+    handshake.same_version(among(b"hvd_kernel 1.0", b"hvd_kernel 1.0"))
+
+
+def test_a_difference_names_every_version_and_its_ranks() -> None:
+    assert refusal(b"hvd_kernel 2.0", b"hvd_kernel 1.0", b"hvd_kernel 2.0") == (
+        "the ranks run different versions of hvd_kernel: 1.0 on ranks 0, 2, 2.0 on ranks 1, 3; "
+        "install the same one for all."
+    )
+
+
+def test_many_ranks_are_counted() -> None:
+    assert "2.0 on ranks 1, 2, 3, 4, 5, 6, 7, 8 and 22 more;" in refusal(*[b"hvd_kernel 2.0"] * 30)
+
+
+@pytest.mark.parametrize("card", [b"", b"\x02\x00\x00\x00", b"GET / HTTP/1.1", b"hvd_kernel"])
+def test_what_is_no_version_is_named_too(card: bytes) -> None:
+    assert "1.0 on rank 0, an unknown one on rank 1;" in refusal(card)
+
+
+def test_a_long_or_broken_text_is_cut() -> None:
+    assert len(refusal(b"hvd_kernel " + b"\xff9" * 10_000)) < 300

@@ -1,0 +1,225 @@
+"""The command line of hvdrun: every flag of Horovod's is understood, honoured or refused with a remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.launch import configfile
+from hvd_kernel.launch.flags import parse, parser
+from hvd_kernel.launch.knobs import KNOBS
+
+COMMAND = ["python", "train.py", "-np", "9", "--hosts", "x"]
+VARIABLES = [
+    ("--fusion-threshold-mb 64", {"HVD_FUSION_THRESHOLD": "", "HOROVOD_FUSION_THRESHOLD": str(64 << 20)}),
+    ("--fusion-threshold-mb=0", {"HVD_FUSION_THRESHOLD": "", "HOROVOD_FUSION_THRESHOLD": "0"}),
+    ("--cycle-time-ms 3.5", {"HVD_CYCLE_TIME": "", "HOROVOD_CYCLE_TIME": "3.5"}),
+    ("--cache-capacity 0", {"HVD_CACHE_CAPACITY": "", "HOROVOD_CACHE_CAPACITY": "0"}),
+    ("--hierarchical-allreduce", {"HVD_HIERARCHICAL_ALLREDUCE": "", "HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}),
+    ("--no-hierarchical-allreduce", {"HVD_HIERARCHICAL_ALLREDUCE": "", "HOROVOD_HIERARCHICAL_ALLREDUCE": "0"}),
+    ("--hierarchical-allgather", {"HVD_HIERARCHICAL_ALLGATHER": "", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}),
+    ("--no-hierarchical-allgather", {"HVD_HIERARCHICAL_ALLGATHER": "", "HOROVOD_HIERARCHICAL_ALLGATHER": "0"}),
+    ("--torus-allreduce", {"HOROVOD_TORUS_ALLREDUCE": "1"}),
+    ("--no-torus-allreduce", {"HOROVOD_TORUS_ALLREDUCE": "0"}),
+    ("--autotune", {"HVD_AUTOTUNE": "", "HOROVOD_AUTOTUNE": "1"}),
+    ("--no-autotune", {"HVD_AUTOTUNE": "", "HOROVOD_AUTOTUNE": "0"}),
+    ("--autotune-log-file /t.csv", {"HVD_AUTOTUNE_LOG": "", "HOROVOD_AUTOTUNE_LOG": "/t.csv"}),
+    ("--autotune-warmup-samples 1", {"HVD_AUTOTUNE_WARMUP_SAMPLES": "", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1"}),
+    ("--autotune-steps-per-sample 2", {"HVD_AUTOTUNE_STEPS_PER_SAMPLE": "", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "2"}),
+    (
+        "--autotune-bayes-opt-max-samples 3",
+        {"HVD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "3"},
+    ),
+    (
+        "--autotune-gaussian-process-noise 0.5",
+        {"HVD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.5"},
+    ),
+    ("--timeline-filename /t.json", {"HVD_TIMELINE": "", "HOROVOD_TIMELINE": "/t.json"}),
+    ("--timeline-mark-cycles", {"HVD_TIMELINE_MARK_CYCLES": "", "HOROVOD_TIMELINE_MARK_CYCLES": "1"}),
+    ("--no-timeline-mark-cycles", {"HVD_TIMELINE_MARK_CYCLES": "", "HOROVOD_TIMELINE_MARK_CYCLES": "0"}),
+    ("--stall-check", {"HVD_STALL_CHECK_DISABLE": "", "HOROVOD_STALL_CHECK_DISABLE": "0"}),
+    ("--no-stall-check", {"HVD_STALL_CHECK_DISABLE": "", "HOROVOD_STALL_CHECK_DISABLE": "1"}),
+    (
+        "--stall-check-warning-time-seconds 5",
+        {"HVD_STALL_CHECK_TIME_SECONDS": "", "HOROVOD_STALL_CHECK_TIME_SECONDS": "5"},
+    ),
+    (
+        "--stall-check-shutdown-time-seconds 9",
+        {"HVD_STALL_SHUTDOWN_TIME_SECONDS": "", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9"},
+    ),
+    ("--mpi-threads-disable", {"HOROVOD_MPI_THREADS_DISABLE": "1"}),
+    ("--no-mpi-threads-disable", {"HOROVOD_MPI_THREADS_DISABLE": "0"}),
+    ("--num-nccl-streams 2", {"HOROVOD_NUM_NCCL_STREAMS": "2"}),
+    ("--thread-affinity 0,2", {"HVD_THREAD_AFFINITY": "", "HOROVOD_THREAD_AFFINITY": "0,2"}),
+    ("--gloo-timeout-seconds 7", {"HVD_START_TIMEOUT": "", "HOROVOD_GLOO_TIMEOUT_SECONDS": "7"}),
+    ("--log-level DEBUG", {"HVD_LOG_LEVEL": "", "HOROVOD_LOG_LEVEL": "DEBUG"}),
+    ("--log-with-timestamp", {"HOROVOD_LOG_HIDE_TIME": "0"}),
+    ("--log-without-timestamp", {"HOROVOD_LOG_HIDE_TIME": "1"}),
+    ("--log-hide-timestamp", {"HOROVOD_LOG_HIDE_TIME": "1"}),
+    ("--no-log-hide-timestamp", {"HOROVOD_LOG_HIDE_TIME": "0"}),
+    ("--tcp", {"NCCL_IB_DISABLE": "1"}),
+    ("--start-timeout 60", {"HVD_START_TIMEOUT": "", "HOROVOD_START_TIMEOUT": "60"}),
+    ("--disable-cache --verbose --gloo", {}),
+]
+FIELDS = [
+    ("-np 4", {"np": 4}),
+    ("--num-proc 4", {"np": 4}),
+    ("-np 4 -H a:2,b:2", {"np": 4, "hosts": "a:2,b:2"}),
+    ("--hosts a:2,b:3", {"np": 5, "hosts": "a:2,b:3"}),
+    ("-np 1 -hostfile f", {"hostfile": "f"}),
+    ("-np 1 --hostfile f", {"hostfile": "f"}),
+    ("-np 1 -p 22 -i k", {"ssh_port": 22, "ssh_identity_file": "k"}),
+    ("-np 1 --ssh-port 22 --ssh-identity-file k", {"ssh_port": 22, "ssh_identity_file": "k"}),
+    ("-np 1 --network-interfaces eth0,eth1", {"interfaces": ("eth0", "eth1")}),
+    ("-np 1 --network-interface eth0 --network-interface eth1", {"interfaces": ("eth0", "eth1")}),
+    ("-np 1 --output-filename d", {"output_filename": "d"}),
+    ("-np 1 -prefix-timestamp", {"timestamp": True}),
+    ("-np 1 --prefix-output-with-timestamp", {"timestamp": True}),
+    ("-np 1 --verbose", {"verbose": True}),
+    ("-np 1 --start-timeout 9", {"start_timeout_s": 9.0}),
+    ("-np 1 --mpi", {"use_mpi": True}),
+    ("-np 1 --mpi --mpi-args=--display=map", {"mpi_args": ("--display=map",)}),
+]
+
+
+def test_a_command_keeps_its_own_flags() -> None:
+    assert parse(["-np", "2", *COMMAND]).command == COMMAND
+    assert parse(["-np", "2", "--verbose", "--", "-odd", "x"]).command == ["-odd", "x"]
+
+
+@pytest.mark.parametrize(("words", "env"), VARIABLES, ids=[words for words, _ in VARIABLES])
+def test_variables(words: str, env: dict[str, str]) -> None:
+    assert parse(["-np", "2", *words.split(), *COMMAND]).env == env
+
+
+@pytest.mark.parametrize(("words", "fields"), FIELDS, ids=[words for words, _ in FIELDS])
+def test_fields(words: str, fields: dict[str, object]) -> None:
+    request = parse([*words.split(), *COMMAND])
+    assert {name: getattr(request, name) for name in fields} == fields
+    assert request.command == COMMAND
+
+
+def test_every_variable_flag_is_in_the_test() -> None:
+    tested = {word.partition("=")[0] for words, _ in VARIABLES for word in words.split()}
+    assert {flag for knob in KNOBS for flag in (*knob.flags, *knob.off)} <= tested
+
+
+def test_values_with_dashes_and_blanks() -> None:
+    request = parse(["-np", "1", "--mpi", "--binding-args", "--bind-to core", "--mpi-args", "-mca btl '^openib'", "x"])
+    assert request.mpi_args == ("--bind-to", "core", "-mca", "btl", "^openib")
+
+
+@pytest.mark.parametrize(
+    ("words", "action"),
+    [
+        ("-v", "version"),
+        ("--version", "version"),
+        ("-cb", "check_build"),
+        ("--check-build", "check_build"),
+        ("--install-horovodrun", "install_horovodrun"),
+    ],
+)
+def test_actions_need_no_command(words: str, action: str) -> None:
+    assert parse(words.split()).action == action
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "no command to run, e.g. hvdrun -np 4 python train.py"),
+        ("x", "how many ranks? Write -np N"),
+        ("-np 2", "no command to run"),
+        ("-np two x", "-np/--num-proc: 'two' must be a whole number, at least 1"),
+        ("-np 0 x", "'0' must be a whole number, at least 1"),
+        ("-np4 x", "write -np 4, with a space"),
+        ("-np", "-np/--num-proc: expected one argument"),
+        ("-np 2 --speed x", "unrecognized arguments: --speed. `hvdrun --help` lists the flags"),
+        ("-np 2 -p 99999 x", "'99999' must be a port, from 1 to 65535"),
+        ("-np 2 --start-timeout 0 x", "'0' must be seconds, above 0"),
+        ("-np 2 --cycle-time-ms soon x", "--cycle-time-ms: 'soon' cannot be used: it must be a number from 0"),
+        ("-np 2 --fusion-threshold-mb -1 x", "--fusion-threshold-mb"),
+        ("-np 2 --fusion-threshold-mb 1.5 x", "it must be a whole number of megabytes, at least 0"),
+        ("-np 2 --autotune-gaussian-process-noise 2 x", "it must be a number from 0 to 1"),
+        ("-np 2 --log-level LOUD x", "it must be one of trace, debug, info, warning, error, fatal"),
+        ("-np 2 --thread-affinity a x", "it must be numbers of cores"),
+        ("-np 2 --gloo --mpi x", "--gloo and --mpi exclude each other"),
+        ("-np 2 -H a:2 --hostfile f x", "-H and --hostfile say the same thing"),
+        ("-np 2 --mpi-args=-v x", "are for mpiexec: add --mpi"),
+        ("-np 2 --jsrun x", "write `jsrun -n N python train.py`"),
+        ("-np 2 --min-np 1 --max-np 4 x", "leave --min-num-proc, --max-num-proc away and give -np and -H"),
+        ("-np 2 --min-num-proc 1 x", "leave --min-num-proc away"),
+        ("-np 2 --max-num-proc 3 x", "leave --max-num-proc away"),
+        ("-np 2 --slots-per-host 1 x", "leave --slots-per-host away"),
+        ("-np 2 --elastic-timeout 1 x", "leave --elastic-timeout away"),
+        ("-np 2 --reset-limit 1 x", "leave --reset-limit away"),
+        ("-np 2 --blacklist-cooldown-range 1 2 x", "leave --blacklist-cooldown-range away"),
+        ("-np 2 --host-discovery-script f x", "leave --host-discovery-script away"),
+    ],
+)
+def test_wrong_use_names_the_remedy(words: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(words.split())
+    assert str(caught.value).startswith("hvdrun: ")
+    assert said in str(caught.value)
+
+
+def test_help_names_every_flag() -> None:
+    text = parser().format_help()
+    for flag in ("-np", "--hosts", "--no-stall-check", "--mpi-args", "--host-discovery-script", "--check-build"):
+        assert flag in text
+
+
+def test_every_key_of_the_configuration_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("""
+controller: MPI
+params: {fusion_threshold_mb: 32, cycle_time_ms: 0.5, cache-capacity: 7, hierarchical_allreduce: true,
+  hierarchical_allgather: False, torus_allreduce: no}
+autotune: {enabled: true, log_file: l.csv, warmup_samples: 1, steps_per_sample: 2, bayes_opt_max_samples: 3,
+  gaussian_process_noise: 0.1}
+timeline: {filename: t.json, mark_cycles: true}
+stall-check: {enabled: no, warning_time_seconds: 5, shutdown_time_seconds: 6}
+library_options: {mpi_threads_disable: true, num_nccl_streams: 2, thread_affinity: 3, gloo_timeout_seconds: 4}
+logging: {level: INFO, with_timestamp: true}
+""")
+    found = configfile.read(str(file))
+    assert set(found) == {"controller", *(knob.dest for knob in KNOBS)}
+    request = parse(["-np", "1", "--config-file", str(file), "--cycle-time-ms", "9", "x"])
+    assert request.use_mpi
+    expected = {
+        "HOROVOD_FUSION_THRESHOLD": str(32 << 20),
+        "HOROVOD_CYCLE_TIME": "9",
+        "HOROVOD_HIERARCHICAL_ALLGATHER": "0",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+        "HOROVOD_LOG_HIDE_TIME": "0",
+    }
+    assert {name: request.env[name] for name in expected} == expected
+    assert not parse(["-np", "1", "--gloo", "--config-file", str(file), "x"]).use_mpi
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("params: {speed: 3}", "section params has no 'speed'; it has fusion_threshold_mb, "),
+        ("speed: {a: 1}", "there is no section 'speed'; there are controller, params, "),
+        ("params: {cycle_time_ms: soon}", "params.cycle_time_ms: 'soon' cannot be used: it must be a number"),
+        ("params: 3", "names with values are wanted there, not 3"),
+        ("controller: pigeon", "controller: 'pigeon' must be one of gloo, mpi"),
+        ("a: [", "is no YAML"),
+    ],
+)
+def test_a_wrong_configuration_file(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        configfile.read(str(file))
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_configuration_file_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"the configuration file /no/file cannot be read"):
+        configfile.read("/no/file")

@@ -1,0 +1,339 @@
+"""The launcher's pure parts: hosts, variables, meeting place, frames, lines, the verdict, MPI's commands."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.errors import ClusterError, ConfigError
+from hvd_kernel.launch import agent, alias, cli, lines, mpi, variables
+from hvd_kernel.launch.api import Job
+from hvd_kernel.launch.hosts import Host, is_local, named, parse, places, read_hostfile
+from hvd_kernel.launch.lines import Voice
+from hvd_kernel.launch.verdict import Failure, culprit, shell_status
+from hvd_kernel.launch.watch import sentence
+from hvd_kernel.launch.wire import MAGIC, Frame, Kind, Reader
+
+
+def test_the_launcher_loads_neither_torch_nor_mpi_nor_the_extension() -> None:
+    code = (
+        "import sys, hvd_kernel.launch.cli, hvd_kernel.launch.agent; "
+        "print([m for m in ('torch', 'numpy', 'mpi4py', 'hvd_kernel._native', 'ipyparallel') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_command_is_in_the_package() -> None:
+    scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, name = scripts["hvdrun"].partition(":")
+    assert getattr(importlib.import_module(module), name) is cli.main
+    assert "horovodrun" not in scripts, "a wheel must not overwrite a real Horovod's command"
+
+
+# Hosts.
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", [Host("a", 1)]),
+        ("a:2,b:3", [Host("a", 2), Host("b", 3)]),
+        (" a:2 , b ", [Host("a", 2), Host("b", 1)]),
+        ("10.0.0.1:4,user@node-1.example:1", [Host("10.0.0.1", 4), Host("user@node-1.example", 1)]),
+    ],
+)
+def test_hosts(text: str, hosts: list[Host]) -> None:
+    assert parse(text) == hosts
+
+
+@pytest.mark.parametrize("text", ["", "a:", "a:x", "a:0", "a:2,,b:1", "a b:2", "-oProxyCommand=x:1"])
+def test_wrong_hosts(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no host"):
+        parse(text)
+
+
+def test_hostfile(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# all\na slots=2\n\nb:3  # with a colon\nc\nd   slots = 4\n")
+    assert read_hostfile(str(file)) == [Host("a", 2), Host("b", 3), Host("c", 1), Host("d", 4)]
+    file.write_text("a slots=2\na slot=2\n")
+    with pytest.raises(ConfigError, match="line 2: 'a slot=2' is no host"):
+        read_hostfile(str(file))
+    file.write_text("# none\n")
+    with pytest.raises(ConfigError, match="names no host: write lines like `host slots=4`"):
+        read_hostfile(str(file))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_hostfile("/no/such/file")
+
+
+def test_places_fill_host_by_host() -> None:
+    hosts = [Host("a", 2), Host("b", 3)]
+    assert places(hosts, 3) == [0, 0, 1]
+    assert places(hosts, 5) == [0, 0, 1, 1, 1]
+    with pytest.raises(ConfigError, match=r"np=6 ranks do not fit on a:2, b:3, which has 5 slot"):
+        places(hosts, 6)
+    assert named(None, None, 3) == [Host("localhost", 3)]
+    with pytest.raises(ConfigError, match="both given"):
+        named("a", "f", 1)
+
+
+def test_this_host_has_many_names() -> None:
+    assert all(is_local(name) for name in ("localhost", "127.0.0.1", "::1", "127.0.0.77", socket.gethostname()))
+    assert not is_local("no-such-host.invalid")
+    assert not is_local("192.0.2.1")
+
+
+def test_jobs_that_cannot_be() -> None:
+    for wrong, said in (({"np": 0}, "np=0"), ({"command": []}, "no command"), ({"mpi_args": ("-v",)}, "add --mpi")):
+        with pytest.raises(ConfigError, match=said):
+            Job(**{"command": ["x"], "np": 1, **wrong})
+
+
+# Variables.
+
+
+def test_what_a_rank_alone_is_told() -> None:
+    own = variables.own(["m", "m", "n", "n", "n"], ["a", "a", "b", "b", "b"])
+    keys = ("RANK", "HOSTNAME", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    assert [[env["HOROVOD_" + key] for key in keys] for env in own] == [
+        ["0", "a", "0", "2", "0", "2"],
+        ["1", "a", "1", "2", "0", "2"],
+        ["2", "b", "0", "3", "1", "2"],
+        ["3", "b", "1", "3", "1", "2"],
+        ["4", "b", "2", "3", "0", "1"],
+    ]
+
+
+def test_what_stays_here() -> None:
+    env = {"PATH": "p", "OMPI_COMM_WORLD_RANK": "1", "OMPI_MCA_btl": "tcp", "RANK": "1", "HOROVOD_AUTOTUNE": "1"}
+    assert set(variables.without_launchers(env)) == {"PATH", "OMPI_MCA_btl", "HOROVOD_AUTOTUNE"}
+    assert set(variables.carried({"PATH": "p", "SSH_AUTH_SOCK": "s", "TMPDIR": "t", "FOO": "f"})) == {"PATH", "FOO"}
+
+
+HERE = {"machine": "m", "port": 5, "addresses": {"lo": "127.0.0.1", "eth0": "10.0.0.1"}, "ssh": [], "name": "here"}
+FAR = {
+    "machine": "n",
+    "port": 6,
+    "addresses": {"eth0": "10.0.0.2"},
+    "ssh": ["10.0.0.9", "1", "10.0.0.8", "22"],
+    "name": "far",
+}
+
+
+@pytest.mark.parametrize(
+    ("hellos", "remote", "interface", "found"),
+    [
+        ([HERE], [False], "", ("127.0.0.1", 5)),
+        ([HERE, HERE | {"port": 7}], [False, True], "", ("127.0.0.1", 5)),
+        ([HERE, FAR], [False, True], "", ("10.0.0.9", 5)),  # as the other side sees us
+        ([HERE, FAR], [False, True], "eth0", ("10.0.0.1", 5)),
+        ([FAR, HERE], [True, False], "", ("10.0.0.8", 6)),
+        ([FAR, HERE], [True, False], "eth0", ("10.0.0.2", 6)),
+        ([HERE, FAR | {"ssh": []}], [False, True], "", ("10.0.0.1", 5)),
+        ([HERE | {"addresses": {}}, FAR | {"ssh": []}], [False, True], "", ("here", 5)),
+    ],
+)
+def test_where_ranks_meet(hellos: list[dict], remote: list[bool], interface: str, found: tuple[str, int]) -> None:
+    assert variables.meeting(hellos, remote, interface) == found
+
+
+def test_a_kept_port_is_free_for_rank_0_alone() -> None:
+    port = agent._reserve()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with socket.socket() as rank_0:
+        rank_0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        rank_0.bind(("127.0.0.1", port))
+        rank_0.listen()
+        socket.create_connection(("127.0.0.1", port), 5).close()
+
+
+# Frames.
+
+
+def test_frames_in_pieces_behind_a_greeting() -> None:
+    frames = [Frame(Kind.HELLO, payload=b"{}"), Frame(Kind.STDOUT, 3, b"x\n" * 1000), Frame(Kind.EXIT, 3, b"-9")]
+    stream = b"Welcome!\n\x00hvd" + MAGIC + b"".join(frame.pack() for frame in frames)
+    for step in (1, 7, len(stream)):
+        reader = Reader(expects_magic=True)
+        found = [frame for at in range(0, len(stream), step) for frame in reader.feed(stream[at : at + step])]
+        assert found == frames
+
+
+# Lines.
+
+
+class Heard:
+    """A voice and what was written of it."""
+
+    def __init__(self, *, holds: bool = False, copy: Path | None = None) -> None:
+        self.text = b""
+        self.voice = Voice(self.write, lambda: b"> ", copy, holds=holds)
+
+    def write(self, data: bytes) -> None:
+        self.text += data
+
+
+def test_lines_get_whole_before_they_are_written() -> None:
+    heard = Heard()
+    for piece in (b"a", b"b\nc", b"d\r", b"\ne\rf\n"):
+        heard.voice.say(piece)
+    assert heard.text == b"> ab\n> cd\r\n> e\r> f\n"
+    heard.voice.say(b"rest")
+    heard.voice.close()
+    assert heard.text.endswith(b"> f\n> rest\n")
+
+
+def test_a_line_without_end_is_not_kept_for_ever() -> None:
+    heard = Heard()
+    heard.voice.say(b"x" * 70_000)
+    assert heard.text == b"> " + b"x" * 70_000
+
+
+def test_a_traceback_is_held_until_it_is_the_last_or_overdue() -> None:
+    heard = Heard(holds=True)
+    heard.voice.say(b"before\nTraceback (most recent call last):\n  File\nE: no\n")
+    assert heard.text == b"> before\n"
+    assert heard.voice.tail == ("Traceback (most recent call last):", "  File", "E: no")
+    now = time.monotonic()
+    assert not heard.voice.overdue(now)
+    assert heard.voice.overdue(now + 3.1)
+    heard.voice.release()
+    assert heard.text == b"> before\n> Traceback (most recent call last):\n>   File\n> E: no\n"
+    heard.voice.say(b"after\n")
+    assert heard.text.endswith(b"> after\n")
+    assert heard.voice.tail[0] == "before"
+
+
+def test_a_held_flood_is_let_go() -> None:
+    heard = Heard(holds=True)
+    heard.voice.say(b"Traceback (most recent call last):\n" + b"y" * 1000 + b"\n")
+    heard.voice.say((b"z" * 1000 + b"\n") * 300)
+    assert heard.text.count(b"\n") == 302
+
+
+def test_folders_sort_as_ranks_do(tmp_path: Path) -> None:
+    assert [lines.folder_of(str(tmp_path), rank, 11).name for rank in (0, 9, 10)] == ["rank.00", "rank.09", "rank.10"]
+    assert lines.folder_of(str(tmp_path), 0, 1).name == "rank.0"
+
+
+# The verdict.
+
+
+def test_the_guilty_rank_is_the_first_that_had_a_reason_of_its_own() -> None:
+    told = Failure(0, 1, ("Traceback", "hvd_kernel.errors.RankDied: rank 2 died"))
+    shut = Failure(1, 1, ("Traceback", "hvd_kernel.errors.HorovodInternalError: Horovod has been shut down."))
+    own = Failure(2, 1, ("Traceback", "ValueError: no"))
+    assert culprit([told, shut, own]) is own
+    assert culprit([told, Failure(3, -11), own]) == Failure(3, -11)
+    assert culprit([told, shut]) is told
+    assert culprit([]) is None
+    mismatch = Failure(1, 1, ("hvd_kernel.errors.Mismatch: ranks disagree",))
+    assert culprit([told, mismatch]) is mismatch
+
+
+def test_the_last_line() -> None:
+    start, end = "hvdrun: rank 1 failed (", "; all ranks have ended.\n"
+    assert sentence(Failure(1, 3), [], []) == f"{start}exit status 3){end}"
+    assert sentence(Failure(1, -9), [0], []) == f"{start}signal 9); rank 0 failed alike{end}"
+    both = f"{start}exit status 1); rank 0 failed alike; ranks 2, 3 failed because of it{end}"
+    assert sentence(Failure(1, 1), [0], [3, 2]) == both
+
+
+def test_statuses() -> None:
+    assert [shell_status(code) for code in (0, 7, -9, -15)] == [0, 7, 137, 143]
+
+
+# MPI.
+
+ORDER = mpi.Order(["python", "x"], 2, [Host("a", 1), Host("b", 1)], {"HVD_SECRET_KEY": "hidden", "FOO": "x"})
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str) -> str:
+    program = folder / "mpiexec"
+    program.write_text(f"#!/bin/sh\necho '{version}'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(mpi, "find_mpiexec", lambda: str(program))
+    return str(program)
+
+
+def after(words: list[str], flag: str) -> list[str]:
+    return [words[at + 1] for at, word in enumerate(words[:-1]) if word == flag]
+
+
+def test_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = pretend(monkeypatch, tmp_path, "mpiexec (Open MPI) 5.0.11")
+    order = mpi.Order(ORDER.command, 2, ORDER.hosts, ORDER.env, ("--bind-to", "core"), ssh_port=22, interface="eth0")
+    plan = mpi.plan(order)
+    words = plan.command
+    assert words[:1] + words[-2:] == [program, "python", "x"]
+    assert after(words, "-n") == ["2"]
+    assert after(words, "--host") == ["a:1,b:1"]
+    assert after(words, "-x") == ["HVD_SECRET_KEY"]
+    assert after(words, "--bind-to") == ["core"]
+    settings = {words[at + 1]: words[at + 2] for at, word in enumerate(words) if word == "--mca"}
+    assert (settings["btl"], settings["plm_ssh_args"], settings["btl_tcp_if_include"]) == (
+        "self,sm,tcp",
+        "-p 22",
+        "eth0",
+    )
+    assert "hidden" not in " ".join(words)
+    assert plan.env["HVD_SECRET_KEY"] == "hidden"
+    for folder in plan.folders:
+        Path(folder).rmdir()
+
+
+@pytest.mark.parametrize("version", ["HYDRA build details:", "Intel(R) MPI Library for Linux* OS"])
+def test_mpich_and_intel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
+    program = pretend(monkeypatch, tmp_path, version)
+    expected = [program, "-n", "2", "-hosts", "a:1,b:1", "-prepend-rank", "-genvlist", "HVD_SECRET_KEY", "python", "x"]
+    assert mpi.plan(ORDER).command == expected
+    with pytest.raises(ConfigError, match="ssh port, identity file or output folder"):
+        mpi.plan(mpi.Order(ORDER.command, 2, ORDER.hosts, ORDER.env, ssh_port=22))
+
+
+def test_an_unknown_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pretend(monkeypatch, tmp_path, "Some MPI 1.0")
+    with pytest.raises(ClusterError, match="is neither Open MPI nor MPICH nor Intel MPI"):
+        mpi.plan(ORDER)
+
+
+def test_whom_mpiexec_blames() -> None:
+    status = ["The first process to do so was:", "", "   Process name: [prterun-vm-22893@1,3]", "   Exit code:    7"]
+    killed = ["prterun noticed that process rank 1 with PID 23000 on node vm exited on", "signal 9 (Killed)."]
+    assert mpi.first_to_fail(status) == (3, 7)
+    assert mpi.first_to_fail(killed) == (1, -9)
+    assert mpi.first_to_fail(["nothing of that kind"]) == (None, 0)
+
+
+# horovodrun.
+
+
+def test_horovodrun_is_put_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "other"))
+    path = alias.install(tmp_path)
+    assert path == tmp_path / "horovodrun"
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.count(".") == 2
+    assert alias.install(tmp_path) == path  # ours: nothing to do
+    path.write_text("#!/bin/sh\n")
+    with pytest.raises(ConfigError, match="is there already and is not ours"):
+        alias.install(tmp_path)
+
+
+def test_horovodrun_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "horovodrun").write_text("#!/bin/sh\n")
+    (tmp_path / "theirs" / "horovodrun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "theirs"))
+    with pytest.raises(ConfigError, match="is on PATH"):
+        alias.install(tmp_path)
+    assert not (tmp_path / "horovodrun").exists()

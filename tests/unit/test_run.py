@@ -1,0 +1,210 @@
+"""``run``: what it refuses and why, and whose exception it raises when several ranks fail."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import stat
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import hvd_kernel
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.errors import ClusterError, ConfigError, RankDied, RankFailed, UsageError
+from hvd_kernel.launch import run_task
+from hvd_kernel.launch.api import Outcome
+from hvd_kernel.launch.run import run
+from hvd_kernel.launch.run_call import Answer, Errand, pack_call
+from hvd_kernel.launch.run_options import checked
+from hvd_kernel.launch.run_processes import values_of
+
+HOROVODS = (
+    "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts hostfile "
+    "host_discovery_script start_timeout ssh_port ssh_identity_file disable_cache output_filename verbose use_gloo use_mpi "
+    "mpi_args network_interface network_interfaces executable np min_np max_np"
+)
+
+
+def nothing() -> None:
+    return None
+
+
+def options(**given: object) -> dict[str, object]:
+    defaults = {name: p.default for name, p in inspect.signature(run).parameters.items()}
+    return defaults | given
+
+
+def test_the_signature_is_horovods_and_lazily_there() -> None:
+    parameters = inspect.signature(run).parameters.values()
+    assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == HOROVODS.split()
+    assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == {"env", "reuse"}
+    assert hvd_kernel.run is run
+    with pytest.raises(AttributeError, match="no attribute 'walk'"):
+        hvd_kernel.walk  # noqa: B018 - the look is the test
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"min_np": 2}, ConfigError, "run(min_np=2) cannot be honoured: the number of ranks does not change"),
+        ({"max_num_proc": 4}, ConfigError, "max_num_proc"),
+        ({"slots": 1}, ConfigError, "slots"),
+        ({"reset_limit": 1}, ConfigError, "reset_limit"),
+        ({"cooldown_range": (1, 2)}, ConfigError, "cooldown_range"),
+        ({"host_discovery_script": "x"}, ConfigError, "host_discovery_script"),
+        ({"hosts": "a:1", "hostfile": "f"}, ConfigError, "run(hosts=..., hostfile=...)"),
+        ({"use_gloo": True, "use_mpi": True}, ConfigError, "run(use_gloo=..., use_mpi=...)"),
+        ({"use_gloo": True, "mpi_args": "-v"}, ConfigError, "use_gloo leaves out"),
+        ({"network_interfaces": "a,b"}, ConfigError, "Name one."),
+        ({"np": 0}, ConfigError, "run(np=0)"),
+        ({"num_proc": "4"}, ConfigError, "run(np='4')"),
+        ({"func": 3}, TypeError, "got 3"),
+        ({"reuse": True}, UsageError, "this is no notebook"),
+        ({"reuse": True, "env": {"A": "b"}}, UsageError, "env is settled when a rank starts"),
+    ],
+)
+def test_what_cannot_be_honoured_is_named(given: dict[str, object], error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        run(**{"func": nothing, **given})
+    assert text in str(caught.value)
+
+
+def test_what_the_launcher_is_told() -> None:
+    job = checked(
+        options(
+            np=3,
+            hosts="localhost:3",
+            env={"A": "b"},
+            start_timeout=7,
+            ssh_port=22,
+            ssh_identity_file="key",
+            output_filename="out",
+            network_interface="lo",
+            executable="python9",
+            disable_cache=True,
+        )
+    ).job
+    assert (job.np, job.hosts, job.command, job.ssh_port, job.ssh_identity_file) == (
+        3, "localhost:3", ["python9"], 22, "key",
+    )  # fmt: skip
+    assert (job.output_filename, job.network_interface, job.start_timeout_s) == ("out", "lo", 7)
+    assert job.env == {"A": "b", "HVD_START_TIMEOUT": "7"}
+    assert not job.use_mpi
+    mpi = checked(options(num_proc=2, use_mpi=True, mpi_args="--tag-output -x A")).job
+    assert (mpi.np, mpi.use_mpi, mpi.mpi_args) == (2, True, ("--tag-output", "-x", "A"))
+
+
+def test_a_notebooks_ranks_are_those_that_are_wanted() -> None:
+    running = ClusterSpec(2, hosts="a:1,b:1", mpi_args=("-v",), start_timeout_s=5.0)
+    assert checked(options(np=2)).spec(running) == running, "what is not said stays"
+    assert checked(options(np=2, start_timeout=9)).spec(running) == running, "they have started"
+    assert checked(options(np=3)).spec(running).n == 3
+    assert checked(options(np=2, hostfile="f")).spec(running) == ClusterSpec(2, "", "f", ("-v",), 5.0)
+    assert checked(options(np=2, start_timeout=9)).spec() == ClusterSpec(2, start_timeout_s=9)
+
+
+def answers(*kinds: str) -> dict[int, Answer]:
+    """One answer per rank: "ok", "late" and "early" raise by themselves, "because" because of another."""
+    times = {"late": 2.0, "early": 1.0, "because": 0.5}
+    made = [
+        Answer(value=pickle.dumps(rank))
+        if kind == "ok"
+        else Answer(kind=kind, message="m", trace="T\n", secondary=kind == "because", time=times[kind])
+        for rank, kind in enumerate(kinds)
+    ]
+    return dict(enumerate(made))
+
+
+def test_values_are_in_rank_order() -> None:
+    assert values_of(dict(reversed(answers("ok", "ok", "ok").items())), 3, Outcome((0, 0, 0))) == [0, 1, 2]
+
+
+def test_the_first_cause_is_raised() -> None:
+    with pytest.raises(RankFailed) as caught:
+        values_of(answers("ok", "late", "early", "because"), 4, Outcome((0, 1, 1, 1), 3))
+    assert caught.value.rank == 2
+    assert str(caught.value) == "rank 2 of 4 raised early: m\n\nT"
+    assert type(caught.value.__cause__).__name__ == "early"
+
+
+def test_a_rank_that_ended_wins_over_what_it_caused() -> None:
+    ended = answers("because", "ok", "because")
+    del ended[1]
+    with pytest.raises(RankDied) as caught:
+        values_of(ended, 3, Outcome((1, -9, 1), 1, ("last", "words")))
+    assert caught.value.rank == 1
+    assert str(caught.value) == (
+        "rank 1 of 3 ended with signal 9 before its function returned. It said last:\n  last\n  words"
+    )
+
+
+def test_a_rank_that_ended_without_a_word() -> None:
+    with pytest.raises(RankDied, match="rank 1 of 2 ended with exit status 0 before its function returned"):
+        values_of({0: answers("ok")[0]}, 2, Outcome((0, 0)))
+
+
+def test_only_a_private_folder_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    (tmp_path / "call").write_bytes(b"never read")
+    tmp_path.chmod(0o755)
+    with pytest.raises(ClusterError, match="is not private to this user"):
+        run_task.main(tmp_path)
+    with pytest.raises(ClusterError, match="a directory that all of them share"):
+        run_task.main(tmp_path / "nowhere")
+
+
+def test_files_are_private_and_whole(tmp_path: Path) -> None:
+    run_task.write_private(tmp_path / "x", b"content")
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["x"]
+
+
+class Stubborn(Exception):
+    """Cannot be made again from what pickle keeps."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def raises_stubborn() -> None:
+    raise Stubborn(1, 2)
+
+
+def raises_unpicklable() -> None:
+    raise ValueError(threading.Lock())
+
+
+def performed(func: object) -> Answer:
+    errand = Errand(pack_call(func, (), {}, ()))  # type: ignore[arg-type]
+    with pytest.raises(BaseException):  # noqa: B017, PT011 - whatever it is, it goes on
+        errand.perform()
+    assert errand.answer is not None
+    return errand.answer
+
+
+@pytest.mark.parametrize(("func", "kind"), [(raises_stubborn, "Stubborn"), (raises_unpicklable, "ValueError")])
+def test_an_exception_that_cannot_travel_keeps_name_and_text(func: object, kind: str) -> None:
+    answer = performed(func)
+    error = answer.exception()
+    assert type(error).__name__ == kind
+    assert str(error) == answer.message
+    assert func.__name__ in answer.trace  # type: ignore[attr-defined]
+    assert "run_call.py" not in answer.trace, "the trace begins with the user's function"
+
+
+def test_leaving_is_returning() -> None:
+    errand = Errand(pack_call(lambda: sys.exit(0), (), {}, ()))
+    errand.perform()
+    assert errand.answer is not None
+    assert errand.answer.result() is None
+    assert performed(lambda: sys.exit(3)).kind == "SystemExit"
+
+
+def test_what_cannot_be_sent_is_said() -> None:
+    with pytest.raises(ClusterError, match="`nothing` with its arguments cannot be sent to the ranks"):
+        pack_call(nothing, (threading.Lock(),), {}, ())
+    answer = performed(lambda: (number for number in range(3)))
+    assert "the function's result, a generator, cannot be sent back" in answer.message
