@@ -1,12 +1,13 @@
-// How fast the collectives are, without Python and without the engine:
+// How fast the collectives are, without Python:
 //   hvd_bench [--np 2] [--threads] [--transport auto] [--sizes 4096,1048576] [--ways auto,slices]
 //             [--dtype float32] [--slot-bytes N] [--slots N] [--rounds 7]
-//             [--json]
+//             [--engine] [--json]
 // A way is an algorithm of allreduce (auto direct slices ring hierarchical), maybe with the bytes
 // of a segment (slices:65536), or "shared" (tensors in the shared heap). Beside them run "memcpy"
-// (every rank copies so many bytes) and "staged" (staged.h: what the machine allows). All of them
-// take turns within every round; the figures are medians over the rounds of rank 0's time. busbw =
-// 2 (n - 1) / n * bytes / time.
+// (every rank copies so many bytes), "staged" (staged.h: what the machine allows) and, with
+// --engine, "engine" (an engine with links of its own, asked and waited for: engine_way.h). All of
+// them take turns within every round; the figures are medians over the rounds of rank 0's time.
+// busbw = 2 (n - 1) / n * bytes / time.
 #include <arpa/inet.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -21,12 +22,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <new>
 #include <thread>
 
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/thread.h"
+#include "bench/engine_way.h"
 #include "bench/staged.h"
 #include "collective/cpu_backend.h"
 #include "transport/mesh.h"
@@ -38,6 +41,7 @@ namespace {
 struct Settings {
   int np = 2;
   bool threads = false;
+  bool engine = false;
   bool json = false;
   int rounds = 7;
   int cores = usable_cores();  // before anybody stays on one
@@ -47,6 +51,7 @@ struct Settings {
   std::vector<std::string> ways{"auto"};
   AlgorithmOptions algorithms;
   MeshOptions mesh;
+  std::map<std::string, std::string> for_engine;  // what it is told; the rest is its own choice
 };
 
 // One thing that is measured: done once, on `bytes`, by every rank.
@@ -82,7 +87,8 @@ Team everybody(const Topology& topology) {
 // One rank: its mesh, its memory, its ways.
 class Bench {
  public:
-  Bench(const Settings& settings, Mesh& mesh, StagedMemory& memory)
+  // engine: null where it is not measured.
+  Bench(const Settings& settings, Mesh& mesh, Engine* engine, StagedMemory& memory)
       : settings_(settings),
         mesh_(mesh),
         backend_(mesh, settings.algorithms),
@@ -92,6 +98,7 @@ class Bench {
         other_(most_),
         staged_(memory, team_.place, team_.size(), team_.size() <= settings.cores) {
     for (const std::string& name : settings.ways) add(name);
+    if (engine != nullptr) add_engine(*engine);
     ways_.push_back({"memcpy", [this](std::size_t bytes) {
                        std::memcpy(other_.data(), values_.data(), bytes);
                        return Status::ok();
@@ -141,6 +148,14 @@ class Bench {
                      }});
   }
 
+  void add_engine(Engine& engine) {
+    ways_.push_back({"engine", [this, &engine](std::size_t bytes) {
+                       operands_[0] = {values_.data(), values_.data(),
+                                       bytes / size_of(settings_.dtype)};
+                       return allreduce(engine, operands_, reduction());
+                     }});
+  }
+
   void add_staged() {
     ways_.push_back({"staged", [this](std::size_t bytes) {
                        staged_.allreduce(reinterpret_cast<float*>(values_.data()),
@@ -148,8 +163,6 @@ class Bench {
                        return Status::ok();
                      }});
   }
-
-  // --engine: one more way, whose `once` enqueues and waits.
 
   Reduction reduction() const { return {settings_.dtype, ReduceOp::kSum, {}}; }
 
@@ -245,13 +258,25 @@ void stay_on(int core) {
   (void)sched_setaffinity(0, sizeof cores, &cores);
 }
 
+EngineOptions engine_options(const Settings& settings) {
+  Result<EngineOptions> options = parse_options(settings.for_engine);
+  must(options.status());
+  return options.take();
+}
+
 int run_process(const Settings& settings, int rank, std::uint16_t port, StagedMemory& memory) {
   auto bootstrap = TcpBootstrap::connect(rank, settings.np, "127.0.0.1", port, 30);
   must(bootstrap.status());
   auto mesh = connect_mesh(rank, settings.np, *bootstrap.value(), settings.mesh);
   must(mesh.status());
+  std::unique_ptr<Engine> engine;
+  if (settings.engine) {
+    auto started = Engine::start(rank, settings.np, *bootstrap.value(), engine_options(settings));
+    must(started.status());
+    engine = started.take();
+  }
   stay_on(rank % settings.cores);  // this thread alone
-  Bench(settings, *mesh.value(), memory).run();
+  Bench(settings, *mesh.value(), engine.get(), memory).run();
   mesh.value()->leave();
   return 0;
 }
@@ -280,14 +305,26 @@ int run_processes(const Settings& settings, StagedMemory& memory) {
   return failed;
 }
 
+std::vector<std::unique_ptr<Engine>> local_engines(const Settings& settings) {
+  std::vector<std::unique_ptr<Engine>> engines(static_cast<std::size_t>(settings.np));
+  if (!settings.engine) return engines;
+  const EngineOptions options = engine_options(settings);
+  auto meshes = make_local_meshes(settings.np, options.mesh);
+  for (std::size_t rank = 0; rank < engines.size(); ++rank)
+    engines[rank] = std::make_unique<Engine>(std::move(meshes[rank]), options);
+  return engines;
+}
+
 int run_threads(const Settings& settings, StagedMemory& memory) {
   const auto meshes = make_local_meshes(settings.np, settings.mesh);
+  const auto engines = local_engines(settings);
   std::vector<std::thread> threads;
   threads.reserve(meshes.size());
   for (int rank = 0; rank < settings.np; ++rank) {
     threads.emplace_back([&, rank] {
       stay_on(rank % settings.cores);
-      Bench(settings, *meshes[static_cast<std::size_t>(rank)], memory).run();
+      const auto at = static_cast<std::size_t>(rank);
+      Bench(settings, *meshes[at], engines[at].get(), memory).run();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -313,6 +350,15 @@ Dtype dtype_of(const std::string& name) {
   give_up("no dtype is called " + name);
 }
 
+struct Flag {
+  const char* name;
+  bool Settings::* set;
+};
+
+constexpr Flag kFlags[] = {{"--threads", &Settings::threads},
+                           {"--engine", &Settings::engine},
+                           {"--json", &Settings::json}};
+
 struct Option {
   const char* name;
   void (*set)(Settings& settings, const std::string& value);
@@ -322,11 +368,20 @@ constexpr Option kOptions[] = {
     {"--np", [](Settings& s, const std::string& v) { s.np = static_cast<int>(number_of(v)); }},
     {"--rounds",
      [](Settings& s, const std::string& v) { s.rounds = static_cast<int>(number_of(v)); }},
-    {"--transport", [](Settings& s, const std::string& v) { s.mesh.transport = v; }},
+    {"--transport",
+     [](Settings& s, const std::string& v) { s.for_engine["transport"] = s.mesh.transport = v; }},
     {"--dtype", [](Settings& s, const std::string& v) { s.dtype = dtype_of(v); }},
     {"--ways", [](Settings& s, const std::string& v) { s.ways = split(v); }},
-    {"--slot-bytes", [](Settings& s, const std::string& v) { s.mesh.slot_bytes = number_of(v); }},
-    {"--slots", [](Settings& s, const std::string& v) { s.mesh.slots = number_of(v); }},
+    {"--slot-bytes",
+     [](Settings& s, const std::string& v) {
+       s.mesh.slot_bytes = number_of(v);
+       s.for_engine["slot_bytes"] = std::to_string(s.mesh.slot_bytes);
+     }},
+    {"--slots",
+     [](Settings& s, const std::string& v) {
+       s.mesh.slots = number_of(v);
+       s.for_engine["slots"] = std::to_string(s.mesh.slots);
+     }},
     {"--sizes",
      [](Settings& s, const std::string& v) {
        s.sizes.clear();
@@ -334,16 +389,24 @@ constexpr Option kOptions[] = {
      }},
 };
 
+// The row of this name, or null.
+template <typename Row, std::size_t kCount>
+const Row* named(const Row (&rows)[kCount], const std::string& name) {
+  const auto* const end = std::end(rows);
+  const auto* const row =
+      std::find_if(std::begin(rows), end, [&](const Row& one) { return name == one.name; });
+  return row == end ? nullptr : row;
+}
+
 Settings settings_of(const std::vector<std::string>& words) {
   Settings settings;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--threads" || words[i] == "--json") {
-      (words[i] == "--json" ? settings.json : settings.threads) = true;
+    if (const Flag* const flag = named(kFlags, words[i]); flag != nullptr) {
+      settings.*(flag->set) = true;
       continue;
     }
-    const auto option = std::find_if(std::begin(kOptions), std::end(kOptions),
-                                     [&](const Option& one) { return words[i] == one.name; });
-    if (option == std::end(kOptions)) give_up("no option is called " + words[i]);
+    const Option* const option = named(kOptions, words[i]);
+    if (option == nullptr) give_up("no option is called " + words[i]);
     if (i + 1 == words.size()) give_up(words[i] + " needs a value");
     option->set(settings, words[++i]);
   }

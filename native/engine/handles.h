@@ -32,7 +32,7 @@ using Ending = std::shared_ptr<const Status>;
 struct Task {
   std::int64_t handle = 0;
   std::int64_t enqueued_ns = 0;
-  bool small = false;  // a caller may carry it out itself
+  bool small = false;             // a caller may carry it out itself
   std::atomic<bool> held{false};  // nobody has been asked yet: who waits for it does so
   Request request;
   std::vector<Operand> operands;  // one per tensor of the request, in elements

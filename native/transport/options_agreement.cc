@@ -1,5 +1,8 @@
 #include "transport/options_agreement.h"
 
+#include <algorithm>
+#include <sstream>
+
 #include "transport/options.h"
 #include "transport/pack.h"
 
@@ -38,23 +41,36 @@ Status different(std::size_t rank, const std::string& what, const std::string& i
 }
 
 Status compare(std::size_t rank, const Settings& its, const Settings& first) {
-  for (std::size_t i = 0; i < its.size() && i < first.size(); ++i)
+  for (std::size_t i = 0; i < its.size() && i < first.size(); ++i) {
+    if (its[i].first != first[i].first)
+      return different(rank, "the setting", its[i].first, first[i].first);
     if (its[i] != first[i]) return different(rank, first[i].first, its[i].second, first[i].second);
+  }
   if (its.size() == first.size()) return Status::ok();
   return different(rank, "a number of settings", std::to_string(its.size()),
                    std::to_string(first.size()));
 }
 
+// Lines "name=value", each a setting of its own, so that a refusal shows the one that differs.
+void add_lines(const std::string& text, Settings& settings) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t end = std::min(line.find('='), line.size());
+    settings.emplace_back(line.substr(0, end), line.substr(std::min(end + 1, line.size())));
+  }
+}
+
 }  // namespace
 
 Settings settings_of(const MeshOptions& options) {
-  return {{"transport", options.transport},
-          {"slot_bytes", std::to_string(rounded_slot_bytes(options.slot_bytes))},
-          {"slots", std::to_string(options.slots)},
-          {"fanout", std::to_string(options.fanout)},
-          {"tcp_streams", std::to_string(options.tcp_streams)},
-          {"first_count", std::to_string(options.first_count)},
-          {"settings", options.agreement}};
+  Settings settings{{"transport", options.transport},
+                    {"slot_bytes", std::to_string(rounded_slot_bytes(options.slot_bytes))},
+                    {"slots", std::to_string(options.slots)},
+                    {"fanout", std::to_string(options.fanout)},
+                    {"tcp_streams", std::to_string(options.tcp_streams)},
+                    {"first_count", std::to_string(options.first_count)}};
+  add_lines(options.agreement, settings);
+  return settings;
 }
 
 std::string card_of(const std::string& host, const Settings& settings, std::uint32_t protocol) {

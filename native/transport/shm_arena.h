@@ -1,11 +1,10 @@
 // The shared memory of one host: one sealed memfd that holds the bells of its ranks, their lane,
-// their control rings and the slot rings of every pair. Nothing has a name, so nothing can be left behind: the
-// memory is gone with the last process that maps it. Layout: all headers, then the bytes of the
-// control rings, then all slots, each ring on pages of its own. Ranks are counted by their place on
-// the host.
-// Headers and control rings are claimed when the arena is made, the pages of a ring's slots by its
-// sender before the first use; so unused rings cost nothing and a lack of memory is an error, not a
-// SIGBUS.
+// their control rings and the slot rings of every pair. Nothing has a name, so nothing can be left
+// behind: the memory is gone with the last process that maps it. Layout: all headers, then the
+// bytes of the control rings, then all slots, each ring on pages of its own. Ranks are counted by
+// their place on the host. Headers and control rings are claimed when the arena is made, the pages
+// of a ring's slots by its sender before the first use; so unused rings cost nothing and a lack of
+// memory is an error, not a SIGBUS.
 #pragma once
 
 #include <cstddef>

@@ -7,9 +7,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hvdtest.launch import RankPool, clean_environment
+from hvdtest.under_mpi import LONGEST_S
 
 pytestmark = pytest.mark.mp
 
@@ -28,6 +30,12 @@ def missing() -> str:
 
 
 with_plugin = pytest.mark.skipif(bool(missing()), reason=missing() or "none")
+whole_matrix = pytest.mark.timeout(LONGEST_S + 20)  # the first test of each number of ranks runs all of it
+
+RANKS = (1, 2, 3, 4, 5, 8)
+MATRIX = Path(__file__).with_name("test_matrix.py")
+CHECKS = ("reductions", "movements", "shares", "groups", "scaled", "adasums", "every_size", "random_sums")
+WANTED = [*(f"mpi:{check}" for check in CHECKS), "shm:random_sums"]
 
 VALUES = """
 import json, os, sys
@@ -82,24 +90,59 @@ except hvd.HorovodInternalError as error:
 """
 
 
-def launched(tmp_path: Path, np: int, text: str, *more: str) -> subprocess.CompletedProcess[str]:
-    script = tmp_path / "script.py"
-    script.write_text(text)
+def launched(
+    folder: Path, np: int, command: list[str], *more: str, timeout: float = 110
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*MPIRUN, *more, "-np", str(np), sys.executable, "-P", str(script), str(tmp_path / "rank")],
+        [*MPIRUN, *more, "-np", str(np), sys.executable, "-P", *command],
         env=clean_environment(HVD_TRANSPORT="mpi"),
         capture_output=True,
         text=True,
-        timeout=100,
-        cwd=tmp_path,
+        timeout=timeout,
+        cwd=folder,
         check=False,
     )
+
+
+def scripted(folder: Path, np: int, text: str, *more: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "script.py"
+    script.write_text(text)
+    return launched(folder, np, [str(script), str(folder / "rank")], *more)
+
+
+@pytest.fixture(scope="module", params=RANKS, ids=lambda np: f"np{np}")
+def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What every rank found in the whole matrix, by transport and check."""
+    np, folder = request.param, tmp_path_factory.mktemp("matrix")
+    done = launched(folder, np, ["-m", "hvdtest.under_mpi", str(MATRIX), str(folder), *WANTED], timeout=LONGEST_S + 10)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads((folder / f"rank{rank}").read_text()) for rank in range(np)]
+    for rank, one in enumerate(found):
+        assert "error" not in one, f"rank {rank}: {one['error']}"
+        assert list(one) == WANTED
+    return found
+
+
+@with_plugin
+@whole_matrix
+@pytest.mark.parametrize("wanted", WANTED)
+def test_matrix(matrix: list[dict[str, Any]], wanted: str) -> None:
+    for rank, found in enumerate(matrix):
+        one = found[wanted]
+        assert not one["wrong"], f"rank {rank}, {one['wrong_count']} of {one['cases']}:\n" + "\n".join(one["wrong"])
+        assert one["cases"]
+
+
+@with_plugin
+@whole_matrix
+def test_sums_have_the_same_bytes_over_mpi_and_memory_and_on_every_rank(matrix: list[dict[str, Any]]) -> None:
+    assert len({found[f"{transport}:random_sums"]["digest"] for found in matrix for transport in ("mpi", "shm")}) == 1
 
 
 @with_plugin
 @pytest.mark.parametrize("np", [2, 4])
 def test_values(tmp_path: Path, np: int) -> None:
-    done = launched(tmp_path, np, VALUES)
+    done = scripted(tmp_path, np, VALUES)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(np):
         assert json.loads((tmp_path / f"rank{rank}").read_text()) == [rank, np]
@@ -107,7 +150,7 @@ def test_values(tmp_path: Path, np: int) -> None:
 
 @with_plugin
 def test_a1_a_death_ends_the_waits_of_the_others(tmp_path: Path) -> None:
-    done = launched(tmp_path, 3, DEATH, "--with-ft", "ulfm")
+    done = scripted(tmp_path, 3, DEATH, "--with-ft", "ulfm")
     assert (tmp_path / "rankclock").exists(), done.stdout + done.stderr
     died = float((tmp_path / "rankclock").read_text())
     for rank in (0, 2):
@@ -119,7 +162,7 @@ def test_a1_a_death_ends_the_waits_of_the_others(tmp_path: Path) -> None:
 
 @with_plugin
 def test_fewer_threads_than_needed_are_refused_by_name(tmp_path: Path) -> None:
-    done = launched(tmp_path, 2, REFUSED)
+    done = scripted(tmp_path, 2, REFUSED)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):
         assert "MPI_THREAD_MULTIPLE" in (tmp_path / f"rank{rank}").read_text()

@@ -12,16 +12,17 @@ namespace {
 Status refusal(const std::vector<std::string>& cards) { return read_cards(cards).status(); }
 
 std::string card(const std::function<void(MeshOptions&)>& change = {},
-                 std::uint32_t protocol = kProtocol) {
+                 std::uint32_t protocol = kProtocol, const std::string& host = "here") {
   MeshOptions options;
+  options.agreement = "ring=1\ncache=8\nlast=2\n";
   if (change) change(options);
-  return card_of("here", settings_of(options), protocol);
+  return card_of(host, settings_of(options), protocol);
 }
 
 }  // namespace
 
 TEST_CASE("agreement: equal ranks give their hosts") {
-  const auto hosts = read_cards({card(), card_of("there", settings_of({})), card()});
+  const auto hosts = read_cards({card(), card({}, kProtocol, "there"), card()});
   REQUIRE(hosts.is_ok());
   CHECK(hosts.value() == std::vector<std::string>{"here", "there", "here"});
 }
@@ -39,8 +40,12 @@ TEST_CASE("agreement: a difference names the rank and both values") {
        "with slot_bytes 64, rank 0 with slot_bytes 262144"},
       {[](MeshOptions& o) { o.fanout = 2; }, "with fanout 2, rank 0 with fanout 64"},
       {[](MeshOptions& o) { o.tcp_streams = 3; }, "with tcp_streams 3, rank 0 with tcp_streams 1"},
-      {[](MeshOptions& o) { o.agreement = "cache 7"; },
-       "with settings cache 7, rank 0 with settings "}};
+      {[](MeshOptions& o) { o.agreement = "ring=1\ncache=7\nlast=2\n"; },
+       "with cache 7, rank 0 with cache 8; give"},
+      {[](MeshOptions& o) { o.agreement = "ring=1\nother=8\nlast=2\n"; },
+       "with the setting other, rank 0 with the setting cache"},
+      {[](MeshOptions& o) { o.agreement = "ring=1\n"; },
+       "with a number of settings 7, rank 0 with a number of settings 9"}};
   for (const Case& one : cases) {
     const Status status = refusal({card(), card(), card(one.change)});
     CHECK(status.code == Code::kInvalidArgument);
@@ -78,8 +83,8 @@ TEST_CASE("agreement: every rank of a mesh gets the same sentence") {
     CHECK(mesh.status().rank == 1);
     said[static_cast<std::size_t>(rank)] = mesh.status().message;
   });
-  CHECK(said[0].find("cache_capacity=0") != std::string::npos);
-  CHECK(said[0].find("cache_capacity=1024") != std::string::npos);
+  CHECK(said[0].find("rank 1 was started with cache_capacity 0, rank 0 with cache_capacity 1024") !=
+        std::string::npos);
   CHECK(said[1] == said[0]);
   CHECK(said[2] == said[0]);
 }
