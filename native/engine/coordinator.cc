@@ -83,8 +83,6 @@ Coordinator::Coordinator(const Parts& parts, const EngineOptions& options)
       no_memory_(std::make_shared<const Status>(
           Status::make(Code::kInternal, "rank " + std::to_string(rank_) + " has no memory to go on",
                        "engine/coordinator", rank_))),
-      not_asked_(std::make_shared<const Status>(
-          Status::make(Code::kUnavailable, "no memory", "engine/coordinator"))),
       conductor_(rank_, mesh_.topology().size,
                  conductor_options(options.conductor, mesh_.topology())) {}
 
@@ -116,7 +114,7 @@ void Coordinator::help(const TaskPtr& task, const Deadline& deadline) {
   if (!task->small || task->done()) return;
   Spin spin(may_spin_);
   if (!take_turn(*task, spin)) {
-    if (task->held.exchange(false)) ask_the_long_way(task);
+    if (task->held.exchange(false)) ask_from_outside(task);
     // Who has the turn may have looked at the queue for the last time.
     if (!queue_.empty()) mesh_.bell().ring();
     return;
@@ -153,11 +151,16 @@ void Coordinator::ask_for(const TaskPtr& task, Spin& spin) {
 }
 
 void Coordinator::ask_the_long_way(const TaskPtr& task) {
+  may_lack_memory();
+  queue_.push(task->request);
+}
+
+// Without the turn. Others may wait for what cannot be asked for: then all of them learn of it.
+void Coordinator::ask_from_outside(const TaskPtr& task) noexcept {
   try {
-    may_lack_memory();
-    queue_.push(task->request);
-  } catch (const std::bad_alloc&) {
-    parts_.handles.finish(task, not_asked_);
+    ask_the_long_way(task);
+  } catch (const std::exception& error) {  // no memory
+    raise_after_exception(error.what());
   }
 }
 
@@ -392,13 +395,21 @@ void Coordinator::fail_everywhere(const Status& status) {
   end(mesh_.abort().cause());
 }
 
-void Coordinator::fail_after_exception(const char* what) noexcept {
-  agenda_.clear();  // its memory may be what is missing
-  for (int attempt = 0; attempt < kAttempts && !ended_; ++attempt) {
+void Coordinator::raise_after_exception(const char* what) noexcept {
+  for (int attempt = 0; attempt < kAttempts && !mesh_.abort().raised(); ++attempt) {
     try {
-      fail_everywhere(Status::make(Code::kInternal, what, "engine/coordinator", rank_));
+      mesh_.raise_everywhere(Status::make(Code::kInternal, what, "engine/coordinator", rank_));
     } catch (...) {  // NOLINT(bugprone-empty-catch): once more, then without telling the others
     }
+  }
+}
+
+void Coordinator::fail_after_exception(const char* what) noexcept {
+  agenda_.clear();  // its memory may be what is missing
+  raise_after_exception(what);
+  try {
+    if (mesh_.abort().raised()) end(mesh_.abort().cause());
+  } catch (...) {  // NOLINT(bugprone-empty-catch): then without its words
   }
   parts_.handles.close(no_memory_);
   ended_ = true;

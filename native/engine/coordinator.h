@@ -55,6 +55,7 @@ class Coordinator {
   bool take_turn(Task& task, Spin& spin);
   void ask_for(const TaskPtr& task, Spin& spin);
   void ask_the_long_way(const TaskPtr& task);
+  void ask_from_outside(const TaskPtr& task) noexcept;
   bool may_ask_in_short();
 
   bool look(std::uint32_t heard);
@@ -74,6 +75,7 @@ class Coordinator {
 
   void end(Status status) noexcept;
   void fail_everywhere(const Status& status);
+  void raise_after_exception(const char* what) noexcept;
   void fail_after_exception(const char* what) noexcept;
 
   const Parts parts_;
@@ -99,8 +101,7 @@ class Coordinator {
   std::int64_t alarm_ns_ = -1;   // when the background thread wakes up by itself
   std::vector<int> neighbours_;  // in the tree, as long as they are there
   std::uint32_t looked_at_ = 0;  // the bell, when everything was last looked at
-  const Ending no_memory_;       // of the engine; made beforehand, like
-  const Ending not_asked_;       // of one request that there was no memory to ask for
+  const Ending no_memory_;       // made beforehand
 
   mutable std::mutex conductor_mutex_;  // for waiting(); all else comes from the turn-holder
   Conductor conductor_;

@@ -7,6 +7,7 @@
 #include "base/deadline.h"
 #include "base/failpoint.h"
 #include "engine/outputs.h"
+#include "engine/vote.h"
 
 namespace hvd {
 namespace {
@@ -51,6 +52,15 @@ Reduction reduction_of(const Request& request, const Team& team) {
 void give_number(const Work& work, std::int64_t number) {
   for (const TaskPtr& task : work.tasks) {
     if (task != nullptr) task->number = number;
+  }
+}
+
+// Some of them may have found their memory: it is given back now.
+void forget_results(const Work& work) {
+  for (const TaskPtr& task : work.tasks) {
+    if (task == nullptr) continue;
+    task->outputs.clear();
+    task->sizes.clear();
   }
 }
 
@@ -123,7 +133,9 @@ Status Executor::allreduce(const Work& work) {
   Buffer scratch;
   const bool shared = work.response.shared && work.response.absent.empty();
   Result<std::vector<Pass>> passes = passes_of(work, shared, scratch);
-  if (!passes) return passes.status();
+  if (Status status = vote(work, *team.value(), passes.status()); !status || refusal_ != nullptr) {
+    return status;
+  }
   for (Pass& pass : passes.value()) {
     Reduction reduction = reduction_of(*work.request(0), *team.value());
     reduction.dtype = pass.dtype;
@@ -164,17 +176,11 @@ Status Executor::allgather(const Work& work) {
   if (!team) return team.status();
   const auto backend = backend_of(work);
   if (!backend) return backend.status();
-  std::vector<Gather> tensors;
-  const std::int64_t* rows = work.response.sizes.data();
-  for (const TaskPtr& task : work.tasks) {
-    for (std::size_t i = 0; i < task->request.tensors.size(); ++i) {
-      Result<Gather> gather = gather_of(*task, i, *team.value(), rows);
-      if (!gather) return gather.status();
-      tensors.push_back(gather.take());
-      rows += team.value()->size();
-    }
+  const Result<std::vector<Gather>> tensors = gathers_of(work, *team.value());
+  if (Status status = vote(work, *team.value(), tensors.status()); !status || refusal_ != nullptr) {
+    return status;
   }
-  return backend.value()->allgather(*team.value(), tensors);
+  return backend.value()->allgather(*team.value(), tensors.value());
 }
 
 Status Executor::alltoall(const Work& work) {
@@ -185,7 +191,10 @@ Status Executor::alltoall(const Work& work) {
   if (!backend) return backend.status();
   const Result<Exchange> exchange =
       exchange_of(*work.tasks.front(), *team.value(), work.response.sizes);
-  if (!exchange) return exchange.status();
+  if (Status status = vote(work, *team.value(), exchange.status());
+      !status || refusal_ != nullptr) {
+    return status;
+  }
   return backend.value()->alltoall(*team.value(), exchange.value());
 }
 
@@ -242,7 +251,7 @@ Status Executor::allocate(const Work& work) {
   if (work.response.sizes.size() < 2) return not_asked_for(work);
   const std::int64_t region = work.response.sizes[0];
   const Status mine = parts_.regions.allocate(region, work.response.sizes[1]);
-  const Result<int> failing = first_failing(!mine);
+  const Result<int> failing = first_failing_rank(!mine);
   if (!failing) return failing.status();
   give_number(work, region);
   if (failing.value() == parts_.mesh.topology().size) return Status::ok();
@@ -259,7 +268,7 @@ Status Executor::allocate(const Work& work) {
 Status Executor::release(const Work& work) {
   if (work.response.sizes.empty()) return not_asked_for(work);
   // Others may still carry out what comes before in memory that would go away.
-  const Result<int> all = first_failing(false);
+  const Result<int> all = first_failing_rank(false);
   if (!all) return all.status();
   parts_.regions.release(work.response.sizes.front());
   return Status::ok();
@@ -273,17 +282,20 @@ Status Executor::tune(const Work& work) {
 }
 
 // The first rank that says so, on every rank; the number of ranks: nobody does.
-Result<int> Executor::first_failing(bool failed) {
-  const auto all = parts_.teams.find(0);
+Result<int> Executor::first_failing_rank(bool failed) {
   const Result<Backend*> backend = backends_.select(kCpu);
   if (!backend) return backend.status();
-  std::int32_t value = failed ? rank_ : all->size();
-  Reduction reduction;
-  reduction.dtype = Dtype::kInt32;
-  reduction.op = ReduceOp::kMin;
-  Status status = backend.value()->allreduce(*all, {{&value, &value, 1}}, reduction);
-  if (!status) return status;
-  return value;
+  return first_failing(*backend.value(), *parts_.teams.find(0), failed);
+}
+
+Status Executor::vote(const Work& work, const Team& team, const Status& mine) {
+  const Result<Backend*> backend = backends_.select(kCpu);
+  if (!backend) return backend.status();
+  const Result<Ending> refusal = vote_on_memory(*backend.value(), work, team, mine);
+  if (!refusal) return refusal.status();
+  refusal_ = refusal.value();
+  if (refusal_ != nullptr) forget_results(work);
+  return Status::ok();
 }
 
 Result<std::shared_ptr<const Team>> Executor::team_of(const Work& work) const {

@@ -55,7 +55,9 @@ class Executor {
 
   Result<std::shared_ptr<const Team>> team_of(const Work& work) const;
   Result<Backend*> backend_of(const Work& work);
-  Result<int> first_failing(bool failed);
+  Result<int> first_failing_rank(bool failed);
+  // Sets refusal_ where a rank of the team lacks memory for the work.
+  Status vote(const Work& work, const Team& team, const Status& mine);
   void finish_all(const Work& work, const Ending& ending);
   void note(const Work& work, std::int64_t begin_ns);
 

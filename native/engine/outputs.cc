@@ -1,5 +1,6 @@
 #include "engine/outputs.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -34,8 +35,7 @@ Result<std::byte*> add_output(Task& task, const TensorMeta& tensor, std::int64_t
   return data;
 }
 
-}  // namespace
-
+// Tensor `index` of the task. rows: of every place of the team.
 Result<Gather> gather_of(Task& task, std::size_t index, const Team& team,
                          const std::int64_t* rows) {
   const TensorMeta& tensor = task.request.tensors[index];
@@ -52,6 +52,73 @@ Result<Gather> gather_of(Task& task, std::size_t index, const Team& team,
     at += gather.bytes.back();
   }
   return gather;
+}
+
+std::int64_t gathered_bytes(const Work& work, const Team& team) {
+  std::int64_t bytes = 0;
+  const std::int64_t* rows = work.response.sizes.data();
+  for (const TaskPtr& task : work.tasks) {
+    for (const TensorMeta& tensor : task->request.tensors) {
+      const std::int64_t all = std::accumulate(rows, rows + team.size(), std::int64_t{0});
+      bytes += all * static_cast<std::int64_t>(bytes_of_row(tensor));
+      rows += team.size();
+    }
+  }
+  return bytes;
+}
+
+std::int64_t exchanged_bytes(const Work& work, const Team& team, int place) {
+  const auto n = static_cast<std::size_t>(team.size());
+  std::int64_t rows = 0;
+  for (std::size_t p = 0; p < n; ++p) {
+    rows += work.response.sizes[p * n + static_cast<std::size_t>(place)];
+  }
+  return rows * static_cast<std::int64_t>(bytes_of_row(work.request(0)->tensors.front()));
+}
+
+// Of a rank that has joined, which stands in for all of it; the others need nothing.
+std::int64_t stand_in_bytes(const Work& work) {
+  std::int64_t bytes = 0;
+  for (const Request& request : work.response.absent) bytes += request.bytes();
+  return bytes;
+}
+
+}  // namespace
+
+std::int64_t needed_bytes(const Work& work, const Team& team, int place) {
+  switch (work.response.kind) {
+    case Kind::kAllgather:
+      return gathered_bytes(work, team);
+    case Kind::kAlltoall:
+      return exchanged_bytes(work, team, place);
+    case Kind::kAllreduce:
+      return stand_in_bytes(work);
+    default:
+      return 0;
+  }
+}
+
+std::int64_t most_needed_bytes(const Work& work, const Team& team) {
+  const int different = work.response.kind == Kind::kAlltoall ? team.size() : 1;
+  std::int64_t most = 0;
+  for (int place = 0; place < different; ++place) {
+    most = std::max(most, needed_bytes(work, team, place));
+  }
+  return most;
+}
+
+Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team) {
+  std::vector<Gather> gathers;
+  const std::int64_t* rows = work.response.sizes.data();
+  for (const TaskPtr& task : work.tasks) {
+    for (std::size_t i = 0; i < task->request.tensors.size(); ++i) {
+      Result<Gather> gather = gather_of(*task, i, team, rows);
+      if (!gather) return gather.status();
+      gathers.push_back(gather.take());
+      rows += team.size();
+    }
+  }
+  return gathers;
 }
 
 Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows) {

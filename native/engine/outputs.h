@@ -1,5 +1,6 @@
 // From a response and a task to what the backend is asked to do, for the operations whose results
-// only the ranks together know the size of: shapes, memory, shares.
+// only the ranks together know the size of: shapes, memory, shares. What they need is computed from
+// the agreement alone, so every rank knows it of every other (vote.h).
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,21 @@
 #include "collective/backend.h"
 #include "collective/team.h"
 #include "engine/handles.h"
+#include "engine/passes.h"
 #include "engine/request.h"
 
 namespace hvd {
 
-// Tensor `index` of the task. rows: of every place of the team. The result is added to the task.
-Result<Gather> gather_of(Task& task, std::size_t index, const Team& team, const std::int64_t* rows);
+// What place `place` needs of memory that the core has to find before it can carry the work out.
+std::int64_t needed_bytes(const Work& work, const Team& team, int place);
+// Of any place.
+std::int64_t most_needed_bytes(const Work& work, const Team& team);
+
+// All tensors of all tasks. The results are added to the tasks. kUnavailable: no memory.
+Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team);
 
 // rows: from place p to place q at [p * n + q]. Result and received rows are put into the task.
+// kUnavailable: no memory.
 Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows);
 
 // Place p gets rows / n rows, the first rows % n places one more. The result goes where the operand
