@@ -23,7 +23,10 @@ class Deadline {
     return Deadline(std::chrono::duration_cast<std::chrono::nanoseconds>(
         std::chrono::duration<double>(seconds)));
   }
-  explicit Deadline(std::chrono::nanoseconds from_now) : at_(Clock::now() + from_now) {}
+  explicit Deadline(std::chrono::nanoseconds from_now) : Deadline(now_ns(), from_now) {}
+  // Who has just looked at the clock need not do so again.
+  Deadline(std::int64_t begin_ns, std::chrono::nanoseconds from_begin)
+      : at_(Clock::duration(std::chrono::nanoseconds(begin_ns)) + from_begin) {}
 
   bool expired() const { return Clock::now() >= at_; }
   std::chrono::nanoseconds remaining() const {

@@ -13,7 +13,7 @@ Status send_to_all(Crew& crew, const Segment& segment) {
     const int peer = crew.place_at(step);
     Result<std::byte*> slot = crew.acquire(peer);
     if (!slot) return slot.status();
-    const std::byte* const end = pack(segment, plain_bytes(), slot.value());
+    const std::byte* const end = pack(segment, plain_bytes(), slot.value(), crew.store(peer));
     if (failpoint("collective.star_filled")) return tripped("collective.star_filled");
     crew.publish(peer, static_cast<std::size_t>(end - slot.value()));
   }

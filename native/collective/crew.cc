@@ -5,7 +5,11 @@
 namespace hvd {
 
 Crew::Crew(Mesh& mesh, const Team& team)
-    : team_(team), abort_(mesh.abort()), seen_(team.ranks.size()), slots_out_(team.ranks.size()) {
+    : team_(team),
+      abort_(mesh.abort()),
+      stores_(team.ranks.size()),
+      seen_(team.ranks.size()),
+      slots_out_(team.ranks.size()) {
   std::vector<int> hosts;  // the mesh's number of each of ours
   for (int place = 0; place < team.size(); ++place) {
     const int rank = team.ranks[index(place)];

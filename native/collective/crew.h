@@ -13,6 +13,7 @@
 #include "base/failpoint.h"
 #include "base/status.h"
 #include "collective/team.h"
+#include "tensor/slot_store.h"
 #include "transport/mesh.h"
 
 namespace hvd {
@@ -44,6 +45,8 @@ class Crew {
     if (!slot) return slot.status();
     return slot.value().data;
   }
+  // For what is written into a slot towards there.
+  SlotStore& store(int place) { return stores_[index(place)]; }
   void publish(int place, std::size_t bytes) { to_[index(place)]->publish(bytes); }
   // The next slot from there, which must carry so many bytes.
   Result<const std::byte*> expect(int place, std::size_t bytes) {
@@ -66,6 +69,7 @@ class Crew {
   const Abort& abort_;
   std::vector<SendLink*> to_;  // by place; null at the own one
   std::vector<RecvLink*> from_;
+  std::vector<SlotStore> stores_;
   std::vector<int> host_of_;                 // by place
   std::vector<std::vector<int>> places_on_;  // by host
   std::vector<const std::byte*> seen_;

@@ -15,7 +15,7 @@ Status send(Crew& crew, int peer, const std::vector<Operand>& operands,
   const std::size_t width = size_of(reduction.dtype);
   std::size_t filled = 0;
   for (const Operand& operand : operands) {
-    pass_on(slot.value() + filled, nullptr, source(operand, reduction), operand.count * width);
+    crew.store(peer).copy(slot.value() + filled, source(operand, reduction), operand.count * width);
     filled += operand.count * width;
   }
   crew.publish(peer, filled);

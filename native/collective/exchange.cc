@@ -14,7 +14,7 @@ Status send(Crew& crew, int peer, const Segment& segment) {
   if (bytes == 0) return Status::ok();
   Result<std::byte*> slot = crew.acquire(peer);
   if (!slot) return slot.status();
-  pack(segment, plain_bytes(), slot.value());
+  pack(segment, plain_bytes(), slot.value(), crew.store(peer));
   if (failpoint("collective.exchange_filled")) return tripped("collective.exchange_filled");
   crew.publish(peer, bytes);
   return Status::ok();

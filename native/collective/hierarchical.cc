@@ -40,7 +40,9 @@ class Hierarchy {
       Result<std::byte*> slot = crew_.acquire(mate);
       if (!slot) return slot.status();
       std::byte* at = slot.value();
-      for (const int slice : roles_.work_of(mate)) at = pack(segment(slice, batch), reduction_, at);
+      for (const int slice : roles_.work_of(mate)) {
+        at = pack(segment(slice, batch), reduction_, at, crew_.store(mate));
+      }
       if (failpoint("collective.host_input")) return tripped("collective.host_input");
       crew_.publish(mate, static_cast<std::size_t>(at - slot.value()));
     }
@@ -110,7 +112,9 @@ class Hierarchy {
       Result<std::byte*> slot = crew_.acquire(mate);
       if (!slot) return slot.status();
       std::byte* at = slot.value();
-      for (const int slice : work) at = put_results(at, slice, batch);
+      for (const int slice : work) {
+        at = put_results(at, slice, batch, crew_.store(mate));
+      }
       if (failpoint("collective.host_spread")) return tripped("collective.host_spread");
       crew_.publish(mate, static_cast<std::size_t>(at - slot.value()));
     }
@@ -140,9 +144,9 @@ class Hierarchy {
     return kept_.data() + (batch % kKept * home_.size() + number) * part_bytes_;
   }
 
-  std::byte* put_results(std::byte* at, int slice, std::size_t batch) {
+  std::byte* put_results(std::byte* at, int slice, std::size_t batch, SlotStore& store) {
     for (const Span& span : segment(slice, batch)) {
-      pass_on(at, nullptr, span.out, span.count * width_);
+      store.copy(at, span.out, span.count * width_);
       at += span.count * width_;
     }
     return at;

@@ -17,10 +17,15 @@ std::size_t elements_of(const std::vector<Operand>& operands) {
   return count;
 }
 
-std::byte* pack(const Segment& segment, const Reduction& reduction, std::byte* to) {
+std::byte* pack(const Segment& segment, const Reduction& reduction, std::byte* to,
+                SlotStore& store) {
   const std::size_t width = size_of(reduction.dtype);
   for (const Span& span : segment) {
-    prescale(reduction, to, span.in, span.count);
+    if (reduction.scaling.before == 1.0) {
+      store.copy(to, span.in, span.count * width);
+    } else {
+      prescale(reduction, to, span.in, span.count);
+    }
     to += span.count * width;
   }
   return to;

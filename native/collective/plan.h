@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tensor/reduce.h"
+#include "tensor/slot_store.h"
 
 namespace hvd {
 
@@ -45,9 +46,10 @@ inline std::size_t elements_of(const Segment& segment) {
   return count;
 }
 
-// The segment's inputs, prescaled, into one piece of memory, and such a piece to the segment's
+// The segment's inputs, prescaled, into one piece of a slot, and such a piece to the segment's
 // outputs. Both give the end of the piece.
-std::byte* pack(const Segment& segment, const Reduction& reduction, std::byte* to);
+std::byte* pack(const Segment& segment, const Reduction& reduction, std::byte* to,
+                SlotStore& store);
 const std::byte* unpack(const Segment& segment, std::size_t element_bytes, const std::byte* from);
 // Where the prescaled input of a span is: in its output, unless there is nothing to scale.
 const std::byte* prescaled(const Span& span, const Reduction& reduction);

@@ -20,7 +20,8 @@ class Slices {
       const int peer = crew_.place_at(step);
       Result<std::byte*> slot = crew_.acquire(peer);
       if (!slot) return slot.status();
-      const std::byte* const end = pack(segment(peer, batch), reduction_, slot.value());
+      const std::byte* const end =
+          pack(segment(peer, batch), reduction_, slot.value(), crew_.store(peer));
       if (failpoint("collective.slices_filled")) return tripped("collective.slices_filled");
       crew_.publish(peer, static_cast<std::size_t>(end - slot.value()));
     }
@@ -84,9 +85,10 @@ class Slices {
     crew_.seen()[static_cast<std::size_t>(crew_.place())] = prescaled(span, reduction_);
     order_.fold(reduction_, crew_.place(), span.out, nullptr, 0, crew_.seen().data(), span.count);
     // Not by the fold: what a kernel stores into a slot has to be fetched from the peer's cache
-    // first, what memcpy stores has not.
+    // first.
+    int step = 0;
     for (void* const slot : crew_.slots_out())
-      pass_on(slot, nullptr, span.out, span.count * width_);
+      crew_.store(crew_.place_at(++step)).copy(slot, span.out, span.count * width_);
   }
 
   Crew& crew_;

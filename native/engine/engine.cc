@@ -175,7 +175,7 @@ Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
 bool Engine::wait_for(const TaskPtr& task, std::chrono::nanoseconds longest) {
   if (task->done()) return true;
   const std::int64_t begin = now_ns();
-  const Deadline deadline(longest);
+  const Deadline deadline(begin, longest);
   if (const Visit visit(visitors_); visit) coordinator_->help(task, deadline);
   const bool done = task->done() || wait_done(*task, deadline.remaining());
   counters_.wait_ns.fetch_add(now_ns() - begin, std::memory_order_relaxed);

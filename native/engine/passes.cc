@@ -51,7 +51,7 @@ Result<std::vector<Pass>> passes_of(const Work& work, bool shared, Buffer& scrat
       const TensorMeta& tensor = request.tensors[t];
       const std::int64_t region = shared ? tensor.place / kRegionSpan : kPrivate;
       Pass& pass = pass_for(passes, tensor.dtype, region);
-      pass.stands_in.push_back(work.tasks[i] == nullptr);
+      if (scratch.bytes > 0) pass.stands_in.push_back(work.tasks[i] == nullptr);
       if (work.tasks[i] != nullptr) {
         pass.operands.push_back(work.tasks[i]->operands[t]);
       } else {

@@ -34,7 +34,7 @@ struct Pass {
   Dtype dtype;
   std::int64_t region;  // kPrivate: not in shared memory
   std::vector<Operand> operands;
-  std::vector<bool> stands_in;  // by operand
+  std::vector<bool> stands_in;  // by operand; empty: none does
 };
 
 // In the order in which types and regions appear. The stand-ins lie in `scratch`. kUnavailable: no

@@ -37,8 +37,7 @@ Dtype wire_dtype(Dtype dtype);
 
 // Memory, twice: out[i] = copy[i] = in[i]. Reads `in` once. copy may be null.
 void pass_on(void* out, void* copy, const void* in, std::size_t bytes);
-// out[i] = in[i], past the caches: for results larger than these that nobody reads soon. Not in
-// place.
+// out[i] = in[i], past the caches (slot_store.h). Not in place.
 void pass_on_streaming(void* out, const void* in, std::size_t bytes);
 
 // out[i] = round(before * in[i]), in `dtype`; a copy where before is 1.

@@ -1,8 +1,10 @@
 // Copies past the caches.
 #include <cstdint>
 
+#include "base/deadline.h"
 #include "tensor/blocks.h"
 #include "tensor/reduce.h"
+#include "tensor/slot_store.h"
 
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -43,5 +45,14 @@ void pass_on_streaming(void* out, const void* in, std::size_t bytes) {
 }
 
 #endif
+
+void SlotStore::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes < StoreChoice::kLeastBytes) return copy_memory(to, from, bytes);
+  const std::int64_t begin = now_ns();
+  if (choice_.streams(begin)) return pass_on_streaming(to, from, bytes);
+  copy_memory(to, from, bytes);
+  const std::int64_t end = now_ns();
+  choice_.took(bytes, end - begin, end);
+}
 
 }  // namespace hvd

@@ -47,7 +47,8 @@ struct LaneWord {
   }
 };
 
-// Its memory has load(), swap(expected, desired), put(rank, text) and has(rank, text).
+// Its memory has prefetch(rank), load(), swap(expected, desired), put(rank, text) and has(rank,
+// text).
 template <class Memory>
 class BasicLane {
  public:
@@ -62,6 +63,7 @@ class BasicLane {
   Stand enter(Value position, std::string_view text) {
     position &= Word::kPositions;
     bool written = false;
+    memory_.prefetch(rank_);
     Value seen = memory_.load();
     for (;;) {
       const bool here = Word::position(seen) == position && Word::count(seen) < size_;
@@ -121,7 +123,7 @@ struct LaneHeader {
 };
 
 // Read while another rank may write it (and then thrown away): so its words are atomics.
-struct LaneText {
+struct alignas(64) LaneText {
   static constexpr std::size_t kWords = kLaneTextBytes / 8;
   std::atomic<std::uint64_t> length{0};
   std::array<std::atomic<std::uint64_t>, kWords> words{};
@@ -138,6 +140,12 @@ struct LaneMemory {
   bool swap(Value& expected, Value desired) const {
     return header->word.compare_exchange_strong(expected, desired, std::memory_order_acq_rel,
                                                 std::memory_order_acquire);
+  }
+  // What somebody else has written is far away; on its way while the word is.
+  void prefetch(unsigned rank) const {
+    const LaneText& next = texts[rank + 1 == ranks ? 0 : rank + 1];
+    __builtin_prefetch(&next.length);
+    __builtin_prefetch(&next.words[8]);
   }
   // At most kLaneTextBytes.
   void put(unsigned rank, std::string_view text) const {

@@ -30,6 +30,7 @@ struct ModelLaneMemory {
   using Value = explorer::Value;
   Hall* hall = nullptr;
 
+  void prefetch(unsigned) const {}
   Value load() const { return hall->word.load(); }
   bool swap(Value& expected, Value desired) const {
     return hall->word.compare_exchange_strong(expected, desired);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "tensor/slot_store.h"
 #include "tensor_reference.h"
 
 namespace hvd::test {
@@ -211,6 +212,42 @@ TEST_CASE("steps D5: pass_on_streaming copies every length at every offset, and 
     }
   }
   CHECK(wrong == 0);
+}
+
+TEST_CASE("steps D5: SlotStore copies every length, however it writes") {
+  const auto in = bits<std::uint8_t>(70000, 8, false);
+  SlotStore store;
+  for (const std::size_t n : {0U, 1U, 63U, 8191U, 8192U, 8193U, 69999U, 70000U}) {
+    std::vector<std::uint8_t> out(in.size() + 1, 0);
+    auto expected = out;
+    std::copy_n(in.begin(), n, expected.begin());
+    store.copy(out.data(), in.data(), n);
+    CHECK(out == expected);
+  }
+}
+
+TEST_CASE(
+    "steps: writes are streamed after two slow ones in a row, and tried again after a while") {
+  constexpr std::int64_t kSlow = 65536 / 2;  // ns for 65536 bytes: 2 GB/s
+  constexpr std::int64_t kQuick = 65536 / 8;
+  constexpr std::int64_t kWhile = 10'000'000;
+  StoreChoice choice;
+  std::int64_t now = 1000;
+  CHECK(!choice.streams(now));
+  choice.took(65536, kSlow, now);
+  CHECK(!choice.streams(now));  // it may have been interrupted
+  choice.took(65536, kQuick, now);
+  choice.took(65536, kSlow, now);
+  CHECK(!choice.streams(now));
+  choice.took(65536, kSlow, now);
+  CHECK(choice.streams(now));
+  CHECK(choice.streams(now + kWhile - 1));
+  now += kWhile;
+  CHECK(!choice.streams(now));  // one is tried
+  choice.took(65536, kSlow, now);
+  CHECK(choice.streams(now));
+  choice.took(65536, kQuick, now + kWhile);
+  CHECK(!choice.streams(now + kWhile));
 }
 
 }  // namespace hvd::test
