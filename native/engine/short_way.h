@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "base/failpoint.h"
 #include "engine/negotiate.h"
 #include "engine/request.h"
 #include "engine/wire.h"
@@ -66,10 +67,12 @@ class ShortWay {
   template <class Patient>
   bool all_agree(const Patient& patient) {
     Lane::Stand stand = lane_->enter(position_, text_);
+    failpoint("engine.short_way_entered");
     while (stand == Lane::Stand::kCounted) {
       stand = patient() ? lane_->look() : lane_->leave();
     }
     const bool all = stand == Lane::Stand::kComplete;
+    failpoint("engine.short_way_left");
     misses_ = all ? 0 : std::min(misses_ + 1, kMostMisses);
     return all;
   }
