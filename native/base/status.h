@@ -21,8 +21,9 @@ enum class Code {
                  // HorovodInternalError
   kInternal,  // our own bug                                               -> HorovodInternalError
   kStalled,   // ranks waited too long for others, who are named           -> errors.RankStalled
+  kNoMemory,  // a rank has no memory for a result; raised on every rank   -> errors.OutOfMemory
 };
-constexpr int kCodeCount = 10;
+constexpr int kCodeCount = 11;
 
 struct [[nodiscard]] Status {
   Code code = Code::kOk;

@@ -5,7 +5,8 @@
 namespace hvd {
 namespace {
 
-constexpr std::size_t kBlock = 1024;  // elements that are prescaled at a time, in the cache
+// Elements at a time: in the cache from the fold until they are where all others read them.
+constexpr std::size_t kBlock = 8192;
 
 class Owner {
  public:
@@ -22,10 +23,8 @@ class Owner {
     const auto place = static_cast<std::size_t>(crew_.place());
     const auto n = static_cast<std::size_t>(crew_.size());
     const std::size_t end = slice_begin(operand.count, place + 1, n);
-    // Unscaled inputs are read where they lie, the whole slice at once.
-    const std::size_t longest = scaled_.empty() ? end : kBlock;
     for (std::size_t at = slice_begin(operand.count, place, n); at < end;) {
-      const std::size_t count = std::min(longest, end - at);
+      const std::size_t count = std::min(kBlock, end - at);
       fold_piece(static_cast<std::byte*>(operand.out) + at * width_, count);
       at += count;
     }
@@ -33,15 +32,15 @@ class Owner {
 
  private:
   void fold_piece(std::byte* own, std::size_t count) {
-    std::vector<void*>& outputs = crew_.slots_out();
-    outputs.clear();
     for (std::size_t place = 0; place < offsets_.size(); ++place) {
-      std::byte* const theirs = own + offsets_[place];
-      crew_.seen()[place] = prepared(theirs, place, count);
-      if (static_cast<int>(place) != crew_.place()) outputs.push_back(theirs);
+      crew_.seen()[place] = prepared(own + offsets_[place], place, count);
     }
-    order_.fold(reduction_, crew_.place(), own, outputs.data(), outputs.size(), crew_.seen().data(),
-                count);
+    order_.fold(reduction_, crew_.place(), own, nullptr, 0, crew_.seen().data(), count);
+    for (int step = 1; step < crew_.size(); ++step) {
+      const int peer = crew_.place_at(step);
+      std::byte* const theirs = own + offsets_[static_cast<std::size_t>(peer)];
+      crew_.store(peer).copy(theirs, own, count * width_);
+    }
   }
 
   const std::byte* prepared(const std::byte* input, std::size_t place, std::size_t count) {

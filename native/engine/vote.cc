@@ -34,7 +34,7 @@ std::string operation_text(const Response& response) {
 Status lacks_memory(const Work& work, const Team& team, int place) {
   const bool reduces = work.response.kind == Kind::kAllreduce;
   const int rank = team.ranks[static_cast<std::size_t>(place)];
-  return Status::make(Code::kUnavailable,
+  return Status::make(Code::kNoMemory,
                       "rank " + std::to_string(rank) + " has no memory for the " +
                           size_text(needed_bytes(work, team, place)) +
                           (reduces ? " stand-in for " : " output of ") +

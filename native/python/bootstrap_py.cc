@@ -20,10 +20,13 @@ struct PyTcpBootstrap {
 };
 
 PyTcpBootstrap connect(int rank, int size, const std::string& host, std::uint16_t port,
-                       double timeout_s, const std::string& secret) {
+                       double timeout_s, const std::string& secret,
+                       const std::map<int, int>& pidfds) {
+  std::vector<Acquaintance> known;
+  for (const auto& [other, pidfd] : pidfds) known.push_back({other, pidfd});
   auto bootstrap = [&] {
     const py::gil_scoped_release unlocked;
-    return TcpBootstrap::connect(rank, size, host, port, timeout_s, secret);
+    return TcpBootstrap::connect(rank, size, host, port, timeout_s, secret, std::move(known));
   }();
   return {value_or_raise(std::move(bootstrap))};
 }
@@ -67,7 +70,7 @@ void define_bootstraps(py::module_& module) {
   using Table = std::map<std::string, std::string>;
   py::class_<PyTcpBootstrap>(module, "TcpBootstrap", py::is_final())
       .def(py::init(&connect), "rank"_a, "size"_a, "host"_a, "port"_a, "timeout_s"_a = 30.0,
-           "secret"_a = "")
+           "secret"_a = "", "pidfds"_a = std::map<int, int>{})
       .def("__call__", &exchange, "mine"_a, py::pos_only())
       .def("close", [](PyTcpBootstrap& self) { self.bootstrap.reset(); });
   py::class_<LocalHub>(module, "LocalHub", py::is_final())

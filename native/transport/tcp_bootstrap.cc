@@ -1,5 +1,7 @@
 #include "transport/tcp_bootstrap.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
@@ -92,13 +94,15 @@ TcpBootstrap::TcpBootstrap(int rank, int size, double timeout_s, const std::stri
 Result<std::unique_ptr<TcpBootstrap>> TcpBootstrap::connect(int rank, int size,
                                                             const std::string& host,
                                                             std::uint16_t port, double timeout_s,
-                                                            const std::string& secret) {
+                                                            const std::string& secret,
+                                                            std::vector<Acquaintance> known) {
   if (size < 1 || rank < 0 || rank >= size)
     return Status::make(
         Code::kInvalidArgument,
         "rank " + std::to_string(rank) + " of size " + std::to_string(size) + " does not exist",
         kRoom);
   std::unique_ptr<TcpBootstrap> bootstrap(new TcpBootstrap(rank, size, timeout_s, secret));
+  bootstrap->known_ = std::move(known);
   if (size == 1) return bootstrap;
   Status status = check_secret(host, secret);
   if (status)
@@ -117,6 +121,10 @@ Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
   });
   peers_.resize(static_cast<std::size_t>(size_));
   while (!missing(peers_).empty()) {
+    if (Status status = all_live(); !status) {
+      tell_all(status, "");
+      return status;
+    }
     if (deadline.expired()) return late(host, port, lobby.refused());
     Result<std::vector<Guest>> guests = lobby.wait(deadline);
     if (!guests.is_ok()) return guests.status();
@@ -126,6 +134,18 @@ Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
     }
   }
   tell_all(Status::ok(), "");
+  return Status::ok();
+}
+
+Status TcpBootstrap::all_live() const {
+  for (const Acquaintance& one : known_) {
+    pollfd item{one.pidfd, POLLIN, 0};
+    if (::poll(&item, 1, 0) > 0)
+      return Status::make(
+          Code::kRankDied,
+          "rank " + std::to_string(one.rank) + " has ended while the ranks were to meet again",
+          kRoom, one.rank);
+  }
   return Status::ok();
 }
 
@@ -192,6 +212,7 @@ Status TcpBootstrap::reach_root(const std::string& host, std::uint16_t port) {
         return Status::ok();
       }
     }
+    if (Status status = all_live(); !status) return status;
     if (deadline.expired())
       return Status::make(Code::kTimeout,
                           "rank 0 did not answer at " + host + ":" + std::to_string(port) +

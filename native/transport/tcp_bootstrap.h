@@ -16,12 +16,21 @@
 
 namespace hvd {
 
+// A rank of this host that was met before, by its pidfd, which the caller keeps open: when it has
+// ended there is no use in waiting for it.
+struct Acquaintance {
+  int rank;
+  int pidfd;
+};
+
 class TcpBootstrap : public Bootstrap {
  public:
-  // Returns when every rank is there; the error names the ranks that are missing.
+  // Returns when every rank is there; the error names the ranks that are missing. kRankDied: one
+  // of the known ranks has ended.
   static Result<std::unique_ptr<TcpBootstrap>> connect(int rank, int size, const std::string& host,
                                                        std::uint16_t port, double timeout_s,
-                                                       const std::string& secret = "");
+                                                       const std::string& secret = "",
+                                                       std::vector<Acquaintance> known = {});
 
   Result<std::vector<std::string>> allgather(const std::string& mine) override;
 
@@ -29,6 +38,7 @@ class TcpBootstrap : public Bootstrap {
   TcpBootstrap(int rank, int size, double timeout_s, const std::string& secret);
 
   Status gather_ranks(const std::string& host, std::uint16_t port);
+  Status all_live() const;
   Status seat(Guest guest);
   Status late(const std::string& host, std::uint16_t port, int refused);
   Status reach_root(const std::string& host, std::uint16_t port);
@@ -40,6 +50,7 @@ class TcpBootstrap : public Bootstrap {
   int size_;
   double timeout_s_;
   std::string key_;
+  std::vector<Acquaintance> known_;
   std::vector<Fd> peers_;  // rank 0: a socket per rank (its own empty); the others: rank 0's alone
 };
 
