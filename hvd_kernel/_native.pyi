@@ -38,10 +38,20 @@ class Outcome:
 
 @final
 class TcpBootstrap:
-    """Collective exchange of bytes over a port of rank 0. Callable: bytes of this rank -> bytes of all ranks."""
+    """Collective exchange of bytes over a port of rank 0. Callable: bytes of this rank -> bytes of all ranks.
+
+    pidfds: of ranks that are known. When one of them has ended it is not waited for: errors.RankDied.
+    """
 
     def __init__(
-        self, rank: int, size: int, host: str, port: int, timeout_s: float = 30.0, secret: str = ""
+        self,
+        rank: int,
+        size: int,
+        host: str,
+        port: int,
+        timeout_s: float = 30.0,
+        secret: str = "",
+        pidfds: Mapping[int, int] = ...,
     ) -> None: ...
     def __call__(self, mine: bytes, /) -> list[bytes]: ...
     def close(self) -> None: ...

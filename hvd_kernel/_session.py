@@ -11,6 +11,8 @@ import atexit
 import ctypes
 import os
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import config, handshake, topology
@@ -28,7 +30,15 @@ _registered = False
 _environment: dict[str, str] = {}  # the variables HOROVOD_* and HVD_* when this engine was made
 
 
-def init(comm: Any = None) -> None:
+@dataclass(frozen=True)
+class Reunion:
+    """Ranks that know each other meet again: how long they wait, and what shows that one of them does not come."""
+
+    patience_s: float  # instead of the start timeout
+    pidfds: Mapping[int, int]  # of the ranks' processes that can be seen from here
+
+
+def init(comm: Any = None, reunion: Reunion | None = None) -> None:
     """Join the other ranks; returns when the links to all of them are up. Does nothing while initialised.
 
     ``comm``: None (the ranks are found from the environment, see topology), an mpi4py communicator, or a list of
@@ -36,16 +46,19 @@ def init(comm: Any = None) -> None:
     """
     with _lock:
         if _engine is None:
-            _start(comm)
+            _start(comm, reunion)
 
 
-def _start(comm: Any) -> None:
+def _start(comm: Any, reunion: Reunion | None) -> None:
     global _engine, _generation, _rounds, _registered, _environment  # noqa: PLW0603 - the process's one engine
     from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
 
-    options = config.engine_options()
+    env = dict(os.environ)
+    if reunion is not None:
+        env["HVD_START_TIMEOUT"] = f"{reunion.patience_s:g}"
+    options = config.engine_options(env)
     _rounds += 1
-    peers = topology.find(comm, round_number=_rounds)
+    peers = topology.find(comm, env, _rounds, reunion.pidfds if reunion is not None else None)
     try:
         handshake.same_version(peers)
         _engine = Engine(peers.rank, peers.size, peers.exchange, options)
@@ -130,7 +143,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     running = engine()
     if not (variable("HVD_TIMELINE") or variable("HOROVOD_TIMELINE")):
         raise ValueError("Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.")
-    running.start_timeline(str(file_path), mark_cycles)
+    running.start_timeline(os.fspath(file_path), mark_cycles)
 
 
 def stop_timeline() -> None:

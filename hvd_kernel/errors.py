@@ -45,6 +45,10 @@ class HvdTimeout(HorovodInternalError, TimeoutError):
     """A deadline passed."""
 
 
+class OutOfMemory(HorovodInternalError, MemoryError):
+    """A rank, which is named, has no memory for an operation's result. The engine works on."""
+
+
 class ConfigError(ValueError):
     """A setting cannot be used; the message names the setting, its value and the remedy."""
 

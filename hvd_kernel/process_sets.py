@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from hvd_kernel import _session
 from hvd_kernel.errors import NotInitialized
@@ -84,6 +84,10 @@ class ProcessSet:
         """Forget the id: the set is gone."""
         self._generation = -1
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the set itself: a copied layer reduces over the very ranks of the one that it is a copy of."""
+        return self
+
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
 
@@ -104,6 +108,10 @@ class _GlobalProcessSet(ProcessSet):
         """All ranks; None while not initialised."""
         return list(range(_session.size())) if _session.is_initialized() else None
 
+    def __reduce__(self) -> str:
+        """Name the one that there is: what is pickled comes back as it, in every process."""
+        return "global_process_set"
+
 
 global_process_set: ProcessSet = _GlobalProcessSet()
 
@@ -119,30 +127,34 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     process_sets
         None, a list of process sets that all ranks register now, or "dynamic": they may come and go later.
     """
-    global _comm, _dynamic  # noqa: PLW0603 - of the process, as the engine
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise ValueError(
             f'process_sets={process_sets!r} cannot be used: it must be a list of process sets or "dynamic".'
         )
-    before = _session.generation()
-    _session.init(comm)
-    if _session.generation() != before:
-        _comm = _session.generation(), comm
-    if process_sets == "dynamic":
-        _dynamic = _session.generation()
-    elif process_sets:
+    _join(comm, dynamic=process_sets == "dynamic")
+    if process_sets and process_sets != "dynamic":
         _register_all(list(process_sets))
 
 
-def renew() -> None:
+def renew(reunion: _session.Reunion | None = None) -> None:
     """Leave the other ranks and join them again: same communicator, same sets. All ranks call this together."""
     generation = _session.generation()
     comm = _comm[1] if _comm[0] == generation else None
     sets = [one for one in _bound if one.process_set_id is not None]
     dynamic = _dynamic == generation
     _session.shutdown()
-    init(comm, "dynamic" if dynamic else None)
+    _join(comm, dynamic=dynamic, reunion=reunion)
     _register_all(sets)
+
+
+def _join(comm: Any, *, dynamic: bool, reunion: _session.Reunion | None = None) -> None:
+    global _comm, _dynamic  # noqa: PLW0603 - of the process, as the engine
+    before = _session.generation()
+    _session.init(comm, reunion)
+    if _session.generation() != before:
+        _comm = _session.generation(), comm
+    if dynamic:
+        _dynamic = _session.generation()
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ from hvd_kernel.slurm import Seat
 
 Exchange = Callable[[bytes], list[bytes]]
 Env = Mapping[str, str]
+
+_pidfds: ContextVar[Mapping[int, int]] = ContextVar("pidfds")  # while ``find`` asks
 
 _MPI_LAUNCHERS = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 _SIZES = ("HOROVOD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -52,8 +55,12 @@ class Peers:
     close: Callable[[], None] = lambda: None
 
 
-def find(comm: Any = None, env: Env | None = None, round_number: int = 1) -> Peers:
+def find(
+    comm: Any = None, env: Env | None = None, round_number: int = 1, pidfds: Mapping[int, int] | None = None
+) -> Peers:
     """Ask the sources in order.
+
+    ``pidfds``: of ranks that have met before; whoever can tell does not wait for one that has ended.
 
     Raises
     ------
@@ -61,6 +68,7 @@ def find(comm: Any = None, env: Env | None = None, round_number: int = 1) -> Pee
         What was found cannot be used; the message names the variable and the remedy.
     """
     env = os.environ if env is None else env
+    _pidfds.set({} if pidfds is None else pidfds)
     if comm is not None and not isinstance(comm, (list, tuple)):
         return _from_comm(comm, env)
     only = [int(rank) for rank in comm] if comm else None
@@ -209,6 +217,7 @@ def _meet(seat: Seat, source: str, env: Env, only: list[int] | None) -> Peers:
     if only is None:
         return _over_tcp(seat.rank, seat.size, (seat.host, seat.port), source, env)
     _check_group(only, seat.rank, seat.size)
+    _pidfds.set({})  # of ranks that have other numbers here
     if 0 not in only:
         raise ConfigError(
             f"init(comm={only}) must name rank 0, where ranks that MPI has not started meet. Start them with mpirun, "
@@ -237,7 +246,7 @@ def _over_tcp(rank: int, size: int, address: tuple[str, int], source: str, env: 
     from hvd_kernel._native import TcpBootstrap  # noqa: PLC0415 - size 1 and tests of this file need no extension
 
     secret = config.engine_options(env).get("secret", "")
-    bootstrap = TcpBootstrap(rank, size, *address, config.start_timeout(env), secret)
+    bootstrap = TcpBootstrap(rank, size, *address, config.start_timeout(env), secret, _pidfds.get())
     return Peers(rank, size, source, bootstrap, bootstrap.close)
 
 

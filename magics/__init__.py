@@ -6,6 +6,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from hvd_kernel import compat
 from hvd_kernel.magics import complete
 from hvd_kernel.magics.control import ControlMagics
 from hvd_kernel.magics.holder import Holder
@@ -16,7 +17,7 @@ __all__ = ["holder_of", "load_ipython_extension"]
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Register magics, transformer and completion; loading twice changes nothing."""
+    """Register magics, transformer and completion, let ``import horovod`` find us; loading twice changes nothing."""
     if holder_of(shell) is not None:
         return
     holder = Holder()
@@ -25,6 +26,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     shell.register_magics(ControlMagics(shell, holder, transformer))
     shell.input_transformers_cleanup.append(transformer)
     complete.install(shell)
+    compat.install_as_told()
 
 
 def holder_of(shell: InteractiveShell) -> Holder | None:

@@ -1,7 +1,8 @@
 """``import horovod.torch as hvd`` without Horovod: its module names lead to our modules, where the real one is absent.
 
-``install()`` does it for this process. Ranks that we start have it on: those of a notebook call it, those of a launcher
-get ``rank_environment``. Nothing named horovod is installed, so outside of ranks nothing changes for anybody.
+``install()`` does it for this process. Notebooks with our magics have it on, and ranks that we start: those of a
+notebook call it, those of a launcher get ``rank_environment``. Nothing named horovod is installed, so elsewhere nothing
+changes for anybody.
 
 Words.
   real    a package horovod that this Python would import without us; a bare folder of that name is none
@@ -19,7 +20,7 @@ from hvd_kernel import config
 from hvd_kernel.compat.finder import NAME, HorovodFinder, ours
 from hvd_kernel.errors import UsageError
 
-__all__ = ["install", "install_in_rank", "rank_environment", "uninstall"]
+__all__ = ["install", "install_as_told", "install_in_rank", "rank_environment", "uninstall"]
 
 _SITE = Path(__file__).with_name("site")  # holds a sitecustomize, which Python imports when it starts
 
@@ -50,6 +51,11 @@ def uninstall() -> None:
 def install_in_rank() -> None:
     """Do what HVD_COMPAT says for this rank, and for the Python processes that it starts."""
     os.environ.update(rank_environment(os.environ))
+    install_as_told()
+
+
+def install_as_told() -> None:
+    """Do what HVD_COMPAT says for this process alone."""
     choice = _choice(os.environ)
     if choice != "0":
         install(shadow=choice == "shadow")

@@ -3,6 +3,8 @@
 Words.
   alias   two names in ``sys.modules`` for one and the same module: horovod.torch is hvd_kernel.torch
   target  the module of ours that a name of Horovod's leads to
+
+What is not there is explained to whoever imports it; ``importlib.util.find_spec`` only asks, and gets None.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 NAME = "horovod"
@@ -21,12 +23,14 @@ ROOT = "hvd_kernel.compat.tree"
 TABLE = {  # a name, and what is below it; the longest that fits is taken
     NAME: ROOT,
     "horovod.torch": "hvd_kernel.torch",
+    "horovod.data": "hvd_kernel.data",
     "horovod.common.process_sets": "hvd_kernel.process_sets",
     "horovod.common.elastic": "hvd_kernel.elastic",
     "horovod.runner.elastic.worker": "hvd_kernel.elastic.updates",
     "horovod.runner.launch": "hvd_kernel.launch.cli",
 }
-_HERE = "horovod, horovod.torch, horovod.common and horovod.runner"
+_HERE = "horovod, horovod.torch, horovod.data, horovod.common and horovod.runner"
+_ASKS = importlib.util.find_spec.__code__
 
 
 class HorovodFinder(MetaPathFinder):
@@ -113,9 +117,11 @@ def real_exists() -> bool:
     return first is not None and first.origin is not None
 
 
-def _spec(fullname: str) -> ModuleSpec:
+def _spec(fullname: str) -> ModuleSpec | None:
     target = target_of(fullname)
     found = _found(target)
+    if found is None and _is_question():
+        return None
     if found is None:
         raise ModuleNotFoundError(
             f"No module named {fullname!r}: hvd_kernel stands in for Horovod in this process and has {_HERE}. "
@@ -127,6 +133,14 @@ def _spec(fullname: str) -> ModuleSpec:
     if package:
         spec.submodule_search_locations = list(found.submodule_search_locations or [])
     return spec
+
+
+def _is_question() -> bool:
+    """Tell whether Python's import machinery was called by ``find_spec``: it tells the finder nothing of that."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - inspect's is the same, and costs every rank its import
+    while frame is not None and frame.f_globals.get("__name__") in {__name__, "importlib._bootstrap"}:
+        frame = frame.f_back
+    return frame is not None and frame.f_code is _ASKS
 
 
 def _found(target: str) -> ModuleSpec | None:

@@ -18,16 +18,21 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from hvd_kernel import _session, ops
+from hvd_kernel.elastic.neighbours import Neighbours
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
-from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt, RankDied
-from hvd_kernel.process_sets import renew
+from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt, HvdTimeout, OutOfMemory, RankDied
 
 Train = Callable[..., Any]
 
 _ENDED = "elastic.run ended"
 ENDED_NOTE = f"({_ENDED}: this rank does not come back to it)"  # whoever aborts for the error passes its notes on
 _REASON_CHARS = 300
+_REMEDIES: dict[type[HorovodInternalError], str] = {  # of what elastic.run raises, for whoever reads it
+    RankDied: "elastic.run cannot replace a rank that died: that needs a driver. Start all ranks again.",
+    OutOfMemory: "elastic.run does not try again: there would be no more memory. Smaller tensors or batches need less.",
+    HvdTimeout: "elastic.run waits HVD_ELASTIC_TIMEOUT (or HOROVOD_ELASTIC_TIMEOUT) seconds for all ranks to come.",
+}
 _LOG = logging.getLogger("hvd_kernel")
 
 
@@ -43,18 +48,26 @@ def run(func: Train | None = None, *, reset_limit: int | None = None) -> Train |
     """
     if func is None:
         return functools.partial(run, reset_limit=reset_limit)
-    return run_fn(func, renew, reset_limit)
+    return run_fn(func, reset_limit=reset_limit)
 
 
-def run_fn(func: Train, reset: Callable[[], Any] = renew, reset_limit: int | None = None) -> Train:
-    """Do what ``run`` does, with another way to meet again."""
+def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int | None = None) -> Train:
+    """Do what ``run`` does; with another way to meet again, where one is given."""
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        neighbours = Neighbours()
         notification_manager.register_listener(state)
+
+        def begin() -> Any:
+            neighbours.look()
+            return func(state, *args, **kwargs)
+
         try:
-            return _until_done(lambda: func(state, *args, **kwargs), state, reset, reset_limit)
+            return _until_done(begin, state, reset or neighbours.meet_again, reset_limit)
         except HorovodInternalError as error:
+            for remedy in (text for kind, text in _REMEDIES.items() if isinstance(error, kind)):
+                error.add_note(remedy)
             _release(f"{_ENDED} with {_named(error)}")
             raise
         except BaseException as error:
@@ -62,6 +75,7 @@ def run_fn(func: Train, reset: Callable[[], Any] = renew, reset_limit: int | Non
             raise
         finally:
             notification_manager.remove_listener(state)
+            neighbours.close()
 
     return wrapper
 
@@ -110,11 +124,8 @@ def _end_together() -> None:
 
 
 def _recoverable(error: Exception) -> bool:
-    """Tell whether all ranks are still there and come to meet again."""
-    if isinstance(error, RankDied):
-        error.add_note("elastic.run cannot replace a rank that died: that needs a driver. Start all ranks again.")
-        return False
-    return _ENDED not in str(error)
+    """Tell whether all ranks are still there and come to meet again, and whether that is of use."""
+    return not isinstance(error, RankDied | OutOfMemory) and _ENDED not in str(error)
 
 
 def _limit(given: int | None) -> int | None:

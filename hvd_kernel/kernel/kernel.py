@@ -7,6 +7,7 @@ from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
 
+from hvd_kernel.errors import ConfigError
 from hvd_kernel.magics import holder_of, load_ipython_extension
 
 
@@ -27,7 +28,10 @@ class HvdKernel(IPythonKernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]
-        load_ipython_extension(self.shell)
+        try:
+            load_ipython_extension(self.shell)
+        except ConfigError as error:  # of HVD_COMPAT: a notebook without ``import horovod`` is better than none
+            self.log.warning("%s", error)
 
     @property
     def banner(self) -> str:  # type: ignore[override]

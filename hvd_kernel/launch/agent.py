@@ -3,7 +3,7 @@
     hvdrun --pipe, or ssh--> agent --PDEATHSIG--> ranks
 
 It says hello (how this host can be reached, and at which free port), takes a plan, starts its ranks, and carries their
-output up and rank 0's input down, in frames (wire.py). The end of its stdin is the end of the launcher: it kills at
+output up and rank 0's input down, in frames (wire.py). The end of what it hears is the end of the launcher: it kills at
 once. As "child subreaper" it inherits every orphan below it, so that nothing is left, whatever the ranks forked.
 Variables, secrets among them, come in the plan: no command line ever holds one.
 """
@@ -27,17 +27,18 @@ from hvd_kernel.launch.held import Rank
 from hvd_kernel.launch.interfaces import addresses
 from hvd_kernel.launch.wire import MAGIC, Frame, Kind, Reader
 
-_FROM_LAUNCHER, _TO_LAUNCHER = 0, 1
 _CHUNK = 1 << 16
 _PIPE = 1 << 20  # bytes that a pipe can hold
 _ROOM = 1 << 20  # bytes that wait for the launcher before the ranks have to
+_DISMISSED_S = 0.5  # until ranks are killed: whoever ends this process kills it a second later
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Agent:
-    """The loop."""
+    """The loop. ``says``: its hello; ``hears``, ``tells``: descriptors; ``stays``: until the launcher hangs up."""
 
-    def __init__(self) -> None:
+    def __init__(self, says: dict[str, Any], hears: int = 0, tells: int = 1, *, stays: bool = False) -> None:
+        self._says, self._hears, self._tells, self._stays = says, hears, tells, stays
         self._frames = Reader(expects_magic=False)
         self._out = bytearray(MAGIC)
         self._ranks: dict[int, Rank] = {}
@@ -45,22 +46,26 @@ class Agent:
         self._deadline: float | None = None  # when what still runs is killed
         self._started = False
         self._parent = os.pidfd_open(os.getppid())
-        self._port = _reserve()
+        self._bell = os.eventfd(0)
 
     def serve(self) -> None:
         """Run until every rank has ended and the launcher knows, or the launcher is gone."""
-        os.set_blocking(_TO_LAUNCHER, False)
-        self._say(Kind.HELLO, json.dumps(hello(self._port)).encode())
-        while self._out or not self._started or not all(rank.ended for rank in self._ranks.values()):
+        os.set_blocking(self._tells, False)
+        self._say(Kind.HELLO, json.dumps(self._says).encode())
+        while self._stays or self._out or not self._started or not all(rank.ended for rank in self._ranks.values()):
             if not self._turn():
                 return
+
+    def dismiss(self) -> None:
+        """Have the ranks ended at the word of whoever started this process; safe in a signal's handler."""
+        os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
         """Leave nothing: processes, then last words, then folders."""
         kill_descendants()
         for rank in self._ranks.values():
             self._drain(rank)
-        os.set_blocking(_TO_LAUNCHER, True)
+        os.set_blocking(self._tells, True)
         try:
             while self._out:
                 self._write()
@@ -76,12 +81,16 @@ class Agent:
         ready = self._wait()
         if self._parent in ready:
             return False
-        if _TO_LAUNCHER in ready:
+        if self._bell in ready:
+            os.eventfd_read(self._bell)
+            self._say(Kind.DISMISSED)
+            self._stop(_DISMISSED_S)
+        if self._tells in ready:
             try:
                 self._write()
-            except BrokenPipeError:
+            except ConnectionError:
                 return False
-        if _FROM_LAUNCHER in ready and not self._hear():
+        if self._hears in ready and not self._hear():
             return False
         for rank in self._ranks.values():
             self._attend(rank, ready)
@@ -92,10 +101,11 @@ class Agent:
 
     def _wait(self) -> set[int]:
         poll = select.poll()
-        poll.register(_FROM_LAUNCHER, select.POLLIN)
+        poll.register(self._hears, select.POLLIN)
         poll.register(self._parent, select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
         if self._out:
-            poll.register(_TO_LAUNCHER, select.POLLOUT)
+            poll.register(self._tells, select.POLLOUT)
         for rank in self._ranks.values():
             if not rank.ended:
                 poll.register(rank.life, select.POLLIN)
@@ -138,11 +148,14 @@ class Agent:
         self._out += Frame(kind, rank, payload).pack()
 
     def _write(self) -> None:
-        del self._out[: os.write(_TO_LAUNCHER, self._out[:_CHUNK])]
+        del self._out[: os.write(self._tells, self._out[:_CHUNK])]
 
     def _hear(self) -> bool:
         """Do what the launcher says; False: it is gone."""
-        said = os.read(_FROM_LAUNCHER, _CHUNK)
+        try:
+            said = os.read(self._hears, _CHUNK)
+        except ConnectionError:
+            return False
         for frame in self._frames.feed(said):
             if frame.kind is Kind.PLAN:
                 self._start(json.loads(frame.payload))
@@ -178,9 +191,10 @@ class Agent:
 
 
 def _environment(plan: dict[str, Any]) -> dict[str, str]:
-    """Return what all ranks have: each its part of the cores, unless the user has decided."""
-    share = str(max(1, len(os.sched_getaffinity(0)) // max(1, len(plan["ranks"]))))
-    env: dict[str, str] = dict.fromkeys(_THREADS, share) | (dict(os.environ) if plan["far"] else {}) | plan["env"]
+    """Return what all ranks have: each its part of the cores, unless the user has decided (or they are no ranks)."""
+    cores, beside = len(os.sched_getaffinity(0)), plan["beside"]
+    share = dict.fromkeys(_THREADS, str(max(1, cores // beside))) if beside else {}
+    env: dict[str, str] = share | (dict(os.environ) if plan["far"] else {}) | plan["env"]
     if plan["far"] and "HVD_HOST" in os.environ:  # this host's own name for itself, not the launcher's
         env["HVD_HOST"] = os.environ["HVD_HOST"]
     return env
@@ -230,7 +244,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the ranks would inherit
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
-    agent = Agent()
+    agent = Agent(hello(_reserve()))
     try:
         agent.serve()
     finally:

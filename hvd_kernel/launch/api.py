@@ -1,6 +1,6 @@
 """What starts ranks: a ``Job`` in, an ``Outcome`` out.
 
-launch -> crew (an agent per host) -> hello -> plan -> watch: output up, input down, ends -> outcome
+launch -> crew (an agent per host; from MPI one per rank) -> hello -> plan -> watch: output, input, ends -> outcome
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import shlex
-import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +20,11 @@ from hvd_kernel import config
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch import mpi, variables
+from hvd_kernel.launch.callers import DOOR, Door
 from hvd_kernel.launch.crew import Agent, Crew
-from hvd_kernel.launch.hosts import Host, named, places
+from hvd_kernel.launch.hosts import Host, is_local, named, places
 from hvd_kernel.launch.lines import Voice, Write, folder_of, prefixes, standard, writer
+from hvd_kernel.launch.starter import NUMBER, Starter
 from hvd_kernel.launch.verdict import shell_status
 from hvd_kernel.launch.watch import Watch
 from hvd_kernel.launch.wire import Frame, Kind
@@ -53,6 +55,7 @@ class Job:
     use_mpi: bool = False  # mpiexec starts the ranks
     mpi_args: tuple[str, ...] = ()
     verbose: bool = False  # say on stderr what is started where
+    quiet: bool = False  # write neither tracebacks of ranks that failed nor the verdict: whoever called tells of them
 
     def __post_init__(self) -> None:
         if self.np < 1:
@@ -67,7 +70,7 @@ class Job:
 class Outcome:
     """How the ranks ended. A code below 0 is a signal's number, as in ``subprocess``."""
 
-    codes: tuple[int, ...]  # under MPI, which tells of one rank only, the others' is SIGTERM's once that has failed
+    codes: tuple[int, ...]
     failed: int | None = None  # the rank that failed first, for a reason of its own
     last_lines: tuple[str, ...] = ()  # the end of its stderr, a traceback whole
     status: int = 0  # the shell's status of the whole: the failed rank's; 128 + N where signal N ended it
@@ -91,13 +94,13 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
     begun = time.monotonic()
     default_out, default_err = standard()
     out, err = writer(stdout, default_out), writer(stderr, default_err)
-    started = _mpi_start if job.use_mpi else _start
+    tell = err if job.verbose else None
     voices: list[tuple[Voice, Voice]] = []
-    crew = Crew()
+    crew, starter = Crew(), Starter(err) if job.use_mpi else None
     try:
-        home = started(job, crew, patience, err if job.verbose else None)
-        voices = _voices(job, len(home), out, err)
-        watch = Watch(crew, voices, home, job.grace_s)
+        home = _mpi_start(job, crew, starter, patience, tell) if starter else _start(job, crew, patience, tell)
+        voices = _voices(job, out, err)
+        watch = Watch(crew, voices, home, job.grace_s, starter)
         deadline = _NEVER if job.timeout_s is None else begun + job.timeout_s
         try:
             watch.run(job.stdin, deadline)
@@ -105,9 +108,11 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
             watch.stop()
             watch.run(-1, _NEVER)
             raise
-        return (_mpi_outcome if job.use_mpi else _outcome)(job, watch, err)
+        return _outcome(job, watch, err)
     finally:
         crew.end()
+        if starter is not None:
+            starter.close()
         for voice in (voice for pair in voices for voice in pair):
             voice.close()
 
@@ -132,7 +137,7 @@ def _start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Ag
         ]
         env = variables.without_launchers(os.environ)
         env = _for_ranks(job, (variables.carried(env) if agent.remote else env) | common)
-        agent.send(_plan(job, env=env, ranks=ranks, far=agent.remote))
+        agent.send(_plan(job, len(ranks), env=env, ranks=ranks, far=agent.remote))
     return [crew.agents[host] for host in where]
 
 
@@ -142,34 +147,51 @@ def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
     return env | rank_environment(env)
 
 
-def _mpi_start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Agent]:
-    """Start mpiexec as an agent's only child, so that nothing outlives it."""
+def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Write | None) -> list[Agent]:
+    """Start mpiexec as an agent's only child, so that nothing outlives it; return the agent of each rank."""
+    hosts = named(job.hosts, job.hostfile, job.np)
     crew.start([Host("localhost", 1)], None, None, patience)
+    holder = crew.agents[0]
+    holder.holds_ranks = False
     env = variables.without_launchers(os.environ) | {"PYTHONUNBUFFERED": "1", "HVD_SECRET_KEY": secrets.token_hex(32)}
-    plan = mpi.plan(
-        mpi.Order(
-            command=job.command,
-            np=job.np,
-            hosts=named(job.hosts, job.hostfile, job.np),
-            env=_for_ranks(job, env),
-            args=job.mpi_args,
-            prefix=job.prefix,
-            ssh_port=job.ssh_port,
-            ssh_identity_file=job.ssh_identity_file,
-            interface=job.network_interface,
-            output_filename=job.output_filename,
+    env = _for_ranks(job, env)
+    far = not all(is_local(host.name) for host in hosts)
+    with Door(env["HVD_SECRET_KEY"], _reachable(holder, job.network_interface) if far else []) as door:
+        plan = mpi.plan(
+            mpi.Order(
+                command=[sys.executable, "-P", "-m", "hvd_kernel.launch.mpi_rank"],
+                np=job.np,
+                hosts=hosts,
+                env=env | {DOOR: door.address},
+                args=job.mpi_args,
+                ssh_port=job.ssh_port,
+                ssh_identity_file=job.ssh_identity_file,
+                interface=job.network_interface,
+            )
         )
-    )
-    if tell is not None:
-        tell(f"hvdrun: {shlex.join(plan.command)}\n".encode())
-    ranks = [{"rank": 0, "env": {}, "listens": job.stdin >= 0}]
-    crew.agents[0].send(_plan(job, command=plan.command, env=plan.env, ranks=ranks, folders=plan.folders))
-    return crew.agents
+        if tell is not None:
+            tell(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
+        ranks = [{"rank": NUMBER, "env": {}, "listens": False}]
+        holder.send(_plan(job, 0, command=plan.command, env=plan.env, ranks=ranks, folders=plan.folders))
+        home = door.gather(crew, starter, job.np, patience)
+    starter.up()
+    for rank, agent in enumerate(home):
+        ranks = [{"rank": rank, "env": {}, "listens": rank == 0 and job.stdin >= 0}]
+        agent.send(_plan(job, agent.hello["beside"], env={}, ranks=ranks, far=True))  # MPI has carried the environment
+    return home
 
 
-def _plan(job: Job, **rest: Any) -> Frame:
-    """Return what an agent is told to start."""
+def _reachable(holder: Agent, interface: str) -> list[str]:
+    """Return the addresses at which other hosts may reach this one."""
+    here: dict[str, str] = holder.hello["addresses"]
+    outward = [address for address in here.values() if not address.startswith("127.")]
+    return [here[interface]] if interface in here else outward or list(here.values())
+
+
+def _plan(job: Job, beside: int, **rest: Any) -> Frame:
+    """Return what an agent is told to start; ``beside``: how many ranks share its host, which share the cores."""
     plan = {"command": job.command, "cwd": job.cwd or str(Path.cwd()), "folders": [], "far": False, **rest}
+    plan["beside"] = beside
     return Frame(Kind.PLAN, payload=json.dumps(plan).encode())
 
 
@@ -181,16 +203,16 @@ def _told(hosts: Sequence[Host], where: Sequence[int], meeting: tuple[str, int])
     return "".join([*lines, f"hvdrun: they meet at {meeting[0]}:{meeting[1]}\n"])
 
 
-def _voices(job: Job, count: int, out: Write, err: Write) -> list[tuple[Voice, Voice]]:
+def _voices(job: Job, out: Write, err: Write) -> list[tuple[Voice, Voice]]:
     voices = []
-    for rank in range(count):
-        folder = folder_of(job.output_filename, rank, job.np) if job.output_filename and not job.use_mpi else None
+    for rank in range(job.np):
+        folder = folder_of(job.output_filename, rank, job.np) if job.output_filename else None
         pair = [
             Voice(
                 write,
-                prefixes(rank, name, prefix=job.prefix and not job.use_mpi, timestamp=job.timestamp),
+                prefixes(rank, name, prefix=job.prefix, timestamp=job.timestamp),
                 folder / name if folder else None,
-                holds=name == "stderr" and not job.use_mpi,
+                holds=name == "stderr",
             )
             for name, write in (("stdout", out), ("stderr", err))
         ]
@@ -200,17 +222,7 @@ def _voices(job: Job, count: int, out: Write, err: Write) -> list[tuple[Voice, V
 
 def _outcome(job: Job, watch: Watch, write: Write) -> Outcome:
     codes = tuple(watch.codes[rank] for rank in range(job.np))
-    guilty = watch.last_words(write)
+    guilty = watch.last_words(write, quiet=job.quiet)
     if guilty is None:
         return Outcome(codes)
     return Outcome(codes, guilty.rank, guilty.words, shell_status(guilty.code))
-
-
-def _mpi_outcome(job: Job, watch: Watch, _write: Write) -> Outcome:
-    if watch.codes[0] == 0:
-        return Outcome((0,) * job.np)
-    words = watch.words(0)
-    failed, code = mpi.first_to_fail(words)
-    ended = watch.codes[0] if failed is None else -signal.SIGTERM
-    codes = tuple(code if rank == failed else ended for rank in range(job.np))
-    return Outcome(codes, failed, words, shell_status(watch.codes[0]))

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import hvd_kernel
+from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch import remote
 from hvd_kernel.launch.hosts import Host, is_local
 from hvd_kernel.launch.wire import Frame, Kind, Reader
@@ -25,15 +26,52 @@ _END_S = 5.0
 
 
 class Agent:
-    """One host's."""
+    """What the launcher has of an agent, however that was started: a way to hear it, and what it has said."""
+
+    def __init__(self, host: Host, frames: int) -> None:
+        self.host, self.frames = host, frames
+        self.remote = not is_local(host.name)
+        self.hello: dict[str, Any] = {}
+        self.holds_ranks = True  # False: it holds mpiexec
+        self.gone = False
+        self._reader = Reader(expects_magic=True)
+
+    def descriptors(self) -> list[int]:
+        """Return what to wait on."""
+        return [] if self.gone else [self.frames]
+
+    def hear(self, fd: int) -> list[Frame]:
+        """Return the frames that have come on one of these; notes its end."""
+        data = os.read(fd, _CHUNK)
+        self.gone = not data
+        return self._reader.feed(data) if data else []
+
+    def send(self, frame: Frame) -> None:
+        """Tell it something; it may be gone, which ``hear`` will say."""
+        raise NotImplementedError
+
+    def stop(self, grace: float) -> None:
+        """Have all that it holds ended: SIGTERM, then SIGKILL after ``grace`` seconds."""
+        self.send(Frame(Kind.STOP, payload=f"{grace:g}".encode()))
+
+    def release(self) -> None:
+        """All ranks have ended: let it go, where it waits for that."""
+
+    def lost(self) -> ClusterError | None:
+        """Explain its end before that of its ranks; None: who started it knows better."""
+        return None
+
+    def end(self) -> None:
+        """End it with all that it holds; wait for that."""
+        raise NotImplementedError
+
+
+class Started(Agent):
+    """One that the launcher has started itself, here or through ssh."""
 
     def __init__(self, host: Host, port: int | None, identity: str | None) -> None:
-        self.host = host
-        self.remote = not is_local(host.name)
-        self.command = remote.agent_command(host.name, local=not self.remote, port=port, identity=identity)
-        self.hello: dict[str, Any] = {}
+        self.command = remote.agent_command(host.name, local=is_local(host.name), port=port, identity=identity)
         self.said = ""
-        self.gone = False
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, or ssh
             self.command,
             stdin=subprocess.PIPE,
@@ -43,15 +81,9 @@ class Agent:
         )
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        self.frames = self._process.stdout.fileno()
-        self.words = self._process.stderr.fileno()
-        self._reader = Reader(expects_magic=True)
+        super().__init__(host, self._process.stdout.fileno())
+        self._words = self._process.stderr.fileno()
         self._mute = False
-
-    @property
-    def status(self) -> int:
-        """Its exit status, when it has none it is waited for."""
-        return self._process.wait()
 
     def send(self, frame: Frame) -> None:
         """Tell it something; it may be gone, which its own pipes will say."""
@@ -62,21 +94,28 @@ class Agent:
         except (BrokenPipeError, ValueError):
             return
 
-    def read(self) -> list[Frame]:
-        """Return the frames that have come; notes its end."""
-        data = os.read(self.frames, _CHUNK)
-        self.gone = not data
-        return self._reader.feed(data) if data else []
-
-    def listen(self) -> None:
-        """Keep the end of what it or ssh says itself."""
-        data = os.read(self.words, _CHUNK)
+    def hear(self, fd: int) -> list[Frame]:
+        """Return the frames that have come; keep the end of what it or ssh says itself."""
+        if fd == self.frames:
+            return super().hear(fd)
+        data = os.read(fd, _CHUNK)
         self._mute = not data
         self.said = (self.said + data.decode(errors="replace"))[-_SAID:]
+        return []
 
     def descriptors(self) -> list[int]:
         """Return what to wait on."""
-        return [fd for fd, dead in ((self.frames, self.gone), (self.words, self._mute)) if not dead]
+        return [*super().descriptors(), *([] if self._mute else [self._words])]
+
+    def unreachable(self) -> ClusterError:
+        """Explain why it has not come up."""
+        while not self._mute:
+            self.hear(self._words)
+        return remote.unreachable(self.host.name, self.command, self._process.wait(), self.said)
+
+    def lost(self) -> ClusterError | None:
+        """Explain its end before that of its ranks."""
+        return remote.lost(self.host.name, self.said)
 
     def end(self) -> None:
         """Close its stdin, by which it ends with all that it holds; wait for that."""
@@ -109,25 +148,18 @@ class Crew:
         ClusterError
             Naming the host that cannot be used, and why.
         """
-        for host in hosts:
-            self.agents.append(Agent(host, port, identity))
+        started = [Started(host, port, identity) for host in hosts]
+        self.agents += started
         deadline = time.monotonic() + seconds
-        while any(not agent.hello for agent in self.agents):
+        while any(not agent.hello for agent in started):
             for agent, frame in self.heard(deadline - time.monotonic()):
                 if frame is None:
-                    raise self._unreachable(agent)
+                    raise next(one for one in started if one is agent).unreachable()
                 agent.hello = json.loads(frame.payload)
-            late = next((agent for agent in self.agents if not agent.hello), None)
+            late = next((agent for agent in started if not agent.hello), None)
             if late is not None and time.monotonic() > deadline:
                 raise remote.silent(late.host.name, seconds, late.said)
-        for agent in self.agents:
-            if agent.hello["version"] != hvd_kernel.__version__:
-                raise remote.other_version(agent.host.name, agent.hello["version"], hvd_kernel.__version__)
-
-    def _unreachable(self, agent: Agent) -> Exception:
-        while agent.words in agent.descriptors():
-            agent.listen()
-        return remote.unreachable(agent.host.name, agent.command, agent.status, agent.said)
+        check_versions(self.agents)
 
     def heard(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, Frame | None]]:
         """Wait, and give what agents say; None is an agent's end. ``also``: a descriptor that may end the wait."""
@@ -140,23 +172,34 @@ class Crew:
         if also >= 0:
             poll.register(also, select.POLLIN)
         for fd, _ in poll.poll(max(0.0, seconds) * 1000 + 1):
-            if fd in whose:
+            if fd in whose and fd in whose[fd].descriptors():  # it may have been ended meanwhile
                 yield from self._heard(whose[fd], fd)
 
     def _heard(self, agent: Agent, fd: int) -> Iterator[tuple[Agent, Frame | None]]:
-        if fd == agent.words:
-            agent.listen()
-            return
-        yield from ((agent, frame) for frame in agent.read())
-        if agent.gone:
+        yield from ((agent, frame) for frame in agent.hear(fd))
+        if agent.gone and fd == agent.frames:
             yield agent, None
 
     def stop(self, grace: float) -> None:
         """Have every rank that still runs ended: SIGTERM, then SIGKILL after ``grace`` seconds."""
         for agent in self.agents:
-            agent.send(Frame(Kind.STOP, payload=f"{grace:g}".encode()))
+            if agent.holds_ranks:
+                agent.stop(grace)
 
     def end(self) -> None:
         """Leave nothing."""
         for agent in self.agents:
             agent.end()
+
+
+def check_versions(agents: Sequence[Agent]) -> None:
+    """Refuse hosts with another version of this package.
+
+    Raises
+    ------
+    ClusterError
+        Naming one of them.
+    """
+    for agent in agents:
+        if agent.hello["version"] != hvd_kernel.__version__:
+            raise remote.other_version(agent.host.name, agent.hello["version"], hvd_kernel.__version__)

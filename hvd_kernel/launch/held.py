@@ -10,6 +10,7 @@ from hvd_kernel.cluster.processes import die_with_parent
 from hvd_kernel.launch.wire import Kind
 
 _CHUNK = 1 << 16
+_DESCRIPTORS = ("PMI_FD",)  # by which MPICH's and Intel's MPI reach what has started them
 
 
 class Rank:
@@ -25,6 +26,7 @@ class Rank:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=[int(env[name]) for name in _DESCRIPTORS if env.get(name, "").isdecimal()],
             preexec_fn=die_with_parent,  # noqa: PLW1509 - there is one thread here
         )
         self.life = os.pidfd_open(self.process.pid)

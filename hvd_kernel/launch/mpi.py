@@ -22,6 +22,9 @@ from hvd_kernel.launch.hosts import Host, is_local
 Family = Callable[[str, "Order"], "Plan"]
 _OURS = ("HOROVOD_", "HVD_", "NCCL_", "PYTHON", "OMP_", "CUDA_", "TORCH_")
 _FIRST = (
+    re.compile(
+        r"MPI_ABORT was invoked on rank (?P<rank>\d+)\b.*?error\s*code:?\s+(?P<code>\d+)", re.DOTALL | re.IGNORECASE
+    ),
     re.compile(r"Process name:\s*\[[^\]]*,(?P<rank>\d+)\]\s*Exit code:\s*(?P<code>\d+)"),
     re.compile(r"process rank (?P<rank>\d+)\b.*?exited\s+on\s+signal\s+(?P<signal>\d+)", re.DOTALL),
 )
@@ -36,11 +39,9 @@ class Order:
     hosts: Sequence[Host]
     env: dict[str, str]
     args: tuple[str, ...] = ()
-    prefix: bool = True
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
     interface: str = ""
-    output_filename: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,6 @@ def _open_mpi(mpiexec: str, order: Order) -> Plan:
     arguments += [] if _has(order.args, "map-by") else ["--map-by", ":OVERSUBSCRIBE"]
     arguments += [] if _has(order.args, "bind-to") else ["--bind-to", "none"]
     arguments += ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    output = [*(["tag"] if order.prefix else []), *([f"dir={o}"] if (o := _absolute(order.output_filename)) else [])]
-    arguments += ["--output", ",".join(output)] if output and not _has(order.args, "output") else []
     for name, value in _mca(order, _shared_memory_folder(folders)).items():
         arguments += [] if name in order.args else ["--mca", name, value]
     for name in _names(order.env):
@@ -125,13 +124,12 @@ def _mca(order: Order, shared: str) -> dict[str, str]:
 
 
 def _hydra(mpiexec: str, order: Order) -> Plan:
-    if order.ssh_port or order.ssh_identity_file or order.output_filename:
+    if order.ssh_port or order.ssh_identity_file:
         raise ConfigError(
-            "this MPI takes no ssh port, identity file or output folder from hvdrun: write Host entries into "
-            "~/.ssh/config, use -outfile-pattern in --mpi-args, or leave --mpi away."
+            "this MPI takes no ssh port or identity file from hvdrun: write Host entries into ~/.ssh/config, "
+            "or leave --mpi away."
         )
     arguments = ["-n", str(order.np), "-hosts", _with_slots(order.hosts)]
-    arguments += ["-prepend-rank"] if order.prefix else []
     arguments += ["-iface", order.interface] if order.interface else []
     arguments += ["-genvlist", ",".join(_names(order.env))]
     return Plan([mpiexec, *arguments, *order.args, *order.command], order.env, [])
@@ -139,10 +137,6 @@ def _hydra(mpiexec: str, order: Order) -> Plan:
 
 def _with_slots(hosts: Sequence[Host]) -> str:
     return ",".join(f"{host.name}:{host.slots}" for host in hosts)
-
-
-def _absolute(folder: str | None) -> str:
-    return str(Path(folder).absolute()) if folder else ""
 
 
 _FAMILIES: tuple[tuple[str, Family], ...] = (

@@ -40,7 +40,7 @@ def in_processes(call: bytes, job: Job, *, far: bool) -> list[Any]:
     with _private_folder(Path.cwd() if far else None) as folder:
         write_private(folder / CALL, call)
         task = ["-P", "-m", "hvd_kernel.launch.run_task", str(folder)]
-        outcome = launch(replace(job, command=[*job.command, *task]), stdout=sys.stdout, stderr=sys.stderr)
+        outcome = launch(replace(job, command=[*job.command, *task], quiet=True), stdout=sys.stdout, stderr=sys.stderr)
         answers = {rank: _read(answer_file(folder, rank)) for rank in range(job.np)}
     return values_of({rank: answer for rank, answer in answers.items() if answer is not None}, job.np, outcome)
 

@@ -1,36 +1,50 @@
 """A running job: carries what its ranks say, notes how they end, and ends the others when one fails.
 
 Words.
-  settle  the time between the first failure and the end of the others, in which the guilty rank may show itself
+  settle   the time between the first failure and the end of the others, in which the guilty rank may show itself
+  starter  mpiexec, where it has started the ranks
+  taken    ranks that it has ended, or has had ended: such an end is no failure of theirs
 """
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch import remote
 from hvd_kernel.launch.crew import Agent, Crew
 from hvd_kernel.launch.lines import Voice, Write
 from hvd_kernel.launch.source import Source
+from hvd_kernel.launch.starter import NUMBER, Starter
 from hvd_kernel.launch.verdict import Failure, culprit, is_consequence
 from hvd_kernel.launch.wire import Frame, Kind
 
+_NEVER = float("inf")
 _SETTLE_S = 0.5
 _SEARCH_S = 3.0  # the same where all that is known is that some other rank has failed
 _TURN_S = 0.5
 _TAIL = 25
+_LINGER_S = 5.0  # that mpiexec may take to end when the ranks have
+_LATE_S = 1.0  # until what the ranks' agents said last has come, when mpiexec is gone
+_BY_SIGNAL = {-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL}
 
 
 class Watch:
     """Runs until every rank has ended."""
 
     def __init__(
-        self, crew: Crew, voices: Sequence[tuple[Voice, Voice]], home: Sequence[Agent], grace_s: float
+        self,
+        crew: Crew,
+        voices: Sequence[tuple[Voice, Voice]],
+        home: Sequence[Agent],
+        grace_s: float,
+        starter: Starter | None = None,
     ) -> None:
         self.failures: list[Failure] = []
-        self._crew, self._voices, self._home, self._grace_s = crew, voices, home, grace_s
+        self._crew, self._voices, self._home, self._grace_s, self._starter = crew, voices, home, grace_s, starter
+        self._taken: set[int] = set()
+        self._starter_due = _NEVER  # when mpiexec, or what it has left, is ended
         self.codes: dict[int, int] = {}
         self._first_failure = 0.0
         self._stopped_at = 0.0
@@ -41,7 +55,7 @@ class Watch:
         Raises
         ------
         ClusterError
-            A host was lost, its ranks could not be started, or the deadline passed.
+            A host was lost, its ranks could not be started, mpiexec ended them, or the deadline passed.
         """
         source = Source(stdin)
         while not all(agent.gone for agent in self._crew.agents):
@@ -51,14 +65,12 @@ class Watch:
             source.pump(self._home[0])
             self._tick(time.monotonic(), deadline)
         self._finish_voices()
+        if self._taken and not self.failures and not self._stopped_at:
+            self._ask_starter()
 
     def stop(self) -> None:
         """Have the ranks ended; ``run`` again to see them end."""
         self._stop(self._grace_s)
-
-    def words(self, rank: int) -> tuple[str, ...]:
-        """Return the last lines of a rank's stderr."""
-        return self._voices[rank][1].tail
 
     def _finish_voices(self) -> None:
         for pair in self._voices:
@@ -75,30 +87,71 @@ class Watch:
     def _handle(self, agent: Agent, frame: Frame | None, source: Source) -> None:
         if frame is None:
             self._gone(agent)
+        elif frame.rank == NUMBER:
+            self._of_starter(frame)
         elif frame.kind in {Kind.STDOUT, Kind.STDERR}:
             self._voices[frame.rank][frame.kind is Kind.STDERR].say(frame.payload)
         elif frame.kind is Kind.TAKEN:
             source.taken()
         elif frame.kind is Kind.EXIT:
             self._exited(frame.rank, int(frame.payload))
+        elif frame.kind is Kind.DISMISSED:
+            self._taken |= {rank for rank, home in enumerate(self._home) if home is agent}
         elif frame.kind is Kind.ERROR:
             self._stop(0.0)
             raise ClusterError(f"rank {frame.rank} cannot be started on {agent.host.name}: {frame.payload.decode()}.")
 
     def _gone(self, agent: Agent) -> None:
         missing = [rank for rank, home in enumerate(self._home) if home is agent and rank not in self.codes]
-        if missing:
+        if missing and (loss := agent.lost()) is not None:
             self._stop(0.0)
-            raise remote.lost(agent.host.name, agent.said)
+            raise loss
+        for rank in missing:
+            self._taken.add(rank)
+            self._exited(rank, -signal.SIGKILL)
+        if not agent.holds_ranks:
+            self._expect_starters_end(_LATE_S)
+
+    def _of_starter(self, frame: Frame) -> None:
+        if frame.kind in {Kind.STDOUT, Kind.STDERR} and self._starter is not None:
+            calm = not self.failures and not self._stopped_at and len(self.codes) < len(self._home)
+            self._starter.hear(frame.payload, aloud=calm)
+
+    def _ask_starter(self) -> None:
+        """Find the guilty rank in mpiexec's words: ranks were ended by it, and none has failed for all one can see."""
+        assert self._starter is not None
+        rank, code = self._starter.blamed()
+        if rank is None or rank not in self.codes:
+            raise self._starter.ended()
+        self.codes[rank] = code
+        self.failures.append(Failure(rank, code, self._voices[rank][1].tail))
 
     def _exited(self, rank: int, code: int) -> None:
         self.codes[rank] = code
-        if code and not self._stopped_at:
+        if code and not self._stopped_at and not (rank in self._taken and code in _BY_SIGNAL):
             self._first_failure = self._first_failure or time.monotonic()
             out, err = self._voices[rank]
             out.finish()
             err.finish()
             self.failures.append(Failure(rank, code, err.tail))
+        if len(self.codes) == len(self._home):
+            self._expect_starters_end(_LINGER_S)
+            for agent in self._crew.agents:
+                agent.release()
+
+    def _expect_starters_end(self, seconds: float) -> None:
+        if self._starter is not None:
+            self._starter_due = time.monotonic() + seconds
+
+    def _end_starter(self) -> None:
+        """End mpiexec, which has outlived its ranks, and what is left of the ranks, which have outlived mpiexec."""
+        self._starter_due = time.monotonic() + _LINGER_S
+        for agent in self._crew.agents:
+            if not agent.holds_ranks:
+                agent.stop(0.0)
+            elif not agent.gone:
+                agent.end()
+                self._gone(agent)
 
     def _tick(self, now: float, deadline: float) -> None:
         if now > deadline:
@@ -108,6 +161,8 @@ class Watch:
             known = any(not is_consequence(failure) for failure in self.failures)
             if now - self._first_failure > (_SETTLE_S if known else _SEARCH_S):
                 self._stop(self._grace_s)
+        if now > self._starter_due:
+            self._end_starter()
         for _, err in self._voices:
             if not self.failures and err.overdue(now):
                 err.release()
@@ -118,11 +173,19 @@ class Watch:
 
     def _stop(self, grace: float) -> None:
         self._stopped_at = time.monotonic()
+        self._expect_starters_end(grace + _LINGER_S)
         self._crew.stop(grace)
 
-    def last_words(self, write: Write) -> Failure | None:
-        """Write the tracebacks that were kept back, equal ones once, the guilty rank's last; return that rank's end."""
+    def last_words(self, write: Write, *, quiet: bool = False) -> Failure | None:
+        """Write the tracebacks that were kept back, equal ones once, the guilty rank's last; return that rank's end.
+
+        ``quiet``: whoever called tells of the failures himself, and none of it is written.
+        """
         guilty = culprit(self.failures)
+        if quiet:
+            for failure in self.failures:
+                self._voices[failure.rank][1].forget()
+            return guilty
         if guilty is None:
             for _, err in self._voices:
                 err.release()

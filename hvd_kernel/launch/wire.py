@@ -1,4 +1,4 @@
-"""What the launcher and its agents say to each other: frames over an agent's stdin and stdout.
+"""What the launcher and its agents say to each other: frames over an agent's stdin and stdout, or a socket.
 
 Words.
   frame   kind (1 byte), rank (4), length (4), then so many bytes
@@ -27,6 +27,7 @@ class Kind(IntEnum):
     EXIT = 7  # agent: a rank's end, its status as text
     STOP = 8  # launcher: end the ranks; seconds until they are killed, as text
     ERROR = 9  # agent: why the plan cannot be followed
+    DISMISSED = 10  # agent: somebody else than the launcher has it end its rank
 
 
 @dataclass(frozen=True)

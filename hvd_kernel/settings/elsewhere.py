@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hvd_kernel.settings.checks import Check, anything, flag, one_of, whole
+from hvd_kernel.settings.checks import Check, anything, flag, number, one_of, whole
 
 _LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
@@ -41,14 +41,20 @@ ELSEWHERE = (
     ),
     Elsewhere(("HOROVOD_ELASTIC",), _ONE, "0", "1: DistributedOptimizer reduces also while there is one rank only"),
     Elsewhere(
+        ("HVD_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT"),
+        number(0.0, open_end=True),
+        "600",
+        "seconds that `elastic.run` waits for all ranks to meet again; the first time the start timeout counts",
+    ),
+    Elsewhere(
         ("HVD_RESET_LIMIT",), whole(0), "", "how often `elastic.run` lets the ranks meet again before it gives up"
     ),
     Elsewhere(
         ("HVD_COMPAT",),
         one_of("0", "1", "shadow"),
         "1",
-        "1: in ranks `import horovod` gives this package where Horovod is not installed; shadow: also where it is; "
-        "0: never",
+        "1: in ranks and notebooks `import horovod` gives this package where Horovod is not installed; shadow: also "
+        "where it is; 0: never",
     ),
     Elsewhere(("HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL"), one_of(*_LEVELS), "warning", "what the core writes on stderr"),
 )

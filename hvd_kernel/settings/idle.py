@@ -47,7 +47,6 @@ IDLE = (
         "tunes NCCL and CUDA; GPU tensors travel through host memory",
     ),
     Idle(("HOROVOD_ENABLE_XLA_OPS",), "tunes TensorFlow's XLA operations; there is no TensorFlow front end"),
-    Idle(("HOROVOD_ELASTIC_TIMEOUT",), "read by Horovod's elastic launcher"),
     Idle(
         _all("HOROVOD_SPARK_", "START_TIMEOUT USE_LOCAL_RANK_GPU_INDEX PYTHONPATH WORK_DIR"),
         "read by Horovod's Spark launcher",

@@ -11,8 +11,11 @@ from torch import Tensor
 from hvd_kernel import _session
 from hvd_kernel.ops import allgather_object, broadcast_object, synchronize
 from hvd_kernel.torch.async_ops import broadcast_async_
+from hvd_kernel.torch.slots import nothing_sparse
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
+_EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
@@ -47,10 +50,13 @@ class _Form:
     beside: bool  # lies on its parameter's device; else on the CPU
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:  # noqa: ARG001
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
     """Give every rank the root's optimizer state and options, values and Python types alike.
 
-    The root says what there is, so no rank has to take a step to make room for it; ``model`` is not needed for that.
+    The root says what there is, so no rank has to take a step to make room for it. As with Horovod, where there was
+    no state every trained parameter has a gradient afterwards, of zeros; a sparse one where ``model`` says so.
 
     Raises
     ------
@@ -60,6 +66,8 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")  # noqa: TRY004 - Horovod's error
     params = [param for group in optimizer.param_groups for param in group["params"]]
+    if not optimizer.state:
+        _make_gradients(params, _sparse(optimizer, params, model))
     mine = [tuple(param.shape) for param in params]
     forms = _forms(optimizer, params) if _session.rank() == root_rank else None
     roots, options, states = broadcast_object((mine, *(forms or ([], []))), root_rank, "optimizer_state")
@@ -75,6 +83,20 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
                 del state[name]
             _fill(state, wanted, param.device, f"state.{number}", tensors)
     broadcast_parameters(tensors, root_rank)
+
+
+def _sparse(optimizer: torch.optim.Optimizer, params: list[Tensor], model: torch.nn.Module | None) -> set[int]:
+    """Return the ids of parameters that get sparse gradients."""
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return {id(param) for param in params}
+    layers = () if model is None else model.modules()
+    return {id(layer.weight) for layer in layers if isinstance(layer, _EMBEDDINGS) and layer.sparse}
+
+
+def _make_gradients(params: list[Tensor], sparse: set[int]) -> None:
+    for param in params:
+        if param.requires_grad and param.grad is None:
+            param.grad = nothing_sparse(param, 1) if id(param) in sparse else torch.zeros_like(param)
 
 
 def _forms(optimizer: torch.optim.Optimizer, params: list[Tensor]) -> tuple[list[Any], list[Any]]:

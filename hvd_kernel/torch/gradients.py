@@ -5,6 +5,9 @@ allgather      the average of the gradients, of which each rank keeps its own ro
 broadcast      the average of the gradients on the root, zero elsewhere
 alltoall       every row's gradient sent back to where the row came from
 reducescatter  the gradients of all shares, times the number of ranks where the operation is a sum
+
+Each is made of these operations again, so a derivative has a derivative (``create_graph=True``), on every rank: who
+has no part in a value still takes part in what is reduced.
 """
 
 # ruff: noqa: PLR0917 - autograd passes by position
@@ -75,9 +78,8 @@ class Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
         """Gather."""
-        ctx.name, ctx.set = name, process_set
-        ctx.rows = tensor.shape[0] if tensor.dim() else 0
         result: Tensor = synchronize(starts.allgather(tensor, name, process_set, waits=True))
+        ctx.name, ctx.set, ctx.rows = name, process_set, tensor.shape[0]
         return result
 
     @staticmethod
@@ -92,10 +94,9 @@ class GroupedAllgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Gather all."""
-        ctx.name, ctx.set = name, process_set
-        ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
         handle = starts.grouped_allgather(tensors, name, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
+        ctx.name, ctx.set, ctx.rows = name, process_set, [tensor.shape[0] for tensor in tensors]
         return result
 
     @staticmethod
@@ -107,7 +108,7 @@ class GroupedAllgather(torch.autograd.Function):
 def _own_rows(name: str | None, process_set: ProcessSet, rows: list[int], grads: tuple[Tensor, ...]) -> list[Tensor]:
     """Return of the averages of gathered gradients the rows that this rank had put in."""
     back, place = _back(name), process_set.rank() or 0
-    means = synchronize(starts.grouped_allreduce(grads, back, Average, _PLAIN, process_set, waits=True))
+    means = apply(GroupedAllreduce, back, Average, _PLAIN, process_set, *grads)
     counts = torch.tensor([rows])
     everyone = synchronize(starts.allgather(counts, back and f"{back}.rows", process_set, waits=True))
     begins = everyone[:place].sum(0).tolist()
@@ -127,8 +128,10 @@ class Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Average; only the root's input had a part in the result."""
-        mean = synchronize(starts.allreduce(grads[0], _back(ctx.name), Average, _PLAIN, ctx.set, waits=True))
-        return (mean if _session.rank() == ctx.root else torch.zeros_like(mean)), None, None, None
+        mean: Tensor = apply(Allreduce, grads[0], _back(ctx.name), Average, _PLAIN, ctx.set)
+        if _session.rank() != ctx.root:
+            mean = mean.masked_fill(torch.ones((), dtype=torch.bool, device=mean.device), 0.0)  # zero, and of the graph
+        return mean, None, None, None
 
 
 class Alltoall(torch.autograd.Function):
@@ -148,8 +151,7 @@ class Alltoall(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Send every row's gradient back; rows that were not sent have none."""
-        handle = starts.alltoall(grads[0], ctx.received, _back(ctx.name), ctx.set, waits=True)
-        back, _ = synchronize(handle)
+        back, _ = apply(Alltoall, grads[0], ctx.received, _back(ctx.name), ctx.set)
         if back.shape[0] < ctx.shape[0]:
             back = torch.cat([back, back.new_zeros(ctx.shape[0] - back.shape[0], *ctx.shape[1:])])
         return back, None, None, None
@@ -168,8 +170,7 @@ class Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Gather the gradients of all shares."""
-        handle = starts.allgather(grads[0] * ctx.factor, _back(ctx.name), ctx.set, waits=True)
-        return synchronize(handle), None, None, None, None
+        return apply(Allgather, grads[0] * ctx.factor, _back(ctx.name), ctx.set), None, None, None, None
 
 
 class GroupedReducescatter(torch.autograd.Function):
@@ -189,8 +190,7 @@ class GroupedReducescatter(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Gather the gradients of all shares, of each."""
         scaled = [grad * ctx.factor for grad in grads]
-        handle = starts.grouped_allgather(scaled, _back(ctx.name), ctx.set, waits=True)
-        return (None, None, None, None, *synchronize(handle))
+        return (None, None, None, None, *apply(GroupedAllgather, _back(ctx.name), ctx.set, *scaled))
 
 
 def _factor(op: int, scales: Scales, process_set: ProcessSet) -> float:

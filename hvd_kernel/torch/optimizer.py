@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -156,7 +155,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             "This optimizer is a DistributedOptimizer already: wrap the plain one, once."
         )
     check(process_set)
-    reduces = bool(process_set.included()) and (process_set.size() != 1 or os.environ.get("HOROVOD_ELASTIC") == "1")
+    reduces = bool(process_set.included()) and (process_set.size() != 1 or _session.setting("HOROVOD_ELASTIC") == "1")
     if op == Adasum and reduces:
         if gradients_in_buckets:
             raise ValueError("gradients_in_buckets=True is not possible: with Adasum steps travel, not gradients.")

@@ -99,7 +99,8 @@ def move_in(slot: Slot, home: Tensor) -> None:
 def nothing_sparse(param: Tensor, dims: int) -> Tensor:
     """Return a sparse gradient of this parameter without a single row."""
     where = torch.empty((dims, 0), dtype=torch.int64, device=param.device)
-    return torch.sparse_coo_tensor(where, param.new_empty((0, *param.shape[dims:])).detach(), param.shape)
+    rows = param.new_empty((0, *param.shape[dims:])).detach()
+    return torch.sparse_coo_tensor(where, rows, param.shape, check_invariants=False)
 
 
 def place(slot: Slot) -> InOut:

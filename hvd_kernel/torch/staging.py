@@ -30,12 +30,21 @@ def number_of(tensor: torch.Tensor, table: Table) -> int:
     ------
     ValueError
         Horovod's sentence, and what would be accepted.
+    TypeError
+        No tensor of torch.
     """
-    number = table.get(tensor.dtype)
-    if number is None or tensor.layout is not torch.strided:
-        accepted = ", ".join(str(kind).removeprefix("torch.") for kind in table)
-        raise ValueError(f"Tensor type {tensor.type()} is not supported. Supported are dense tensors of: {accepted}.")
+    try:
+        number = table.get(tensor.dtype)
+        if number is None or tensor.layout is not torch.strided:
+            raise ValueError(_not_taken(tensor, table))
+    except AttributeError:
+        raise TypeError(f"{type(tensor).__name__} is no torch.Tensor: use torch.as_tensor(...).") from None
     return number
+
+
+def _not_taken(tensor: torch.Tensor, table: Table) -> str:
+    accepted = ", ".join(str(kind).removeprefix("torch.") for kind in table)
+    return f"Tensor type {tensor.type()} is not supported. Supported are dense tensors of: {accepted}."
 
 
 def host_of(tensor: torch.Tensor) -> torch.Tensor:

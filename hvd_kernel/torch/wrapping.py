@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -67,9 +67,23 @@ class Wrapped(torch.optim.Optimizer):
         self._parameter_names.update((param, name) for name, param in added)
         self._reducer.add(added)
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Copy and pickle as the plain optimizer: hooks and ranks belong to this process."""
+        base = type(self._wrapped)
+        warnings.warn(
+            f"A copy of a DistributedOptimizer is a plain {base.__name__}, which reduces nothing: wrap it to train.",
+            stacklevel=3,
+        )
+        return _unmade, (base,), self.__getstate__()
+
     def _count_step(self) -> None:
         self._wrapped._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001 - a scheduler made before looks there
         metrics.step(self._meter.take())
+
+
+def _unmade(base: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """Return an optimizer that its state makes whole."""
+    return base.__new__(base)
 
 
 def derived(mixin: type[Wrapped], optimizer: torch.optim.Optimizer, named: Named, **attributes: Any) -> Any:

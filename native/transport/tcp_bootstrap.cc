@@ -47,7 +47,7 @@ Result<std::string> opened(const std::string& frame) {
   const auto rank = reader.number<std::int32_t>();
   std::string message = reader.text();
   std::string payload = reader.text();
-  if (!reader.complete() || code > static_cast<std::uint8_t>(Code::kInternal))
+  if (!reader.complete() || code >= kCodeCount)
     return Status::make(Code::kInternal, "rank 0 sent an answer that cannot be read", kRoom);
   if (code != 0) return Status::make(static_cast<Code>(code), std::move(message), kRoom, rank);
   return payload;

@@ -41,7 +41,9 @@ def test_allreduce(session: Session) -> None:
 @pytest.mark.parametrize("guilty", [0, 2])
 def test_exception_releases_the_peers_and_the_next_cell_works(session: Session, guilty: int) -> None:
     execute(session, "kept = [rank] * 3")
-    code = f"if rank == {guilty}:\n    raise ValueError('mine')\nhvd.allreduce(torch.ones(8), name='never')"
+    code = (
+        f"import torch\nif rank == {guilty}:\n    raise ValueError('mine')\nhvd.allreduce(torch.ones(8), name='never')"
+    )
     outcome = execute(session, code, cell=7)
     assert outcome.seconds < 2.0
     failures = outcome.failures
@@ -66,7 +68,7 @@ def test_twenty_failures_in_a_row_heal(session: Session) -> None:
 
 
 def test_interrupt_inside_a_collective(session: Session) -> None:
-    code = "print('in', flush=True)\nif rank:\n    hvd.allreduce(torch.ones(4), name='lonely')\nelse:\n    import time; time.sleep(60)"
+    code = "import torch\nprint('in', flush=True)\nif rank:\n    hvd.allreduce(torch.ones(4), name='lonely')\nelse:\n    import time; time.sleep(60)"
     run = session.run(code)
     wait_until_all_speak(run)
     session.interrupt()
@@ -78,7 +80,7 @@ def test_interrupt_inside_a_collective(session: Session) -> None:
 
 
 def test_metrics_while_the_main_thread_waits_in_a_collective(session: Session) -> None:
-    code = "import time\nif rank == 0:\n    time.sleep(1.2)\nhvd.allreduce(torch.ones(4), name='late')"
+    code = "import time, torch\nif rank == 0:\n    time.sleep(1.2)\nhvd.allreduce(torch.ones(4), name='late')"
     outcome = execute(session, code)
     assert not outcome.failures
     for rank in (1, 2):
@@ -89,7 +91,7 @@ def test_metrics_while_the_main_thread_waits_in_a_collective(session: Session) -
 
 
 def test_metrics_count_bytes_and_logged_values(session: Session) -> None:
-    outcome = execute(session, "hvd.log(loss=0.5 + rank)\nhvd.allreduce(torch.ones(1000), name='k')\n0")
+    outcome = execute(session, "import torch\nhvd.log(loss=0.5 + rank)\nhvd.allreduce(torch.ones(1000), name='k')\n0")
     for rank in range(3):
         last = session.metrics[rank]
         assert last.logged == {"loss": 0.5 + rank}

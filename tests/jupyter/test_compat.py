@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hvdtest.kernel import Kernel
 
@@ -34,6 +36,38 @@ def breaks(state):
 
 breaks(ObjectState(steps=0))
 """
+
+PLAIN = """
+import horovod
+
+def total(scale):
+    import torch
+    import horovod.torch as hvd
+    hvd.init()
+    return hvd.rank(), hvd.allreduce(torch.full((2,), scale * (hvd.rank() + 1.0)), op=hvd.Sum).tolist()
+
+horovod.run(total, (10,), np=2)
+"""
+LIGHT = """
+import sys, horovod, horovod.common.exceptions
+horovod.__version__, sorted({'torch', 'mpi4py', 'hvd_kernel._native'} & set(sys.modules))
+"""
+
+
+def test_horovods_names_in_a_plain_cell(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with Kernel(tmp_path_factory.mktemp("plain")) as kernel:
+        assert kernel.run(LIGHT).shown == ["('0.28.1', [])"]
+        assert kernel.run(PLAIN, timeout=120).shown == ["[(0, [30.0, 30.0]), (1, [30.0, 30.0])]"]
+        both = kernel.run("%%hvdrun --local\nimport horovod\nprint(horovod.__version__)")
+        assert both.text() == "[0-1] 0.28.1\n0.28.1\n"
+
+
+@pytest.mark.parametrize("told", ["0", "sometimes"])
+def test_a_kernel_that_is_told_otherwise(tmp_path: Path, told: str) -> None:
+    with Kernel(tmp_path, env={"HVD_COMPAT": told}) as kernel:
+        failed = kernel.run("import horovod", allow_error=True)
+        assert failed.error.endswith("ModuleNotFoundError: No module named 'horovod'")
+        assert kernel.run("%hvd status").text() == "no ranks are running\n"
 
 
 def test_horovods_names_and_recovery_in_a_cell(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -21,6 +21,7 @@ CELLS = [
     "rank + 1",
     "%hvdauto off",
     "print('here', 1 + 1)",
+    "import horovod\nprint('horovod', horovod.__version__)",
 ]
 
 
@@ -45,5 +46,6 @@ def test_plain_ipython(tmp_path: Path) -> None:
     assert "[0] 1" in lines
     assert "[1] 2" in lines
     assert "here 2" in lines
+    assert "horovod 0.28.1" in lines
     assert "2 ranks ready" in done.stderr
     assert not tagged(f"HVD_TEST_TAG={tag}")

@@ -255,3 +255,33 @@ def rank_dependent() -> None:
 
 def test_rank_dependent_data(ranks: RankPool) -> None:
     ranks.run(rank_dependent)
+
+
+def twice_derived() -> None:
+    """A derivative is made of collectives that have one too: y = f(x), then x.grad of the square of d(y ** 3)/dx."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    own, whole = 36.0 * (rank + 1) ** 3, 36.0 * (size * (size * (size + 1) // 2)) ** 3
+    calls = {
+        "allreduce": (lambda x: hvd.allreduce(x, name="a", op=hvd.Sum), whole),
+        "group": (lambda x: hvd.grouped_allreduce([x], name="b", op=hvd.Sum)[0], whole),
+        "allgather": (lambda x: hvd.allgather(x, name="c"), own / size),
+        "gathered group": (lambda x: hvd.grouped_allgather([x], name="d")[0], own / size),
+        "broadcast": (lambda x: hvd.broadcast(x, size - 1, name="e"), own / size if rank == size - 1 else 0.0),
+        "alltoall": (lambda x: hvd.alltoall(x, name="f"), own),
+        "reducescatter": (lambda x: hvd.reducescatter(x, name="g", op=hvd.Sum), whole),
+        "scattered group": (lambda x: hvd.grouped_reducescatter([x], name="h", op=hvd.Sum)[0], whole),
+    }
+    for name, (call, want) in calls.items():
+        x = torch.full((size,), rank + 1.0, dtype=torch.float64, requires_grad=True)
+        (first,) = torch.autograd.grad((call(x) ** 3).sum(), x, create_graph=True)
+        assert first.requires_grad, f"{name}: the derivative is a constant"
+        first.square().sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((size,), want, dtype=torch.float64), msg=name)
+
+
+def test_derivatives_have_derivatives(ranks: RankPool) -> None:
+    ranks.run(twice_derived)

@@ -237,6 +237,82 @@ def test_nobody_waits_for_a_rank_that_left(several: RankPool) -> None:
     assert max(several.run(somebody_leaves)) < 15
 
 
+def meets_again_late(slow: int, seconds: float) -> float:
+    """One rank is slow to come back: the start timeout would be over, that of elastic.run is not."""
+    import os
+    import time
+
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import elastic, process_sets
+
+    hvd.init()
+    rank, failed = hvd.rank(), []
+
+    def sleep_first() -> None:
+        hvd.shutdown()
+        time.sleep(seconds)
+        process_sets.renew()
+
+    def work(_: object) -> float:
+        if not failed:
+            failed.append(1)
+            hvd.barrier()
+            os.environ["HVD_START_TIMEOUT"] = "60" if rank == slow else f"{seconds / 2:g}"
+            raise hvd.HorovodInternalError("all")
+        return float(hvd.allreduce(torch.ones(3), op=hvd.Sum, name="after")[0])
+
+    try:
+        total = elastic.run_fn(work, sleep_first if rank == slow else None)(elastic.ObjectState(x=0))
+    finally:
+        os.environ.pop("HVD_START_TIMEOUT", None)
+    hvd.shutdown()
+    return total
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_the_wait_for_a_slow_rank_is_the_elastic_one(slow: int) -> None:
+    assert pool_of((2, "shm")).run(meets_again_late, slow, 2.0) == [2.0, 2.0]
+
+
+def ends_while_the_others_meet(guilty: int, seconds: float) -> float:
+    """A rank's process ends when its old engine is gone and its new one is not there: only its pid tells."""
+    import os
+    import time
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import elastic
+    from hvd_kernel.errors import RankDied
+
+    hvd.init()
+    rank, began = hvd.rank(), time.monotonic()
+
+    def end() -> None:
+        hvd.shutdown()
+        time.sleep(seconds)
+        os._exit(3)
+
+    def work(_: object) -> None:
+        hvd.barrier()
+        raise hvd.HorovodInternalError("all")
+
+    training = elastic.run_fn(work, end if rank == guilty else None)
+    sentence = f"rank {guilty} has ended while the ranks were to meet again"
+    error = raises(RankDied, sentence, training, elastic.ObjectState(x=0))
+    assert error.rank == guilty
+    assert "needs a driver" in error.__notes__[0]
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize(("guilty", "seconds"), [(0, 1.5), (2, 1.5), (1, 0.0)])
+def test_a_rank_that_ended_meanwhile_is_not_waited_for(guilty: int, seconds: float) -> None:
+    with RankPool(3, "shm") as pool:
+        took = pool.run(ends_while_the_others_meet, guilty, seconds, gone={guilty: 3})
+    assert [value is None for value in took] == [rank == guilty for rank in range(3)]
+    assert max(value for value in took if value is not None) < seconds + 8, "the time is 600 seconds"
+
+
 def hosts_change(rounds: int) -> None:
     """Rank 0 hears of it; all meet again with what they have; nothing is restored."""
     import hvd_kernel.torch as hvd

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hvdtest.hosts import Hosts, why_not
+from hvdtest.hvdrun import HVDRUN, RANK, SUM, gone, good, hvdrun, lines_of, marked, processes_with
 from hvdtest.launch import clean_environment
 
 from hvd_kernel.errors import ClusterError
@@ -22,91 +22,13 @@ from hvd_kernel.launch.api import Job, launch
 
 pytestmark = pytest.mark.mp
 
-HVDRUN = [sys.executable, "-P", "-m", "hvd_kernel.launch"]
-SUM = """
-import numpy as np
-from hvd_kernel import _session, ops
-_session.init()
-x = ops.allreduce(np.array([_session.rank() + 1.0]), name="x", op=ops.Sum)
-print(_session.rank(), _session.size(), _session.local_rank(), _session.local_size(), _session.cross_size(), x.item())
-"""
-FAKE_SSH = """#!/bin/bash
-# A host of its own on this machine: ssh [-T] [-o option] [-p port] [-i file] HOST COMMAND
-echo "$*" >> "{log}"
-while [[ $1 == -* ]]; do case $1 in -T) shift ;; *) shift 2 ;; esac; done
-host=$1; shift
-[[ $host == closed ]] && {{ echo "closed: Permission denied (publickey)." >&2; exit 255; }}
-[[ $host == bare ]] && exec {python} -P -S -c "import hvd_kernel"
-[[ $host == mute ]] && exec sleep 60
-echo "Welcome to $host, unread messages: 3"
-exec env -i PATH="$PATH" HVD_HOST="$host" "{mark}=1" bash -c "$*"
-"""
+EITHER = pytest.mark.parametrize("how", ["--gloo", "--mpi"])
 
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A variable that every process of the test has; at the end there must be none left."""
-    name = f"HVDRUN_TEST_{os.getpid()}_{time.monotonic_ns()}"
-    monkeypatch.setenv(name, "1")
-    yield name
-    assert gone(name, 5.0), f"still there: {processes_with(name)}"
-
-
-def processes_with(variable: str) -> list[str]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if variable.encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_text().replace("\0", " ") + f"({entry.name})")
-        except OSError:
-            continue
-    return found
-
-
-def gone(variable: str, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while processes_with(variable):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def hvdrun(
-    *words: str, script: str = "", given: str | bytes = b"", cwd: Path | None = None, **env: str
-) -> subprocess.CompletedProcess[str]:
-    command = [*HVDRUN, *words, *([sys.executable, "-P", "-c", script] if script else [])]
-    done = subprocess.run(
-        command,
-        input=given.encode() if isinstance(given, str) else given,
-        env=clean_environment(**env),
-        capture_output=True,
-        timeout=100,
-        cwd=cwd,
-        check=False,
-    )
-    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-def good(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def lines_of(text: str, rank: int, name: str = "stdout") -> list[str]:
-    label = f"[{rank}]<{name}>:"
-    return [line.removeprefix(label) for line in text.splitlines() if line.startswith(label)]
-
-
-@pytest.fixture
-def ssh(tmp_path: Path, mark: str) -> tuple[dict[str, str], Path]:
-    """Variables with which `ssh` runs its command here, and the file that holds what it was called with."""
-    folder, log = tmp_path / "bin", tmp_path / "ssh.log"
-    folder.mkdir()
-    program = folder / "ssh"
-    program.write_text(FAKE_SSH.format(log=log, python=sys.executable, mark=mark))
-    program.chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}"}, log
+    with marked(monkeypatch) as name:
+        yield name
 
 
 # What ranks get.
@@ -178,9 +100,10 @@ print(x.item(), hvd.__name__)
     assert good(hvdrun("-np", "2", how, script=script)).count("3 hvd_kernel.torch") == 2
 
 
-def test_working_folder(mark: str, tmp_path: Path) -> None:
+@EITHER
+def test_working_folder(mark: str, how: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import os; print(os.getcwd())")
-    text = good(hvdrun("-np", "2", sys.executable, "train.py", cwd=tmp_path))
+    text = good(hvdrun("-np", "2", how, sys.executable, "train.py", cwd=tmp_path))
     assert [lines_of(text, rank) for rank in range(2)] == [[str(tmp_path)]] * 2
 
 
@@ -195,29 +118,35 @@ def test_flags_win_over_the_file_and_both_over_the_environment(mark: str, tmp_pa
     assert found == {"fusion_threshold": "3145728", "cycle_time_ms": "2.5", "autotune": "1", "stall_warning_s": "0"}
 
 
-def test_stdin_goes_to_rank_0_whole(mark: str) -> None:
+@EITHER
+def test_stdin_goes_to_rank_0_whole(mark: str, how: str) -> None:
     script = "import sys; data = sys.stdin.buffer.read(); print(len(data), data[:2], data[-2:])"
-    text = good(hvdrun("-np", "2", script=script, given=b"ab" + bytes(5_000_000) + b"yz"))
+    text = good(hvdrun("-np", "2", how, script=script, given=b"ab" + bytes(5_000_000) + b"yz"))
     assert lines_of(text, 0) == [f"5000004 {b'ab'} {b'yz'}"]
     assert lines_of(text, 1) == [f"0 {b''} {b''}"]
 
 
-def test_stdin_that_nobody_reads_holds_nothing_up(mark: str) -> None:
-    assert lines_of(good(hvdrun("-np", "1", script="print('done')", given=bytes(5_000_000))), 0) == ["done"]
+@EITHER
+def test_stdin_that_nobody_reads_holds_nothing_up(mark: str, how: str) -> None:
+    assert lines_of(good(hvdrun("-np", "1", how, script="print('done')", given=bytes(5_000_000))), 0) == ["done"]
 
 
 # What is heard.
 
 
-def test_prefixes_and_order(mark: str) -> None:
-    script = """
-import os, sys
+@EITHER
+def test_prefixes_and_order(mark: str, how: str) -> None:
+    script = (
+        RANK
+        + """
+import sys
 for i in range(300):
-    print("out", os.environ["HOROVOD_RANK"], i)
-    print("err", os.environ["HOROVOD_RANK"], i, file=sys.stderr)
+    print("out", rank, i)
+    print("err", rank, i, file=sys.stderr)
 sys.stdout.write("no end")
 """
-    done = hvdrun("-np", "3", script=script)
+    )
+    done = hvdrun("-np", "3", how, script=script)
     assert done.returncode == 0
     for rank in range(3):
         assert lines_of(done.stdout, rank) == [*(f"out {rank} {i}" for i in range(300)), "no end"]
@@ -226,30 +155,35 @@ sys.stdout.write("no end")
     assert len(done.stderr.splitlines()) == 900
 
 
-def test_lines_stay_whole(mark: str) -> None:
-    script = """
-import os
-letter = b"abcd"[int(os.environ["HOROVOD_RANK"])]
+@EITHER
+def test_lines_stay_whole(mark: str, how: str) -> None:
+    script = (
+        RANK
+        + """
+letter = b"abcd"[rank]
 for i in range(60):
     for piece in range(10):
         os.write(1, bytes([letter]) * 3000)
     os.write(1, b"\\n")
 """
-    text = good(hvdrun("-np", "4", script=script))
+    )
+    text = good(hvdrun("-np", "4", how, script=script))
     wrong = [line[:40] for line in text.splitlines() if not re.fullmatch(r"\[(\d)\]<stdout>:(a+|b+|c+|d+)", line)]
     assert wrong == []
     assert {len(line) for line in text.splitlines()} == {len("[0]<stdout>:") + 30_000}
     assert len(text.splitlines()) == 240
 
 
-def test_time_before_every_line(mark: str) -> None:
-    text = good(hvdrun("-np", "1", "-prefix-timestamp", script="print('a')"))
+@EITHER
+def test_time_before_every_line(mark: str, how: str) -> None:
+    text = good(hvdrun("-np", "1", how, "-prefix-timestamp", script="print('a')"))
     assert re.fullmatch(r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\[0\]<stdout>:a\n", text), text
 
 
-def test_output_files_hold_what_a_rank_wrote(mark: str, tmp_path: Path) -> None:
-    script = "import os, sys; print('out', os.environ['HOROVOD_RANK']); print('err', file=sys.stderr)"
-    text = good(hvdrun("-np", "2", "--output-filename", str(tmp_path / "a" / "b"), script=script))
+@EITHER
+def test_output_files_hold_what_a_rank_wrote(mark: str, how: str, tmp_path: Path) -> None:
+    script = RANK + "import sys; print('out', rank); print('err', file=sys.stderr)"
+    text = good(hvdrun("-np", "2", how, "--output-filename", str(tmp_path / "a" / "b"), script=script))
     assert [lines_of(text, rank) for rank in range(2)] == [["out 0"], ["out 1"]]
     for rank in range(2):
         assert (tmp_path / f"a/b/rank.{rank}/stdout").read_text() == f"out {rank}\n"
@@ -270,6 +204,7 @@ def test_a_reader_that_leaves_ends_the_job(mark: str) -> None:
 # How ranks end.
 
 
+@EITHER
 @pytest.mark.parametrize(
     ("end", "status", "said"),
     [
@@ -279,17 +214,18 @@ def test_a_reader_that_leaves_ends_the_job(mark: str) -> None:
         ("raise ValueError('my bug 7')", 1, "rank 1 failed (exit status 1)"),
     ],
 )
-def test_a_rank_that_fails_ends_the_others(mark: str, end: str, status: int, said: str) -> None:
-    script = f"import os, sys, time\nif os.environ['HOROVOD_RANK'] == '1': {end}\ntime.sleep(120)"
+def test_a_rank_that_fails_ends_the_others(mark: str, how: str, end: str, status: int, said: str) -> None:
+    script = f"{RANK}import sys, time\nif rank == 1: {end}\ntime.sleep(120)"
     began = time.monotonic()
-    done = hvdrun("-np", "3", script=script)
+    done = hvdrun("-np", "3", how, script=script)
     assert time.monotonic() - began < 20
     assert done.returncode == status, done.stderr
     assert done.stderr.splitlines()[-1] == f"hvdrun: {said}; all ranks have ended."
     assert ("ValueError: my bug 7" in done.stderr) == ("bug" in end)
 
 
-def test_the_guilty_ranks_traceback_is_the_last_and_there_once(mark: str) -> None:
+@EITHER
+def test_the_guilty_ranks_traceback_is_the_last_and_there_once(mark: str, how: str) -> None:
     script = """
 import numpy as np
 from hvd_kernel import _session, ops
@@ -298,7 +234,7 @@ if _session.rank() == 1:
     raise ValueError("my bug 7")
 ops.allreduce(np.ones(3), name="x")
 """
-    done = hvdrun("-np", "3", script=script)
+    done = hvdrun("-np", "3", how, script=script)
     assert done.returncode == 1
     *before, last = done.stderr.splitlines()
     assert re.fullmatch(r"hvdrun: rank 1 failed \(exit status 1\)(; ranks? [02, ]+ failed because of it)?; .*", last)
@@ -308,41 +244,52 @@ ops.allreduce(np.ones(3), name="x")
     assert all(line.startswith("[1]<stderr>:") for line in before[begins[0] :])
 
 
-def test_what_all_ranks_raise_is_there_once(mark: str) -> None:
-    done = hvdrun("-np", "3", script="import nothing_of_that_name")
+@EITHER
+def test_what_all_ranks_raise_is_there_once(mark: str, how: str) -> None:
+    done = hvdrun("-np", "3", how, script="import nothing_of_that_name")
     assert done.returncode == 1
     assert done.stderr.count("ModuleNotFoundError") == 1
     assert re.search(r"hvdrun: rank \d failed \(exit status 1\); ranks \d, \d failed alike", done.stderr)
 
 
-def test_a_rank_that_will_not_end_is_killed_with_its_group(mark: str) -> None:
-    script = """
-import os, signal, subprocess, sys, time
+@EITHER
+def test_a_rank_that_will_not_end_is_killed_with_its_group(mark: str, how: str) -> None:
+    script = (
+        RANK
+        + """
+import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
-if os.environ["HOROVOD_RANK"] == "1":
+if rank == 1:
     sys.exit(3)
 time.sleep(120)
 """
+    )
     out, err = io.StringIO(), io.StringIO()
     began = time.monotonic()
-    job = Job([sys.executable, "-P", "-c", script], 2, env={"PYTHONWARNINGS": "ignore"}, grace_s=0.5)
+    job = Job(
+        [sys.executable, "-P", "-c", script], 2, env={"PYTHONWARNINGS": "ignore"}, grace_s=0.5, use_mpi=how == "--mpi"
+    )
     outcome = launch(job, stdout=out, stderr=err)
     assert time.monotonic() - began < 15
     assert (outcome.codes, outcome.failed, outcome.status) == ((-9, 3), 1, 3)
     assert gone(mark, 0.0), processes_with(mark)
 
 
-def test_a_stopped_rank_does_not_hold_up_the_end(mark: str) -> None:
-    script = """
-import os, signal, time
-if os.environ["HOROVOD_RANK"] == "0":
+@EITHER
+def test_a_stopped_rank_does_not_hold_up_the_end(mark: str, how: str) -> None:
+    script = (
+        RANK
+        + """
+import signal, time
+if rank == 0:
     os.kill(os.getpid(), signal.SIGSTOP)
 time.sleep(0.5)
 raise SystemExit(5)
 """
-    done = hvdrun("-np", "2", script=script)
+    )
+    done = hvdrun("-np", "2", how, script=script)
     assert done.returncode == 5
 
 
@@ -371,7 +318,8 @@ time.sleep(120)
     assert job.communicate()[1] == ""
 
 
-def test_a_second_ctrl_c_does_not_wait(mark: str) -> None:
+@EITHER
+def test_a_second_ctrl_c_does_not_wait(mark: str, how: str) -> None:
     script = """
 import signal, time
 signal.signal(signal.SIGTERM, lambda *_: print("not yet"))
@@ -380,7 +328,7 @@ while True:
     time.sleep(1)
 """
     job = subprocess.Popen(
-        [*HVDRUN, "-np", "1", sys.executable, "-P", "-c", script],
+        [*HVDRUN, "-np", "1", how, sys.executable, "-P", "-c", script],
         env=clean_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -420,12 +368,12 @@ def test_on_a_terminal(mark: str) -> None:
     assert gone(mark, 1.0)
 
 
-def test_a_command_that_is_not_there(mark: str) -> None:
-    done = hvdrun("-np", "2", "no-such-command-here")
+@EITHER
+def test_a_command_that_is_not_there(mark: str, how: str) -> None:
+    done = hvdrun("-np", "2", how, "no-such-command-here")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "hvdrun: rank 0 cannot be started on localhost: No such file or directory: no-such-command-here.\n"
-    )
+    said = r"hvdrun: rank \d cannot be started on localhost: No such file or directory: no-such-command-here\.\n"
+    assert re.fullmatch(said, done.stderr), done.stderr
 
 
 def test_too_late(mark: str) -> None:
@@ -442,129 +390,25 @@ def test_the_function_takes_streams_of_text_and_of_bytes(mark: str) -> None:
     assert (out.getvalue(), err.getvalue()) == ("[0]<stdout>:ä\n".encode(), "[0]<stderr>:ö\n")
 
 
-# Where ranks run.
+# A caller that tells of failures itself.
 
 
-def test_hosts_and_hostfile_on_this_machine(mark: str, tmp_path: Path) -> None:
-    file = tmp_path / "hosts"
-    file.write_text("# ours\nlocalhost slots=1\n127.0.0.1 slots=2\n")
-    for words in (["-H", "localhost:1,127.0.0.1:2"], ["--hostfile", str(file)], ["-hostfile", str(file), "-np", "3"]):
-        text = good(hvdrun(*words, script=SUM))
-        assert [lines_of(text, r) for r in range(3)] == [[f"{r} 3 {r} 3 1 6.0"] for r in range(3)]
-
-
-def test_two_hosts_through_ssh(ssh: tuple[dict[str, str], Path], tmp_path: Path) -> None:
-    path, log = ssh
-    text = good(
-        hvdrun(
-            "-np", "4", "-H", "alpha:2,beta:2", "-p", "2222", "-i", "/k", script=SUM, cwd=tmp_path, FOO="s3cret", **path
-        )
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_quiet_job_leaves_the_last_words_to_the_caller(mark: str, quiet: bool) -> None:
+    script = (
+        RANK
+        + """
+import sys
+print("before", file=sys.stderr)
+if rank == 1: raise ValueError("my bug 7")
+"""
     )
-    assert [lines_of(text, r) for r in range(4)] == [[f"{r} 4 {r % 2} 2 2 10.0"] for r in range(4)]
-    calls = log.read_text().splitlines()
-    assert [re.findall(r"-p 2222 -i /k (\w+) exec", call) for call in calls] == [["alpha"], ["beta"]]
-    assert "s3cret" not in log.read_text()
-    assert "SECRET" not in log.read_text()
-
-
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-@pytest.mark.parametrize("hosts_of_ranks", ["localhost:2,10.77.0.2:2", "10.77.0.2:2,10.77.0.1:2"])
-def test_two_machines(mark: str, tmp_path: Path, hosts_of_ranks: str) -> None:
-    """Two network namespaces; the ranks meet at an address that both reach, and know each other by the run's secret."""
-    with Hosts(2) as hosts:
-        program = tmp_path / "ssh"
-        program.write_text(
-            "#!/bin/bash\n"
-            "while [[ $1 == -* ]]; do case $1 in -T) shift ;; *) shift 2 ;; esac; done\n"
-            f'[[ $1 == 10.77.0.2 ]] && exec nsenter --net --target={hosts._holders[2].pid} -- bash -c "$2"\n'
-        )
-        program.chmod(0o755)
-        with hosts.inside(0):
-            words = ["--verbose", "-H", hosts_of_ranks]
-            done = hvdrun(*words, script=SUM, PATH=f"{tmp_path}:{os.environ['PATH']}")
-    text = good(done)
-    assert [lines_of(text, r) for r in range(4)] == [[f"{r} 4 {r % 2} 2 2 10.0"] for r in range(4)]
-    assert f"they meet at {'10.77.0.1' if hosts_of_ranks.startswith('localhost') else '10.77.0.2'}:" in done.stderr
-
-
-def test_environment_and_folder_on_another_host(ssh: tuple[dict[str, str], Path], tmp_path: Path) -> None:
-    script = "import os; print(os.getcwd(), os.environ['FOO'], os.environ['HOROVOD_HOSTNAME'], 'TMPDIR' in os.environ)"
-    text = good(hvdrun("-H", "alpha:1", script=script, cwd=tmp_path, FOO="a 'b'", TMPDIR="/tmp", **ssh[0]))
-    assert lines_of(text, 0) == [f"{tmp_path} a 'b' alpha False"]
-
-
-@pytest.mark.parametrize(
-    ("host", "said"),
-    [
-        ("closed", "host closed cannot be used: ssh cannot log in there: `ssh "),
-        ("bare", "has no hvd_kernel of the same version: install it there, at the same path"),
-        ("mute", "host mute did not answer within 2 s: look whether it is up"),
-    ],
-)
-def test_a_host_that_cannot_be_used(ssh: tuple[dict[str, str], Path], host: str, said: str) -> None:
-    done = hvdrun("-H", f"alpha:1,{host}:1", "--start-timeout", "2", script="print('never')", **ssh[0])
-    assert (done.returncode, done.stdout) == (1, "")
-    assert said in done.stderr
-
-
-def test_a_host_that_is_lost(ssh: tuple[dict[str, str], Path]) -> None:
-    script = """
-import os, signal, time
-if os.environ["HOROVOD_HOSTNAME"] == "beta":
-    os.kill(os.getppid(), signal.SIGKILL)
-time.sleep(120)
-"""
-    done = hvdrun("-H", "alpha:1,beta:1", script=script, **ssh[0])
-    assert done.returncode == 1
-    assert done.stderr.startswith("hvdrun: host beta was lost while its ranks ran; all ranks have been ended.")
-
-
-# MPI.
-
-
-def test_ranks_started_by_mpi(mark: str) -> None:
-    text = good(hvdrun("-np", "3", "--mpi", "--mpi-args", "--mca mpi_show_handle_leaks 0", script=SUM))
-    found = sorted(re.findall(r"\[1,(\d)\]<stdout>: (.*)", text))
-    assert found == [(str(r), f"{r} 3 {r} 3 1 6.0") for r in range(3)]
-
-
-def test_a_rank_that_fails_under_mpi(mark: str) -> None:
-    script = """
-from mpi4py import MPI
-import os, sys, time
-if MPI.COMM_WORLD.rank == 1:
-    os._exit(7)
-time.sleep(120)
-"""
-    shared = set(Path("/dev/shm").glob("hvd-*"))
-    done = hvdrun("-np", "2", "--mpi", script=script)
-    assert done.returncode == 7, done.stderr
-    assert set(Path("/dev/shm").glob("hvd-*")) <= shared
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_end_of_the_launcher_is_the_end_of_mpi(mark: str, number: int) -> None:
-    script = """
-from mpi4py import MPI
-import time
-print("up", MPI.COMM_WORLD.size, flush=True)
-time.sleep(120)
-"""
-    shared = set(Path("/dev/shm").glob("hvd-*"))
-    job = subprocess.Popen(
-        [*HVDRUN, "-np", "2", "--mpi", sys.executable, "-P", "-c", script],
-        env=clean_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert job.stdout is not None
-    assert {job.stdout.readline(), job.stdout.readline()} == {f"[1,{r}]<stdout>: up 2\n" for r in range(2)}
-    job.send_signal(number)
-    assert job.wait(15) == (130 if number == signal.SIGINT else -9)
-    assert gone(mark, 2.0), processes_with(mark)
-    assert set(Path("/dev/shm").glob("hvd-*")) <= shared
-    job.stdout.close()
+    err = io.StringIO()
+    outcome = launch(Job([sys.executable, "-P", "-c", script], 2, quiet=quiet), stdout=io.StringIO(), stderr=err)
+    assert (outcome.failed, outcome.last_lines[-1]) == (1, "ValueError: my bug 7")
+    said = err.getvalue()
+    assert said.count("before") == 2
+    assert [said.count(words) for words in ("Traceback", "my bug 7", "hvdrun: rank 1")] == [0 if quiet else 1] * 3
 
 
 # Without ranks.

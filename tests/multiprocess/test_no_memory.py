@@ -69,7 +69,7 @@ def test_no_memory(alive: RankPool, kind: str, lacking: int) -> None:
     said = f"rank {lacking} has no memory for the 536.9 MB output of {kind} 'x'"
     for told, total in found:
         assert told == found[0][0]
-        assert told[:2] == ["HorovodInternalError", lacking]
+        assert told[:2] == ["OutOfMemory", lacking]
         assert said in told[2]
         assert total == [size * (size + 1) / 2]
     assert alive.run(gathered) == [[[rank + 1] for rank in range(size)]] * size

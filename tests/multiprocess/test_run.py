@@ -58,7 +58,7 @@ def scale(value, factor):
 
 
 def script(tmp_path: Path, body: str, **env: str) -> tuple[object, str]:
-    """Run the body behind HEAD; return the JSON it says last on stdout, and all of its stdout."""
+    """Run the body behind HEAD; return the JSON it says last on stdout, and all that is said."""
     (tmp_path / "beside.py").write_text(BESIDE)
     (tmp_path / "script.py").write_text(f"{HEAD}\nsaid = {body}\nprint(json.dumps(said))\n")
     scratch = tmp_path / "scratch"
@@ -74,7 +74,7 @@ def script(tmp_path: Path, body: str, **env: str) -> tuple[object, str]:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(scratch.iterdir()) == [], "private folders are gone"
-    return json.loads(done.stdout.splitlines()[-1]), done.stdout
+    return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
 
 
 def test_results_are_in_rank_order(tmp_path: Path) -> None:
@@ -103,13 +103,16 @@ def test_output_files(tmp_path: Path) -> None:
     assert [(tmp_path / f"out/rank.{rank}/stdout").read_text() for rank in range(2)] == ["said\n"] * 2
 
 
-def test_the_workers_exception_is_the_cause_and_the_others_end(tmp_path: Path) -> None:
-    found, _ = script(tmp_path, "caught(fails, 1, np=3)")
+@pytest.mark.parametrize("how", ["", ", use_mpi=True"])
+def test_the_workers_exception_is_the_cause_and_the_others_end(tmp_path: Path, how: str) -> None:
+    found, said = script(tmp_path, f"caught(fails, 1, np=3{how})")
     assert isinstance(found, dict)
     assert (found["type"], found["rank"]) == ("RankFailed", 1)
     assert found["cause"] == ["Bad", True, ["shard", 1]]
     assert found["text"].startswith("rank 1 of 3 raised Bad: ('shard', 1)\n\nTraceback (most recent call last):\n")
     assert 'raise Bad("shard", guilty)' in found["text"]
+    assert said.count("Traceback (most recent call last)") == 1, "what the exception tells is not on stderr too"
+    assert "hvdrun: rank" not in said
     assert found["seconds"] < 60
 
 

@@ -56,6 +56,8 @@ NAMES = {
     "horovod.torch.elastic": "hvd_kernel.torch.elastic",
     "horovod.torch.elastic.state": "hvd_kernel.torch.elastic.state",
     "horovod.torch.elastic.sampler": "hvd_kernel.torch.elastic.sampler",
+    "horovod.data": "hvd_kernel.data",
+    "horovod.data.data_loader_base": "hvd_kernel.data.data_loader_base",
     "horovod.common.process_sets": "hvd_kernel.process_sets",
     "horovod.common.elastic": "hvd_kernel.elastic",
     "horovod.runner.elastic.worker": "hvd_kernel.elastic.updates",
@@ -148,6 +150,31 @@ def test_what_is_not_there_says_what_is(installed: None, name: str) -> None:
     assert caught.value.name == missing
 
 
+NOT_THERE = ["horovod.tensorflow", "horovod.torch.mpi_lib_v2", "horovod.spark"]
+
+
+@pytest.mark.parametrize("name", NOT_THERE)
+def test_who_only_asks_is_told_none_and_who_imports_is_told_why(installed: None, name: str) -> None:
+    for _ in range(2):
+        assert importlib.util.find_spec(name) is None
+        with pytest.raises(ModuleNotFoundError, match="hvd_kernel stands in for Horovod"):
+            importlib.import_module(name)
+        with pytest.raises(ModuleNotFoundError, match="hvd_kernel stands in for Horovod"):
+            __import__(name)
+    assert not [module for module in sys.modules if module.startswith(name)]
+
+
+def test_an_import_within_a_question_is_told_why(
+    installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """find_spec("asks.below") imports asks, which itself imports what is not there: that is no question."""
+    (tmp_path / "asks").mkdir()
+    (tmp_path / "asks" / "__init__.py").write_text("import horovod.tensorflow\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ModuleNotFoundError, match="hvd_kernel stands in for Horovod"):
+        importlib.util.find_spec("asks.below")
+
+
 def test_from_horovod_import_what_is_not_there(installed: None) -> None:
     with pytest.raises(ImportError, match="cannot import name 'tensorflow'"):
         exec("from horovod import tensorflow")
@@ -233,6 +260,21 @@ def test_a_rank_and_its_children_have_it_and_others_have_not() -> None:
 def test_a_start_costs_neither_torch_nor_the_extension_and_no_folder_stays_on_the_path() -> None:
     code = "import sys; print({'torch', 'numpy', 'hvd_kernel._native'} & set(sys.modules), [f for f in sys.path if 'compat' in f])"
     assert python(code, **rank()) == "set() []"
+
+
+@pytest.mark.parametrize(
+    ("told", "said"), [({}, "0.28.1"), ({"HVD_COMPAT": "0"}, "none"), ({"HVD_COMPAT": "1"}, "0.28.1")]
+)
+def test_as_told_for_this_process_alone(told: dict[str, str], said: str) -> None:
+    code = """
+import importlib.util, os
+from hvd_kernel import compat
+before = dict(os.environ)
+compat.install_as_told()
+assert os.environ == before
+print("none" if importlib.util.find_spec("horovod") is None else __import__("horovod").__version__)
+"""
+    assert python(code, **told) == said
 
 
 def test_the_environments_own_sitecustomize_runs_too(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +13,17 @@ import pytest
 import torch
 
 import hvd_kernel.torch as hvd
-from hvd_kernel import _session, elastic
-from hvd_kernel.errors import ConfigError, HorovodInternalError, HostsUpdatedInterrupt, NotInitialized, RankDied
+from hvd_kernel import _session, config, elastic
+from hvd_kernel.elastic import neighbours
+from hvd_kernel.errors import (
+    ConfigError,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    HvdTimeout,
+    NotInitialized,
+    OutOfMemory,
+    RankDied,
+)
 from hvd_kernel.torch.elastic import ElasticSampler, TorchState
 from hvd_kernel.torch.elastic import sampler as samplers
 from hvd_kernel.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
@@ -298,9 +310,116 @@ def test_what_cannot_be_recovered_from_is_raised(monkeypatch: pytest.MonkeyPatch
             raising(error)(state)
         assert caught.value.__notes__ == ["(elastic.run ended: this rank does not come back to it)"]
         state.check_host_updates()  # communication works on
-    with pytest.raises(RankDied, match="Rank 1 died") as caught:
-        raising(RankDied("Rank 1 died"))(state)
-    assert "needs a driver" in caught.value.__notes__[0]
+    generation = _session.generation()
+    hopeless = [
+        (RankDied("Rank 1 died"), "needs a driver"),
+        (OutOfMemory("too large"), "there would be no more memory"),
+    ]
+    for failed, remedy in hopeless:
+        with pytest.raises(type(failed), match=str(failed)) as known:
+            raising(failed)(state)
+        assert remedy in known.value.__notes__[0]
+        hvd.shutdown()
+        hvd.init()
+    assert _session.generation() == generation + len(hopeless), "nobody tried again"
+
+
+def test_no_memory_is_both_kinds_of_error() -> None:
+    error = OutOfMemory("rank 1 has no memory", 1)
+    assert isinstance(error, MemoryError)
+    assert isinstance(error, HorovodInternalError)
+    assert (str(error), error.rank) == ("rank 1 has no memory", 1)
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [({}, 600), ({"HOROVOD_ELASTIC_TIMEOUT": "70"}, 70), ({"HVD_START_TIMEOUT": "7"}, 600)],
+)
+def test_how_long_the_ranks_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, str], seconds: float
+) -> None:
+    """The first time the start timeout counts, then the elastic one; the program's environment stays as it is."""
+    waited: list[float] = []
+    options_of = config.engine_options
+
+    def watched(env: Any = None) -> dict[str, str]:
+        options = options_of(env)
+        waited.append(float(options.get("start_timeout_s", 30)))
+        return options
+
+    hvd.shutdown()
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(config, "engine_options", watched)
+    hvd.init()
+    before = dict(os.environ)
+    errors = [HorovodInternalError("once")]
+
+    @elastic.run
+    def work(_: Any) -> None:
+        if errors:
+            raise errors.pop()
+
+    work(elastic.ObjectState(x=0))
+    assert waited == [float(told.get("HVD_START_TIMEOUT", 30)), seconds]
+    assert os.environ == before
+
+
+@pytest.mark.parametrize("elastic_job", ["0", "1"])
+def test_a_lone_rank_of_an_elastic_job_reduces_too(monkeypatch: pytest.MonkeyPatch, elastic_job: str) -> None:
+    """Others may join it later. What counts is what was said when the rank was initialised."""
+    hvd.shutdown()
+    monkeypatch.setenv("HOROVOD_ELASTIC", elastic_job)
+    hvd.init()
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    model, plain, _ = model_and_optimizer()
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+    before = _session.counters()["ops"]
+    step(model, optimizer)
+    assert (_session.counters()["ops"] > before) == (elastic_job == "1")
+
+
+def test_who_waits_too_long_is_told_the_setting() -> None:
+    def late() -> None:
+        raise HvdTimeout("rank 1 did not come")
+
+    def fails(_: Any) -> None:
+        raise HorovodInternalError("once")
+
+    with pytest.raises(HvdTimeout, match="rank 1 did not come") as caught:
+        elastic.run_fn(fails, late)(elastic.ObjectState(x=0))
+    assert "HVD_ELASTIC_TIMEOUT" in caught.value.__notes__[0]
+
+
+def test_a_neighbour_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks 1 and 2 are processes of this machine, rank 3 is of another one, where rank 1's number is somebody's too."""
+    code = "import sys; sys.stdin.read()"
+    ranks = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in range(2)]
+    here = neighbours._place()
+    found = [(here, os.getpid()), *((here, rank.pid) for rank in ranks), ("another", ranks[0].pid), ("", 1)]
+    monkeypatch.setattr(neighbours.ops, "allgather_object", lambda *_, **__: found)
+    monkeypatch.setattr(neighbours._session, "size", lambda: len(found))
+    met: list[Any] = []
+    monkeypatch.setattr(neighbours, "renew", met.append)
+    mine = neighbours.Neighbours()
+    try:
+        mine.look()
+        mine.look()
+        mine.meet_again()
+        (reunion,) = met
+        assert (list(reunion.pidfds), reunion.patience_s) == ([1, 2], 600.0)
+        ranks[1].communicate(timeout=20)
+        with pytest.raises(RankDied, match="rank 2 has ended while the ranks were to meet again") as caught:
+            mine.meet_again()
+        assert (caught.value.rank, len(met)) == (2, 1)
+    finally:
+        mine.close()
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    for pidfd in reunion.pidfds.values():
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(pidfd)
 
 
 def test_the_limit_of_resets_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

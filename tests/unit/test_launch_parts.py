@@ -294,9 +294,9 @@ def test_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["HYDRA build details:", "Intel(R) MPI Library for Linux* OS"])
 def test_mpich_and_intel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
     program = pretend(monkeypatch, tmp_path, version)
-    expected = [program, "-n", "2", "-hosts", "a:1,b:1", "-prepend-rank", "-genvlist", "HVD_SECRET_KEY", "python", "x"]
+    expected = [program, "-n", "2", "-hosts", "a:1,b:1", "-genvlist", "HVD_SECRET_KEY", "python", "x"]
     assert mpi.plan(ORDER).command == expected
-    with pytest.raises(ConfigError, match="ssh port, identity file or output folder"):
+    with pytest.raises(ConfigError, match="takes no ssh port or identity file"):
         mpi.plan(mpi.Order(ORDER.command, 2, ORDER.hosts, ORDER.env, ssh_port=22))
 
 
@@ -309,7 +309,11 @@ def test_an_unknown_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_whom_mpiexec_blames() -> None:
     status = ["The first process to do so was:", "", "   Process name: [prterun-vm-22893@1,3]", "   Exit code:    7"]
     killed = ["prterun noticed that process rank 1 with PID 23000 on node vm exited on", "signal 9 (Killed)."]
+    aborted = ["MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD", "  Proc: [[3,1],2]", "  Errorcode: 9"]
+    older = ["MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "with errorcode 4."]
     assert mpi.first_to_fail(status) == (3, 7)
+    assert mpi.first_to_fail(aborted) == (2, 9)
+    assert mpi.first_to_fail(older) == (1, 4)
     assert mpi.first_to_fail(killed) == (1, -9)
     assert mpi.first_to_fail(["nothing of that kind"]) == (None, 0)
 

@@ -12,6 +12,7 @@ REQUIRED = (
     "hvd_kernel/widgets/static/uPlot.iife.min.js",
     "hvd_kernel/kernel/__main__.py",
     "hvd_kernel/launch/agent.py",
+    "hvd_kernel/launch/mpi_rank.py",
 )
 
 

@@ -80,7 +80,7 @@ void check_refused(const std::vector<Outcome>& outcomes, int rank, const std::st
   for (const Outcome& outcome : outcomes) {
     CHECK(outcome.status.message ==
           "rank " + std::to_string(rank) + " has no memory for the " + what);
-    CHECK(outcome.status.code == Code::kUnavailable);
+    CHECK(outcome.status.code == Code::kNoMemory);
     CHECK(outcome.status.rank == rank);
     CHECK(outcome.outputs.empty());
     CHECK(outcome.sizes.empty());

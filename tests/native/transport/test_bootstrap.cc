@@ -1,5 +1,11 @@
 // The TCP bootstrap: exchange, missing ranks, wrong ranks, strangers.
 #include <doctest/doctest.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
 
 #include "base/deadline.h"
 #include "ranks.h"
@@ -48,6 +54,31 @@ TEST_CASE(
       });
     }
   }
+}
+
+TEST_CASE("bootstrap: a rank that is known is not waited for when its process has ended") {
+  const std::uint16_t port = free_port();
+  const pid_t known = ::fork();
+  if (known == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, known, 0)));
+  REQUIRE(pidfd);
+  const auto begin = std::chrono::steady_clock::now();
+  test::run_ranks(3, [&](int rank) {
+    if (rank == 2) {
+      ::kill(known, SIGKILL);
+      return;
+    }
+    const auto bootstrap = TcpBootstrap::connect(rank, 3, kHost, port, 60, "", {{2, pidfd.get()}});
+    REQUIRE_FALSE(bootstrap.is_ok());
+    CHECK(bootstrap.status().code == Code::kRankDied);
+    CHECK(bootstrap.status().rank == 2);
+    CHECK(mentions(bootstrap.status(), "rank 2 has ended"));
+  });
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+  ::waitpid(known, nullptr, 0);
 }
 
 TEST_CASE("bootstrap: the ranks that are missing are named on those that came") {

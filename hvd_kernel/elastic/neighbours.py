@@ -1,0 +1,72 @@
+"""The processes of the other ranks, so that nobody waits for one that has ended while the ranks meet again.
+
+Words.
+  neighbour  another rank whose process this one can see: of the same machine, in the same namespace of pids
+  pidfd      the kernel's handle of a process; it becomes readable when the process ends, and is never another's
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import suppress
+from pathlib import Path
+
+from hvd_kernel import _session, ops
+from hvd_kernel.errors import RankDied
+from hvd_kernel.process_sets import renew
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PIDS = Path("/proc/self/ns/pid")
+
+
+class Neighbours:
+    """The neighbours of this rank, as long as ``elastic.run`` is busy."""
+
+    def __init__(self) -> None:
+        self._pidfds: dict[int, int] = {}  # of each one's rank
+
+    def look(self) -> None:
+        """Find them. Collective."""
+        if not _session.is_initialized() or _session.size() == 1:
+            self.close()
+            return
+        here = _place()
+        found = ops.allgather_object((here, os.getpid()), name="elastic.neighbours")
+        self.close()
+        for rank, (place, pid) in enumerate(found):
+            if rank != _session.rank() and here and place == here:
+                with suppress(OSError):  # a sandbox forbids it, or it has ended: then the engine says so
+                    self._pidfds[rank] = os.pidfd_open(pid)
+
+    def meet_again(self) -> None:
+        """Leave the other ranks and join them again, for which they have HVD_ELASTIC_TIMEOUT seconds.
+
+        Raises
+        ------
+        RankDied
+            A neighbour has ended, before or while the others wait.
+        HvdTimeout
+            Not all ranks have come.
+        """
+        self._check()  # MPI or torchrun's store would wait
+        renew(_session.Reunion(float(_session.setting("HVD_ELASTIC_TIMEOUT")), dict(self._pidfds)))
+
+    def close(self) -> None:
+        """Give the handles back."""
+        while self._pidfds:
+            os.close(self._pidfds.popitem()[1])
+
+    def _check(self) -> None:
+        ended, _, _ = select.select(self._pidfds.values(), [], [], 0)
+        for rank, pidfd in self._pidfds.items():
+            if pidfd in ended:
+                raise RankDied(f"rank {rank} has ended while the ranks were to meet again", rank)
+
+
+def _place() -> str:
+    """Name the machine and the namespace of this process's pid; "" where that cannot be told."""
+    try:
+        return f"{_BOOT.read_text().strip()} {_PIDS.stat().st_ino}"
+    except OSError:
+        return ""

@@ -1,0 +1,70 @@
+"""The agent of one rank that MPI has started: ``python -P -m hvd_kernel.launch.mpi_rank``; see callers.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from hvd_kernel.cluster.processes import take_orphans
+from hvd_kernel.launch import proof
+from hvd_kernel.launch.agent import Agent, hello
+from hvd_kernel.launch.callers import DOOR
+
+_CALL_S = 10.0
+# Open MPI, MPICH and Intel MPI.
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_BESIDE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+def number(names: tuple[str, ...], env: Mapping[str, str]) -> int | None:
+    """Return the first of these variables that is there."""
+    return next((int(env[name]) for name in names if name in env), None)
+
+
+def call(door: str, secret: str) -> socket.socket:
+    """Reach the launcher, at the first of its addresses where it answers with its proof.
+
+    Raises
+    ------
+    ConnectionError
+        There is none.
+    """
+    names, _, port = door.rpartition(":")
+    why: object = "who answers there does not hold the secret of this run"
+    for where in [(name, int(port)) for name in names.split(",")] if port.isdecimal() else [f"\0{door[1:]}"]:
+        connection = socket.socket(socket.AF_INET if isinstance(where, tuple) else socket.AF_UNIX)
+        connection.settimeout(_CALL_S)
+        try:
+            connection.connect(where)
+            if proof.introduce(connection, secret):
+                connection.settimeout(None)
+                return connection
+        except OSError as error:
+            why = error
+        connection.close()
+    raise ConnectionError(
+        f"the launcher of this rank cannot be reached at {door}: {why}. --network-interfaces chooses its address."
+    )
+
+
+def main() -> None:
+    """Serve one launcher."""
+    take_orphans()
+    rank, secret = number(_RANK, os.environ), os.environ["HVD_SECRET_KEY"]
+    connection = call(os.environ.pop(DOOR), secret)
+    says: dict[str, Any] = hello(0) | {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
+    agent = Agent(says, connection.fileno(), os.dup(connection.fileno()), stays=True)
+    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the rank would inherit
+    for ends in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ends, lambda *_: agent.dismiss())
+    try:
+        agent.serve()
+    finally:
+        agent.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""hvdrun as a command, for tests: run, read, and nothing left behind.
+
+Words.
+  mark  a variable that every process of a test has, whoever started it
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hvdtest.launch import clean_environment
+
+HVDRUN = [sys.executable, "-P", "-m", "hvd_kernel.launch"]
+# A rank's number for scripts that do not ask this package: MPI's ranks have its own variable for it.
+RANK = "import os; rank = int(os.environ.get('HOROVOD_RANK') or os.environ['OMPI_COMM_WORLD_RANK'])\n"
+SUM = """
+import numpy as np
+from hvd_kernel import _session, ops
+_session.init()
+x = ops.allreduce(np.array([_session.rank() + 1.0]), name="x", op=ops.Sum)
+print(_session.rank(), _session.size(), _session.local_rank(), _session.local_size(), _session.cross_size(), x.item())
+"""
+
+
+@contextmanager
+def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The mark's name; at the end no process may have it."""
+    name = f"HVDRUN_TEST_{os.getpid()}_{time.monotonic_ns()}"
+    monkeypatch.setenv(name, "1")
+    yield name
+    assert gone(name, 5.0), f"still there: {processes_with(name)}"
+
+
+def processes_with(variable: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable.encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text().replace("\0", " ") + f"({entry.name})")
+        except OSError:
+            continue
+    return found
+
+
+def gone(variable: str, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while processes_with(variable):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def hvdrun(
+    *words: str, script: str = "", given: str | bytes = b"", cwd: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    command = [*HVDRUN, *words, *([sys.executable, "-P", "-c", script] if script else [])]
+    done = subprocess.run(
+        command,
+        input=given.encode() if isinstance(given, str) else given,
+        env=clean_environment(**env),
+        capture_output=True,
+        timeout=100,
+        cwd=cwd,
+        check=False,
+    )
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def good(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def lines_of(text: str, rank: int, name: str = "stdout") -> list[str]:
+    label = f"[{rank}]<{name}>:"
+    return [line.removeprefix(label) for line in text.splitlines() if line.startswith(label)]

@@ -1,0 +1,157 @@
+"""hvdrun --mpi: MPI starts the ranks, and all else is as without it (which test_hvdrun.py looks at, for both)."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.hosts import Hosts, why_not
+from hvdtest.hvdrun import HVDRUN, RANK, SUM, gone, good, hvdrun, lines_of, marked, processes_with
+from hvdtest.launch import clean_environment
+
+from hvd_kernel.launch.api import Job, launch
+
+pytestmark = pytest.mark.mp
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with marked(monkeypatch) as name:
+        yield name
+
+
+def test_ranks_started_by_mpi(mark: str) -> None:
+    script = SUM + "from mpi4py import MPI; import os\nprint(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, [*os.environ])"
+    text = good(hvdrun("-np", "3", "--mpi", "--mpi-args", "--mca mpi_show_handle_leaks 0", script=script))
+    for rank in range(3):
+        first, second = lines_of(text, rank)
+        assert first == f"{rank} 3 {rank} 3 1 6.0"
+        assert second.startswith(f"{rank} 3 [")
+        assert "PMIX_RANK" in second
+        assert "HVD_LAUNCHER_DOOR" not in second, "that is the agent's"
+
+
+def test_ranks_of_mpi_share_the_cores(mark: str) -> None:
+    env = {k: v for k, v in clean_environment().items() if not k.startswith(("OMP_", "OPENBLAS_"))}
+    command = [*HVDRUN, "-np", "2", "--mpi", "sh", "-c", "echo $OMP_NUM_THREADS"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
+    share = str(max(1, len(os.sched_getaffinity(0)) // 2))
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:{share}" for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        ("os._exit(7)", 7, "rank 1 failed (exit status 7)"),
+        ("MPI.COMM_WORLD.Abort(9)", 9, "rank 1 failed (exit status 9)"),
+        ("os.kill(os.getpid(), 11)", 139, "rank 1 failed (signal 11)"),
+    ],
+)
+def test_a_rank_that_fails_under_mpi(mark: str, end: str, status: int, said: str) -> None:
+    script = f"""
+from mpi4py import MPI
+import os, time
+if MPI.COMM_WORLD.rank == 1:
+    {end}
+time.sleep(120)
+"""
+    shared = set(Path("/dev/shm").glob("hvd-*"))
+    began = time.monotonic()
+    done = hvdrun("-np", "2", "--mpi", script=script)
+    assert time.monotonic() - began < 20
+    assert done.returncode == status, done.stderr
+    assert done.stderr.splitlines()[-1] == f"hvdrun: {said}; all ranks have ended."
+    assert set(Path("/dev/shm").glob("hvd-*")) <= shared
+
+
+def test_every_ranks_end_is_known_under_mpi(mark: str) -> None:
+    script = RANK + "import time\nif rank == 1: raise SystemExit(3)\nif rank: time.sleep(60)"
+    job = Job([sys.executable, "-P", "-c", script], 3, use_mpi=True)
+    outcome = launch(job, stdout=io.StringIO(), stderr=io.StringIO())
+    assert (outcome.codes, outcome.failed, outcome.status) == ((0, 3, -15), 1, 3)
+
+
+def test_mpiexec_that_ends_before_its_ranks(mark: str) -> None:
+    script = (
+        RANK
+        + """
+import signal, time
+from pathlib import Path
+agent = Path(f"/proc/{os.getppid()}/stat").read_text()
+if rank == 0:
+    os.kill(int(agent.rpartition(")")[2].split()[1]), signal.SIGTERM)
+time.sleep(60)
+"""
+    )
+    done = hvdrun("-np", "2", "--mpi", script=script)
+    assert done.returncode == 1
+    assert "hvdrun: mpiexec ended the ranks, none of which had failed. It said" in done.stderr
+
+
+def test_mpiexec_that_does_not_start(mark: str) -> None:
+    done = hvdrun("-np", "2", "--mpi", "--mpi-args", "--no-such-option", script="print('never')")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.match(r"hvdrun: mpiexec ended \(\d+\) when 0 of 2 ranks were up\. It said:\n", done.stderr)
+    assert "no-such-option" in done.stderr
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_rank_on_another_machine(mark: str, tmp_path: Path) -> None:
+    """Two network namespaces: its agent calls over TCP, and all that it says comes that way."""
+    script = "echo I am $OMPI_COMM_WORLD_RANK; [ $OMPI_COMM_WORLD_RANK = 0 ] || { ip -o -4 addr; exit 5; }; sleep 60"
+    with Hosts(2) as hosts:
+        program = tmp_path / "ssh"
+        program.write_text(
+            "#!/bin/bash\n"
+            "while [[ $1 == -* ]]; do case $1 in -T | -x) shift ;; *) shift 2 ;; esac; done\n"
+            f'[[ $1 == 10.77.0.2 ]] && exec nsenter --net --target={hosts._holders[2].pid} -- bash -c "${{*:2}}"\n'
+        )
+        program.chmod(0o755)
+        with hosts.inside(0):
+            words = ["--mpi", "-H", "10.77.0.1:1,10.77.0.2:1", "sh", "-c", script]
+            done = hvdrun(*words, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert lines_of(done.stdout, 0) == ["I am 0"]
+    first, *addresses = lines_of(done.stdout, 1)
+    assert first == "I am 1"
+    assert any("10.77.0.2/" in line for line in addresses)
+    assert done.stderr.splitlines()[-1] == "hvdrun: rank 1 failed (exit status 5); all ranks have ended."
+
+
+def test_what_mpiexec_says_itself_is_heard(mark: str) -> None:
+    done = hvdrun("-np", "1", "--mpi", "--mpi-args", "--display map", script="print('ran')")
+    assert good(done) == "[0]<stdout>:ran\n"
+    assert "JOB MAP" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_end_of_the_launcher_is_the_end_of_mpi(mark: str, number: int) -> None:
+    script = """
+from mpi4py import MPI
+import time
+print("up", MPI.COMM_WORLD.size, flush=True)
+time.sleep(120)
+"""
+    shared = set(Path("/dev/shm").glob("hvd-*"))
+    job = subprocess.Popen(
+        [*HVDRUN, "-np", "2", "--mpi", sys.executable, "-P", "-c", script],
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert {job.stdout.readline(), job.stdout.readline()} == {f"[{r}]<stdout>:up 2\n" for r in range(2)}
+    job.send_signal(number)
+    assert job.wait(15) == (130 if number == signal.SIGINT else -9)
+    assert gone(mark, 2.0), processes_with(mark)
+    assert set(Path("/dev/shm").glob("hvd-*")) <= shared
+    job.stdout.close()

@@ -1,0 +1,76 @@
+"""tests/parallel as its own ranks: hvdrun starts a pytest process per rank, and every one runs all of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.hvdrun import HVDRUN, lines_of, marked
+from hvdtest.launch import clean_environment
+
+pytestmark = [pytest.mark.mp, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTEST = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+SUMMARY = re.compile(r"(\d+) passed in .*")  # nothing is skipped, deselected, expected to fail, or warned about
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with marked(monkeypatch) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def count() -> int:
+    """How many tests there are."""
+    command = [*PYTEST, "--collect-only", "tests/parallel"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=100, check=True
+    )
+    found = re.search(r"^(\d+) tests collected", done.stdout, re.MULTILINE)
+    assert found is not None, done.stdout
+    assert int(found[1]) >= 40
+    return int(found[1])
+
+
+@pytest.mark.parametrize(("np", "how"), [(1, "--gloo"), (2, "--gloo"), (3, "--gloo"), (2, "--mpi")])
+def test_every_rank_runs_every_test(mark: str, count: int, np: int, how: str) -> None:
+    command = [*HVDRUN, "-np", str(np), how, *PYTEST, "-x", "--timeout", "60", "tests/parallel"]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+    for rank in range(np):
+        last = lines_of(done.stdout, rank)[-1]
+        found = SUMMARY.fullmatch(last)
+        assert found is not None, last
+        assert int(found[1]) == count
+
+
+def test_a_rank_that_fails_a_test_ends_the_others(mark: str, tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(
+        "import torch, hvd_kernel.torch as hvd\n"
+        "def test_apart():\n"
+        "    hvd.init()\n"
+        "    assert hvd.rank() != 1, 'rank 1 leaves'\n"
+        "    hvd.allreduce(torch.ones(1))\n"
+    )
+    command = [*HVDRUN, "-np", "2", *PYTEST, "-x", "--rootdir", str(tmp_path), str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 1
+    assert any("rank 1 leaves" in line for line in lines_of(done.stdout, 1)), done.stdout
+    assert "hvdrun: rank " in done.stderr.splitlines()[-1]

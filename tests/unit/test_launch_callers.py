@@ -1,0 +1,144 @@
+"""Agents that MPI has started: who is let in, who is not, and what is said when they do not come."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch import proof
+from hvd_kernel.launch.callers import DOOR, Caller, Door
+from hvd_kernel.launch.crew import Crew
+from hvd_kernel.launch.hosts import Host
+from hvd_kernel.launch.starter import Starter
+from hvd_kernel.launch.wire import Frame, Kind
+
+SECRET = "s3cret"
+EVERYWHERE = pytest.mark.parametrize("addresses", [[], ["127.0.0.1"]], ids=["here", "tcp"])
+
+
+def knock(address: str, secret: str = SECRET, rank: int = 0) -> subprocess.Popen[str]:
+    """The agent of a rank that shares its host with another one."""
+    env = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PATH": "/usr/bin:/bin"}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "hvd_kernel.launch.mpi_rank"],
+        env=env | {DOOR: address, "HVD_SECRET_KEY": secret},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def frames_until(crew: Crew, last: Kind) -> list[Frame]:
+    said: list[Frame] = []
+    deadline = time.monotonic() + 30
+    while not any(frame.kind is last for frame in said):
+        assert time.monotonic() < deadline, said
+        said += [frame for _, frame in crew.heard(1.0) if frame is not None]
+    return said
+
+
+@EVERYWHERE
+def test_a_rank_is_started_heard_and_let_go(addresses: list[str]) -> None:
+    crew = Crew()
+    with Door(SECRET, addresses) as door:
+        process = knock(door.address)
+        (agent,) = door.gather(crew, Starter(lambda _: None), 1, 30)
+    assert (agent.hello["rank"], agent.hello["beside"]) == (0, 2)
+    assert agent.host == Host(agent.hello["name"] if addresses else "localhost", 1)
+    command = ["sh", "-c", f"echo $OMPI_COMM_WORLD_RANK${DOOR}$OMP_NUM_THREADS; exit 3"]
+    plan = {"command": command, "cwd": "/", "folders": [], "far": True, "beside": 10**6, "env": {}}
+    plan["ranks"] = [{"rank": 7, "env": {}, "listens": False}]
+    agent.send(Frame(Kind.PLAN, payload=json.dumps(plan).encode()))
+    said = frames_until(crew, Kind.EXIT)
+    assert said == [Frame(Kind.STDOUT, 7, b"01\n"), Frame(Kind.EXIT, 7, b"3")]
+    assert process.poll() is None, "it stays until the launcher hangs up, so that mpiexec sees nothing end"
+    agent.end()
+    assert process.wait(10) == 0
+    assert process.communicate()[1] == ""
+
+
+@EVERYWHERE
+def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str]) -> None:
+    crew = Crew()
+    with Door(SECRET, addresses) as door:
+        family = socket.AF_INET if addresses else socket.AF_UNIX
+        with socket.socket(family) as silent, socket.socket(family) as loud:
+            for one in (silent, loud):
+                one.connect(
+                    ("127.0.0.1", int(door.address.rpartition(":")[2])) if addresses else f"\0{door.address[1:]}"
+                )
+            loud.sendall(b"\0" * 64 + Frame(Kind.HELLO, payload=b"{}").pack())
+            wrong = knock(door.address, "guessed")
+            right = knock(door.address)
+            (agent,) = door.gather(crew, Starter(lambda _: None), 1, 30)
+            assert isinstance(agent, Caller)
+            deadline = time.monotonic() + 30
+            while wrong.poll() is None:
+                assert time.monotonic() < deadline
+                crew.agents += door._let_in()
+                list(crew.heard(0.01))
+            assert [one for one in crew.agents if one.hello] == [agent]
+            assert wrong.wait() == 1
+            assert "who answers there does not hold the secret of this run" in wrong.communicate()[1]
+    crew.end()
+    assert right.wait(10) == 0
+
+
+def test_a_rank_takes_orders_from_nobody_else() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+        process = knock(f"127.0.0.1:{impostor.getsockname()[1]}")
+        connection, _ = impostor.accept()
+        with connection:
+            connection.sendall(b"\1" * proof.LENGTH)
+            assert len(connection.recv(2 * proof.LENGTH, socket.MSG_WAITALL)) == 2 * proof.LENGTH
+            connection.sendall(b"\2" * proof.LENGTH)
+            assert process.wait(30) == 1
+            assert connection.recv(1) == b"", "not even a hello"
+    assert "does not hold the secret" in process.communicate()[1]
+
+
+def test_proofs_belong_to_a_role_and_a_conversation() -> None:
+    numbers = proof.number() + proof.number()
+    shown = proof.of(SECRET, proof.AGENT, numbers)
+    assert proof.holds(shown, SECRET, proof.AGENT, numbers)
+    assert not proof.holds(shown, SECRET, proof.LAUNCHER, numbers), "an agent's own words are no proof of the launcher"
+    assert not proof.holds(shown, SECRET, proof.AGENT, proof.number() * 2)
+    assert not proof.holds(shown, "other", proof.AGENT, numbers)
+    assert not proof.holds(b"", SECRET, proof.AGENT, numbers)
+
+
+def test_ranks_that_do_not_come() -> None:
+    with Door(SECRET, []) as door, pytest.raises(ClusterError, match=r"0 of 2 ranks within 0\.05 s: .*--start-timeout"):
+        door.gather(Crew(), Starter(lambda _: None), 2, 0.05)
+
+
+def test_other_ranks_than_were_asked_for() -> None:
+    crew = Crew()
+    with Door(SECRET, []) as door:
+        process = knock(door.address, rank=3)
+        with pytest.raises(ClusterError, match=r"started other ranks than the 1 it was asked for: leave .* to -np"):
+            door.gather(crew, Starter(lambda _: None), 1, 30)
+    crew.end()
+    assert process.wait(10) == 0
+
+
+def test_mpiexecs_own_words() -> None:
+    shown: list[bytes] = []
+    starter = Starter(shown.append)
+    starter.hear(b"a warning\n", aloud=False)
+    assert shown == []
+    starter.up()
+    starter.hear(b"mapped\n", aloud=True)
+    starter.hear(b"MPI_ABORT was invoked on rank 2 in communicator X\n  Errorcode: 9\n", aloud=False)
+    assert shown == [b"a warning\n", b"mapped\n"]
+    assert starter.blamed() == (2, 9)
+    assert str(starter.failed(b"1", 0, 2)).startswith(
+        "mpiexec ended (1) when 0 of 2 ranks were up. It said:\na warning"
+    )
+    assert str(Starter(shown.append).ended()).endswith("none of which had failed. It said nothing.")
