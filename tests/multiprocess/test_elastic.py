@@ -392,6 +392,7 @@ def sets_and_samples() -> None:
     assert gone is None or gone.process_set_id is None
     extra = hvd.add_process_set([0, 1]) if size > 2 else None
     assert extra is None or extra.included() == (rank < 2), "sets are still dynamic"
+    hvd.barrier()  # a rank that shuts down ends what the others still do
     hvd.shutdown()
 
 
