@@ -9,6 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from hvd_kernel import compat
 from hvd_kernel.magics import complete
 from hvd_kernel.magics.control import ControlMagics
+from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.holder import Holder
 from hvd_kernel.magics.hvdrun import RunMagics
 from hvd_kernel.magics.transform import Transformer
@@ -20,10 +21,10 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register magics, transformer and completion, let ``import horovod`` find us; loading twice changes nothing."""
     if holder_of(shell) is not None:
         return
-    holder = Holder()
+    desk = Desk(shell, Holder())
     transformer = Transformer(lambda: _request(shell))
-    shell.register_magics(RunMagics(shell, holder))
-    shell.register_magics(ControlMagics(shell, holder, transformer))
+    shell.register_magics(RunMagics(desk))
+    shell.register_magics(ControlMagics(desk, transformer))
     shell.input_transformers_cleanup.append(transformer)
     complete.install(shell)
     compat.install_as_told()

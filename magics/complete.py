@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from hvd_kernel.magics.control import VERBS
 from hvd_kernel.magics.options import TABLE, flags
+from hvd_kernel.magics.verbs import VERBS
 
 WORDS = {"%hvd": list(VERBS), "%hvdauto": ["on", "off"]}
 

@@ -8,6 +8,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.holder import Holder, default_n
 from hvd_kernel.magics.local import run_here
 from hvd_kernel.magics.options import Options, parse, resolve, wanted
@@ -27,9 +28,10 @@ class RunMagics(Magics):
 
     shell: InteractiveShell
 
-    def __init__(self, shell: InteractiveShell, holder: Holder) -> None:
-        super().__init__(shell)
-        self.holder = holder
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk.shell)
+        self.desk = desk
+        self.holder = desk.holder
 
     @no_var_expand
     @cell_magic

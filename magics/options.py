@@ -80,7 +80,7 @@ _CELL: dict[tuple[str, ...], dict[str, Any]] = {
 }
 TABLE: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {
     "%%hvdrun": _WHERE | _RANKS | _CELL,
-    "%hvd": _WHERE,
+    "%hvd": _WHERE | _RANKS,
     "%hvdpush": _RANKS,
     "%hvdpull": _RANKS,
 }

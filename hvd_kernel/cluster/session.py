@@ -106,9 +106,37 @@ class Session:
         self._wire.request(targets, "execute_request", content | {"hvd": {"cell": cell, "run": self._runs}}, run)
         return run
 
+    def ask(
+        self,
+        verb: str,
+        ranks: Sequence[int] | None,
+        content: dict[str, Any] | None = None,
+        *,
+        buffers: Sequence[Any] = (),
+        timeout: float = _ANSWER_S,
+        urgent: bool = False,
+    ) -> dict[int, tuple[Mapping[str, Any], list[Any]]]:
+        """Have living ranks do what a verb of ``worker/verbs.py`` says, and return each one's content and buffers.
+
+        Parameters
+        ----------
+        urgent
+            Answered at once, on the rank's control thread, also while a cell runs; else between cells.
+
+        Raises
+        ------
+        ClusterError
+            Naming the verb and the rank that failed or did not answer in time.
+        """
+        targets = self._alive(ranks)
+        gather = Gather(targets, verb)
+        asked = {"verb": verb} | (content or {})
+        self._wire.request(targets, "hvd_request", asked, gather, buffers=buffers, urgent=urgent)
+        return gather.wait(timeout)
+
     def push(self, variables: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Set variables in the ranks' namespaces, and return when it is done."""
-        self._ask("push", ranks, buffers=values.pack(variables), timeout=_MOVE_S)
+        self.ask("push", ranks, buffers=values.pack(variables), timeout=_MOVE_S)
 
     def pull(self, names: Sequence[str], ranks: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
         """Fetch variables of the ranks.
@@ -118,12 +146,12 @@ class Session:
         ClusterError
             Naming the rank and the variable that is not there or cannot travel.
         """
-        answers = self._ask("pull", ranks, {"names": list(names)}, timeout=_MOVE_S)
+        answers = self.ask("pull", ranks, {"names": list(names)}, timeout=_MOVE_S)
         return {rank: values.unpack(buffers) for rank, (_, buffers) in answers.items()}
 
     def renew(self) -> None:
         """Give all ranks new communication, whatever has become of theirs."""
-        self._ask("heal", None)
+        self.ask("heal", None)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> None:
         """Raise KeyboardInterrupt in the ranks' cell, also where they wait in a collective. Returns at once."""
@@ -204,32 +232,17 @@ class Session:
                 return hands.introduced
             self._listen(deadline, f"rank {', '.join(map(str, sorted(hands.missing())))}", wait=0.0)
 
-    # Everything that needs the ranks' answer.
-
-    def _ask(
-        self,
-        verb: str,
-        ranks: Sequence[int] | None,
-        content: dict[str, Any] | None = None,
-        buffers: Sequence[Any] = (),
-        timeout: float = _ANSWER_S,
-    ) -> dict[int, Any]:
-        targets = self._alive(ranks)
-        gather = Gather(targets, verb)
-        self._wire.request(targets, "hvd_request", {"verb": verb} | (content or {}), gather, buffers=buffers)
-        return gather.wait(timeout)
-
     def _heal(self) -> None:
         """Give all ranks new communication after a run that broke it."""
         if self._latest is not None and self._latest.aborted:
-            self._ask("heal", None)
+            self.ask("heal", None)
             self._latest.aborted = False
 
     def _values(self, run: Run) -> dict[int, Any]:
         if run is not self._latest or not run.done:
             raise ClusterError("a run's values can be fetched when it is done and until the next one starts")
         failed = {each.rank for each in run.failures}
-        answers = self._ask("value", [rank for rank in run.ranks if rank not in failed], timeout=_MOVE_S)
+        answers = self.ask("value", [rank for rank in run.ranks if rank not in failed], timeout=_MOVE_S)
         return {rank: values.unpack(buffers) for rank, (_, buffers) in answers.items()}
 
     def _targets(self, ranks: Sequence[int] | None) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Running one cell on this rank, and the small verbs that the controller world asks for.
+"""Running one cell on this rank.
 
 A cell that raises aborts this rank's communication *before* its traceback is formatted, so that the peers that wait for
 this rank are released within milliseconds.
@@ -7,9 +7,7 @@ this rank are released within milliseconds.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -21,7 +19,7 @@ from typing import Any
 from IPython.core.interactiveshell import ExecutionResult
 
 from hvd_kernel.protocol import Failure, to_wire
-from hvd_kernel.worker import communication, values
+from hvd_kernel.worker import communication
 
 _REASON_CHARS = 300
 _NOTE_CHARS = 100
@@ -34,7 +32,7 @@ class Control:
     def __init__(self, rank: int, shell: Any) -> None:
         self.rank = rank
         self._shell = shell
-        self._value: Any = None
+        self.value: Any = None  # of the latest cell's last expression
         self._run_number = 0
         self._unwanted_run = 0  # the latest that an interrupt has named
         self._seen = threading.Event()  # the main thread has noticed the latest interrupt
@@ -47,7 +45,7 @@ class Control:
     async def run_cell(self, code: str, cell: int, run: int) -> dict[str, Any]:
         """Run the code; return the ``hvd`` part of the reply."""
         self._run_number = run
-        self._value, self._raised_at, self._interrupted = None, 0.0, False
+        self.value, self._raised_at, self._interrupted = None, 0.0, False
         if cell:
             self._shell.execution_count = cell
         self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on
@@ -69,6 +67,12 @@ class Control:
             yield
         finally:
             self._inside = False
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The user's namespace."""
+        found: dict[str, Any] = self._shell.user_ns
+        return found
 
     @property
     def busy(self) -> bool:
@@ -99,30 +103,6 @@ class Control:
             if self._seen.wait(pause):
                 return
 
-    # The verbs.
-
-    def answer(self, content: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-        """Do what a ``hvd_request`` says; return the reply's content and buffers."""
-        names = self._shell.user_ns
-        match content["verb"]:
-            case "hello":
-                device = str(names.get("device", "cpu"))
-                who = {"pid": os.getpid(), "host": socket.gethostname(), "device": device}
-                return who | {"channel": content["channel"]}, []
-            case "interrupt":
-                self.interrupt(content["run"])
-            case "push":
-                names.update(values.unpack(buffers))
-            case "pull":
-                return {}, values.pack({name: _lookup(names, name) for name in content["names"]})
-            case "value":
-                return {}, values.pack(self._value)
-            case "heal":
-                communication.renew()
-            case verb:
-                raise ValueError(f"unknown verb {verb!r}: notebook and ranks run different versions of hvd_kernel")
-        return {}, []
-
     # Running.
 
     async def _run(self, code: str) -> BaseException | None:
@@ -139,7 +119,7 @@ class Control:
         except (KeyboardInterrupt, asyncio.CancelledError) as error:  # between the user's code and IPython's own
             self.on_raise(error)
             return error
-        self._value = result.result
+        self.value = result.result
         return result.error_before_exec or result.error_in_exec
 
     async def _run_async(self, code: str, transformed: str, broken: Any) -> ExecutionResult:
@@ -195,9 +175,3 @@ def _reason(name: str, error: BaseException) -> str:
     """Say what the peers hear, with the error's notes: by one of them elastic.run knows that this rank has left it."""
     text = f"{name}: {error}"[:_REASON_CHARS] if str(error) else name
     return " ".join([text, *(note[:_NOTE_CHARS] for note in getattr(error, "__notes__", ()))])
-
-
-def _lookup(names: dict[str, Any], name: str) -> Any:
-    if name not in names:
-        raise NameError(f"name {name!r} is not defined there")
-    return names[name]

@@ -17,7 +17,7 @@ from traitlets import Type
 from traitlets.config import Config
 
 from hvd_kernel import metrics
-from hvd_kernel.worker import telemetry
+from hvd_kernel.worker import telemetry, verbs
 from hvd_kernel.worker.control import Control
 
 _REGISTRATION_S = 60.0
@@ -75,7 +75,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     async def hvd_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Answer a request; an error travels as text."""
         try:
-            content, buffers = self.control.answer(parent["content"], parent["buffers"])
+            content, buffers = verbs.answer(self.control, parent["content"], parent["buffers"])
         except Exception as error:  # noqa: BLE001 - whatever it is, the notebook must hear of it
             content, buffers = {"error": f"{type(error).__name__}: {error}"}, []
         self.session.send(stream, "hvd_reply", content, parent=parent, ident=ident, buffers=buffers)

@@ -144,13 +144,19 @@ def test_push_pull_and_out(kernel: Kernel) -> None:
     [
         ("%%hvdrun -np4\n1", "UsageError: %%hvdrun: '-np4' is not an option: write -np 4, with a space"),
         ("%%hvdrun --push nowhere\n1", "UsageError: there is no variable `nowhere` in the notebook to push"),
-        ("%hvd begin", "UsageError: %hvd: 'begin' is not understood: write %hvd start|stop|restart|status|doctor"),
+        ("%hvd begin", "UsageError: %hvd: 'begin' is not understood: %hvd? lists its words"),
         ("%hvdpull", "UsageError: %hvdpull: name the variables, as in %hvdpull a b"),
         ("%hvdauto maybe", "UsageError: %hvdauto: 'maybe' is not understood: write %hvdauto on or %hvdauto off"),
     ],
 )
 def test_wrong_calls_are_answered_in_one_sentence(kernel: Kernel, cell: str, message: str) -> None:
     assert kernel.run(cell, allow_error=True).error == message
+
+
+def test_help_lists_every_word(kernel: Kernel) -> None:
+    page = kernel.run("%hvd?").reply["payload"][0]["data"]["text/plain"]
+    for word in ("start -np 4", "restart", "stop", "status", "doctor"):
+        assert f"    %hvd {word} " in page, page
 
 
 def test_pulling_what_is_not_there_names_rank_and_variable(kernel: Kernel) -> None:

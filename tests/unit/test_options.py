@@ -136,5 +136,5 @@ def test_wanted_keeps_what_is_not_said() -> None:
 
 
 def test_flags_are_all_spellings() -> None:
-    assert flags("%hvd") == ["-np", "-n", "--num-proc", "-H", "--hosts", "--hostfile", "--mpi-args"]
+    assert flags("%hvdpull") == ["--ranks", "--targets", "-t"]
     assert {"--ranks", "--targets", "-t", "--push", "-o"} <= set(flags("%%hvdrun"))

@@ -1,0 +1,73 @@
+"""What a rank does when the notebook asks: verb -> function. A new verb is a row here and a function in its own file.
+
+A request comes on the shell channel (between cells, on the main thread) or, if it is urgent, on the control channel (at
+once, on a thread of its own, also while a cell runs): a verb that may be urgent touches nothing that a cell is using.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.worker import communication, values
+
+if TYPE_CHECKING:
+    from hvd_kernel.worker.control import Control
+
+Answer = tuple[dict[str, Any], list[Any]]
+Verb = Callable[["Control", Mapping[str, Any], list[Any]], Answer]
+
+
+def answer(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
+    """Do what a ``hvd_request`` says; return the reply's content and buffers."""
+    verb = TABLE.get(content["verb"])
+    if verb is None:
+        raise ValueError(f"unknown verb {content['verb']!r}: notebook and ranks run different versions of hvd_kernel")
+    return verb(control, content, buffers)
+
+
+def _hello(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    device = str(control.names.get("device", "cpu"))
+    who = {"pid": os.getpid(), "host": socket.gethostname(), "device": device}
+    return who | {"channel": content["channel"]}, []
+
+
+def _interrupt(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    control.interrupt(content["run"])
+    return {}, []
+
+
+def _push(control: Control, _content: Mapping[str, Any], buffers: list[Any]) -> Answer:
+    control.names.update(values.unpack(buffers))
+    return {}, []
+
+
+def _pull(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    return {}, values.pack({name: _lookup(control.names, name) for name in content["names"]})
+
+
+def _value(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    return {}, values.pack(control.value)
+
+
+def _heal(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    communication.renew()
+    return {}, []
+
+
+def _lookup(names: dict[str, Any], name: str) -> Any:
+    if name not in names:
+        raise NameError(f"name {name!r} is not defined there")
+    return names[name]
+
+
+TABLE: dict[str, Verb] = {
+    "hello": _hello,
+    "interrupt": _interrupt,
+    "push": _push,
+    "pull": _pull,
+    "value": _value,
+    "heal": _heal,
+}

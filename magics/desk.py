@@ -1,0 +1,22 @@
+"""What every magic needs at hand: the notebook's shell and the holder of its cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from hvd_kernel.magics.holder import Holder
+from hvd_kernel.magics.screen import Screen
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The shell and the holder of one notebook."""
+
+    shell: InteractiveShell
+    holder: Holder
+
+    def screen(self) -> Screen:
+        """Return the output of the cell that runs."""
+        return Screen(self.shell)

@@ -1,0 +1,60 @@
+"""The words behind %hvd. A new one is a row of this table and a function in a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics import life
+from hvd_kernel.magics.desk import Desk
+from hvd_kernel.magics.doctor import examine, report
+from hvd_kernel.magics.options import Options
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What a word does: ``act`` is given the options; its further words are ``options.words[1:]``."""
+
+    act: Callable[[Desk, Options], None]
+    usage: str  # as it is written, for %hvd? and for errors
+    doc: str
+    more_words: int = 0  # how many words may follow
+    anytime: bool = False  # also while a cell runs (from a subshell, or beside a background cell)
+
+
+def _doctor(desk: Desk, _options: Options) -> None:
+    desk.screen().say(report(examine()))
+
+
+VERBS: dict[str, Verb] = {
+    "start": Verb(life.start, "%hvd start -np 4", "start 4 ranks (also -H, --hostfile, --mpi-args); kept if they live"),
+    "restart": Verb(life.restart, "%hvd restart", "the same ranks again, without their variables"),
+    "stop": Verb(life.stop, "%hvd stop", "end them"),
+    "status": Verb(life.status, "%hvd status", "one line per rank", anytime=True),
+    "doctor": Verb(_doctor, "%hvd doctor", "what is missing on this machine, and how to get it", anytime=True),
+}
+
+
+def find(options: Options) -> Verb:
+    """Return the verb that a line names; without a word it is status.
+
+    Raises
+    ------
+    UsageError
+        If it is none, or too many words follow it.
+    """
+    name = options.words[0] if options.words else "status"
+    verb = VERBS.get(name)
+    if verb is None:
+        raise UsageError(f"%hvd: {' '.join(options.words)!r} is not understood: %hvd? lists its words")
+    if len(options.words) > 1 + verb.more_words:
+        raise UsageError(f"%hvd: {' '.join(options.words)!r} has too many words: write {verb.usage}")
+    return verb
+
+
+def usage() -> str:
+    """Return the help of %hvd."""
+    width = max(len(verb.usage) for verb in VERBS.values())
+    lines = [f"    {verb.usage.ljust(width)}  {verb.doc}" for verb in VERBS.values()]
+    return "Care for the cluster. %hvd alone is %hvd status.\n\n::\n\n" + "\n".join(lines) + "\n"
