@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hvdtest.launch import RankPool
 
 _open: dict[tuple[int, str], RankPool] = {}
+
+
+def layouts(*pairs: tuple[int, str]) -> Any:
+    """A fixture ``layout`` over (ranks, transport), for a file whose tests ask for ``ranks``."""
+
+    @pytest.fixture(scope="module", name="layout", params=pairs, ids=lambda pair: f"np{pair[0]}-{pair[1]}")
+    def chosen(request: pytest.FixtureRequest) -> tuple[int, str]:
+        return request.param
+
+    return chosen
 
 
 def pool_of(layout: tuple[int, str]) -> RankPool:

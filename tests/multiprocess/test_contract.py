@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
-from hvdtest.pools import pool_of
+from hvdtest.pools import layouts
 
 if TYPE_CHECKING:
     import torch
@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.mp
 
 
-@pytest.fixture(scope="module", params=[(1, "auto"), (2, "shm"), (3, "tcp")], ids=lambda layout: f"np{layout[0]}")
-def layout(request: pytest.FixtureRequest) -> tuple[int, str]:
-    return request.param
-
-
-@pytest.fixture
-def ranks(layout: tuple[int, str]) -> RankPool:
-    return pool_of(layout)
+layout = layouts((1, "auto"), (2, "shm"), (3, "tcp"))
 
 
 def classes() -> list[Any]:

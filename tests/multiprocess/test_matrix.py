@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hvdtest import cases as c
 from hvdtest.launch import RankPool
-from hvdtest.pools import pool_of
+from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
 
@@ -17,14 +17,7 @@ SHAPES = ((), (0,), (1,), (3, 5), (259,))
 _digests: dict[tuple[str, int], str] = {}  # of (part, ranks): the same over every transport
 
 
-@pytest.fixture(scope="module", params=LAYOUTS, ids=lambda layout: f"np{layout[0]}-{layout[1]}")
-def layout(request: pytest.FixtureRequest) -> tuple[int, str]:
-    return request.param
-
-
-@pytest.fixture
-def ranks(layout: tuple[int, str]) -> RankPool:
-    return pool_of(layout)
+layout = layouts(*LAYOUTS)
 
 
 def all_right(found: list[dict[str, object]], part: str) -> None:

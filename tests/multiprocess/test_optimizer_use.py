@@ -6,21 +6,12 @@ import pytest
 from hvdtest.exact import raises, same
 from hvdtest.gradients import batch, close, local_gradients, mean, model_of
 from hvdtest.launch import RankPool
-from hvdtest.pools import pool_of
+from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
 
 
-@pytest.fixture(
-    scope="module", params=[(1, "auto"), (2, "shm"), (3, "tcp"), (4, "shm")], ids=lambda layout: f"np{layout[0]}"
-)
-def layout(request: pytest.FixtureRequest) -> tuple[int, str]:
-    return request.param
-
-
-@pytest.fixture
-def ranks(layout: tuple[int, str]) -> RankPool:
-    return pool_of(layout)
+layout = layouts((1, "auto"), (2, "shm"), (3, "tcp"), (4, "shm"))
 
 
 def closed_over() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hvdtest.exact import raises
 from hvdtest.launch import RankPool
-from hvdtest.pools import pool_of, start
+from hvdtest.pools import layouts, pool_of, start
 
 pytestmark = pytest.mark.mp
 
@@ -18,9 +18,7 @@ LAYOUTS = [(2, "shm"), (2, "tcp"), (4, "shm"), (4, "tcp")]
 RELEASED_WITHIN_S = 5.0  # it takes milliseconds; the rest is for a machine that does other things
 
 
-@pytest.fixture(scope="module", params=LAYOUTS, ids=lambda layout: f"np{layout[0]}-{layout[1]}")
-def layout(request: pytest.FixtureRequest) -> tuple[int, str]:
-    return request.param
+layout = layouts(*LAYOUTS)
 
 
 @pytest.fixture

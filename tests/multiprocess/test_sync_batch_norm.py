@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
-from hvdtest.pools import pool_of
+from hvdtest.pools import layouts
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.mp
@@ -13,14 +13,7 @@ pytestmark = pytest.mark.mp
 CHANNELS = 3
 
 
-@pytest.fixture(scope="module", params=[(1, "auto"), (2, "shm"), (3, "tcp")], ids=lambda layout: f"np{layout[0]}")
-def layout(request: pytest.FixtureRequest) -> tuple[int, str]:
-    return request.param
-
-
-@pytest.fixture
-def ranks(layout: tuple[int, str]) -> RankPool:
-    return pool_of(layout)
+layout = layouts((1, "auto"), (2, "shm"), (3, "tcp"))
 
 
 def part(rank: int, shape: tuple[int, ...], step: int = 0, rows: int | None = None) -> object:
