@@ -6,22 +6,24 @@ a notebook says ``%load_ext hvd_kernel`` (the kernel named ``hvd_kernel`` has do
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hvd_kernel.kept import keep
     from hvd_kernel.launch.run import run
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load_ipython_extension", "run", "unload_ipython_extension"]
+__all__ = ["__version__", "keep", "load_ipython_extension", "run", "unload_ipython_extension"]
+
+_WHERE = {"keep": "hvd_kernel.kept", "run": "hvd_kernel.launch.run"}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "run":
+    if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hvd_kernel.launch.run import run  # noqa: PLC0415 - a rank never calls it
-
-    return run
+    return getattr(import_module(_WHERE[name]), name)
 
 
 def load_ipython_extension(ip: Any) -> None:

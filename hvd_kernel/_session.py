@@ -12,7 +12,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import config, handshake, topology
@@ -28,6 +28,7 @@ _rounds = 0
 _before: dict[str, int] = {}  # sum of the counters of the engines before this one
 _registered = False
 _environment: dict[str, str] = {}  # the variables HOROVOD_* and HVD_* when this engine was made
+_appointment: Appointment | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,30 @@ class Reunion:
 
     patience_s: float  # instead of the start timeout
     pidfds: Mapping[int, int]  # of the ranks' processes that can be seen from here
+
+
+@dataclass(frozen=True)
+class Appointment:
+    """Who this rank is and where it meets the others from now on, whatever launched it. The secret stays in memory."""
+
+    rank: int
+    size: int
+    host: str
+    port: int
+    secret: str = field(repr=False)
+    pidfds: Mapping[int, int]  # as in Reunion
+
+    def over(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment as if a launcher had said so: a copy, which no other process sees."""
+        said = {"HOROVOD_RANK": str(self.rank), "HOROVOD_SIZE": str(self.size), "HVD_BOOTSTRAP": "tcp"}
+        place = {"HOROVOD_CONTROLLER_ADDR": self.host, "HOROVOD_CONTROLLER_PORT": str(self.port)}
+        return {**env, **said, **place, "HVD_SECRET": self.secret}
+
+
+def appoint(appointment: Appointment) -> None:
+    """Have every ``init`` from now on meet there."""
+    global _appointment  # noqa: PLW0603 - of the process, as the engine
+    _appointment = appointment
 
 
 def init(comm: Any = None, reunion: Reunion | None = None) -> None:
@@ -53,12 +78,13 @@ def _start(comm: Any, reunion: Reunion | None) -> None:
     global _engine, _generation, _rounds, _registered, _environment  # noqa: PLW0603 - the process's one engine
     from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
 
-    env = dict(os.environ)
+    env = dict(os.environ) if _appointment is None else _appointment.over(os.environ)
     if reunion is not None:
         env["HVD_START_TIMEOUT"] = f"{reunion.patience_s:g}"
     options = config.engine_options(env)
     _rounds += 1
-    peers = topology.find(comm, env, _rounds, reunion.pidfds if reunion is not None else None)
+    known = reunion or _appointment
+    peers = topology.find(comm, env, _rounds, known.pidfds if known is not None else None)
     try:
         handshake.same_version(peers)
         _engine = Engine(peers.rank, peers.size, peers.exchange, options)

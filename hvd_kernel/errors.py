@@ -57,6 +57,10 @@ class UsageError(ValueError):
     """A magic or command was called wrongly; the message says how to call it."""
 
 
+class RanksDiffer(RuntimeError):
+    """A variable is not the same on all ranks; the message names the first part and the ranks."""
+
+
 class ClusterError(RuntimeError):
     """The cluster could not be started, lost a rank, or is not there; the message says what to do."""
 

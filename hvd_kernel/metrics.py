@@ -5,8 +5,13 @@ One writer thread at a time is the rule (the training loop); readers see a value
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
+
+MAX_NAMES = 256
+MAX_NAME = 100
+"""A sample carries every name, five times a second."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +26,19 @@ class Snapshot:
 _steps = 0
 _samples = 0
 _logged: dict[str, float] = {}
+_warned = False
 
 
 def log(**values: Any) -> None:
     """Show values of this rank in the dashboard: ``log(loss=loss, accuracy=0.97)``.
 
-    Numbers, 0-dimensional tensors and arrays are taken; the last value of each name counts.
+    Numbers, 0-dimensional tensors and arrays are taken; the last value of each name counts. Of a cell's names the first
+    256 are taken, if they have no more than 100 characters.
     """
     for name, value in values.items():
+        if name not in _logged and (len(_logged) >= MAX_NAMES or len(name) > MAX_NAME):
+            _refuse(name)
+            continue
         try:
             _logged[name] = value if type(value) is float else _number(value)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -40,8 +50,20 @@ def _number(value: Any) -> float:
     return float(value if item is None else item())
 
 
+def _refuse(name: str) -> None:
+    """Say once in each cell that a name is not taken: training is not to end for it."""
+    global _warned  # noqa: PLW0603 - as the counters
+    if not _warned:
+        _warned = True
+        shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
+        most = f"{MAX_NAMES} names of {MAX_NAME} characters at most"
+        warnings.warn(f"log: {shown!r} is not shown, nor are others: a cell has {most}", stacklevel=3)
+
+
 def begin_cell() -> None:
     """Forget what earlier cells of a notebook have logged; steps and samples go on counting."""
+    global _warned  # noqa: PLW0603 - as the counters
+    _warned = False
     _logged.clear()
 
 
@@ -61,4 +83,4 @@ def reset() -> None:
     """Forget everything: for tests."""
     global _steps, _samples  # noqa: PLW0603 - counters of the process
     _steps = _samples = 0
-    _logged.clear()
+    begin_cell()

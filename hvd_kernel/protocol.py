@@ -12,13 +12,30 @@ Words.
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-T = TypeVar("T", "MetricsSample", "Failure")
+T = TypeVar("T", "MetricsSample", "Failure", "Whereabouts", "Prompt")
 
 METRICS_TYPE = "hvd_metrics"
 """msg_type under which a rank's telemetry thread publishes a MetricsSample on its iopub."""
+
+LEFT_OUT_TYPE = "hvd_left_out"
+"""msg_type under which a rank says how many displays of a cell it did not send."""
+
+PROMPT_TYPE = "hvd_prompt"
+"""msg_type under which a rank publishes a Prompt on its iopub."""
+
+HALF_OPEN_MS = 2000
+"""How long a connection may stay open without having shown its key; whoever was only slow connects again."""
+
+STACK_SIGNAL = signal.SIGURG
+"""At it a rank writes its main thread's stack, without Python's lock. Ignored by a process that knows nothing of it."""
+
+STACK_PIPE = "stack-{rank}"
+"""Name, in the ranks' private IPython folder, of the pipe to which it is written."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +70,43 @@ class Failure:
     secondary: bool = False  # raised because of another rank (RankFailed, RankDied, RankStalled)
 
 
+class Frame(NamedTuple):
+    """One call that a rank is in."""
+
+    place: str  # "cell 3:4", "data.py:41"
+    function: str  # "" for a cell or a module itself
+    text: str  # the line, "" where it is not known
+    own: bool  # the user's code rather than a library's
+
+
+class Pending(NamedTuple):
+    """One operation that is not done on a rank."""
+
+    name: str
+    seconds: float
+    missing: tuple[int, ...]  # ranks that have not come to it, where this rank knows it
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """What one rank's main thread is doing at this moment."""
+
+    rank: int
+    state: str  # "idle" | "compute" | "collective"; and, from outside: "stopped" | "silent" | "dead"
+    waiting_for: str = ""  # name of the operation in which it waits
+    frames: tuple[Frame, ...] = ()  # outermost first, without IPython's and ours
+    pending: tuple[Pending, ...] = ()  # oldest first
+
+
 @dataclass(frozen=True)
 class TextDelta:
-    """New text of a rank's stdout or stderr; deltas concatenate to the whole."""
+    """New text of a rank's stdout or stderr; those that are not live concatenate to what is stored."""
 
     rank: int
     stream: str  # "stdout" | "stderr"
     text: str
+    live: bool = False  # a taste of a flood, for whoever looks on: what is stored of it comes at the cell's end
+    skipped: tuple[int, int, int] = (0, 0, 0)  # left out before it: rest of a line, lines, beginning of the next one
 
 
 @dataclass(frozen=True)
@@ -70,6 +117,34 @@ class RichOutput:
     data: dict[str, Any]  # mime bundle
     metadata: dict[str, Any]
     is_result: bool = False
+    display_id: str = ""  # by which an update finds it
+    update: bool = False  # replaces what has that display_id
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """A rank's clear_output: what it has shown in this cell is gone; with wait, when it shows something else."""
+
+    rank: int
+    wait: bool
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Displays of a cell that a rank did not send, because there were too many."""
+
+    rank: int
+    displays: int
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rank waits for a line of the person: input(), getpass(), or the debugger."""
+
+    rank: int
+    number: int  # of this rank's prompts, from 1
+    text: str
+    password: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,10 +155,10 @@ class RankDone:
     failure: Failure | None = None
 
 
-Event = MetricsSample | TextDelta | RichOutput | RankDone
+Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | RankDone | Prompt
 
 
-def to_wire(message: MetricsSample | Failure) -> dict[str, Any]:
+def to_wire(message: MetricsSample | Failure | Whereabouts | Prompt) -> dict[str, Any]:
     """JSON-able form of a message that a rank sends."""
     return asdict(message)
 
@@ -97,5 +172,12 @@ def from_wire(kind: type[T], wire: dict[str, Any]) -> T:
         If a required key is missing: the sender speaks another version.
     """
     names = {f.name for f in fields(kind)}
-    known: dict[str, Any] = {k: tuple(v) if k == "traceback" else v for k, v in wire.items() if k in names}
+    known: dict[str, Any] = {k: _TUPLES[k](v) if k in _TUPLES else v for k, v in wire.items() if k in names}
     return kind(**known)
+
+
+_TUPLES: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # what JSON makes lists of
+    "traceback": tuple,
+    "frames": lambda rows: tuple(Frame(*row) for row in rows),
+    "pending": lambda rows: tuple(Pending(name, seconds, tuple(missing)) for name, seconds, missing in rows),
+}

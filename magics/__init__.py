@@ -7,14 +7,18 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from hvd_kernel import compat
-from hvd_kernel.magics import complete
+from hvd_kernel.magics import complete, hints
+from hvd_kernel.magics.background import JobMagics
 from hvd_kernel.magics.control import ControlMagics
+from hvd_kernel.magics.debug import DebugMagics
 from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.holder import Holder
 from hvd_kernel.magics.hvdrun import RunMagics
+from hvd_kernel.magics.logs import LogMagics
+from hvd_kernel.magics.names import RankNames
 from hvd_kernel.magics.transform import Transformer
 
-__all__ = ["holder_of", "load_ipython_extension"]
+__all__ = ["holder_of", "load_ipython_extension", "names_of"]
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -24,9 +28,14 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     desk = Desk(shell, Holder())
     transformer = Transformer(lambda: _request(shell))
     shell.register_magics(RunMagics(desk))
-    shell.register_magics(ControlMagics(desk, transformer))
+    names = RankNames(desk, transformer)
+    shell.register_magics(ControlMagics(desk, transformer, names))
+    shell.register_magics(DebugMagics(desk))
+    shell.register_magics(JobMagics(desk))
+    shell.register_magics(LogMagics(desk))
     shell.input_transformers_cleanup.append(transformer)
-    complete.install(shell)
+    complete.install(shell, names)
+    hints.install(shell, names)
     compat.install_as_told()
 
 
@@ -34,6 +43,12 @@ def holder_of(shell: InteractiveShell) -> Holder | None:
     """Return what holds the shell's cluster, or None where the magics are not loaded."""
     magics: RunMagics | None = shell.magics_manager.registry.get(RunMagics.__name__)
     return magics.holder if magics is not None else None
+
+
+def names_of(shell: InteractiveShell) -> RankNames | None:
+    """Return what asks the ranks about names, or None where the magics are not loaded."""
+    magics: ControlMagics | None = shell.magics_manager.registry.get(ControlMagics.__name__)
+    return magics.names if magics is not None else None
 
 
 def _request(shell: InteractiveShell) -> dict[str, Any]:

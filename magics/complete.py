@@ -1,24 +1,44 @@
-"""Completion of the magics' options and verbs."""
+"""Completion of the magics' options and verbs, and of names where a magic wants some."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from hvd_kernel.magics.names import RankNames
 from hvd_kernel.magics.options import TABLE, flags
 from hvd_kernel.magics.verbs import VERBS
 
 WORDS = {"%hvd": list(VERBS), "%hvdauto": ["on", "off"]}
 
+_OF_RANKS = {"%hvdpull", "%hvd vars", "%hvd check"}
+"""What is followed by names that live on the ranks."""
 
-def install(shell: Any) -> None:
+Finder = Callable[[str], list[str]]
+
+
+def install(shell: Any, names: RankNames) -> None:
     """Tell IPython's completer; it asks for a line that begins with one of our magics."""
+
+    def remote(symbol: str) -> list[str]:
+        return list(names.matching(symbol)[1])
+
+    def local(symbol: str) -> list[str]:
+        return [name for name in shell.user_ns if name.startswith(symbol) and not name.startswith("_")]
+
     for magic in {*TABLE, *WORDS}:
-        shell.set_hook("complete_command", _complete, str_key=magic)
+        shell.set_hook("complete_command", partial(_complete, remote, local), str_key=magic)
 
 
-def _complete(_completer: object, event: SimpleNamespace) -> list[str]:
+def _complete(remote: Finder, local: Finder, _completer: object, event: SimpleNamespace) -> list[str]:
     options = flags(event.command) if event.command in TABLE else []
     if event.symbol.startswith("-"):
         return options
+    head = event.line[: len(event.line) - len(event.symbol)].split()
+    if not _OF_RANKS.isdisjoint({event.command, " ".join(head[:2])}):
+        return remote(event.symbol)
+    if event.command == "%hvdpush":
+        return local(event.symbol)
     return WORDS.get(event.command, []) or (options if not event.symbol else [])

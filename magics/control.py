@@ -11,6 +11,7 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.magics import verbs
 from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.hvdrun import local_values, pulled
+from hvd_kernel.magics.names import RankNames
 from hvd_kernel.magics.options import names, parse, resolve
 from hvd_kernel.magics.plain import plain_errors
 from hvd_kernel.magics.transform import Transformer
@@ -22,9 +23,10 @@ class ControlMagics(Magics):
 
     shell: InteractiveShell
 
-    def __init__(self, desk: Desk, transformer: Transformer) -> None:
+    def __init__(self, desk: Desk, transformer: Transformer, names: RankNames) -> None:
         super().__init__(desk.shell)
         self.desk = desk
+        self.names = names
         self.transformer = transformer
 
     @no_var_expand
@@ -33,7 +35,7 @@ class ControlMagics(Magics):
         with plain_errors():
             options = parse("%hvd", line)
             verb = verbs.find(options)
-            with nullcontext() if verb.anytime else self.desk.holder.use():
+            with nullcontext() if verb.anytime else self.desk.holder.use(force=options.force):
                 verb.act(self.desk, options)
 
     hvd.__doc__ = verbs.usage()
@@ -41,24 +43,25 @@ class ControlMagics(Magics):
     @no_var_expand
     @line_magic
     def hvdpush(self, line: str) -> None:
-        """Copy variables from the notebook to the ranks: %hvdpush a b [--ranks 0,2-3]."""
+        """Copy variables from the notebook to the ranks: %hvdpush a b [--ranks 0,2-3] [--force: however large]."""
         with plain_errors():
             options = parse("%hvdpush", line)
             values = local_values(self.shell, tuple(names(options, "%hvdpush")))
             with self.desk.holder.use():
                 session = self.desk.holder.current()
-                session.push(values, resolve(options.ranks, session.n))
+                session.push(values, resolve(options.ranks, session.n), force=options.force)
 
     @no_var_expand
     @line_magic
     def hvdpull(self, line: str) -> None:
-        """Bring variables of the ranks to the notebook: %hvdpull a b [--ranks 0,2-3]; a[0] is rank 0's."""
+        """Bring variables of the ranks to the notebook: %hvdpull a b [--ranks 0,2-3] [--force]; a[0] is rank 0's."""
         with plain_errors():
             options = parse("%hvdpull", line)
             found = tuple(names(options, "%hvdpull"))
             with self.desk.holder.use():
                 session = self.desk.holder.current()
-                self.shell.user_ns.update(pulled(session, found, resolve(options.ranks, session.n)))
+                ranks = resolve(options.ranks, session.n)
+                self.shell.user_ns.update(pulled(session, found, ranks, force=options.force))
 
     @no_var_expand
     @line_magic

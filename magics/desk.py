@@ -16,7 +16,8 @@ class Desk:
 
     shell: InteractiveShell
     holder: Holder
+    own: Screen | None = None  # a job's, which runs beside the cells
 
     def screen(self) -> Screen:
         """Return the output of the cell that runs."""
-        return Screen(self.shell)
+        return self.own or Screen(self.shell)

@@ -15,10 +15,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from itertools import pairwise
 from pathlib import Path
 
 import psutil
+
+from hvd_kernel.cluster.leftovers import folders, orphans
 
 SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written
 TIMEOUT_S = 30.0
@@ -135,32 +136,9 @@ def _shm() -> Finding:
 
 
 def _leftovers() -> Finding:
-    pids = sorted(leftovers())
-    found = f"processes {' '.join(map(str, pids))}" if pids else "none"
-    return Finding("leftovers", not pids, found, f"kill {' '.join(map(str, pids))}")
-
-
-def leftovers() -> set[int]:
-    """Return processes of ours, of this user, that no living notebook kernel holds."""
-    ours: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        words = process.info["cmdline"] or []
-        uids = process.info["uids"]
-        if uids and uids.real == os.getuid() and {"hvd_kernel.worker", "hvd_kernel.cluster.supervisor"} & set(words):
-            ours[process.pid] = process
-    return {pid for pid, process in ours.items() if _orphan(process)}
-
-
-def _orphan(process: psutil.Process) -> bool:
-    """Whether nobody above holds it: a rank hangs on a supervisor, a supervisor on a Python kernel."""
-    try:
-        line = [process, *process.parents()]
-        for holder, parent in pairwise(line):
-            if "hvd_kernel.cluster.supervisor" in holder.cmdline():
-                return parent.pid == 1 or "python" not in parent.name()
-    except psutil.NoSuchProcess:
-        return False
-    return True
+    processes, places = orphans(), folders()
+    names = [f"process {each.pid}" for each in processes] + [str(folder) for folder in places]
+    return Finding("leftovers", not names, ", ".join(names) or "none", "%hvd clean")
 
 
 def _kernelspec() -> Finding:

@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING
 
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.magics.jobs import Job, Jobs
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
+    from hvd_kernel.magics.prompts import Prompts
     from hvd_kernel.protocol import MetricsSample
 
 Say = Callable[[str], None]
+
+OBEY_S = 3.0
+"""How long a job may take to obey an interrupt before ``force`` ends the ranks with it."""
 
 
 def default_n() -> int:
@@ -27,35 +32,88 @@ def default_n() -> int:
 
 
 class Holder:
-    """Holds the session. One cell at a time uses it; a second one (from a subshell) is told to wait."""
+    """Holds the session. One cell at a time uses it, or the queue of jobs; a second cell is told to wait."""
 
     def __init__(self) -> None:
         self.session: Session | None = None
         self.cell = 0
         self.samples: dict[int, MetricsSample] = {}  # the latest of each rank, over all cells
+        self.prompts: Prompts | None = None  # of the latest run
+        self.respawn = ""  # "auto" or "off" as %hvd start said it: whether a cell first replaces dead ranks
         self._busy = threading.Lock()
+        self.jobs = Jobs(self._busy)
+        self._ended_spec: ClusterSpec | None = None  # of ranks that were ended by force
         atexit.register(self.stop)
 
     @property
     def spec(self) -> ClusterSpec | None:
         """What the running cluster was started with."""
-        return self.session.spec if self.session else None
+        return self.session.spec if self.session else self._ended_spec
 
     @contextmanager
-    def use(self) -> Iterator[None]:
+    def use(self, *, force: bool = False) -> Iterator[None]:
         """Keep others away from the ranks.
+
+        Parameters
+        ----------
+        force
+            End the jobs that have them, if need be with the ranks.
 
         Raises
         ------
         UsageError
             If another cell is running on them.
         """
-        if not self._busy.acquire(blocking=False):
-            raise UsageError("the ranks are busy with another cell: wait for it or interrupt it")
+        if force:
+            self._clear()
+        self._take()
         try:
             yield
         finally:
             self._busy.release()
+
+    def hand_over(self, job: Job, prepare: Callable[[], None]) -> None:
+        """Give the ranks to a job, which waits for its turn behind others; without others they are prepared first.
+
+        Raises
+        ------
+        UsageError
+            If another cell is running on them.
+        """
+        if self.jobs.join(job):
+            return
+        self._take()
+        try:
+            prepare()
+            self.jobs.begin(job)
+        except BaseException:
+            self._busy.release()
+            raise
+
+    def keep(self, spec: ClusterSpec) -> None:
+        """Refuse another cluster as long as jobs need the one that runs.
+
+        Raises
+        ------
+        UsageError
+            Naming the job.
+        """
+        job = self.jobs.at_work()
+        if job is not None and spec != self.spec:
+            remedy = f"%hvd restart -np {spec.n} --force ends it"
+            raise UsageError(f"another cluster cannot start: {job.sentence()}; {remedy}")
+
+    def _take(self) -> None:
+        if not self._busy.acquire(blocking=False):
+            job = self.jobs.at_work()
+            raise UsageError(
+                job.sentence() if job else "the ranks are busy with another cell: wait for it or interrupt it"
+            )
+
+    def _clear(self) -> None:
+        if not self.jobs.clear(OBEY_S):
+            self._ended_spec = self.spec
+            self.stop()
 
     def ensure(self, spec: ClusterSpec, say: Say, progress: Say) -> Session:
         """Return a session for ``spec``: the running one, or a new one in its place.
@@ -98,10 +156,11 @@ class Holder:
         return self.session
 
     def stop(self) -> None:
-        """Stop the cluster if there is one; afterwards nothing of it is left."""
+        """Stop the cluster if there is one; afterwards nothing of it is left, and no job runs."""
         session, self.session = self.session, None
         if session is not None:
             session.stop()
+        self.jobs.abandon()
 
 
 def _change(old: ClusterSpec, new: ClusterSpec) -> str:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
 
+from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import UsageError
+from hvd_kernel.magics import respawn
 from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.holder import Holder, default_n
+from hvd_kernel.magics.interrupts import passed_on
+from hvd_kernel.magics.jobs import Job
+from hvd_kernel.magics.ladder import replace_stuck
 from hvd_kernel.magics.local import run_here
 from hvd_kernel.magics.options import Options, parse, resolve, wanted
+from hvd_kernel.magics.person import person_at
 from hvd_kernel.magics.plain import plain_errors
+from hvd_kernel.magics.prompts import Prompts
+from hvd_kernel.magics.recorder import Recorder
 from hvd_kernel.magics.render import Renderer
 from hvd_kernel.magics.results import CellResult, PerRank
 from hvd_kernel.magics.runner import Watch
@@ -20,6 +31,7 @@ from hvd_kernel.magics.screen import Screen
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Run, Session
+    from hvd_kernel.protocol import MetricsSample
 
 
 @magics_class
@@ -52,55 +64,127 @@ class RunMagics(Magics):
         --local                      also here, in the notebook, afterwards
         --push a,b                   copy variables from the notebook to the ranks first
         --pull c                     bring variables of the ranks here afterwards: c[0] is rank 0's
+        --force                      push and pull however much it is
         -o NAME, --out NAME          keep the last expressions: NAME[0], NAME.stdout[0]
         --timeout S                  interrupt the cell after S seconds
+        --bg [NAME]                  in the background: %hvdjobs, %hvdcancel NAME; behind the jobs that are there
         -H h1:4,h2:4, --hosts        where the ranks run
         --hostfile FILE              the same, from a file
         --mpi-args '...'             more arguments for mpiexec
         """
         with plain_errors():
             options = parse("%%hvdrun", line)
+            if options.bg is not None:
+                self._in_background(options, cell)
+                return None
             with self.holder.use():
                 self._on_ranks(options, cell)
         return run_here(self.shell, cell) if options.local else None
 
     def _on_ranks(self, options: Options, cell: str) -> None:
         screen = Screen(self.shell)
-        pushed = local_values(self.shell, options.push)
+        values = local_values(self.shell, options.push)
         spec = wanted(options, self.holder.spec, default_n())
         ranks = resolve(options.ranks, spec.n)
-        session = self.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status())
-        if pushed:
-            session.push(pushed, ranks)
+        session = self._ready(spec, screen, values, ranks, force=options.force)
         if cell.strip():
             self._run(session, options, ranks, cell, screen)
-        if options.pull:
-            self.shell.user_ns.update(pulled(session, options.pull, ranks))
+        self._pull(session, options, ranks)
 
-    def _run(self, session: Session, options: Options, ranks: tuple[int, ...], cell: str, screen: Screen) -> None:
-        watch, run, renderer = drive(session, self.holder, screen, cell, ranks, timeout=options.timeout)
+    def _in_background(self, options: Options, cell: str) -> None:
+        if options.local:
+            raise UsageError("%%hvdrun: --local would keep the notebook busy: leave it out, or --bg")
+        values = local_values(self.shell, options.push)
+        spec = wanted(options, self.holder.spec, default_n())
+        self.holder.keep(spec)
+
+        def work(job: Job) -> None:
+            with plain_errors():
+                respawn.if_wanted(replace(self.desk, own=job.screen))
+                session = self.holder.current()
+                _push(session, values, job.ranks, force=options.force)
+                self._run(session, options, job.ranks, cell, job.screen, job=job)
+                self._pull(session, options, job.ranks)
+
+        def prepare() -> None:  # in the cell, before the next one changes a value in place
+            self._ready(spec, Screen(self.shell), values, job.ranks, force=options.force)
+            values.clear()
+
+        name, ranks = self.holder.jobs.name(options.bg or ""), resolve(options.ranks, spec.n)
+        job = Job(name, ranks, Recorder(self.shell), work)
+        self.holder.hand_over(job, prepare)
+
+    def _ready(
+        self, spec: ClusterSpec, screen: Screen, values: dict[str, Any], ranks: tuple[int, ...], *, force: bool
+    ) -> Session:
+        session = self.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status())
+        respawn.if_wanted(self.desk)
+        _push(session, values, ranks, force=force)
+        return session
+
+    def _pull(self, session: Session, options: Options, ranks: tuple[int, ...]) -> None:
+        if options.pull:
+            self.shell.user_ns.update(pulled(session, options.pull, ranks, force=options.force))
+
+    def _run(
+        self,
+        session: Session,
+        options: Options,
+        ranks: tuple[int, ...],
+        cell: str,
+        screen: Screen,
+        *,
+        job: Job | None = None,
+    ) -> None:
+        watch, run, renderer = drive(session, self.holder, screen, cell, ranks, timeout=options.timeout, job=job)
+        replace_stuck(replace(self.desk, own=job.screen if job else None), watch)
         watch.check(self.shell.user_ns.__contains__)
         if options.out:
             self.shell.user_ns[options.out] = CellResult(
-                run.values(), renderer.printed("stdout"), renderer.printed("stderr")
+                run.values(force=options.force), renderer.printed("stdout"), renderer.printed("stderr")
             )
 
 
 def drive(
-    session: Session, holder: Holder, screen: Screen, code: str, ranks: tuple[int, ...], *, timeout: float | None = None
+    session: Session,
+    holder: Holder,
+    screen: Screen,
+    code: str,
+    ranks: tuple[int, ...],
+    *,
+    timeout: float | None = None,
+    job: Job | None = None,
 ) -> tuple[Watch, Run, Renderer]:
     """Run code on the ranks as a cell, to its end, and show what it gives; ``Watch.check`` says whether it failed."""
     from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
 
     holder.cell += 1
     before = holder.samples
-    renderer = Renderer(screen, Dashboard(ranks, f"cell {holder.cell}", before), ranks, before)
-    run = session.run(code, ranks, holder.cell)
-    watch = Watch(session, run, renderer, ranks, timeout)
-    watch.drive()
+    board = Dashboard(ranks, f"cell {holder.cell}" if job is None else f"job {job.name}", before)
+    renderer = Renderer(screen, board, ranks, before, holder.cell)
+    with passed_on(session.interrupt):
+        run = session.run(code, ranks, holder.cell)
+        holder.prompts = prompts = Prompts(session, renderer, ranks, person_at(screen))
+        watch = Watch(session, run, renderer, ranks, timeout, prompts=prompts)
+        if job is not None:
+            job.follow(watch, partial(steps_taken, renderer.latest, dict(before)))
+            prompts.park(looked_at=job.screen.looked_at)
+        watch.drive(job.presses if job else None)
     holder.samples.update(renderer.latest)
     renderer.finish(watch.word())
     return watch, run, renderer
+
+
+def steps_taken(latest: Mapping[int, MetricsSample], before: Mapping[int, MetricsSample]) -> int:
+    """Return the optimizer steps since ``before`` of the rank that has taken most; a fresh rank counts from zero."""
+    earlier = {rank: sample.step for rank, sample in before.items()}
+    now = {rank: sample.step for rank, sample in dict(latest).items()}
+    return max((step - min(step, earlier.get(rank, 0)) for rank, step in now.items()), default=0)
+
+
+def _push(session: Session, values: dict[str, Any], ranks: tuple[int, ...], *, force: bool) -> None:
+    if values:
+        session.push(values, ranks, force=force)
 
 
 def local_values(shell: InteractiveShell, names: tuple[str, ...]) -> dict[str, Any]:
@@ -116,7 +200,9 @@ def local_values(shell: InteractiveShell, names: tuple[str, ...]) -> dict[str, A
     return {name: shell.user_ns[name] for name in names}
 
 
-def pulled(session: Session, names: tuple[str, ...], ranks: tuple[int, ...]) -> dict[str, PerRank]:
+def pulled(
+    session: Session, names: tuple[str, ...], ranks: tuple[int, ...], *, force: bool = False
+) -> dict[str, PerRank]:
     """Return variables of the ranks, one value per rank each."""
-    values = session.pull(names, ranks)
+    values = session.pull(names, ranks, force=force)
     return {name: PerRank({rank: values[rank][name] for rank in ranks}) for name in names}

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+SAME_S = 0.5
+"""Presses this close together are one: the third of them ends ranks, and impatient fingers press twice."""
 
 
 class Presses:
@@ -14,16 +18,19 @@ class Presses:
 
     def __init__(self) -> None:
         self.count = 0
+        self._latest = float("-inf")
 
     def __call__(self, _signal: int, _frame: FrameType | None) -> None:
         """Count one (a signal handler)."""
-        self.count += 1
+        now = time.monotonic()
+        self.count += now - self._latest >= SAME_S
+        self._latest = now
 
 
 @contextmanager
-def counted() -> Iterator[Presses]:
-    """Count SIGINTs instead of raising KeyboardInterrupt; off the main thread none arrive anyway."""
-    presses = Presses()
+def counted(presses: Presses | None = None) -> Iterator[Presses]:
+    """Count SIGINTs instead of raising KeyboardInterrupt; off the main thread none arrive, but a job's cancel does."""
+    presses = presses or Presses()
     if threading.current_thread() is not threading.main_thread():
         yield presses
         return
@@ -32,6 +39,16 @@ def counted() -> Iterator[Presses]:
         yield presses
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def passed_on(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Interrupt the ranks too when a press comes in the moment between their start and ``counted``."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        interrupt()
+        raise
 
 
 class Interrupted(KeyboardInterrupt):

@@ -11,6 +11,7 @@ from hvd_kernel.magics.options import Options, wanted
 
 def start(desk: Desk, options: Options) -> None:
     """Start ranks; those that live are kept if they are what is asked for."""
+    desk.holder.respawn = options.respawn or desk.holder.respawn
     if desk.holder.session is not None and desk.holder.session.dead:
         restart(desk, options)
         return
@@ -22,6 +23,7 @@ def start(desk: Desk, options: Options) -> None:
 
 def restart(desk: Desk, options: Options) -> None:
     """Start the same ranks again."""
+    desk.holder.respawn = options.respawn or desk.holder.respawn
     spec: ClusterSpec = wanted(options, desk.holder.spec, default_n())
     desk.holder.start(spec, desk.screen().status())
     _ready(desk)

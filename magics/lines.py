@@ -3,6 +3,8 @@ r"""What one rank printed, as a terminal would leave it standing, bounded. Pure.
 Words.
   head, tail   the first and the last lines, which are kept; what is between them is counted and left out
   open line    the last line while no newline has ended it; a ``\r`` starts it again: a progress bar stays one line
+  below        lines under the open line, when codes have moved the cursor up: several bars at once do that
+  clean        without terminal codes but colours, which end with their line, and without what nobody can see
 """
 
 from __future__ import annotations
@@ -12,8 +14,26 @@ from collections import deque
 from dataclasses import dataclass
 
 MAX_WIDTH = 4000
+MAX_UP = 32
 
-_SPLIT = re.compile(r"(\r\n|\n|\r)")
+_SPLIT = re.compile(r"(\r\n|\n|\r|\x1b\[\d*[AF])")
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]{0,16})?$")  # its rest comes with the next piece
+_COLOUR = r"\x1b\[[0-9;:]*m"
+_CODES = re.compile(
+    rf"({_COLOUR})"
+    r"|\x1b(?:\[[0-?]*[ -/]*(?:[@-~]|$)|\][^\x07\x1b]*(?:\x07|\x1b\\|$)|[PX^_][^\x1b]*(?:\x1b\\|$)|[ -/]*[0-~])"
+    r"|[\x01-\x08\x0b-\x1f\x7f-\x9f]"
+)
+_COLOURS = re.compile(_COLOUR)
+
+
+def clean(line: str) -> str:
+    """Return a line as it is stored."""
+    if line.isprintable():
+        return line
+    line = _CODES.sub(r"\1", line).replace("\0", "\ufffd")
+    colours = _COLOURS.findall(line)
+    return line if not colours or colours[-1] in ("\x1b[m", "\x1b[0m") else f"{line}\x1b[0m"
 
 
 @dataclass(frozen=True)
@@ -30,55 +50,105 @@ class Limits:
 
 
 class Lines:
-    """The lines of one stream of one rank, fed in pieces cut anywhere."""
+    """The lines of one stream of one rank, fed in pieces cut anywhere. ``where`` says where the left out ones are."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: Limits | None = None, where: str = "") -> None:
+        limits = limits or Limits()
+        self._half = Limits(limits.lines // 2, limits.chars // 2)
+        self._where = where
         self._head: list[str] = []
         self._head_chars = 0
+        self._head_ended = False
         self._tail: deque[str] = deque()
         self._tail_chars = 0
         self._left_out = 0
         self._open = ""
         self._cut = 0  # characters of the open line that did not fit
         self._return = False  # a \r came: the next character starts the line again, unless it is a newline
+        self._below: list[str] = []  # the nearest one last
+        self._held = ""
 
     def feed(self, text: str) -> None:
         """Take the next piece."""
+        text, self._held = self._held + text, ""
+        if unfinished := _UNFINISHED.search(text):
+            text, self._held = text[: unfinished.start()], unfinished[0]
         for piece in _SPLIT.split(text):
             if piece in ("\n", "\r\n"):
                 self._end_line()
             elif piece == "\r":
                 self._return = True
+            elif piece.startswith("\x1b[") and piece[-1] in "AF" and _SPLIT.fullmatch(piece):
+                self._up(min(int(piece[2:-1] or 1), MAX_UP))
             elif piece:
                 self._extend(piece)
 
+    def skip(self, rest: int, lines: int, beginning: int) -> None:
+        """Take note of what is left out here: the open line's rest, lines (that one too), the beginning of the next."""
+        self._cut += rest
+        if lines:
+            self._below.clear()
+            if self._open or self._cut:
+                self._end_line()
+                lines -= 1
+            self._left_out += lines + len(self._tail)
+            self._tail.clear()
+            self._tail_chars = 0
+            self._head_ended = True
+            self._return = False
+            self._cut = beginning
+
     def lines(self) -> list[str]:
         """Return what is kept, with a line that says how much is not."""
-        left_out = [f"… {self._left_out:,} line{'s' * (self._left_out != 1)} left out …"] if self._left_out else []
-        rest = [self._line()] if self._open else []
-        return [*self._head, *left_out, *self._tail, *rest]
+        rest = [self._line(), *reversed(self._below)]
+        while rest and not rest[-1].strip():
+            rest.pop()
+        return [*self._head, *self._mark(), *self._tail, *rest]
+
+    def _mark(self) -> list[str]:
+        if not self._left_out:
+            return []
+        where = f": {self._where}" if self._where else ""
+        return [f"… {self._left_out:,} line{'s' * (self._left_out != 1)} more{where}"]
 
     def _extend(self, piece: str) -> None:
         if self._return:
             self._open, self._cut, self._return = "", 0, False
-        room = MAX_WIDTH - len(self._open)
+        room = max(0, MAX_WIDTH - len(self._open))
         self._open += piece[:room]
         self._cut += max(0, len(piece) - room)
 
     def _line(self) -> str:
-        return f"{self._open} … {self._cut:,} characters left out" if self._cut else self._open
+        line = clean(self._open)
+        return f"{line} … {self._cut:,} characters left out" if self._cut else line
 
     def _end_line(self) -> None:
-        line = self._line()
+        self._keep(self._line())
         self._open, self._cut, self._return = "", 0, False
-        half = Limits(self._limits.lines // 2, self._limits.chars // 2)
-        if not self._tail and len(self._head) < half.lines and self._head_chars + len(line) <= half.chars:
+        if self._below:
+            self._open, self._return = self._below.pop(), True
+
+    def _up(self, lines: int) -> None:
+        for _ in range(lines):
+            kept = self._tail or self._head
+            if not kept or (kept is self._head and self._head_ended):
+                return
+            self._below.append(self._line())
+            self._open, self._cut = kept.pop(), 0
+            if kept is self._tail:
+                self._tail_chars -= len(self._open)
+            else:
+                self._head_chars -= len(self._open)
+
+    def _keep(self, line: str) -> None:
+        fits = len(self._head) < self._half.lines and self._head_chars + len(line) <= self._half.chars
+        if fits and not self._tail and not self._head_ended:
             self._head.append(line)
             self._head_chars += len(line)
             return
+        self._head_ended = True
         self._tail.append(line)
         self._tail_chars += len(line)
-        while len(self._tail) > half.lines or (self._tail_chars > half.chars and len(self._tail) > 1):
+        while len(self._tail) > self._half.lines or (self._tail_chars > self._half.chars and len(self._tail) > 1):
             self._tail_chars -= len(self._tail.popleft())
             self._left_out += 1

@@ -26,9 +26,20 @@ class Options:
     pull: tuple[str, ...] = ()
     out: str = ""
     timeout: float | None = None
+    bg: str | None = None  # the job's name, "" when it gets one of its own
+    wait: bool = False
+    force: bool = False
+    restore: tuple[str, ...] = ()
+    respawn: str = ""
+    strict: bool = False
+    dry_run: bool = False
     hosts: str = ""
     hostfile: str = ""
     mpi_args: tuple[str, ...] | None = None
+    cell: int | None = None
+    tail: int = 100
+    stream: str = ""  # "" is both
+    path: bool = False
     words: tuple[str, ...] = ()  # what is no option: %hvd's verb, names of variables
 
 
@@ -52,8 +63,21 @@ def _name(text: str) -> str:
     return text
 
 
+def _job(text: str) -> str:
+    if text == "all" or not re.fullmatch(r"(\w[\w.-]*)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a job's name: write letters, digits, _ . and -")
+    return text
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(_name(part.strip()) for part in text.split(","))
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number of lines: write 0 or more")
+    return value
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -71,18 +95,46 @@ _WHERE: dict[tuple[str, ...], dict[str, Any]] = {
 _RANKS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--ranks", "--targets", "-t"): {"dest": "ranks", "metavar": "0,2-3|::2|all"},
 }
+_ONE_RANK = {("--rank", *flags): how for flags, how in _RANKS.items()}
 _CELL: dict[tuple[str, ...], dict[str, Any]] = {
     ("--local",): {"dest": "local", "action": "store_true"},
     ("--push",): {"dest": "push", "type": _names, "metavar": "a,b"},
     ("--pull",): {"dest": "pull", "type": _names, "metavar": "c"},
     ("-o", "--out"): {"dest": "out", "type": _name, "metavar": "NAME"},
+    ("--bg",): {"dest": "bg", "type": _job, "nargs": "?", "const": "", "metavar": "NAME"},
+}
+_TIMEOUT: dict[tuple[str, ...], dict[str, Any]] = {
     ("--timeout",): {"dest": "timeout", "type": _seconds, "metavar": "S"},
 }
+_FORCE: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--force",): {"dest": "force", "action": "store_true"},
+}
+_STRICT: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--strict",): {"dest": "strict", "action": "store_true"},
+}
+_LOGS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--cell",): {"dest": "cell", "type": _count, "metavar": "N"},
+    ("--tail",): {"dest": "tail", "type": _count, "metavar": "N"},
+    ("--stream",): {"dest": "stream", "choices": ("stdout", "stderr")},
+    ("--path",): {"dest": "path", "action": "store_true"},
+}
+_DRY_RUN: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--dry-run",): {"dest": "dry_run", "action": "store_true"},
+}
+_RESPAWN: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--restore",): {"dest": "restore", "type": _names, "metavar": "a,b"},
+    ("--respawn",): {"dest": "respawn", "choices": ("auto", "off")},
+}
 TABLE: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {
-    "%%hvdrun": _WHERE | _RANKS | _CELL,
-    "%hvd": _WHERE | _RANKS,
-    "%hvdpush": _RANKS,
-    "%hvdpull": _RANKS,
+    "%%hvdrun": _WHERE | _RANKS | _CELL | _TIMEOUT | _FORCE,
+    "%hvd": _WHERE | _RANKS | _RESPAWN | _FORCE | _STRICT | _DRY_RUN,
+    "%hvdpdb": _ONE_RANK,
+    "%hvddebug": _ONE_RANK,
+    "%hvdpush": _RANKS | _FORCE,
+    "%hvdpull": _RANKS | _FORCE,
+    "%hvdjobs": {("--wait",): {"dest": "wait", "action": "store_true"}} | _TIMEOUT,
+    "%hvdcancel": {},
+    "%hvdlogs": _RANKS | _LOGS,
 }
 """magic -> its options, as argparse takes them. Completion and usage are made from it too."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hvd_kernel.errors import ClusterError, ConfigError, HvdTimeout, UsageError
+from hvd_kernel.errors import ClusterError, ConfigError, HvdTimeout, RanksDiffer, UsageError
 
 
 @contextmanager
@@ -13,7 +13,7 @@ def plain_errors() -> Iterator[None]:
     """Give our own errors the traceback of one sentence (IPython asks the exception for it)."""
     try:
         yield
-    except (UsageError, ClusterError, ConfigError, HvdTimeout) as error:
+    except (UsageError, ClusterError, ConfigError, HvdTimeout, RanksDiffer) as error:
         text = f"\x1b[31m{type(error).__name__}\x1b[0m: {error}"
         vars(error)["_render_traceback_"] = lambda: [text]
         raise

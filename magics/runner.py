@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.magics.failure import merged_error
+from hvd_kernel.magics.hang import report, whereabouts
 from hvd_kernel.magics.interrupts import Interrupted, Presses, counted
-from hvd_kernel.magics.merge import named
-from hvd_kernel.protocol import Failure, RankDone
+from hvd_kernel.magics.lookout import Lookout
+from hvd_kernel.magics.merge import named, spans
+from hvd_kernel.magics.prompts import Prompts
+from hvd_kernel.magics.stacks import look
+from hvd_kernel.protocol import Failure, MetricsSample, RankDone, Whereabouts
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Run, Session
@@ -20,17 +24,31 @@ POLL_S = 0.05
 GRACE_S = 5.0
 """After a timeout: how long ranks may take to obey before the cell is given up."""
 
-GIVE_UP_AT = 3
+SHOW_STUCK_AT, GIVE_UP_AT = 2, 3
 """Presses of the interrupt key."""
 
-STUCK = "; %hvd restart starts them again"
+PATIENT_S = 2.0
+"""After the first press, the stacks of ranks that do not obey are shown without a second one."""
+
+LAST_RUNG = {
+    True: "ends only this one, without its variables, and starts a fresh one",
+    False: "ends only these, without their variables, and starts fresh ones",
+}
+REMEDY = "%hvd respawn {ranks} --force replaces {them}, %hvd restart all"
 
 
 class Watch:
     """Drives one run until every rank is done, or is given up."""
 
     def __init__(
-        self, session: Session, run: Run, renderer: Renderer, ranks: Sequence[int], timeout: float | None
+        self,
+        session: Session,
+        run: Run,
+        renderer: Renderer,
+        ranks: Sequence[int],
+        timeout: float | None,
+        *,
+        prompts: Prompts | None = None,
     ) -> None:
         self._session = session
         self._run = run
@@ -40,25 +58,47 @@ class Watch:
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._obeyed = 0
+        self._pressed_at = 0.0
         self._late = False
+        self._lookout = Lookout(session, ranks)
+        self._explained = ""
+        self._why = ""  # ranks waited when the cell was interrupted
+        self._where: dict[int, Whereabouts] = {}  # of ranks that did not obey
+        self.fate = ""  # what has become of them, if anything
         self._failures: dict[int, Failure] = {}
+        self.prompts = prompts or Prompts(session, renderer, ranks)
 
-    def drive(self) -> None:
+    def drive(self, key: Presses | None = None) -> None:
         """Pump events to the renderer; returns when the run is over. Raises nothing of the ranks."""
-        with counted() as presses:
+        with counted(key) as presses:
             while self._left and not self._given_up(presses):
                 self._obey(presses)
                 event = self._run.next(POLL_S)
                 if event is not None:
                     self._renderer.take(event)
+                    if isinstance(event, MetricsSample):
+                        self._lookout.hear(event)
+                    self.prompts.take(event)
                     if isinstance(event, RankDone):
                         self._left.discard(event.rank)
                         if event.failure:
                             self._failures[event.rank] = event.failure
                 elif self._run.done:
                     self._left.clear()
+                self._explain()
                 self._renderer.tick()
+                self.prompts.tick()
             self._obeyed = presses.count
+
+    @property
+    def left(self) -> list[int]:
+        """The ranks that still run."""
+        return sorted(self._left)
+
+    @property
+    def given_up(self) -> bool:
+        """True where a person has given up the ranks that still run."""
+        return bool(self._left) and self._obeyed >= GIVE_UP_AT
 
     def word(self) -> str:
         """Return the final state of the ranks that did not fail."""
@@ -66,24 +106,62 @@ class Watch:
 
     def check(self, is_local: Callable[[str], bool]) -> None:
         """Raise what the cell has to fail with, if anything."""
-        verb = "is" if len(self._left) == 1 else "are"
-        stuck = f"; {named(self._left)} {verb} still running{STUCK}" if self._left else ""
         if self._obeyed:
-            raise Interrupted(f"{named(self._ranks)} interrupted{stuck}, variables are kept")
+            obedient = set(self._ranks) - self._left
+            kept = [f"{named(obedient)} interrupted, variables are kept"] if obedient else []
+            raise Interrupted("\n".join(kept + self._aftermath()))
         if self._late:
-            raise HvdTimeout(f"the cell took longer than {self._timeout:g} s and was interrupted{stuck}")
+            text = f"the cell took longer than {self._timeout:g} s and was interrupted"
+            raise HvdTimeout("\n".join([text, *self._aftermath()]))
         if self._failures:
             raise merged_error(list(self._failures.values()), is_local)
 
+    def _aftermath(self) -> list[str]:
+        """Say who did not obey, what became of it or what to do, and why ranks waited before."""
+        lines = [f"at that moment: {self._why}"] if self._why else []
+        if not self._left:
+            return lines
+        them = "it" if len(self._left) == 1 else "them"
+        remedy = REMEDY.format(ranks=spans(self._left), them=them)
+        where = whereabouts({rank: self._where[rank] for rank in self.left if rank in self._where})
+        return [f"did not obey: {where or named(self._left)}", self.fate or remedy, *lines]
+
     def _obey(self, presses: Presses) -> None:
+        now = time.monotonic()
         if presses.count > self._obeyed:
+            self._pressed_at = self._pressed_at or now
             self._obeyed = presses.count
-            self._session.interrupt(sorted(self._left))
-        if self._deadline is not None and not self._late and time.monotonic() > self._deadline:
+            self._interrupt()
+        if self._deadline is not None and not self._late and now > self._deadline + self.prompts.waited:
             self._late = True
-            self._session.interrupt(sorted(self._left))
+            self._interrupt()
+        impatient = self._obeyed >= SHOW_STUCK_AT or now > self._pressed_at + PATIENT_S
+        if self._pressed_at and impatient and not self._where:
+            self._show_stuck()
+
+    def _interrupt(self) -> None:
+        self._why = self._why or self._lookout.sentence
+        self.prompts.withdraw()
+        self._session.interrupt(self.left)
+
+    def _show_stuck(self) -> None:
+        self._where = look(self._session, self.left)
+        words = LAST_RUNG[len(self._left) == 1]
+        self._renderer.tell(f"{report(self._where)}{named(self._left)} did not obey yet: another interrupt {words}\n")
+
+    def _explain(self) -> None:
+        self._lookout.tick()
+        if self._lookout.sentence != self._explained:
+            self._explained = self._lookout.sentence
+            self._renderer.explain(self._explained)
 
     def _given_up(self, presses: Presses) -> bool:
         """Whether a third press, or the time after a timeout, ends the wait for ranks that do not obey."""
-        too_late = self._late and self._deadline is not None and time.monotonic() > self._deadline + GRACE_S
+        too_late = (
+            self._late
+            and self._deadline is not None
+            and time.monotonic() > self._deadline + self.prompts.waited + GRACE_S
+        )
+        if too_late and not self._where:
+            self._where = look(self._session, self.left)
         return presses.count >= GIVE_UP_AT or too_late

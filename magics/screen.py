@@ -30,6 +30,7 @@ class Screen:
     def __init__(self, shell: InteractiveShell) -> None:
         kernel = getattr(shell, "kernel", None)
         told = any(os.environ.get(name) == "1" for name in HEADLESS_ENV)
+        self.kernel = kernel
         self.terminal = kernel is None and not told
         self.interactive = kernel is not None and not told and bool(getattr(kernel, "_allow_stdin", False))
 
@@ -47,6 +48,10 @@ class Screen:
     def live(self, thing: object) -> Handle | None:
         """Display something that will be updated; only where ``interactive``."""
         return _display(thing, display_id=True)
+
+    def updatable(self, data: dict[str, Any]) -> Handle | None:
+        """Publish a mime bundle that ``update`` can replace later, also when the cell has ended."""
+        return _display(data, raw=True, display_id=True)
 
     def status(self) -> Status:
         """Return a line of text that can be written again."""

@@ -25,7 +25,7 @@ class Transformer:
 
     def __call__(self, lines: list[str]) -> list[str]:
         """Transform a cell."""
-        first = next((i for i, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
+        first = first_of_code(lines)
         if first is None:
             return lines
         if lines[first].split()[0] == MAGIC:
@@ -33,6 +33,11 @@ class Transformer:
         if self.auto and plain(lines[first]) and asked_by_user(self._request()):
             return [f"{MAGIC}\n", *lines]
         return lines
+
+
+def first_of_code(lines: list[str]) -> int | None:
+    """Return the number of the first line that is neither empty nor a comment."""
+    return next((i for i, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
 
 
 def lifted(lines: list[str], magic: int) -> list[str]:

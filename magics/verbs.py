@@ -6,10 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics import life
+from hvd_kernel.magics import life, respawn, variables
+from hvd_kernel.magics.check import check
+from hvd_kernel.magics.clean import clean
 from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.doctor import examine, report
 from hvd_kernel.magics.options import Options
+from hvd_kernel.magics.stacks import stacks
+
+MANY = 1000
+"""Words that may follow where they are names of variables."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,28 @@ def _doctor(desk: Desk, _options: Options) -> None:
 
 
 VERBS: dict[str, Verb] = {
-    "start": Verb(life.start, "%hvd start -np 4", "start 4 ranks (also -H, --hostfile, --mpi-args); kept if they live"),
-    "restart": Verb(life.restart, "%hvd restart", "the same ranks again, without their variables"),
-    "stop": Verb(life.stop, "%hvd stop", "end them"),
+    "start": Verb(
+        life.start,
+        "%hvd start -np 4",
+        "start 4 ranks (also -H, --hostfile, --mpi-args, --respawn auto); kept if they live",
+    ),
+    "restart": Verb(
+        life.restart, "%hvd restart", "the same ranks again, without their variables; --force: also while a job runs"
+    ),
+    "respawn": Verb(
+        respawn.act,
+        "%hvd respawn [2]",
+        "replace dead ranks, the others keep theirs (also --restore model,opt; --force for living ones)",
+        more_words=1,
+    ),
+    "stop": Verb(life.stop, "%hvd stop", "end them; --force: also while a job runs"),
     "status": Verb(life.status, "%hvd status", "one line per rank", anytime=True),
+    "stacks": Verb(stacks, "%hvd stacks", "where every rank is, also while a cell runs (--ranks 2)", anytime=True),
+    "vars": Verb(
+        variables.show, "%hvd vars", "the ranks' variables, and which ranks agree (%hvd vars a b)", MANY, anytime=True
+    ),
+    "check": Verb(check, "%hvd check model opt", "bit for bit, down to the part that differs (seeds, --strict)", MANY),
+    "clean": Verb(clean, "%hvd clean", "end what clusters of dead kernels have left (--dry-run: list)", anytime=True),
     "doctor": Verb(_doctor, "%hvd doctor", "what is missing on this machine, and how to get it", anytime=True),
 }
 

@@ -57,6 +57,7 @@ class Board:
         self.unnamed = 0
         self.log = LogTail()
         self.states: dict[int, str] | None = None
+        self.wait = ""  # why ranks wait, in one sentence
         self.grid = Grid(len(self.ranks), limit=max(60, min(300, 6000 // max(1, len(self.ranks)))))
         self.tracks = {rank: Track((before or {}).get(rank)) for rank in self.ranks}
         self.logged: dict[int, dict[str, float]] = {rank: {} for rank in self.ranks}
@@ -190,6 +191,7 @@ class Board:
             "names": self.names[:],
             "unnamed": self.unnamed,
             "slowest": self.slowest(),
+            "wait": "" if self.states else self.wait,
             "totals": self.totals(),
         }
 

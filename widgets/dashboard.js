@@ -89,7 +89,7 @@ function makeStore(model, signal) {
     const state = store.state;
     if (!state || typeof news !== "object" || news.seq <= state.seq || state.finished) return;
     if (news.seq !== state.seq + 1) model.send("snapshot"); // a gap: the curves miss some columns until it comes
-    for (const key of ["seq", "t", "names", "unnamed", "slowest", "totals"]) state[key] = news[key];
+    for (const key of ["seq", "t", "names", "unnamed", "slowest", "wait", "totals"]) state[key] = news[key];
     Object.assign(state.rows, news.rows);
     if (news.curves) appendColumns(state, news.curves);
     if (news.log) {
@@ -346,6 +346,7 @@ function makeView(store, el, signal) {
   let theme = { soft: "", grid: "", font: "11px sans-serif" };
   let [hovered, picked, frame] = [null, null, 0];
   const [title, status, clock, note] = [h("h3"), h("span", { class: "hvd-status", role: "status" }), h("span", { class: "hvd-clock" }), h("span", { class: "hvd-note" })];
+  const wait = h("p", { class: "hvd-wait", role: "status" });
   const figures = makeFigures();
   const key = `hvd-${Math.random()}`;
   const logged = makeChart("Logged value", () => theme, key);
@@ -353,7 +354,7 @@ function makeView(store, el, signal) {
   const table = makeTable((rank) => { hovered = rank; focus(); }, (rank) => { picked = picked === rank ? null : rank; focus(); schedule(); });
   const log = makeLog();
   const charts = h("div", { class: "hvd-charts" }, logged.root, rates.root);
-  root.append(h("header", {}, title, status, note, clock), figures.root, charts, table.root, log.root);
+  root.append(h("header", {}, title, status, note, clock), wait, figures.root, charts, table.root, log.root);
   el.append(root);
 
   const focus = () => {
@@ -370,6 +371,8 @@ function makeView(store, el, signal) {
     say(status, word);
     say(clock, duration(state.t));
     say(note, [state.finished ? "means over the cell" : "", state.unnamed ? `${grouped(state.unnamed)} more logged names not shown` : ""].filter(Boolean).join(" · "));
+    say(wait, state.wait);
+    show(wait, state.wait !== "");
     figures.update(state);
     const names = state.names.map((name) => LOG + name);
     const moved = (rate) => (state.curves.y[rate] ?? []).some((column) => column.some((v) => v > 0));

@@ -74,6 +74,11 @@ class Dashboard:
         with self._lock:
             self._board.log.feed(rank, stream, text)
 
+    def explain(self, sentence: str) -> None:
+        """Say why ranks wait, "" when they do not."""
+        with self._lock:
+            self._board.wait = sentence
+
     def flush(self) -> None:
         """Send the news to the browser, if there is one and the last flush was not a moment ago."""
         now = time.monotonic()

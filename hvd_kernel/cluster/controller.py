@@ -9,7 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import ipyparallel.controller.app as ipp_app
+import zmq
 from traitlets.config import Config
+
+from hvd_kernel.cluster import admission, ports
+from hvd_kernel.protocol import HALF_OPEN_MS
 
 Deliver = Callable[[dict[str, dict[str, Any]]], None]
 
@@ -51,9 +55,38 @@ class Controller(ipp_app.IPController):  # type: ignore[misc]
         self.stopped()
 
 
+def _let_replace(hub: Any) -> None:
+    """Have who registers as a rank be that rank: the one before is gone, whether or not its heart was missed."""
+    free_id = hub.new_engine_id
+
+    def take_id(rank: int | None) -> int:
+        if rank in hub.engines or rank in {each.id for each in hub.incoming_registrations.values()}:
+            hub.unregister_engine(None, {"content": {"id": rank}})
+        taken: int = free_id(rank)
+        return taken
+
+    hub.new_engine_id = take_id
+
+
+def _refuse_strangers(hub: Any) -> None:
+    """Leave a registration without an answer unless it is of a process that was started as that rank."""
+    register = hub.register_engine
+
+    def register_expected(sender: Any, message: dict[str, Any]) -> None:
+        rank = message["content"].get("id")
+        if admission.admit(rank):
+            register(sender, message)
+        else:
+            hub.log.error("somebody asked to be rank %r and was refused: no process was started as it", rank)
+
+    hub.register_engine = hub.query_handlers["registration_request"] = register_expected
+
+
 def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     """Run the controller in this thread, the main one, for ever."""
     ipp_app.Process = _HeartThread
+    ipp_app.util.select_random_ports = ports.reserve
+    zmq.Context.instance().setsockopt(zmq.HANDSHAKE_IVL, HALF_OPEN_MS)  # of every socket made from here on
     config = Config()
     config.IPController.engine_ip = address
     config.IPController.use_threads = True
@@ -66,4 +99,6 @@ def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     controller.deliver = deliver
     controller.stopped = stopped
     controller.initialize([])
+    _let_replace(controller.hub)
+    _refuse_strangers(controller.hub)
     controller.start()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from hvd_kernel.cluster.autopsy import UNKNOWN, Cause
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol import Failure
 
 RESTART = "`%hvd restart` starts fresh ranks (their variables are gone)"
+RESPAWN = f"`%hvd respawn` puts fresh ranks in the place of the dead; {RESTART}"
 TAIL_LINES = 25
 _NOISE = (
     "iopub_welcome",
@@ -19,23 +21,46 @@ _NOISE = (
     "make the debugger miss",
     "to python to disable frozen",
     "Debugging will",
+    "odls:",
+    "hwloc:set on child",
+    "to my local list",
+    "local:launch",
+    "data to launch job",
 )
 
 
-def rank_died(rank: int, pid: int, host: str) -> Failure:
-    """Say that a rank's process is gone: the first cause, whatever the others raise because of it."""
+def rank_died(rank: int, pid: int, host: str, cause: Cause, at: float) -> Failure:
+    """Say that a rank's process is gone, and why: the first cause, whatever the others raise because of it."""
     where = f" (process {pid} on {host})" if pid else ""
-    evalue = f"rank {rank}{where} died; the variables of the other ranks are intact. {RESTART}."
+    evalue = f"rank {rank}{where} died: {cause.text}; the variables of the other ranks are intact. {RESPAWN}."
+    return Failure(rank, "RankDied", evalue, (f"RankDied: {evalue}", *cause.lines), at)
+
+
+def replaced(rank: int) -> Failure:
+    """Say that a rank that was asked something has died and is being replaced."""
+    evalue = f"rank {rank} died and is being replaced"
     return Failure(rank, "RankDied", evalue, (f"RankDied: {evalue}",), time.monotonic())
 
 
-def dead_ranks(dead: Iterable[int]) -> ClusterError:
+def all_dead(n: int) -> ClusterError:
+    """Say that no rank is left to go on from."""
+    who = f"all {n} ranks are" if n > 1 else "the only rank is"
+    return ClusterError(f"{who} dead, so nobody has anything to go on from. {RESTART}.")
+
+
+def stopped(rank: int) -> Failure:
+    """Say that a rank was ended on purpose, while it ran a cell."""
+    evalue = "the ranks were stopped"
+    return Failure(rank, "ClusterError", evalue, (f"ClusterError: {evalue}",), time.monotonic())
+
+
+def dead_ranks(dead: Iterable[int], causes: Mapping[int, str]) -> ClusterError:
     """Refuse to run on a cluster that has lost ranks."""
     lost = sorted(dead)
-    names = ", ".join(map(str, lost))
+    names = ", ".join(f"{rank} ({causes.get(rank, UNKNOWN)})" for rank in lost)
     one = len(lost) == 1
     return ClusterError(
-        f"rank{'' if one else 's'} {names} {'is' if one else 'are'} dead, so collectives cannot work. {RESTART}; "
+        f"rank{'' if one else 's'} {names} {'is' if one else 'are'} dead, so collectives cannot work. {RESPAWN}; "
         "until then `%hvdpull NAME --ranks ...` still fetches the other ranks' variables."
     )
 

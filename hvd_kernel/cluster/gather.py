@@ -41,6 +41,17 @@ class Gather:
         """Keep the death as the answer."""
         self.on_reply(rank, {"error": failure.evalue}, [])
 
+    def so_far(self) -> dict[int, Mapping[str, Any]]:
+        """Return the contents that have come by now, errors among them."""
+        with self._changed:
+            return {rank: content for rank, (content, _) in sorted(self._answers.items())}
+
+    def settle(self, timeout: float) -> dict[int, Mapping[str, Any]]:
+        """Return the contents that have come when all have, or when the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._missing, timeout)
+        return self.so_far()
+
     def wait(self, timeout: float) -> dict[int, tuple[Mapping[str, Any], list[Any]]]:
         """Return all answers; interruptible.
 

@@ -13,12 +13,15 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.cluster.processes import children
+from hvd_kernel.cluster import leftovers
+from hvd_kernel.cluster.folders import private_folder
+from hvd_kernel.cluster.processes import HOLDER, children, claim, mark
+from hvd_kernel.cluster.witness import NATIVE
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
 
@@ -33,13 +36,16 @@ class Launched:
 
     def __init__(self, spec: ClusterSpec) -> None:
         mpiexec = find_mpiexec()
-        self.folder = Path(tempfile.mkdtemp(prefix="hvd-"))  # 0700
+        leftovers.sweep()
+        self.folder = private_folder()
         self._shared = _shared_memory_folder(self.folder)
+        claim(self.folder, self._shared)
         self.log = self.folder / "cluster.log"
         plan = {
             "mpiexec": [mpiexec, *mpi_arguments(spec, self._shared), *_rank_command()],
             "folders": [str(self.folder), str(self._shared)],
             "address": _address_for(spec),
+            "ranks": spec.n,
         }
         with os.fdopen(os.open(self.log, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -66,6 +72,12 @@ class Launched:
         *lines, self._text = (self._text + said).split(b"\n")
         yield from map(json.loads, lines)
 
+    def say(self, word: dict[str, Any]) -> None:
+        """Tell the supervisor, which may be gone, one thing. Any thread: a line this short is written in one piece."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError, ValueError):
+            os.write(self._process.stdin.fileno(), json.dumps(word).encode() + b"\n")
+
     def local_ranks(self) -> set[int]:
         """Return the process ids of the ranks on this host: those that mpiexec started here."""
         return {rank for mpiexec in children(self._process.pid) for rank in children(mpiexec)}
@@ -75,10 +87,9 @@ class Launched:
         assert self._process.stdin is not None
         if self._process.poll() is None:
             try:
-                self._process.stdin.write(b"stop\n")
-                self._process.stdin.flush()
+                self.say({"stop": True})
                 self._process.wait(_STOP_S)
-            except (BrokenPipeError, subprocess.TimeoutExpired):
+            except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
         self._process.stdin.close()
@@ -113,6 +124,8 @@ def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
         arguments.append("--allow-run-as-root")
     for name, value in options.items():
         arguments += ["--mca", name, value]
+    arguments += ["--runtime-options", "error-nonzero-status=false"]  # os._exit(3) on one rank would end them all
+    arguments += ["--prtemca", "odls_base_verbose", "5"]  # tells the log what became of each rank: see witness.py
     if spec.hosts:
         arguments += ["--host", spec.hosts]
     if spec.hostfile:
@@ -123,7 +136,8 @@ def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
 def environment(folder: Path) -> dict[str, str]:
     """Return the kernel's environment without what another launcher may have left in it."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN) and k not in _FOREIGN_NAMES}
-    return kept | {"IPYTHONDIR": str(folder / "ipython"), "PRTE_MCA_prte_tmpdir_base": str(folder)}
+    stacks = {"OMPI_MCA_opal_stacktrace_output": f"file:{folder / NATIVE}", HOLDER: mark(os.getpid())}
+    return kept | stacks | {"IPYTHONDIR": str(folder / "ipython"), "PRTE_MCA_prte_tmpdir_base": str(folder)}
 
 
 def is_far(spec: ClusterSpec) -> bool:

@@ -23,6 +23,11 @@ def take_orphans() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def dump_no_memory() -> None:
+    """Keep this process's memory, and of what it starts from here on, out of core files: keys are in it."""
+    Path("/proc/self/coredump_filter").write_text("0")
+
+
 def children(pid: int) -> list[int]:
     """Return the direct children of a process on this host."""
     found: list[int] = []
@@ -53,3 +58,63 @@ def kill(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
+
+
+# Whose a process or a folder is: a mark names its holder so that no other process, now or later, can be taken for it.
+
+HOLDER = "HVD_HOLDER"
+"""Environment variable with the mark of the process without which this one should not be; descendants inherit it."""
+
+_CLAIM = "holder"
+
+
+def mark(pid: int) -> str:
+    """Return the mark of a living process: pid, start time, PID namespace, boot."""
+    return ":".join((str(pid), *_birth(pid), *_world()))
+
+
+def is_gone(holder: str) -> bool:
+    """Whether a mark's process has certainly ended: a mark of another boot's or container's process says nothing."""
+    pid, start, *world = [*holder.split(":"), "", ""]
+    if tuple(world[:2]) != _world() or not pid.isdecimal():
+        return False
+    return _birth(int(pid)) != (start,)
+
+
+def claim(*folders: Path) -> None:
+    """Write into folders whose they are: this process's."""
+    for folder in folders:
+        with os.fdopen(os.open(folder / _CLAIM, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
+            file.write(mark(os.getpid()))
+
+
+def holder_of(folder: Path) -> str:
+    """Return the mark of a folder's holder, "" where there is none."""
+    try:
+        return (folder / _CLAIM).read_text()
+    except OSError:
+        return ""
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment with which a process of this user started; {} if it cannot be read."""
+    try:
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return {}
+    return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
+
+
+def _birth(pid: int) -> tuple[str, ...]:
+    """Return the start time of a process; () if it has ended, as a zombie has."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return ()
+    state, start = after_name[0], after_name[19]
+    return () if state in {"Z", "X"} else (start,)
+
+
+def _world() -> tuple[str, str]:
+    namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
+    return namespace, Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -7,14 +7,21 @@ its last sample have come, because output travels on another channel than the re
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from hvd_kernel.protocol import (
+    LEFT_OUT_TYPE,
     METRICS_TYPE,
+    PROMPT_TYPE,
+    Cleared,
     Event,
     Failure,
+    LeftOut,
     MetricsSample,
+    Prompt,
     RankDone,
     RichOutput,
     TextDelta,
@@ -24,10 +31,32 @@ from hvd_kernel.protocol import (
 _LIVE_ONLY = "application/vnd.jupyter.widget-view+json"  # its model lives in the rank: no front end could show it
 
 
+def _text(rank: int, content: Mapping[str, Any]) -> TextDelta:
+    rest, lines, beginning = content.get("skipped", (0, 0, 0))
+    return TextDelta(rank, content["name"], content["text"], content.get("live", False), (rest, lines, beginning))
+
+
+def _rich(rank: int, content: Mapping[str, Any], *, result: bool = False, update: bool = False) -> RichOutput:
+    data = {mime: body for mime, body in content["data"].items() if mime != _LIVE_ONLY}
+    display_id = content.get("transient", {}).get("display_id", "")
+    return RichOutput(rank, data, dict(content["metadata"]), result, display_id, update)
+
+
+_OUTPUTS: dict[str, Callable[[int, Mapping[str, Any]], Event]] = {
+    "stream": _text,
+    "display_data": _rich,
+    "update_display_data": partial(_rich, update=True),
+    "execute_result": partial(_rich, result=True),
+    "clear_output": lambda rank, content: Cleared(rank, bool(content["wait"])),
+    PROMPT_TYPE: lambda _rank, content: from_wire(Prompt, dict(content)),
+    LEFT_OUT_TYPE: lambda rank, content: LeftOut(rank, content["displays"]),
+}
+
+
 class Run:
     """The events of one cell. Made by ``Session.run``."""
 
-    def __init__(self, ranks: tuple[int, ...], cell: int, fetch: Callable[[], dict[int, Any]]) -> None:
+    def __init__(self, ranks: tuple[int, ...], cell: int, fetch: Callable[[bool], dict[int, Any]]) -> None:
         self.ranks = ranks
         self.cell = cell
         self.failures: list[Failure] = []
@@ -39,6 +68,7 @@ class Run:
         self._idle: set[int] = set()
         self._open = set(ranks)  # ranks whose RankDone the reader has not seen
         self._ended: set[int] = set()  # ranks whose RankDone has been queued
+        self._over = threading.Event()
 
     @property
     def done(self) -> bool:
@@ -49,6 +79,10 @@ class Run:
     def finished(self) -> bool:
         """True once every rank has ended the cell, whether or not the events have been read."""
         return len(self._ended) == len(self.ranks)
+
+    def wait(self, timeout: float) -> bool:
+        """Return whether the run is finished, within the timeout."""
+        return self._over.wait(timeout)
 
     def next(self, timeout: float) -> Event | None:
         """Return the next event in order of arrival, or None when none comes within ``timeout`` seconds."""
@@ -64,15 +98,15 @@ class Run:
                 self.failures.append(event.failure)
         return event
 
-    def values(self) -> dict[int, Any]:
-        """Fetch each rank's last-expression value; valid until the next run.
+    def values(self, *, force: bool = False) -> dict[int, Any]:
+        """Fetch each rank's last-expression value, with ``force`` however large; valid until the next run.
 
         Raises
         ------
         ClusterError
             If the cell still runs, or a value cannot be pickled.
         """
-        return self._fetch()
+        return self._fetch(force)
 
     # What follows is called by the hub's I/O thread only.
 
@@ -86,11 +120,9 @@ class Run:
 
     def on_output(self, rank: int, kind: str, content: Mapping[str, Any]) -> bool:
         """Turn one iopub message into events; True when nothing more can come."""
-        if kind == "stream":
-            self._events.put(TextDelta(rank, content["name"], content["text"]))
-        elif kind in {"display_data", "execute_result"}:
-            data = {mime: body for mime, body in content["data"].items() if mime != _LIVE_ONLY}
-            self._events.put(RichOutput(rank, data, dict(content["metadata"]), kind == "execute_result"))
+        read = _OUTPUTS.get(kind)
+        if read is not None:
+            self._events.put(read(rank, content))
         elif kind == METRICS_TYPE:
             sample = from_wire(MetricsSample, dict(content))
             self.metrics[rank] = sample
@@ -113,4 +145,6 @@ class Run:
         if rank in self._replies and rank in self._idle:
             self._ended.add(rank)
             self._events.put(RankDone(rank, self._replies[rank]))
+            if self.finished:
+                self._over.set()
         return rank in self._ended

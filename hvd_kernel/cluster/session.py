@@ -7,26 +7,36 @@ stays usable. A start that is interrupted is undone.
 from __future__ import annotations
 
 import atexit
+import os
 import select
+import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hvd_kernel import config
 from hvd_kernel.cluster import failure, values
+from hvd_kernel.cluster.autopsy import Cause
 from hvd_kernel.cluster.gather import Gather, Handshake
 from hvd_kernel.cluster.launcher import Launched
 from hvd_kernel.cluster.run import Run
+from hvd_kernel.cluster.witness import Witnesses
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol import MetricsSample
 
 if TYPE_CHECKING:
+    from hvd_kernel.cluster.respawn import Respawned
     from hvd_kernel.cluster.stream import Stream
 
 _ANSWER_S = 30.0
 _HANDSHAKE_S = 0.25  # between two tries
 _MOVE_S = 600.0
+_IDLE_S = 2.0  # after the start, before a spare is started beside the ranks
 _LAST_WORDS_S = 0.05  # a dead rank's last output may still be on its way through the controller
 Progress = Callable[[str], None]
 
@@ -52,6 +62,14 @@ class Session:
         self._stream: Stream | None = None
         self._ranks: dict[int, RankStatus] = {}
         self._dead: set[int] = set()
+        self._here: set[int] = set()  # ranks of this host
+        self._by_mpi = set(range(spec.n))  # they end with mpiexec
+        self._arrivals: dict[int, RankStatus] = {}  # who is to take a dead rank's place, and has not met the others yet
+        self._fallen: set[int] = set()  # arrivals that have died
+        self._changed = threading.Condition()  # of dead, arrivals and fallen
+        self.spares = 0  # processes that could replace a rank at once
+        self._spares_wanted = int(config.elsewhere("HVD_SPARES", os.environ))
+        self._witnesses = Witnesses(launched.folder)
         self._latest: Run | None = None
         self._runs = 0  # an interrupt names its run, because it may overtake or be overtaken on its own channel
 
@@ -81,6 +99,16 @@ class Session:
         return tuple(sorted(self._dead))
 
     @property
+    def folder(self) -> Path:
+        """The cluster's private folder on this host."""
+        return self._launched.folder
+
+    @property
+    def running(self) -> bool:
+        """True while the ranks run a cell."""
+        return self._latest is not None and not self._latest.finished
+
+    @property
     def metrics(self) -> dict[int, MetricsSample]:
         """The latest sample of each rank in the latest run."""
         return dict(self._latest.metrics) if self._latest else {}
@@ -97,9 +125,10 @@ class Session:
         if self._latest is not None and not self._latest.finished:
             raise ClusterError("the ranks still run the previous cell: interrupt it first")
         if self._dead:
-            raise failure.dead_ranks(self._dead)
+            raise failure.dead_ranks(self._dead, self._witnesses.causes)
         self._heal()
-        run = Run(targets, cell, lambda: self._values(run))
+        self._witnesses.note()
+        run = Run(targets, cell, lambda force: self._values(run, force))
         self._latest = run
         self._runs += 1
         content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
@@ -128,26 +157,51 @@ class Session:
         ClusterError
             Naming the verb and the rank that failed or did not answer in time.
         """
+        return self.post(verb, ranks, content, buffers=buffers, urgent=urgent).wait(timeout)
+
+    def post(
+        self,
+        verb: str,
+        ranks: Sequence[int] | None,
+        content: dict[str, Any] | None = None,
+        *,
+        buffers: Sequence[Any] = (),
+        urgent: bool = False,
+    ) -> Gather:
+        """Ask without waiting; what is returned collects the answers."""
         targets = self._alive(ranks)
         gather = Gather(targets, verb)
         asked = {"verb": verb} | (content or {})
         self._wire.request(targets, "hvd_request", asked, gather, buffers=buffers, urgent=urgent)
-        return gather.wait(timeout)
+        return gather
 
-    def push(self, variables: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
-        """Set variables in the ranks' namespaces, and return when it is done."""
-        self.ask("push", ranks, buffers=values.pack(variables), timeout=_MOVE_S)
+    def push(self, variables: dict[str, Any], ranks: Sequence[int] | None = None, *, force: bool = False) -> None:
+        """Set variables in the ranks' namespaces, and return when it is done.
 
-    def pull(self, names: Sequence[str], ranks: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
+        Raises
+        ------
+        UsageError
+            Before anything moves, if that is more than HVD_MAX_MOVE bytes, unless ``force`` says to move them.
+        """
+        values.give(variables, self._alive(ranks), self._here, values.limit(force=force), self._mover("push"))
+
+    def pull(
+        self, names: Sequence[str], ranks: Sequence[int] | None = None, *, force: bool = False
+    ) -> dict[int, dict[str, Any]]:
         """Fetch variables of the ranks.
 
         Raises
         ------
         ClusterError
             Naming the rank and the variable that is not there or cannot travel.
+        UsageError
+            Before anything moves, if that is more than HVD_MAX_MOVE bytes, unless ``force`` says to move them.
         """
-        answers = self.ask("pull", ranks, {"names": list(names)}, timeout=_MOVE_S)
-        return {rank: values.unpack(buffers) for rank, (_, buffers) in answers.items()}
+        ask = self._mover("pull", names=list(names))
+        return values.fetch(self._alive(ranks), self._here, values.limit(force=force), ask)
+
+    def _mover(self, verb: str, **content: Any) -> values.Ask:
+        return lambda ranks, more, buffers: self.ask(verb, ranks, content | more, buffers=buffers, timeout=_MOVE_S)
 
     def renew(self) -> None:
         """Give all ranks new communication, whatever has become of theirs."""
@@ -161,6 +215,32 @@ class Session:
         content = {"verb": "interrupt", "run": self._runs}
         self._wire.request(self._alive(ranks), "hvd_request", content, ignored, urgent=True)
 
+    def respawn(
+        self,
+        ranks: Sequence[int] | None = None,
+        *,
+        force: bool = False,
+        restore: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> Respawned:
+        """Replace the dead ranks, or these; the others keep their variables, and communication works again.
+
+        Parameters
+        ----------
+        force
+            Kill and replace also ranks that live, whatever they are in.
+        restore
+            Variables that the fresh ranks get from the lowest of the others, beside what ``hvd_kernel.keep`` named.
+
+        Raises
+        ------
+        ClusterError
+            No rank is left, or one cannot be replaced; the message says what to do.
+        """
+        from hvd_kernel.cluster.respawn import Respawn  # noqa: PLC0415 - it is a part of this class
+
+        return Respawn(self, restore, progress or (lambda _text: None)).run(ranks, force=force)
+
     def status(self) -> list[RankStatus]:
         """Return every rank's process, dead ones included."""
         return [replace(self._ranks[rank], alive=rank not in self._dead) for rank in sorted(self._ranks)]
@@ -171,7 +251,11 @@ class Session:
         if self._stream is not None:
             stream, self._stream = self._stream, None
             stream.stop(self._launched.words)
+        self._witnesses.close()
         self._launched.stop()
+        if self._latest is not None:  # whoever reads it in another thread shall come to its end
+            for rank in self._latest.ranks:
+                self._latest.on_dead(rank, failure.stopped(rank))
 
     @property
     def _wire(self) -> Stream:
@@ -188,15 +272,18 @@ class Session:
         while self._stream is None:
             for word in self._listen(deadline, "the controller"):
                 if "client" in word:
-                    self._stream = Stream(word["client"], self._lost)
+                    self._stream = Stream(word["client"], self._lost, self._notify)
         say("controller ready, ranks are importing")
         self._await_ranks(say, deadline)
         here = self._launched.local_ranks()
         for rank, who in self._shake_hands(deadline).items():
             self._ranks[rank] = RankStatus(rank, who["pid"], who["host"], alive=True, device=who["device"])
             if who["pid"] in here:
+                self._here.add(rank)
                 self._wire.watch(rank, who["pid"])
+                self._witnesses.watch(rank, who["pid"])
         self._wire.listen(self._launched.words, self._on_words)
+        self._wire.soon(self._wire.later, _IDLE_S, self._spare_when_idle)
         say(f"{self.n} rank{'s' if self.n != 1 else ''} ready")
 
     def _listen(self, deadline: float, whom: str, wait: float = 3600.0) -> list[dict[str, Any]]:
@@ -238,12 +325,13 @@ class Session:
             self.ask("heal", None)
             self._latest.aborted = False
 
-    def _values(self, run: Run) -> dict[int, Any]:
+    def _values(self, run: Run, force: bool) -> dict[int, Any]:
         if run is not self._latest or not run.done:
             raise ClusterError("a run's values can be fetched when it is done and until the next one starts")
         failed = {each.rank for each in run.failures}
-        answers = self.ask("value", [rank for rank in run.ranks if rank not in failed], timeout=_MOVE_S)
-        return {rank: values.unpack(buffers) for rank, (_, buffers) in answers.items()}
+        ranks, name = [rank for rank in run.ranks if rank not in failed], "the last expression"
+        found = values.fetch(ranks, self._here, values.limit(force=force), self._mover("value", name=name))
+        return {rank: value[name] for rank, value in found.items()}
 
     def _targets(self, ranks: Sequence[int] | None) -> tuple[int, ...]:
         chosen = tuple(range(self.n)) if ranks is None else tuple(sorted(set(ranks)))
@@ -258,20 +346,98 @@ class Session:
         chosen = () if ranks is not None and not ranks else self._targets(ranks)
         return [rank for rank in chosen if rank not in self._dead]
 
+    # Replacement: see respawn.py.
+
+    def _make_way(self, ranks: set[int]) -> None:
+        """Forget who was to take these ranks' places so far, and have nobody wait for the dead any more."""
+        with self._changed:
+            self._fallen.clear()
+            for rank in ranks:
+                self._arrivals.pop(rank, None)
+                self._wire.uuids.pop(rank, None)
+                self._wire.soon(self._wire.forget, rank, failure.replaced(rank))
+
+    def _admit(self, ranks: set[int]) -> None:
+        """Count the arrivals as living.
+
+        Raises
+        ------
+        ClusterError
+            One has died meanwhile.
+        """
+        with self._changed:
+            if self._fallen:
+                raise ClusterError(f"rank {min(self._fallen)} died while ranks were replaced")
+            self._ranks |= {rank: self._arrivals.pop(rank) for rank in ranks}
+            self._dead -= ranks
+            self._by_mpi -= ranks
+        if self._latest is not None:
+            self._latest.aborted = False
+        self._wire.soon(self._wire.later, _IDLE_S, self._spare_when_idle)
+
     # I/O thread.
 
-    def _lost(self, rank: int) -> None:
-        if rank in self._dead or self._stream is None:
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _spare_when_idle(self) -> None:
+        if self._stream is None:
             return
-        self._dead.add(rank)
+        if self._latest is not None and not self._latest.finished:
+            self._stream.later(_IDLE_S, self._spare_when_idle)
+        else:
+            self._launched.say({"spares": self._spares_wanted})
+
+    def _on_joining(self, pids: dict[str, int]) -> None:
+        host = socket.gethostname()
+        with self._changed:
+            for rank, pid in ((int(rank), pid) for rank, pid in pids.items()):
+                self._arrivals[rank] = RankStatus(rank, pid, host, alive=True, device="")
+                self._witnesses.watch(rank, pid)
+                try:
+                    self._wire.watch(rank, pid)
+                except ProcessLookupError:
+                    self._fallen.add(rank)
+        self._notify()
+
+    def _lost(self, rank: int, pid: int = 0) -> None:
+        """Take note of a rank's end; ``pid`` where it is known whose, for who was replaced meanwhile is another."""
+        who = self._arrivals.get(rank) or self._ranks.get(rank)
+        if self._stream is None or (pid and who is not None and pid != who.pid):
+            return
+        with self._changed:
+            new, known = rank in self._arrivals, rank in self._dead
+            (self._fallen if new else self._dead).add(rank)
+            self._changed.notify_all()
+        if new:
+            self._stream.forget(rank, failure.replaced(rank))
+        elif not known:
+            self._examine(rank)
+
+    def _examine(self, rank: int) -> None:
+        assert self._stream is not None
+        sample = self.metrics.get(rank)
+        resident = sample.rss if sample else 0
+        later = self._stream.later
+        bury = partial(self._bury, rank, self._wire.uuids.get(rank, ""), time.monotonic())
+        pid = self._ranks[rank].pid if rank in self._ranks else 0
+        later(_LAST_WORDS_S, self._witnesses.examine, rank, pid, resident, later, bury)
+
+    def _bury(self, rank: int, uuid: str, at: float, cause: Cause) -> None:
         known = self._ranks.get(rank)
-        death = failure.rank_died(rank, known.pid if known else 0, known.host if known else "")
-        self._stream.later(_LAST_WORDS_S, self._stream.forget, rank, death)
+        death = failure.rank_died(rank, known.pid if known else 0, known.host if known else "", cause, at)
+        if self._stream is not None and self._stream.uuids.get(rank, "") == uuid:  # else it has been replaced
+            self._stream.forget(rank, death)
 
     def _on_words(self) -> None:
         for word in self._launched.read():
             if "exit" in word or "end" in word:
-                for rank in range(self.n):
-                    self._lost(rank)
+                self._witnesses.launcher_ended(word.get("exit"))
+                for rank in sorted(self._by_mpi) if "exit" in word else range(self.n):
+                    self._lost(rank, self._ranks[rank].pid if "exit" in word else 0)
+            if "joining" in word:
+                self._on_joining(word["joining"])
+            self.spares = word.get("warm", self.spares)
             if "end" in word and self._stream is not None:
                 self._stream.unlisten(self._launched.words)

@@ -37,10 +37,13 @@ class Sink(Protocol):
 class Stream(ipp.Client):  # type: ignore[misc]
     """A client that speaks to ranks and routes by request."""
 
-    def __init__(self, connection: dict[str, Any], on_lost: Callable[[int], None]) -> None:
+    def __init__(
+        self, connection: dict[str, Any], on_lost: Callable[[int, int], None], on_met: Callable[[], None] = lambda: None
+    ) -> None:
         self.sinks: dict[str, tuple[int, Sink]] = {}
         self.uuids: dict[int, str] = {}
         self._on_lost = on_lost
+        self._on_met = on_met
         super().__init__(connection)
         for rank, uuid in dict(self._engines).items():
             self._admit(rank, uuid)
@@ -62,7 +65,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
         stream = self._control_stream if urgent else self._mux_stream
 
         def send() -> None:
-            for rank in ranks:
+            for rank in [rank for rank in ranks if rank in self.uuids]:  # who waits for another hears of its death
                 message = self.session.msg(kind, content=content)
                 self.sinks[message["header"]["msg_id"]] = (rank, sink)
                 # Through the stream: a send on its socket would swallow the wake-up for what has just arrived.
@@ -73,7 +76,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
     def watch(self, rank: int, pid: int) -> None:
         """Report the end of a rank on this host within milliseconds, by the kernel's own word."""
         descriptor = os.pidfd_open(pid)
-        self._io_loop.add_callback(self._io_loop.add_handler, descriptor, self._on_exit(rank), self._io_loop.READ)
+        self._io_loop.add_callback(self._io_loop.add_handler, descriptor, self._on_exit(rank, pid), self._io_loop.READ)
 
     def listen(self, descriptor: int, handler: Callable[[], None]) -> None:
         """Call the handler, on the I/O thread, whenever the descriptor can be read."""
@@ -89,6 +92,10 @@ class Stream(ipp.Client):  # type: ignore[misc]
         """Call a function in a while. I/O thread."""
         self._io_loop.call_later(seconds, function, *args)
 
+    def soon(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function on the I/O thread. Any thread."""
+        self._io_loop.add_callback(function, *args)
+
     def stop(self, descriptor: int) -> None:
         """Close every socket and end the I/O thread; the descriptor given to ``listen`` stays open."""
         self._io_loop.add_callback(self.unlisten, descriptor)
@@ -103,11 +110,11 @@ class Stream(ipp.Client):  # type: ignore[misc]
 
     # I/O thread from here on.
 
-    def _on_exit(self, rank: int) -> Callable[[int, int], None]:
+    def _on_exit(self, rank: int, pid: int) -> Callable[[int, int], None]:
         def handler(descriptor: int, _events: int) -> None:
             self._io_loop.remove_handler(descriptor)
             os.close(descriptor)
-            self._on_lost(rank)
+            self._on_lost(rank, pid)
 
         return handler
 
@@ -116,9 +123,12 @@ class Stream(ipp.Client):  # type: ignore[misc]
 
     def _register_engine(self, msg: dict[str, Any]) -> None:
         self._admit(msg["content"]["id"], msg["content"]["uuid"])
+        self._on_met()
 
     def _unregister_engine(self, msg: dict[str, Any]) -> None:
-        self._on_lost(int(msg["content"]["id"]))
+        rank = int(msg["content"]["id"])
+        if self.uuids.get(rank) == msg["content"]["uuid"]:  # else it has been replaced meanwhile
+            self._on_lost(rank, 0)
 
     def _dispatch_iopub(self, msg_parts: list[Any]) -> None:
         message = self._unpack(msg_parts)

@@ -1,15 +1,36 @@
-"""``python -m hvd_kernel.kernel -f CONNECTION_FILE``: what the kernelspec starts."""
+"""``python -P -m hvd_kernel.kernel -f CONNECTION_FILE``: what the kernelspec starts.
+
+-P keeps the notebook's folder off the path while we are loaded, so that no file there can stand for one of our modules.
+"""
 
 from __future__ import annotations
 
-from ipykernel.kernelapp import IPKernelApp
+import os
+import sys
+
+from ipykernel import kernelapp
 
 from hvd_kernel.kernel.kernel import HvdKernel
+from hvd_kernel.kernel.pipe import PrivatePipe
+
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+class HvdKernelApp(kernelapp.IPKernelApp):
+    """ipykernel's application, started without the notebook's folder on its path."""
+
+    def init_path(self) -> None:
+        """Let cells import from the notebook's folder, in IPython's place for it, unless the user says otherwise."""
+        if "" in sys.path or self.ignore_cwd or os.environ.get("PYTHONSAFEPATH"):
+            return
+        places = (at for at, path in enumerate(sys.path) if os.path.basename(path) in _INSTALLED)  # noqa: PTH119 - "" too
+        sys.path.insert(next(places, 0), "")
 
 
 def main() -> None:
     """Serve until shut down."""
-    IPKernelApp.launch_instance(kernel_class=HvdKernel)
+    vars(kernelapp)["IOPubThread"] = PrivatePipe  # the application has no setting for it
+    HvdKernelApp.launch_instance(kernel_class=HvdKernel)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ipykernel.ipkernel import IPythonKernel
-
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.kernel.aside import NamesAside
 from hvd_kernel.magics import holder_of, load_ipython_extension
 
 
@@ -18,7 +17,7 @@ def _version() -> str:
         return "0"
 
 
-class HvdKernel(IPythonKernel):
+class HvdKernel(NamesAside):
     """ipykernel's kernel with ``%%hvdrun`` at hand."""
 
     implementation = "hvd_kernel"
@@ -27,7 +26,7 @@ class HvdKernel(IPythonKernel):
     shell: Any
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
+        super().__init__(**kwargs)
         try:
             load_ipython_extension(self.shell)
         except ConfigError as error:  # of HVD_COMPAT: a notebook without ``import horovod`` is better than none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 Check = Callable[[str], str]
@@ -61,6 +62,14 @@ def number(low: float, high: float = math.inf, *, open_end: bool = False) -> Che
         return repr(value)
 
     return check
+
+
+def size(text: str) -> str:
+    """Accept a number of bytes, also as 512K, 512M or 4G."""
+    found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise ValueError("a number of bytes, as in 1073741824, 512M or 4G")
+    return str(int(found[1]) * 1024 ** " KMG".index(found[2].upper() or " "))
 
 
 def flag(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hvd_kernel.settings.checks import Check, anything, flag, number, one_of, whole
+from hvd_kernel.settings.checks import Check, anything, flag, number, one_of, size, whole
 
 _LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
@@ -55,6 +55,31 @@ ELSEWHERE = (
         "1",
         "1: in ranks and notebooks `import horovod` gives this package where Horovod is not installed; shadow: also "
         "where it is; 0: never",
+    ),
+    Elsewhere(
+        ("HVD_SPARES",),
+        whole(0, 16),
+        "1",
+        "processes that a notebook's cluster keeps ready, imports done, to take a dead rank's place; fewer where "
+        "memory is short",
+    ),
+    Elsewhere(
+        ("HVD_RESPAWN",),
+        one_of("auto", "off"),
+        "off",
+        "auto: a notebook's next cell after a rank's death replaces it first, as with `%hvd start --respawn auto`",
+    ),
+    Elsewhere(
+        ("HVD_LOG_MAX_MB",),
+        whole(1),
+        "1024",
+        "size of the log that a notebook's rank keeps of each of its streams, in MiB; then the older half is given up",
+    ),
+    Elsewhere(
+        ("HVD_MAX_MOVE",),
+        size,
+        "1073741824",
+        "bytes (or 512M, 4G) that a push, a pull or `-o` may move, over all ranks together; --force lifts it",
     ),
     Elsewhere(("HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL"), one_of(*_LEVELS), "warning", "what the core writes on stderr"),
 )

@@ -7,8 +7,8 @@ hook on all modules that then goes away; what stays is one plain hook on the mod
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -46,18 +46,36 @@ def _search(ref: weakref.ref[SampleMeter]) -> None:
             hook.remove()
         elif meter.owns_part_of(module):
             hook.remove()
-            _watch(module, ref)  # from the next call on
+            _Count(module, ref)  # from the next call on
             meter.count(module, args, {})
 
     hook = register_module_forward_pre_hook(look)
 
 
-def _watch(module: torch.nn.Module, ref: weakref.ref[SampleMeter]) -> None:
-    def count(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        meter = ref()
+class _Count:
+    """The hook that stays. A model that is pickled leaves it behind: it belongs to an optimizer of this process."""
+
+    def __init__(self, model: torch.nn.Module, ref: weakref.ref[SampleMeter]) -> None:
+        self._ref = ref
+        self._hook = model.register_forward_pre_hook(self, with_kwargs=True)
+
+    def __call__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        meter = self._ref()
         if meter is None:
-            hook.remove()
+            self._hook.remove()
         else:
             meter.count(module, args, kwargs)
 
-    hook = module.register_forward_pre_hook(count, with_kwargs=True)
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _no_count, ()
+
+
+def _no_count() -> Callable[..., None]:
+    return _count_nothing
+
+
+def _count_nothing(_module: torch.nn.Module, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    """Stand in for the hook in another process."""

@@ -1,10 +1,20 @@
-"""Entry of a rank: ``python -P -m hvd_kernel.worker``, started by mpiexec."""
+"""Entry of a rank: ``python -P -m hvd_kernel.worker``, started by mpiexec.
+
+With two words it is a rank to be, started by the supervisor: ``spare 4`` takes its time, ``now 4`` is waited for; the
+number is that of the ranks that share the cores.
+"""
+
+import sys
 
 from hvd_kernel.worker import life
 
 if __name__ == "__main__":
-    life.tie_to_parent()  # before anything slow: from here on this process ends with mpiexec
-    life.share_cores()
+    life.tie_to_parent()  # before anything slow: from here on this process ends with the one that started it
+    haste, *ranks = sys.argv[1:] or [""]
+    life.share_cores(*map(int, ranks))
     from hvd_kernel.worker import bootstrap
 
-    bootstrap.main()
+    if haste:
+        bootstrap.stand_by(idle=haste == "spare")
+    else:
+        bootstrap.main()

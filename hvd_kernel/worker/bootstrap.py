@@ -1,5 +1,8 @@
 """From a bare process to a rank that answers: imports, MPI, the controller's address, communication, the namespace.
 
+A spare has no MPI: it imports, waits until the supervisor tells it who to be, registers as that rank, and gets its
+communication when the notebook has the ranks meet (``meeting``).
+
 The imports come first because they take longest and need nobody: they run while the controller starts.
 """
 
@@ -9,13 +12,16 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
+import socket
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 
 from hvd_kernel import _session, compat
-from hvd_kernel.worker import communication
+from hvd_kernel.worker import communication, crash
 
 _POLL_S = 0.002  # MPI's own wait would burn a core that the slower ranks need for their imports
 _ADDRESS_BYTES = 8192
@@ -29,10 +35,54 @@ def main() -> None:
     from hvd_kernel.worker import engine  # noqa: PLC0415 - ipykernel, after the slower torch
 
     rank, size, connection = meet()
+    crash.install(connection["folder"])  # after MPI's own handlers
     communication.start()
     with _folder(connection.pop("folder")) as folder:
         os.environ["IPYTHONDIR"] = folder
         engine.serve(rank, connection, namespace(hvd, rank, size))
+
+
+def stand_by(*, idle: bool) -> None:
+    """Get ready to be any rank, wait to be told which, and serve as that one; end where nobody tells.
+
+    idle: do it in time that no other process wants.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the supervisor ignores it, and children inherit that
+    supervisor = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    compat.install_in_rank()
+    _import_quietly() if idle else _import_all()
+    supervisor.sendall(b"warm\n")
+    told = supervisor.makefile("rb").readline()
+    if not told:
+        return
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+    supervisor.close()
+    from hvd_kernel.worker import engine  # noqa: PLC0415 - imported above
+
+    who = json.loads(told)
+    crash.install(who["connection"]["folder"])
+    with _folder(who["connection"].pop("folder")) as folder:
+        os.environ["IPYTHONDIR"] = folder
+        engine.serve(who["rank"], who["connection"], {"rank": who["rank"], "size": who["size"]})
+
+
+def _import_all() -> None:
+    frontend()
+    importlib.import_module("hvd_kernel.worker.engine")
+
+
+def _import_quietly() -> None:
+    """Import on a thread of the lowest priority: a process that has lowered its own may not raise it again."""
+    importlib.import_module("numpy")  # first: the threads of its pools inherit the priority of who imports it
+    thread = threading.Thread(target=_import_idly, name="hvd-import")
+    thread.start()
+    thread.join()
+    _import_all()  # again: what failed there fails here
+
+
+def _import_idly() -> None:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread alone
+    _import_all()
 
 
 def frontend() -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from hvd_kernel import _session, ops
 from hvd_kernel.errors import ClusterError, RankDied, RankFailed, RankStalled
+from hvd_kernel.protocol import Pending
 
 _OF_OTHERS = (RankFailed, RankDied, RankStalled)  # each names another rank as the one to look at
 
@@ -31,10 +34,19 @@ def renew() -> None:
     start()
 
 
-def abort(reason: str) -> None:
-    """Release the other ranks from whatever they wait in for this one."""
-    if _session.is_initialized():
+def abort(reason: str, after_s: float = 0.0) -> None:
+    """Release the other ranks from whatever they wait in for this one, at once or after a moment.
+
+    By then this engine may have been replaced; to abort one that is shut down does nothing.
+    """
+    if not _session.is_initialized():
+        return
+    if not after_s:
         _session.engine().abort(reason)
+        return
+    later = threading.Timer(after_s, _session.engine().abort, [reason])
+    later.daemon = True
+    later.start()
 
 
 def aborted() -> bool:
@@ -42,16 +54,26 @@ def aborted() -> bool:
     return _session.is_initialized() and _session.engine().aborted() is not None
 
 
+def pending() -> list[Pending]:
+    """Return the operations that are not done here, oldest first."""
+    found = _session.engine().pending() if _session.is_initialized() else []
+    return [Pending(str(each["name"]), _seconds(each), _missing(each)) for each in sorted(found, key=_seconds)[::-1]]
+
+
 def waiting_for() -> str:
-    """Return the name of the oldest operation that is not done here, "" when there is none."""
-    pending = _session.engine().pending() if _session.is_initialized() else []
-    oldest = max(pending, key=_seconds, default={"name": ""})
-    return str(oldest["name"])
+    """Return the name of the oldest operation of this rank's that is not done, "" when there is none."""
+    here = _session.rank() if _session.is_initialized() else -1
+    return next((each.name for each in pending() if here not in each.missing), "")
 
 
 def is_secondary(error: BaseException) -> bool:
     """Tell whether this rank raised only because another one failed, or did not come, first."""
     return isinstance(error, _OF_OTHERS)
+
+
+def _missing(operation: dict[str, object]) -> tuple[int, ...]:
+    ranks = operation.get("missing")
+    return tuple(ranks) if isinstance(ranks, list) else ()
 
 
 def _seconds(operation: dict[str, object]) -> float:

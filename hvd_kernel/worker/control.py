@@ -1,7 +1,8 @@
 """Running one cell on this rank.
 
 A cell that raises aborts this rank's communication *before* its traceback is formatted, so that the peers that wait for
-this rank are released within milliseconds.
+this rank are released within milliseconds. One that is interrupted does so a moment later: its peers are being
+interrupted too, and each shall raise its own KeyboardInterrupt rather than hear of this one.
 """
 
 from __future__ import annotations
@@ -19,25 +20,32 @@ from typing import Any
 from IPython.core.interactiveshell import ExecutionResult
 
 from hvd_kernel.protocol import Failure, to_wire
-from hvd_kernel.worker import communication
+from hvd_kernel.worker import communication, stacks
+from hvd_kernel.worker.prompt import Prompts
 
 _REASON_CHARS = 300
 _NOTE_CHARS = 100
+_COHERENT_S = 0.3  # how long peers have for their own KeyboardInterrupt before this rank's aborts them
+_INTERRUPTED = "KeyboardInterrupt: the cell was interrupted"
 _INSIST_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Control:
     """Cells of this rank. Everything runs on the main thread but ``interrupt``."""
 
+    prompts: Prompts  # of the cells' code, set by the rank's kernel
+
     def __init__(self, rank: int, shell: Any) -> None:
         self.rank = rank
         self._shell = shell
+        stacks.listen(rank)
         self.value: Any = None  # of the latest cell's last expression
         self._run_number = 0
         self._unwanted_run = 0  # the latest that an interrupt has named
         self._seen = threading.Event()  # the main thread has noticed the latest interrupt
         self._raised_at = 0.0
         self._interrupted = False
+        self._left = False  # an interrupt took this rank out of the cell, perhaps in the middle of an operation
         self._running = False
         self._inside = False  # the main thread is in the user's code, or in a task that waits there
         self._task: asyncio.Task[ExecutionResult] | None = None
@@ -45,14 +53,14 @@ class Control:
     async def run_cell(self, code: str, cell: int, run: int) -> dict[str, Any]:
         """Run the code; return the ``hvd`` part of the reply."""
         self._run_number = run
-        self.value, self._raised_at, self._interrupted = None, 0.0, False
+        self.value, self._raised_at, self._interrupted, self._left = None, 0.0, False, False
         if cell:
             self._shell.execution_count = cell
         self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on
         with self._interruptible():
             error = await self._run(code)
         failure = None if error is None else self._failure(error)
-        return {"failure": failure and to_wire(failure), "aborted": communication.aborted()}
+        return {"failure": failure and to_wire(failure), "aborted": self._left or communication.aborted()}
 
     @contextmanager
     def users_code(self) -> Iterator[None]:
@@ -75,15 +83,32 @@ class Control:
         return found
 
     @property
+    def coroutine(self) -> Any:
+        """The running cell as a coroutine, where it awaits; else None."""
+        task = self._task
+        return None if task is None else task.get_coro()
+
+    def cell_of(self, file: str) -> int | None:
+        """Return the number of the cell whose code goes by this file name."""
+        found = self._shell.compile.format_code_name(file)
+        return int(found[1][len("In[") : -1]) if found else None
+
+    @property
     def busy(self) -> bool:
         """True while a cell runs."""
         return self._running
 
     def on_raise(self, error: BaseException) -> None:
         """Note the time and release the peers. Called by the shell before it formats the traceback."""
-        if not self._raised_at:
-            self._raised_at = time.monotonic()
-            communication.abort(_reason(self._seen_as(error), error))
+        if self._raised_at:
+            return
+        self._raised_at = time.monotonic()
+        name = self._seen_as(error)
+        self._left = name == "KeyboardInterrupt" and self._unwanted_run == self._run_number
+        if self._left:
+            communication.abort(_INTERRUPTED, after_s=_COHERENT_S)
+        else:
+            communication.abort(_reason(name, error))
 
     def interrupt(self, run: int) -> None:
         """Interrupt that run's cell: while it runs, or as soon as it begins, but no other. Control thread."""
@@ -159,9 +184,9 @@ class Control:
             signal.signal(signal.SIGINT, before)
 
     def _seen_as(self, error: BaseException) -> str:
-        if self._interrupted and isinstance(error, asyncio.CancelledError):
-            return "KeyboardInterrupt"
-        return type(error).__name__
+        cancelled = self._interrupted and isinstance(error, asyncio.CancelledError)
+        late = communication.is_secondary(error) and _INTERRUPTED in str(error)  # a peer's interrupt came before ours
+        return "KeyboardInterrupt" if cancelled or late else type(error).__name__
 
     def _failure(self, error: BaseException) -> Failure:
         self.on_raise(error)  # a syntax error does not come through the shell's showtraceback

@@ -8,17 +8,25 @@ import json
 import logging
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ipyparallel.engine.app as ipp_app
+import zmq
+from ipykernel.compiler import XCachingCompiler
 from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Type
 from traitlets.config import Config
 
-from hvd_kernel import metrics
-from hvd_kernel.worker import telemetry, verbs
+from hvd_kernel import metrics, ranklog
+from hvd_kernel.protocol import HALF_OPEN_MS
+from hvd_kernel.worker import debugger, prompt, telemetry, verbs
 from hvd_kernel.worker.control import Control
+from hvd_kernel.worker.display import RankDisplay
+from hvd_kernel.worker.output import Output
 
 _REGISTRATION_S = 60.0
 
@@ -26,28 +34,59 @@ _REGISTRATION_S = 60.0
 class RankShell(ZMQInteractiveShell):
     """IPython's shell that releases the peers before it formats a traceback."""
 
+    display_pub_class = Type(RankDisplay)
+
     async def run_code(self, *args: Any, **kwargs: Any) -> bool:
         """Run one statement of the user's, where an interrupt may raise."""
-        with self.kernel.control.users_code():
+        with self.kernel.control.users_code(), self.kernel.debugging:
             failed: bool = await super().run_code(*args, **kwargs)  # type: ignore[no-untyped-call]
         return failed
 
+    @contextmanager
+    def _tee(self, channel: str) -> Iterator[None]:  # noqa: ARG002 - IPython's
+        """Keep nothing: IPython would keep all that is printed for as long as the rank lives."""
+        yield
+
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         """Tell the rank's control first."""
+        self.kernel.debugging.let_go()
         error = (exc_tuple or sys.exc_info())[1]
         if error is not None:
             self.kernel.control.on_raise(error)
         super().showtraceback(exc_tuple, *args, **kwargs)
+
+    def ask_exit(self) -> None:
+        """End the cell as sys.exit() does, which is what exit() and quit() mean here: a rank ends with its cluster."""
+        raise SystemExit
+
+    def debugger(self, force: bool = False) -> None:
+        """Look at the last exception with the rank's debugger: what %debug and %pdb call."""
+        if force or self.call_pdb:
+            self.kernel.debugging.post_mortem()
+
+
+class RankCompiler(XCachingCompiler):
+    """Gives a cell the same file name on every rank and in every run: warnings show it."""
+
+    def get_code_name(self, raw_code: str, code: str, number: int) -> str:
+        """Return it without this process's id."""
+        name: str = super().get_code_name(raw_code, code, number)  # type: ignore[no-untyped-call]
+        return name.replace(f"ipykernel_{os.getpid()}", "ipykernel_0")
 
 
 class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     """Runs cells through Control and answers ``hvd_request`` on shell and control channel."""
 
     shell_class = Type(RankShell)
+    compiler_class = Type(RankCompiler)
+    output: Output  # since the engine has its channels
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.control = Control(self.engine_id, self.shell)
+        self.control.prompts = prompt.Prompts(self.engine_id, self._publish)
+        self.debugging = debugger.Debugging(self.shell)
+        self.debugging.install()
         self.telemetry = telemetry.Telemetry(self.engine_id, self._publish)
         self.shell_handlers["hvd_request"] = self.hvd_request
         self.control_handlers["hvd_request"] = self.hvd_request
@@ -55,15 +94,19 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Run a cell with telemetry beside it; the last sample, after the last output, ends the cell for the reader."""
         metrics.begin_cell()
-        with self.telemetry.during(parent):
+        cell = parent["content"]["hvd"]["cell"]
+        with self.telemetry.during(parent), self.output.during(parent, cell), self.shell.display_pub.during():
             await super().execute_request(stream, ident, parent)
+        self.shell.history_manager.outputs.clear()  # IPython keeps every result
+        self.shell.history_manager.exceptions.clear()
 
     async def do_execute(self, code: str, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Run the cell's code."""
         asked = self.get_parent("shell")["content"]["hvd"]
-        self._forward_input(allow_stdin=False)
+        self._forward_input(allow_stdin=True)
         try:
-            ours = await self.control.run_cell(code, asked["cell"], asked["run"])
+            with self.control.prompts.during_cell(), self.debugging.during_cell(code):
+                ours = await self.control.run_cell(code, asked["cell"], asked["run"])
         finally:
             self._restore_input()
         reply = {"execution_count": asked["cell"], "user_expressions": {}, "payload": [], "hvd": ours}
@@ -71,6 +114,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         if failure is None:
             return reply | {"status": "ok"}
         return reply | {"status": "error", "ename": failure["ename"], "evalue": failure["evalue"], "traceback": []}
+
+    def _input_request(self, prompt: str, _ident: Any, parent: dict[str, Any], password: bool = False) -> str:
+        """Ask the person in front of the notebook, after what was printed: input() and getpass() end here."""
+        self.output.flush()
+        return self.control.prompts.ask(prompt, password=password, parent=parent)
 
     async def hvd_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Answer a request; an error travels as text."""
@@ -97,6 +145,13 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 class RankEngine(ipp_app.IPEngine):  # type: ignore[misc]
     """The engine process; SIGTERM ends it at once, without MPI's finalisation, which waits for every rank."""
 
+    def redirect_output(self, iopub_thread: Any) -> None:
+        """Send what is printed from here on to the rank's log; until now it went to the cluster's."""
+        logs = ranklog.folder(os.environ["IPYTHONDIR"])
+        size = self.user_ns["size"]  # a rank that replaces another has met nobody yet
+        self.kernel.output = Output(self.id, size, logs, iopub_thread, self.kernel._publish)  # noqa: SLF001 - ours
+        self.kernel.output.take_over()
+
     def _signal_stop(self, _number: int, _frame: object) -> None:
         if not self.kernel.control.busy:
             atexit._run_exitfuncs()  # noqa: SLF001 - the user's own, and ours that shuts communication down
@@ -114,6 +169,8 @@ def _spare_the_debugger() -> None:
 def serve(rank: int, connection: dict[str, Any], namespace: dict[str, Any]) -> None:
     """Register as engine ``rank`` and run cells until told to stop."""
     _spare_the_debugger()
+    zmq.Context.instance().setsockopt(zmq.HANDSHAKE_IVL, HALF_OPEN_MS)  # of every socket made from here on
+    warnings.filterwarnings("ignore", "To exit: use", UserWarning)  # IPython's advice after sys.exit(): not here
     ipp_app.Kernel = RankKernel  # IPEngine has no setting for it
     config = Config()
     config.RankEngine.enable_nanny = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,9 +10,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hvd_kernel import _session, metrics, ops
+from hvd_kernel import _session, metrics
 from hvd_kernel.protocol import METRICS_TYPE, MetricsSample, to_wire
-from hvd_kernel.worker import communication, gpu
+from hvd_kernel.worker import communication, gpu, stacks
 
 _PERIOD_S = 0.2
 _PAGE = os.sysconf("SC_PAGESIZE")
@@ -64,7 +63,7 @@ def sample(rank: int, *, running: bool) -> MetricsSample:
     """Return what this rank is doing now. Any thread."""
     training = metrics.snapshot()
     core = _session.counters()
-    waits_for = communication.waiting_for() if running and main_thread_waits() else ""
+    waits_for = communication.waiting_for() if running and stacks.inside_core() else ""
     return MetricsSample(
         rank=rank,
         time=time.monotonic(),
@@ -81,12 +80,6 @@ def sample(rank: int, *, running: bool) -> MetricsSample:
         rss=_resident(),
         gpu=gpu.sample(),
     )
-
-
-def main_thread_waits() -> bool:
-    """Tell whether the main thread is inside a call into the core: its innermost frame is then one of ours."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way
-    return frame is not None and frame.f_globals.get("__name__") == ops.__name__
 
 
 def _resident() -> int:

@@ -1,54 +1,34 @@
-"""Python objects between notebook and ranks, this end: pickle protocol 5, big arrays as raw buffers beside it.
-
-Tensors leave as plain CPU memory without history, so that a notebook without a GPU can read what a rank with one sends.
-"""
+"""Values of this rank on their way to the notebook and back."""
 
 from __future__ import annotations
 
-import io
-import pickle
-import sys
+from collections.abc import Mapping
 from typing import Any
 
-import cloudpickle
+from hvd_kernel import parcel
+from hvd_kernel.worker import digest
+
+Answer = tuple[dict[str, Any], list[Any]]
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    def reducer_override(self, obj: Any) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(obj, torch.Tensor):
-            return _reduce_tensor(torch, obj)
-        return super().reducer_override(obj)
+def send(variables: Mapping[str, Any], rank: int, content: Mapping[str, Any]) -> Answer:
+    """Answer with variables, or with the size of each in bytes when together they are more than ``at_most``."""
+    at_most = content["at_most"]
+    sizes = {name: digest.weigh(value) for name, value in variables.items()}
+    if at_most is not None and sum(sizes.values()) > at_most:  # before anything is copied
+        return {"sizes": sizes}, []
+    parts = parcel.pack(dict(variables))
+    if at_most is not None and parcel.size(parts) > at_most:
+        return {"sizes": {name: parcel.size(parcel.pack(value)) for name, value in variables.items()}}, []
+    with parcel.reached(content["shelves"].get(str(rank))) as descriptor:
+        wire, laid = parcel.lay(parts, descriptor)
+    return {"laid": laid}, wire
 
 
-def pack(value: Any) -> list[Any]:
-    """Return the pickle and its out-of-band buffers."""
-    parts: list[Any] = []
-    head = io.BytesIO()
-    _Pickler(head, protocol=5, buffer_callback=lambda part: parts.append(part.raw())).dump(value)
-    return [head.getvalue(), *parts]
-
-
-def unpack(buffers: list[Any]) -> Any:
-    """Return the object of ``pack``; arrays own writable memory."""
-    head, *rest = buffers
-    return pickle.loads(memoryview(head), buffers=[bytearray(memoryview(part)) for part in rest])  # noqa: S301
-
-
-def _reduce_tensor(torch: Any, tensor: Any) -> Any:
-    if (
-        tensor.layout is not torch.strided
-        or tensor.is_quantized
-        or type(tensor) not in {torch.Tensor, torch.nn.Parameter}
-    ):
-        return NotImplemented
-    if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter, (tensor.detach(), tensor.requires_grad)
-    plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
-    if plain.dtype is torch.bfloat16:
-        return torch.Tensor.view, (plain.view(torch.int16), torch.bfloat16)
-    try:
-        array = plain.numpy()
-    except TypeError:  # quantized, or a dtype that NumPy has not
-        return NotImplemented
-    return torch.from_numpy, (array,)
+def receive(content: Mapping[str, Any], buffers: list[Any]) -> dict[str, Any] | None:
+    """Return what the notebook sends; None where its shelf cannot be reached from here."""
+    with parcel.reached(content["shelf"]) as descriptor:
+        if content["laid"] and descriptor is None:
+            return None
+        found: dict[str, Any] = parcel.unpack(parcel.collect(buffers, content["laid"], descriptor))
+        return found

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.worker import communication, values
+from hvd_kernel.worker import communication, keepsakes, logs, meeting, names, prompt, stacks, values, variables
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.control import Control
@@ -39,17 +39,19 @@ def _interrupt(control: Control, content: Mapping[str, Any], _buffers: list[Any]
     return {}, []
 
 
-def _push(control: Control, _content: Mapping[str, Any], buffers: list[Any]) -> Answer:
-    control.names.update(values.unpack(buffers))
-    return {}, []
+def _push(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
+    found = values.receive(content, buffers)
+    control.names.update(found or {})
+    return {"unreached": found is None}, []
 
 
 def _pull(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    return {}, values.pack({name: _lookup(control.names, name) for name in content["names"]})
+    found = {name: _lookup(control.names, name) for name in content["names"]}
+    return values.send(found, control.rank, content)
 
 
-def _value(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    return {}, values.pack(control.value)
+def _value(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    return values.send({content["name"]: control.value}, control.rank, content)
 
 
 def _heal(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -70,4 +72,17 @@ TABLE: dict[str, Verb] = {
     "pull": _pull,
     "value": _value,
     "heal": _heal,
+    "log": logs.answer,
+    "invite": meeting.invite,
+    "meet": meeting.meet,
+    "kept": keepsakes.kept_names,
+    "restore": keepsakes.restore,
+    "typed": prompt.typed,
+    "stacks": stacks.answer,
+    "complete": names.complete,
+    "inspect": names.inspection,
+    "known": names.known,
+    "variables": variables.table,
+    "parts": variables.parts,
+    "elements": variables.elements,
 }

@@ -177,6 +177,14 @@ def wait_until_all_speak(run: Run, patience: float = PATIENCE_S) -> None:
         assert time.monotonic() < end, f"ranks {sorted(silent)} have said nothing for {patience:g} s"
 
 
+def wait_for_spares(session: Session, number: int, patience: float = 120.0) -> None:
+    """Return when that many processes are ready to replace a rank: they are started when nobody needs the cores."""
+    end = time.monotonic() + patience
+    while session.spares != number:
+        assert time.monotonic() < end, f"{session.spares} spares instead of {number} after {patience:g} s"
+        time.sleep(0.02)
+
+
 @contextmanager
 def cluster(n: int) -> Iterator[Session]:
     """A cluster of n ranks that leaves nothing behind when it is stopped."""

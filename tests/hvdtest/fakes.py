@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from hvd_kernel.protocol import Event, Failure, MetricsSample, RankDone
+from hvd_kernel.protocol import Event, Failure, Frame, MetricsSample, RankDone, Whereabouts, to_wire
 
 
 class FakeScreen:
@@ -44,12 +45,16 @@ class FakeBoard:
         self.text: list[tuple[int, str, str]] = []
         self.flushes = 0
         self.states: dict[int, str] = {}
+        self.explained: list[str] = []
 
     def feed(self, sample: MetricsSample) -> None:
         self.samples.append(sample)
 
     def feed_text(self, rank: int, stream: str, text: str) -> None:
         self.text.append((rank, stream, text))
+
+    def explain(self, sentence: str) -> None:
+        self.explained.append(sentence)
 
     def flush(self) -> None:
         self.flushes += 1
@@ -92,11 +97,35 @@ class ScriptedRun:
         return item
 
 
+class FakeAnswers:
+    """Answers to a question that have come at once."""
+
+    def __init__(self, answers: dict[int, dict[str, Any]]) -> None:
+        self._answers = answers
+
+    def so_far(self) -> dict[int, dict[str, Any]]:
+        return self._answers
+
+    def settle(self, _seconds: float) -> dict[int, dict[str, Any]]:
+        return self._answers
+
+
 class FakeSession:
-    """Remembers whom it interrupted."""
+    """Remembers whom it interrupted; its ranks say, when asked, that they are in a sleep."""
+
+    n = 2
+    dead = ()
+    folder = Path()
 
     def __init__(self) -> None:
         self.interrupted: list[list[int]] = []
+
+    def status(self) -> list[Any]:
+        return []
+
+    def post(self, _verb: str, ranks: list[int], **_how: Any) -> FakeAnswers:
+        sleep = Frame("cell 1:2", "", "sleep(60)", own=True)
+        return FakeAnswers({rank: to_wire(Whereabouts(rank, "compute", frames=(sleep,))) for rank in ranks})
 
     def interrupt(self, ranks: list[int]) -> None:
         self.interrupted.append(list(ranks))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hvdtest.cluster import Traces, execute, processes_below
+from hvdtest.cluster import Traces, execute, processes_below, wait_for_spares
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.cluster.launcher import environment, is_far
@@ -143,9 +143,10 @@ def session() -> Iterator[Session]:
     cluster.stop()  # again
 
 
-def test_two_processes_more_than_ranks(session: Session) -> None:
+def test_two_processes_more_than_ranks_and_a_spare(session: Session) -> None:
+    wait_for_spares(session, 1)
     below = processes_below(session._launched._process.pid) | {session._launched._process.pid}
-    assert len(below) == 4 + 2
+    assert len(below) == 4 + 2 + 1
 
 
 def test_private_files(session: Session) -> None:
@@ -192,6 +193,7 @@ def _socket_inodes(pid: int) -> set[str]:
 
 def test_idle_cluster_uses_no_cpu(session: Session) -> None:
     execute(session, "1")
+    wait_for_spares(session, 1)
     pids = processes_below(session._launched._process.pid) | {session._launched._process.pid}
     before = sum(_ticks(pid) for pid in pids)
     time.sleep(2.0)

@@ -17,6 +17,14 @@ CELLS = [
     "%load_ext hvd_kernel",
     "%%hvdrun -np 2\nprint('line of', rank)\nhvd.log(loss=0.5)\nsize",
     "%%hvdrun\nif rank: raise KeyError('lost')",
+    "%%hvdrun --bg train -o res\nimport time\nprint('in the back', rank)\nhvd.log(loss=0.25)\ntime.sleep(0.5)\nrank + 40",
+    "print('meanwhile', 6 * 7)",
+    "%hvdjobs --wait train",
+    "%hvdjobs",
+    "%hvdjobs train",
+    "print(res[1])",
+    "%%hvdrun --bg broken\nraise LookupError('gone')",
+    "get_ipython().magics_manager.registry['JobMagics'].jobs.find('broken').ended.wait()",
     "%hvdauto on",
     "rank + 1",
     "%hvdauto off",
@@ -48,4 +56,9 @@ def test_plain_ipython(tmp_path: Path) -> None:
     assert "here 2" in lines
     assert "horovod 0.28.1" in lines
     assert "2 ranks ready" in done.stderr
+    job = lines.index("job train on ranks 0-1: %hvdjobs, %hvdcancel train")
+    assert lines[job + 1 :][:3] == ["meanwhile 42", "name   ranks  state  steps", "train  0-1    done"], lines
+    assert lines[job + 4].endswith("loss 0.25"), lines
+    assert lines[job + 5 :][:4] == ["[0] in the back 0", "[1] in the back 1", "[0] 40", "[1] 41"], lines
+    assert done.stderr.count("job broken failed: LookupError on ranks 0-1: gone (%hvdjobs broken)") == 1, done.stderr
     assert not tagged(f"HVD_TEST_TAG={tag}")

@@ -26,7 +26,9 @@ class TestSuite(jupyter_kernel_test.KernelTests):
     code_stderr = "import sys; print('test', file=sys.stderr)"
     completion_samples = [  # noqa: RUF012 - the suite's way
         {"text": "zi", "matches": {"zip"}},
-        {"text": "%hvd", "matches": {"%%hvdrun", "%hvd", "%hvdauto", "%hvdpull", "%hvdpush"}},
+        {"text": "%%hvd", "matches": {"%%hvdrun"}},
+        {"text": "%hvdp", "matches": {"%hvdpdb", "%hvdpull", "%hvdpush"}},
+        {"text": "%hvdj", "matches": {"%hvdjobs"}},
     ]
     complete_code_samples = ["1", "print('hello')", "def f(x):\n  return x\n\n\n", "%%hvdrun -np 2\nx = 1\n\n"]  # noqa: RUF012
     incomplete_code_samples = ["print('''hello", "def f(x):\n  x"]  # noqa: RUF012
@@ -77,7 +79,7 @@ def test_a_kernel_that_uses_no_ranks_loads_neither_torch_nor_mpi_nor_ipyparallel
     [
         ("%%hvdrun --ti", ["--timeout"]),
         ("%%hvdrun -np 4 --pu", ["--push", "--pull"]),
-        ("%hvd re", ["restart"]),
+        ("%hvd re", ["restart", "respawn"]),
         ("%hvdauto of", ["off"]),
     ],
 )

@@ -113,7 +113,7 @@ def test_progress_bars_are_one_line_and_floods_are_bounded(kernel: Kernel) -> No
     assert len(outcome.text()) < 200_000
     assert "[0] 0 0\n" in outcome.text()
     assert "[3] 3 49999\n" in outcome.text()
-    assert "[0-3] … 48,000 lines left out …\n" in outcome.text()
+    assert " … 48,000 lines more: %hvdlogs --cell " in outcome.text()
 
 
 def test_variables_persist_and_ranks_choose(kernel: Kernel) -> None:
@@ -225,7 +225,7 @@ def test_interrupt_in_a_collective_that_can_never_end(kernel: Kernel) -> None:
     outcome = kernel.finish_rest(started, allow_error=True)
     assert time.monotonic() - begin < 1.5
     assert outcome.reply["ename"] == "KeyboardInterrupt"
-    assert outcome.error == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
+    assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
     assert outcome.text() == "[0-3] in\n"
     again = kernel.run("%%hvdrun\nimport torch\nint(hvd.allreduce(torch.tensor([kept]), name='again', op=hvd.Sum))")
     assert again.shown == ["[0-3] 10"]

@@ -22,11 +22,12 @@ NATIVE = {  # room -> the rooms it may include, itself aside
 }
 FRAMEWORKS = re.compile(r"^(torch|ATen|c10|tensorflow|xla)/")
 
-SHARED = {"errors", "config", "protocol"}
+SHARED = {"errors", "config", "protocol", "parcel"}
 CORE = SHARED | {"_native"}
 PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "errors": set(),
     "protocol": set(),
+    "parcel": set(),
     "settings": set(),
     "config": {"errors", "settings"},
     "slurm": set(),
@@ -42,14 +43,17 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "torch": CORE | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "elastic"},
     "bench": CORE | {"_session", "tensor", "process_sets", "ops", "metrics", "torch", "launch"},
     "data": set(),
+    "kept": set(),
+    "ranklog": set(),
     "compat": CORE | {"_session", "tensor", "process_sets"},
-    "worker": CORE | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "torch", "compat"},
+    "worker": CORE
+    | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "torch", "compat", "kept", "ranklog"},
     "cluster": SHARED,
     "launch": SHARED | {"magics", "settings", "cluster", "compat"},
     "widgets": SHARED,
-    "magics": SHARED | {"cluster", "widgets", "compat"},
+    "magics": SHARED | {"cluster", "widgets", "compat", "ranklog"},
     "kernel": SHARED | {"magics"},
-    "__init__": {"magics", "launch"},
+    "__init__": {"magics", "launch", "kept"},
 }
 CONTROLLER = {
     "cluster",
@@ -61,6 +65,7 @@ CONTROLLER = {
     "settings",
     "protocol",
     "errors",
+    "kept",
     "__init__",
 }
 ENGINE_ONLY_LIBRARIES = {"torch", "mpi4py"}

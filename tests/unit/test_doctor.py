@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hvd_kernel.cluster.leftovers import Marked
 from hvd_kernel.magics import doctor
-from hvd_kernel.magics.doctor import Finding, examine, leftovers, report
+from hvd_kernel.magics.doctor import Finding, examine, report
 
 
 def test_report() -> None:
@@ -52,17 +53,13 @@ def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor._torch().fix == "pip install 'hvd-kernel[torch]'"
 
 
-def test_a_rank_without_its_kernel_is_a_leftover() -> None:
-    code = "import sys; print('up', flush=True); sys.stdin.read()"
-    orphan = subprocess.Popen(
-        [sys.executable, "-c", code, "hvd_kernel.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert orphan.stdout.readline() == b"up\n"
-        assert orphan.pid in leftovers()
-    finally:
-        orphan.communicate(timeout=10)
-    assert orphan.pid not in leftovers()
+def test_what_clusters_left_is_a_finding_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "orphans", lambda: [Marked(77, "own", "holder", "python -m hvd_kernel.worker")])
+    monkeypatch.setattr(doctor, "folders", lambda: [Path("/tmp/hvd-x")])
+    assert doctor._leftovers() == Finding("leftovers", good=False, found="process 77, /tmp/hvd-x", fix="%hvd clean")
+    monkeypatch.setattr(doctor, "orphans", list)
+    monkeypatch.setattr(doctor, "folders", list)
+    assert (doctor._leftovers().good, doctor._leftovers().found) == (True, "none")
 
 
 def test_nothing_heavy_is_imported_here() -> None:

@@ -131,4 +131,4 @@ def test_an_endless_line_is_bounded() -> None:
 def test_head_and_tail_are_kept() -> None:
     lines = Lines(Limits(lines=4, chars=1000))
     lines.feed("".join(f"{i}\n" for i in range(1004)))
-    assert lines.lines() == ["0", "1", "… 1,000 lines left out …", "1002", "1003"]
+    assert lines.lines() == ["0", "1", "… 1,000 lines more", "1002", "1003"]

@@ -38,3 +38,19 @@ def test_log_takes_numbers_tensors_and_arrays() -> None:
 def test_log_names_what_it_cannot_take(value: object) -> None:
     with pytest.raises(ValueError, match=r"log\(loss=\.\.\.\) takes a number or a tensor of one element"):
         metrics.log(loss=value)
+
+
+def test_h3_names_are_capped_with_one_notice() -> None:
+    names = {f"n{i}": i for i in range(100_000)}
+    with pytest.warns(UserWarning, match="'n256' is not shown, nor are others: a cell has 256 names") as seen:
+        metrics.log(**names)
+    assert len(seen) == 1
+    logged = metrics.snapshot().logged
+    assert logged == {f"n{i}": float(i) for i in range(256)}
+    metrics.log(n255=7)
+    assert metrics.snapshot().logged["n255"] == 7.0, "names that are there are still taken"
+    metrics.begin_cell()
+    with pytest.warns(UserWarning, match="x{100}…' is not shown") as seen:
+        metrics.log(**{"x" * 10_000_000: 1, "y" * 101: 2, "z" * 100: 3})
+    assert len(seen) == 1
+    assert metrics.snapshot().logged == {"z" * 100: 3.0}

@@ -164,7 +164,7 @@ def test_text_of_a_cell_is_bounded() -> None:
     text = str(written[0][1])
     assert len(text) < 1_200_000
     assert text.count("\n") <= 64 * 126
-    assert "lines left out" in text
+    assert "lines more" in text
 
 
 def test_interrupted_is_the_last_state() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from hvdtest.fakes import FakeBoard, FakeScreen, FakeSession, ScriptedRun
 
 from hvd_kernel.errors import HvdTimeout
-from hvd_kernel.magics import runner
+from hvd_kernel.magics import interrupts, runner
 from hvd_kernel.magics.render import Renderer
 from hvd_kernel.magics.runner import Watch
 from hvd_kernel.protocol import Failure, RankDone, TextDelta
@@ -21,8 +23,10 @@ def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def driven(script: list[Any], timeout: float | None = None) -> tuple[Watch, FakeSession, FakeScreen]:
-    session, screen = FakeSession(), FakeScreen()
+def driven(
+    script: list[Any], timeout: float | None = None, screen: FakeScreen | None = None
+) -> tuple[Watch, FakeSession, FakeScreen]:
+    session, screen = FakeSession(), screen or FakeScreen()
     renderer = Renderer(screen, FakeBoard(), [0, 1])
     watch = Watch(session, ScriptedRun(script, [0, 1]), renderer, [0, 1], timeout)
     watch.drive()
@@ -61,11 +65,82 @@ def test_interrupt_is_passed_on_and_output_is_drained() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_second_press_reaches_those_that_still_run_and_the_third_gives_up() -> None:
+@pytest.fixture
+def presses_count_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "SAME_S", 0.0)
+
+
+@pytest.mark.usefixtures("presses_count_each")
+def test_b2_second_press_reaches_those_that_still_run_and_the_third_gives_up() -> None:
     watch, session, _ = driven([press, None, RankDone(0), press, None, press, None])
-    with pytest.raises(KeyboardInterrupt, match="still running; %hvd restart"):
+    with pytest.raises(KeyboardInterrupt) as caught:
         check(watch)
     assert session.interrupted == [[0, 1], [1]]
+    assert watch.left == [1]
+    assert str(caught.value) == (
+        "rank 0 interrupted, variables are kept\ndid not obey: rank 1 is in cell 1:2: sleep(60)\n"
+        "%hvd respawn 1 --force replaces it, %hvd restart all"
+    )
+
+
+@pytest.mark.usefixtures("presses_count_each")
+def test_b3_the_fate_of_ranks_that_were_replaced_is_told_instead_of_a_remedy() -> None:
+    watch, _, _ = driven([press, None, RankDone(0), press, None, press, None])
+    watch.fate = "it was replaced"
+    with pytest.raises(KeyboardInterrupt, match=re.escape("rank 1 is in cell 1:2: sleep(60)\nit was replaced")):
+        check(watch)
+
+
+def test_b2_presses_close_together_are_one() -> None:
+    watch, session, _ = driven([press, press, press, press, None, RankDone(0), RankDone(1)])
+    with pytest.raises(KeyboardInterrupt, match=r"^ranks 0-1 interrupted, variables are kept$"):
+        check(watch)
+    assert session.interrupted == [[0, 1]], "impatient fingers neither repeat the interrupt nor end ranks"
+
+
+@pytest.mark.usefixtures("presses_count_each")
+@pytest.mark.parametrize(("screen", "shown"), [("interactive", True), ("terminal", True), ("headless", False)])
+def test_b3_the_second_press_shows_the_stacks_where_a_person_looks(screen: str, *, shown: bool) -> None:
+    seen = FakeScreen(interactive=screen == "interactive", terminal=screen == "terminal")
+    driven([press, None, press, None, RankDone(0), RankDone(1)], screen=seen)
+    said = [text for stream, text in seen.written if stream == "stderr" and "did not obey" in text]
+    expected = (
+        "[0-1] in the cell's own code\n    cell 1:2: sleep(60)\n"
+        "ranks 0-1 did not obey yet: another interrupt ends only these, without their variables, and starts fresh ones\n"
+    )
+    assert said == ([expected] if shown else [])
+
+
+def test_b3_the_stacks_come_by_themselves_when_ranks_do_not_obey(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PATIENT_S", 0.0)
+    seen = FakeScreen(terminal=True)
+    driven([press, None, None, RankDone(0), None, None, RankDone(1)], screen=seen)
+    assert len([text for stream, text in seen.written if "did not obey yet" in text]) == 1
+
+
+def test_c5_why_ranks_waited_is_part_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "Lookout", AlwaysWaiting)
+    watch, _, _ = driven([None, press, RankDone(0), RankDone(1)])
+    with pytest.raises(KeyboardInterrupt, match=r"variables are kept\nat that moment: barrier waits for rank 1$"):
+        check(watch)
+    watch, _, _ = driven([lambda: time.sleep(0.02), None, RankDone(0), RankDone(1)], timeout=0.01)
+    with pytest.raises(HvdTimeout, match=r"was interrupted\nat that moment: barrier waits for rank 1$"):
+        check(watch)
+    watch, _, _ = driven([None, None, RankDone(0), RankDone(1)])
+    check(watch)
+
+
+class AlwaysWaiting:
+    """A lookout that has something to say after its first tick."""
+
+    def __init__(self, *_: object) -> None:
+        self.sentence = ""
+
+    def hear(self, _sample: object) -> None:
+        pass
+
+    def tick(self) -> None:
+        self.sentence = "barrier waits for rank 1"
 
 
 def test_timeout_interrupts_and_says_so() -> None:
@@ -78,5 +153,5 @@ def test_timeout_interrupts_and_says_so() -> None:
 def test_timeout_gives_up_on_ranks_that_do_not_obey(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "GRACE_S", 0.0)
     watch, _, _ = driven([None, RankDone(0)], timeout=1e-9)
-    with pytest.raises(HvdTimeout, match="still running; %hvd restart"):
+    with pytest.raises(HvdTimeout, match=r"did not obey: ranks 0-1 are in .*\n%hvd respawn 0-1 --force replaces them"):
         check(watch)

@@ -1,0 +1,201 @@
+"""Why a rank died: from what it and the system left behind to a sentence and a stack. Pure; never a guess.
+
+Words.
+  status     what waitpid gave the rank's parent (a signal or an exit code); None where nobody can tell
+  note       the file in which the rank itself wrote last (worker/crash.py): stacks of a crash, or how it left
+  native     Open MPI's stack of C functions, from its own handler; absent where the stack was beyond reading
+  cause      one clause for a sentence ("killed (SIGKILL)") and the stack below it
+
+What is known decides, in this order: memory's killer (its counter and SIGKILL together), mpiexec's end, the signal, the
+rank's own word, the exit code. Without any of them the reason is not known, and that is what is said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+UNKNOWN = "it ended for a reason that is not known"
+MAX_PYTHON = 20
+MAX_NATIVE = 14
+_MEGABYTE = 1e6
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
+_CELL = re.compile(r"ipykernel_\d+/\d+\.py$")
+_NATIVE = re.compile(r"\] \[ ?\d+\] (?P<place>.*)\[0x[0-9a-f]+\]$")
+_FATAL = re.compile(r"^Fatal Python error: (?P<what>.+)$", re.MULTILINE)
+_LEFT = re.compile(r"^left (?P<how>.+)$", re.MULTILINE)
+_IPYTHON = ("IPython/core/interactiveshell.py", "run_code")
+_TOLD_TO_STOP = "_signal_stop"
+_OUR_OWN = "hvd_kernel/worker/crash.py"
+SIGNALS = {signal.strsignal(each) or "": int(each) for each in signal.valid_signals()}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is left of a dead rank."""
+
+    status: int | None = None
+    note: str = ""
+    native: str = ""
+    out_of_memory: bool = False  # its memory cgroup has killed a process since the cell began
+    limit: int = 0  # of that cgroup, bytes; 0: none
+    resident: int = 0  # bytes, when last seen
+    launcher: str = ""  # what became of mpiexec, where that is why
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a rank died."""
+
+    text: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def of_cell(self) -> bool:
+        """Whether it is in a cell, not in a file."""
+        return _CELL.search(self.file) is not None
+
+    def __str__(self) -> str:
+        place = "a cell" if self.of_cell else self.file
+        return f"{place}, line {self.line}" + (f", in {self.function}()" if self.function != "<module>" else "")
+
+
+def cause(evidence: Evidence) -> Cause:
+    """Say why the rank died."""
+    fatal = _signal(evidence)
+    if fatal == signal.SIGKILL and evidence.out_of_memory:
+        return Cause(_memory(evidence))
+    if evidence.launcher:
+        return Cause(evidence.launcher)
+    if fatal is None:
+        return _departure(evidence)
+    frames = _frames(evidence.note)
+    return Cause(f"{_named(fatal)}{_at(frames)}", (*_python(frames), *_c(evidence.native)))
+
+
+def known(evidence: Evidence) -> bool:
+    """Whether nothing more needs to be waited for."""
+    return evidence.status is not None or bool(evidence.launcher)
+
+
+def status_in_log(log: str, pid: int) -> int | None:
+    """Find in mpiexec's words what became of a rank; as waitpid would give it."""
+    reaped = re.findall(rf"child process \[(\S+)\] pid {pid} terminated$", log, re.MULTILINE)
+    if not reaped:
+        return None
+    rank = re.escape(reaped[-1])
+    killed = re.findall(rf"waitpid_fired child process \[{rank}\] terminated with signal (.+)$", log, re.MULTILINE)
+    if killed:
+        return SIGNALS.get(killed[-1].removesuffix(" (core dumped)"))
+    left = re.findall(rf"waitpid_fired child \[{rank}\] exit code (\d+)$", log, re.MULTILINE)
+    return int(left[-1]) << 8 if left else None
+
+
+def launcher_ended(status: int | None) -> str:
+    """Say that mpiexec's end took the ranks with it; None: the supervisor ended."""
+    if status is None:
+        return "the cluster's supervisor has ended, and its ranks with it"
+    how = f"was {_named(-status)}" if status < 0 else f"ended with exit status {status}"
+    return f"mpiexec, which holds the ranks, {how}"
+
+
+def _signal(evidence: Evidence) -> int | None:
+    if evidence.status is not None:
+        return os.WTERMSIG(evidence.status) if os.WIFSIGNALED(evidence.status) else None
+    fatal = _FATAL.findall(evidence.note)
+    return SIGNALS.get(fatal[-1]) if fatal else None
+
+
+def _departure(evidence: Evidence) -> Cause:
+    frames, left = _frames(evidence.note), _left(evidence.note)
+    if frames and frames[0].function == _TOLD_TO_STOP:
+        return Cause("it was told to stop (SIGTERM)")
+    if left:
+        return Cause(f"it left {left}{_at(frames)}", tuple(_python(frames)))
+    if evidence.status is not None:
+        return Cause(f"it left with exit status {os.waitstatus_to_exitcode(evidence.status)}")
+    return Cause(UNKNOWN)
+
+
+def _named(number: int) -> str:
+    known_as = number in set(signal.Signals)  # most real-time signals have no name
+    name = signal.Signals(number).name if known_as else f"signal {number}"
+    return f"{(signal.strsignal(number) or 'ended').lower()} ({name})"
+
+
+def _left(note: str) -> str:
+    found = _LEFT.findall(note)
+    return found[-1] if found else ""
+
+
+def _memory(evidence: Evidence) -> str:
+    if not evidence.limit:
+        return f"out of memory: the machine had none left (it held {_size(evidence.resident)} when last seen)"
+    return f"out of memory (cgroup limit {_size(evidence.limit)}; it held {_size(evidence.resident)} when last seen)"
+
+
+def _size(count: int) -> str:
+    return f"{count / _MEGABYTE:.0f} MB"
+
+
+def _frames(note: str) -> list[Frame]:
+    """Return the stack of the last crash or departure in the note, innermost first, without IPython's part."""
+    blocks = re.split(r"^(?=Current thread|Thread 0x|Stack \(most)", note, flags=re.MULTILINE)
+    guilty = [block for block in blocks if block.startswith(("Current thread", "Stack"))]
+    found = [Frame(m["file"], int(m["line"]), m["function"]) for m in map(_FRAME.match, _last_lines(guilty)) if m]
+    shown = [frame for frame in found if not frame.file.endswith(_OUR_OWN)]
+    file, function = _IPYTHON
+    ends = [at for at, each in enumerate(shown) if each.file.endswith(file) and each.function == function]
+    return shown[: ends[0]] if ends else shown
+
+
+def _last_lines(blocks: list[str]) -> list[str]:
+    return blocks[-1].splitlines() if blocks else []
+
+
+def _at(frames: list[Frame]) -> str:
+    """Say where: the innermost line of a cell, because that is what the user can look at."""
+    place = next((frame for frame in frames if frame.of_cell), frames[0] if frames else None)
+    return f" in {place}" if place else ""
+
+
+def _python(frames: list[Frame]) -> list[str]:
+    return _bounded("its Python stack, most recent call first:", [str(frame) for frame in frames], MAX_PYTHON)
+
+
+def _c(native: str) -> list[str]:
+    """Return the C functions between the signal and the interpreter.
+
+    The handlers themselves are on that stack: the crash lies below the last trampoline, which is also the first line.
+    """
+    places = [found["place"] for found in map(_NATIVE.search, native.splitlines()) if found]
+    if not places:
+        return []
+    trampoline = len(places) - 1 - places[::-1].index(places[0])
+    below = places[trampoline + 1 :]
+    ends = [at for at, place in enumerate(below) if "_PyEval_EvalFrame" in place]
+    shown = below[: ends[0]] if ends else below
+    return _bounded("in C, innermost first:", [_short(place) for place in shown], MAX_NATIVE)
+
+
+def _short(place: str) -> str:
+    path, parenthesis, offset = place.partition("(")
+    return f"{Path(path).name}{parenthesis}{offset}"
+
+
+def _bounded(title: str, lines: list[str], most: int) -> list[str]:
+    more = [f"  … and {len(lines) - most} more"] if len(lines) > most else []
+    return [title, *(f"  {line}" for line in lines[:most]), *more] if lines else []

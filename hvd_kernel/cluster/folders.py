@@ -1,0 +1,31 @@
+"""The cluster's private folder: a name that nobody can guess, for this user alone, where nobody can move it away."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from hvd_kernel.errors import ClusterError
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def private_folder() -> Path:
+    """Make the folder, 0700 whatever the umask.
+
+    Raises
+    ------
+    ClusterError
+        Other users may rename what lies in the temporary folder, and so put a folder of theirs in the place of ours.
+    """
+    place = Path(tempfile.gettempdir())
+    found = place.stat()
+    movable = found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
+    if movable or found.st_uid not in {0, os.geteuid()}:
+        raise ClusterError(
+            f"{place} is no safe place for temporary files: other users can replace what lies there. Set TMPDIR to a "
+            f"folder of your own, or `chmod +t {place}`."
+        )
+    return Path(tempfile.mkdtemp(prefix="hvd-"))

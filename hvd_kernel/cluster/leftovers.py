@@ -1,0 +1,155 @@
+"""What clusters left behind on this machine, and what cells of this kernel have left running beside their ranks.
+
+Found by marks alone (processes.py): every process of a cluster carries the mark of the one without which it should not
+be, and every private folder says whose it is. A name proves nothing; a process that carries no mark is none of ours.
+
+Words.
+  orphan   a marked process of this user whose holder is gone, or is an orphan itself
+  stray    a process that a cell of this kernel started and detached (setsid, double fork); it ends with the cluster
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_kernel.cluster.processes import HOLDER, environment_of, holder_of, is_gone, mark
+
+SHARED = Path("/dev/shm")  # noqa: S108 - looked at; removed there is only what is marked as ours
+_END_S = 2.0
+_MOMENT_S = 1.0
+_RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A living process that carries a mark."""
+
+    pid: int
+    own: str  # its own mark
+    holder: str
+    command: str
+    rank: str = ""  # below which it was started, "" if that cannot be told
+
+
+def orphans() -> list[Marked]:
+    """Return the processes that clusters left behind."""
+    every = list(_marked())
+    found = [each for each in every if is_gone(each.holder)]
+    held = found
+    while held:  # what an orphan holds becomes one with its end
+        holders = {each.own for each in held}
+        held = [each for each in every if each.holder in holders and each not in found]
+        found += held
+    spared = _line_of(os.getpid())
+    return sorted(_lasting([each for each in found if each.pid not in spared]), key=lambda each: each.pid)
+
+
+def folders() -> list[Path]:
+    """Return the private folders that clusters left behind."""
+    places = {Path(tempfile.gettempdir()), SHARED}
+    found = {folder for place in places for folder in place.glob("hvd-*") if _is_own(folder)}
+    return sorted(folder for folder in found if is_gone(holder_of(folder)))
+
+
+def sweep() -> None:
+    """Remove the folders of clusters whose kernel was killed before there was a supervisor, or together with it."""
+    for folder in folders():
+        remove(folder)
+
+
+def strays() -> list[Marked]:
+    """Return what cells of this kernel's cluster have detached."""
+    kernel = mark(os.getpid())
+    every = list(_marked())
+    supervisors = {each.own: each.pid for each in every if each.holder == kernel}
+    return [each for each in every if each.holder in supervisors and _is_detached(each, supervisors[each.holder])]
+
+
+def end(orphan: Marked) -> bool:
+    """Kill a process if it still is the one that was found; return whether it is gone."""
+    try:
+        descriptor = os.pidfd_open(orphan.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        if mark(orphan.pid) == orphan.own:  # the pidfd was opened before this look: no other process can be hit
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        return bool(select.select([descriptor], [], [], _END_S)[0]) or mark(orphan.pid) != orphan.own
+    except ProcessLookupError:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def remove(folder: Path) -> bool:
+    """Remove a folder; return whether it is gone."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def _lasting(found: list[Marked]) -> list[Marked]:
+    """Return those that do not end by themselves: a supervisor ends its cluster a moment after its kernel's end."""
+    deadline = time.monotonic() + _MOMENT_S
+    lasting = []
+    for each in found:
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(each.pid)
+            try:
+                ended, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            finally:
+                os.close(descriptor)
+            if not ended and mark(each.pid) == each.own:
+                lasting.append(each)
+    return lasting
+
+
+def _marked() -> Iterator[Marked]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if entry.stat().st_uid == os.geteuid():
+                environment = environment_of(int(entry.name))
+                if holder := environment.get(HOLDER):
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                    pid = int(entry.name)
+                    yield Marked(pid, mark(pid), holder, command, environment.get(_RANK_VARIABLE, ""))
+
+
+def _is_own(folder: Path) -> bool:
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return folder.is_dir() and not folder.is_symlink() and found.st_uid == os.geteuid()
+
+
+def _is_detached(process: Marked, supervisor: int) -> bool:
+    if "hvd_kernel." in process.command:
+        return False  # mpiexec, ranks, spares and what they fork
+    parent, session = _parent_and_session(process.pid)
+    return parent == supervisor or session == process.pid
+
+
+def _parent_and_session(pid: int) -> tuple[int, int]:
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0, 0
+    return int(after_name[1]), int(after_name[3])
+
+
+def _line_of(pid: int) -> set[int]:
+    """Return a process and all its ancestors."""
+    line: set[int] = set()
+    while pid and pid not in line:
+        line.add(pid)
+        pid, _ = _parent_and_session(pid)
+    return line

@@ -1,0 +1,227 @@
+"""Dead ranks replaced: a spare registers in the place of each, all ranks meet again, the fresh ones get what was kept.
+
+Nothing of the survivors is touched but their communication. Whoever dies meanwhile is replaced too: each try begins
+with who is dead then. A rank counts as dead until it has met the others, so an interrupted respawn can be called again.
+
+Words.
+  survivor   a rank that has lived all the time
+  fresh      a rank that has been started in place of a dead one
+"""
+# ruff: noqa: SLF001 - a part of Session, in a file of its own
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.cluster import failure
+from hvd_kernel.cluster.gather import Gather, Handshake
+from hvd_kernel.cluster.launcher import is_far
+from hvd_kernel.cluster.processes import kill
+from hvd_kernel.errors import ClusterError
+
+if TYPE_CHECKING:
+    from hvd_kernel.cluster.session import Session
+
+_TRIES = 5
+_HANDSHAKE_S = 0.05  # between two tries
+_MEET_S = 60.0
+_MOVE_S = 600.0
+_SHOWS_S = 0.5  # within which a death shows that others have noticed
+_END_S = 10.0  # for the others' cell to end after a rank was killed in the middle of it
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Respawned:
+    """What became of it."""
+
+    ranks: tuple[int, ...]  # the fresh ones
+    source: int  # the rank that gave them variables
+    restored: tuple[str, ...] = ()
+    lost: Mapping[str, str] = field(default_factory=dict)  # variables that did not come, and why
+
+
+class Respawn:
+    """One call of ``Session.respawn``."""
+
+    def __init__(self, session: Session, restore: Sequence[str], say: Say) -> None:
+        self._session = session
+        self._restore = tuple(restore)
+        self._say = say
+        self._done: set[int] = set()
+
+    def run(self, asked: Sequence[int] | None, *, force: bool) -> Respawned:
+        """Replace the dead, or those that are asked for."""
+        session = self._session
+        chosen = set(asked) if asked is not None else set(session.dead)
+        living = chosen - set(session.dead)
+        self._check(chosen, living, force=force)
+        if not chosen:
+            return Respawned((), 0)
+        self._kill(living)
+        self._await_cell()
+        self._until_whole()
+        return self._give()
+
+    def _check(self, chosen: set[int], living: set[int], *, force: bool) -> None:
+        session = self._session
+        if living and not force:
+            remedy = f"`%hvd respawn {_list(living)} --force` kills and replaces {_it(living)}"
+            raise ClusterError(f"{_ranks(living)} alive: {remedy}")
+        if left := set(session.dead) - chosen:
+            raise ClusterError(f"{_ranks(left)} dead too: `%hvd respawn` alone replaces all that are dead")
+        if chosen >= set(range(session.n)):
+            raise (
+                ClusterError(f"no rank would stay to go on from: {failure.RESTART}")
+                if living
+                else failure.all_dead(session.n)
+            )
+        if far := chosen - session._here:
+            raise ClusterError(f"{_ranks(far)} on another host, where no spare can be: {failure.RESTART}")
+
+    def _kill(self, ranks: set[int]) -> None:
+        session = self._session
+        for rank in ranks:
+            kill(session._ranks[rank].pid, signal.SIGKILL)
+        with session._changed:
+            if not session._changed.wait_for(lambda: ranks <= session._dead, _END_S):
+                raise ClusterError(
+                    f"{_ranks(ranks - session._dead)} not dead {_END_S:g} s after SIGKILL: stuck in a driver?"
+                )
+
+    def _await_cell(self) -> None:
+        latest = self._session._latest
+        if latest is not None and not latest.wait(_END_S):
+            raise ClusterError("the other ranks still run the cell: interrupt it, then `%hvd respawn`")
+
+    # One try.
+
+    def _until_whole(self) -> None:
+        session = self._session
+        for _ in range(_TRIES):
+            dead = set(session._dead)
+            if len(dead) == session.n:
+                break
+            try:
+                self._once(dead)
+            except ClusterError:
+                if not self._died_within(_SHOWS_S, dead):
+                    raise  # another try would end in the same way
+            else:
+                return
+        if len(session._dead) == session.n:
+            raise failure.all_dead(session.n)
+        raise failure.start_failed(f"{_ranks(session._dead)} dead again after {_TRIES} tries.", session._launched.log)
+
+    def _once(self, dead: set[int]) -> None:
+        session = self._session
+        self._replace(dead)
+        self._shake_hands(dead)
+        for rank, device in self._meet(dead).items():
+            if rank in dead:
+                session._arrivals[rank] = replace(session._arrivals[rank], device=device)
+        session._admit(dead)
+        self._done |= dead
+
+    def _replace(self, dead: set[int]) -> None:
+        """Have processes registered as the engines of the dead."""
+        session = self._session
+        wanted = dead - (set(session._arrivals) - session._fallen)  # those of an earlier try are still on their way
+        session._make_way(wanted)
+        if len(wanted) > session.spares:
+            self._say("no spare is warm: starting a process")
+        if wanted:
+            session._launched.say({"replace": sorted(wanted)})
+        patience = session.spec.start_timeout_s
+        with session._changed:
+            session._changed.wait_for(lambda: dead <= {*session._arrivals} or len(session._dead) == session.n, patience)
+            there = session._changed.wait_for(lambda: self._died(dead) or not self._missing(dead), patience)
+        self._check_alive(dead)
+        if not there:
+            session._fallen |= self._missing(dead)  # not to be counted on any more
+            reason = f"{_ranks(self._missing(dead))} not there after {patience:g} s."
+            raise failure.start_failed(reason, session._launched.log)
+
+    def _missing(self, dead: set[int]) -> set[int]:
+        return dead - (set(self._session._arrivals) & set(self._session._wire.uuids))
+
+    def _shake_hands(self, dead: set[int]) -> None:
+        session = self._session
+        hands = Handshake(dead)
+        deadline = time.monotonic() + session.spec.start_timeout_s
+        while True:
+            for channel in ("shell", "control"):
+                unmet = sorted(hands.missing(channel) | hands.missing("iopub"))
+                hello = {"verb": "hello", "channel": channel}
+                session._wire.request(unmet, "hvd_request", hello, hands, urgent=channel == "control")
+            if hands.wait(_HANDSHAKE_S):
+                return
+            self._check_alive(dead)
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{_ranks(hands.missing())} not answering: {failure.RESTART}")
+
+    def _meet(self, dead: set[int]) -> dict[int, str]:
+        """Let all ranks meet; return the devices."""
+        session = self._session
+        everybody = {rank: status for rank, status in session._ranks.items() if rank not in dead} | session._arrivals
+        [(place, _)] = self._ask([0], "invite", {"far": is_far(session.spec)}, urgent=True).values()
+        meeting = {
+            "size": session.n,
+            "secret": secrets.token_hex(32),
+            "ranks": {rank: (status.pid, status.host) for rank, status in everybody.items()},
+            "fresh": sorted(dead),
+        }
+        answers = self._ask(range(session.n), "meet", meeting | dict(place))
+        return {rank: content["device"] for rank, (content, _) in answers.items()}
+
+    def _ask(self, ranks: Sequence[int], verb: str, content: dict[str, Any], *, urgent: bool = False) -> dict[int, Any]:
+        """Ask ranks, those too that do not count as living yet."""
+        gather = Gather(ranks, verb)
+        self._session._wire.request(list(ranks), "hvd_request", {"verb": verb} | content, gather, urgent=urgent)
+        self._check_alive(set(self._session._arrivals))  # who died before the request was sent is not waited for
+        return gather.wait(_MEET_S)
+
+    def _died(self, dead: set[int]) -> bool:
+        """Tell whether somebody has died since these were the dead."""
+        return self._session._dead != dead or bool(self._session._fallen)
+
+    def _died_within(self, seconds: float, dead: set[int]) -> bool:
+        with self._session._changed:
+            return self._session._changed.wait_for(lambda: self._died(dead), seconds)
+
+    def _check_alive(self, dead: set[int]) -> None:
+        if self._died(dead):
+            raise ClusterError("a rank died while ranks were replaced")
+
+    # What the fresh ones get.
+
+    def _give(self) -> Respawned:
+        session = self._session
+        fresh = sorted(self._done)
+        root = min(set(range(session.n)) - self._done)
+        [(kept, _)] = session.ask("kept", [root]).values()
+        names = list(dict.fromkeys((*self._restore, *kept["names"])))
+        if not names:
+            return Respawned(tuple(fresh), root)
+        self._say(f"{', '.join(names)}: from rank {root}")
+        content = {"names": names, "root": root, "fresh": fresh, "kept": kept["names"]}
+        answers = session.ask("restore", None, content, timeout=_MOVE_S)
+        lost = {name: why for rank in fresh for name, why in answers[rank][0]["lost"].items()}
+        return Respawned(tuple(fresh), root, tuple(name for name in names if name not in lost), lost)
+
+
+def _list(ranks: set[int]) -> str:
+    return ",".join(map(str, sorted(ranks)))
+
+
+def _it(ranks: set[int]) -> str:
+    return "it" if len(ranks) == 1 else "them"
+
+
+def _ranks(ranks: set[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {_list(ranks)} {'is' if len(ranks) == 1 else 'are'}"

@@ -1,0 +1,272 @@
+"""A value as leaves with digests, so that ranks can be compared without moving the value. No pickling.
+
+Words.
+  leaf      an array, a tensor or a plain value somewhere inside, or the frame of a container (its kind and length)
+  digest    blake2b over a leaf's kind, shape, dtype and bytes: equal means equal bit for bit. "" where a value's kind
+            is not known here: it is not compared
+  sampled   of a leaf that is larger than WHOLE_BYTES only blocks are read, the same ones on every rank
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+WHOLE_BYTES = 256 << 20
+BLOCK_BYTES = 64 << 10
+BLOCKS = 1024
+MAX_LEAVES = 20_000
+MAX_DEPTH = 40
+MAX_TEXT = 40
+
+_MAPPINGS = (dict, OrderedDict, defaultdict)
+_SEQUENCES = (list, tuple)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One part of a value."""
+
+    path: tuple[str, ...]
+    digest: str
+    text: str  # what it is, in a word or two
+    sampled: bool = False
+
+
+def leaves(value: Any, *, whole: bool = False) -> list[Leaf]:
+    """Return the leaves of a value, in its own order; at most MAX_LEAVES, then one that says so.
+
+    Parameters
+    ----------
+    whole
+        Read every byte, however large a leaf is.
+    """
+    found: list[Leaf] = []
+    for leaf in _leaves(value, (), whole):
+        if len(found) == MAX_LEAVES:
+            return [*found, Leaf(("…",), "", f"more than {MAX_LEAVES:,} parts")]
+        found.append(leaf)
+    return found
+
+
+def together(parts: Iterable[Leaf]) -> str:
+    """Return one digest of all leaves that have one, whatever their order; "" when none has."""
+    compared = sorted((leaf.path, leaf.digest) for leaf in parts if leaf.digest)
+    return _hash(repr(compared).encode()) if compared else ""
+
+
+def at(value: Any, path: Iterable[str]) -> Any:
+    """Return what stands at a leaf's path.
+
+    Raises
+    ------
+    LookupError
+        If nothing does.
+    """
+    for part in path:
+        inner = dict(_children(_opened(value)) or ())
+        if part not in inner:
+            raise LookupError(part)
+        value = inner[part]
+    return _opened(value)
+
+
+def numbers(value: Any, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """Return elements of a numeric leaf, in the order of its digest; None when it is not numeric."""
+    flat = np.array([value]) if type(value) in {bool, int, float} else _flat(value)
+    if flat is None:
+        return None
+    chosen = flat[start:stop]
+    if not isinstance(chosen, np.ndarray):
+        torch = sys.modules["torch"]
+        chosen = (torch.view_as_real(chosen).reshape(-1) if chosen.is_complex() else chosen).double().cpu().numpy()
+    kind = chosen.dtype.kind
+    if kind == "c":
+        chosen = chosen.view(chosen.real.dtype)
+    return chosen.astype(np.float64) if kind in "biufc" else None
+
+
+def weigh(value: Any) -> int:
+    """Return the bytes of the arrays and texts in a value; what is beyond MAX_LEAVES parts is not counted."""
+    return sum(_size(part) for part in islice(_inside(value), MAX_LEAVES))
+
+
+def _inside(value: Any, above: frozenset[int] = frozenset()) -> Iterator[Any]:
+    children = None if id(value) in above or len(above) > MAX_DEPTH else _children(_opened(value))
+    if children is None:
+        yield value
+    else:
+        for _, child in children:
+            yield from _inside(child, above | {id(value)})
+
+
+def _size(value: Any) -> int:
+    torch = sys.modules.get("torch")
+    if isinstance(value, np.ndarray) or (torch is not None and issubclass(type(value), torch.Tensor)):
+        return int(value.nbytes)
+    return len(value) if type(value) in {bytes, bytearray, str} else 0
+
+
+# What a value consists of.
+
+
+def _leaves(value: Any, path: tuple[str, ...], whole: bool, above: frozenset[int] = frozenset()) -> Iterator[Leaf]:
+    if len(above) > MAX_DEPTH or id(value) in above:
+        yield Leaf(path, "", "too deep, or a part of itself")
+        return
+    opened = _opened(value)
+    children = _children(opened)
+    if children is None:
+        yield replace(_leaf(opened, whole), path=path)
+        return
+    frame = f"{type(value).__name__} of {len(children)}"
+    yield Leaf(path, _hash(frame.encode()), frame)
+    for part, child in children:
+        yield from _leaves(child, (*path, part), whole, above | {id(value)})
+
+
+def _opened(value: Any) -> Any:
+    """Return what stands for an object that has a state; else itself."""
+    for module, classes, state in _STATEFUL:
+        loaded = sys.modules.get(module)
+        kinds = tuple(getattr(loaded, name) for name in classes) if loaded is not None else ()
+        if kinds and issubclass(type(value), kinds):
+            return state(value)
+    return value
+
+
+def _children(value: Any) -> list[tuple[str, Any]] | None:
+    if type(value) in _MAPPINGS:
+        return [(_word(key), child) for key, child in value.items()]
+    if type(value) in _SEQUENCES or (isinstance(value, tuple) and hasattr(type(value), "_fields")):
+        return [(str(i), child) for i, child in enumerate(value)]
+    return None
+
+
+def _word(key: Any) -> str:
+    return key if type(key) is str and not key.isdecimal() else repr(key)
+
+
+_STATEFUL: tuple[tuple[str, tuple[str, ...], Callable[[Any], Any]], ...] = (
+    ("torch.nn", ("Module",), lambda it: dict(it.state_dict())),
+    ("torch.optim", ("Optimizer",), lambda it: it.state_dict()),
+    ("torch.optim.lr_scheduler", ("LRScheduler",), lambda it: it.state_dict()),
+    ("torch", ("Generator",), lambda it: it.get_state()),
+    ("numpy.random", ("Generator",), lambda it: it.bit_generator.state),
+    ("numpy.random", ("RandomState",), lambda it: it.get_state(legacy=False)),
+    ("random", ("Random",), lambda it: it.getstate()),
+)
+
+# Leaves.
+
+
+def _leaf(value: Any, whole: bool) -> Leaf:
+    flat = _flat(value)
+    if flat is not None:
+        return _array_leaf(value, flat, whole)
+    write = _PLAIN.get(type(value)) or next((write for kinds, write in _by_class() if isinstance(value, kinds)), None)
+    if write is None:
+        return _LEAF_OF.get(type(value), _unknown)(value)
+    return Leaf((), _hash(type(value).__name__.encode(), write(value)), short(value))
+
+
+def short(value: Any) -> str:
+    """Return a plain value as text of at most MAX_TEXT characters."""
+    if type(value) is int and value.bit_length() > MAX_TEXT * 3:
+        return f"int of {value.bit_length()} bits"
+    if type(value) in {str, bytes, bytearray}:
+        value = value[:MAX_TEXT]
+    text = repr(value)
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+
+
+def _unknown(value: Any) -> Leaf:
+    return Leaf((), "", type(value).__name__)
+
+
+def _set(value: Any) -> Leaf:
+    inner = [_leaf(each, whole=True) for each in value]
+    if not all(leaf.digest for leaf in inner):
+        return _unknown(value)
+    parts = sorted(leaf.digest.encode() for leaf in inner)
+    return Leaf((), _hash(type(value).__name__.encode(), *parts), f"{type(value).__name__} of {len(inner)}")
+
+
+_LEAF_OF: dict[type, Callable[[Any], Leaf]] = {set: _set, frozenset: _set}
+
+_PLAIN: dict[type, Callable[[Any], bytes]] = {
+    type(None): lambda _: b"",
+    type(...): lambda _: b"",
+    bool: lambda it: bytes([it]),
+    int: lambda it: it.to_bytes(it.bit_length() // 8 + 1, "little", signed=True),
+    float: lambda it: repr(it).encode(),
+    complex: lambda it: repr(it).encode(),
+    str: lambda it: it.encode(errors="surrogatepass"),
+    bytes: bytes,
+    bytearray: bytes,
+    range: lambda it: repr(it).encode(),
+}
+
+
+def _by_class() -> list[tuple[Any, Callable[[Any], bytes]]]:
+    torch = sys.modules.get("torch")
+    named: tuple[type, ...] = (PurePath, np.dtype) + ((torch.device, torch.dtype) if torch is not None else ())
+    return [(named, lambda it: str(it).encode())]
+
+
+def _array_leaf(value: Any, flat: Any, whole: bool) -> Leaf:
+    dtype = str(value.dtype).removeprefix("torch.")
+    text = f"{dtype} {tuple(value.shape)}"
+    head = f"{'array' if isinstance(flat, np.ndarray) else 'tensor'} {text}".encode()
+    itemsize = max(1, value.dtype.itemsize)
+    if whole or len(flat) * itemsize <= WHOLE_BYTES:
+        return Leaf((), _hash(head, *_pieces(flat, itemsize)), text)
+    return Leaf((), _hash(head, *_samples(flat, itemsize)), text, sampled=True)
+
+
+def _pieces(flat: Any, itemsize: int, piece_bytes: int = 16 << 20) -> Iterator[Any]:
+    """All bytes, piece by piece: a device's tensor needs no copy of the whole on this side."""
+    step = max(1, piece_bytes // itemsize)
+    return (_bytes(flat[start : start + step]) for start in range(0, len(flat), step))
+
+
+def _samples(flat: Any, itemsize: int) -> Iterator[Any]:
+    step = max(1, BLOCK_BYTES // itemsize)
+    last = len(flat) - step
+    return (_bytes(flat[i * last // (BLOCKS - 1) :][:step]) for i in range(BLOCKS))
+
+
+def _bytes(flat: Any) -> Any:
+    if isinstance(flat, np.ndarray):
+        return flat.view(np.uint8)
+    torch = sys.modules["torch"]
+    return flat.cpu().view(torch.uint8).numpy()
+
+
+def _flat(value: Any) -> Any:
+    """Return the elements of an array or tensor in one dimension; None for what is none, or has no plain bytes."""
+    if type(value) in {np.ndarray, np.memmap} or isinstance(value, np.generic):
+        array = np.asarray(value)
+        return None if array.dtype.hasobject else np.ascontiguousarray(array).reshape(-1)
+    torch = sys.modules.get("torch")
+    if torch is None or type(value) not in {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}:
+        return None
+    if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
+        return None
+    return value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+
+
+def _hash(*parts: Any) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()

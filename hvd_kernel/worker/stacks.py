@@ -1,0 +1,123 @@
+"""Where this rank is: its main thread's calls, told by the control thread, or by a signal when that one gets no turn.
+
+Words.
+  own frame    a call of the user's code: a cell, or a file that is not installed
+  folded       a call of IPython's machinery or of ours, which explains nothing and is left out
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.protocol import STACK_PIPE, STACK_SIGNAL, Frame, Whereabouts, to_wire
+from hvd_kernel.worker import communication
+
+if TYPE_CHECKING:
+    from hvd_kernel.worker.control import Control
+
+MAX_FRAMES = 40
+MAX_LINE = 120
+MAX_PENDING = 16
+
+_FOLDED = ("hvd_kernel", "IPython", "ipykernel", "ipyparallel", "asyncio", "tornado")
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+Call = tuple[CodeType, int, str]
+"""Code, line, name of the module."""
+
+
+def answer(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Say where this rank is. Touches nothing that the cell is using."""
+    return to_wire(whereabouts(control)), []
+
+
+def whereabouts(control: Control) -> Whereabouts:
+    """Look at the main thread. Any thread."""
+    if not control.busy:
+        return Whereabouts(control.rank, "idle")
+    calls = list(_running()) or list(_suspended(control.coroutine))
+    frames = tuple(_frame(call, control.cell_of) for call in calls if call[2].split(".")[0] not in _FOLDED)
+    waits_for = communication.waiting_for() if inside_core() else ""
+    state = "collective" if waits_for else "compute"
+    pending = tuple(communication.pending()[:MAX_PENDING])
+    return Whereabouts(control.rank, state, waits_for, frames[-MAX_FRAMES:], pending)
+
+
+def inside_core() -> bool:
+    """Tell whether the main thread is inside a call into the core: its innermost frame is then one of ours."""
+    frame = _main()
+    return frame is not None and frame.f_globals.get("__name__") == "hvd_kernel.ops"
+
+
+def listen(rank: int) -> None:
+    """Have a signal write the main thread's stack to a pipe, for when C code keeps Python's lock and no thread answers.
+
+    Nobody need read it: what does not fit is dropped.
+    """
+    pipe = Path(os.environ["IPYTHONDIR"]) / STACK_PIPE.format(rank=rank)
+    pipe.unlink(missing_ok=True)  # of a rank that this one replaces
+    os.mkfifo(pipe, 0o600)
+    descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=False, chain=False)
+
+
+def _main() -> FrameType | None:
+    return sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way
+
+
+def _running() -> Iterator[Call]:
+    """Return the calls inside the cell, outermost first; none while the cell is suspended in an await."""
+    calls: list[Call] = []
+    frame = _main()
+    while frame is not None:
+        if _runs_cell(frame):
+            yield from reversed(calls)
+            return
+        calls.append(_call(frame, frame.f_lineno))
+        frame = frame.f_back
+
+
+def _suspended(coroutine: Any) -> Iterator[Call]:
+    """Return the awaits inside the cell, outermost first."""
+    inside = False
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        if inside:
+            yield _call(frame, frame.f_lineno)
+        inside = inside or _runs_cell(frame)
+        coroutine = coroutine.cr_await
+
+
+def _runs_cell(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "run_code" and frame.f_globals.get("__name__") == "IPython.core.interactiveshell"
+
+
+def _call(frame: FrameType, line: int) -> Call:
+    return frame.f_code, line, str(frame.f_globals.get("__name__", ""))
+
+
+def _frame(call: Call, cell_of: Callable[[str], int | None]) -> Frame:
+    code, line, _ = call
+    cell = cell_of(code.co_filename)
+    own = cell is not None or not code.co_filename.startswith((*_INSTALLED, "<"))
+    place = f"cell {cell}" if cell is not None else _short(code.co_filename, own=own)
+    function = "" if code.co_name == "<module>" else code.co_name
+    text = linecache.getline(code.co_filename, line).strip()
+    return Frame(f"{place}:{line}", function, text[:MAX_LINE], own)
+
+
+def _short(path: str, *, own: bool) -> str:
+    """Name a library's file from its package on, the user's own as it is seen from here."""
+    if own:
+        here = Path.cwd()
+        return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else Path(path).name
+    base = max((folder for folder in _INSTALLED if path.startswith(folder)), key=len, default="")
+    return path[len(base) :]

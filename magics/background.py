@@ -1,0 +1,126 @@
+"""%hvdjobs and %hvdcancel: what became of the cells that run in the background."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+
+from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.magics.hang import whereabouts
+from hvd_kernel.magics.jobs import FAILED, RUNNING, Job
+from hvd_kernel.magics.life import table
+from hvd_kernel.magics.merge import named, spans
+from hvd_kernel.magics.options import parse
+from hvd_kernel.magics.plain import plain_errors
+from hvd_kernel.magics.stacks import look
+
+if TYPE_CHECKING:
+    from hvd_kernel.magics.desk import Desk
+    from hvd_kernel.magics.screen import Screen
+
+STUCK_S = 5.0
+"""How long %hvdcancel waits for ranks to obey before it says which do not."""
+
+MAX_WHY = 200
+"""Characters of an error's message in the line that announces it."""
+
+
+@magics_class
+class JobMagics(Magics):
+    """The line magics about jobs; all of them also work while one runs."""
+
+    shell: InteractiveShell
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk.shell)
+        self.desk = desk
+        self.jobs = desk.holder.jobs
+        self.shell.events.register("pre_run_cell", self._announce)
+
+    @no_var_expand
+    @line_magic
+    def hvdjobs(self, line: str) -> None:
+        """Show the cells that run in the background, or what one of them has given.
+
+        ::
+
+            %hvdjobs                         one line per job
+            %hvdjobs train                   its output, as its cell would have shown it
+            %hvdjobs --wait [train ...]      wait for it, or for all; fails as its cell would have failed
+            %hvdjobs --wait --timeout 60     no longer than that; the job goes on, as it does after an interrupt
+        """
+        with plain_errors():
+            options = parse("%hvdjobs", line)
+            named_jobs = [self.jobs.find(word) for word in options.words]
+            if options.wait:
+                for job in named_jobs or [each for each in self.jobs if not each.awaited]:
+                    job.wait(options.timeout)
+            elif named_jobs:
+                self._show(named_jobs)
+            else:
+                self.desk.screen().say(self._table())
+
+    @no_var_expand
+    @line_magic
+    def hvdcancel(self, line: str) -> None:
+        """End a job as the interrupt key ends a cell: %hvdcancel NAME, or %hvdcancel all. Variables are kept."""
+        with plain_errors():
+            words = parse("%hvdcancel", line).words
+            if len(words) != 1:
+                raise UsageError("%hvdcancel: name one job, as in %hvdcancel train, or %hvdcancel all")
+            jobs = [each for each in self.jobs if not each.ended.is_set()]
+            if words[0] != "all":
+                jobs = [self.jobs.find(words[0])]
+            if ended := [job for job in jobs if job.ended.is_set()]:
+                raise UsageError(f"job {ended[0].name} has ended already: {ended[0].word(times=False)}")
+            for job in reversed(jobs):  # those that wait first: none of them shall begin
+                self.jobs.cancel(job)
+            for job in jobs:
+                self._see_end(job)
+            if not jobs:
+                self.desk.screen().say("no job runs\n")
+
+    def _see_end(self, job: Job) -> None:
+        if not job.ended.wait(STUCK_S):
+            raise ClusterError(
+                f"job {job.name} was interrupted and has not ended within {STUCK_S:g} s: {self._stuck(job)}. "
+                f"%hvdcancel {job.name} presses the key again (the third time replaces these ranks, and only them)"
+            )
+        self.desk.screen().say(f"job {job.name}: {job.word(times=False)}\n")
+
+    def _stuck(self, job: Job) -> str:
+        ranks = job.watch.left if job.watch else job.ranks
+        return whereabouts(look(self.desk.holder.current(), ranks)) or named(ranks)
+
+    def _show(self, jobs: list[Job]) -> None:
+        screen = self.desk.screen()
+        for job in jobs:
+            if not job.ended.is_set():
+                screen.say(f"job {job.name}: {job.word(times=_times(screen))}; its output comes when it has ended\n")
+            else:
+                job.screen.replay(screen)
+
+    def _table(self) -> str:
+        times = _times(self.desk.screen())
+        rows = [(job.name, spans(job.ranks), job.word(times=times), _steps(job, times=times)) for job in self.jobs]
+        return table([("name", "ranks", "state", "steps"), *rows]) if rows else "no jobs\n"
+
+    def _announce(self, _info: object) -> None:
+        """Say once, above the next cell's output, that a job has failed; only where a person looks."""
+        screen = self.desk.screen()
+        for job in self.jobs if _times(screen) else ():
+            if job.state == FAILED and not (job.awaited or job.announced):
+                job.announced = True
+                why = f": {first}" if (first := str(job.error).partition("\n")[0][:MAX_WHY]) else ""
+                screen.say(f"job {job.name} {job.word(times=False)}{why} (%hvdjobs {job.name})\n", "stderr")
+
+
+def _times(screen: Screen) -> bool:
+    """Whether a person looks: only there may be written what differs from run to run."""
+    return screen.interactive or screen.terminal
+
+
+def _steps(job: Job, *, times: bool) -> str:
+    return "" if job.state == RUNNING and not times else str(job.steps() or "")

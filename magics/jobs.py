@@ -1,0 +1,246 @@
+"""Cells in the background: a queue of jobs, one at a time on the ranks, served by a thread.
+
+Words.
+  job      a cell that does not keep the notebook waiting; it has a name, a state and, at its end, an error or none
+  state    queued, running, then done, failed or cancelled
+  turn     the thread's right to serve: it holds the lock on the ranks from the first job to the last one, so that no
+           other cell comes between two jobs; whoever needs the ranks by force takes it away
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+from hvd_kernel.errors import HvdTimeout, UsageError
+from hvd_kernel.magics.failure import RankError
+from hvd_kernel.magics.interrupts import Interrupted, Presses
+from hvd_kernel.magics.merge import named
+
+if TYPE_CHECKING:
+    from hvd_kernel.magics.recorder import Recorder
+    from hvd_kernel.magics.runner import Watch
+
+QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
+KEEP = 50
+"""Ended jobs whose output can still be asked for."""
+
+Work = Callable[["Job"], None]
+
+
+@dataclass(eq=False)
+class Job:
+    """One cell in the background."""
+
+    name: str
+    ranks: tuple[int, ...]
+    screen: Recorder
+    work: Work
+    state: str = QUEUED
+    error: BaseException | None = None
+    awaited: bool = False  # %hvdjobs --wait, or %hvdcancel, has told how it ended
+    announced: bool = False
+    watch: Watch | None = None
+    steps: Callable[[], int] = int
+    presses: Presses = field(default_factory=Presses)
+    ended: threading.Event = field(default_factory=threading.Event)
+    context: Context = field(default_factory=copy_context)  # the cell's: what is shown in it goes to that cell
+    since: float = field(default_factory=time.monotonic)
+
+    def begin(self) -> None:
+        """Take note that its turn has come."""
+        self.state, self.since = RUNNING, time.monotonic()
+
+    def follow(self, watch: Watch, steps: Callable[[], int]) -> None:
+        """Take note of what drives it, and of who counts the optimizer steps."""
+        self.watch, self.steps = watch, steps
+
+    def word(self, *, times: bool) -> str:
+        """Return the state as a person reads it; ``times`` where what is said may differ from run to run."""
+        if self.state == FAILED:
+            return f"failed: {_cause(self.error)}"
+        return f"running {self._age()}" if times and self.state == RUNNING else self.state
+
+    def sentence(self) -> str:
+        """Say why the ranks are not free."""
+        since = f" since {self._age()}" if self.screen.looked_at else ""
+        return f"the ranks run job {self.name}{since}: wait with %hvdjobs --wait {self.name}, or %hvdcancel {self.name}"
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for its end and raise what its cell would have raised. An interrupt ends the wait, not the job.
+
+        Raises
+        ------
+        HvdTimeout
+            If it goes on after ``timeout`` seconds.
+        """
+        if not self.ended.wait(timeout):
+            raise HvdTimeout(
+                f"job {self.name} has not ended within {timeout:g} s and goes on: {_REMEDY} {self.name} ends it"
+            )
+        self.awaited = True
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+
+    def _age(self) -> str:
+        return f"{time.monotonic() - self.since:.0f} s"
+
+
+class Jobs:
+    """The queue, and the latest jobs that have ended."""
+
+    def __init__(self, ranks: threading.Lock) -> None:
+        self._ranks = ranks
+        self._lock = threading.RLock()
+        self._jobs: dict[str, Job] = {}
+        self._turn: object | None = None
+        self._count = 0
+
+    def __iter__(self) -> Iterator[Job]:
+        """Every job that is remembered, in the order in which they came."""
+        with self._lock:
+            return iter(list(self._jobs.values()))
+
+    def find(self, name: str) -> Job:
+        """Return a job.
+
+        Raises
+        ------
+        UsageError
+            If there is none of that name.
+        """
+        job = self._jobs.get(name)
+        if job is None:
+            there = ", ".join(self._jobs) or "none"
+            raise UsageError(f"there is no job {name!r}; there is {there}")
+        return job
+
+    def name(self, asked: str) -> str:
+        """Return the name of a new job; one that has ended gives its name to the next.
+
+        Raises
+        ------
+        UsageError
+            If a job of that name has not ended.
+        """
+        with self._lock:
+            if not asked:
+                asked = next(name for name in (f"job{i}" for i in count(self._count + 1)) if name not in self._jobs)
+                self._count = int(asked.removeprefix("job"))
+            other = self._jobs.get(asked)
+        if other is not None and not other.ended.is_set():
+            raise UsageError(f"there is a job {asked} already, {other.state}: take another name, or {_REMEDY} {asked}")
+        return asked
+
+    def at_work(self) -> Job | None:
+        """Return the job that has the ranks, or will have them next; None when no job needs them."""
+        alive = [job for job in self if not job.ended.is_set()]
+        return next((job for job in alive if job.state == RUNNING), alive[0] if alive else None)
+
+    def join(self, job: Job) -> bool:
+        """Put a job behind those that are there; False when the ranks are not the queue's."""
+        with self._lock:
+            if self._turn is None:
+                return False
+            self._admit(job)
+            return True
+
+    def begin(self, job: Job) -> None:
+        """Take over the ranks, which the caller has locked, with this job."""
+        with self._lock:
+            job.begin()
+            self._admit(job)
+            self._turn = turn = object()
+        threading.Thread(target=self._serve, args=(turn, job), name="hvd-jobs", daemon=True).start()
+
+    def cancel(self, job: Job) -> None:
+        """End a queued job at once, press the interrupt key for a running one."""
+        with self._lock:
+            job.awaited = True
+            if job.state == QUEUED:
+                self._end(job, Interrupted(f"job {job.name} was cancelled before its turn came"))
+            else:
+                job.presses.count += 1
+
+    def clear(self, seconds: float) -> bool:
+        """Cancel every job; return whether the ranks are free within the time."""
+        alive = [job for job in self if not job.ended.is_set()]
+        for job in reversed(alive):  # the running one last: no other shall begin
+            self.cancel(job)
+        deadline = time.monotonic() + seconds
+        return all(job.ended.wait(max(0.0, deadline - time.monotonic())) for job in alive)
+
+    def abandon(self) -> None:
+        """Give every job up, also one whose ranks do not obey, and leave the ranks to whoever asks next."""
+        with self._lock:
+            for job in self:
+                if not job.ended.is_set():
+                    self._end(job, Interrupted(f"job {job.name} ended with the ranks"))
+            if self._turn is not None:
+                self._turn = None
+                self._ranks.release()
+
+    def _admit(self, job: Job) -> None:
+        self._jobs.pop(job.name, None)
+        self._jobs[job.name] = job
+        job.screen.open(job)
+        ended = [name for name, each in self._jobs.items() if each.ended.is_set()]
+        for name in ended[: max(0, len(ended) - KEEP)]:
+            del self._jobs[name]
+
+    def _end(self, job: Job, error: BaseException | None) -> None:
+        job.error = error
+        job.state = DONE if error is None else CANCELLED if isinstance(error, KeyboardInterrupt) else FAILED
+        try:
+            job.context.copy().run(job.screen.close, job)  # a copy: its own may be in use in the thread
+        except Exception as unshown:  # noqa: BLE001 - it has ended all the same, and the next one waits
+            job.error, job.state = error or unshown, job.state if error else FAILED
+        job.ended.set()
+
+    # The thread.
+
+    def _serve(self, turn: object, first: Job) -> None:
+        job: Job | None = first
+        while job is not None:
+            error = job.context.run(_outcome, job)
+            job = self._follow(turn, job, error)
+
+    def _follow(self, turn: object, job: Job, error: BaseException | None) -> Job | None:
+        """Take note of a job's end and return the next one; who hears of the last one's end finds the ranks free."""
+        with self._lock:
+            if self._turn is not turn:  # all were given up
+                return None
+            following = next((each for each in self if each.state == QUEUED), None)
+            if following is None:
+                self._turn = None
+                self._ranks.release()
+            else:
+                following.begin()
+            self._end(job, error)
+            return following
+
+
+def _outcome(job: Job) -> BaseException | None:
+    try:
+        job.work(job)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is how the job ended
+        return error
+    return None
+
+
+_REMEDY = "%hvdcancel"
+
+
+def _cause(error: BaseException | None) -> str:
+    name = type(error).__name__
+    if not isinstance(error, RankError):
+        return name
+    first = error.failures[0]
+    return (
+        f"{name} on {named(f.rank for f in error.failures if (f.ename, f.secondary) == (first.ename, first.secondary))}"
+    )

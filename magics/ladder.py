@@ -1,0 +1,26 @@
+"""The last rung of the interrupt ladder: ranks that three presses did not move are ended, they alone, and replaced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.magics.merge import named
+from hvd_kernel.magics.respawn import respawn
+
+if TYPE_CHECKING:
+    from hvd_kernel.magics.desk import Desk
+    from hvd_kernel.magics.runner import Watch
+
+
+def replace_stuck(desk: Desk, watch: Watch) -> None:
+    """Replace the ranks that a person has given up, if there are any; the cell's error tells their fate."""
+    if not watch.given_up:
+        return
+    who, was = named(watch.left), "was" if len(watch.left) == 1 else "were"
+    try:
+        respawn(desk, watch.left, force=True)
+    except ClusterError as error:
+        watch.fate = f"{who} {was} ended, but not replaced: {error}"
+    else:
+        watch.fate = f"{who} {was} ended and replaced, the variables there are missing"

@@ -1,0 +1,154 @@
+"""%hvd stacks: where every rank is. Ranks are asked; one that does not answer is looked at from outside.
+
+Words.
+  inquiry   one question to some ranks, that never waits by itself
+  written   the stack that a rank's signal handler writes, without Python's lock
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import select
+import socket
+import sysconfig
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvd_kernel.magics.desk import Desk
+from hvd_kernel.magics.hang import report
+from hvd_kernel.magics.options import Options, resolve
+from hvd_kernel.protocol import STACK_PIPE, STACK_SIGNAL, Frame, Whereabouts, from_wire
+
+if TYPE_CHECKING:
+    from hvd_kernel.cluster import Session
+
+PATIENCE_S = 1.0
+"""A rank that has not answered by then does not run Python."""
+
+_WRITTEN_S = 1.0
+_QUIET_S = 0.05  # no more lines: the handler writes them at one go
+_LINE = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_FOLDED = re.compile(r"/(hvd_kernel|IPython|ipykernel|ipyparallel|asyncio|tornado)/")
+_CELL = re.compile(r"/ipykernel_\d+/\d+\.py$")
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def stacks(desk: Desk, options: Options) -> None:
+    """Show where ranks are, also while a cell runs on them."""
+    session = desk.holder.current()
+    desk.screen().say(report(look(session, resolve(options.ranks, session.n))))
+
+
+def look(session: Session, ranks: Collection[int], patience: float = PATIENCE_S) -> dict[int, Whereabouts]:
+    """Return where ranks are. Waits for slow ones, then looks from outside."""
+    inquiry = Inquiry(session, ranks)
+    inquiry.settle(patience)
+    return inquiry.answers() | inquiry.from_outside(inquiry.silent())
+
+
+class Inquiry:
+    """Asks ranks where they are."""
+
+    def __init__(self, session: Session, ranks: Collection[int]) -> None:
+        self._session = session
+        self._ranks = set(ranks)
+        self._gather = session.post("stacks", sorted(ranks), urgent=True)
+
+    def settle(self, seconds: float) -> None:
+        """Wait until all have answered, or until the time is over."""
+        self._gather.settle(seconds)
+
+    def answers(self) -> dict[int, Whereabouts]:
+        """Return what ranks have answered by now."""
+        said = self._gather.so_far()
+        return {r: _whereabouts(r, content) for r, content in said.items() if r in self._ranks}
+
+    def silent(self) -> set[int]:
+        """Return the ranks that have not answered."""
+        return self._ranks - set(self._gather.so_far())
+
+    def from_outside(self, ranks: Collection[int]) -> dict[int, Whereabouts]:
+        """Return what the machine says about ranks; waits for the signal handlers of those that run."""
+        halted, pids, dead = stopped(self._session), local_pids(self._session), set(self._session.dead)
+        found: dict[int, Whereabouts] = {}
+        for rank in ranks:
+            if rank in dead or rank in halted:
+                found[rank] = Whereabouts(rank, "dead" if rank in dead else "stopped")
+            else:
+                calls = written(self._session.folder, rank, pids[rank]) if rank in pids else ()
+                found[rank] = Whereabouts(rank, "silent", frames=calls)
+        return found
+
+
+def _whereabouts(rank: int, content: object) -> Whereabouts:
+    """Read an answer; an error is the death of the rank, or a rank of another version, which cannot say more."""
+    wire = dict(content) if isinstance(content, dict) else {}
+    return Whereabouts(rank, "dead") if "error" in wire else from_wire(Whereabouts, wire)
+
+
+def local_pids(session: Session) -> dict[int, int]:
+    """Return the processes of the living ranks on this host."""
+    here = socket.gethostname()
+    return {each.rank: each.pid for each in session.status() if each.alive and each.host == here}
+
+
+def stopped(session: Session) -> set[int]:
+    """Return the ranks of this host that are stopped, by a signal or a debugger."""
+    return {rank for rank, pid in local_pids(session).items() if _state(pid) in ("T", "t")}
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def written(folder: Path, rank: int, pid: int) -> tuple[Frame, ...]:
+    """Have a rank of this host write its stack, and read it; () when it does not even do that.
+
+    The signal may end a sleep inside C code early, which is why only ranks that do not answer are asked in this way.
+    """
+    try:
+        pipe = os.open(folder / "ipython" / STACK_PIPE.format(rank=rank), os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return ()
+    try:
+        list(_lines(pipe, 0.0))  # of an earlier question that was given up
+        os.kill(pid, STACK_SIGNAL)
+        return tuple(frames(list(_lines(pipe, _WRITTEN_S))))
+    except ProcessLookupError:
+        return ()
+    finally:
+        os.close(pipe)
+
+
+def _lines(pipe: int, patience: float) -> Iterator[str]:
+    said = b""
+    while select.select([pipe], [], [], _QUIET_S if said else patience)[0]:
+        said += os.read(pipe, 1 << 16)
+    yield from said.decode(errors="replace").splitlines()
+
+
+def frames(lines: list[str]) -> list[Frame]:
+    """Read what Python's fault handler writes, innermost call first, up to the beginning of the cell. Pure."""
+    calls: list[Frame] = []
+    for text in lines:
+        match = _LINE.search(text)
+        if match is None:
+            continue
+        if match["function"] == "run_code" and "/IPython/" in match["file"]:
+            break
+        if not _FOLDED.search(match["file"]):
+            calls.append(_frame(match["file"], match["line"], match["function"]))
+    return calls[::-1]
+
+
+def _frame(file: str, number: str, function: str) -> Frame:
+    cell = bool(_CELL.search(file))
+    own = cell or not file.startswith((*_INSTALLED, "<"))
+    place, text = ("cell", "") if cell else (Path(file).name, linecache.getline(file, int(number)).strip())
+    return Frame(f"{place}:{number}", "" if function == "<module>" else function, text, own)

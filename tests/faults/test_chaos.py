@@ -1,0 +1,57 @@
+"""A training that survives faults, in a real kernel: the parameters at the end are those of a run without faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.chaos import Chaos, expected
+from hvdtest.kernel import Kernel
+from hvdtest.sentences import parse
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600)]
+
+RANKS, STEPS = 3, 5  # per sentence
+
+SENTENCES = [
+    "raise on rank 1 at step 3",
+    "kill rank 1 at step 8",
+    "stop rank 2 at step 13 for 0.2 s",
+    "interrupt at step 18",
+    "exhaust memory of rank 0 at step 23",
+    "exit rank 2 at step 28",
+    "flood rank 1 at step 33 with 2 MB",
+    "segfault rank 0 at step 38",
+]
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    tests = str(Path(__file__).resolve().parents[1])
+    with Kernel(tmp_path_factory.mktemp("chaos"), env={"PYTHONPATH": tests}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def without_faults(kernel: Kernel) -> str:
+    chaos = Chaos(kernel, RANKS)
+    chaos.lap(STEPS * len(SENTENCES))
+    digest = chaos.digest()
+    kernel.run("%hvd restart", timeout=120)
+    return digest
+
+
+def test_r6_r7_eight_faults_in_a_row_and_the_same_parameters_bit_for_bit(kernel: Kernel, without_faults: str) -> None:
+    chaos = Chaos(kernel, RANKS)
+    for number, sentence in enumerate(SENTENCES, 1):
+        fault, until = parse(sentence), number * STEPS
+        lap = chaos.lap(until, [fault])
+        assert lap.ename == expected(fault), f"{sentence}: {lap.outcome.error}"
+        if lap.ename:
+            assert until - STEPS <= chaos.step() <= until, sentence
+            assert chaos.step() >= fault.step - 1, f"{sentence}: more than a step was lost"
+            chaos.lap(until)
+        assert chaos.step() == until, sentence
+        assert chaos.dead() == [], sentence
+    assert chaos.digest() == without_faults

@@ -1,0 +1,136 @@
+"""What a process tree shows to strangers: its listeners, and what each of them answers to bytes that prove nothing.
+
+Words.
+  room       which of our processes: kernel, supervisor, launcher (Open MPI's), rank
+  listener   a socket that anybody may connect to: TCP on some address, or a unix socket's name
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvdtest.cluster import processes_below
+
+ROOMS = {"hvd_kernel.kernel": "kernel", "hvd_kernel.cluster.supervisor": "supervisor", "hvd_kernel.worker": "rank"}
+_LISTENS = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
+_ACCEPTS = 0x10000
+
+
+@dataclass(frozen=True, order=True)
+class Listener:
+    """``address`` is an IP address, or the name of a unix socket (@ for an abstract one), which has no port."""
+
+    room: str
+    kind: str
+    address: str
+    port: int
+    pid: int
+
+    def connect(self) -> socket.socket:
+        if self.kind == "unix":
+            stranger = socket.socket(socket.AF_UNIX)
+            stranger.connect(self.address.replace("@", "\0", 1))
+            return stranger
+        return socket.create_connection(("::1" if self.kind == "tcp6" else "127.0.0.1", self.port), timeout=5)
+
+
+def room(pid: int) -> str:
+    """Which of our processes it is; its command's name for any other."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    name = Path(f"/proc/{pid}/comm").read_text().strip()
+    if name == "prterun":  # whose arguments have the ranks' command
+        return "launcher"
+    return next((ROOMS[word] for word in words if word in ROOMS), name)
+
+
+def family(pid: int) -> dict[int, str]:
+    """A process and all below it: pid -> room."""
+    found = {}
+    for each in {pid} | processes_below(pid):
+        try:
+            found[each] = room(each)
+        except OSError:
+            continue
+    return found
+
+
+def listeners(pids: Iterable[int]) -> list[Listener]:
+    """Every TCP, UDP and unix listener that the processes hold, sorted."""
+    owner = {inode: pid for pid in pids for inode in _sockets(pid)}
+    found = [_unix(line, owner) for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    for kind, state in _LISTENS.items():
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == state and fields[9] in owner:
+                address, _, port = fields[1].partition(":")
+                pid = owner[fields[9]]
+                found.append(Listener(room(pid), kind, _ip(address), int(port, 16), pid))
+    return sorted(each for each in found if each is not None)
+
+
+def _unix(line: str, owner: dict[str, int]) -> Listener | None:
+    fields = line.split()
+    if fields[6] not in owner or not int(fields[3], 16) & _ACCEPTS:
+        return None
+    pid = owner[fields[6]]
+    return Listener(room(pid), "unix", fields[7] if len(fields) > 7 else "", 0, pid)
+
+
+def _sockets(pid: int) -> set[str]:
+    try:
+        links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return set()
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
+
+
+def _ip(text: str) -> str:
+    words = [struct.pack("<I", int(text[at : at + 8], 16)) for at in range(0, len(text), 8)]
+    packed = b"".join(words)
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+@dataclass
+class Answer:
+    """What a listener gave to a stranger's bytes."""
+
+    listener: Listener
+    said: bytes = b""
+    closed: bool = False
+
+
+def ask(where: Iterable[Listener], data: bytes, seconds: float) -> list[Answer]:
+    """Send the same bytes to all at once, and hear until all have closed or the time is over."""
+    answers = []
+    with selectors.DefaultSelector() as waiting, ExitStack() as open_:
+        for listener in where:
+            stranger = open_.enter_context(listener.connect())
+            answers.append(Answer(listener))
+            stranger.setblocking(False)
+            waiting.register(stranger, selectors.EVENT_READ, answers[-1])
+            with suppress(OSError):
+                stranger.send(data)
+        deadline = time.monotonic() + seconds
+        while waiting.get_map() and time.monotonic() < deadline:
+            for key, _ in waiting.select(0.1):
+                _hear(key.fileobj, key.data)
+                if key.data.closed:
+                    waiting.unregister(key.fileobj)
+    return answers
+
+
+def _hear(stranger: Any, answer: Answer) -> None:
+    try:
+        part = stranger.recv(65536)
+    except OSError:
+        part = b""
+    answer.said += part
+    answer.closed = not part

@@ -1,0 +1,373 @@
+"""Cells in the background, in a real kernel with two ranks: the notebook stays usable and hears how every job ended."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hvdtest.kernel import Kernel, tagged
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+
+GATE = "import os, time\nwhile not os.path.exists({path!r}): time.sleep(0.02)\n"
+RIGHT = "%%hvdrun\nimport torch\nint(hvd.allreduce(torch.tensor([rank + 1]), op=hvd.Sum))"
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with Kernel(tmp_path_factory.mktemp("background")) as running:
+        running.run("%%hvdrun -np 2\nimport time", timeout=120)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def idle(kernel: Kernel) -> Iterator[None]:
+    """No job outlives its test."""
+    yield
+    kernel.run("%hvdcancel all")
+
+
+def said(name: str) -> str:
+    return f"job {name} on ranks 0-1: %hvdjobs, %hvdcancel {name}\n"
+
+
+def rows(kernel: Kernel) -> dict[str, list[str]]:
+    """The table: name -> ranks, state, steps."""
+    lines = kernel.run("%hvdjobs").text().splitlines()
+    return {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[1:]}
+
+
+def refused(kernel: Kernel, cell: str) -> str:
+    return kernel.run(cell, allow_error=True).error
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end, "it did not come to pass within 30 s"
+        time.sleep(0.02)
+
+
+def late(kernel: Kernel, started: str, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+    """Messages that belong to a cell that has ended."""
+    found: list[dict[str, Any]] = []
+    end = time.monotonic() + 30
+    while not enough(found):
+        try:
+            message = kernel.client.get_iopub_msg(timeout=max(0.01, end - time.monotonic()))
+        except queue.Empty:
+            raise AssertionError(f"nothing more came: {[m['msg_type'] for m in found]}") from None
+        if message["parent_header"].get("msg_id") == started:
+            found.append(message)
+    return found
+
+
+def test_a_job_leaves_the_notebook_free_and_one_line_behind(kernel: Kernel, tmp_path: Path) -> None:
+    gate = str(tmp_path / "go")
+    outcome = kernel.run(f"%%hvdrun --bg train\n{GATE.format(path=gate)}print('trained', rank)\nrank * 10")
+    assert outcome.stored == [{"type": "stream", "name": "stdout", "text": said("train")}]
+    for number in range(5):
+        local = kernel.run(f"{number} + 1")
+        assert local.shown == [str(number + 1)]
+        assert local.seconds < 1
+    assert rows(kernel)["train"] == ["0-1", "running"]
+    assert kernel.run("%hvdjobs train").text() == "job train: running; its output comes when it has ended\n"
+    Path(gate).touch()
+    assert kernel.run("%hvdjobs --wait train").stored == []
+    assert rows(kernel)["train"] == ["0-1", "done"]
+    shown = kernel.run("%hvdjobs train")
+    assert shown.text() == "[0] trained 0\n[1] trained 1\n"
+    assert shown.shown == ["[0] 0\n[1] 10"]
+    assert kernel.run(RIGHT).shown == ["[0-1] 3"]
+
+
+def test_everything_else_that_needs_the_ranks_is_told_which_job_has_them(kernel: Kernel, tmp_path: Path) -> None:
+    kernel.run("a = 1")
+    kernel.run("%%hvdrun --bg holds\ntime.sleep(60)")
+    sentence = "UsageError: the ranks run job holds: wait with %hvdjobs --wait holds, or %hvdcancel holds"
+    for cell in ("%%hvdrun\n1", "%hvdpull time", "%hvdpush a", "%hvd stop", "%hvd restart", "%hvd start -np 3"):
+        assert refused(kernel, cell) == sentence
+    other = refused(kernel, "%%hvdrun --bg -np 3\n1")
+    assert other.startswith("UsageError: another cluster cannot start: the ranks run job holds: ")
+    assert other.endswith("; %hvd restart -np 3 --force ends it")
+    assert "has ranks 0-1" in refused(kernel, "%%hvdrun --bg --ranks 2\n1")
+    assert "leave it out, or --bg" in refused(kernel, "%%hvdrun --bg --local\n1")
+    assert "there is a job holds already, running" in refused(kernel, "%%hvdrun --bg holds\n1")
+    person = kernel.run("%%hvdrun\n1", person=True, allow_error=True)
+    assert "the ranks run job holds: " in person.error
+    assert [row.split()[:2] for row in kernel.run("%hvd status").text().splitlines()[1:]] == [
+        ["0", "alive"],
+        ["1", "alive"],
+    ]
+
+
+def test_jobs_come_one_after_the_other_in_their_order(kernel: Kernel, tmp_path: Path) -> None:
+    gate = str(tmp_path / "go")
+    kernel.run("%%hvdrun\norder = []")
+    kernel.run("mine = 7")
+    kernel.run(f"%%hvdrun --bg first\n{GATE.format(path=gate)}order.append('first')")
+    kernel.run("%%hvdrun --bg second --push mine\norder.append(('second', mine))")
+    kernel.run("mine = 8")
+    kernel.run("%%hvdrun --bg third --ranks 1\norder.append('third')")
+    found = rows(kernel)
+    assert [found[name] for name in ("first", "second", "third")] == [
+        ["0-1", "running"],
+        ["0-1", "queued"],
+        ["1", "queued"],
+    ], "ranks that others use are not given away: collectives need all of them"
+    Path(gate).touch()
+    kernel.run("%hvdjobs --wait")
+    assert kernel.run("%%hvdrun\norder").shown == [
+        "[0] ['first', ('second', 7)]\n[1] ['first', ('second', 7), 'third']"
+    ]
+
+
+def test_the_cell_behind_a_wait_finds_the_ranks_free_every_time(kernel: Kernel) -> None:
+    for number in range(20):
+        kernel.run(f"%%hvdrun --bg again\nlast = {number}")
+        kernel.run("%hvdjobs --wait again")
+        assert kernel.run("%%hvdrun\nlast").shown == [f"[0-1] {number}"]
+
+
+def test_a_failed_job_says_so_in_the_table_in_its_output_and_to_who_waits(kernel: Kernel) -> None:
+    cell = "import torch\nprint('begun')\nif rank: raise ValueError('bad shard')\nhvd.allreduce(torch.ones(2))"
+    kernel.run(f"%%hvdrun --bg broken\n{cell}")
+    waited = kernel.run("%hvdjobs --wait", allow_error=True)
+    assert (waited.reply["ename"], waited.reply["evalue"]) == ("ValueError", "bad shard")
+    assert waited.error.startswith("ValueError on rank 1\n")
+    assert waited.error.endswith("[0] released, because rank 1 failed")
+    assert rows(kernel)["broken"] == ["0-1", "failed: ValueError on rank 1"]
+    shown = kernel.run("%hvdjobs broken")
+    assert shown.text() == "[0-1] begun\n"
+    assert "bad shard" in shown.text("stderr")
+    assert kernel.run("%hvdjobs --wait").stored == [], "told once to who waits for all"
+    assert refused(kernel, "%hvdjobs --wait broken").startswith("ValueError on rank 1\n")
+    assert kernel.run(RIGHT).shown == ["[0-1] 3"]
+
+
+def test_a_failure_is_announced_once_and_only_where_a_person_looks(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun --bg unlucky\nraise KeyError('lost')")
+    until(lambda: rows(kernel)["unlucky"][1].startswith("failed"))
+    assert kernel.run("1").text("stderr") == ""
+    told = kernel.run("1", person=True).text("stderr")
+    assert told == "job unlucky failed: KeyError on ranks 0-1: 'lost' (%hvdjobs unlucky)\n"
+    assert kernel.run("1", person=True).text("stderr") == ""
+    assert refused(kernel, "%hvdjobs --wait").startswith("KeyError on ranks 0-1\n"), "a cell that waits still fails"
+
+
+@pytest.mark.parametrize("where", ["time.sleep(60)", "hvd.barrier() if rank else time.sleep(60)", "while True: pass"])
+def test_cancel_is_the_interrupt_key_wherever_the_ranks_are(kernel: Kernel, where: str) -> None:
+    kernel.run("%%hvdrun\nkept, inside = rank + 1, False")
+    kernel.run(f"%%hvdrun --bg endless\nprint('in')\n{where}")
+    kernel.run("%%hvdrun --bg behind\nnever = True")
+    assert kernel.run("%hvdcancel behind").text() == "job behind: cancelled\n"
+    cancelled = kernel.run("%hvdcancel endless")
+    assert cancelled.text() == "job endless: cancelled\n"
+    assert cancelled.seconds < 5
+    why = refused(kernel, "%hvdjobs --wait endless").splitlines()  # where they waited long enough, for whom
+    assert why[0] == "KeyboardInterrupt: ranks 0-1 interrupted, variables are kept"
+    assert refused(kernel, "%hvdjobs --wait behind") == (
+        "KeyboardInterrupt: job behind was cancelled before its turn came"
+    )
+    assert refused(kernel, "%hvdcancel endless") == "UsageError: job endless has ended already: cancelled"
+    assert kernel.run("%%hvdrun\nkept, 'never' in globals()").shown == ["[0] (1, False)\n[1] (2, False)"]
+    assert kernel.run(RIGHT).shown == ["[0-1] 3"]
+
+
+def test_cancel_all_lets_none_of_them_begin(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun --bg a\ntime.sleep(60)")
+    for name in "bc":
+        kernel.run(f"%%hvdrun --bg {name}\nstarted = True")
+    assert kernel.run("%hvdcancel all").text() == "job a: cancelled\njob b: cancelled\njob c: cancelled\n"
+    assert kernel.run("%%hvdrun\n'started' in globals()").shown == ["[0-1] False"]
+    assert kernel.run("%hvdcancel all").text() == "no job runs\n"
+
+
+def test_values_are_there_when_it_is_done(kernel: Kernel, tmp_path: Path) -> None:
+    gate = str(tmp_path / "go")
+    kernel.run("res, y = 'not yet', 'not yet'")
+    kernel.run(f"%%hvdrun --bg -o res --pull y\n{GATE.format(path=gate)}print('hi')\ny = rank * 2\nrank + 7")
+    assert kernel.run("res, y").shown == ["('not yet', 'not yet')"]
+    Path(gate).touch()
+    kernel.run("%hvdjobs --wait")
+    assert kernel.run("res[0], res[1], y[1], res.stdout").shown == ["(7, 8, 2, {0: 'hi', 1: 'hi'})"]
+
+
+def test_pushed_values_are_those_of_the_moment(kernel: Kernel) -> None:
+    kernel.run("import numpy; grown = numpy.zeros(3)")
+    kernel.run("%%hvdrun --bg --push grown\ntime.sleep(0.3); float(grown.sum())")
+    kernel.run("grown += 1")
+    kernel.run("%hvdjobs --wait")
+    assert kernel.run("%%hvdrun\nfloat(grown.sum())").shown == ["[0-1] 0.0"]
+
+
+def test_waiting_has_an_end_and_the_job_goes_on(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun --bg slow\ntime.sleep(60)")
+    late_word = refused(kernel, "%hvdjobs --wait slow --timeout 0.2")
+    assert late_word == "HvdTimeout: job slow has not ended within 0.2 s and goes on: %hvdcancel slow ends it"
+    waiting = kernel.start("%hvdjobs --wait", person=True)
+    kernel.wait_for("execute_input")
+    time.sleep(0.3)  # the key is meant for the wait, which nothing announces
+    kernel.manager.interrupt_kernel()
+    outcome = kernel.finish_rest(waiting, allow_error=True)
+    assert outcome.reply["ename"] == "KeyboardInterrupt"
+    assert rows(kernel)["slow"] == ["0-1", "running"]
+
+
+def test_a_time_limit_of_the_cell_ends_the_job(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun --bg limited --timeout 0.3\ntime.sleep(60)")
+    assert refused(kernel, "%hvdjobs --wait limited") == (
+        "HvdTimeout: the cell took longer than 0.3 s and was interrupted"
+    )
+    assert rows(kernel)["limited"] == ["0-1", "failed: HvdTimeout"]
+
+
+def test_the_table_counts_steps(kernel: Kernel) -> None:
+    cell = """%%hvdrun --bg steps
+import torch
+p = torch.nn.Parameter(torch.zeros(2))
+o = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=0.1), named_parameters=[("p", p)])
+for _ in range(3): o.zero_grad(); p.sum().backward(); o.step()
+"""
+    for _ in range(2):
+        kernel.run(cell)
+        kernel.run("%hvdjobs --wait steps")
+        assert rows(kernel)["steps"][1].split() == ["done", "3"], "those of this job, not of all before it"
+
+
+def test_names_that_cannot_be(kernel: Kernel) -> None:
+    assert "'all' is not a job's name" in refused(kernel, "%%hvdrun --bg all\n1")
+    assert refused(kernel, "%hvdjobs nobody").startswith("UsageError: there is no job 'nobody'; there is ")
+    assert "%hvdcancel: name one job" in refused(kernel, "%hvdcancel")
+
+
+def test_a_person_sees_the_dashboard_and_the_output_in_the_cell_that_started_it(kernel: Kernel) -> None:
+    code = "%%hvdrun --bg shown\nfor i in range(30):\n    hvd.log(i=i); time.sleep(0.1)\nprint('over', rank)\nrank"
+    started = kernel.start(code, person=True)
+    outcome = kernel.finish(started)
+    assert outcome.text() == said("shown")
+    assert outcome.shown == ["job shown: running"]
+    local = kernel.start("import asyncio\nawait asyncio.sleep(0.2)\n'answered'")
+    messages = late(kernel, started[0], lambda found: sum(m["msg_type"] == "stream" for m in found) >= 1)
+    kinds = [m["msg_type"] for m in messages]
+    assert "application/vnd.jupyter.widget-view+json" in messages[kinds.index("update_display_data")]["content"]["data"]
+    assert kinds.count("comm_msg") >= 4, "the dashboard went on while the notebook's own cell awaited"
+    assert messages[-1]["content"]["text"] == "[0] over 0\n[1] over 1\n"
+    result = late(kernel, started[0], lambda found: any(m["msg_type"] == "display_data" for m in found))
+    assert result[-1]["content"]["data"] == {"text/plain": "[0] 0\n[1] 1"}
+    assert kernel._reply(local[0], time.monotonic() + 20)["status"] == "ok"
+    assert "running" not in kernel.run("%hvdjobs", person=True).text()
+
+
+def in_subshell(kernel: Kernel, code: str, shell: str) -> dict[str, Any]:
+    content = {"code": code, "silent": False, "store_history": False, "stop_on_error": False}
+    message = kernel.client.session.msg("execute_request", content)
+    message["header"]["subshell_id"] = shell
+    kernel.client.shell_channel.send(message)
+    return kernel._reply(message["header"]["msg_id"], time.monotonic() + 20)
+
+
+def test_one_cell_at_a_time_has_the_ranks_from_whatever_shell_it_comes(kernel: Kernel, tmp_path: Path) -> None:
+    inside, gate = tmp_path / "in", str(tmp_path / "go")
+    request = kernel.client.session.msg("create_subshell_request")
+    kernel.client.control_channel.send(request)
+    shell = kernel.client.control_channel.get_msg(timeout=20)["content"]["subshell_id"]
+    busy = kernel.start(f"%%hvdrun\nopen({str(inside)!r}, 'w').close()\n{GATE.format(path=gate)}'main'")
+    until(inside.exists)
+    refusals = [in_subshell(kernel, f"%%hvdrun{how}\n1", shell) for how in ("", " --bg late")]
+    Path(gate).touch()
+    assert kernel.finish(busy).shown == ["[0-1] 'main'"]
+    sentence = "the ranks are busy with another cell: wait for it or interrupt it"
+    assert [(reply["ename"], reply["evalue"]) for reply in refusals] == [("UsageError", sentence)] * 2
+    assert "there is no job 'late'" in refused(kernel, "%hvdjobs late")
+    started = in_subshell(kernel, "%%hvdrun --bg aside\ntime.sleep(60)", shell)
+    assert started["status"] == "ok"
+    assert "the ranks run job aside" in refused(kernel, "%%hvdrun\n1")
+    assert kernel.run("%hvdcancel aside").text() == "job aside: cancelled\n"
+
+
+def headless(kernel: Kernel) -> list[list[dict[str, Any]]]:
+    cells = [
+        "%%hvdrun --bg one\nimport random\ntime.sleep(random.random() / 5)\nprint('one', rank)",
+        "%%hvdrun --bg two -o two\ntime.sleep(random.random() / 5)\n1 / rank",
+        "%hvdjobs --wait one",
+        "%hvdjobs --wait",
+        "%hvdjobs one",
+        "%hvdjobs two",
+    ]
+    return [[_unnumbered(output) for output in kernel.run(cell, allow_error=True).stored] for cell in cells]
+
+
+def _unnumbered(output: dict[str, Any]) -> dict[str, Any]:
+    """Without what IPython itself counts: the number of the cell."""
+    return {key: value for key, value in output.items() if key != "traceback"} | (
+        {"text": output["text"].split("In[")[0]} if "text" in output else {}
+    )
+
+
+def test_two_runs_of_a_notebook_store_the_same(kernel: Kernel) -> None:
+    first = headless(kernel)
+    assert [len(outputs) for outputs in first] == [1, 1, 0, 1, 1, 2]
+    assert headless(kernel) == first
+
+
+@pytest.mark.parametrize("how", ["await asyncio.sleep(60)", "await asyncio.gather(*map(asyncio.sleep, (60, 60)))"])
+def test_top_level_await_works_on_ranks_and_can_be_interrupted(kernel: Kernel, how: str) -> None:
+    cell = "%%hvdrun\nimport asyncio\nsum(await asyncio.gather(*(asyncio.sleep(0.01, n + rank) for n in range(3))))"
+    assert kernel.run(cell).shown == ["[0] 3\n[1] 6"]
+    assert kernel.run(f"%%hvdrun --bg waits\nprint('in')\n{how}").text() == said("waits")
+    assert kernel.run("%hvdcancel waits").text() == "job waits: cancelled\n"
+    failed = kernel.run(
+        "%%hvdrun\nawait asyncio.sleep(0.01)\nawait asyncio.gather(asyncio.sleep(0), 1/0)", allow_error=True
+    )
+    assert failed.error.startswith("ZeroDivisionError on ranks 0-1\n")
+    assert kernel.run(RIGHT).shown == ["[0-1] 3"]
+
+
+def test_the_third_cancel_ends_the_ranks_that_do_not_obey_and_only_these(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun\nkept = 'kept' if rank == 0 else 'lost'")
+    deaf = "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\ntime.sleep(600)"
+    kernel.run(f"%%hvdrun --bg deaf\nif rank:\n    {deaf.replace(chr(10), chr(10) + '    ')}")
+    for _ in range(2):
+        word = refused(kernel, "%hvdcancel deaf")
+        assert word.startswith("ClusterError: job deaf was interrupted and has not ended within 5 s: rank 1 "), word
+        assert "sleep" in word
+    kernel.run("%hvdcancel deaf", allow_error=True)
+    until(lambda: rows(kernel)["deaf"] == ["0-1", "cancelled"])
+    assert "rank 1 was ended and replaced" in refused(kernel, "%hvdjobs --wait deaf")
+    assert kernel.run("%%hvdrun --ranks 0\nkept").shown == ["[0] 'kept'"]
+    assert kernel.run("%%hvdrun --ranks 1\n'kept' in globals()").shown == ["[1] False"]
+    assert kernel.run(RIGHT).shown == ["[0-1] 3"]
+    kernel.run("%%hvdrun\nimport time")
+
+
+def test_force_ends_the_job_and_then_the_ranks(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun --bg doomed\ntime.sleep(60)")
+    kernel.run("%%hvdrun --bg behind\n1")
+    assert kernel.run("%hvd restart --force", timeout=120).text() == "ranks 0-1 ready\n"
+    found = rows(kernel)
+    assert (found["doomed"], found["behind"]) == (["0-1", "cancelled"], ["0-1", "cancelled"])
+    stuck = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\ntime.sleep(60)"
+    kernel.run(f"%%hvdrun --bg deaf --ranks 1\nimport time\nprint('in', flush=True)\n{stuck}")
+    assert kernel.run("%hvd restart --force", timeout=120).text() == "ranks 0-1 ready\n"
+    assert rows(kernel)["deaf"] == ["1", "cancelled"]
+    assert kernel.run(RIGHT).shown == ["[0-1] 3"]
+    threads = "import threading; sum(t.name == 'hvd-jobs' for t in threading.enumerate())"
+    until(lambda: kernel.run(threads).shown == ["0"])
+    kernel.run("%%hvdrun\nimport time")
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill"])
+def test_nothing_is_left_of_a_kernel_that_ends_with_a_job(tmp_path: Path, how: str) -> None:
+    with Kernel(tmp_path) as kernel:
+        kernel.run("%%hvdrun -np 2 --bg forever\nimport time; time.sleep(600)", timeout=120)
+        assert len(tagged(kernel.tag)) >= 4
+        if how == "kill":
+            os.kill(kernel.pid, signal.SIGKILL)
+            kernel.assert_nothing_left()

@@ -1,0 +1,360 @@
+"""The interrupt key, what ranks are doing, and why they wait: in a real kernel, on four ranks, by the button's own path."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hvdtest.cluster import living
+from hvdtest.kernel import Kernel, Outcome
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(300)]
+
+PATIENCE_S = 20.0
+"""Generous: on an idle machine each of these takes well under a second."""
+
+DEADLOCK = """
+import ctypes
+def deadlock(library):
+    lock = ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(lock)
+    library.pthread_mutex_lock(lock)  # for ever, whatever signals come
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with Kernel(tmp_path_factory.mktemp("interrupt")) as running:
+        running.run("%%hvdrun -np 4\nimport asyncio, time, torch\nkept = [rank, 'kept']", timeout=120)
+        yield running
+
+
+def assert_sound(kernel: Kernel) -> None:
+    """The next cell is right on every rank, and every variable is there (B4)."""
+    total = "int(hvd.allreduce(torch.tensor([kept[0] + 1]), name='sound', op=hvd.Sum)), kept[1]"
+    assert kernel.run(f"%%hvdrun\n{total}").shown == ["[0-3] (10, 'kept')"]
+
+
+def pids(kernel: Kernel) -> list[int]:
+    return [int(row.split()[2]) for row in kernel.run("%hvd status").text().splitlines()[1:5]]
+
+
+def wait_until_inside(kernel: Kernel) -> None:
+    """A dashboard is opened one second into the cell."""
+    kernel.wait_for("comm_open")
+
+
+def interrupted(kernel: Kernel, code: str, presses: int = 1) -> Outcome:
+    """Run a cell as a person does, press the button when it shows its dashboard, and give its end."""
+    started = kernel.start(f"%%hvdrun\n{code}", person=True)
+    wait_until_inside(kernel)
+    for _ in range(presses):
+        kernel.manager.interrupt_kernel()
+    outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
+    assert outcome.reply["ename"] == "KeyboardInterrupt", outcome.error
+    return outcome
+
+
+def panel(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Everything that a dashboard was sent, in order."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        data = message["content"].get("data", {}) if message["msg_type"] in {"comm_open", "comm_msg"} else {}
+        parts = (data.get("content"), data.get("state", {}).get("snapshot"))
+        found += [part for part in parts if isinstance(part, dict)]
+    return found
+
+
+def waits(messages: list[dict[str, Any]]) -> list[str]:
+    """Every sentence that a dashboard was sent about why ranks wait, in order."""
+    found: list[str] = []
+    for part in panel(messages):
+        if "wait" in part and part["wait"] not in found[-1:]:
+            found.append(part["wait"])
+    return found
+
+
+def lines_said(messages: list[dict[str, Any]]) -> int:
+    """How many lines of output a dashboard was sent."""
+    return max((part.get("lines", 0) for part in panel(messages)), default=0)
+
+
+def test_the_button_sends_a_message(kernel: Kernel) -> None:
+    assert kernel.manager.kernel_spec.interrupt_mode == "message"
+
+
+CALLS = {
+    "sleep": "time.sleep(60)",
+    "compute": "while True: torch.ones(1000).sum()",
+    "await": "await asyncio.sleep(60)",
+    "C code without Python's lock": "ctypes.CDLL(None).sleep(60)",
+    "C code with Python's lock": "ctypes.PyDLL(None).sleep(3)",
+    "collective": "hvd.barrier() if rank else time.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_b1_interrupt_while_ranks(kernel: Kernel, what: str) -> None:
+    outcome = interrupted(kernel, f"import ctypes\n{CALLS[what]}")
+    assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
+    assert_sound(kernel)
+
+
+MIXED = """import ctypes, time
+calls = [
+    lambda: time.sleep(60),
+    lambda: ctypes.CDLL(None).sleep(60),
+    lambda: hvd.allreduce(torch.ones(4), name='mixed'),
+    lambda: [torch.ones(1000).sum() for _ in iter(int, 1)],
+]
+try:
+    calls[(rank + {turn}) % 4]()
+except BaseException as error:
+    raised = type(error).__name__
+    raise
+"""
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_b3_ranks_in_four_different_calls_all_raise_the_same(kernel: Kernel, turn: int) -> None:
+    interrupted(kernel, MIXED.replace("{turn}", str(turn)))
+    assert kernel.run("%%hvdrun\nraised").shown == ["[0-3] 'KeyboardInterrupt'"]
+    assert_sound(kernel)
+
+
+def test_b1_twenty_interrupts_in_a_loop_of_large_sums_are_coherent(kernel: Kernel) -> None:
+    """At random moments: every rank sees KeyboardInterrupt, and the next sum is right."""
+    loop = """%%hvdrun
+big, raised = torch.ones(1 << 24), ''
+try:
+    print('in', flush=True)
+    while True: hvd.allreduce(big, name='big', op=hvd.Sum)
+except BaseException as error:
+    raised = type(error).__name__
+    raise
+"""
+    chance = random.Random(5)
+    for _ in range(20):
+        started = kernel.start(loop, person=True)
+        gather(kernel, started[0], lambda seen: lines_said(seen) == 4)
+        time.sleep(chance.random() / 2)  # the moment is what varies
+        kernel.manager.interrupt_kernel()
+        outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
+        assert outcome.error == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
+        assert kernel.run("%%hvdrun\nraised").shown == ["[0-3] 'KeyboardInterrupt'"]
+        assert_sound(kernel)
+
+
+def test_b2_interrupts_in_quick_succession_and_between_cells_do_no_harm(kernel: Kernel) -> None:
+    outcome = interrupted(kernel, "time.sleep(60)", presses=5)
+    assert outcome.error == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
+    for _ in range(5):
+        kernel.manager.interrupt_kernel()
+        assert_sound(kernel)
+
+
+def test_b2_interrupts_at_any_moment_of_short_cells_never_wedge(kernel: Kernel) -> None:
+    chance = random.Random(7)
+    for _ in range(30):
+        started = kernel.start("%%hvdrun\nhvd.barrier()\nkept[0]")
+        time.sleep(chance.random() / 20)  # the moment is what varies
+        kernel.manager.interrupt_kernel()
+        kernel.finish(started, allow_error=True, timeout=PATIENCE_S)
+    kernel.run("%%hvdrun\n1", allow_error=True)  # the last interrupt may have come between cells
+    assert_sound(kernel)
+
+
+def test_c5_the_hang_is_explained_with_tensor_rank_and_line(kernel: Kernel) -> None:
+    code = """def load():
+    time.sleep(60)
+hvd.allreduce(torch.ones(4), name='grad/conv1') if rank != 3 else load()"""
+    started = kernel.start(f"%%hvdrun\n{code}", person=True)
+    begin = time.monotonic()
+    messages = gather(kernel, started[0], lambda seen: any("load()" in text for text in waits(seen)))
+    took = time.monotonic() - begin
+    kernel.manager.interrupt_kernel()
+    outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
+    expected = r"allreduce 'grad/conv1' waits for rank 3, which is in cell \d+:2 load\(\): time\.sleep\(60\)"
+    assert re.fullmatch(expected, waits(messages)[-1])
+    lines = outcome.error.splitlines()
+    assert lines[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
+    assert re.fullmatch(f"at that moment: {expected}", lines[1])
+    assert took < 5, "about one second on a machine that is not busy"
+    assert_sound(kernel)
+
+
+def gather(kernel: Kernel, identity: str, enough: Any) -> list[dict[str, Any]]:
+    """Take a running cell's messages until there are enough."""
+    deadline = time.monotonic() + PATIENCE_S
+    messages: list[dict[str, Any]] = []
+    while not enough(messages):
+        try:
+            message = kernel._next(kernel.client.get_iopub_msg, deadline)
+        except AssertionError as silence:
+            kernel.manager.interrupt_kernel()  # the other tests need the ranks
+            raise AssertionError(f"the dashboard said {waits(messages)}") from silence
+        if message["parent_header"].get("msg_id") == identity:
+            messages.append(message)
+    return messages
+
+
+def explained(kernel: Kernel, code: str, sentence: str) -> Outcome:
+    """Run a hanging cell until its dashboard says the sentence (a pattern), interrupt it, and give its end."""
+    started = kernel.start(f"%%hvdrun\n{code}", person=True)
+    gather(kernel, started[0], lambda seen: any(re.fullmatch(sentence, text) for text in waits(seen)))
+    kernel.manager.interrupt_kernel()
+    outcome = kernel.finish_rest(started, allow_error=True, timeout=3 * PATIENCE_S)
+    assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
+    assert re.fullmatch(f"at that moment: {sentence}", outcome.error.splitlines()[-1])
+    assert_sound(kernel)
+    return outcome
+
+
+def test_c5_a_rank_that_has_ended_the_cell_is_named(kernel: Kernel) -> None:
+    explained(kernel, "if rank != 1: hvd.barrier()", "barrier waits for rank 1, which has ended the cell")
+
+
+def test_c5_ranks_on_which_the_cell_does_not_run_are_named(kernel: Kernel) -> None:
+    started = kernel.start("%%hvdrun --ranks 0-1\nhvd.barrier()", person=True)
+    said = "barrier waits for ranks 2-3, which the cell does not run on"
+    gather(kernel, started[0], lambda seen: said in waits(seen))
+    kernel.manager.interrupt_kernel()
+    outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
+    assert outcome.error == f"KeyboardInterrupt: ranks 0-1 interrupted, variables are kept\nat that moment: {said}"
+    assert_sound(kernel)
+
+
+def test_c4_two_collectives_that_wait_for_each_other_are_both_named(kernel: Kernel) -> None:
+    code = "hvd.allreduce(torch.ones(4), name='a') if rank else hvd.broadcast(torch.ones(4), 0, name='b')"
+    expected = r"allreduce 'a' waits for rank 0, which waits in broadcast 'b' at cell \d+:1: .*"
+    other = r"broadcast 'b' waits for ranks 1-3, which wait in allreduce 'a' at cell \d+:1: .*"
+    explained(kernel, code, f"({expected}|{other})")
+
+
+def test_a12_a_rank_that_keeps_pythons_lock_in_c_is_named_with_its_line(kernel: Kernel) -> None:
+    """Its control thread cannot answer: the stack comes from its signal handler."""
+    code = """def native():
+    return sum(range(3 * 10**8))
+if rank == 2: native()
+hvd.allreduce(torch.ones(4), name='late')"""
+    explained(kernel, code, r"allreduce 'late' waits for rank 2, which is in C code, called in cell:2 native\(\)")
+
+
+def test_a10_a_stopped_rank_is_named(kernel: Kernel) -> None:
+    victim = pids(kernel)[2]
+    started = kernel.start("%%hvdrun\nfor i in range(200):\n    hvd.barrier(); time.sleep(0.05)", person=True)
+    wait_until_inside(kernel)
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        messages = gather(kernel, started[0], lambda seen: any("rank 2" in text for text in waits(seen)))
+        assert waits(messages)[-1] in {
+            "rank 2 is stopped (SIGSTOP or a debugger)",
+            "barrier waits for rank 2, which is stopped (SIGSTOP or a debugger)",
+        }
+    finally:
+        os.kill(victim, signal.SIGCONT)
+    kernel.manager.interrupt_kernel()
+    kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
+    kernel.run("%%hvdrun\n1", allow_error=True)
+    assert_sound(kernel)
+
+
+def test_a13_ranks_that_are_merely_slow_are_not_explained(kernel: Kernel) -> None:
+    """Ranks come to their sums up to 0.3 s late, in turn: nobody is stuck."""
+    code = "for i in range(12):\n    time.sleep(0.3 * (i % 4 == rank)); hvd.allreduce(torch.ones(4), name='turn')"
+    started = kernel.start(f"%%hvdrun\n{code}", person=True)
+    outcome = kernel.finish(started, timeout=PATIENCE_S)
+    assert set(waits(outcome.messages)) <= {""}
+
+
+def test_a9_what_a_rank_raises_is_told_rather_than_why_the_others_waited(kernel: Kernel) -> None:
+    code = "%%hvdrun\nif rank == 2:\n    time.sleep(1.5)\n    raise ValueError('late')\nhvd.barrier()"
+    outcome = kernel.run(code, allow_error=True)
+    assert (outcome.reply["ename"], outcome.reply["evalue"]) == ("ValueError", "late")
+    assert "waits for" not in outcome.error
+    assert_sound(kernel)
+
+
+def test_headless_output_of_a_cell_that_waits_long_and_ends_well_is_what_it_prints(kernel: Kernel) -> None:
+    outcome = kernel.run("%%hvdrun\nif rank == 1: time.sleep(2.5)\nhvd.barrier()\nprint('through')")
+    assert outcome.stored == [{"type": "stream", "name": "stdout", "text": "[0-3] through\n"}]
+
+
+def test_stacks_between_cells(kernel: Kernel) -> None:
+    assert kernel.run("%hvd stacks").text() == "[0-3] no cell runs\n"
+    assert kernel.run("%hvd stacks --ranks 2").text() == "[2] no cell runs\n"
+    refused = kernel.run("%hvd stacks --ranks 4", allow_error=True)
+    assert refused.error == "UsageError: --ranks 4: there is no rank 4; the cluster has ranks 0-3"
+
+
+def test_stacks_while_ranks_work_in_the_background(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun --bg nap\ndef doze():\n    time.sleep(60)\ndoze() if rank else hvd.barrier()")
+    deadline = time.monotonic() + PATIENCE_S
+    expected = (
+        r"\[0\] waiting in barrier\n    cell \d+:3: doze\(\) if rank else hvd\.barrier\(\)\n"
+        r"\[1-3\] in the cell's own code\n    cell \d+:3: .*\n    cell \d+:2 doze\(\): time\.sleep\(60\)\n"
+    )
+    while not re.fullmatch(expected, text := kernel.run("%hvd stacks").text()):
+        assert time.monotonic() < deadline, text
+    assert kernel.run("%hvd stacks --ranks 0").text().startswith("[0] waiting in barrier\n")
+    kernel.run("%hvdcancel nap")
+    kernel.run("%hvdjobs --wait nap", allow_error=True)
+    assert_sound(kernel)
+
+
+def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_alone(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun\nmine = 100 + rank")
+    code = f"{DEADLOCK}deadlock(ctypes.PyDLL(None)) if rank == 2 else hvd.barrier()"
+    started = kernel.start(f"%%hvdrun\n{code}", person=True)
+    wait_until_inside(kernel)
+    kernel.manager.interrupt_kernel()
+    shown = kernel.wait_for("stream")  # two seconds later, or with the second press
+    assert shown["name"] == "stderr"
+    assert re.fullmatch(
+        r"\[2\] in C code that keeps Python's lock\n    cell:6\n    cell:5 deadlock\(\)\n"
+        r"rank 2 did not obey yet: another interrupt ends only this one, .*\n",
+        shown["text"],
+    ), shown["text"]
+    kernel.manager.interrupt_kernel()
+    time.sleep(0.8)  # presses closer together are one
+    kernel.manager.interrupt_kernel()
+    outcome = kernel.finish_rest(started, allow_error=True, timeout=60)
+    lines = outcome.error.splitlines()
+    assert lines[0] == "KeyboardInterrupt: ranks 0-1,3 interrupted, variables are kept"
+    assert lines[1] == "did not obey: rank 2 is in C code, called in cell:5 deadlock()"
+    assert kernel.run("%hvdpull mine --ranks 0-1,3\ndict(mine)").shown == ["{0: 100, 1: 101, 3: 103}"]
+    kernel.run("%%hvdrun\nimport torch, time\nkept = [rank, 'kept']")
+    assert_sound(kernel)
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_b2_interrupt_while_ranks_start(tmp_path: Path, presses: int) -> None:
+    with Kernel(tmp_path) as kernel:
+        started = kernel.start("%hvd start -np 2", person=True)
+        kernel.wait_for("display_data")  # "starting 2 ranks"
+        for _ in range(presses):
+            kernel.manager.interrupt_kernel()
+        outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
+        assert outcome.reply["ename"] == "KeyboardInterrupt"
+        assert kernel.run("%%hvdrun -np 2\nrank", timeout=120).shown == ["[0] 0\n[1] 1"]
+
+
+@pytest.mark.parametrize("how", ["restart", "shutdown"])
+def test_b5_restart_and_shutdown_during_a_cell_leave_nothing(tmp_path: Path, how: str) -> None:
+    with Kernel(tmp_path) as kernel:
+        kernel.run("%%hvdrun -np 2\nimport torch", timeout=120)
+        ranks = [int(row.split()[2]) for row in kernel.run("%hvd status").text().splitlines()[1:3]]
+        kernel.start("%%hvdrun\nwhile True: hvd.allreduce(torch.ones(1 << 20), name='x')", person=True)
+        wait_until_inside(kernel)
+        if how == "restart":
+            kernel.restart()
+            assert kernel.run("1 + 1").shown == ["2"]
+            assert not living(set(ranks))
+    assert not living(set(ranks))  # and the end of the block has looked for everything of the kernel's

@@ -1,0 +1,298 @@
+"""Names of ranks in a real kernel: completion and inspection, the table, differences, hints, and the size guard."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hvdtest.kernel import Kernel
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+
+SETUP = """%%hvdrun
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+weights_of_all = torch.arange(6.0).reshape(2, 3)
+shard = torch.full((3,), float(rank))
+x = 5
+text = 'same'
+if rank in (0, 2): partly = [1, 2]
+def helper(first, second=2):
+    "Adds."
+    return first + second
+class Trap:
+    touched = 0
+    @property
+    def costly(self):
+        Trap.touched += 1
+        return 1
+    def __repr__(self):
+        Trap.touched += 1
+        return 'trap'
+trap = Trap()
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with Kernel(tmp_path_factory.mktemp("names"), env={"HVD_MAX_MOVE": "10M"}) as running:
+        running.run("%%hvdrun -np 4", timeout=120)
+        running.run(SETUP, timeout=120)
+        running.run("x = 'local'\nonly_here = 1\nto_push = [1]")
+        yield running
+
+
+def asked(kernel: Kernel, send: Any, want: Any) -> tuple[dict, float]:
+    """Ask until a rank was in time: on a busy machine it may miss its 0.2 s, and then there is nothing from it."""
+    deadline = time.monotonic() + 20
+    while True:
+        begin = time.monotonic()
+        identity = send()
+        reply = kernel._reply(identity, deadline)
+        if want(reply) or time.monotonic() > deadline:
+            return reply, time.monotonic() - begin
+
+
+def complete(kernel: Kernel, code: str, *expected: str) -> list[str]:
+    reply, _ = asked(kernel, lambda: kernel.client.complete(code), lambda r: set(expected) <= set(r["matches"]))
+    return reply["matches"]
+
+
+def inspect(kernel: Kernel, code: str) -> str:
+    def told(reply: dict) -> bool:
+        return "Ranks:" in reply["data"].get("text/plain", "") or "Signature:" in reply["data"].get("text/plain", "")
+
+    return asked(kernel, lambda: kernel.client.inspect(code), told)[0]["data"].get("text/plain", "")
+
+
+def test_a_rank_cell_is_offered_names_of_the_ranks_and_the_notebook_keeps_its_own(kernel: Kernel) -> None:
+    assert complete(kernel, "%%hvdrun\nweights", "weights_of_all") == ["weights_of_all"]
+    assert complete(kernel, "# first\n\n%%hvdrun --ranks 2\nif True:\n    y = par", "partly") == ["partly"]
+    assert complete(kernel, "%%hvdrun --ranks 1\npar") == []
+    assert complete(kernel, "%%hvdrun\nwh", "while") == ["while"]
+    assert complete(kernel, "%%hvdrun\nlocal_", "local_rank") == ["local_rank"]
+    assert "decimal" in complete(kernel, "%%hvdrun\nimport deci", "decimal")
+    assert complete(kernel, "%%hvdrun\nmodel[0].wei", "weight") == ["weight"]
+    assert complete(kernel, "%%hvdrun\ntorch.nn.ReLU6", "ReLU6") == ["ReLU6"]
+    assert kernel.run("x").shown == ["'local'"]
+    assert "weights_of_all" not in kernel.run("sorted(globals())").shown[0]
+
+
+def test_a_rank_cell_is_not_offered_local_names_but_those_it_pushes(kernel: Kernel) -> None:
+    assert "x" in complete(kernel, "%%hvdrun\nx", "x")
+    assert complete(kernel, "%%hvdrun\nonly_h") == []
+    assert complete(kernel, "%%hvdrun --push to_push\nto_") == ["to_push"]
+    assert complete(kernel, "only_h") == ["only_here"]
+    assert complete(kernel, "weights_of") == []
+
+
+def test_words_that_take_names_of_ranks_complete_them(kernel: Kernel) -> None:
+    assert complete(kernel, "%hvdpull weights", "weights_of_all") == ["weights_of_all"]
+    assert complete(kernel, "%hvd check mod", "model") == ["model"]
+    assert complete(kernel, "%hvdpush only", "only_here") == ["only_here"]
+    assert complete(kernel, "%hvd che") == ["check"]
+
+
+def test_with_hvdauto_on_plain_cells_are_rank_cells(kernel: Kernel) -> None:
+    kernel.run("%hvdauto on")
+    try:
+        assert complete(kernel, "weights_of", "weights_of_all") == ["weights_of_all"]
+    finally:
+        kernel.run("%hvdauto off")
+
+
+def test_completion_and_inspection_answer_during_a_running_collective_and_leave_it_alone(kernel: Kernel) -> None:
+    cell = """%%hvdrun
+import time
+total = torch.ones(1)
+begin = time.monotonic()
+while True:
+    total = hvd.allreduce(total, name='loop', op=hvd.Average)
+    if float(hvd.allreduce(torch.tensor([float(time.monotonic() - begin > 6)]), name='end', op=hvd.Max)): break
+'done', float(total), Trap.touched
+"""
+    before = len(kernel.run("sorted(globals())").shown[0])
+    started = kernel.start(cell)
+    kernel.wait_for("execute_input")
+    time.sleep(1)
+    matches, took = asked(kernel, lambda: kernel.client.complete("%%hvdrun\nweights"), lambda r: r["matches"])
+    assert matches["matches"] == ["weights_of_all"]
+    assert took < 2
+    assert complete(kernel, "%%hvdrun\ntrap.cos", "costly") == ["costly"]
+    # Without a word on equality: a tensor that a cell may be changing is not read.
+    described, _ = asked(kernel, lambda: kernel.client.inspect("%%hvdrun\nshard"), lambda r: r["found"])
+    assert described["data"]["text/plain"] == "Type:       Tensor\nValue:      float32 (3,)"
+    assert time.monotonic() - started[1] < 6, "answered while the cell ran, not after it"
+    outcome = kernel.finish_rest(started)
+    assert outcome.shown == ["[0-3] ('done', 1.0, 0)"]
+    assert kernel.run("x, 'weights_of_all' in globals()").shown == ["('local', False)"]
+    assert len(kernel.run("sorted(globals())").shown[0]) - before < 200, "only IPython's own _i and _ names are new"
+
+
+def test_a_front_end_sees_the_kernel_busy_again_after_an_answer_during_a_cell(kernel: Kernel) -> None:
+    started = kernel.start("%%hvdrun\nimport time; time.sleep(3)")
+    kernel.wait_for("execute_input")
+    identity = kernel.client.complete("%%hvdrun\nweights")
+    kernel._reply(identity, time.monotonic() + 20)
+    states = []
+    while len(states) < 3:
+        message = kernel.client.get_iopub_msg(timeout=20)
+        if message["msg_type"] == "status":
+            assert message["parent_header"]["msg_id"] == identity
+            states.append(message["content"]["execution_state"])
+    assert states == ["busy", "idle", "busy"]
+    kernel.finish_rest(started)
+
+
+def test_inspection_says_what_it_is_and_who_differs(kernel: Kernel) -> None:
+    assert inspect(kernel, "%%hvdrun\nx") == "Type:       int\nValue:      5\nRanks:      same on 4 ranks"
+    assert inspect(kernel, "%%hvdrun\nshard").splitlines()[:3] == [
+        "Type:       Tensor",
+        "Value:      float32 (3,)",
+        "Ranks:      different on every rank",
+    ]
+    assert not kernel._reply(kernel.client.inspect("%%hvdrun\nonly_here"), time.monotonic() + 20)["found"]
+    pushed = kernel._reply(kernel.client.inspect("%%hvdrun --push to_push\nto_push"), time.monotonic() + 20)
+    assert "list" in pushed["data"]["text/plain"]
+    assert "Signature:  helper(first, second=2)\nDocstring:  Adds." in inspect(kernel, "%%hvdrun\nhelper")
+    assert "Signature:  torch.nn.Linear(" in inspect(kernel, "%%hvdrun\ntorch.nn.Linear")
+
+
+def test_the_table_of_variables(kernel: Kernel) -> None:
+    rows = [line.split() for line in kernel.run("%hvd vars").text().splitlines()]
+    assert [row for row in rows if row[0] not in ("begin", "total")] == [
+        ["name", "type", "shape", "dtype", "value", "ranks"],
+        ["model", "Sequential", "same", "on", "4", "ranks"],
+        ["opt", "SGD", "same", "on", "4", "ranks"],
+        ["partly", "list", "2", "items", "only", "on", "ranks", "0,2"],
+        ["shard", "Tensor", "(3,)", "float32", "different", "on", "every", "rank"],
+        ["text", "str", "'same'", "same", "on", "4", "ranks"],
+        ["trap", "Trap", "not", "compared"],
+        ["weights_of_all", "Tensor", "(2,", "3)", "float32", "same", "on", "4", "ranks"],
+        ["x", "int", "5", "same", "on", "4", "ranks"],
+    ]
+    kernel.run("%%hvdrun --ranks 2\nx = 6; weights_of_all[0, 0] = 9")
+    rows = [line.split() for line in kernel.run("%hvd vars x weights_of_all").text().splitlines()[1:]]
+    assert rows == [
+        ["weights_of_all", "Tensor", "(2,", "3)", "float32", "rank", "2", "differs"],
+        ["x", "int", "5", "|", "6", "rank", "2", "differs"],
+    ]
+    text = kernel.run("%hvd vars x --ranks 0-1").text()
+    assert text == "name  type  shape  dtype  value  ranks\nx     int                 5      same on 2 ranks\n"
+    kernel.run("%%hvdrun\nx = 5; weights_of_all = torch.arange(6.0).reshape(2, 3)")
+
+
+def test_check_goes_down_to_the_first_part_that_differs(kernel: Kernel) -> None:
+    both = kernel.run("%hvd check model opt").text()
+    assert re.fullmatch(r"model is the same on 4 ranks \(5 parts\)\nopt is the same on 4 ranks \(\d+ parts\)\n", both)
+    kernel.run("%%hvdrun --ranks 2\nwith torch.no_grad(): model[1].weight[0, 1] += 0.5")
+    assert kernel.run("%hvd check model").text() == (
+        "model differs: first at 1.weight: ranks 0-1,3 agree, rank 2 differs (max |difference| 0.5)\n"
+    )
+    kernel.run("%%hvdrun --ranks 0,1\nmodel[0].bias.data[3] = float('nan')")
+    assert kernel.run("%hvd check model").text() == (
+        "model differs: first at 0.bias: [0-1] [2-3] differ (max |difference| inf); 2 of 5 parts differ\n"
+    )
+    kernel.run("%%hvdrun --ranks 3\nopt.param_groups[0]['lr'] = 0.2")
+    assert kernel.run("%hvd check opt").text() == (
+        "opt differs: first at param_groups.0.lr: ranks 0-2 agree, rank 3 differs (ranks 0-2: 0.1, rank 3: 0.2)\n"
+    )
+    assert kernel.run("%hvd check partly").text() == "partly is not there on ranks 1,3\n"
+    assert kernel.run("%hvd check trap").text() == "trap is not compared: Trap\n"
+
+
+def test_check_compares_the_random_generators(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun\nimport random, numpy\nrandom.seed(1); numpy.random.seed(1); torch.manual_seed(1)")
+    assert kernel.run("%hvd check seeds").text().startswith("seeds is the same on 4 ranks (")
+    kernel.run("%%hvdrun --ranks 1\ntorch.rand(1)")
+    assert kernel.run("%hvd check seeds").text() == (
+        "seeds differs: first at torch: ranks 0,2-3 agree, rank 1 differs\n"
+    )
+
+
+def test_check_is_an_error_only_when_it_is_strict(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun\nown = rank // 2")
+    good = kernel.run("%hvd check text --strict")
+    assert good.text() == "text is the same on 4 ranks (1 part)\n"
+    bad = kernel.run("%hvd check text own --strict", allow_error=True)
+    assert bad.reply["ename"] == "RanksDiffer"
+    assert bad.error == "RanksDiffer: own differs: [0-1] [2-3] differ (ranks 0-1: 0, ranks 2-3: 1)"
+    refused = kernel.run("%hvd check not_there", allow_error=True)
+    assert refused.error == "UsageError: %hvd check: no rank has a variable `not_there`"
+
+
+def test_a_local_name_error_says_where_the_name_lives(kernel: Kernel) -> None:
+    def last(code: str) -> list[str]:
+        for _ in range(20):  # a rank that misses its 0.2 s leaves the traceback as it is
+            outcome = kernel.run(code, allow_error=True)
+            assert outcome.reply["ename"] == "NameError"
+            if "lives on" in outcome.error:
+                break
+        return outcome.error.splitlines()[-2:]
+
+    assert last("weights_of_all + 1") == [
+        "NameError: name 'weights_of_all' is not defined",
+        "`weights_of_all` lives on the ranks: %hvdpull weights_of_all, or begin the cell with %%hvdrun",
+    ]
+    assert last("def f(): return partly\nf()")[1].startswith("`partly` lives on ranks 0,2: %hvdpull partly")
+    plain = kernel.run("nowhere_at_all", allow_error=True)
+    assert plain.error.splitlines()[-1] == "NameError: name 'nowhere_at_all' is not defined"
+    there = kernel.run("%%hvdrun\nonly_here", allow_error=True)
+    assert there.error.splitlines()[-1] == "`only_here` exists in the notebook, not on the ranks: add --push only_here"
+
+
+def test_the_size_guard_refuses_before_anything_moves_and_says_what_to_do(kernel: Kernel) -> None:
+    kernel.run("import numpy; big = numpy.zeros(1 << 19)")  # 4 MiB, 16 on four ranks
+    refused = kernel.run("%hvdpush big", allow_error=True)
+    assert refused.error == (
+        "UsageError: pushing `big` 16.0 MiB would move more than 10.0 MiB: push to one rank (--ranks 0), take a slice, "
+        "or lift the limit by --force or HVD_MAX_MOVE"
+    )
+    assert kernel.run("%%hvdrun\n'big' in globals()").shown == ["[0-3] False"]
+    assert kernel.run("%%hvdrun --push big\n1", allow_error=True).reply["ename"] == "UsageError"
+    kernel.run("%hvdpush big --ranks 0-1")
+    kernel.run("%hvdpush big --force")
+    kernel.run("del big")
+    refused = kernel.run("%hvdpull big x", allow_error=True)
+    assert refused.error == (
+        "UsageError: pulling `big` 16.0 MiB, `x` 0 B would move more than 10.0 MiB: pull from one rank (--ranks 0), "
+        "take a slice, or lift the limit by --force or HVD_MAX_MOVE"
+    )
+    assert kernel.run("'big' in globals()").shown == ["False"]
+    kernel.run("%hvdpull big --ranks 3")
+    assert kernel.run("big[3].shape, sorted(big)").shown == ["((524288,), [3])"]
+    kernel.run("%%hvdrun --pull big --force\n1")
+    assert kernel.run("sorted(big), big[2].nbytes").shown == ["([0, 1, 2, 3], 4194304)"]
+    refused = kernel.run("%%hvdrun -o res\nbig", allow_error=True)
+    assert "pulling `the last expression` 16.0 MiB would move more than 10.0 MiB" in refused.error
+    kernel.run("%%hvdrun -o res --force\nbig")
+    assert kernel.run("[res[r].nbytes for r in range(4)]").shown == ["[4194304, 4194304, 4194304, 4194304]"]
+
+
+def test_big_tensors_travel_as_they_are_in_both_directions(kernel: Kernel) -> None:
+    kernel.run(
+        "import torch\nsent = torch.arange(1 << 18, dtype=torch.float32)\nhalf = torch.ones(5, dtype=torch.bfloat16)"
+    )
+    kernel.run("%hvdpush sent half")
+    assert kernel.run("%%hvdrun\nfloat(sent.double().sum()), half.dtype").shown == [
+        "[0-3] (34359607296.0, torch.bfloat16)"
+    ]
+    kernel.run("%%hvdrun --pull sent\nsent += rank")
+    assert kernel.run("[float(sent[r][-1]) for r in range(4)]").shown == ["[262143.0, 262144.0, 262145.0, 262146.0]"]
+
+
+def test_the_table_answers_while_a_job_runs_and_reads_no_tensor(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun --bg slow\nimport time\ntime.sleep(5)")
+    text = kernel.run("%hvd vars x model").text()
+    assert text == (
+        "name   type        shape  dtype  value  ranks\n"
+        "model  Sequential\n"
+        "x      int                       5\n"
+        "the ranks run a cell: what they hold is compared when it has ended\n"
+    )
+    kernel.run("%hvdjobs --wait slow", timeout=60)

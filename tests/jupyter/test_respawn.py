@@ -1,0 +1,310 @@
+"""A dead rank is replaced: the others keep what they have, collectives work again, and what was kept travels."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hvdtest.cluster import cluster, drain, execute, processes_below, wait_for_spares, wait_until_all_speak
+from hvdtest.kernel import Kernel
+
+from hvd_kernel.cluster import Session
+from hvd_kernel.errors import ClusterError
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
+
+N = 4
+BIG = "import numpy as np, hashlib\nbig = np.random.default_rng(rank).random(1 << 20)\nborn = rank"
+MODEL = """
+import torch, hvd_kernel
+torch.manual_seed(7)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+        self.outer = torch.nn.Linear(8, 1)
+    def forward(self, x):
+        return self.outer(torch.relu(self.inner(x)))
+model = Net()
+opt = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.1), model.named_parameters(), op=hvd.Sum)
+def step(seed):
+    torch.manual_seed(100 * seed + rank)
+    opt.zero_grad()
+    model(torch.randn(4, 8)).pow(2).mean().backward()
+    opt.step()
+for seed in range(3):
+    step(seed)
+steps = 3
+hvd_kernel.keep("model", "opt", "step", "steps")
+"""
+STATE = "[p.sum().item() for p in model.parameters()], [s['exp_avg'].sum().item() for s in opt.state.values()]"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with cluster(N) as started:
+        execute(started, BIG)
+        yield started
+
+
+def sha(rank: int) -> str:
+    return hashlib.sha256(np.random.default_rng(rank).random(1 << 20).tobytes()).hexdigest()
+
+
+def kill(session: Session, *ranks: int) -> None:
+    for rank in ranks:
+        os.kill(session.status()[rank].pid, signal.SIGKILL)
+    until(lambda: set(ranks) <= set(session.dead))
+
+
+def until(condition: object, patience: float = 20.0) -> None:
+    end = time.monotonic() + patience
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def assert_whole(session: Session, fresh: set[int]) -> None:
+    """Every rank is where it belongs, sums are right on all, and who was not replaced has its array, bit for bit."""
+    code = (
+        "import numpy as np\nfrom hvd_kernel import ops\n"
+        "total = ops.allreduce(np.array([rank + 1, 1], np.int64), name='whole', op=ops.Sum).tolist()\n"
+        "names = get_ipython().user_ns\n"
+        "mine = __import__('hashlib').sha256(names['big'].tobytes()).hexdigest() if 'big' in names else None\n"
+        "(get_ipython().kernel.engine_id, hvd.rank(), hvd.size(), rank, size, str(device), total, mine)"
+    )
+    found = execute(session, code).run.values()
+    total = [N * (N + 1) // 2, N]
+    assert found == {r: (r, r, N, r, N, "cpu", total, None if r in fresh else sha(r)) for r in range(N)}
+    assert session.dead == ()
+    assert [status.alive for status in session.status()] == [True] * N
+
+
+def again(session: Session) -> None:
+    """Give every rank its array, for the next test."""
+    execute(session, BIG)
+
+
+def test_a2_an_idle_rank_that_was_killed_is_replaced_by_the_spare_and_the_others_keep_everything(
+    session: Session,
+) -> None:
+    wait_for_spares(session, 1)
+    (spare,) = spares(session)
+    before = [status.pid for status in session.status()]
+    kill(session, 2)
+    with pytest.raises(ClusterError, match=r"rank 2 .*is dead.*`%hvd respawn`"):
+        session.run("1")
+    done = session.respawn()
+    assert (done.ranks, done.source, done.restored, done.lost) == ((2,), 0, (), {})
+    after = [status.pid for status in session.status()]
+    assert after == [before[0], before[1], spare, before[3]]
+    assert execute(session, "import os; os.getpid()").run.values() == dict(enumerate(after))
+    assert_whole(session, {2})
+    again(session)
+
+
+def test_r5_a_rank_killed_in_a_collective_takes_nothing_of_the_others(session: Session) -> None:
+    run = session.run("print('in', flush=True)\nhvd.barrier() if rank != 1 else __import__('time').sleep(600)")
+    wait_until_all_speak(run)
+    kill(session, 1)
+    outcome = drain(run)
+    assert {rank: failure.ename for rank, failure in outcome.failures.items()} == dict.fromkeys(range(N), "RankDied")
+    assert session.respawn().ranks == (1,)
+    assert_whole(session, {1})
+    again(session)
+
+
+@pytest.mark.parametrize("victim", [2, 0, 1], ids=["rank 2", "a5 rank 0", "rank 1"])
+def test_what_was_kept_comes_from_a_living_rank_and_training_goes_on_alike(session: Session, victim: int) -> None:
+    execute(session, MODEL)
+    kill(session, victim)
+    done = session.respawn()
+    source = 1 if victim == 0 else 0
+    assert (done.ranks, done.source, done.restored) == ((victim,), source, ("model", "opt", "step", "steps"))
+    assert_whole(session, {victim})
+    states = execute(session, f"opt.param_groups[0]['params'][0] is model.inner.weight, steps, {STATE}").run.values()
+    assert states[victim][:2] == (True, 3)
+    assert [states[rank] for rank in range(N)] == [states[source]] * N
+    trained = execute(session, f"for seed in range(3, 6): step(seed)\n{STATE}").run.values()
+    assert [trained[rank] for rank in range(N)] == [trained[source]] * N
+    assert trained[0] != states[0][2]
+    execute(session, "hvd_kernel.keep()" if victim == 1 else "import hvd_kernel; hvd_kernel.keep()")
+    again(session)
+
+
+def test_names_on_request_travel_and_what_cannot_is_named(session: Session) -> None:
+    execute(session, "import threading\nlock, table = threading.Lock(), {'rank': rank}")
+    kill(session, 3)
+    done = session.respawn(restore=["table", "lock", "nowhere"])
+    assert done.restored == ("table",)
+    assert done.lost["nowhere"] == "is not defined there"
+    assert "pickle" in done.lost["lock"]
+    assert execute(session, "table['rank']").run.values() == {0: 0, 1: 1, 2: 2, 3: 0}
+    again(session)
+
+
+def test_a4_two_at_once(session: Session) -> None:
+    kill(session, 0, 3)
+    with pytest.raises(ClusterError, match=r"rank 0 is dead too: `%hvd respawn` alone"):
+        session.respawn([3])
+    assert session.respawn().ranks == (0, 3)
+    assert_whole(session, {0, 3})
+    again(session)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.3, 0.6])
+def test_a4_a_second_death_while_the_first_is_mended_converges(session: Session, moment: float) -> None:
+    kill(session, 1)
+    victim = session.status()[2].pid
+    killer = threading.Timer(moment, os.kill, (victim, signal.SIGKILL))
+    killer.start()
+    first = session.respawn()
+    killer.join()
+    assert set(first.ranks) in ({1}, {1, 2})
+    if first.ranks == (1,):
+        until(lambda: session.dead == (2,))
+        assert session.respawn().ranks == (2,)
+    assert_whole(session, {1, 2})
+    again(session)
+
+
+def test_a4_a_replacement_that_dies_is_replaced(session: Session) -> None:
+    kill(session, 2)
+    fallen: list[int] = []
+
+    def shoot() -> None:
+        until(lambda: 2 in session._arrivals)
+        fallen.append(session._arrivals[2].pid)
+        os.kill(fallen[0], signal.SIGKILL)
+
+    shooter = threading.Thread(target=shoot)
+    shooter.start()
+    assert session.respawn().ranks == (2,)
+    shooter.join()
+    assert session.status()[2].pid != fallen[0]
+    assert_whole(session, {2})
+    again(session)
+
+
+def test_a_living_rank_is_replaced_only_by_force_whatever_it_is_in(session: Session) -> None:
+    with pytest.raises(ClusterError, match=r"rank 2 is alive: `%hvd respawn 2 --force`"):
+        session.respawn([2])
+    with pytest.raises(ClusterError, match=r"no rank would stay to go on from: `%hvd restart`"):
+        session.respawn(range(N), force=True)
+    run = session.run("print('in', flush=True)\nhvd.barrier() if rank != 2 else __import__('time').sleep(600)")
+    wait_until_all_speak(run)
+    assert session.respawn([2], force=True).ranks == (2,)
+    assert {rank: failure.ename for rank, failure in drain(run).failures.items()} == dict.fromkeys(range(N), "RankDied")
+    assert_whole(session, {2})
+    again(session)
+
+
+def test_communication_broken_after_a_respawn_heals(session: Session) -> None:
+    outcome = execute(session, "if rank == 1: raise ValueError('on purpose')\nhvd.barrier()")
+    assert outcome.failures[1].ename == "ValueError"
+    assert_whole(session, set())
+
+
+def test_a_cell_may_shut_down_and_meet_again(session: Session) -> None:
+    code = "hvd.shutdown()\nhvd.init()\nhvd.rank(), hvd.size()"
+    assert execute(session, code).run.values() == {rank: (rank, N) for rank in range(N)}
+
+
+def test_a_spare_that_is_gone_is_done_without(session: Session) -> None:
+    wait_for_spares(session, 1)
+    for pid in spares(session):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: session.spares == 0)
+    kill(session, 3)
+    said: list[str] = []
+    assert session.respawn(progress=said.append).ranks == (3,)
+    assert said[0] == "no spare is warm: starting a process"
+    assert_whole(session, {3})
+    again(session)
+
+
+def test_the_spare_waits_without_using_the_processor(session: Session) -> None:
+    wait_for_spares(session, 1)
+    (spare,) = spares(session)
+    before = ticks(spare)
+    time.sleep(1.0)
+    assert ticks(spare) == before
+
+
+def test_s7_no_key_in_arguments_environment_or_files_of_a_replacement(session: Session) -> None:
+    keys = [session._wire._config[name].encode() for name in ("key", "curve_serverkey")]
+    fresh = [status.pid for status in session.status() if b"hvd_kernel.worker\0" in read(status.pid, "cmdline")]
+    assert len(fresh) == N
+    for pid in processes_below(session._launched._process.pid):
+        for name in ("cmdline", "environ"):
+            assert not any(key in read(pid, name) for key in keys)
+    for path in session._launched.folder.rglob("*"):
+        if path.is_file():
+            assert not any(key in path.read_bytes() for key in keys)
+
+
+def test_a6_when_all_are_dead_it_says_so(session: Session) -> None:
+    kill(session, *range(N))
+    with pytest.raises(ClusterError, match=r"all 4 ranks are dead.*`%hvd restart`"):
+        session.respawn()
+
+
+def spares(session: Session) -> set[int]:
+    ranks = {status.pid for status in session.status()}
+    below = processes_below(session._launched._process.pid) - ranks
+    return {pid for pid in below if b"\0spare\0" in read(pid, "cmdline")}
+
+
+def read(pid: int, name: str) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
+
+
+def ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+DIE = "%%hvdrun\nimport os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_in_a_notebook_respawn_says_what_the_fresh_rank_has(tmp_path: Path) -> None:
+    with Kernel(tmp_path) as kernel:
+        kernel.run("%hvd start -np 2", timeout=120)
+        assert kernel.run("%hvd respawn").text() == "no rank is dead\n"
+        kernel.run("%%hvdrun\nimport hvd_kernel\na = [rank]; hvd_kernel.keep('a')")
+        outcome = kernel.run(DIE, allow_error=True)
+        assert outcome.reply["ename"] == "RankDied"
+        assert "%hvd respawn" in outcome.reply["evalue"]
+        assert kernel.run("%hvd respawn 1", timeout=120).stored == [
+            {
+                "type": "stream",
+                "name": "stdout",
+                "text": "rank 1 is fresh: it has a from rank 0; other variables are missing\n",
+            }
+        ]
+        assert kernel.run("%%hvdrun\na").shown == ["[0-1] [0]"]
+        refused = kernel.run("%hvd respawn 1", allow_error=True).reply
+        assert refused["evalue"] == "rank 1 is alive: `%hvd respawn 1 --force` kills and replaces it"
+        forced = kernel.run("%hvd respawn 1 --force --restore b", timeout=120).text()
+        assert forced == (
+            "rank 1 is fresh: it has a from rank 0; other variables are missing\n"
+            "`b` could not be restored: is not defined there\n"
+        )
+        kernel.run("%hvd start --respawn auto")
+        kernel.run("%%hvdrun\nhvd_kernel.keep()", allow_error=True)
+        kernel.run(DIE, allow_error=True)
+        outcome = kernel.run("%%hvdrun\nhvd.size()", timeout=120)
+        assert outcome.text().startswith("rank 1 is fresh: ")
+        assert outcome.text().count("\n") == 1
+        assert outcome.shown == ["[0-1] 2"]
+        kernel.run("%hvd stop")

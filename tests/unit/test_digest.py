@@ -1,0 +1,371 @@
+"""A value as leaves with digests: equal bit for bit or not, bounded; and names that are looked at without running code."""
+
+from __future__ import annotations
+
+import collections
+import random
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from hvd_kernel import parcel
+from hvd_kernel.cluster import values as notebook
+from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.magics import verdict
+from hvd_kernel.magics.check import differences
+from hvd_kernel.magics.names import described
+from hvd_kernel.magics.variables import page
+from hvd_kernel.worker import digest, names, values, variables
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+def net() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+
+
+def stepped(model: torch.nn.Module) -> torch.optim.Optimizer:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+def of(value: object) -> str:
+    return digest.together(digest.leaves(value))
+
+
+SAME = [
+    lambda: None,
+    lambda: 2**200,
+    lambda: -3,
+    lambda: float("nan"),
+    lambda: "ä\ud800",
+    lambda: {"b": 1, "a": [1, (2.5, b"x")]},
+    lambda: {1, "two", 3.0},
+    lambda: Point(1, 2),
+    lambda: collections.OrderedDict(a=1),
+    lambda: np.arange(12).reshape(3, 4).T,
+    lambda: np.array(["2020-01-01"], "M8[D]"),
+    lambda: np.float32(1.5),
+    lambda: torch.arange(12.0).reshape(3, 4).t(),
+    lambda: torch.ones(3, dtype=torch.bfloat16),
+    lambda: torch.ones(3, dtype=torch.complex64).conj(),
+    lambda: torch.zeros(0, 2),
+    lambda: torch.tensor(True),
+    lambda: torch.nn.Parameter(torch.ones(2)),
+    lambda: torch.device("cpu"),
+    lambda: torch.float16,
+    lambda: Path("/tmp"),
+    net,
+    lambda: stepped(net()),
+    lambda: torch.Generator().manual_seed(4),
+    lambda: np.random.default_rng(5),
+    lambda: random.Random(6),
+]
+
+
+@pytest.mark.parametrize("make", SAME)
+def test_equal_values_have_equal_digests(make) -> None:
+    assert of(make()) == of(make()) != ""
+
+
+def test_every_value_of_the_list_has_a_digest_of_its_own() -> None:
+    found = [of(make()) for make in SAME]
+    assert len(set(found)) == len(found)
+
+
+DIFFERENT = [
+    (1, True),
+    (1, 1.0),
+    (0.0, -0.0),
+    ("1", 1),
+    ([1, 2], (1, 2)),
+    ([1, [2]], [[1], 2]),
+    ({"a": 1}, {"a": 2}),
+    ({1: 0}, {"1": 0}),
+    ({1, 2}, {1, 3}),
+    ([], [[]]),
+    (np.ones(4), np.ones((2, 2))),
+    (np.ones(4), np.ones(4, np.float32)),
+    (np.ones(2), torch.ones(2, dtype=torch.float64)),
+    (torch.tensor([0.0]), torch.tensor([-0.0])),
+    (torch.ones(2), torch.ones(2, dtype=torch.float16)),
+    (torch.ones(1), torch.ones(1, 1)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_different_values_have_different_digests(one: object, other: object) -> None:
+    assert "" != of(one) != of(other) != ""
+
+
+def test_the_order_of_a_dict_does_not_matter_and_a_view_equals_its_copy() -> None:
+    assert of({"a": 1, "b": 2}) == of({"b": 2, "a": 1})
+    whole = torch.arange(20.0).reshape(4, 5)
+    assert of(whole[:, 1:3]) == of(whole[:, 1:3].clone())
+
+
+@pytest.mark.parametrize(
+    "value", [object(), lambda: 0, np.array([object()]), torch.ones(2).to_sparse(), torch.ones(2, device="meta")]
+)
+def test_what_is_not_known_is_not_compared(value: object) -> None:
+    assert of(value) == ""
+    assert [leaf.digest for leaf in digest.leaves([1, value])][-1] == ""
+    assert of([1, value]) != of([2, value]) != ""
+
+
+def test_a_thing_inside_itself_and_a_deep_one_end() -> None:
+    ring: list[object] = [1]
+    ring.append(ring)
+    assert digest.leaves(ring)[-1] == digest.Leaf(("1",), "", "too deep, or a part of itself")
+    deep: list[object] = []
+    for _ in range(1000):
+        deep = [deep]
+    assert len(digest.leaves(deep)) == digest.MAX_DEPTH + 2
+
+
+def test_the_number_of_leaves_is_bounded() -> None:
+    found = digest.leaves(list(range(100_000)))
+    assert len(found) == digest.MAX_LEAVES + 1
+    assert found[-1] == digest.Leaf(("…",), "", "more than 20,000 parts")
+
+
+def test_a_large_array_is_sampled_at_its_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr(digest, "BLOCKS", 8)
+    for make in (lambda: np.zeros(1 << 19), lambda: torch.zeros(1 << 20)):
+        base = digest.leaves(make())[0]
+        assert base.sampled
+        assert digest.leaves(make())[0] == base
+        assert not digest.leaves(make(), whole=True)[0].sampled
+        for place in (0, -1):
+            changed = make()
+            changed[place] = 1
+            assert digest.leaves(changed)[0].digest != base.digest
+        unseen = make()
+        unseen[len(unseen) // 16 + 40_000] = 1  # between two blocks
+        assert digest.leaves(unseen)[0].digest == base.digest
+        assert digest.leaves(unseen, whole=True)[0].digest != digest.leaves(make(), whole=True)[0].digest
+
+
+def test_the_leaf_of_a_path_is_found_again() -> None:
+    optimizer = stepped(net())
+    for leaf in digest.leaves(optimizer):
+        assert digest.leaves(digest.at(optimizer, leaf.path))[0].text.split(" of ")[-1] == leaf.text.split(" of ")[-1]
+    assert digest.numbers(digest.at(optimizer, ("param_groups", "0", "lr")), 0, 9).tolist() == [0.1]
+    assert digest.numbers(torch.arange(6, dtype=torch.bfloat16), 2, 4).tolist() == [2.0, 3.0]
+    assert digest.numbers(torch.tensor([1 + 2j]), 0, 9).tolist() == [1.0, 2.0]
+    assert digest.numbers("text", 0, 9) is None
+
+
+def test_the_seeds_are_those_of_random_numpy_and_torch() -> None:
+    before = digest.leaves(variables.seeds())
+    assert {leaf.path[0] for leaf in before if leaf.path} == {"random", "numpy", "torch"}
+    for draw, which in ((random.random, "random"), (np.random.rand, "numpy"), (lambda: torch.rand(1), "torch")):
+        then = digest.leaves(variables.seeds())
+        draw()
+        after = digest.leaves(variables.seeds())
+        assert {a.path[0] for a, b in zip(then, after, strict=True) if a != b} == {which}
+
+
+def test_digests_of_ranks_become_a_sentence() -> None:
+    assert verdict.difference(dict.fromkeys(range(4), "a")) == ""
+    assert verdict.difference({0: "a", 1: "a", 2: "b", 3: "a"}) == "rank 2 differs"
+    assert verdict.difference({0: "a", 1: "b", 2: "b", 3: "b", 4: "c"}) == "ranks 0,4 differ"
+    assert verdict.difference({0: "a", 1: "a", 2: "b", 3: "b"}) == "[0-1] [2-3] differ"
+    assert verdict.difference({0: "a", 1: "b"}) == "different on every rank"
+    assert verdict.agreement({0: "a", 1: "a", 2: "b", 3: "a"}) == "ranks 0-1,3 agree, rank 2 differs"
+
+
+def test_differing_parts_come_in_order_and_without_their_frames() -> None:
+    one = {leaf.path: (leaf.digest, leaf.text) for leaf in digest.leaves({"a": [1, 2], "b": 3})}
+    other = {leaf.path: (leaf.digest, leaf.text) for leaf in digest.leaves({"a": [1, 5, 6], "b": 4})}
+    assert [path for path, _ in differences({0: one, 1: other})] == [("a", "1"), ("b",), ("a", "2")]
+    assert differences({0: one, 1: one}) == []
+
+
+def test_the_table_says_where_and_whether() -> None:
+    plain = {"type": "int", "shape": "", "dtype": "", "sampled": False, "partly": False}
+    row = {"x": plain | {"value": "5", "digest": "d"}}
+    odd = {"x": plain | {"value": "6", "digest": "e"}, "y": plain | {"value": "1", "digest": "f"}}
+    assert page({0: row, 1: row, 2: odd}) == (
+        "name  type  shape  dtype  value  ranks\n"
+        "x     int                 5 | 6  rank 2 differs\n"
+        "y     int                 1      only on rank 2\n"
+    )
+    assert page({0: {}, 1: {}}) == "the ranks have no variables\n"
+
+
+class Trap:
+    """Every way to run this object's code fails the test."""
+
+    __slots__ = ("here", "never")
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "here", net())
+
+    @property
+    def computed(self) -> int:
+        raise AssertionError("a property was run")
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError("__getattr__ was run")
+
+    def __dir__(self) -> list[str]:
+        raise AssertionError("__dir__ was run")
+
+    def __getitem__(self, key: object) -> object:
+        raise AssertionError("__getitem__ was run")
+
+    def __repr__(self) -> str:
+        raise AssertionError("__repr__ was run")
+
+    __str__ = __len__ = __iter__ = __eq__ = __hash__ = __repr__
+
+
+SPACE = {"model": net(), "trap": Trap(), "torch": torch, "table": {"first key": [net()], 2: "no"}, "_hidden": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "found"),
+    [
+        ("mod", 3, [("model", "instance")]),
+        ("y = f(mod", 3, [("model", "instance")]),
+        ("model[0].wei", 3, [("weight", "instance")]),
+        ("table['first key'][0][1].bia", 3, [("bias", "instance")]),
+        ("table['fi", 2, [("first key", "key")]),
+        ("torch.nn.ReLU6", 5, [("ReLU6", "class")]),
+        ("trap.comp", 4, [("computed", "property")]),
+        ("trap.here[0].wei", 3, [("weight", "instance")]),
+        ("_hid", 4, [("_hidden", "instance")]),
+        ("trap.computed.re", 0, []),
+        ("trap.nothing.re", 0, []),
+        ("trap.never.re", 0, []),
+        ("trap[0].re", 0, []),
+        ("f(1).mod", 0, []),
+        ("'mod", 0, []),
+        ("model[i].wei", 0, []),
+    ],
+)
+def test_completion_looks_without_running_code(text: str, length: int, found: list[tuple[str, str]]) -> None:
+    assert names.matches(SPACE, text) == (length, found)
+
+
+def test_inspection_looks_without_running_code() -> None:
+    assert names.fields(SPACE["trap"], "trap", 0) == [
+        ("Type", "Trap"),
+        ("Class docstring", "Every way to run this object's code fails the test."),
+    ]
+    assert variables.facts(SPACE["trap"])["type"] == "Trap"
+    assert names.fields(of, "of", 1)[0] == ("Signature", "of(value: 'object') -> 'str'")
+    assert dict(names.fields(of, "of", 1))["Source"].startswith("def of(value: object)")
+    row = {"type": "int", "shape": "", "dtype": "", "value": "5", "digest": "d"}
+    assert (
+        described([("Type", "int")], {0: row, 1: row}) == "Type:       int\nValue:      5\nRanks:      same on 2 ranks"
+    )
+
+
+def over_a_shelf(parts: list[Any]) -> list[Any]:
+    with parcel.shelf() as (descriptor, address):
+        with parcel.reached(address) as there:
+            wire, laid = parcel.lay(parts, there)
+        assert [number for number, _ in laid] == [
+            i for i, part in enumerate(parts) if memoryview(part).nbytes >= 1 << 20
+        ]
+        return parcel.collect(wire, laid, descriptor)
+
+
+@pytest.mark.parametrize("way", [lambda parts: [bytes(memoryview(part)) for part in parts], over_a_shelf])
+def test_arrays_and_tensors_travel_beside_the_pickle(way) -> None:
+    sent = {
+        "a": np.arange(200_000),
+        "t": torch.arange(300_000.0),
+        "p": torch.nn.Parameter(torch.ones(50_000)),
+        "b": torch.ones(60_000, dtype=torch.bfloat16),
+        "g": torch.ones(3, requires_grad=True),
+        "model": net(),
+    }
+    parts = parcel.pack(sent)
+    assert len(parts[0]) < 20_000
+    back = parcel.unpack(way(parts))
+    assert of({name: back[name] for name in "atpbg"}) == of({name: sent[name] for name in "atpbg"})
+    assert of(back["model"]) == of(sent["model"])
+    back["a"][0] = back["t"][0] = 7  # writable, and nobody else's
+    assert (sent["a"][0], float(sent["t"][0])) == (0, 0.0)
+    assert (back["p"].requires_grad, back["g"].requires_grad, back["t"].requires_grad) == (True, True, False)
+
+
+def test_two_readers_of_a_shelf_do_not_see_each_other_write() -> None:
+    parts = parcel.pack(np.zeros(1 << 18))
+    with parcel.shelf() as (descriptor, _):
+        wire, laid = parcel.lay(parts, descriptor)
+        one, other = (parcel.unpack(parcel.collect(wire, laid, descriptor)) for _ in range(2))
+    one[:] = 1
+    assert (one.sum(), other.sum()) == (1 << 18, 0)
+
+
+def test_a_shelf_that_is_another_one_or_none_is_not_reached(tmp_path: Path) -> None:
+    with parcel.shelf() as (_, address), parcel.shelf() as (_, other):
+        with parcel.reached({**address, "secret": other["secret"]}) as wrong:
+            assert wrong is None
+        with parcel.reached({**address, "pid": 1 << 22}) as nobody:
+            assert nobody is None
+        with (tmp_path / "file").open("wb") as file, parcel.reached({**address, "descriptor": file.fileno()}) as plain:
+            assert plain is None
+        with parcel.reached(address) as right:
+            assert right is not None
+
+
+def test_a_push_that_is_too_large_is_refused_before_it_moves() -> None:
+    sent = {"big": np.zeros(1 << 17), "small": 1}
+    asked: list[list[int]] = []
+
+    def ask(ranks: list[int], content: dict, buffers: list[Any]) -> dict:
+        asked.append(list(ranks))
+        return {rank: ({"unreached": bool(content["laid"]) and rank == 2}, []) for rank in ranks}
+
+    with pytest.raises(
+        UsageError, match=r"pushing `big` 4\.0 MiB, `small` .* would move more than 2\.0 MiB: .*--force"
+    ):
+        notebook.give(sent, [0, 1, 2, 3], {0, 1, 2}, 2 << 20, ask)
+    assert asked == []
+    notebook.give(sent, [0, 1, 2, 3], {0, 1, 2}, None, ask)
+    assert asked == [[0, 1, 2], [3, 2]], "rank 3 is on another host, rank 2 could not reach the shelf"
+    with pytest.raises(ClusterError, match="`bad`"):
+        notebook.give({"bad": (i for i in ())}, [0], {0}, None, ask)
+
+
+@pytest.mark.parametrize("here", [{0, 1}, {1}, set()])
+def test_a_pull_asks_sizes_first_and_again_only_where_all_fits(here: set[int]) -> None:
+    held = {0: np.zeros(1 << 10), 1: np.zeros(1 << 17)}
+    asked: list[int | None] = []
+
+    def ask(ranks: list[int], content: dict, _buffers: list[Any]) -> dict:
+        asked.append(content["at_most"])
+        return {rank: values.send({"w": held[rank]}, rank, content) for rank in ranks}
+
+    found = notebook.fetch([0, 1], here, 1_500_000, ask)
+    assert asked == [750_000, None]
+    assert {rank: len(each["w"]) for rank, each in found.items()} == {0: 1 << 10, 1: 1 << 17}
+    asked.clear()
+    with pytest.raises(UsageError, match=r"pulling `w` 1\.0 MiB would move more than 976\.6 KiB: pull from one rank"):
+        notebook.fetch([0, 1], here, 1_000_000, ask)
+    assert asked == [500_000]
+
+
+def test_the_limit_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert notebook.limit(force=False) == 1 << 30
+    monkeypatch.setenv("HVD_MAX_MOVE", "16M")
+    assert notebook.limit(force=False) == 16 << 20
+    assert notebook.limit(force=True) is None
+    monkeypatch.setenv("HVD_MAX_MOVE", "lots")
+    with pytest.raises(ValueError, match="HVD_MAX_MOVE='lots' cannot be used: it must be a number of bytes"):
+        notebook.limit(force=False)

@@ -1,0 +1,163 @@
+"""Why ranks wait, from what they say: who is asked about, when, and in which words. No ranks, no clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvd_kernel.magics.hang import Ears, operation, report, sentence, whereabouts
+from hvd_kernel.magics.stacks import frames
+from hvd_kernel.protocol import Frame, MetricsSample, Pending, Whereabouts, from_wire, to_wire
+
+LOAD = Frame("data.py:41", "load", "time.sleep(60)", own=True)
+CELL = Frame("cell 3:7", "", "train()", own=True)
+TORCH = Frame("torch/utils/data/dataloader.py:1284", "_try_get_data", "data = self._queue.get()", own=False)
+
+
+def in_collective(rank: int, ops: int = 5, name: str = "allreduce.g") -> MetricsSample:
+    return MetricsSample(rank, 0.0, "collective", name, ops=ops)
+
+
+def computing(rank: int) -> MetricsSample:
+    return MetricsSample(rank, 0.0, "compute")
+
+
+def waiting(rank: int, name: str = "allreduce.g", missing: tuple[int, ...] = ()) -> Whereabouts:
+    return Whereabouts(rank, "collective", name, (CELL,), (Pending(name, 1.5, missing),))
+
+
+def test_a_rank_that_stays_in_one_operation_waits() -> None:
+    ears = Ears([0, 1], 0.0)
+    for at in (0.1, 0.3, 0.5, 0.7):
+        ears.hear(in_collective(0), at)
+        ears.hear(computing(1), at)
+    assert not ears.some_wait(0.69)
+    assert ears.some_wait(0.7)
+
+
+def test_a13_a_loop_of_operations_of_one_name_is_no_wait() -> None:
+    """A training loop is in "its" allreduce at every sample, but each time in another one."""
+    ears = Ears([0], 0.0)
+    for i in range(50):
+        ears.hear(in_collective(0, ops=i), 0.2 * i)
+        assert not ears.some_wait(0.2 * i + 0.1)
+
+
+def test_a_wait_ends_with_the_operation_and_with_the_cell() -> None:
+    ears = Ears([0, 1], 0.0)
+    for rank in (0, 1):
+        ears.hear(in_collective(rank), 0.0)
+    assert ears.some_wait(1.0)
+    ears.hear(computing(0), 1.0)
+    assert ears.some_wait(1.0)
+    ears.hear(MetricsSample(1, 0.0, "idle"), 1.0)
+    assert not ears.some_wait(9.0)
+
+
+def test_a12_a_rank_that_does_not_speak_is_silent_and_one_that_ended_is_not() -> None:
+    ears = Ears([0, 1, 2], 0.0)
+    ears.hear(MetricsSample(1, 0.0, "idle"), 0.5)
+    ears.hear(computing(2), 0.5)
+    assert ears.silent(0.6) == set()
+    assert ears.silent(0.8) == {0}
+    assert ears.silent(1.3) == {0, 2}
+
+
+def test_c5_tensor_rank_and_line() -> None:
+    found = {rank: waiting(rank, "allreduce.grad/conv1", (3,) if rank == 0 else ()) for rank in range(3)}
+    found[3] = Whereabouts(3, "compute", frames=(CELL, LOAD))
+    expected = "allreduce 'grad/conv1' waits for rank 3, which is in data.py:41 load(): time.sleep(60)"
+    assert sentence(found, range(4)) == expected
+
+
+def test_the_line_is_the_users_own_rather_than_a_librarys() -> None:
+    found = {0: waiting(0, missing=(1,)), 1: Whereabouts(1, "compute", frames=(CELL, LOAD, TORCH))}
+    assert sentence(found, range(2)).endswith("which is in data.py:41 load(): time.sleep(60)")
+    found[1] = Whereabouts(1, "compute", frames=(TORCH,))
+    assert "dataloader.py:1284 _try_get_data()" in sentence(found, range(2))
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (Whereabouts(1, "idle"), "which has ended the cell"),
+        (Whereabouts(1, "stopped"), "which is stopped (SIGSTOP or a debugger)"),
+        (Whereabouts(1, "dead"), "which is dead"),
+        (Whereabouts(1, "compute"), "which is busy outside Python"),
+        (Whereabouts(1, "silent", frames=(LOAD,)), "which is in C code, called in data.py:41 load(): time.sleep(60)"),
+        (waiting(1, "broadcast.b{0}"), "which waits in broadcast 'b{0}' at cell 3:7: train()"),
+    ],
+)
+def test_where_the_missing_rank_is(place: Whereabouts, said: str) -> None:
+    assert sentence({0: waiting(0, missing=(1,)), 1: place}, range(2)) == f"allreduce 'g' waits for rank 1, {said}"
+
+
+def test_missing_ranks_at_one_place_are_one_group_and_foreign_ones_are_told_apart() -> None:
+    here = Whereabouts(0, "compute", frames=(LOAD,))
+    found = {0: waiting(0, missing=(1, 2, 3)), 1: here, 2: here, 3: Whereabouts(3, "idle")}
+    where = "ranks 1-2, which are in data.py:41 load(): time.sleep(60)"
+    assert sentence(found, range(4)) == f"allreduce 'g' waits for {where} and for rank 3, which has ended the cell"
+    assert sentence(found, range(3)).endswith("and for rank 3, which the cell does not run on")
+
+
+def test_a10_when_the_rank_that_would_know_is_stopped_the_others_words_are_enough() -> None:
+    found = {0: Whereabouts(0, "stopped"), 1: waiting(1), 2: waiting(2)}
+    assert sentence(found, range(3)) == "allreduce 'g' waits for rank 0, which is stopped (SIGSTOP or a debugger)"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {0: waiting(0), 1: waiting(1)},  # all are there: it is merely large
+        {0: Whereabouts(0, "collective", "allreduce.g", (), (Pending("allreduce.g", 0.2, (1,)),)), 1: waiting(1)},
+        {0: Whereabouts(0, "compute"), 1: Whereabouts(1, "compute")},
+    ],
+)
+def test_ranks_that_wait_for_nobody_are_not_explained(found: dict[int, Whereabouts]) -> None:
+    assert sentence(found, range(2)) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("allreduce.grad/conv1", "allreduce 'grad/conv1'"),
+        ("allreduce.layers.0.weight", "allreduce 'layers.0.weight'"),
+        ("barrier.noname", "barrier"),
+        ("allreduce.noname.12", "allreduce"),
+        ("allgather." + "x" * 100, "allgather '" + "x" * 59 + "…'"),
+    ],
+)
+def test_operations_are_named_as_people_name_them(name: str, said: str) -> None:
+    assert operation(name) == said
+
+
+def test_one_block_for_ranks_at_one_place() -> None:
+    found = {rank: waiting(rank) for rank in (0, 1, 3)} | {2: Whereabouts(2, "compute", frames=(CELL, LOAD))}
+    assert report(found) == (
+        "[0-1,3] waiting in allreduce 'g'\n    cell 3:7: train()\n"
+        "[2] in the cell's own code\n    cell 3:7: train()\n    data.py:41 load(): time.sleep(60)\n"
+    )
+    assert whereabouts({2: found[2]}) == "rank 2 is in data.py:41 load(): time.sleep(60)"
+
+
+def test_a12_what_pythons_fault_handler_writes_is_read_up_to_the_cell() -> None:
+    text = """Stack (most recent call first):
+  File "/home/me/lib.py", line 12 in native
+  File "/opt/venv/lib/python3.11/site-packages/hvd_kernel/torch/mpi_ops.py", line 3 in wrapper
+  File "/tmp/ipykernel_4711/1234567.py", line 4 in <module>
+  File "/x/site-packages/IPython/core/interactiveshell.py", line 3579 in run_code
+  File "/x/site-packages/ipykernel/zmqshell.py", line 549 in run_cell
+""".splitlines()
+    assert frames(text) == [Frame("cell:4", "", "", own=True), Frame("lib.py:12", "native", "", own=True)]
+
+
+def test_whereabouts_travel_as_json() -> None:
+    place = Whereabouts(2, "collective", "allreduce.g", (CELL, LOAD), (Pending("allreduce.g", 1.5, (1, 3)),))
+    assert from_wire(Whereabouts, json_round(to_wire(place))) == place
+
+
+def json_round(wire: dict[str, object]) -> dict[str, object]:
+    import json
+
+    back: dict[str, object] = json.loads(json.dumps(wire))
+    return back

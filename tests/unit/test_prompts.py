@@ -1,0 +1,424 @@
+"""Prompts of ranks: the rank's wait for a line, the order in which a person is asked, casts, refusals; pdb in a cell."""
+
+from __future__ import annotations
+
+import bdb
+import builtins
+import threading
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from hvdtest.fakes import FakeBoard, FakeScreen
+from IPython.core.error import StdinNotImplementedError
+
+from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.magics import prompts as prompts_module
+from hvd_kernel.magics.debug import split
+from hvd_kernel.magics.prompts import Prompts
+from hvd_kernel.magics.render import Renderer
+from hvd_kernel.protocol import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_wire, to_wire
+from hvd_kernel.worker.debugger import RankPdb
+from hvd_kernel.worker.prompt import ANY
+from hvd_kernel.worker.prompt import Prompts as OfRank
+
+
+class FakePerson:
+    """Answers from a list; remembers what was asked, and what was written between."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = list(lines)
+        self.seen: list[str] = []
+
+    def say(self, text: str, stream: str = "stdout") -> None:
+        if text:
+            self.seen.append(f"{stream}: {text}")
+
+    def ask(self, text: str, *, password: bool) -> None:
+        self.seen.append(f"password {text}" if password else text)
+
+    def poll(self) -> str | None:
+        return self.lines.pop(0) if self.lines else None
+
+
+class FakeSession:
+    """Remembers what was typed for whom; ranks in ``deaf`` do not take it."""
+
+    n = 4
+
+    def __init__(self) -> None:
+        self.typed: list[tuple[int, int, str]] = []
+        self.dead: tuple[int, ...] = ()
+        self.deaf: set[int] = set()
+
+    def ask(self, verb: str, ranks: list[int], content: dict[str, Any], *, timeout: float, urgent: bool) -> None:
+        assert (verb, urgent, len(ranks)) == ("typed", True, 1)
+        if ranks[0] in self.deaf:
+            raise ClusterError("no answer")
+        what = next(content[key] for key in ("text", "refused", "eof") if key in content)
+        self.typed.append((ranks[0], content["number"], what))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """A clock that only the test moves."""
+    now = [100.0]
+    monkeypatch.setattr(prompts_module.time, "monotonic", lambda: now[0])
+
+    def advance(seconds: float) -> None:
+        now[0] += seconds
+
+    return advance
+
+
+def made(person: FakePerson | None) -> tuple[Prompts, FakeSession, Renderer]:
+    session, renderer = FakeSession(), Renderer(FakeScreen(), FakeBoard(), range(4))
+    return Prompts(session, renderer, range(4), person), session, renderer
+
+
+def ask(prompts: Prompts, *ranks: int, number: int = 1, text: str = "? ") -> None:
+    for rank in ranks:
+        prompts.take(Prompt(rank, number, text))
+
+
+# A person in front.
+
+
+def test_the_lowest_rank_is_asked_first_although_a_higher_one_came_first(clock: Callable[[float], None]) -> None:
+    person = FakePerson()
+    prompts, session, _ = made(person)
+    ask(prompts, 2)
+    prompts.tick()
+    assert person.seen == [], "ranks 0 and 1 may ask in a moment"
+    ask(prompts, 0)
+    person.lines = ["zero"]
+    prompts.tick()
+    clock(prompts_module.SETTLE_S)
+    person.lines = ["two"]
+    prompts.tick()
+    assert person.seen == ["[0] ? ", "[2] ? "]
+    assert session.typed == [(0, 1, "zero"), (2, 1, "two")]
+
+
+def test_the_person_stays_with_a_rank_that_is_stepped(clock: Callable[[float], None]) -> None:
+    person = FakePerson("n")
+    prompts, _, _ = made(person)
+    ask(prompts, 0, 2)
+    prompts.tick()
+    prompts.tick()
+    ask(prompts, 0, number=2)
+    person.lines = ["c"]
+    prompts.tick()
+    clock(prompts_module.SETTLE_S)
+    prompts.tick()
+    assert person.seen == ["[0] ? ", "[0] ? ", "[2] ? "]
+
+
+def test_a_lone_high_rank_waits_for_nobody_after_its_first_prompt(clock: Callable[[float], None]) -> None:
+    person = FakePerson("n", "n")
+    prompts, session, _ = made(person)
+    ask(prompts, 3)
+    clock(prompts_module.SETTLE_S)
+    prompts.tick()
+    ask(prompts, 3, number=2)
+    prompts.tick()
+    assert session.typed == [(3, 1, "n"), (3, 2, "n")]
+
+
+def test_text_stands_above_the_prompt_and_is_not_stored_again() -> None:
+    person = FakePerson("x")
+    prompts, _, renderer = made(person)
+    renderer.take(TextDelta(0, "stdout", "before\nopen"))
+    ask(prompts, 0)
+    prompts.tick()
+    renderer.take(TextDelta(0, "stdout", "after\n"))
+    assert person.seen == ["stdout: [0] before\n[0] open\n", "[0] ? "]
+    renderer.finish()
+    assert renderer._screen.written == [("stdout", "[0] after\n")]
+    assert renderer.printed("stdout")[0] == "before\nopenafter"
+
+
+@pytest.mark.parametrize(
+    ("line", "typed"),
+    [
+        ("plain", [(0, 1, "plain")]),
+        ("@all n", [(0, 1, "n"), (1, 1, "n"), (3, 1, "n")]),
+        ("@0,3 p x + 1", [(0, 1, "p x + 1"), (3, 1, "p x + 1")]),
+        ("@1: c", [(1, 1, "c"), (3, 1, "c")]),
+        ("@@all n", [(0, 1, "@all n")]),
+        ("@ada hello", [(0, 1, "@ada hello")]),
+        ("@all", [(0, 1, "@all")]),
+        ("\x04", [(0, 1, True)]),
+    ],
+)
+def test_what_a_line_means(clock: Callable[[float], None], line: str, typed: list[tuple[int, int, str]]) -> None:
+    person = FakePerson(line)
+    prompts, session, _ = made(person)
+    ask(prompts, 0, 1, 3)
+    prompts.tick()
+    clock(prompts_module.CAST_S)
+    prompts.tick()
+    assert session.typed == typed
+
+
+def test_a_cast_waits_for_a_rank_that_it_names_and_then_says_so(clock: Callable[[float], None]) -> None:
+    person = FakePerson("@0,2 n")
+    prompts, session, _ = made(person)
+    ask(prompts, 0)
+    prompts.tick()
+    prompts.tick()
+    assert session.typed == []
+    ask(prompts, 2)
+    prompts.tick()
+    assert session.typed == [(0, 1, "n"), (2, 1, "n")]
+    person.lines = ["@0,1 c"]
+    ask(prompts, 0, number=2)
+    prompts.tick()
+    clock(prompts_module.CAST_S)
+    prompts.tick()
+    assert session.typed[2:] == [(0, 2, "c")]
+    assert person.seen[-1] == "stderr: rank 1 is at no prompt and did not get 'c'\n"
+
+
+def test_a_cast_to_a_rank_that_is_not_there_asks_again(clock: Callable[[float], None]) -> None:
+    person = FakePerson("@7 n")
+    prompts, session, _ = made(person)
+    ask(prompts, 0)
+    prompts.tick()
+    person.lines = ["ok"]
+    prompts.tick()
+    assert person.seen[1].startswith("stderr: --ranks 7: there is no rank 7")
+    assert session.typed == [(0, 1, "ok")]
+
+
+def test_a_password_is_asked_as_one_and_never_cast() -> None:
+    person = FakePerson("@all n")
+    prompts, session, _ = made(person)
+    prompts.take(Prompt(0, 1, "key: ", password=True))
+    ask(prompts, 1)
+    assert list(prompts.waiting()) == [1]
+    prompts.tick()
+    assert person.seen == ["password [0] key: "]
+    assert session.typed == [(0, 1, "@all n")]
+
+
+def test_a_rank_that_ended_or_was_interrupted_is_not_asked(clock: Callable[[float], None]) -> None:
+    person = FakePerson()
+    prompts, _, _ = made(person)
+    ask(prompts, 0, 1, 2)
+    prompts.tick()
+    prompts.take(RankDone(0))
+    prompts.tick()
+    prompts.withdraw()
+    prompts.take(RankDone(1))
+    prompts.tick()
+    assert person.seen == ["[0] ? ", "[1] ? "], "rank 2 is being interrupted too"
+
+
+def test_the_time_at_prompts_is_counted_once(clock: Callable[[float], None]) -> None:
+    prompts, _, _ = made(FakePerson())
+    clock(5)
+    ask(prompts, 0)
+    clock(2)
+    ask(prompts, 1)
+    clock(1)
+    assert prompts.waited == 3
+    prompts.withdraw()
+    clock(10)
+    assert prompts.waited == 3
+    ask(prompts, 0, number=2)
+    clock(1)
+    assert prompts.waited == 4
+
+
+def test_a_line_that_was_not_taken_is_asked_again_unless_the_rank_is_dead() -> None:
+    person = FakePerson("a")
+    prompts, session, _ = made(person)
+    session.deaf = {0}
+    ask(prompts, 0)
+    prompts.tick()
+    session.deaf = set()
+    person.lines = ["b"]
+    prompts.tick()
+    assert session.typed == [(0, 1, "b")]
+    ask(prompts, 0, number=2)
+    session.deaf, session.dead, person.lines = {0}, (0,), ["c"]
+    prompts.tick()
+    assert prompts.waiting() == {}
+
+
+# Nobody in front, or a job.
+
+
+def test_nobody_in_front_is_a_refusal_at_once() -> None:
+    prompts, session, _ = made(None)
+    ask(prompts, 3)
+    assert session.typed == [(3, 1, prompts_module.NOBODY)]
+
+
+def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
+    person = FakePerson()
+    prompts, session, renderer = made(person)
+    prompts.park(looked_at=True)
+    ask(prompts, 0, 2, text="(Pdb) ")
+    assert prompts.cast([0, 1, 2], "n") == [1]
+    assert session.typed == [(0, 1, "n"), (2, 1, "n")]
+    found: list[str] = []
+    looker = threading.Thread(target=lambda: found.append(prompts.look([0, 2], 20)))
+    looker.start()
+    renderer.take(TextDelta(0, "stdout", "at line 4\n"))
+    ask(prompts, 0, number=2, text="(Pdb) ")
+    prompts.take(RankDone(2))
+    while looker.is_alive():
+        prompts.tick()
+        looker.join(0.01)
+    assert found == ["[0] at line 4\n[0] (Pdb)\n[2] is at no prompt: it has ended the cell\n"]
+    assert person.seen == []
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "text"),
+    [
+        ("", "all", ""),
+        ("n", "all", "n"),
+        ("--ranks 0,2 p 'a  b'", "0,2", "p 'a  b'"),
+        ('--rank=1 x = "--ranks"', "1", 'x = "--ranks"'),
+        ("-t 0", "0", ""),
+        ("p --ranks", "all", "p --ranks"),
+    ],
+)  # fmt: skip
+def test_the_line_of_hvdpdb_is_sent_as_it_is(line: str, ranks: str, text: str) -> None:
+    options, found = split(line)
+    assert (options.ranks, found) == (ranks, text)
+
+
+# In the rank.
+
+
+def asked(prompts: OfRank, **how: Any) -> tuple[threading.Thread, list[Any]]:
+    """Ask in a thread; what comes back, or is raised, is in the list."""
+    answers: list[Any] = []
+
+    def run() -> None:
+        try:
+            answers.append(prompts.ask("? ", **{"password": False, "parent": {}, **how}))
+        except (EOFError, StdinNotImplementedError) as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, answers
+
+
+def test_a_rank_publishes_its_prompt_and_takes_the_answer_that_names_it() -> None:
+    said = threading.Semaphore(0)
+    published: list[tuple[str, Prompt, dict[str, Any]]] = []
+
+    def publish(kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
+        published.append((kind, from_wire(Prompt, content), parent))
+        said.release()
+
+    prompts = OfRank(2, publish)
+    with prompts.during_cell():
+        thread, answers = asked(prompts, parent={"cell": 1})
+        assert said.acquire(timeout=10)
+        assert published == [(PROMPT_TYPE, Prompt(2, 1, "? "), {"cell": 1})]
+        assert not prompts.take({"number": 9, "text": "no"})
+        assert prompts.take({"number": 1, "text": "yes"})
+        thread.join(10)
+        assert answers == ["yes"]
+        assert not prompts.take({"number": 1, "text": "late"})
+        thread, answers = asked(prompts, password=True)
+        assert said.acquire(timeout=10)
+        assert not prompts.take({"number": ANY, "text": "a cast"})
+        assert prompts.take({"number": 2, "eof": True})
+        thread.join(10)
+        assert isinstance(answers[0], EOFError)
+        thread, answers = asked(prompts)
+        assert said.acquire(timeout=10)
+    thread.join(10)
+    assert isinstance(answers[0], StdinNotImplementedError), "the cell's end frees a thread that still waits"
+    with pytest.raises(StdinNotImplementedError, match="no cell of this rank is running"):
+        prompts.ask("? ", password=False, parent={})
+
+
+def test_a_prompt_crosses_the_wire() -> None:
+    prompt = Prompt(1, 7, "(Pdb) ", password=True)
+    assert from_wire(Prompt, to_wire(prompt)) == prompt
+
+
+# pdb, on this Python.
+
+
+class FakeShell:
+    compile = types.SimpleNamespace(format_code_name=lambda name: ("Cell", "In[1]") if name == "cell" else None)
+
+
+def debugged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lines: Iterable[str], *statements: str
+) -> tuple[dict[str, Any], str]:
+    """Run statements as IPython does, each a module of its own, with ``stop()`` for a breakpoint."""
+    script = iter(lines)
+    monkeypatch.setattr(builtins, "input", lambda _prompt="": next(script))
+    debugger = RankPdb(FakeShell())
+    names: dict[str, Any] = {"__name__": "__main__"}
+    names["stop"] = lambda: debugger.stop_in(sys_frame())
+    for statement in statements:
+        exec(compile(statement, "cell", "exec"), names)
+    sys_untrace()
+    return names, capsys.readouterr().out
+
+
+def sys_frame() -> types.FrameType:
+    import sys
+
+    return sys._getframe(2)
+
+
+def sys_untrace() -> None:
+    import sys
+
+    sys.settrace(None)
+
+
+def test_steps_go_from_statement_to_statement(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["p 'first'", "n", "p x", "n", "p y", "c"]
+    names, out = debugged(monkeypatch, capsys, lines, "x = 1", "stop()", "\ny = x + 1", "\n\nz = y * 10")
+    assert [line for line in out.splitlines() if line.startswith(("> ", "'", "1", "2"))] == [
+        "> Cell In[1](1)<module>()",
+        "'first'",
+        "> Cell In[1](2)<module>()",
+        "1",
+        "> Cell In[1](3)<module>()",
+        "2",
+    ]
+    assert names["z"] == 20
+
+
+def test_quit_raises_where_the_person_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for lines in (["q"], ["n", "q"]):
+        with pytest.raises(bdb.BdbQuit, match="left the debugger with q"):
+            debugged(monkeypatch, capsys, lines, "stop()", "y = 1")
+        sys_untrace()
+
+
+def test_an_interrupt_at_the_prompt_ends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> Iterable[str]:
+        yield "n"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        debugged(monkeypatch, capsys, interrupted(), "stop()", "y = 1")
+    sys_untrace()
+
+
+def test_nothing_to_look_at_is_said() -> None:
+    from hvd_kernel.worker.debugger import Debugging
+
+    with pytest.raises(UsageError, match="there is no failed cell to look at"):
+        Debugging(FakeShell()).post_mortem()

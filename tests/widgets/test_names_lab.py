@@ -1,0 +1,50 @@
+"""Tab in JupyterLab while a cell runs on the ranks: their names are offered, and the kernel still counts as busy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from hvdtest.lab import ROOT, Lab
+
+pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(300)]
+SHOT = ROOT / "build" / "lab" / "names.png"
+CELLS = [
+    "weights_local = 1",
+    "%%hvdrun -np 2\nimport time, torch\nweights_of_all = torch.ones(2, 3)\nweights_of_some = 1",
+    "%%hvdrun\nif rank: time.sleep(20)\nhvd.barrier()",
+    "%%hvdrun\nweights_",
+]
+DONE = "document.querySelectorAll('.jp-InputPrompt')[{}].textContent.includes('[{}]')"
+OFFERED = "[...document.querySelectorAll('.jp-Completer-match')].map(e => e.textContent).join()"
+STATUS = "document.querySelector('.jp-Notebook-ExecutionIndicator').getAttribute('data-status')"
+
+
+def test_tab_offers_names_of_the_ranks_while_they_wait_in_a_collective(tmp_path: Path) -> None:
+    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
+    cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), tmp_path / "names.ipynb")
+    with Lab(tmp_path) as lab, lab.browser() as page:
+        notebook = page.open("names.ipynb")
+        notebook.page.click(".jp-Cell >> nth=0")
+        for number in range(2):
+            notebook.page.keyboard.press("Shift+Enter")
+            notebook.wait(DONE.format(number, number + 1), 120)
+        notebook.page.wait_for_timeout(1000)  # Lab's indicator goes to idle with a delay, whatever has begun meanwhile
+        notebook.page.keyboard.press("Shift+Enter")
+        notebook.wait(DONE.format(2, "*"), 20)
+        notebook.page.click(".jp-Cell >> nth=3 >> .cm-content")
+        notebook.page.keyboard.press("Control+End")
+        for _ in range(10):  # a rank that misses its 0.2 s on a busy machine leaves the list empty
+            notebook.page.keyboard.press("Tab")
+            notebook.page.wait_for_timeout(1500)
+            if "weights_" in notebook.page.evaluate(OFFERED):
+                break
+        assert notebook.page.evaluate(OFFERED) == "weights_of_all,weights_of_some"
+        assert notebook.page.evaluate(STATUS) == "busy"
+        notebook.shoot(SHOT)
+        assert notebook.page.evaluate(DONE.format(2, "*")), "offered while the cell ran"
+        notebook.wait(DONE.format(2, "3"), 60)
+        notebook.wait(f"{STATUS} == 'idle'", 20)
+        assert page.errors == []
