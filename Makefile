@@ -8,7 +8,7 @@
 SHELL := /bin/bash
 NATIVE := $(wildcard native/CMakeLists.txt native/*/*.cc native/*/*.h)
 SETTINGS := pyproject.toml .ci/constraints.txt .ci/setup
-NBVAL_RUNS ?= 5
+NBVAL_RUNS ?= 2
 PYTEST := .venv/bin/python -P -m pytest
 
 help:

@@ -92,6 +92,7 @@ def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     config.IPController.use_threads = True
     config.IPController.enable_curve = True
     config.Session.key = secrets.token_hex(32).encode()  # Curve hides and the key admits: ipyparallel would do without
+    config.IPController.db_class = "ipyparallel.controller.dictdb.NoDB"  # else it keeps every request of the session
     config.IPController.log_level = logging.ERROR
     config.HeartMonitor.period = HEARTBEAT_MS
     config.HeartMonitor.max_heartmonitor_misses = MISSES
