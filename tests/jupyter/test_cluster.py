@@ -6,14 +6,15 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
-from hvdtest.cluster import cluster, drain, execute, wait_until_all_speak
+from hvdtest.cluster import Outcome, cluster, drain, execute, wait_until_all_speak
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.protocol import MetricsSample, RankDone, TextDelta
+from hvd_kernel.protocol import MetricsSample, Prompt, RankDone, TextDelta
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 
@@ -112,9 +113,23 @@ def test_syntax_error_is_a_failure_of_every_rank(session: Session) -> None:
     assert {f.ename for f in outcome.failures.values()} == {"SyntaxError"}
 
 
-def test_input_fails_cleanly(session: Session) -> None:
-    outcome = execute(session, "input('name? ')", ranks=[1])
+def answered(session: Session, code: str, typed: dict[str, Any]) -> Outcome:
+    """Run a cell on rank 1 that asks once."""
+    run = session.run(code, [1])
+    prompt = next(event for event in iter(lambda: run.next(20), None) if isinstance(event, Prompt))
+    assert (prompt.rank, prompt.text, prompt.password) == (1, "name? ", False)
+    session.ask("typed", [1], {"number": prompt.number, **typed}, urgent=True)
+    return drain(run)
+
+
+def test_what_a_rank_asks_is_an_event_and_takes_a_line(session: Session) -> None:
+    assert answered(session, "input('name? ') * 2", {"text": "ab"}).run.values() == {1: "abab"}
+
+
+def test_input_that_nobody_answers_fails_cleanly(session: Session) -> None:
+    outcome = answered(session, "input('name? ')", {"refused": "nobody is here"})
     assert outcome.failures[1].ename == "StdinNotImplementedError"
+    assert outcome.failures[1].evalue == "nobody is here"
 
 
 def test_top_level_await(session: Session) -> None:

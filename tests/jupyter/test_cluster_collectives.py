@@ -123,7 +123,7 @@ def test_dead_rank(doomed: Session) -> None:
         assert (outcome.failures[rank].ename, outcome.failures[rank].secondary) == ("RankDied", True)
     assert doomed.dead == (1,)
     assert [status.alive for status in doomed.status()] == [True, False, True]
-    with pytest.raises(ClusterError, match=r"rank 1 is dead.*%hvd restart"):
+    with pytest.raises(ClusterError, match=r"rank 1 \(killed \(SIGKILL\)\) is dead.*%hvd respawn.*%hvd restart"):
         doomed.run("1")
     assert doomed.pull(["kept"]) == {0: {"kept": 0}, 2: {"kept": 2}}
 
