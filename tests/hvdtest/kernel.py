@@ -104,6 +104,8 @@ class Kernel:
 
     def _connect(self) -> None:
         self.client = self.manager.client()
+        # A clone of the manager's session numbers its messages anew: an interrupt would have the number of a cell.
+        self.client.session.session = uuid.uuid4().hex
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
 
