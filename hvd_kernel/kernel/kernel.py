@@ -5,8 +5,11 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from traitlets import Type
+
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.kernel.aside import NamesAside
+from hvd_kernel.kernel.interrupts import HvdShell, Interrupts
 from hvd_kernel.magics import holder_of, load_ipython_extension
 
 
@@ -24,8 +27,10 @@ class HvdKernel(NamesAside):
     implementation_version = _version()
 
     shell: Any
+    shell_class = Type(HvdShell)
 
     def __init__(self, **kwargs: Any) -> None:
+        self.interrupts = Interrupts()
         super().__init__(**kwargs)
         try:
             load_ipython_extension(self.shell)
@@ -38,6 +43,10 @@ class HvdKernel(NamesAside):
         return (
             f"hvd_kernel {self.implementation_version}: %%hvdrun -np 4 runs a cell on four ranks\n{self.shell.banner}"
         )
+
+    def pre_handler_hook(self) -> None:
+        """Take the interrupt key while a request of the shell channel is answered."""
+        self.saved_sigint_handler = self.interrupts.begin()
 
     def do_shutdown(self, restart: bool) -> Any:
         """Stop the ranks, then the kernel."""

@@ -120,6 +120,11 @@ class Kernel:
         self.manager.restart_kernel()
         self._connect()
 
+    def press(self) -> None:
+        """Press the interrupt button, and return when the kernel has heard it: what comes later is not interrupted."""
+        self.client.control_channel.send(self.client.session.msg("interrupt_request"))
+        assert self.client.get_control_msg(timeout=20)["msg_type"] == "interrupt_reply"
+
     @property
     def pid(self) -> int:
         return int(self.manager.provisioner.pid)

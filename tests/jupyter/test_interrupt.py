@@ -56,7 +56,7 @@ def interrupted(kernel: Kernel, code: str, presses: int = 1) -> Outcome:
     started = kernel.start(f"%%hvdrun\n{code}", person=True)
     wait_until_inside(kernel)
     for _ in range(presses):
-        kernel.manager.interrupt_kernel()
+        kernel.press()
     outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
     assert outcome.reply["ename"] == "KeyboardInterrupt", outcome.error
     return outcome
@@ -145,7 +145,7 @@ except BaseException as error:
         started = kernel.start(loop, person=True)
         gather(kernel, started[0], lambda seen: lines_said(seen) == 4)
         time.sleep(chance.random() / 2)  # the moment is what varies
-        kernel.manager.interrupt_kernel()
+        kernel.press()
         outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
         assert outcome.error == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
         assert kernel.run("%%hvdrun\nraised").shown == ["[0-3] 'KeyboardInterrupt'"]
@@ -156,7 +156,7 @@ def test_b2_interrupts_in_quick_succession_and_between_cells_do_no_harm(kernel: 
     outcome = interrupted(kernel, "time.sleep(60)", presses=5)
     assert outcome.error == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
     for _ in range(5):
-        kernel.manager.interrupt_kernel()
+        kernel.press()
         assert_sound(kernel)
 
 
@@ -165,7 +165,7 @@ def test_b2_interrupts_at_any_moment_of_short_cells_never_wedge(kernel: Kernel) 
     for _ in range(30):
         started = kernel.start("%%hvdrun\nhvd.barrier()\nkept[0]")
         time.sleep(chance.random() / 20)  # the moment is what varies
-        kernel.manager.interrupt_kernel()
+        kernel.press()
         kernel.finish(started, allow_error=True, timeout=PATIENCE_S)
     kernel.run("%%hvdrun\n1", allow_error=True)  # the last interrupt may have come between cells
     assert_sound(kernel)
@@ -179,7 +179,7 @@ hvd.allreduce(torch.ones(4), name='grad/conv1') if rank != 3 else load()"""
     begin = time.monotonic()
     messages = gather(kernel, started[0], lambda seen: any("load()" in text for text in waits(seen)))
     took = time.monotonic() - begin
-    kernel.manager.interrupt_kernel()
+    kernel.press()
     outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
     expected = r"allreduce 'grad/conv1' waits for rank 3, which is in cell \d+:2 load\(\): time\.sleep\(60\)"
     assert re.fullmatch(expected, waits(messages)[-1])
@@ -198,7 +198,7 @@ def gather(kernel: Kernel, identity: str, enough: Any) -> list[dict[str, Any]]:
         try:
             message = kernel._next(kernel.client.get_iopub_msg, deadline)
         except AssertionError as silence:
-            kernel.manager.interrupt_kernel()  # the other tests need the ranks
+            kernel.press()  # the other tests need the ranks
             raise AssertionError(f"the dashboard said {waits(messages)}") from silence
         if message["parent_header"].get("msg_id") == identity:
             messages.append(message)
@@ -209,7 +209,7 @@ def explained(kernel: Kernel, code: str, sentence: str) -> Outcome:
     """Run a hanging cell until its dashboard says the sentence (a pattern), interrupt it, and give its end."""
     started = kernel.start(f"%%hvdrun\n{code}", person=True)
     gather(kernel, started[0], lambda seen: any(re.fullmatch(sentence, text) for text in waits(seen)))
-    kernel.manager.interrupt_kernel()
+    kernel.press()
     outcome = kernel.finish_rest(started, allow_error=True, timeout=3 * PATIENCE_S)
     assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
     assert re.fullmatch(f"at that moment: {sentence}", outcome.error.splitlines()[-1])
@@ -225,7 +225,7 @@ def test_c5_ranks_on_which_the_cell_does_not_run_are_named(kernel: Kernel) -> No
     started = kernel.start("%%hvdrun --ranks 0-1\nhvd.barrier()", person=True)
     said = "barrier waits for ranks 2-3, which the cell does not run on"
     gather(kernel, started[0], lambda seen: said in waits(seen))
-    kernel.manager.interrupt_kernel()
+    kernel.press()
     outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
     assert outcome.error == f"KeyboardInterrupt: ranks 0-1 interrupted, variables are kept\nat that moment: {said}"
     assert_sound(kernel)
@@ -260,7 +260,7 @@ def test_a10_a_stopped_rank_is_named(kernel: Kernel) -> None:
         }
     finally:
         os.kill(victim, signal.SIGCONT)
-    kernel.manager.interrupt_kernel()
+    kernel.press()
     kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
     kernel.run("%%hvdrun\n1", allow_error=True)
     assert_sound(kernel)
@@ -314,7 +314,7 @@ def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_
     code = f"{DEADLOCK}deadlock(ctypes.PyDLL(None)) if rank == 2 else hvd.barrier()"
     started = kernel.start(f"%%hvdrun\n{code}", person=True)
     wait_until_inside(kernel)
-    kernel.manager.interrupt_kernel()
+    kernel.press()
     shown = kernel.wait_for("stream")  # two seconds later, or with the second press
     assert shown["name"] == "stderr"
     assert re.fullmatch(
@@ -322,9 +322,9 @@ def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_
         r"rank 2 did not obey yet: another interrupt ends only this one, .*\n",
         shown["text"],
     ), shown["text"]
-    kernel.manager.interrupt_kernel()
+    kernel.press()
     time.sleep(0.8)  # presses closer together are one
-    kernel.manager.interrupt_kernel()
+    kernel.press()
     outcome = kernel.finish_rest(started, allow_error=True, timeout=60)
     lines = outcome.error.splitlines()
     assert lines[0] == "KeyboardInterrupt: ranks 0-1,3 interrupted, variables are kept"
@@ -340,7 +340,7 @@ def test_b2_interrupt_while_ranks_start(tmp_path: Path, presses: int) -> None:
         started = kernel.start("%hvd start -np 2", person=True)
         kernel.wait_for("display_data")  # "starting 2 ranks"
         for _ in range(presses):
-            kernel.manager.interrupt_kernel()
+            kernel.press()
         outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
         assert outcome.reply["ename"] == "KeyboardInterrupt"
         assert kernel.run("%%hvdrun -np 2\nrank", timeout=120).shown == ["[0] 0\n[1] 1"]

@@ -1,0 +1,59 @@
+"""The interrupt key raises in the user's code, and waits for it elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from hvd_kernel.kernel.interrupts import Interrupts
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    taken = Interrupts()
+    before = taken.begin()
+    yield taken
+    signal.signal(signal.SIGINT, before)
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_press_in_the_users_code_raises_there(interrupts: Interrupts) -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts.users_code():
+        press()
+
+
+def test_a_press_beside_it_waits_for_the_next_statement(interrupts: Interrupts) -> None:
+    press()
+    reached = False
+    with pytest.raises(KeyboardInterrupt), interrupts.users_code():
+        reached = True
+    assert not reached
+    with interrupts.users_code():
+        pass
+
+
+def test_a_press_after_the_last_statement_is_forgotten_with_the_cell(interrupts: Interrupts) -> None:
+    with interrupts.users_code():
+        pass
+    press()
+    interrupts.begin()
+    with interrupts.users_code():
+        pass
+
+
+def nested(interrupts: Interrupts) -> None:
+    with interrupts.users_code():
+        with interrupts.users_code():
+            pass
+        press()
+
+
+def test_code_that_runs_a_cell_is_still_the_users_afterwards(interrupts: Interrupts) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        nested(interrupts)
