@@ -305,14 +305,13 @@ def test_the_page_would_notice() -> None:
     """These tests can fail: as markup, the corpus does run, calls and asks elsewhere."""
     with page({"/": ("text/html", "<!doctype html><main></main>")}) as (one, asked):
         one.goto("http://hvd.test/")
-        one.evaluate(
-            "texts => { for (const t of texts) document.querySelector('main').insertAdjacentHTML('beforeend', t); }",
-            CORPUS,
-        )
+        with one.expect_request(lambda request: "evil.invalid" in request.url):
+            one.evaluate(
+                "texts => { for (const t of texts) document.querySelector('main').insertAdjacentHTML('beforeend', t); }",
+                CORPUS,
+            )
         one.evaluate("alert(1); fetch('https://evil.invalid/')")
-        one.wait_for_timeout(300)
-        assert one.evaluate("window.__ran") >= 5
-        assert one.evaluate("window.__called.length") >= 2
+        one.wait_for_function("window.__ran >= 5 && window.__called.length >= 2")
         assert any("evil.invalid" in url for url in asked)
         with pytest.raises(AssertionError):
             harmless(one, asked)
