@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,18 @@ class Launched:
     def __init__(self, spec: ClusterSpec) -> None:
         mpiexec = find_mpiexec()
         leftovers.sweep()
-        self.folder = private_folder()
-        self._shared = _shared_memory_folder(self.folder)
-        claim(self.folder, self._shared)
-        self.log = self.folder / "cluster.log"
+        with ExitStack() as undo:  # the key may be pressed anywhere in here
+            self.folder = private_folder()
+            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self._shared = _shared_memory_folder(self.folder)
+            undo.callback(shutil.rmtree, self._shared, ignore_errors=True)
+            claim(self.folder, self._shared)
+            self.log = self.folder / "cluster.log"
+            self._process = self._supervisor(mpiexec, spec)
+            undo.pop_all()
+        self._text = b""
+
+    def _supervisor(self, mpiexec: str, spec: ClusterSpec) -> subprocess.Popen[bytes]:
         plan = {
             "mpiexec": [mpiexec, *mpi_arguments(spec, self._shared), *_rank_command()],
             "folders": [str(self.folder), str(self._shared)],
@@ -48,7 +56,7 @@ class Launched:
             "ranks": spec.n,
         }
         with os.fdopen(os.open(self.log, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            return subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [sys.executable, "-P", "-m", "hvd_kernel.cluster.supervisor", json.dumps(plan)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -56,7 +64,6 @@ class Launched:
                 env=environment(self.folder),
                 start_new_session=True,  # Jupyter interrupts by process group
             )
-        self._text = b""
 
     @property
     def words(self) -> int:

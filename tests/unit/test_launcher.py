@@ -1,0 +1,27 @@
+"""A start that is interrupted is undone, wherever the key was pressed."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.cluster import launcher
+from hvd_kernel.config import ClusterSpec
+
+
+@pytest.mark.parametrize("moment", ["_shared_memory_folder", "claim", "mpi_arguments", "environment"])
+def test_b2_an_interrupt_while_folders_are_made_leaves_none(
+    moment: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def pressed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(launcher, moment, pressed)
+    shared = set(Path("/dev/shm").glob("hvd-*"))
+    with pytest.raises(KeyboardInterrupt):
+        launcher.Launched(ClusterSpec(1))
+    assert list(tmp_path.iterdir()) == []
+    assert not set(Path("/dev/shm").glob("hvd-*")) - shared
