@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -123,6 +124,7 @@ class Kernel:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> Cell:
         """Bring the ranks up and have each say its number; what took longest counts."""
@@ -312,6 +314,7 @@ def nbval(tool: Tool) -> str:
         for pid in left.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
     return f"{sum(passed)} of {NBVAL_RUNS} runs pass"
 
 
