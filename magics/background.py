@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+from IPython.core.magic import line_magic, magics_class, no_var_expand
 
 from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.magics.desk import Desk, DeskMagics
 from hvd_kernel.magics.hang import whereabouts
 from hvd_kernel.magics.jobs import FAILED, RUNNING, Job
 from hvd_kernel.magics.life import table
@@ -17,7 +17,6 @@ from hvd_kernel.magics.plain import plain_errors
 from hvd_kernel.magics.stacks import look
 
 if TYPE_CHECKING:
-    from hvd_kernel.magics.desk import Desk
     from hvd_kernel.magics.screen import Screen
 
 STUCK_S = 5.0
@@ -28,14 +27,11 @@ MAX_WHY = 200
 
 
 @magics_class
-class JobMagics(Magics):
+class JobMagics(DeskMagics):
     """The line magics about jobs; all of them also work while one runs."""
 
-    shell: InteractiveShell
-
     def __init__(self, desk: Desk) -> None:
-        super().__init__(desk.shell)
-        self.desk = desk
+        super().__init__(desk)
         self.jobs = desk.holder.jobs
         self.shell.events.register("pre_run_cell", self._announce)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+from IPython.core.magic import line_magic, magics_class, no_var_expand
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics import verbs
-from hvd_kernel.magics.desk import Desk
+from hvd_kernel.magics.desk import Desk, DeskMagics
 from hvd_kernel.magics.hvdrun import local_values, pulled
 from hvd_kernel.magics.names import RankNames
 from hvd_kernel.magics.options import names, parse, resolve
@@ -18,14 +17,11 @@ from hvd_kernel.magics.transform import Transformer
 
 
 @magics_class
-class ControlMagics(Magics):
+class ControlMagics(DeskMagics):
     """The line magics around the cluster."""
 
-    shell: InteractiveShell
-
     def __init__(self, desk: Desk, transformer: Transformer, names: RankNames) -> None:
-        super().__init__(desk.shell)
-        self.desk = desk
+        super().__init__(desk)
         self.names = names
         self.transformer = transformer
 

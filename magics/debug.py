@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import sys
 
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+from IPython.core.magic import line_magic, magics_class, no_var_expand
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.desk import Desk
+from hvd_kernel.magics.desk import DeskMagics
 from hvd_kernel.magics.failure import RankError
 from hvd_kernel.magics.hvdrun import drive
 from hvd_kernel.magics.merge import named
@@ -28,14 +27,8 @@ _NO_PROMPT = "%hvdpdb: no rank waits at a prompt: breakpoint() or input() in a c
 
 
 @magics_class
-class DebugMagics(Magics):
+class DebugMagics(DeskMagics):
     """The line magics for debugging ranks."""
-
-    shell: InteractiveShell
-
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(desk.shell)
-        self.desk = desk
 
     @no_var_expand
     @line_magic

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics
 
 from hvd_kernel.magics.holder import Holder
 from hvd_kernel.magics.screen import Screen
@@ -21,3 +22,13 @@ class Desk:
     def screen(self) -> Screen:
         """Return the output of the cell that runs."""
         return self.own or Screen(self.shell)
+
+
+class DeskMagics(Magics):
+    """Magics at a desk: what every class of ours is made from."""
+
+    shell: InteractiveShell
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk.shell)
+        self.desk = desk

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
+from IPython.core.magic import cell_magic, magics_class, no_var_expand
 
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics import respawn
-from hvd_kernel.magics.desk import Desk
+from hvd_kernel.magics.desk import Desk, DeskMagics
 from hvd_kernel.magics.holder import Holder, default_n
 from hvd_kernel.magics.interrupts import passed_on
 from hvd_kernel.magics.jobs import Job
@@ -35,14 +35,11 @@ if TYPE_CHECKING:
 
 
 @magics_class
-class RunMagics(Magics):
+class RunMagics(DeskMagics):
     """The cell magic. What it needs between cells is in the holder."""
 
-    shell: InteractiveShell
-
     def __init__(self, desk: Desk) -> None:
-        super().__init__(desk.shell)
-        self.desk = desk
+        super().__init__(desk)
         self.holder = desk.holder
 
     @no_var_expand

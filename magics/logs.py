@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+from IPython.core.magic import line_magic, magics_class, no_var_expand
 
 from hvd_kernel import ranklog
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.magics.desk import DeskMagics
 from hvd_kernel.magics.lines import Limits, Lines
 from hvd_kernel.magics.merge import label, merge_lines
 from hvd_kernel.magics.options import Options, parse, resolve
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hvd_kernel.cluster import Session
-    from hvd_kernel.magics.desk import Desk
 
 ANSWER_S = 10.0
 
@@ -27,14 +26,8 @@ Read = Callable[["Session", Options, int, str], str]
 
 
 @magics_class
-class LogMagics(Magics):
+class LogMagics(DeskMagics):
     """The magic about logs; it works while a cell runs, and after a rank has died."""
-
-    shell: InteractiveShell
-
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(desk.shell)
-        self.desk = desk
 
     @no_var_expand
     @line_magic

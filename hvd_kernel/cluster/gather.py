@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hvd_kernel.errors import ClusterError
@@ -81,6 +81,13 @@ class Handshake:
         self.introduced: dict[int, Mapping[str, Any]] = {}
         self._missing = {(rank, channel) for rank in ranks for channel in ("shell", "control", "iopub")}
         self._changed = threading.Condition()
+
+    def greet(self, request: Callable[..., None]) -> None:
+        """Say hello, by ``Stream.request``, wherever a rank has not been met."""
+        for channel in ("shell", "control"):
+            unmet = sorted(self.missing(channel) | self.missing("iopub"))
+            hello = {"verb": "hello", "channel": channel}
+            request(unmet, "hvd_request", hello, self, urgent=channel == "control")
 
     def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:
         """Note a channel that answers, and who the rank says it is."""

@@ -155,10 +155,7 @@ class Respawn:
         hands = Handshake(dead)
         deadline = time.monotonic() + session.spec.start_timeout_s
         while True:
-            for channel in ("shell", "control"):
-                unmet = sorted(hands.missing(channel) | hands.missing("iopub"))
-                hello = {"verb": "hello", "channel": channel}
-                session._wire.request(unmet, "hvd_request", hello, hands, urgent=channel == "control")
+            hands.greet(session._wire.request)
             if hands.wait(_HANDSHAKE_S):
                 return
             self._check_alive(dead)

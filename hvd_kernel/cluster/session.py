@@ -311,10 +311,7 @@ class Session:
     def _shake_hands(self, deadline: float) -> dict[int, Mapping[str, Any]]:
         hands = Handshake(range(self.n))
         while True:
-            for channel in ("shell", "control"):
-                unmet = sorted(hands.missing(channel) | hands.missing("iopub"))
-                hello = {"verb": "hello", "channel": channel}
-                self._wire.request(unmet, "hvd_request", hello, hands, urgent=channel == "control")
+            hands.greet(self._wire.request)
             if hands.wait(_HANDSHAKE_S):
                 return hands.introduced
             self._listen(deadline, f"rank {', '.join(map(str, sorted(hands.missing())))}", wait=0.0)
