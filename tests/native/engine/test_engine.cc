@@ -318,7 +318,7 @@ TEST_CASE("engine: idle engines use no processor time") {
   const auto cycles = engines[0]->counters().cycles.load();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   CHECK(cpu_ns() - before < 30'000'000);
-  CHECK(engines[0]->counters().cycles.load() - cycles <= 2);
+  CHECK(engines[0]->counters().cycles.load() - cycles <= 5);  // one that polls has hundreds
   on_every_rank(engines, [](Engine& engine, int) { check_usable(engine, "end"); });
 }
 

@@ -201,7 +201,7 @@ TEST_CASE("auth: a hundred silent strangers do not keep a rank out") {
       for (Guest& guest : guests.value()) (lobby == &here ? callee : caller) = std::move(guest);
     }
   }
-  CHECK(Clock::now() - start < std::chrono::seconds(2));
+  CHECK(Clock::now() - start < std::chrono::seconds(15));
   CHECK(caller.call == 7);
   CHECK(callee.claim.rank == 3);
   REQUIRE(send_all(caller.socket, "data", deadline));

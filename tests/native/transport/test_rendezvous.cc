@@ -90,7 +90,7 @@ TEST_CASE("rendezvous: a rank with another secret is refused, by name of the rem
   test::Meeting meeting(2);
   test::run_ranks(2, [&](int rank) {
     test::ThreadBootstrap bootstrap(meeting, rank);
-    const auto met = Rendezvous(rank, plans_for(rank, 2, false, 1), Deadline::after_seconds(1),
+    const auto met = Rendezvous(rank, plans_for(rank, 2, false, 1), Deadline::after_seconds(3),
                                 rank == 0 ? "right" : "wrong")
                          .meet(bootstrap, "127.0.0.1");
     REQUIRE_FALSE(met.is_ok());
@@ -125,7 +125,7 @@ TEST_CASE("rendezvous: strangers at the listening port do not disturb") {
     const auto start = Clock::now();
     auto met = Rendezvous(rank, plans, Deadline::after_seconds(20)).meet(bootstrap, "127.0.0.1");
     REQUIRE_MESSAGE(met.is_ok(), met.status().message);
-    CHECK(Clock::now() - start < std::chrono::seconds(5));
+    CHECK(Clock::now() - start < std::chrono::seconds(15));
     std::vector<PeerSockets> sockets = met.take();
     check_sockets(rank, sockets, plans);
   });
@@ -137,7 +137,7 @@ TEST_CASE("rendezvous: who does not come is named") {
     test::ThreadBootstrap bootstrap(meeting, rank);
     std::vector<PeerPlan> plans = plans_for(rank, 3, false, 1);
     if (rank == 2) plans[0].wanted = plans[1].wanted = {};  // never calls
-    auto met = Rendezvous(rank, plans, Deadline::after_seconds(0.5)).meet(bootstrap, "127.0.0.1");
+    auto met = Rendezvous(rank, plans, Deadline::after_seconds(3)).meet(bootstrap, "127.0.0.1");
     CHECK(met.is_ok() == (rank == 2));
     if (rank != 2)
       CHECK(met.status().message.find("rank 2 did not connect to rank " + std::to_string(rank)) !=
