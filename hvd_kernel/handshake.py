@@ -1,12 +1,15 @@
-"""The first thing that ranks tell each other: which version of this package they run.
+"""The first things that ranks tell each other: which version of this package they run, and their hosts' addresses.
 
-Settings are compared by the core, right after. What is said here may never change its form, or ranks of different
-versions could not tell that they are.
+Settings are compared by the core, right after. How the version is said may never change its form, or ranks of
+different versions could not tell that they are.
 """
 
 from __future__ import annotations
 
+import json
+
 import hvd_kernel
+from hvd_kernel import routes
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.topology import Peers
 
@@ -23,9 +26,9 @@ def same_version(peers: Peers) -> None:
     ConfigError
         They are not all the same: on every rank, with the same message, that has every version and its ranks.
     """
-    cards = peers.exchange(_CARD + hvd_kernel.__version__.encode())
+    said = peers.exchange(_CARD + hvd_kernel.__version__.encode())
     ranks_of: dict[str, list[int]] = {}
-    for rank, card in enumerate(cards):
+    for rank, card in enumerate(said):
         ranks_of.setdefault(_version(card), []).append(rank)
     if len(ranks_of) > 1:
         found = ", ".join(f"{version} on {_named(ranks)}" for version, ranks in ranks_of.items())
@@ -42,3 +45,9 @@ def _named(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:_MOST_RANKS]))
     more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
+
+
+def cards(peers: Peers) -> list[routes.Card]:
+    """Tell the other ranks of this host, by a card; return the cards of all."""
+    own = {"machine": routes.machine(), "networks": routes.networks()}
+    return [json.loads(card) for card in peers.exchange(json.dumps(own).encode())]

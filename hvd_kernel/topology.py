@@ -22,19 +22,23 @@ With ``HVD_BOOTSTRAP=tcp`` an MPI launcher's variables say who this is, but MPI 
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from hvd_kernel import config, slurm
-from hvd_kernel.errors import ConfigError
+from hvd_kernel import config, slurm, uncaught
+from hvd_kernel.errors import ConfigError, HvdTimeout
 from hvd_kernel.slurm import Seat
 
 Exchange = Callable[[bytes], list[bytes]]
 Env = Mapping[str, str]
 
+_LOOK_S = 0.0005  # between two looks at what MPI has to do
+_unfinished: list[Any] = []  # requests that hold the memory to which MPI may still write
 _pidfds: ContextVar[Mapping[int, int]] = ContextVar("pidfds")  # while ``find`` asks
 
 _MPI_LAUNCHERS = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
@@ -125,7 +129,7 @@ def _from_comm(comm: Any, env: Env) -> Peers:
             f"init(comm=...) was given a communicator of an MPI that knows 1 rank, but {said}={env[said]}: MPI did not "
             "start these ranks. Start them with mpirun (hvdrun --mpi), or leave comm out."
         )
-    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm))
+    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm, env))
 
 
 def _from_world(env: Env, only: list[int] | None) -> Peers:
@@ -138,15 +142,15 @@ def _from_world(env: Env, only: list[int] | None) -> Peers:
                 f"library are different MPIs. Start with {sys.prefix}/bin/mpiexec, or {_WITHOUT_MPI}"
             )
     _check_group(only, rank, size)
-    return Peers(rank, size, "MPI", _mpi_exchange(world)) if only is None else _from_group(world, only)
+    return Peers(rank, size, "MPI", _mpi_exchange(world, env)) if only is None else _from_group(world, only, env)
 
 
-def _from_group(world: Any, ranks: list[int]) -> Peers:
+def _from_group(world: Any, ranks: list[int], env: Env) -> Peers:
     """Horovod's other form of ``comm``: some ranks of MPI_COMM_WORLD, which alone call this."""
     group = world.Get_group().Incl(ranks)
     comm = world.Create_group(group)
     group.Free()
-    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm), comm.Free)
+    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm, env), comm.Free)
 
 
 def _mpi() -> Any:
@@ -156,22 +160,41 @@ def _mpi() -> Any:
         raise ConfigError(
             f"an MPI launcher started this process, but mpi4py cannot be loaded: {error}. Install it, or {_WITHOUT_MPI}"
         ) from error
+    uncaught.watch()
     return MPI
 
 
-def _mpi_exchange(comm: Any) -> Exchange:
+def _mpi_exchange(comm: Any, env: Env) -> Exchange:
     """Plain bytes in buffers: nothing is pickled."""
+    patience = config.start_timeout(env)
 
     def exchange(mine: bytes) -> list[bytes]:
         lengths = memoryview(bytearray(8 * comm.Get_size())).cast("q")
-        comm.Allgather(memoryview(len(mine).to_bytes(8, sys.byteorder)).cast("q"), lengths)
+        length = memoryview(len(mine).to_bytes(8, sys.byteorder)).cast("q")
+        _complete(comm, comm.Iallgather(length, lengths), patience)
         counts = lengths.tolist()
         everything = bytearray(sum(counts))
-        comm.Allgatherv(mine, [everything, counts, None, _mpi().BYTE])
+        _complete(comm, comm.Iallgatherv(mine, [everything, counts, None, _mpi().BYTE]), patience)
         ends = [sum(counts[: i + 1]) for i in range(len(counts))]
         return [bytes(everything[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
     return exchange
+
+
+def _complete(comm: Any, request: Any, seconds: float) -> None:
+    """Look again and again, as MPI has nothing to wait on: its own wait ends with the last rank's call, or never."""
+    deadline = time.monotonic() + seconds
+    _unfinished.append(request)
+    while not request.Test():
+        if time.monotonic() > deadline:
+            raise HvdTimeout(
+                f"not all {comm.Get_size()} ranks were heard over MPI within {seconds:g} s; this is rank "
+                f"{comm.Get_rank()}, on host {socket.gethostname()}. Look whether all of them call init(). If they do, "
+                "MPI does not connect their hosts: each needs a name of its own, and an address that only it has "
+                "(Open MPI: --mca btl_tcp_if_include NETWORK, as in 10.0.0.0/24). HVD_START_TIMEOUT sets the time."
+            )
+        time.sleep(_LOOK_S)
+    _unfinished.remove(request)
 
 
 # TCP

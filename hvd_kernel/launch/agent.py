@@ -18,14 +18,13 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import hvd_kernel
 from hvd_kernel.cluster.processes import kill_descendants, take_orphans
 from hvd_kernel.launch.held import Rank
-from hvd_kernel.launch.interfaces import addresses
 from hvd_kernel.launch.wire import MAGIC, Frame, Kind, Reader
+from hvd_kernel.routes import addresses, machine, networks
 
 _CHUNK = 1 << 16
 _PIPE = 1 << 20  # bytes that a pipe can hold
@@ -201,29 +200,22 @@ def _environment(plan: dict[str, Any]) -> dict[str, str]:
 
 
 def hello(port: int) -> dict[str, Any]:
-    """Tell how this host can be reached, and what tells it from others (the core does the same)."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    machine = f"{boot.read_text().strip() if boot.exists() else socket.gethostname()}/{_network_space()}"
+    """Tell how this host can be reached, and what tells it from others."""
+    here = machine()
     return {
         "version": hvd_kernel.__version__,
-        "machine": machine,
-        "host": os.environ.get("HVD_HOST") or f"{machine}/{os.geteuid()}",
+        "machine": here,
+        "host": os.environ.get("HVD_HOST") or f"{here}/{os.geteuid()}",
         "port": port,
         "name": socket.gethostname(),
         "addresses": addresses(),
+        "networks": networks(),
         "ssh": os.environ.get("SSH_CONNECTION", "").split(),  # client's address and port, ours
     }
 
 
-def _network_space() -> str:
-    try:
-        return str(Path("/proc/self/ns/net").readlink())
-    except OSError:
-        return ""
-
-
-def _reserve() -> int:
-    """Return a free port and keep it from others until this process ends; rank 0 may listen there all the same.
+def _reserve() -> socket.socket:
+    """Keep a free port from others while this is open; rank 0 may listen there all the same.
 
     A socket that is bound with SO_REUSEADDR and does not listen: the kernel gives the port to nobody who asks for any,
     and to everybody who asks for this one in the same way, as the core does.
@@ -231,11 +223,7 @@ def _reserve() -> int:
     keeper = socket.socket()
     keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     keeper.bind(("", 0))
-    _kept.append(keeper)
-    return int(keeper.getsockname()[1])
-
-
-_kept: list[socket.socket] = []
+    return keeper
 
 
 def main() -> None:
@@ -244,11 +232,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the ranks would inherit
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
-    agent = Agent(hello(_reserve()))
-    try:
-        agent.serve()
-    finally:
-        agent.close()
+    with _reserve() as keeper:
+        agent = Agent(hello(keeper.getsockname()[1]))
+        try:
+            agent.serve()
+        finally:
+            agent.close()
 
 
 if __name__ == "__main__":

@@ -175,8 +175,9 @@ def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Wr
         holder.send(_plan(job, 0, command=plan.command, env=plan.env, ranks=ranks, folders=plan.folders))
         home = door.gather(crew, starter, job.np, patience)
     starter.up()
+    more = plan.settle([agent.hello for agent in home])
     for rank, agent in enumerate(home):
-        ranks = [{"rank": rank, "env": {}, "listens": rank == 0 and job.stdin >= 0}]
+        ranks = [{"rank": rank, "env": more, "listens": rank == 0 and job.stdin >= 0}]
         agent.send(_plan(job, agent.hello["beside"], env={}, ranks=ranks, far=True))  # MPI has carried the environment
     return home
 

@@ -13,8 +13,8 @@ from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.launch import alias, build
 from hvd_kernel.launch.api import Job, launch
 from hvd_kernel.launch.flags import Request, parse
-from hvd_kernel.launch.interfaces import addresses
 from hvd_kernel.launch.source import own_stdin
+from hvd_kernel.routes import addresses
 
 _WRONG_USE = 2
 _FAILED = 1

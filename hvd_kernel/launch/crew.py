@@ -22,7 +22,8 @@ from hvd_kernel.launch.wire import Frame, Kind, Reader
 
 _CHUNK = 1 << 16
 _SAID = 4096  # bytes of ssh's and the agent's own words that are kept for messages
-_END_S = 5.0
+_END_S = 5.0  # that an agent may take to end; one that is killed leaves what its ranks have detached
+_END_HERE_S = 20.0  # the same on this host, where no network can be the reason
 
 
 class Agent:
@@ -125,7 +126,8 @@ class Started(Agent):
         except BrokenPipeError:
             self._mute = True  # it is gone already
         try:
-            self._process.wait(_END_S if self.hello else 0.0)  # who never spoke holds nothing
+            patience = _END_S if self.remote else _END_HERE_S
+            self._process.wait(patience if self.hello else 0.0)  # who never spoke holds nothing
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -13,11 +13,14 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hvd_kernel.cluster.launcher import find_mpiexec
 from hvd_kernel.errors import ClusterError, ConfigError
+from hvd_kernel.launch import mpi_hosts
 from hvd_kernel.launch.hosts import Host, is_local
+from hvd_kernel.routes import Card
 
 Family = Callable[[str, "Order"], "Plan"]
 _OURS = ("HOROVOD_", "HVD_", "NCCL_", "PYTHON", "OMP_", "CUDA_", "TORCH_")
@@ -46,11 +49,15 @@ class Order:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be started, and the folders to remove when it has ended."""
+    """What is to be started, and the folders to remove when it has ended.
+
+    ``settle``: what the hosts of the ranks said -> variables that the ranks get besides.
+    """
 
     command: list[str]
     env: dict[str, str]
     folders: list[str]
+    settle: Callable[[Sequence[Card]], dict[str, str]] = lambda _: {}
 
 
 def plan(order: Order) -> Plan:
@@ -109,7 +116,8 @@ def _open_mpi(mpiexec: str, order: Order) -> Plan:
     for name in _names(order.env):
         arguments += ["-x", name]
     env = order.env | {"PRTE_MCA_prte_tmpdir_base": folders[0]}
-    return Plan([mpiexec, *arguments, *order.args, *order.command], env, folders)
+    command = [mpiexec, *arguments, *order.args, *order.command]
+    return Plan(command, env, folders, partial(mpi_hosts.settle, env=order.env, args=command))
 
 
 def _mca(order: Order, shared: str) -> dict[str, str]:

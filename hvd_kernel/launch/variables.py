@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hvd_kernel.routes import reached
+
 Env = dict[str, str]
 
 # What another launcher may have left: its ranks are not ours.
@@ -97,5 +99,4 @@ def meeting(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], interfa
     seen = [hello["ssh"][0] for hello, far in zip(hellos, remote, strict=True) if far and hello["ssh"]]
     if not remote[0] and seen:
         return str(seen[0]), port
-    outward = [address for address in first["addresses"].values() if not address.startswith("127.")]
-    return str(outward[0] if outward else first["name"]), port
+    return reached(first, hellos) or str(first["name"]), port

@@ -194,15 +194,19 @@ class Watch:
         theirs = self._voices[guilty.rank][1].held
         alike = [failure.rank for failure in others if theirs and self._voices[failure.rank][1].held == theirs]
         because = [failure.rank for failure in others if failure.rank not in alike and is_consequence(failure)]
-        self._say_once(guilty.rank, alike, because)
+        self._say_once(guilty.rank, because)
         write(sentence(guilty, alike, because).encode())
         return guilty
 
-    def _say_once(self, guilty: int, alike: Sequence[int], because: Sequence[int]) -> None:
-        """Release what is held, the guilty rank's last; of what only tells of that rank's failure, each text once."""
+    def _say_once(self, guilty: int, because: Sequence[int]) -> None:
+        """Release what is held, the guilty rank's last; of what only tells of that rank's failure, each text once.
+
+        A rank may have said the same as the guilty one and been ended before it could fail alike.
+        """
         said: list[tuple[bytes, ...]] = []
+        theirs = self._voices[guilty][1].held
         for rank, (_, err) in enumerate(self._voices):
-            if rank in alike or (rank in because and err.held in said):
+            if rank != guilty and (err.held == theirs or (rank in because and err.held in said)):
                 err.forget()
             elif rank != guilty:
                 said.append(err.held)

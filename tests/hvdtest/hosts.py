@@ -1,8 +1,9 @@
 """Several hosts on one machine: network namespaces joined by a bridge. Everything goes with the processes that hold it.
 
 Words.
-  holder   a process that does nothing but keep one namespace alive; it ends when its input is closed, also by our death
-  switch   the namespace with the bridge; hosts see it as the wire between them
+  holder   a process that does nothing but keep one host's namespaces alive, of its network and its name; it ends when
+           its input is closed, also by our death
+  switch   the host with the bridge; the others see it as the wire between them
 """
 
 from __future__ import annotations
@@ -20,8 +21,17 @@ from typing import Any, Self
 
 from hvdtest.launch import RankPool, _Rank, free_port
 
-_CLONE_NEWNET = 0x40000000
-_HOLD = ["unshare", "--net", "--", "sh", "-c", "ip link set lo up && echo && exec cat >/dev/null"]
+_SPACES = {"net": 0x40000000, "uts": 0x04000000}  # namespace -> its CLONE_NEW*
+_APART = ("unshare", "--net", "--uts", "--")
+_HOLD = [*_APART, "sh", "-c", "ip link set lo up && echo && exec cat >/dev/null"]
+_DOCKER = "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up"
+_SSH = """#!/bin/bash
+while [[ $1 == -* ]]; do case $1 in -T | -x) shift ;; *) shift 2 ;; esac; done
+host=$1; shift
+case $host in
+{cases}
+esac
+"""
 
 
 def why_not() -> str:
@@ -30,7 +40,7 @@ def why_not() -> str:
         if shutil.which(program) is None:
             return f"the program {program} is missing"
     tried = subprocess.run(
-        ["unshare", "--net", "--", "ip", "link", "add", "hvd0", "type", "veth", "peer", "name", "hvd1"],
+        [*_APART, "ip", "link", "add", "hvd0", "type", "veth", "peer", "name", "hvd1"],
         capture_output=True,
         text=True,
         check=False,
@@ -39,16 +49,22 @@ def why_not() -> str:
 
 
 class Hosts:
-    """``count`` network namespaces; host i has the address 10.77.0.(i+1)."""
+    """``count`` hosts; number i has the address 10.77.0.(i+1), and is called host<i> or by ``name``, which all have then.
 
-    def __init__(self, count: int) -> None:
-        self._own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    ``docker``: their first interface is Docker's, which has the same address on all of them.
+    """
+
+    def __init__(self, count: int, *, name: str = "", docker: bool = False) -> None:
+        self._own = {space: os.open(f"/proc/self/ns/{space}", os.O_RDONLY | os.O_CLOEXEC) for space in _SPACES}
         self._holders: list[subprocess.Popen[str]] = []
         try:
             switch = self._hold()
             _inside_of(switch, "ip link add hvd type bridge && ip link set hvd up")
             for number in range(count):
                 host = self._hold()
+                _inside_of(host, f"hostname {name or f'host{number}'}")
+                if docker:
+                    _inside_of(host, _DOCKER)
                 _inside_of(switch, f"ip link add h{number} type veth peer name eth0 netns {host.pid}")
                 _inside_of(switch, f"ip link set h{number} master hvd up")
                 _inside_of(host, f"ip addr add {address(number)}/24 dev eth0 && ip link set eth0 up")
@@ -66,12 +82,25 @@ class Hosts:
     @contextmanager
     def inside(self, host: int) -> Iterator[None]:
         """What this thread does meanwhile, and the processes that it starts, are on that host."""
-        with Path(f"/proc/{self._holders[1 + host].pid}/ns/net").open() as there:
-            _enter(there.fileno())
+        for space in _SPACES:
+            with Path(f"/proc/{self._holders[1 + host].pid}/ns/{space}").open() as there:
+                _enter(there.fileno(), space)
         try:
             yield
         finally:
-            _enter(self._own)
+            for space, own in self._own.items():
+                _enter(own, space)
+
+    def ssh(self, folder: Path) -> dict[str, str]:
+        """Put a program ``ssh`` there that runs commands on these hosts; return the variable by which it is found."""
+        cases = [
+            f'{address(number)}) exec nsenter --net --uts --target={holder.pid} -- bash -c "$*" ;;'
+            for number, holder in enumerate(self._holders[1:])
+        ]
+        program = folder / "ssh"
+        program.write_text(_SSH.format(cases="\n".join(cases)))
+        program.chmod(0o755)
+        return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
     def close(self) -> None:
         for holder in self._holders:
@@ -79,7 +108,8 @@ class Hosts:
                 assert stream is not None
                 stream.close()
             holder.wait(10)
-        os.close(self._own)
+        for own in self._own.values():
+            os.close(own)
 
     def __enter__(self) -> Self:
         return self
@@ -92,13 +122,13 @@ def address(host: int) -> str:
     return f"10.77.0.{host + 1}"
 
 
-def _enter(namespace: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET) != 0:
+def _enter(namespace: int, space: str) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, _SPACES[space]) != 0:
         raise OSError(ctypes.get_errno(), "setns")
 
 
 def _inside_of(holder: subprocess.Popen[str], command: str) -> None:
-    subprocess.run(["nsenter", "--net", f"--target={holder.pid}", "--", "sh", "-c", command], check=True)
+    subprocess.run(["nsenter", "--net", "--uts", f"--target={holder.pid}", "--", "sh", "-c", command], check=True)
 
 
 class HostPool(RankPool):

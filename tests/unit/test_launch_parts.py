@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import ClusterError, ConfigError
-from hvd_kernel.launch import agent, alias, cli, lines, mpi, variables
+from hvd_kernel.launch import agent, alias, cli, lines, mpi, mpi_hosts, variables
 from hvd_kernel.launch.api import Job
 from hvd_kernel.launch.hosts import Host, is_local, named, parse, places, read_hostfile
 from hvd_kernel.launch.lines import Voice
@@ -118,11 +118,19 @@ def test_what_stays_here() -> None:
     assert set(variables.carried({"PATH": "p", "SSH_AUTH_SOCK": "s", "TMPDIR": "t", "FOO": "f"})) == {"PATH", "FOO"}
 
 
-HERE = {"machine": "m", "port": 5, "addresses": {"lo": "127.0.0.1", "eth0": "10.0.0.1"}, "ssh": [], "name": "here"}
+HERE = {
+    "machine": "m",
+    "port": 5,
+    "addresses": {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth0": "10.0.0.1"},
+    "networks": {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eth0": "10.0.0.1/24"},
+    "ssh": [],
+    "name": "here",
+}
 FAR = {
     "machine": "n",
     "port": 6,
-    "addresses": {"eth0": "10.0.0.2"},
+    "addresses": {"docker0": "172.17.0.1", "eth0": "10.0.0.2"},
+    "networks": {"docker0": "172.17.0.1/16", "eth0": "10.0.0.2/24"},
     "ssh": ["10.0.0.9", "1", "10.0.0.8", "22"],
     "name": "far",
 }
@@ -138,7 +146,7 @@ FAR = {
         ([FAR, HERE], [True, False], "", ("10.0.0.8", 6)),
         ([FAR, HERE], [True, False], "eth0", ("10.0.0.2", 6)),
         ([HERE, FAR | {"ssh": []}], [False, True], "", ("10.0.0.1", 5)),
-        ([HERE | {"addresses": {}}, FAR | {"ssh": []}], [False, True], "", ("here", 5)),
+        ([HERE | {"networks": {}}, FAR | {"ssh": []}], [False, True], "", ("here", 5)),
     ],
 )
 def test_where_ranks_meet(hellos: list[dict], remote: list[bool], interface: str, found: tuple[str, int]) -> None:
@@ -146,10 +154,10 @@ def test_where_ranks_meet(hellos: list[dict], remote: list[bool], interface: str
 
 
 def test_a_kept_port_is_free_for_rank_0_alone() -> None:
-    port = agent._reserve()
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", port))
-    with socket.socket() as rank_0:
+    with agent._reserve() as keeper, socket.socket() as other, socket.socket() as rank_0:
+        port = keeper.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
         rank_0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         rank_0.bind(("127.0.0.1", port))
         rank_0.listen()
@@ -289,6 +297,18 @@ def test_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert plan.env["HVD_SECRET_KEY"] == "hidden"
     for folder in plan.folders:
         Path(folder).rmdir()
+
+
+def test_the_network_in_which_ranks_of_open_mpi_call_each_other(tmp_path: Path) -> None:
+    env, found = {"HOME": str(tmp_path)}, {"OMPI_MCA_btl_tcp_if_include": "10.0.0.0/24"}
+    assert mpi_hosts.settle([HERE, HERE, FAR], env, []) == found
+    assert mpi_hosts.settle([HERE, HERE], env, []) == {}, "one machine"
+    assert mpi_hosts.settle([HERE, FAR | {"networks": {"eth0": "10.9.0.2/24"}}], env, []) == {}, "none in common"
+    assert mpi_hosts.settle([HERE, FAR], env | {"OMPI_MCA_btl_tcp_if_exclude": "lo"}, []) == {}
+    assert mpi_hosts.settle([HERE, FAR], env, ["--mca", "btl_tcp_if_include", "eth0"]) == {}
+    (tmp_path / ".openmpi").mkdir()
+    (tmp_path / ".openmpi/mca-params.conf").write_text("btl_tcp_if_include = eth0\n")
+    assert mpi_hosts.settle([HERE, FAR], env, []) == {}
 
 
 @pytest.mark.parametrize("version", ["HYDRA build details:", "Intel(R) MPI Library for Linux* OS"])
