@@ -4,12 +4,16 @@ Words.
   set         some ranks, by an id that all ranks share; 0 is all of them
   registered  known to the engine of this generation; what a shutdown ends is not registered any more
   dynamic     sets may be added and removed after ``init``
+  renewal     the ranks leave each other and meet again; sets that every one of them knew are registered again
+  fresh       a rank that stands for one that has died: it knew no sets, and gets those of the others
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Self
 
 from hvd_kernel import _session
@@ -24,6 +28,8 @@ _generation = 0
 _bound: list[ProcessSet] = []  # what the program holds of them, in the order in which they were registered
 _comm: tuple[int, Any] = (-1, None)  # a generation, and the communicator that init was given for it
 _dynamic = -1  # the generation for which init(process_sets="dynamic") was called
+_unfinished: tuple[int, _Held] | None = None  # a generation in which a renewal failed, and what it had to bring back
+_SET, _KNOWING, _DYNAMIC, _FRESH = range(4)  # what a row of a renewal is: a set, or the begin of such a rank's sets
 
 
 class ProcessSet:
@@ -88,6 +94,10 @@ class ProcessSet:
         """Return the set itself: a copied layer reduces over the very ranks of the one that it is a copy of."""
         return self
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Travel as ranks: what is pickled comes back as the set of these ranks that is registered there, if one is."""
+        return _arrived, (type(self), self.mpi_comm if self._ranks is None else self._ranks)
+
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
 
@@ -137,14 +147,26 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def renew(reunion: _session.Reunion | None = None) -> None:
-    """Leave the other ranks and join them again: same communicator, same sets. All ranks call this together."""
-    generation = _session.generation()
-    comm = _comm[1] if _comm[0] == generation else None
-    sets = [one for one in _bound if one.process_set_id is not None]
-    dynamic = _dynamic == generation
+    """Leave the other ranks and join them again: same communicator, same sets. All ranks call this together.
+
+    A set comes back if all ranks knew it: what one of them was kept from adding or removing has not happened.
+    """
+    _renew(_chosen(), _hold(), reunion)
+
+
+def reunite(*, fresh: bool = False) -> None:
+    """Do as ``renew`` with all ranks that there are, whatever communicator this one had chosen."""
+    _renew(None, _hold() if _chosen() is None else _NOTHING, fresh=fresh)
+
+
+def _renew(comm: Any, held: _Held, reunion: _session.Reunion | None = None, *, fresh: bool = False) -> None:
+    global _unfinished  # noqa: PLW0603 - of the process, as the engine
     _session.shutdown()
-    _join(comm, dynamic=dynamic, reunion=reunion)
-    _register_all(sets)
+    _unfinished = _session.generation(), held
+    _join(comm, dynamic=False, reunion=reunion)
+    _unfinished = _session.generation(), held
+    _bring_back(held, fresh=fresh)
+    _unfinished = None
 
 
 def _join(comm: Any, *, dynamic: bool, reunion: _session.Reunion | None = None) -> None:
@@ -175,7 +197,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         mine = _checked(ranks, engine.size)
         if mine in _registered().values():
             raise ValueError(f"Attempted to add a duplicate process set: {added}")
-        _register(added, mine)
+        _register([added], mine)
     return added
 
 
@@ -221,6 +243,64 @@ def check(process_set: ProcessSet) -> None:
         raise ValueError(_UNKNOWN)
 
 
+@dataclass(frozen=True)
+class _Held:
+    """What a renewal has to bring back: held until it has, because the ranks may have to try more than once."""
+
+    sets: tuple[tuple[int, ...], ...] = ()
+    objects: tuple[ProcessSet, ...] = ()
+    dynamic: bool = False
+
+
+_NOTHING = _Held()
+
+
+def _chosen() -> Any:
+    return _comm[1] if _comm[0] == _session.generation() else None
+
+
+def _hold() -> _Held:
+    """Return what is registered; after a renewal that failed, what was before it."""
+    if _unfinished is not None and _unfinished[0] == _session.generation():
+        return _unfinished[1]
+    dynamic = _dynamic == _session.generation()
+    if not _session.is_initialized():
+        return _Held(dynamic=dynamic)
+    _global, *sets = _registered().values()
+    objects = tuple(one for one in _bound if one.process_set_id is not None)
+    return _Held(tuple(sets), objects, dynamic)
+
+
+def _bring_back(held: _Held, *, fresh: bool) -> None:
+    """Register what every rank held that is not fresh, in the order of the lowest of them. Collective."""
+    global _dynamic  # noqa: PLW0603 - of the process, as the engine
+    size = _session.size()
+    begin = _FRESH if fresh else _DYNAMIC if held.dynamic else _KNOWING
+    mine = [(_SET, *_flags(_checked(ranks, size))) for ranks in held.sets]
+    told: list[tuple[int, list[tuple[int, ...]]]] = []
+    for kind, *flags in _everyone("process_set.renewal", [(begin, *bytes(size)), *mine]):
+        if kind == _SET:
+            told[-1][1].append(tuple(rank for rank, member in enumerate(flags) if member))
+        else:
+            told.append((kind, []))
+    if any(kind == _DYNAMIC for kind, _ in told):
+        _dynamic = _session.generation()
+    knowing = [sets for kind, sets in told if kind != _FRESH]
+    for ranks in (each for each in knowing[0] if all(each in sets for sets in knowing)) if knowing else ():
+        _register([one for one in held.objects if one.ranks == list(ranks)], ranks)
+
+
+def _arrived(kind: type[ProcessSet], ranks: Any) -> ProcessSet:
+    """Return the set that has come from another process, or from a copy."""
+    here = next((one for one in _bound if one.process_set_id is not None and one.ranks == ranks), None)
+    if here is not None:
+        return here
+    made = kind(ranks)
+    if made.ranks is not None and _session.is_initialized() and tuple(made.ranks) in _registered().values():
+        _register([made], tuple(made.ranks))
+    return made
+
+
 def _is_dynamic() -> bool:
     return _dynamic == _session.generation() or _session.setting("HVD_DYNAMIC_PROCESS_SETS") == "1"
 
@@ -249,10 +329,10 @@ def _register_all(process_sets: list[ProcessSet]) -> None:
         defined.append((one, ranks))
     for one, ranks in defined:
         for each in ranks:
-            _register(one, each)
+            _register([one], each)
 
 
-def _register(process_set: ProcessSet, ranks: tuple[int, ...]) -> None:
+def _register(objects: Iterable[ProcessSet], ranks: tuple[int, ...]) -> None:
     """Agree on the set with all ranks, unless it is there; a communicator's object is bound to the set it is of."""
     known = _registered()
     number = next((number for number, others in known.items() if others == ranks), None)
@@ -262,10 +342,11 @@ def _register(process_set: ProcessSet, ranks: tuple[int, ...]) -> None:
         assert outcome is not None
         number = outcome.number
         known[number] = ranks
-    if process_set.mpi_comm is None or _session.rank() in ranks:
-        process_set.bind(number, ranks)
-        if process_set not in _bound:
-            _bound.append(process_set)
+    for one in objects:
+        if one.mpi_comm is None or _session.rank() in ranks:
+            one.bind(number, ranks)
+            if one not in _bound:
+                _bound.append(one)
 
 
 def _checked(ranks: Iterable[int], size: int) -> tuple[int, ...]:
@@ -286,12 +367,22 @@ def _definitions(process_set: ProcessSet) -> list[Iterable[int]]:
     """Return the member lists to register: of a communicator, which differs from rank to rank, every rank's."""
     if process_set.mpi_comm is None:
         return [process_set.ranks or []]
-    engine = _session.engine()
-    members = process_set.mpi_comm.allgather(engine.rank)
-    row = (ctypes.c_uint8 * engine.size)(*(int(rank in members) for rank in range(engine.size)))
-    handle = engine.allgather("process_set.members", [(ctypes.addressof(row), (1, engine.size), 0)])
-    outcome = engine.wait(handle)
-    assert outcome is not None
-    flags = bytes(outcome.buffers[0])
-    rows = [flags[at : at + engine.size] for at in range(0, len(flags), engine.size)]
+    members = process_set.mpi_comm.allgather(_session.rank())
+    rows = _everyone("process_set.members", [_flags(members)])
     return [[rank for rank, member in enumerate(row) if member] for row in dict.fromkeys(rows)]
+
+
+def _flags(members: Iterable[int]) -> tuple[int, ...]:
+    inside = set(members)
+    return tuple(int(rank in inside) for rank in range(_session.size()))
+
+
+def _everyone(name: str, rows: Sequence[tuple[int, ...]]) -> list[bytes]:
+    """Return the rows of all ranks, in the order of ranks; they are of one length. Collective."""
+    width = len(rows[0])
+    sent = (ctypes.c_uint8 * (len(rows) * width))(*chain.from_iterable(rows))
+    engine = _session.engine()
+    outcome = engine.wait(engine.allgather(name, [(ctypes.addressof(sent), (len(rows), width), 0)]))
+    assert outcome is not None
+    received = bytes(outcome.buffers[0])
+    return [received[at : at + width] for at in range(0, len(received), width)]

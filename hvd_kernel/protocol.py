@@ -31,6 +31,10 @@ PROMPT_TYPE = "hvd_prompt"
 HALF_OPEN_MS = 2000
 """How long a connection may stay open without having shown its key; whoever was only slow connects again."""
 
+REMEMBERED_MESSAGES = 256
+"""Signatures of messages that a process keeps, so as to refuse one that comes twice. Jupyter's 65,536 are 10 MB, which
+a long session fills; between notebook and ranks every connection is encrypted, which refuses them by itself."""
+
 STACK_SIGNAL = signal.SIGURG
 """At it a rank writes its main thread's stack, without Python's lock. Ignored by a process that knows nothing of it."""
 
@@ -44,7 +48,7 @@ class MetricsSample:
 
     rank: int
     time: float  # seconds, CLOCK_MONOTONIC of the rank's host
-    state: str  # "idle" | "compute" | "collective"
+    state: str  # "idle" | "compute" | "collective" | "prompt"
     waiting_for: str = ""  # name of the oldest operation this rank waits in, "" when none
     step: int = 0  # optimizer steps taken
     samples: int = 0  # training samples seen (batch sizes summed)
@@ -92,7 +96,7 @@ class Whereabouts:
     """What one rank's main thread is doing at this moment."""
 
     rank: int
-    state: str  # "idle" | "compute" | "collective"; and, from outside: "stopped" | "silent" | "dead"
+    state: str  # "idle" | "compute" | "collective" | "prompt"; and, from outside: "stopped" | "silent" | "dead"
     waiting_for: str = ""  # name of the operation in which it waits
     frames: tuple[Frame, ...] = ()  # outermost first, without IPython's and ours
     pending: tuple[Pending, ...] = ()  # oldest first

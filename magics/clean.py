@@ -1,12 +1,17 @@
-"""%hvd clean: ends and removes what clusters of kernels that are gone have left on this machine, and nothing else."""
+"""%hvd clean: ends and removes what clusters of kernels that are gone have left on this machine, and nothing else.
+
+Kept clusters are left to nobody: they are listed, and ended by their names alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hvd_kernel.cluster import leftovers
+from hvd_kernel.cluster import kept, leftovers
+from hvd_kernel.cluster.kept import Kept
 from hvd_kernel.cluster.leftovers import Marked
+from hvd_kernel.errors import ClusterError
 from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.options import Options
 
@@ -16,8 +21,13 @@ OF_THE_DEAD = "of a cluster whose kernel is gone"
 
 def clean(desk: Desk, options: Options) -> None:
     """End our own orphans and remove their folders, or only list them (--dry-run)."""
+    if options.kept and not options.dry_run:
+        desk.screen().say(_end_kept(options.kept))
+        return
     sweep = looked_at if options.dry_run else swept
-    desk.screen().say((sweep() or "nothing is left behind\n") + running_on(leftovers.strays()))
+    session = desk.holder.session
+    strays = leftovers.strays(session.supervisor) if session else []
+    desk.screen().say((sweep() or "nothing is left behind\n") + running_on(strays) + kept_on(kept.clusters()))
 
 
 def looked_at() -> str:
@@ -50,6 +60,25 @@ def running_on(strays: Sequence[Marked]) -> str:
     """Write what cells have left running beside their ranks; "" when there is nothing."""
     title = f"{_count(strays, 'process', 'es')} that cells have detached; `%hvd stop` ends them with the ranks"
     return _list(title, (f"{_row(each)}{each.rank and f'  (rank {each.rank})'}" for each in strays))
+
+
+def kept_on(clusters: Sequence[Kept]) -> str:
+    """Write which clusters are kept; "" when there is none."""
+    title = f"{_count(clusters, 'kept cluster', 's')}; `%hvd attach NAME` goes on, `%hvd clean --kept NAME` ends it"
+    return _list(title, (each.sentence for each in clusters))
+
+
+def _end_kept(name: str) -> str:
+    """End the kept clusters of a name, or all, that no kernel has; say so."""
+    from hvd_kernel.cluster.attach import end  # noqa: PLC0415 - ipyparallel
+
+    named = [each for each in kept.clusters() if name in (each.note.name, "all")]
+    ended = [each for each in named if name != "all" or not each.note.kernel]
+    if not ended:
+        raise ClusterError(f"there is no kept cluster {name!r} to end\n{kept_on(kept.clusters())}".rstrip())
+    for each in ended:
+        end(each)
+    return f"ended {', '.join(each.note.name for each in ended)}\n"
 
 
 def _list(title: str, rows: Iterable[str]) -> str:

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvd_kernel.cluster import kept
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.jobs import Job, Jobs
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
+    from hvd_kernel.cluster.kept import Kept
     from hvd_kernel.magics.prompts import Prompts
     from hvd_kernel.protocol import MetricsSample
 
@@ -43,7 +45,9 @@ class Holder:
         self._busy = threading.Lock()
         self.jobs = Jobs(self._busy)
         self._ended_spec: ClusterSpec | None = None  # of ranks that were ended by force
-        atexit.register(self.stop)
+        self.place = str(Path.cwd())  # the notebook's folder; its cells may go elsewhere
+        self._ended_name = ""  # under which they were kept
+        atexit.register(self.end)
 
     @property
     def spec(self) -> ClusterSpec | None:
@@ -112,8 +116,9 @@ class Holder:
 
     def _clear(self) -> None:
         if not self.jobs.clear(OBEY_S):
-            self._ended_spec = self.spec
+            self._ended_spec, name = self.spec, self._name
             self.stop()
+            self._ended_name = name
 
     def ensure(self, spec: ClusterSpec, say: Say, progress: Say) -> Session:
         """Return a session for ``spec``: the running one, or a new one in its place.
@@ -132,16 +137,43 @@ class Holder:
                 return self.session
             say(f"{_change(self.session.spec, spec)}: the ranks start again, their variables are lost.")
             self.stop()
+        else:
+            self._recall(say)
         return self.start(spec, progress)
+
+    def _recall(self, say: Say) -> None:
+        """Say that other ranks wait for a kernel of this place, before fresh ones are taken for them."""
+        for each in kept.clusters():
+            if each.note.place == self.place and not each.note.kernel:
+                remedy = f"`%hvd stop`, then `%hvd attach {each.note.name}`"
+                say(f"these ranks are fresh; {each.note.name} was kept and has its variables: {remedy}")
 
     def start(self, spec: ClusterSpec, progress: Say) -> Session:
         """Start a cluster; one that runs is stopped first."""
         from hvd_kernel.cluster import Session  # noqa: PLC0415 - a kernel that uses no ranks need not load ipyparallel
 
+        name = self._name
         self.stop()
         self.session = Session.start(spec, progress)
         self.samples.clear()
+        if name:
+            self.session.keep(name, self.place)
         return self.session
+
+    def attach(self, kept: Kept, progress: Say) -> Session:
+        """Take over a kept cluster.
+
+        Raises
+        ------
+        ClusterError
+            Another kernel has it, or it does not answer.
+        """
+        from hvd_kernel.cluster.attach import attach  # noqa: PLC0415 - as above
+
+        self.session = session = attach(kept, progress)
+        self.samples.clear()
+        self.cell = max(self.cell, session.latest.cell if session.latest else 0)
+        return session
 
     def current(self) -> Session:
         """Return the running session.
@@ -160,7 +192,20 @@ class Holder:
         session, self.session = self.session, None
         if session is not None:
             session.stop()
+        self._ended_name = ""
         self.jobs.abandon()
+
+    def end(self) -> None:
+        """End with the kernel: kept ranks go on without it, others are stopped."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.end()
+        self.jobs.abandon()
+
+    @property
+    def _name(self) -> str:
+        """The name under which the ranks are kept."""
+        return self.session.kept if self.session else self._ended_name
 
 
 def _change(old: ClusterSpec, new: ClusterSpec) -> str:

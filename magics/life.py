@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from hvd_kernel.cluster import kept
 from hvd_kernel.config import ClusterSpec
+from hvd_kernel.magics import keep
 from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.holder import default_n
 from hvd_kernel.magics.merge import named
@@ -17,16 +19,20 @@ def start(desk: Desk, options: Options) -> None:
         return
     screen = desk.screen()
     spec = wanted(options, desk.holder.spec, default_n())
+    keep.check(desk, options)
     desk.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status())
     _ready(desk)
+    keep.keep(desk, options)
 
 
 def restart(desk: Desk, options: Options) -> None:
     """Start the same ranks again."""
     desk.holder.respawn = options.respawn or desk.holder.respawn
     spec: ClusterSpec = wanted(options, desk.holder.spec, default_n())
+    keep.check(desk, options)
     desk.holder.start(spec, desk.screen().status())
     _ready(desk)
+    keep.keep(desk, options)
 
 
 def stop(desk: Desk, _options: Options) -> None:
@@ -40,11 +46,19 @@ def status(desk: Desk, _options: Options) -> None:
     """Show one line per rank."""
     session = desk.holder.session
     if session is None:
-        desk.screen().say("no ranks are running\n")
+        waiting = [each for each in kept.clusters() if each.note.place == desk.holder.place]
+        listed = "".join(f"kept: {each.sentence}: `%hvd attach {each.note.name}`\n" for each in waiting)
+        desk.screen().say(f"no ranks are running\n{listed}")
         return
-    rows: list[tuple[str, ...]] = [("rank", "state", "pid", "host", "device")]
-    rows += [(str(r.rank), "alive" if r.alive else "dead", str(r.pid), r.host, r.device) for r in session.status()]
-    desk.screen().say(table(rows))
+    screen, ranks = desk.screen(), session.status()
+    why = "" if all(r.alive for r in ranks) else "why"
+    rows: list[tuple[str, ...]] = [("rank", "state", "pid", "host", "device", why)]
+    rows += [(str(r.rank), "alive" if r.alive else "dead", str(r.pid), r.host, r.device, r.why) for r in ranks]
+    screen.say(table(rows))
+    if session.kept:
+        screen.say(f"kept as {session.kept}: they go on when this kernel ends, `%hvd stop` ends them\n")
+    if screen.interactive or screen.terminal:  # whether a spare is warm by now differs from run to run
+        screen.say(f"{session.spares or 'no'} spare{'s' * (session.spares != 1)} warm\n")
 
 
 def table(rows: list[tuple[str, ...]]) -> str:

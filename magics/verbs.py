@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics import life, respawn, variables
+from hvd_kernel.magics import attach, life, respawn, variables
 from hvd_kernel.magics.check import check
 from hvd_kernel.magics.clean import clean
 from hvd_kernel.magics.desk import Desk
@@ -37,10 +37,17 @@ VERBS: dict[str, Verb] = {
     "start": Verb(
         life.start,
         "%hvd start -np 4",
-        "start 4 ranks (also -H, --hostfile, --mpi-args, --respawn auto); kept if they live",
+        "start 4 ranks (also -H, --hostfile, --mpi-args, --respawn auto; --keep [NAME]: they outlive this kernel)",
     ),
     "restart": Verb(
         life.restart, "%hvd restart", "the same ranks again, without their variables; --force: also while a job runs"
+    ),
+    "attach": Verb(
+        attach.attach,
+        "%hvd attach [NAME]",
+        "take over ranks that an earlier kernel has started with --keep, with their variables",
+        more_words=1,
+        anytime=True,
     ),
     "respawn": Verb(
         respawn.act,
@@ -55,7 +62,12 @@ VERBS: dict[str, Verb] = {
         variables.show, "%hvd vars", "the ranks' variables, and which ranks agree (%hvd vars a b)", MANY, anytime=True
     ),
     "check": Verb(check, "%hvd check model opt", "bit for bit, down to the part that differs (seeds, --strict)", MANY),
-    "clean": Verb(clean, "%hvd clean", "end what clusters of dead kernels have left (--dry-run: list)", anytime=True),
+    "clean": Verb(
+        clean,
+        "%hvd clean",
+        "end what clusters of dead kernels have left (--dry-run: list; --kept NAME: end kept ranks)",
+        anytime=True,
+    ),
     "doctor": Verb(_doctor, "%hvd doctor", "what is missing on this machine, and how to get it", anytime=True),
 }
 

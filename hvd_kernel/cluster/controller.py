@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import threading
@@ -10,14 +11,18 @@ from typing import Any
 
 import ipyparallel.controller.app as ipp_app
 import zmq
+from ipyparallel.controller.heartmonitor import _setup_heartmonitor
 from traitlets.config import Config
 
 from hvd_kernel.cluster import admission, ports
-from hvd_kernel.protocol import HALF_OPEN_MS
+from hvd_kernel.protocol import HALF_OPEN_MS, REMEMBERED_MESSAGES
 
 Deliver = Callable[[dict[str, dict[str, Any]]], None]
 
 HEARTBEAT_MS = 100  # a rank's registration completes with its first heartbeat; the default 3000 would delay the start
+HEARD = {"registration_request", "connection_request"}
+"""Of what ipyparallel's hub can be asked: the rest, shutdown or unregistration among it, is nobody's business."""
+
 MISSES = 100  # 10 s of silence end a rank on another host; deaths on this host are known at once, by pidfd
 
 
@@ -29,6 +34,15 @@ class _HeartThread(threading.Thread):
 
     def terminate(self) -> None:
         """Do nothing: a daemon thread ends with its process."""
+
+
+def _monitor_hearts(**how: Any) -> None:
+    """Do as ipyparallel's start_heartmonitor in a context of ours: it would leave half-open connections 30 s."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.setsockopt(zmq.HANDSHAKE_IVL, HALF_OPEN_MS)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(_setup_heartmonitor(ctx=context, **how))
+    loop.run_forever()
 
 
 class Controller(ipp_app.IPController):  # type: ignore[misc]
@@ -69,7 +83,10 @@ def _let_replace(hub: Any) -> None:
 
 
 def _refuse_strangers(hub: Any) -> None:
-    """Leave a registration without an answer unless it is of a process that was started as that rank."""
+    """Leave a registration without an answer unless it is of a process that was started as that rank.
+
+    Who leaves is known by the end of its process, or of its heartbeat, and by nobody's word.
+    """
     register = hub.register_engine
 
     def register_expected(sender: Any, message: dict[str, Any]) -> None:
@@ -80,11 +97,13 @@ def _refuse_strangers(hub: Any) -> None:
             hub.log.error("somebody asked to be rank %r and was refused: no process was started as it", rank)
 
     hub.register_engine = hub.query_handlers["registration_request"] = register_expected
+    hub.query_handlers = {kind: handler for kind, handler in hub.query_handlers.items() if kind in HEARD}
 
 
 def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     """Run the controller in this thread, the main one, for ever."""
     ipp_app.Process = _HeartThread
+    ipp_app.start_heartmonitor = _monitor_hearts
     ipp_app.util.select_random_ports = ports.reserve
     zmq.Context.instance().setsockopt(zmq.HANDSHAKE_IVL, HALF_OPEN_MS)  # of every socket made from here on
     config = Config()
@@ -92,6 +111,7 @@ def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     config.IPController.use_threads = True
     config.IPController.enable_curve = True
     config.Session.key = secrets.token_hex(32).encode()  # Curve hides and the key admits: ipyparallel would do without
+    config.Session.digest_history_size = REMEMBERED_MESSAGES
     config.IPController.db_class = "ipyparallel.controller.dictdb.NoDB"  # else it keeps every request of the session
     config.IPController.log_level = logging.ERROR
     config.HeartMonitor.period = HEARTBEAT_MS

@@ -29,3 +29,12 @@ def private_folder() -> Path:
             f"folder of your own, or `chmod +t {place}`."
         )
     return Path(tempfile.mkdtemp(prefix="hvd-"))
+
+
+def is_own(folder: Path) -> bool:
+    """Whether it is a folder of this user's, and no link to one."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hvd_kernel.errors import ClusterError
@@ -75,16 +75,20 @@ class Gather:
 
 
 class Handshake:
-    """A sink that learns on which channels each rank can be reached: replies, and the "idle" that it publishes."""
+    """A sink that learns on which channels each rank can be reached: replies, and the "idle" that it publishes.
 
-    def __init__(self, ranks: Iterable[int]) -> None:
+    channels: those of requests; on shell a rank does not answer while it runs a cell.
+    """
+
+    def __init__(self, ranks: Iterable[int], channels: Sequence[str] = ("shell", "control")) -> None:
         self.introduced: dict[int, Mapping[str, Any]] = {}
-        self._missing = {(rank, channel) for rank in ranks for channel in ("shell", "control", "iopub")}
+        self._channels = channels
+        self._missing = {(rank, channel) for rank in ranks for channel in (*channels, "iopub")}
         self._changed = threading.Condition()
 
     def greet(self, request: Callable[..., None]) -> None:
         """Say hello, by ``Stream.request``, wherever a rank has not been met."""
-        for channel in ("shell", "control"):
+        for channel in self._channels:
             unmet = sorted(self.missing(channel) | self.missing("iopub"))
             hello = {"verb": "hello", "channel": channel}
             request(unmet, "hvd_request", hello, self, urgent=channel == "control")

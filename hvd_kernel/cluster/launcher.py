@@ -13,97 +13,63 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from hvd_kernel.cluster import leftovers
 from hvd_kernel.cluster.folders import private_folder
-from hvd_kernel.cluster.processes import HOLDER, children, claim, mark
+from hvd_kernel.cluster.line import Line
+from hvd_kernel.cluster.processes import HOLDER, claim, mark
+from hvd_kernel.cluster.supervised import LOG, Supervised
 from hvd_kernel.cluster.witness import NATIVE
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
 
-_STOP_S = 4.0
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 _FOREIGN = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_")
 _FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 
 
-class Launched:
-    """The running supervisor, as the kernel holds it."""
+class Launched(Supervised):
+    """The supervisor that this kernel has started, with its cluster."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         mpiexec = find_mpiexec()
         leftovers.sweep()
         with ExitStack() as undo:  # the key may be pressed anywhere in here
-            self.folder = private_folder()
-            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            self._shared = _shared_memory_folder(self.folder)
-            undo.callback(shutil.rmtree, self._shared, ignore_errors=True)
-            claim(self.folder, self._shared)
-            self.log = self.folder / "cluster.log"
-            self._process = self._supervisor(mpiexec, spec)
+            folder = private_folder()
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            shared = _shared_memory_folder(folder)
+            undo.callback(shutil.rmtree, shared, ignore_errors=True)
+            claim(folder, shared)
+            self._process = _supervisor(mpiexec, spec, folder, shared)
             undo.pop_all()
-        self._text = b""
-
-    def _supervisor(self, mpiexec: str, spec: ClusterSpec) -> subprocess.Popen[bytes]:
-        plan = {
-            "mpiexec": [mpiexec, *mpi_arguments(spec, self._shared), *_rank_command()],
-            "folders": [str(self.folder), str(self._shared)],
-            "address": _address_for(spec),
-            "ranks": spec.n,
-        }
-        with os.fdopen(os.open(self.log, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as log:
-            return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-P", "-m", "hvd_kernel.cluster.supervisor", json.dumps(plan)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment(self.folder),
-                start_new_session=True,  # Jupyter interrupts by process group
-            )
-
-    @property
-    def words(self) -> int:
-        """The descriptor to wait on for ``read``."""
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        """Return what the supervisor has said since the last call; {"end": true} when it is gone. May block."""
-        said = os.read(self.words, 1 << 16)
-        if not said:
-            yield {"end": True}
-        *lines, self._text = (self._text + said).split(b"\n")
-        yield from map(json.loads, lines)
-
-    def say(self, word: dict[str, Any]) -> None:
-        """Tell the supervisor, which may be gone, one thing. Any thread: a line this short is written in one piece."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError, ValueError):
-            os.write(self._process.stdin.fileno(), json.dumps(word).encode() + b"\n")
-
-    def local_ranks(self) -> set[int]:
-        """Return the process ids of the ranks on this host: those that mpiexec started here."""
-        return {rank for mpiexec in children(self._process.pid) for rank in children(mpiexec)}
+        assert self._process.stdout is not None
+        super().__init__(Line(self._process.stdout, self._process.stdin), self._process.pid, folder, shared)
 
     def stop(self) -> None:
         """End everything and leave nothing. Idempotent."""
-        assert self._process.stdin is not None
-        if self._process.poll() is None:
-            try:
-                self.say({"stop": True})
-                self._process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._process.stdin.close()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        for folder in (self.folder, self._shared):  # there still only if the supervisor was killed
-            shutil.rmtree(folder, ignore_errors=True)
+        super().stop()
+        self._process.poll()  # it has ended, unless it is kept: then it is nobody's to wait for
+
+
+def _supervisor(mpiexec: str, spec: ClusterSpec, folder: Path, shared: Path) -> subprocess.Popen[bytes]:
+    plan = {
+        "mpiexec": [mpiexec, *mpi_arguments(spec, shared), *_rank_command()],
+        "folders": [str(folder), str(shared)],
+        "address": _address_for(spec),
+        "ranks": spec.n,
+    }
+    with os.fdopen(os.open(folder / LOG, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as log:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-P", "-m", "hvd_kernel.cluster.supervisor", json.dumps(plan)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment(folder),
+            start_new_session=True,  # Jupyter interrupts by process group
+        )
 
 
 def find_mpiexec() -> str:

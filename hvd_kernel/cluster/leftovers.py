@@ -4,13 +4,14 @@ Found by marks alone (processes.py): every process of a cluster carries the mark
 be, and every private folder says whose it is. A name proves nothing; a process that carries no mark is none of ours.
 
 Words.
-  orphan   a marked process of this user whose holder is gone, or is an orphan itself
-  stray    a process that a cell of this kernel started and detached (setsid, double fork); it ends with the cluster
+  orphan   a marked process of this user whose holder is gone, or is an orphan itself; no supervisor of a kept cluster
+  stray    a process that a cell of this cluster started and detached (setsid, double fork); it ends with the cluster
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import signal
@@ -21,9 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_kernel.cluster.processes import HOLDER, environment_of, holder_of, is_gone, mark
+from hvd_kernel.cluster import kept
+from hvd_kernel.cluster.folders import is_own
+from hvd_kernel.cluster.processes import CLAIM, HOLDER, environment_of, holder_of, is_gone, mark
 
 SHARED = Path("/dev/shm")  # noqa: S108 - looked at; removed there is only what is marked as ours
+_NAME = re.compile("hvd-([a-z0-9_]{8}|[0-9a-f]{32})")  # as mkdtemp and launcher.py make them
+_CLAIMED_S = 60.0
 _END_S = 2.0
 _MOMENT_S = 1.0
 _RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
@@ -43,7 +48,8 @@ class Marked:
 def orphans() -> list[Marked]:
     """Return the processes that clusters left behind."""
     every = list(_marked())
-    found = [each for each in every if is_gone(each.holder)]
+    invited = {each.holder for each in kept.clusters()}  # their kernels may go, they stay
+    found = [each for each in every if is_gone(each.holder) and each.own not in invited]
     held = found
     while held:  # what an orphan holds becomes one with its end
         holders = {each.own for each in held}
@@ -56,8 +62,8 @@ def orphans() -> list[Marked]:
 def folders() -> list[Path]:
     """Return the private folders that clusters left behind."""
     places = {Path(tempfile.gettempdir()), SHARED}
-    found = {folder for place in places for folder in place.glob("hvd-*") if _is_own(folder)}
-    return sorted(folder for folder in found if is_gone(holder_of(folder)))
+    found = {folder for place in places for folder in place.glob("hvd-*") if is_own(folder)}
+    return sorted(folder for folder in found if is_gone(holder_of(folder)) or _is_unclaimed(folder))
 
 
 def sweep() -> None:
@@ -66,12 +72,10 @@ def sweep() -> None:
         remove(folder)
 
 
-def strays() -> list[Marked]:
-    """Return what cells of this kernel's cluster have detached."""
-    kernel = mark(os.getpid())
-    every = list(_marked())
-    supervisors = {each.own: each.pid for each in every if each.holder == kernel}
-    return [each for each in every if each.holder in supervisors and _is_detached(each, supervisors[each.holder])]
+def strays(supervisor: int) -> list[Marked]:
+    """Return what cells of a supervisor's cluster have detached."""
+    holder = mark(supervisor)
+    return [each for each in _marked() if each.holder == holder and _is_detached(each, supervisor)]
 
 
 def end(orphan: Marked) -> bool:
@@ -123,12 +127,14 @@ def _marked() -> Iterator[Marked]:
                     yield Marked(pid, mark(pid), holder, command, environment.get(_RANK_VARIABLE, ""))
 
 
-def _is_own(folder: Path) -> bool:
+def _is_unclaimed(folder: Path) -> bool:
+    """Whether whoever made the folder was killed before it could write down whose it is, its very next step."""
     try:
-        found = folder.lstat()
+        empty = {each.name for each in folder.iterdir()} <= {CLAIM}
+        old = time.time() - folder.stat().st_mtime > _CLAIMED_S
     except OSError:
         return False
-    return folder.is_dir() and not folder.is_symlink() and found.st_uid == os.geteuid()
+    return bool(_NAME.fullmatch(folder.name)) and empty and old and not holder_of(folder)
 
 
 def _is_detached(process: Marked, supervisor: int) -> bool:

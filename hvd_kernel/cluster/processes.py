@@ -65,7 +65,8 @@ def kill(pid: int, number: int) -> None:
 HOLDER = "HVD_HOLDER"
 """Environment variable with the mark of the process without which this one should not be; descendants inherit it."""
 
-_CLAIM = "holder"
+CLAIM = "holder"
+"""Name of the file in a private folder that says whose it is."""
 
 
 def mark(pid: int) -> str:
@@ -84,14 +85,14 @@ def is_gone(holder: str) -> bool:
 def claim(*folders: Path) -> None:
     """Write into folders whose they are: this process's."""
     for folder in folders:
-        with os.fdopen(os.open(folder / _CLAIM, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
+        with os.fdopen(os.open(folder / CLAIM, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
             file.write(mark(os.getpid()))
 
 
 def holder_of(folder: Path) -> str:
     """Return the mark of a folder's holder, "" where there is none."""
     try:
-        return (folder / _CLAIM).read_text()
+        return (folder / CLAIM).read_text()
     except OSError:
         return ""
 

@@ -1,11 +1,13 @@
 """Dead ranks replaced: a spare registers in the place of each, all ranks meet again, the fresh ones get what was kept.
 
 Nothing of the survivors is touched but their communication. Whoever dies meanwhile is replaced too: each try begins
-with who is dead then. A rank counts as dead until it has met the others, so an interrupted respawn can be called again.
+with who is dead then. A rank counts as dead until it has met the others, so an interrupted respawn can be called again;
+and as bare until it has what was kept, which the next respawn then gives.
 
 Words.
   survivor   a rank that has lived all the time
   fresh      a rank that has been started in place of a dead one
+  bare       a fresh rank that has not been given what was kept
 """
 # ruff: noqa: SLF001 - a part of Session, in a file of its own
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +30,13 @@ if TYPE_CHECKING:
     from hvd_kernel.cluster.session import Session
 
 _TRIES = 5
+_GIFTS = 2  # tries to give what was kept: it may be the very thing of which a rank dies, in packing or in unpacking it
+_LETHAL = "a rank died each time it was given; `%hvd respawn` tries again"
 _HANDSHAKE_S = 0.05  # between two tries
 _MEET_S = 60.0
 _MOVE_S = 600.0
 _SHOWS_S = 0.5  # within which a death shows that others have noticed
+_SIGN_S = 5.0  # for a rank to show that it lives, or to be seen dead
 _END_S = 10.0  # for the others' cell to end after a rank was killed in the middle of it
 Say = Callable[[str], None]
 
@@ -44,6 +49,21 @@ class Respawned:
     source: int  # the rank that gave them variables
     restored: tuple[str, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)  # variables that did not come, and why
+    silent: tuple[int, ...] = ()  # ranks that do not answer, where nothing was to be done
+
+
+class _SignsOfLife(Gather):
+    """Answers that wake whoever waits for a change in the session."""
+
+    def __init__(self, ranks: Iterable[int], notify: Callable[[], None]) -> None:
+        super().__init__(ranks, "hello")
+        self._notify = notify
+
+    def on_reply(self, rank: int, content: Mapping[str, Any], buffers: list[Any]) -> bool:
+        """Keep the answer."""
+        super().on_reply(rank, content, buffers)
+        self._notify()
+        return True
 
 
 class Respawn:
@@ -53,20 +73,39 @@ class Respawn:
         self._session = session
         self._restore = tuple(restore)
         self._say = say
-        self._done: set[int] = set()
+        self._names: tuple[str, ...] = ()  # of what is given
 
     def run(self, asked: Sequence[int] | None, *, force: bool) -> Respawned:
         """Replace the dead, or those that are asked for."""
         session = self._session
+        silent = () if force else self._look()
         chosen = set(asked) if asked is not None else set(session.dead)
         living = chosen - set(session.dead)
         self._check(chosen, living, force=force)
-        if not chosen:
-            return Respawned((), 0)
+        if not chosen and not session._bare:
+            return Respawned((), 0, silent=silent)
         self._kill(living)
         self._await_cell()
         self._until_whole()
-        return self._give()
+        for _ in range(_GIFTS):
+            try:
+                return self._give()
+            except ClusterError:
+                if not self._died_within(_SHOWS_S, set()):
+                    raise
+            self._until_whole()
+        return Respawned(tuple(sorted(session._bare)), 0, lost=dict.fromkeys(self._names, _LETHAL))
+
+    def _look(self) -> tuple[int, ...]:
+        """Ask every rank for a sign of life, so that a death of this moment is noticed; return who keeps silent."""
+        session = self._session
+        living = set(range(session.n)) - session._dead
+        signs = _SignsOfLife(living, session._notify)
+        hello = {"verb": "hello", "channel": "control"}
+        session._wire.request(sorted(living), "hvd_request", hello, signs, urgent=True)
+        with session._changed:
+            session._changed.wait_for(lambda: living <= {*signs.so_far()} | session._dead, _SIGN_S)
+        return tuple(sorted(living - {*signs.so_far()} - session._dead))
 
     def _check(self, chosen: set[int], living: set[int], *, force: bool) -> None:
         session = self._session
@@ -126,7 +165,6 @@ class Respawn:
             if rank in dead:
                 session._arrivals[rank] = replace(session._arrivals[rank], device=device)
         session._admit(dead)
-        self._done |= dead
 
     def _replace(self, dead: set[int]) -> None:
         """Have processes registered as the engines of the dead."""
@@ -199,17 +237,30 @@ class Respawn:
 
     def _give(self) -> Respawned:
         session = self._session
-        fresh = sorted(self._done)
-        root = min(set(range(session.n)) - self._done)
-        [(kept, _)] = session.ask("kept", [root]).values()
-        names = list(dict.fromkeys((*self._restore, *kept["names"])))
-        if not names:
-            return Respawned(tuple(fresh), root)
-        self._say(f"{', '.join(names)}: from rank {root}")
-        content = {"names": names, "root": root, "fresh": fresh, "kept": kept["names"]}
-        answers = session.ask("restore", None, content, timeout=_MOVE_S)
-        lost = {name: why for rank in fresh for name, why in answers[rank][0]["lost"].items()}
-        return Respawned(tuple(fresh), root, tuple(name for name in names if name not in lost), lost)
+        fresh = sorted(session._bare)
+        root = min(set(range(session.n)) - session._bare, default=None)
+        lost = {} if root is None else self._given(root, fresh)
+        session._bare.clear()
+        restored = tuple(name for name in self._names if name not in lost)
+        return Respawned(tuple(fresh), root or 0, restored, lost)
+
+    def _given(self, root: int, fresh: list[int]) -> dict[str, str]:
+        """Have a survivor give what was kept; return what did not arrive, and why."""
+        kept = self._told("kept", [root])[root]
+        self._names = tuple(dict.fromkeys((*self._restore, *kept["names"], *kept["sets"])))
+        if not self._names:
+            return {}
+        self._say(f"{', '.join(self._names)}: from rank {root}")
+        content = {"names": self._names, "root": root, "fresh": fresh, "kept": kept["names"]}
+        told = self._told("restore", range(self._session.n), content)
+        return {name: why for rank in fresh for name, why in told[rank]["lost"].items()}
+
+    def _told(self, verb: str, ranks: Sequence[int], content: dict[str, Any] | None = None) -> dict[int, Any]:
+        """Ask ranks all of which have to answer."""
+        answers = self._session.ask(verb, ranks, content, timeout=_MOVE_S)
+        if gone := set(ranks) - set(answers):
+            raise ClusterError(f"{_ranks(gone)} dead")
+        return {rank: answer for rank, (answer, _) in answers.items()}
 
 
 def _list(ranks: set[int]) -> str:

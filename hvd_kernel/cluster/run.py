@@ -69,6 +69,8 @@ class Run:
         self._open = set(ranks)  # ranks whose RankDone the reader has not seen
         self._ended: set[int] = set()  # ranks whose RankDone has been queued
         self._over = threading.Event()
+        if not ranks:
+            self._over.set()
 
     @property
     def done(self) -> bool:
@@ -131,6 +133,11 @@ class Run:
                 self._idle.add(rank)
                 return self._maybe_end(rank)
         return False
+
+    def on_silence(self, rank: int) -> bool:
+        """Note that nothing more comes of what the rank published; True when its reply has come too."""
+        self._idle.add(rank)
+        return self._maybe_end(rank)
 
     def on_dead(self, rank: int, failure: Failure) -> None:
         """End the rank without its reply."""

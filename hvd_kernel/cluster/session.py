@@ -1,14 +1,13 @@
 """A cluster's life: start, run cells, move variables, interrupt, stop.
 
 The main thread may be interrupted (KeyboardInterrupt) in any wait here; what it waited for goes on, and the session
-stays usable. A start that is interrupted is undone.
+stays usable. A start that is interrupted is undone. Ranks that are kept outlive it: see attach.py.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import select
 import socket
 import threading
 import time
@@ -21,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel import config
 from hvd_kernel.cluster import failure, values
 from hvd_kernel.cluster.autopsy import Cause
-from hvd_kernel.cluster.gather import Gather, Handshake
+from hvd_kernel.cluster.gather import Gather
 from hvd_kernel.cluster.launcher import Launched
 from hvd_kernel.cluster.run import Run
+from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.cluster.witness import Witnesses
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from hvd_kernel.cluster.stream import Stream
 
 _ANSWER_S = 30.0
-_HANDSHAKE_S = 0.25  # between two tries
 _MOVE_S = 600.0
 _IDLE_S = 2.0  # after the start, before a spare is started beside the ranks
 _LAST_WORDS_S = 0.05  # a dead rank's last output may still be on its way through the controller
@@ -50,12 +49,13 @@ class RankStatus:
     host: str
     alive: bool
     device: str
+    why: str = ""  # it has died, once that is known
 
 
 class Session:
-    """A running cluster. Made by ``Session.start``."""
+    """A running cluster. Made by ``Session.start``, or by ``attach.attach`` over a kept one."""
 
-    def __init__(self, spec: ClusterSpec, launched: Launched) -> None:
+    def __init__(self, spec: ClusterSpec, launched: Supervised) -> None:
         self.spec = spec
         self.n = spec.n
         self._launched = launched
@@ -66,7 +66,10 @@ class Session:
         self._by_mpi = set(range(spec.n))  # they end with mpiexec
         self._arrivals: dict[int, RankStatus] = {}  # who is to take a dead rank's place, and has not met the others yet
         self._fallen: set[int] = set()  # arrivals that have died
+        self._bare: set[int] = set()  # ranks in the place of dead ones that lack what was kept
         self._changed = threading.Condition()  # of dead, arrivals and fallen
+        self.kept = ""  # its name, where the ranks outlive this kernel
+        self._unkept = ""  # why they cannot
         self.spares = 0  # processes that could replace a rank at once
         self._spares_wanted = int(config.elsewhere("HVD_SPARES", os.environ))
         self._witnesses = Witnesses(launched.folder)
@@ -82,12 +85,14 @@ class Session:
         ClusterError
             With the reason, the end of the ranks' log and a remedy.
         """
+        from hvd_kernel.cluster.ready import connect  # noqa: PLC0415 - it is a part of this class
+
         say = progress or (lambda _text: None)
         say(f"starting {spec.n} rank{'s' if spec.n != 1 else ''}")
         session = cls(spec, Launched(spec))
-        atexit.register(session.stop)
+        atexit.register(session.end)
         try:
-            session._connect(say)
+            connect(session, say)
         except BaseException:
             session.stop()
             raise
@@ -102,6 +107,16 @@ class Session:
     def folder(self) -> Path:
         """The cluster's private folder on this host."""
         return self._launched.folder
+
+    @property
+    def supervisor(self) -> int:
+        """The process id of what holds the ranks."""
+        return self._launched.pid
+
+    @property
+    def latest(self) -> Run | None:
+        """The cell that runs, or ran last."""
+        return self._latest
 
     @property
     def running(self) -> bool:
@@ -239,20 +254,52 @@ class Session:
         """
         from hvd_kernel.cluster.respawn import Respawn  # noqa: PLC0415 - it is a part of this class
 
-        return Respawn(self, restore, progress or (lambda _text: None)).run(ranks, force=force)
+        try:
+            return Respawn(self, restore, progress or (lambda _text: None)).run(ranks, force=force)
+        finally:
+            self._remember()
 
     def status(self) -> list[RankStatus]:
         """Return every rank's process, dead ones included."""
-        return [replace(self._ranks[rank], alive=rank not in self._dead) for rank in sorted(self._ranks)]
+        why = {rank: self._witnesses.causes.get(rank, "") for rank in self.dead}
+        return [replace(who, alive=rank not in why, why=why.get(rank, "")) for rank, who in sorted(self._ranks.items())]
+
+    def keep(self, name: str, place: str) -> None:
+        """Have the ranks outlive this kernel, until somebody stops them or they have waited for HVD_KEEP_HOURS.
+
+        Parameters
+        ----------
+        name, place
+            What the next kernel finds them by; the place is the folder of the notebook.
+
+        Raises
+        ------
+        ClusterError
+            They cannot be kept, and why.
+        """
+        from hvd_kernel.cluster.attach import keep  # noqa: PLC0415 - it is a part of this class
+
+        keep(self, name, place)
+
+    def end(self) -> None:
+        """End with the kernel: kept ranks go on without it, others are stopped. Idempotent."""
+        self.leave() if self.kept else self.stop()
 
     def stop(self) -> None:
         """End the ranks and leave no process, file or socket. Idempotent."""
-        atexit.unregister(self.stop)
+        self._part(self._launched.stop)
+
+    def leave(self) -> None:
+        """Let go of the ranks: kept ones go on. Idempotent."""
+        self._part(self._launched.leave)
+
+    def _part(self, how: Callable[[], None]) -> None:
+        atexit.unregister(self.end)
         if self._stream is not None:
             stream, self._stream = self._stream, None
             stream.stop(self._launched.words)
         self._witnesses.close()
-        self._launched.stop()
+        how()
         if self._latest is not None:  # whoever reads it in another thread shall come to its end
             for rank in self._latest.ranks:
                 self._latest.on_dead(rank, failure.stopped(rank))
@@ -263,58 +310,25 @@ class Session:
             raise ClusterError("the cluster is stopped: `%hvd start` starts a new one")
         return self._stream
 
-    # Start.
+    # What the start and the way back (ready.py, attach.py) end with.
 
-    def _connect(self, say: Progress) -> None:
-        from hvd_kernel.cluster.stream import Stream  # noqa: PLC0415 - ipyparallel, while the processes start
-
-        deadline = time.monotonic() + self.spec.start_timeout_s
-        while self._stream is None:
-            for word in self._listen(deadline, "the controller"):
-                if "client" in word:
-                    self._stream = Stream(word["client"], self._lost, self._notify)
-        say("controller ready, ranks are importing")
-        self._await_ranks(say, deadline)
-        here = self._launched.local_ranks()
-        for rank, who in self._shake_hands(deadline).items():
-            self._ranks[rank] = RankStatus(rank, who["pid"], who["host"], alive=True, device=who["device"])
-            if who["pid"] in here:
-                self._here.add(rank)
-                self._wire.watch(rank, who["pid"])
-                self._witnesses.watch(rank, who["pid"])
+    def _at_work(self) -> None:
         self._wire.listen(self._launched.words, self._on_words)
         self._wire.soon(self._wire.later, _IDLE_S, self._spare_when_idle)
-        say(f"{self.n} rank{'s' if self.n != 1 else ''} ready")
 
-    def _listen(self, deadline: float, whom: str, wait: float = 3600.0) -> list[dict[str, Any]]:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            reason = f"{whom} did not come up within {self.spec.start_timeout_s:g} s (ClusterSpec.start_timeout_s)."
-            raise failure.start_failed(reason, self._launched.log)
-        ready, _, _ = select.select([self._launched.words], [], [], min(left, wait))
-        words = list(self._launched.read()) if ready else []
-        for word in words:
-            if "exit" in word or "end" in word:
-                reason = f"the ranks ended while they started (mpiexec's status {word.get('exit', 'unknown')})."
-                raise failure.start_failed(reason, self._launched.log)
-        return words
+    def _watch(self, rank: int, pid: int) -> None:
+        """Hear of the end of a rank of this host, and why; it may have come already."""
+        self._witnesses.watch(rank, pid)
+        try:
+            self._wire.watch(rank, pid)
+        except ProcessLookupError:
+            self._wire.soon(self._lost, rank, pid)
 
-    def _await_ranks(self, say: Progress, deadline: float) -> None:
-        known = 0
-        while len(self._wire.uuids) < self.n:
-            if len(self._wire.uuids) != known:
-                known = len(self._wire.uuids)
-                say(f"{known} of {self.n} ranks ready")
-            missing = sorted(set(range(self.n)) - set(self._wire.uuids))
-            self._listen(deadline, f"rank {', '.join(map(str, missing))}", wait=0.02)
+    def _remember(self) -> None:
+        from hvd_kernel.cluster.attach import remember  # noqa: PLC0415 - it is a part of this class
 
-    def _shake_hands(self, deadline: float) -> dict[int, Mapping[str, Any]]:
-        hands = Handshake(range(self.n))
-        while True:
-            hands.greet(self._wire.request)
-            if hands.wait(_HANDSHAKE_S):
-                return hands.introduced
-            self._listen(deadline, f"rank {', '.join(map(str, sorted(hands.missing())))}", wait=0.0)
+        if self.kept:
+            remember(self)
 
     def _heal(self) -> None:
         """Give all ranks new communication after a run that broke it."""
@@ -368,6 +382,7 @@ class Session:
             self._ranks |= {rank: self._arrivals.pop(rank) for rank in ranks}
             self._dead -= ranks
             self._by_mpi -= ranks
+            self._bare |= ranks
         if self._latest is not None:
             self._latest.aborted = False
         self._wire.soon(self._wire.later, _IDLE_S, self._spare_when_idle)
@@ -398,6 +413,13 @@ class Session:
                     self._fallen.add(rank)
         self._notify()
 
+    def _on_kept(self, told: str | dict[str, str]) -> None:
+        if isinstance(told, str):
+            self.kept = told
+        else:
+            self._unkept = told["error"]
+        self._notify()
+
     def _lost(self, rank: int, pid: int = 0) -> None:
         """Take note of a rank's end; ``pid`` where it is known whose, for who was replaced meanwhile is another."""
         who = self._arrivals.get(rank) or self._ranks.get(rank)
@@ -419,13 +441,15 @@ class Session:
         later = self._stream.later
         bury = partial(self._bury, rank, self._wire.uuids.get(rank, ""), time.monotonic())
         pid = self._ranks[rank].pid if rank in self._ranks else 0
-        later(_LAST_WORDS_S, self._witnesses.examine, rank, pid, resident, later, bury)
+        examine = partial(self._witnesses.examine, by_mpi=rank in self._by_mpi)
+        later(_LAST_WORDS_S, examine, rank, pid, resident, later, bury)
 
     def _bury(self, rank: int, uuid: str, at: float, cause: Cause) -> None:
         known = self._ranks.get(rank)
         death = failure.rank_died(rank, known.pid if known else 0, known.host if known else "", cause, at)
         if self._stream is not None and self._stream.uuids.get(rank, "") == uuid:  # else it has been replaced
             self._stream.forget(rank, death)
+        self._remember()
 
     def _on_words(self) -> None:
         for word in self._launched.read():
@@ -435,6 +459,8 @@ class Session:
                     self._lost(rank, self._ranks[rank].pid if "exit" in word else 0)
             if "joining" in word:
                 self._on_joining(word["joining"])
+            if "kept" in word:
+                self._on_kept(word["kept"])
             self.spares = word.get("warm", self.spares)
             if "end" in word and self._stream is not None:
                 self._stream.unlisten(self._launched.words)

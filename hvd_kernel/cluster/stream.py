@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import ipyparallel as ipp
 
-from hvd_kernel.protocol import Failure
+from hvd_kernel.protocol import REMEMBERED_MESSAGES, Failure
 
 
 class Sink(Protocol):
@@ -45,6 +45,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
         self._on_lost = on_lost
         self._on_met = on_met
         super().__init__(connection)
+        self.session.digest_history_size = REMEMBERED_MESSAGES
         for rank, uuid in dict(self._engines).items():
             self._admit(rank, uuid)
 

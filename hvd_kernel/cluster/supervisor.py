@@ -2,17 +2,21 @@
 
 It starts mpiexec, becomes ipyparallel's controller, and sees to it that nothing outlives the notebook kernel:
 
-    kernel --pidfd, stdin--> supervisor --PDEATHSIG--> mpiexec --PDEATHSIG--> ranks
-                                 |------PDEATHSIG--> spares, and the ranks that were spares
+    kernel --pidfd, line--> supervisor --PDEATHSIG--> mpiexec --PDEATHSIG--> ranks
+                                |------PDEATHSIG--> spares, and the ranks that were spares
 
 As "child subreaper" it inherits every orphan below it, so that at the end it can kill and wait for all of them,
 whatever they forked; then it removes the cluster's private folders. It watches the kernel's process itself (pidfd),
 because a PDEATHSIG would follow the kernel's *thread* and an EOF could be held up by any process the kernel forked.
 
-The plan (mpiexec's command, folders to remove, address to listen on, number of ranks) is argv[1] as JSON. stdin brings
-JSON lines: {"stop": true}, {"spares": how many to have}, {"replace": ranks}. stdout takes JSON lines: {"client":
-connection}, {"exit": status of mpiexec}, {"joining": {rank: process id}}, {"warm": spares that could start at once}.
-Connection keys travel in these pipes only: no file, argument or environment variable ever holds one.
+A kept cluster is the exception: when its kernel ends it waits, for the time it was told, for the next one (keeper.py).
+
+The plan (mpiexec's command, folders to remove, address to listen on, number of ranks) is argv[1] as JSON. The line to
+the kernel, at first stdin and stdout, brings {"stop": true}, {"spares": how many to have}, {"replace": ranks}, {"keep":
+how}, {"remember": what the next kernel has to know}. It takes {"client": connection}, {"exit": status of mpiexec},
+{"joining": {rank: process id}}, {"warm": spares that could start at once}, {"kept": name, or {"error": why not}}; and,
+first of all for a kernel that has come by the door, {"welcome": client, remembered, folders, warm}.
+Connection keys travel on this line only: no file, argument or environment variable ever holds one.
 """
 
 from __future__ import annotations
@@ -31,6 +35,9 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.cluster import admission, spares
+from hvd_kernel.cluster.door import Visitor
+from hvd_kernel.cluster.keeper import Keeper
+from hvd_kernel.cluster.line import Line
 from hvd_kernel.cluster.processes import (
     HOLDER,
     children,
@@ -48,61 +55,124 @@ _GRACE_S = 1.5  # what ranks get to end by themselves after a stop
 class Supervisor:
     """Owns mpiexec and the private folders. The main thread is the controller's, a second one watches the kernel."""
 
-    def __init__(self, plan: dict[str, Any]) -> None:
+    def __init__(self, plan: dict[str, Any], kernel: Visitor) -> None:
         self._folders = [Path(folder) for folder in plan["folders"]]
         self._told_ranks: dict[str, Any] = {"folder": plan["folders"][0]}
         self._finishing = threading.Lock()
         self._spares = spares.Spares(plan["ranks"])
         self._warm = 0
-        self._heard = b""
+        self._tenant: Visitor | None = kernel  # who has the cluster
+        self._keeper: Keeper | None = None  # of a kept cluster
+        self._client: dict[str, Any] = {}
+        self._remembered: dict[str, Any] = {}
+        self._do: dict[str, Callable[[Any], None]] = {
+            "stop": lambda _: self.finish(grace=_GRACE_S),
+            "spares": self._spares.keep,
+            "replace": self._replace,
+            "keep": self._keep,
+            "remember": self._remember,
+            "end": lambda _: self._left(),
+        }
         self._mpi = subprocess.Popen(  # noqa: S603 - the launcher's plan
             plan["mpiexec"],
             stdin=subprocess.PIPE,
             stdout=sys.stderr.fileno(),
             preexec_fn=die_with_parent,  # noqa: PLW1509 - there is still one thread here
         )
+        self._mpi_gone: int | None = os.pidfd_open(self._mpi.pid)
 
-    def watch(self, kernel: int) -> None:
+    def watch(self) -> None:
         """Do what the kernel says, say when mpiexec ends, and finish with the kernel. Never returns."""
-        kernel_gone, mpi_gone = os.pidfd_open(kernel), os.pidfd_open(self._mpi.pid)
-        interesting = [_FROM_KERNEL, kernel_gone, mpi_gone]
         while True:
-            ready, _, _ = select.select([*interesting, *self._spares.descriptors()], [], [])
-            if mpi_gone in ready:
-                interesting.remove(mpi_gone)
-                tell({"exit": self._mpi.wait()})
-            if _FROM_KERNEL in ready:
-                self._obey(os.read(_FROM_KERNEL, 4096))
-            elif kernel_gone in ready:
-                self.finish(grace=0.0)
+            patience = self._keeper.patience() if self._keeper else None
+            ready = select.select([*self._descriptors(), *self._spares.descriptors()], [], [], patience)[0]
+            if self._mpi_gone in ready:
+                self._mpi_gone = None
+                self._tell({"exit": self._mpi.wait()})
+            self._listen(ready)
+            if self._keeper is not None and self._keeper.door.fileno() in ready:
+                self._admit(self._keeper)
             self._spares.look(ready)
             self._tell_warm()
-
-    def _obey(self, heard: bytes) -> None:
-        if not heard:
-            self.finish(grace=0.0)
-        *lines, self._heard = (self._heard + heard).split(b"\n")
-        for word in map(json.loads, lines):
-            if "stop" in word:
+            if self._tenant is None and self._is_useless():
                 self.finish(grace=_GRACE_S)
-            if "spares" in word:
-                self._spares.keep(word["spares"])
-            if "replace" in word:
-                self._replace(word["replace"])
+
+    def _descriptors(self) -> list[int]:
+        found = [] if self._mpi_gone is None else [self._mpi_gone]
+        if self._tenant is not None:
+            found += [self._tenant.line.fileno(), self._tenant.gone]
+        return found if self._keeper is None else [*found, self._keeper.door.fileno()]
+
+    def _listen(self, ready: list[int]) -> None:
+        tenant = self._tenant
+        if tenant is None:
+            return
+        while self._tenant is tenant and tenant.has_spoken:
+            for word in tenant.line.read():
+                for what in word.keys() & self._do.keys():  # a later version's kernel may know more of them
+                    self._do[what](word[what])
+        if self._tenant is tenant and tenant.gone in ready:
+            self._left()
+
+    def _left(self) -> None:
+        """Take note that the kernel is gone, or that it has let go."""
+        if self._keeper is None:
+            self.finish(grace=0.0)
+        elif self._tenant is not None:
+            self._tenant.close()
+            self._tenant = None
+            self._keeper.left()
+
+    def _admit(self, keeper: Keeper) -> None:
+        """Let the kernel at the door have the cluster if no other one has it."""
+        if self._tenant is not None and self._tenant.is_gone:
+            self._left()
+        visitor = keeper.admit(self._tenant)
+        if visitor is None:
+            return
+        self._tenant = visitor
+        keeper.taken(visitor.pid)
+        folders = [str(folder) for folder in self._folders]
+        known = {"client": self._client, "remembered": self._remembered, "folders": folders, "warm": self._warm}
+        self._tell({"welcome": known})
+
+    def _keep(self, wish: dict[str, Any]) -> None:
+        """Outlive the kernel from here on."""
+        if self._tenant is None:
+            return
+        try:
+            self._keeper = self._keeper or Keeper(self._folders, wish, self._tenant.pid)
+        except OSError as error:
+            self._tell({"kept": {"error": str(error)}})
+        else:
+            self._tell({"kept": self._keeper.name})
+
+    def _remember(self, what: dict[str, Any]) -> None:
+        self._remembered = what
+
+    def _is_useless(self) -> bool:
+        """Whether nobody can come back to it any more, or nobody has for too long."""
+        has_ranks = self._mpi_gone is not None or any(self._spares.replacements)
+        return not has_ranks or self._keeper is None or self._keeper.patience() == 0.0
 
     def _replace(self, ranks: list[int]) -> None:
         admission.expect(ranks)
-        tell({"joining": {rank: self._spares.put(rank, self._told_ranks) for rank in ranks}})
+        self._tell({"joining": {rank: self._spares.put(rank, self._told_ranks) for rank in ranks}})
 
     def _tell_warm(self) -> None:
         if self._spares.warm != self._warm:
             self._warm = self._spares.warm
-            tell({"warm": self._warm})
+            self._tell({"warm": self._warm})
+
+    def _tell(self, word: dict[str, Any]) -> None:
+        if self._tenant is not None:
+            self._tenant.line.say(word)
 
     def deliver(self, connections: dict[str, dict[str, Any]]) -> None:
         """Hand the controller's addresses and keys to the kernel and, through mpiexec's stdin, to rank 0."""
         self._told_ranks |= connections["engine"]
-        tell({"client": connections["client"]})
+        self._client = connections["client"]
+        self._tell({"client": self._client})
         if self._mpi.stdin is not None and self._mpi.poll() is None:
             self._mpi.stdin.write(json.dumps(self._told_ranks).encode() + b"\n")
             self._mpi.stdin.flush()
@@ -133,36 +203,32 @@ class Supervisor:
             left -= set(select.select(left, [], [], wait)[0])
 
 
-def tell(message: dict[str, Any]) -> None:
-    """Say one thing to the kernel, which may be gone."""
-    try:
-        os.write(_TO_KERNEL, json.dumps(message).encode() + b"\n")
-    except BrokenPipeError:
-        return
-
-
-def _start(target: Callable[[int], None], kernel: int) -> None:
-    threading.Thread(target=target, args=(kernel,), name="hvd-life", daemon=True).start()
+def _line_to_kernel() -> Line:
+    """Take stdin and stdout for it, and leave none to whatever else reads or prints here."""
+    line = Line(open(os.dup(0), "rb", 0), open(os.dup(1), "wb", 0))  # noqa: PTH123, SIM115 - descriptors, for good
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    return line
 
 
 def main() -> None:
     """Run until the kernel ends or says stop."""
     take_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    kernel = os.getppid()
+    kernel = Visitor(_line_to_kernel(), os.getppid())
     plan = json.loads(sys.argv[1])
     os.environ[HOLDER] = mark(os.getpid())  # of what is started from here on
     admission.expect(range(plan["ranks"]))
-    supervisor = Supervisor(plan)
+    supervisor = Supervisor(plan, kernel)
     dump_no_memory()
-    _start(supervisor.watch, kernel)
+    threading.Thread(target=supervisor.watch, name="hvd-life", daemon=True).start()
     from hvd_kernel.cluster import controller  # noqa: PLC0415 - mpiexec must not wait for this import
 
     controller.serve(supervisor.deliver, lambda: supervisor.finish(grace=0.0), plan["address"])
     supervisor.finish(grace=0.0)
 
 
-_FROM_KERNEL = 0
-_TO_KERNEL = 1
 if __name__ == "__main__":
     main()

@@ -23,6 +23,7 @@ NATIVE = "native"
 
 _PAUSE_S = 0.05
 _TRIES = 20
+_TRIES_OF_MPI = 100  # mpiexec always tells in the end, however late on a busy machine
 _LOG_BYTES = 1 << 16
 _INFO_EXIT = 1 << 3
 _INFO_BYTES = 64
@@ -119,7 +120,9 @@ class Witnesses:
         """Take mpiexec's end (its status) or the supervisor's (None) as the reason for what comes."""
         self._launcher = self._launcher or launcher_ended(status)
 
-    def examine(self, rank: int, pid: int, resident: int, later: Later, then: Callable[[Cause], None]) -> None:
+    def examine(
+        self, rank: int, pid: int, resident: int, later: Later, then: Callable[[Cause], None], *, by_mpi: bool = False
+    ) -> None:
         """Find out why a rank died and call ``then`` with it, soon; ``later`` is the I/O loop's timer."""
         witness = self._alive.pop(pid, None)
         if witness is None:
@@ -137,7 +140,7 @@ class Witnesses:
             else:
                 later(_PAUSE_S, look, tries - 1)
 
-        look(_TRIES)
+        look(_TRIES_OF_MPI if by_mpi else _TRIES)
 
     def close(self) -> None:
         """Forget the living."""

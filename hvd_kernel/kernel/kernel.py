@@ -49,8 +49,8 @@ class HvdKernel(NamesAside):
         self.saved_sigint_handler = self.interrupts.begin()
 
     def do_shutdown(self, restart: bool) -> Any:
-        """Stop the ranks, then the kernel."""
+        """Stop the ranks, but those that are kept, then the kernel."""
         holder = holder_of(self.shell)
         if holder is not None:
-            holder.stop()
+            holder.end()
         return super().do_shutdown(restart)  # type: ignore[no-untyped-call]

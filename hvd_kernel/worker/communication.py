@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from hvd_kernel import _session, ops
+from hvd_kernel import _session, ops, process_sets
 from hvd_kernel.errors import ClusterError, RankDied, RankFailed, RankStalled
 from hvd_kernel.protocol import Pending
 
@@ -22,16 +22,23 @@ def start() -> None:
         The sum is wrong.
     """
     _session.init()
+    _prove()
+
+
+def renew(*, fresh: bool = False) -> None:
+    """Replace communication that an abort has ended; process sets come back. All ranks call this together.
+
+    fresh: this rank stands for one that has died, and has met nobody yet.
+    """
+    process_sets.reunite(fresh=fresh)
+    _prove()
+
+
+def _prove() -> None:
     size = _session.size()
     total = ops.allreduce(np.array([_session.rank() + 1]), name="hvd.ready", op=ops.Sum)
     if total[0] != size * (size + 1) // 2:
         raise ClusterError(f"the first allreduce gave {total[0]} instead of {size * (size + 1) // 2}")
-
-
-def renew() -> None:
-    """Replace communication that an abort has ended. All ranks call this together."""
-    _session.shutdown()
-    start()
 
 
 def abort(reason: str, after_s: float = 0.0) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -25,15 +26,26 @@ from hvd_kernel.worker.prompt import Prompts
 
 _REASON_CHARS = 300
 _NOTE_CHARS = 100
-_COHERENT_S = 0.3  # how long peers have for their own KeyboardInterrupt before this rank's aborts them
+_COHERENT_S = 1.0  # how long peers have for their own KeyboardInterrupt before this rank's aborts them
 _INTERRUPTED = "KeyboardInterrupt: the cell was interrupted"
 _INSIST_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The cell that runs on this rank, or ran last."""
+
+    cell: int = 0
+    run: int = 0
+    request: str = ""  # id of the message that asked for it: what is published of it names that
+    ended: dict[str, Any] | None = None  # the ``hvd`` part of its reply, once it has ended
 
 
 class Control:
     """Cells of this rank. Everything runs on the main thread but ``interrupt``."""
 
     prompts: Prompts  # of the cells' code, set by the rank's kernel
+    latest = Latest()
 
     def __init__(self, rank: int, shell: Any) -> None:
         self.rank = rank
@@ -50,9 +62,10 @@ class Control:
         self._inside = False  # the main thread is in the user's code, or in a task that waits there
         self._task: asyncio.Task[ExecutionResult] | None = None
 
-    async def run_cell(self, code: str, cell: int, run: int) -> dict[str, Any]:
+    async def run_cell(self, code: str, cell: int, run: int, request: str) -> dict[str, Any]:
         """Run the code; return the ``hvd`` part of the reply."""
         self._run_number = run
+        self.latest = Latest(cell, run, request)
         self.value, self._raised_at, self._interrupted, self._left = None, 0.0, False, False
         if cell:
             self._shell.execution_count = cell
@@ -60,7 +73,9 @@ class Control:
         with self._interruptible():
             error = await self._run(code)
         failure = None if error is None else self._failure(error)
-        return {"failure": failure and to_wire(failure), "aborted": self._left or communication.aborted()}
+        ended = {"failure": failure and to_wire(failure), "aborted": self._left or communication.aborted()}
+        self.latest = replace(self.latest, ended=ended)
+        return ended
 
     @contextmanager
     def users_code(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from traitlets import Type
 from traitlets.config import Config
 
 from hvd_kernel import metrics, ranklog
-from hvd_kernel.protocol import HALF_OPEN_MS
+from hvd_kernel.protocol import HALF_OPEN_MS, REMEMBERED_MESSAGES
 from hvd_kernel.worker import debugger, prompt, telemetry, verbs
 from hvd_kernel.worker.control import Control
 from hvd_kernel.worker.display import RankDisplay
@@ -87,7 +87,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.control.prompts = prompt.Prompts(self.engine_id, self._publish)
         self.debugging = debugger.Debugging(self.shell)
         self.debugging.install()
-        self.telemetry = telemetry.Telemetry(self.engine_id, self._publish)
+        self.telemetry = telemetry.Telemetry(self.engine_id, self._publish, lambda: self.control.prompts.parked)
         self.shell_handlers["hvd_request"] = self.hvd_request
         self.control_handlers["hvd_request"] = self.hvd_request
 
@@ -97,16 +97,16 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         cell = parent["content"]["hvd"]["cell"]
         with self.telemetry.during(parent), self.output.during(parent, cell), self.shell.display_pub.during():
             await super().execute_request(stream, ident, parent)
-        self.shell.history_manager.outputs.clear()  # IPython keeps every result
-        self.shell.history_manager.exceptions.clear()
+        _forget(self.shell.history_manager)
 
     async def do_execute(self, code: str, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Run the cell's code."""
-        asked = self.get_parent("shell")["content"]["hvd"]
+        parent = self.get_parent("shell")
+        asked, request = parent["content"]["hvd"], parent["header"]["msg_id"]
         self._forward_input(allow_stdin=True)
         try:
             with self.control.prompts.during_cell(), self.debugging.during_cell(code):
-                ours = await self.control.run_cell(code, asked["cell"], asked["run"])
+                ours = await self.control.run_cell(code, asked["cell"], asked["run"], request)
         finally:
             self._restore_input()
         reply = {"execution_count": asked["cell"], "user_expressions": {}, "payload": [], "hvd": ours}
@@ -158,6 +158,12 @@ class RankEngine(ipp_app.IPEngine):  # type: ignore[misc]
         os._exit(0)
 
 
+def _forget(history: Any) -> None:
+    """Drop what IPython keeps of every cell: results, their text, and inputs for a database that a rank has not."""
+    for kept in (history.outputs, history.exceptions, history.output_hist_reprs, history.db_input_cache):
+        kept.clear()
+
+
 def _spare_the_debugger() -> None:
     """Save each rank 0.1 s: ipykernel would import debugpy, which an engine's channels cannot serve anyway."""
     if "debugpy" not in sys.modules:
@@ -176,6 +182,7 @@ def serve(rank: int, connection: dict[str, Any], namespace: dict[str, Any]) -> N
     config.RankEngine.enable_nanny = False
     config.RankEngine.timeout = _REGISTRATION_S
     config.RankEngine.log_level = logging.ERROR
+    config.Session.digest_history_size = REMEMBERED_MESSAGES
     config.HistoryManager.enabled = False  # the notebook keeps it; a rank would write every cell to a database
     config.InteractiveShell.cache_size = 0  # no Out[]: it would keep every cell's tensors alive
     app = RankEngine.instance(config=config, id=rank, connection_info_env=json.dumps(connection), user_ns=namespace)

@@ -1,5 +1,7 @@
 """What a fresh rank gets from a living one: variables, over the ring, so that the notebook's process holds none of it.
 
+Process sets among them are no copies: each comes back as the set of those ranks that all ranks have just registered.
+
 They travel in one piece, so that an optimizer still belongs to its model. A distributed optimizer, which belongs to its
 process, is made again there with the same arguments.
 """
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from hvd_kernel import kept, ops
+from hvd_kernel.process_sets import ProcessSet
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.control import Control
@@ -23,9 +26,10 @@ Answer = tuple[dict[str, Any], list[Any]]
 _ABSENT = "is not defined there"
 
 
-def kept_names(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Answer which variables cells have asked to keep."""
-    return {"names": kept.names()}, []
+def kept_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Answer which variables cells have asked to keep, and which are process sets: these go to every fresh rank."""
+    sets = [name for name, value in control.names.items() if isinstance(value, ProcessSet) and not name.startswith("_")]
+    return {"names": kept.names(), "sets": sorted(sets)}, []
 
 
 def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:

@@ -75,7 +75,8 @@ def meet(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
     size, host, port, secret = (content[word] for word in ("size", "host", "port", "secret"))
     appointment = _session.Appointment(control.rank, size, host, port, secret, _meeting.look_at(others))
     _session.appoint(appointment)
-    communication.renew()
-    if control.rank in content["fresh"]:
+    fresh = control.rank in content["fresh"]
+    communication.renew(fresh=fresh)
+    if fresh:
         control.names.update(bootstrap.namespace(bootstrap.frontend(), control.rank, size))
     return {"device": str(control.names.get("device", "cpu"))}, []

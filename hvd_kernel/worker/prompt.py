@@ -5,12 +5,14 @@ The thread that asks waits in a queue, where an interrupt reaches it; the rank's
 Words.
   prompt    one question, numbered in this rank; open until it is answered, interrupted, or its cell ends
   typed     the answer: the person's line, or the end of input, or a refusal that says why nobody can be asked
+  parked    the main thread waits at a prompt, and the other ranks for it
 """
 
 from __future__ import annotations
 
 import itertools
 import queue
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -39,6 +41,12 @@ class Prompts:
         self._numbers = itertools.count(1)
         self._open: dict[int, tuple[Prompt, queue.SimpleQueue[Mapping[str, Any]]]] = {}
         self._in_cell = False
+        self._parked = 0  # prompts of the main thread: a signal handler of the user's may ask inside another one
+
+    @property
+    def parked(self) -> bool:
+        """Tell whether the main thread waits for the person. Any thread."""
+        return self._parked > 0
 
     @contextmanager
     def during_cell(self) -> Iterator[None]:
@@ -67,10 +75,25 @@ class Prompts:
         answer: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         self._open[prompt.number] = prompt, answer
         try:
-            self._publish(PROMPT_TYPE, to_wire(prompt), parent)
-            return _line(answer.get())
+            with self._parking():
+                self._publish(PROMPT_TYPE, to_wire(prompt), parent)
+                return _line(answer.get())
         finally:
             del self._open[prompt.number]
+
+    @property
+    def unanswered(self) -> list[dict[str, Any]]:
+        """The open prompts, for a kernel that comes while this rank asks. Any thread."""
+        return [to_wire(prompt) for prompt, _ in list(self._open.values())]
+
+    @contextmanager
+    def _parking(self) -> Iterator[None]:
+        mine = threading.current_thread() is threading.main_thread()
+        self._parked += mine
+        try:
+            yield
+        finally:
+            self._parked -= mine
 
     def take(self, typed: Mapping[str, Any]) -> bool:
         """Hand an answer to the prompt that it names; False where that prompt is not open any more."""

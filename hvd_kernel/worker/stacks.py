@@ -46,10 +46,15 @@ def whereabouts(control: Control) -> Whereabouts:
         return Whereabouts(control.rank, "idle")
     calls = list(_running()) or list(_suspended(control.coroutine))
     frames = tuple(_frame(call, control.cell_of) for call in calls if call[2].split(".")[0] not in _FOLDED)
-    waits_for = communication.waiting_for() if inside_core() else ""
-    state = "collective" if waits_for else "compute"
+    parked = control.prompts.parked
+    waits_for = communication.waiting_for() if not parked and inside_core() else ""
     pending = tuple(communication.pending()[:MAX_PENDING])
-    return Whereabouts(control.rank, state, waits_for, frames[-MAX_FRAMES:], pending)
+    return Whereabouts(control.rank, state(waits_for, parked=parked), waits_for, frames[-MAX_FRAMES:], pending)
+
+
+def state(waits_for: str, *, parked: bool) -> str:
+    """Return the word for what a rank does whose cell runs."""
+    return "prompt" if parked else "collective" if waits_for else "compute"
 
 
 def inside_core() -> bool:

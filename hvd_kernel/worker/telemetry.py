@@ -22,8 +22,9 @@ Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
 class Telemetry:
     """Samples while a cell runs, and once more when it has ended. One thread for the rank's whole life."""
 
-    def __init__(self, rank: int, publish: Publish) -> None:
+    def __init__(self, rank: int, publish: Publish, parked: Callable[[], bool]) -> None:
         self._rank = rank
+        self._parked = parked  # tells whether the main thread waits for the person
         self._publish = publish
         self._parent: dict[str, Any] | None = None  # the running cell's request, None between cells
         self._changed = threading.Condition()
@@ -41,7 +42,7 @@ class Telemetry:
             with self._changed:
                 self._parent = None
                 self._changed.notify()
-            self._send(parent, running=False)
+            self._publish(METRICS_TYPE, to_wire(sample(self._rank, running=False)), parent)
 
     def _loop(self) -> None:
         while True:
@@ -50,24 +51,27 @@ class Telemetry:
                 parent = self._parent
                 ended = self._changed.wait_for(partial(self._left, parent), _PERIOD_S)
             if parent is not None and not ended:
-                self._send(parent, running=True)
+                self._tell(parent, sample(self._rank, running=True, parked=self._parked()))
 
-    def _send(self, parent: dict[str, Any], *, running: bool) -> None:
-        self._publish(METRICS_TYPE, to_wire(sample(self._rank, running=running)), parent)
+    def _tell(self, parent: dict[str, Any], taken: MetricsSample) -> None:
+        """Publish a sample unless the cell has ended since: nothing may come after its last one."""
+        with self._changed:
+            if not self._left(parent):
+                self._publish(METRICS_TYPE, to_wire(taken), parent)
 
     def _left(self, parent: dict[str, Any] | None) -> bool:
         return self._parent is not parent
 
 
-def sample(rank: int, *, running: bool) -> MetricsSample:
-    """Return what this rank is doing now. Any thread."""
+def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
+    """Return what this rank is doing now: it runs a cell, or is parked at a prompt in one. Any thread."""
     training = metrics.snapshot()
     core = _session.counters()
-    waits_for = communication.waiting_for() if running and stacks.inside_core() else ""
+    waits_for = communication.waiting_for() if running and not parked and stacks.inside_core() else ""
     return MetricsSample(
         rank=rank,
         time=time.monotonic(),
-        state="collective" if waits_for else "compute" if running else "idle",
+        state=stacks.state(waits_for, parked=parked) if running else "idle",
         waiting_for=waits_for,
         step=training.step,
         samples=training.samples,

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.worker import communication, keepsakes, logs, meeting, names, prompt, stacks, values, variables
+from hvd_kernel.worker import communication, keepsakes, latest, logs, meeting, names, prompt, stacks, values, variables
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.control import Control
@@ -73,6 +73,7 @@ TABLE: dict[str, Verb] = {
     "value": _value,
     "heal": _heal,
     "log": logs.answer,
+    "latest": latest.answer,
     "invite": meeting.invite,
     "meet": meeting.meet,
     "kept": keepsakes.kept_names,

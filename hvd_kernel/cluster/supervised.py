@@ -1,0 +1,68 @@
+"""A supervisor and its cluster as the kernel holds them: started by this kernel, or kept by an earlier one."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+from hvd_kernel.cluster.line import Line
+from hvd_kernel.cluster.processes import children
+
+LOG = "cluster.log"
+_STOP_S = 4.0
+
+
+class Supervised:
+    """The line to the supervisor, its process, and the private folders."""
+
+    def __init__(self, line: Line, pid: int, folder: Path, shared: Path) -> None:
+        self.pid = pid
+        self.folder = folder
+        self.log = folder / LOG
+        self._shared = shared
+        self._line = line
+        self._gone: int | None = os.pidfd_open(pid)
+
+    @property
+    def words(self) -> int:
+        """The descriptor to wait on for ``read``."""
+        return self._line.fileno()
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return what the supervisor has said since the last call; {"end": true} when it is gone. May block."""
+        return self._line.read()
+
+    def say(self, word: dict[str, Any]) -> None:
+        """Tell the supervisor, which may be gone, one thing. Any thread."""
+        self._line.say(word)
+
+    def local_ranks(self) -> set[int]:
+        """Return the process ids of the ranks on this host: those that mpiexec started here."""
+        return {rank for mpiexec in children(self.pid) for rank in children(mpiexec)}
+
+    def stop(self) -> None:
+        """End everything and leave nothing. Idempotent."""
+        if self._gone is None:
+            return
+        self.say({"stop": True})
+        if not _ended(self._gone, _STOP_S):
+            signal.pidfd_send_signal(self._gone, signal.SIGKILL)
+            _ended(self._gone, None)
+        self.leave()
+        for folder in (self.folder, self._shared):  # there still only if the supervisor was killed
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def leave(self) -> None:
+        """Hang up: a kept cluster goes on, another one ends. Idempotent."""
+        self._line.close()
+        if self._gone is not None:
+            os.close(self._gone)
+            self._gone = None
+
+
+def _ended(process: int, within: float | None) -> bool:
+    return bool(select.select([process], [], [], within)[0])

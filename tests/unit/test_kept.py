@@ -1,0 +1,199 @@
+"""Kept clusters on paper: their notes, their names, their doors, and the clock of one that nobody has."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.cluster import kept, leftovers
+from hvd_kernel.cluster.door import Door, Visitor, knock
+from hvd_kernel.cluster.keeper import Keeper
+from hvd_kernel.cluster.kept import Kept, Note
+from hvd_kernel.cluster.line import Line
+from hvd_kernel.cluster.processes import HOLDER, claim, holder_of, mark
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.magics.holder import Holder
+
+WISH = {"name": "train", "place": "/home/ann", "n": 4, "hours": 12.0}
+
+
+def cluster(name: str, place: str = "/home/ann", kernel: int = 0) -> Kept:
+    return Kept(Note(name, place, 4, kernel, time.time() - 200_000, 12.0), Path("/tmp", f"hvd-{name}"), "1:2:3:4")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster's private folder, where its path is longer than a socket's may be."""
+    place = tmp_path / ("long" * 30)
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    made = place / "hvd-one"
+    made.mkdir(mode=0o700)
+    return made
+
+
+def pair() -> tuple[Line, Line]:
+    here, there = socket.socketpair()
+    return Line(here, here), Line(there, there)
+
+
+def test_the_only_one_of_a_place_needs_no_name() -> None:
+    found = [cluster("other", "/home/bob"), cluster("train")]
+    assert kept.choose(found, "", "/home/ann") is found[1]
+    assert kept.choose(found, "other", "/home/ann") is found[0]
+
+
+def test_one_that_a_kernel_has_is_not_meant_where_another_is_free() -> None:
+    used, free = cluster("a", kernel=7), cluster("b")
+    assert kept.choose([used, free], "", "/home/ann") is free
+    assert kept.choose([used], "", "/home/ann") is used, "whoever asks for it is told who has it"
+
+
+def test_several_of_a_place_are_named() -> None:
+    with pytest.raises(ClusterError) as said:
+        kept.choose([cluster("a"), cluster("b")], "", "/home/ann")
+    assert str(said.value) == (
+        "2 kept clusters are of /home/ann; say which: `%hvd attach NAME`:"
+        "\n  a: 4 ranks of /home/ann, without a kernel since 2 d"
+        "\n  b: 4 ranks of /home/ann, without a kernel since 2 d"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "said"),
+    [
+        ([], "", "no kept cluster is of /home/ann: `%hvd start -np 4 --keep` starts one"),
+        ([], "train", "no kept cluster is of the name train: `%hvd start -np 4 --keep` starts one"),
+        (
+            [cluster("b", "/home/bob", kernel=7)],
+            "",
+            """no kept cluster is of /home/ann; `%hvd attach NAME` takes one of these:
+  b: 4 ranks of /home/bob, used by kernel 7 since 2 d""",
+        ),
+    ],
+)
+def test_none_says_what_to_do(found: list[Kept], name: str, said: str) -> None:
+    with pytest.raises(ClusterError) as raised:
+        kept.choose(found, name, "/home/ann")
+    assert str(raised.value) == said
+
+
+def test_a_name_that_is_free() -> None:
+    assert kept.free_name([]) == "ranks"
+    assert kept.free_name([cluster("ranks"), cluster("ranks3"), cluster("train")]) == "ranks2"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s"), (59.9, "59 s"), (60, "1 min"), (7300, "2 h"), (90000, "1 d")]
+)
+def test_ages(seconds: float, text: str) -> None:
+    assert kept.age(seconds) == text
+
+
+def test_s6_a_keeper_leaves_a_note_and_a_door_for_this_user_alone(folder: Path) -> None:
+    claim(folder)
+    before = os.umask(0)
+    try:
+        keeper = Keeper([folder], WISH, kernel=7)
+    finally:
+        os.umask(before)
+    [found] = kept.clusters()
+    assert (found.folder, found.holder) == (folder, mark(os.getpid()))
+    assert (found.note.name, found.note.place, found.note.n, found.note.kernel) == ("train", "/home/ann", 4, 7)
+    modes = {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in folder.iterdir()}
+    assert modes == dict.fromkeys(("holder", "kept", "door"), "0o600")
+    keeper.left()
+    assert kept.clusters()[0].note.kernel == 0
+
+
+def test_the_clock_runs_while_no_kernel_has_it(folder: Path) -> None:
+    keeper = Keeper([folder], WISH, kernel=7)
+    assert keeper.patience() is None
+    keeper.left()
+    left = keeper.patience()
+    assert left is not None
+    assert 11 * 3600 < left <= 12 * 3600
+    keeper.taken(8)
+    assert keeper.patience() is None
+    impatient = Keeper([folder], WISH | {"hours": 1e-9}, kernel=7)
+    impatient.left()
+    assert impatient.patience() == 0.0
+
+
+def test_a_door_shows_both_who_the_other_is(folder: Path) -> None:
+    door = Door(folder)
+    line, supervisor = knock(folder)
+    visitor = door.visitor()
+    assert visitor is not None
+    assert (supervisor, visitor.pid, visitor.is_gone) == (os.getpid(), os.getpid(), False)
+    line.say({"stop": True})
+    assert visitor.line.read() == [{"stop": True}]
+    visitor.close()
+    assert line.read() == [{"end": True}]
+    line.say({"into": "the void"})
+    line.close()
+    line.close()
+
+
+def test_a_second_kernel_is_told_the_first_ones_process(folder: Path) -> None:
+    keeper = Keeper([folder], WISH, kernel=7)
+    tenant = Visitor(pair()[0], os.getpid())
+    line, _ = knock(folder)
+    assert keeper.admit(tenant) is None
+    assert line.read() == [{"refused": os.getpid()}]
+    assert line.read() == [{"end": True}]
+    second, _ = knock(folder)
+    assert keeper.admit(None) is not None
+    second.close()
+
+
+def test_a_line_gives_words_whole_however_they_are_cut() -> None:
+    here, there = pair()
+    long = {"remember": "x" * 5000}
+    there.say(long)
+    there.say({"b": 2})
+    there.close()
+    heard = []
+    while {"end": True} not in heard:
+        heard += here.read()
+    assert heard == [long, {"b": 2}, {"end": True}]
+
+
+def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, said = Holder(), list[str]()
+    keeper = Keeper([folder], WISH | {"place": holder.place}, kernel=7)
+    monkeypatch.setattr(Holder, "start", lambda *_: None)
+    holder.ensure(ClusterSpec(1), said.append, print)
+    assert said == [], "another kernel has them"
+    keeper.left()
+    holder.ensure(ClusterSpec(1), said.append, print)
+    remedy = "`%hvd stop`, then `%hvd attach train`"
+    assert said == [f"these ranks are fresh; train was kept and has its variables: {remedy}"]
+
+
+def test_a17_the_supervisor_of_a_kept_cluster_is_no_orphan_and_its_folder_no_leftover(folder: Path) -> None:
+    gone = subprocess.Popen(["sleep", "600"])
+    of_gone = mark(gone.pid)
+    gone.kill()
+    gone.wait()
+    supervisor = subprocess.Popen(["sleep", "600"], env={HOLDER: of_gone, "PATH": os.environ["PATH"]})
+    try:
+        assert supervisor.pid in {each.pid for each in leftovers.orphans()}
+        kept.write(folder, Note(**WISH, kernel=0, since=0.0))
+        (folder / "holder").write_text(mark(supervisor.pid))
+        assert supervisor.pid not in {each.pid for each in leftovers.orphans()}
+        leftovers.sweep()
+        assert holder_of(folder) == mark(supervisor.pid)
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    assert kept.clusters() == []
+    assert folder in leftovers.folders(), "without its supervisor it is kept no more"
