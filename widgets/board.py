@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from hvd_kernel.protocol import MetricsSample
 from hvd_kernel.widgets.log import LogTail
-from hvd_kernel.widgets.series import Grid, Rates, Track, mean, slowest
+from hvd_kernel.widgets.series import Grid, Rates, Track, mean
+from hvd_kernel.widgets.stragglers import Stragglers
 
 MAX_NAMES = 8
 MAX_NAME = 48
@@ -61,6 +62,7 @@ class Board:
         self.grid = Grid(len(self.ranks), limit=max(60, min(300, 6000 // max(1, len(self.ranks)))))
         self.tracks = {rank: Track((before or {}).get(rank)) for rank in self.ranks}
         self.logged: dict[int, dict[str, float]] = {rank: {} for rank in self.ranks}
+        self._stragglers = Stragglers(self.ranks)
         self._clock = clock
         self._start = clock()
         self._seconds: float | None = None
@@ -82,6 +84,7 @@ class Board:
         if sample.rank in self._fresh and self._due(late=False):  # a new round of telemetry begins: close the last one
             self._column()
         track.add(sample, self.seconds)
+        self._stragglers.feed(sample)
         self.logged[sample.rank] = track.logged()
         self._learn(self.logged[sample.rank])
         self._changed.add(sample.rank)
@@ -168,9 +171,10 @@ class Board:
         track = self.tracks[rank]
         return track.rates() if self.states is None else track.overall()
 
-    def slowest(self) -> int | None:
-        """Return the rank the others wait for, if one stands out."""
-        return slowest({rank: self.rates(rank).wait for rank in self.ranks})
+    @property
+    def slow(self) -> dict[str, list[float | None]]:
+        """The ranks that keep the others waiting, each with its ``Slow``; after finish() those that did at the end."""
+        return {str(rank): [_round(value) for value in slow] for rank, slow in sorted(self._stragglers.slow.items())}
 
     def totals(self) -> Message:
         """Return the figures of all ranks together: sums of speed, means of shares and of logged values."""
@@ -190,7 +194,7 @@ class Board:
             "t": round(self.seconds, 2),
             "names": self.names[:],
             "unnamed": self.unnamed,
-            "slowest": self.slowest(),
+            "slow": self.slow,
             "wait": "" if self.states else self.wait,
             "totals": self.totals(),
         }

@@ -11,7 +11,7 @@ const RATES = ["samples/s", "allreduce GB/s", "communication %"];
 const LOG = "log:";
 const MAX_LINES = 200;
 const MAX_LOGGED_COLUMNS = 3;
-const STATES = { compute: "computing", collective: "in collective" };
+const STATES = { compute: "computing", collective: "in collective", prompt: "at a prompt" };
 const ENDED_BADLY = new Set(["failed", "dead", "interrupted"]);
 const NONE = "–";
 
@@ -36,6 +36,7 @@ function metric(v) {
 }
 /** Ticks are round already: no trailing zeros. */
 const tick = (v) => (Math.abs(v) >= 1000 ? number(v) : String(Number(v.toPrecision(4))));
+const multiple = (times) => (times < 9.95 ? `${times.toFixed(1)}x` : ">10x");
 const percent = (share) => (missing(share) ? NONE : `${Math.round(100 * share)} %`);
 
 function size(bytes) {
@@ -89,7 +90,7 @@ function makeStore(model, signal) {
     const state = store.state;
     if (!state || typeof news !== "object" || news.seq <= state.seq || state.finished) return;
     if (news.seq !== state.seq + 1) model.send("snapshot"); // a gap: the curves miss some columns until it comes
-    for (const key of ["seq", "t", "names", "unnamed", "slowest", "wait", "totals"]) state[key] = news[key];
+    for (const key of ["seq", "t", "names", "unnamed", "slow", "wait", "totals"]) state[key] = news[key];
     Object.assign(state.rows, news.rows);
     if (news.curves) appendColumns(state, news.curves);
     if (news.log) {
@@ -249,7 +250,8 @@ function makeTable(onFocus, onPick) {
     swatch.style.background = colour(index, count);
     button.append(swatch, String(rank));
     button.addEventListener("click", () => onPick(rank));
-    const slow = h("span", { class: "hvd-slow", title: "the other ranks wait for this one" }, "slowest");
+    const slow = h("span", { class: "hvd-slow" });
+    const share = h("span", { class: "hvd-share", title: "share of the other ranks' time that goes in waiting for this one" });
     const [dot, state, waits] = [h("span", { class: "hvd-dot" }), h("span", { class: "hvd-state" }), h("span", { class: "hvd-waits" })];
     const cells = shape.map(([, , kind]) => {
       const [text, cell] = [h("span"), h("td", { class: kind ?? "" })];
@@ -257,10 +259,10 @@ function makeTable(onFocus, onPick) {
       cell.append(...(kind ? [h("span", { class: "hvd-bar", title: "dark: the rank's code is blocked; light: overlapped with computing" }, ...bars)] : []), text);
       return { cell, text, bars };
     });
-    const row = h("tr", {}, h("th", { scope: "row" }, button, slow), h("td", { class: "left" }, dot, state, waits), ...cells.map((c) => c.cell));
+    const row = h("tr", {}, h("th", { scope: "row" }, button, " ", slow), h("td", { class: "left" }, dot, state, " ", share, " ", waits), ...cells.map((c) => c.cell));
     row.addEventListener("pointerenter", () => onFocus(rank));
     row.addEventListener("pointerleave", () => onFocus(null));
-    return { row, button, slow, state, waits, cells };
+    return { row, button, slow, share, state, waits, cells };
   }
   function build(state, shape) {
     head.replaceChildren(h("th", { scope: "col", class: "left" }, "rank"), h("th", { scope: "col", class: "left" }, h("span", {}, "state")), ...shape.map(([name]) => h("th", { scope: "col" }, name)));
@@ -281,8 +283,12 @@ function makeTable(onFocus, onPick) {
         parts.row.dataset.state = row[ROW.state];
         parts.row.dataset.ended = String(ENDED_BADLY.has(row[ROW.state]));
         parts.button.setAttribute("aria-pressed", String(rank === picked));
-        parts.slow.style.visibility = state.slowest === rank ? "visible" : "hidden";
+        const slow = state.slow?.[rank];
+        parts.slow.style.visibility = slow ? "visible" : "hidden";
+        say(parts.slow, slow ? `slow ${multiple(slow[0])}` : "");
         show(parts.slow, rows.size > 1);
+        say(parts.share, slow ? `others wait ${percent(slow[1])}` : "");
+        show(parts.share, Boolean(slow));
         say(parts.state, STATES[row[ROW.state]] ?? row[ROW.state]);
         say(parts.waits, row[ROW.waitingFor]);
         parts.waits.title = row[ROW.waitingFor];
@@ -416,7 +422,7 @@ function makeView(store, el, signal) {
   });
 }
 
-export { duration, metric, number, percent, size };
+export { duration, metric, multiple, number, percent, size };
 
 export default () => {
   let store = null;

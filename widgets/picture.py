@@ -26,7 +26,7 @@ MAX_LOGGED = 3
 SHORTEST_HEAD = 6  # characters: no column is narrower
 FEW = ("#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d", "#2b9fb5", "#d1555b")
 ENDED_BADLY = frozenset({"failed", "dead", "interrupted"})
-STATES = {"compute": "computing", "collective": "in collective"}
+STATES = {"compute": "computing", "collective": "in collective", "prompt": "at a prompt"}
 INK, SOFT, RULE, GRID, GREEN, RED, BLUE, AMBER = (
     "#1d2129",
     "#6b7280",
@@ -152,8 +152,8 @@ class _Picture:
             swatch = colour(i, len(self.rows))
             parts.append(f'<rect x="{MARGIN}" y="{base - 5:.0f}" width="10" height="3" rx="1.5" fill="{swatch}"/>')
             parts.append(text(MARGIN + 18, base, str(rank)))
-            if rank == self.snapshot["slowest"]:
-                parts.append(text(MARGIN + 42, base, "slowest", AMBER, size=11))
+            if slow := self.snapshot["slow"].get(str(rank)):
+                parts.append(text(MARGIN + 38, base, f"slow {units.multiple(slow[0])}", AMBER, size=11))
             for column in columns[1:]:
                 tone = RED if column.head == "state" and row.state in ENDED_BADLY else INK
                 parts.append(text(column.x, base, column.text(row), tone, anchor=column.anchor))

@@ -23,7 +23,7 @@ FIRST_COLUMN_S = 0.2
 """Width of a column before the first merge: the pace of telemetry."""
 
 NS = 1e-9
-PAIR = 2  # a rate needs two samples, a comparison two ranks
+PAIR = 2  # a rate needs two samples
 
 N = TypeVar("N", int, float)
 
@@ -138,15 +138,6 @@ def _rates(seconds: float, training: float, a: Counters, b: Counters) -> Rates:
         gbps=(b.bytes - a.bytes) / comm_ns if comm_ns > 0 else None,
         cpu=100.0 * (b.cpu_s - a.cpu_s) / seconds,
     )
-
-
-def slowest(wait: Mapping[int, float | None], margin: float = 0.1) -> int | None:
-    """Return the rank that the others wait for: it waits least, by a clear margin; None if no rank stands out."""
-    known = sorted((share, rank) for rank, share in wait.items() if share is not None)
-    if len(known) < PAIR:
-        return None
-    median = known[len(known) // 2][0]
-    return known[0][1] if median - known[0][0] >= margin else None
 
 
 Column = Mapping[str, Sequence[float | None]]

@@ -17,6 +17,7 @@ def summary(board: Board) -> dict[str, Any]:
         ``ranks``; ``seconds``; ``steps`` (of the rank that made most);
         ``samples_per_s`` {"total": ..., "per_rank": {"0": ...}};
         ``allreduce_gbps`` (bytes per second spent in collectives) and ``comm_share`` (0..1), means of the ranks;
+        ``slow`` {"2": [how many times as slow as others, share of their time that they waited]}, as of the end;
         ``logged`` {name: mean of the ranks' last values}; ``logged_per_rank`` {name: {"0": ...}}.
     """
     rates = [track.overall() for track in board.tracks.values()]
@@ -32,6 +33,7 @@ def summary(board: Board) -> dict[str, Any]:
         },
         "allreduce_gbps": mean([r.gbps for r in rates]),
         "comm_share": mean([r.comm for r in rates]),
+        "slow": board.slow,
         "logged": dict(zip(board.names, board.totals()["logged"], strict=True)),
         "logged_per_rank": {
             name: {str(rank): logged_value(values[name]) for rank, values in board.logged.items() if name in values}

@@ -41,6 +41,11 @@ def percent(share: float | None) -> str:
     return NONE if share is None else f"{100 * share:.0f} %"
 
 
+def multiple(times: float) -> str:
+    """1.4x; beyond ten it is the other number that is next to nothing."""
+    return f"{times:.1f}x" if times < 9.95 else ">10x"
+
+
 def size_of(count: float | None) -> str:
     """Bytes in decimal units."""
     if not count:

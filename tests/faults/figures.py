@@ -1,7 +1,8 @@
 """The figures of docs/reliability.md: python tests/faults/figures.py [R4 R10 ...]. Each is measured on a kernel of its own.
 
-Numbers as in the fault matrix: R4 usable again after a death, R5 survivors' variables, R10 interrupts, R11 orphans of a
-killed kernel, R12 files left, R21 memory per cell, R22 memory in a flood, R28 listeners on a wildcard address.
+Numbers as in the fault matrix: R2 stopped and hung ranks named, R4 usable again after a death, R5 survivors' variables,
+R10 interrupts, R11 orphans of a killed kernel, R12 files left, R20 ten minutes of cells, R21 memory per cell, R22 memory
+in a flood, R27 how often the chaos test fails, R28 listeners on a wildcard address.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -48,6 +50,40 @@ def wait_for_a_spare(kernel: Kernel) -> None:
     while kernel.run("holder_of(get_ipython()).current().spares").shown == ["0"]:
         assert time.monotonic() < deadline, "no spare got warm"
         time.sleep(0.2)
+
+
+def named(times: int = 10) -> str:
+    """R2: from SIGSTOP of a rank, or from a sleep in C that keeps Python's lock, to the sentence in the dashboard.
+
+    The second sentence names the line, which only the stack tells.
+    """
+    stops, stacks = [], []
+    with running() as kernel:
+        ranks = pids(kernel)
+        kernel.run("%%hvdrun\nimport ctypes, time")
+        for number in range(times):
+            victim = 1 + number % (RANKS - 1)
+            started = kernel.start("%%hvdrun\nfor _ in range(150): hvd.barrier(); time.sleep(0.02)", person=True)
+            kernel.wait_for("comm_open")
+            began = time.monotonic()
+            os.kill(ranks[victim], signal.SIGSTOP)
+            stops.append(until_told(kernel, f"rank {victim}", "stopped") - began)
+            os.kill(ranks[victim], signal.SIGCONT)
+            kernel.finish_rest(started)
+            sleep = f"if rank == {victim}: print('began', time.monotonic(), flush=True); ctypes.PyDLL(None).sleep(6)"
+            started = kernel.start(f"%%hvdrun\ntime.sleep(1.5)\n{sleep}\nhvd.barrier()", person=True)
+            told = until_told(kernel, f"rank {victim}", "in C code, called in")
+            stacks.append(told - float(kernel.finish_rest(started).text().split()[-1]))
+    return f"stopped: {spread(stops)}; with its line: {spread(stacks)}"
+
+
+def until_told(kernel: Kernel, *words: str) -> float:
+    """Return the time at which the dashboard says why ranks wait, in these words."""
+    while True:
+        data = kernel.wait_for("comm_msg")["data"]
+        news = data.get("content") or data.get("state", {}).get("snapshot") or {}
+        if all(word in news.get("wait", "") for word in words):
+            return time.monotonic()
 
 
 def usable_again(kills: int = 20) -> str:
@@ -109,10 +145,47 @@ def orphans(kills: int = 10) -> str:
     return f"{left_processes} processes and {left_files} files left, {kills} kernels killed"
 
 
-def per_cell(cells: int = 500) -> str:
-    """R21: resident memory of kernel and ranks over many small cells, after a warm-up of 100."""
+def ten_minutes(minutes: float = 10.0, warm: int = 100) -> str:
+    """R20: cells of 200 allreduces, one after the other; what the processes hold at the end, against after a warm-up."""
+    cell = "%%hvdrun\nfor _ in range(200): hvd.allreduce_(x, op=hvd.Average, name='soak')\nprint(rank, x[0].item())"
     with running() as kernel:
-        for _ in range(100):
+        kernel.run("%%hvdrun\nx = torch.ones(1 << 16)")
+        for _ in range(warm):
+            kernel.run(cell)
+        tree = {kernel.pid, *processes_below(kernel.pid)}
+        first = {pid: held(pid) for pid in tree}
+        began, seconds = time.monotonic(), []
+        while time.monotonic() < began + 60 * minutes:
+            seconds.append(kernel.run(cell).seconds)
+        last = {pid: held(pid) for pid in tree}
+        grown = [[(after - before) for before, after in zip(first[pid], last[pid], strict=True)] for pid in tree]
+    memory, descriptors, threads = (max(column) for column in zip(*grown, strict=True))
+    part = len(seconds) // 5
+    drift = statistics.median(seconds[-part:]) / statistics.median(seconds[:part]) - 1
+    return (
+        f"{len(seconds)} cells in {minutes:g} min: at most {memory / 1e6 * 60 / minutes:.1f} MB per hour and process "
+        f"({memory / len(seconds) / 1024:.2f} kB per cell), {descriptors:+d} descriptors, {threads:+d} threads, "
+        f"median cell {drift:+.0%} from the first to the last fifth"
+    )
+
+
+def held(pid: int) -> tuple[int, int, int]:
+    """Resident bytes, descriptors and threads of a process."""
+    process = psutil.Process(pid)
+    return resident(pid), process.num_fds(), process.num_threads()
+
+
+def flakes(runs: int = 20) -> str:
+    """R27: the chaos test again and again."""
+    command = [sys.executable, "-P", "-m", "pytest", "-q", str(Path(__file__).with_name("test_chaos.py"))]
+    failed = sum(subprocess.run(command, capture_output=True, check=False).returncode != 0 for _ in range(runs))
+    return f"{failed} of {runs} runs of {Path(command[-1]).name} failed"
+
+
+def per_cell(cells: int = 500) -> str:
+    """R21: resident memory of kernel and ranks over many small cells, after a warm-up of 300."""
+    with running() as kernel:
+        for _ in range(300):
             kernel.run("%%hvdrun\nrank")
         first = {pid: resident(pid) for pid in (kernel.pid, *pids(kernel))}
         for _ in range(cells):
@@ -168,14 +241,17 @@ def files() -> set[str]:
 
 
 FIGURES: dict[str, tuple[str, Callable[[], str]]] = {
+    "R2": ("a rank stopped, or hung in C code, until the dashboard names it", named),
     "R4": (
         "an idle rank killed, a spare being warm, until an allreduce of all ranks is right again (R5 with it)",
         usable_again,
     ),
     "R10": ("interrupt in a loop of 64 MB allreduces", interrupts),
     "R11": ("kernel killed while ranks wait in a collective (R12 with it)", orphans),
+    "R20": ("cells one after the other for ten minutes", ten_minutes),
     "R21": ("memory per cell", per_cell),
     "R22": ("a flood from every rank", flood),
+    "R27": ("the chaos test, run again and again", flakes),
     "R28": ("listeners on a wildcard address", listeners),
 }
 

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab
 
-pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 SHOT = ROOT / "build" / "lab" / "background.png"
 CELLS = [
     """%%hvdrun -np 2 --bg train

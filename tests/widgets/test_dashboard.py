@@ -107,9 +107,10 @@ def test_numbers_move_in_every_view_and_survive_a_reload(tmp_path: Path) -> None
         first, second = numbers(notebook)
         assert first == second
         assert first["status"] == "failed on rank 3"
-        assert [row[1] for row in first["rows"]] == ["done", "done", "done", "failed"]
+        assert [row[1] for row in first["rows"]] == ["done", "done others wait 15 %", "done", "failed"]
         assert [row[2] for row in first["rows"]] == ["236"] * 4
-        assert "slowest" in first["rows"][1][0]
+        assert "slow 1.2x" in first["rows"][1][0]
+        assert "slow" not in "".join(row[0] for row in (first["rows"][0], *first["rows"][2:]))
         assert first["lines"][-1] == "[3]rank 3 round 59"
         notebook.save()
         notebook.page.wait_for_selector(".jp-mod-dirty", state="detached")
@@ -227,11 +228,13 @@ def test_numbers_are_said_alike_in_python_and_in_the_browser() -> None:
     module = "\n".join((ROOT / "widgets" / n).read_text() for n in ("static/uPlot.iife.min.js", "dashboard.js"))
     script = """async ([module, values]) => {
         const said = await import(URL.createObjectURL(new Blob([module], {type: 'text/javascript'})));
-        return values.map(v => [said.number(v), said.metric(v), said.percent(v), said.size(v), said.duration(v ?? 0)]); }"""
+        return values.map(v => [said.number(v), said.metric(v), said.percent(v), said.size(v), said.duration(v ?? 0), said.multiple(v ?? 0)]); }"""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         said = chromium.new_page().evaluate(script, [module, json.loads(json.dumps(values))])
         chromium.close()
     assert said == [
-        [units.number(v), units.metric(v), units.percent(v), units.size_of(v), units.duration(v or 0)] for v in values
+        [f(v) for f in (units.number, units.metric, units.percent, units.size_of)]
+        + [f(v or 0) for f in (units.duration, units.multiple)]
+        for v in values
     ]

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab, Notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 SHOT = ROOT / "build" / "lab" / "debug.png"
 CELL = """%%hvdrun -np 2
 secret = 40 + rank
@@ -49,7 +49,7 @@ def test_a_breakpoint_opens_an_input_box_under_the_cell(tmp_path: Path) -> None:
         wait_for_text(notebook, "[1] -> breakpoint()")
         answer(notebook, "p secret")
         wait_for_text(notebook, "[1] 41")
-        notebook.page.wait_for_selector(NEW_BOX)
+        notebook.page.wait_for_selector(NEW_BOX, timeout=60_000)
         notebook.shoot(SHOT)
         answer(notebook, "!secret = 7")
         answer(notebook, "c")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
-pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 SHOT = ROOT / "build" / "lab" / "names.png"
 CELLS = [
     "weights_local = 1",
     "%%hvdrun -np 2\nimport time, torch\nweights_of_all = torch.ones(2, 3)\nweights_of_some = 1",
-    "%%hvdrun\nif rank: time.sleep(20)\nhvd.barrier()",
+    "%%hvdrun\nimport os\nwhile rank and not os.path.exists('offered'): time.sleep(0.01)\nhvd.barrier()",
     "%%hvdrun\nweights_",
 ]
 DONE = "document.querySelectorAll('.jp-InputPrompt')[{}].textContent.includes('[{}]')"
@@ -33,18 +35,19 @@ def test_tab_offers_names_of_the_ranks_while_they_wait_in_a_collective(tmp_path:
             notebook.wait(DONE.format(number, number + 1), 120)
         notebook.page.wait_for_timeout(1000)  # Lab's indicator goes to idle with a delay, whatever has begun meanwhile
         notebook.page.keyboard.press("Shift+Enter")
-        notebook.wait(DONE.format(2, "*"), 20)
+        notebook.wait(DONE.format(2, "*"))
         notebook.page.click(".jp-Cell >> nth=3 >> .cm-content")
         notebook.page.keyboard.press("Control+End")
         for _ in range(10):  # a rank that misses its 0.2 s on a busy machine leaves the list empty
             notebook.page.keyboard.press("Tab")
-            notebook.page.wait_for_timeout(1500)
-            if "weights_" in notebook.page.evaluate(OFFERED):
+            with contextlib.suppress(PlaywrightTimeoutError):
+                notebook.wait(f"{OFFERED}.includes('weights_')", 5)
                 break
         assert notebook.page.evaluate(OFFERED) == "weights_of_all,weights_of_some"
         assert notebook.page.evaluate(STATUS) == "busy"
         notebook.shoot(SHOT)
         assert notebook.page.evaluate(DONE.format(2, "*")), "offered while the cell ran"
-        notebook.wait(DONE.format(2, "3"), 60)
-        notebook.wait(f"{STATUS} == 'idle'", 20)
+        (tmp_path / "offered").touch()
+        notebook.wait(DONE.format(2, "3"))
+        notebook.wait(f"{STATUS} == 'idle'")
         assert page.errors == []
