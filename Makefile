@@ -41,6 +41,7 @@ pytest: build/.test | system
 	@$(PYTEST)
 
 nbval: build/.test
+	@.venv/bin/python -P -c "import matplotlib.font_manager" # without its cache it complains in the notebook, if it is slow
 	@for run in $$(seq $(NBVAL_RUNS)); do \
 	  echo "notebooks, run $$run of $(NBVAL_RUNS)"; \
 	  $(PYTEST) -q --nbval --nbval-sanitize-with notebooks/nbval_sanitize.cfg -p no:cacheprovider --timeout 300 notebooks || exit 1; \

@@ -34,7 +34,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     shell.register_magics(JobMagics(desk))
     shell.register_magics(LogMagics(desk))
     shell.input_transformers_cleanup.append(transformer)
-    complete.install(shell, names)
+    complete.install(shell, names, desk.holder.jobs)
     hints.install(shell, names)
     compat.install_as_told()
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 
 from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.magics import lenient, logs
 from hvd_kernel.magics.desk import Desk, DeskMagics
 from hvd_kernel.magics.hang import whereabouts
 from hvd_kernel.magics.jobs import FAILED, RUNNING, Job
 from hvd_kernel.magics.life import table
 from hvd_kernel.magics.merge import named, spans
-from hvd_kernel.magics.options import parse
+from hvd_kernel.magics.options import Options, parse
 from hvd_kernel.magics.plain import plain_errors
 from hvd_kernel.magics.stacks import look
 
@@ -43,7 +44,7 @@ class JobMagics(DeskMagics):
         ::
 
             %hvdjobs                         one line per job
-            %hvdjobs train                   its output, as its cell would have shown it
+            %hvdjobs train                   its output, as its cell would have shown it; while it runs, the text so far
             %hvdjobs --wait [train ...]      wait for it, or for all; fails as its cell would have failed
             %hvdjobs --wait --timeout 60     no longer than that; the job goes on, as it does after an interrupt
         """
@@ -52,7 +53,7 @@ class JobMagics(DeskMagics):
             named_jobs = [self.jobs.find(word) for word in options.words]
             if options.wait:
                 for job in named_jobs or [each for each in self.jobs if not each.awaited]:
-                    job.wait(options.timeout)
+                    self._wait(job, options.timeout)
             elif named_jobs:
                 self._show(named_jobs)
             else:
@@ -78,6 +79,14 @@ class JobMagics(DeskMagics):
             if not jobs:
                 self.desk.screen().say("no job runs\n")
 
+    def _wait(self, job: Job, timeout: float | None) -> None:
+        try:
+            job.wait(timeout)
+        except lenient.OF_THE_RANKS as error:
+            if job.raise_error or error is not job.error:  # else it is the wait that took too long
+                raise
+            lenient.show(error, self.desk.screen())
+
     def _see_end(self, job: Job) -> None:
         if not job.ended.wait(STUCK_S):
             raise ClusterError(
@@ -93,10 +102,19 @@ class JobMagics(DeskMagics):
     def _show(self, jobs: list[Job]) -> None:
         screen = self.desk.screen()
         for job in jobs:
-            if not job.ended.is_set():
-                screen.say(f"job {job.name}: {job.word(times=_times(screen))}; its output comes when it has ended\n")
-            else:
+            if job.ended.is_set():
                 job.screen.replay(screen)
+            elif not _times(screen):
+                screen.say(f"job {job.name}: {job.word(times=False)}; its output comes when it has ended\n")
+            else:
+                screen.say(f"job {job.name}: {job.word(times=True)}{'; so far:' if job.cell else ''}\n")
+                self._show_text(job)
+
+    def _show_text(self, job: Job) -> None:
+        """Show what its ranks have printed, from their logs: the renderer is its own thread's."""
+        if job.cell:
+            asked = Options(cell=job.cell, ranks=spans(job.ranks))
+            logs.show(self.desk.screen(), self.desk.holder.current(), asked, logs.begun)
 
     def _table(self) -> str:
         times = _times(self.desk.screen())

@@ -7,6 +7,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from hvd_kernel.magics.jobs import Jobs
 from hvd_kernel.magics.names import RankNames
 from hvd_kernel.magics.options import TABLE, flags
 from hvd_kernel.magics.verbs import VERBS
@@ -16,10 +17,12 @@ WORDS = {"%hvd": list(VERBS), "%hvdauto": ["on", "off"]}
 _OF_RANKS = {"%hvdpull", "%hvd vars", "%hvd check"}
 """What is followed by names that live on the ranks."""
 
+_OF_JOBS = {"%hvdjobs", "%hvdcancel"}
+
 Finder = Callable[[str], list[str]]
 
 
-def install(shell: Any, names: RankNames) -> None:
+def install(shell: Any, names: RankNames, jobs: Jobs) -> None:
     """Tell IPython's completer; it asks for a line that begins with one of our magics."""
 
     def remote(symbol: str) -> list[str]:
@@ -28,11 +31,15 @@ def install(shell: Any, names: RankNames) -> None:
     def local(symbol: str) -> list[str]:
         return [name for name in shell.user_ns if name.startswith(symbol) and not name.startswith("_")]
 
+    def of_jobs(command: str) -> list[str]:
+        alive = [job.name for job in jobs if not job.ended.is_set()]
+        return [job.name for job in jobs] if command == "%hvdjobs" else [*alive, "all"] if alive else []
+
     for magic in {*TABLE, *WORDS}:
-        shell.set_hook("complete_command", partial(_complete, remote, local), str_key=magic)
+        shell.set_hook("complete_command", partial(_complete, remote, local, of_jobs), str_key=magic)
 
 
-def _complete(remote: Finder, local: Finder, _completer: object, event: SimpleNamespace) -> list[str]:
+def _complete(remote: Finder, local: Finder, of_jobs: Finder, _completer: object, event: SimpleNamespace) -> list[str]:
     options = flags(event.command) if event.command in TABLE else []
     if event.symbol.startswith("-"):
         return options
@@ -41,4 +48,6 @@ def _complete(remote: Finder, local: Finder, _completer: object, event: SimpleNa
         return remote(event.symbol)
     if event.command == "%hvdpush":
         return local(event.symbol)
+    if event.command in _OF_JOBS and (found := of_jobs(event.command)):
+        return found
     return WORDS.get(event.command, []) or (options if not event.symbol else [])

@@ -30,11 +30,13 @@ _STATES = {
     "stopped": "{is} stopped (SIGSTOP or a debugger)",
     "dead": "{is} dead",
 }
+_AT = {"silent": "in C code, called in", "prompt": "at a prompt in"}
 _DOING = {
     "idle": "no cell runs",
     "stopped": "stopped (SIGSTOP or a debugger)",
     "dead": "dead",
     "compute": "in the cell's own code",
+    "prompt": "at a prompt",
     "silent": "in C code that keeps Python's lock",
 }
 _WORDS = {"one": {"is": "is", "has": "has", "waits": "waits"}, "many": {"is": "are", "has": "have", "waits": "wait"}}
@@ -129,7 +131,7 @@ def _where(place: Whereabouts | None) -> str:
     spot = _literal(_spot(place.frames))
     if place.state == "collective":
         return f"{{waits}} in {_literal(operation(place.waiting_for))} at {spot or 'no line of its own'}"
-    doing = "in C code, called in" if place.state == "silent" else "in"
+    doing = _AT.get(place.state, "in")
     return f"{{is}} {doing} {spot}" if spot else "{is} busy outside Python"
 
 

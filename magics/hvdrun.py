@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,15 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import cell_magic, magics_class, no_var_expand
 
 from hvd_kernel.config import ClusterSpec
-from hvd_kernel.errors import UsageError
-from hvd_kernel.magics import respawn
+from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.magics import keep, lenient, respawn
 from hvd_kernel.magics.desk import Desk, DeskMagics
 from hvd_kernel.magics.holder import Holder, default_n
 from hvd_kernel.magics.interrupts import passed_on
 from hvd_kernel.magics.jobs import Job
 from hvd_kernel.magics.ladder import replace_stuck
 from hvd_kernel.magics.local import run_here
+from hvd_kernel.magics.merge import named, spans
 from hvd_kernel.magics.options import Options, parse, resolve, wanted
 from hvd_kernel.magics.person import person_at
 from hvd_kernel.magics.plain import plain_errors
@@ -64,7 +65,10 @@ class RunMagics(DeskMagics):
         --force                      push and pull however much it is
         -o NAME, --out NAME          keep the last expressions: NAME[0], NAME.stdout[0]
         --timeout S                  interrupt the cell after S seconds
+        --no-raise-error             show what fails on the ranks, but let the cell succeed; the names of -o and --pull
+                                     are then the error
         --bg [NAME]                  in the background: %hvdjobs, %hvdcancel NAME; behind the jobs that are there
+        --keep [NAME]                the ranks outlive this kernel: %hvd attach after its restart
         -H h1:4,h2:4, --hosts        where the ranks run
         --hostfile FILE              the same, from a file
         --mpi-args '...'             more arguments for mpiexec
@@ -83,10 +87,9 @@ class RunMagics(DeskMagics):
         values = local_values(self.shell, options.push)
         spec = wanted(options, self.holder.spec, default_n())
         ranks = resolve(options.ranks, spec.n)
-        session = self._ready(spec, screen, values, ranks, force=options.force)
-        if cell.strip():
-            self._run(session, options, ranks, cell, screen)
-        self._pull(session, options, ranks)
+        session = self._ready(spec, screen, values, ranks, options)
+        if not cell.strip() or self._run(session, options, ranks, cell, screen):
+            self._pull(session, options, ranks)
 
     def _in_background(self, options: Options, cell: str) -> None:
         if options.local:
@@ -104,19 +107,21 @@ class RunMagics(DeskMagics):
                 self._pull(session, options, job.ranks)
 
         def prepare() -> None:  # in the cell, before the next one changes a value in place
-            self._ready(spec, Screen(self.shell), values, job.ranks, force=options.force)
+            self._ready(spec, Screen(self.shell), values, job.ranks, options)
             values.clear()
 
         name, ranks = self.holder.jobs.name(options.bg or ""), resolve(options.ranks, spec.n)
-        job = Job(name, ranks, Recorder(self.shell), work)
+        job = Job(name, ranks, Recorder(self.shell), work, raise_error=options.raise_error)
         self.holder.hand_over(job, prepare)
 
     def _ready(
-        self, spec: ClusterSpec, screen: Screen, values: dict[str, Any], ranks: tuple[int, ...], *, force: bool
+        self, spec: ClusterSpec, screen: Screen, values: dict[str, Any], ranks: tuple[int, ...], options: Options
     ) -> Session:
+        keep.check(self.desk, options)
         session = self.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status())
         respawn.if_wanted(self.desk)
-        _push(session, values, ranks, force=force)
+        keep.keep(self.desk, options)
+        _push(session, values, ranks, force=options.force)
         return session
 
     def _pull(self, session: Session, options: Options, ranks: tuple[int, ...]) -> None:
@@ -132,14 +137,26 @@ class RunMagics(DeskMagics):
         screen: Screen,
         *,
         job: Job | None = None,
-    ) -> None:
+    ) -> bool:
+        """Run the cell; False where it has failed and nothing is to be raised."""
         watch, run, renderer = drive(session, self.holder, screen, cell, ranks, timeout=options.timeout, job=job)
         replace_stuck(replace(self.desk, own=job.screen if job else None), watch)
-        watch.check(self.shell.user_ns.__contains__)
+        try:
+            watch.check(self.shell.user_ns.__contains__)
+        except lenient.OF_THE_RANKS as error:
+            if options.raise_error:
+                raise
+            names = [*filter(None, [options.out]), *options.pull]
+            self.shell.user_ns.update(dict.fromkeys(names, error))  # lest they have an older cell's values
+            if job is not None:
+                raise  # to the table of jobs it has failed; who waits for it is shown the error
+            lenient.show(error, screen)
+            return False
         if options.out:
             self.shell.user_ns[options.out] = CellResult(
                 run.values(force=options.force), renderer.printed("stdout"), renderer.printed("stderr")
             )
+        return True
 
 
 def drive(
@@ -153,14 +170,31 @@ def drive(
     job: Job | None = None,
 ) -> tuple[Watch, Run, Renderer]:
     """Run code on the ranks as a cell, to its end, and show what it gives; ``Watch.check`` says whether it failed."""
+    holder.cell += 1
+    if job is not None:
+        job.cell = holder.cell
+    begin = partial(session.run, code, ranks, holder.cell)
+    return watched(session, holder, screen, begin, timeout=timeout, job=job)
+
+
+def watched(
+    session: Session,
+    holder: Holder,
+    screen: Screen,
+    begin: Callable[[], Run],
+    *,
+    timeout: float | None = None,
+    job: Job | None = None,
+) -> tuple[Watch, Run, Renderer]:
+    """Begin a run, or take one that goes on already, and show what it gives until its end."""
     from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
 
-    holder.cell += 1
     before = holder.samples
-    board = Dashboard(ranks, f"cell {holder.cell}" if job is None else f"job {job.name}", before)
-    renderer = Renderer(screen, board, ranks, before, holder.cell)
     with passed_on(session.interrupt):
-        run = session.run(code, ranks, holder.cell)
+        run = begin()
+        ranks, cell = run.ranks, run.cell
+        board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before)
+        renderer = Renderer(screen, board, ranks, before, cell)
         holder.prompts = prompts = Prompts(session, renderer, ranks, person_at(screen))
         watch = Watch(session, run, renderer, ranks, timeout, prompts=prompts)
         if job is not None:
@@ -200,6 +234,15 @@ def local_values(shell: InteractiveShell, names: tuple[str, ...]) -> dict[str, A
 def pulled(
     session: Session, names: tuple[str, ...], ranks: tuple[int, ...], *, force: bool = False
 ) -> dict[str, PerRank]:
-    """Return variables of the ranks, one value per rank each."""
+    """Return variables of the ranks, one value per rank each.
+
+    Raises
+    ------
+    ClusterError
+        If one of the ranks is dead, or has no such variable.
+    """
     values = session.pull(names, ranks, force=force)
+    if lost := [rank for rank in ranks if rank not in values]:
+        remedy = f"--ranks {spans(values)} pulls from the others" if values else "%hvd restart starts fresh ones"
+        raise ClusterError(f"nothing was pulled: {named(lost)} {'is' if len(lost) == 1 else 'are'} dead; {remedy}")
     return {name: PerRank({rank: values[rank][name] for rank in ranks}) for name in names}

@@ -41,11 +41,13 @@ class Job:
     ranks: tuple[int, ...]
     screen: Recorder
     work: Work
+    raise_error: bool = True  # False: who waits for it is only shown what failed on the ranks
     state: str = QUEUED
     error: BaseException | None = None
     awaited: bool = False  # %hvdjobs --wait, or %hvdcancel, has told how it ended
     announced: bool = False
     watch: Watch | None = None
+    cell: int = 0  # by which the ranks' logs know it; it has none before it runs
     steps: Callable[[], int] = int
     presses: Presses = field(default_factory=Presses)
     ended: threading.Event = field(default_factory=threading.Event)

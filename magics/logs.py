@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hvd_kernel.cluster import Session
+    from hvd_kernel.magics.screen import Screen
 
 ANSWER_S = 10.0
 
@@ -48,14 +49,24 @@ class LogMagics(DeskMagics):
         with plain_errors():
             options = parse("%hvdlogs", line)
             session = self.desk.holder.current()
-            self._show(session, options, _path if options.path else _text)
+            show(self.desk.screen(), session, options, _path if options.path else _text)
 
-    def _show(self, session: Session, options: Options, read: Read) -> None:
-        ranks = resolve(options.ranks, session.n)
-        for stream in [options.stream] if options.stream else ranklog.STREAMS:
-            limits = Limits.for_ranks(len(ranks))
-            found = {rank: _lines(read(session, options, rank, stream), limits) for rank in ranks}
-            self.desk.screen().say(merge_lines(found), "stdout" if options.path else stream)
+
+def show(screen: Screen, session: Session, options: Options, read: Read) -> None:
+    """Write what there is of each rank and stream."""
+    ranks = resolve(options.ranks, session.n)
+    for stream in [options.stream] if options.stream else ranklog.STREAMS:
+        limits = Limits.for_ranks(len(ranks))
+        found = {rank: _lines(read(session, options, rank, stream), limits) for rank in ranks}
+        screen.say(merge_lines(found), "stdout" if options.path else stream)
+
+
+def begun(session: Session, options: Options, rank: int, stream: str) -> str:
+    """Return a rank's text, also of a cell that it has not begun yet."""
+    try:
+        return _text(session, options, rank, stream)
+    except ClusterError:
+        return ""
 
 
 def _text(session: Session, options: Options, rank: int, stream: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
+from hvd_kernel.cluster.kept import NAME
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.merge import spans
@@ -27,6 +28,9 @@ class Options:
     out: str = ""
     timeout: float | None = None
     bg: str | None = None  # the job's name, "" when it gets one of its own
+    keep: str | None = None  # the kept cluster's name, "" when it gets one of its own
+    kept: str = ""  # the same, of one that is to end
+    raise_error: bool = True
     wait: bool = False
     force: bool = False
     restore: tuple[str, ...] = ()
@@ -69,6 +73,12 @@ def _job(text: str) -> str:
     return text
 
 
+def _cluster(text: str) -> str:
+    if text and not NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of a cluster: write letters, digits, _ . and -")
+    return text
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(_name(part.strip()) for part in text.split(","))
 
@@ -102,6 +112,7 @@ _CELL: dict[tuple[str, ...], dict[str, Any]] = {
     ("--pull",): {"dest": "pull", "type": _names, "metavar": "c"},
     ("-o", "--out"): {"dest": "out", "type": _name, "metavar": "NAME"},
     ("--bg",): {"dest": "bg", "type": _job, "nargs": "?", "const": "", "metavar": "NAME"},
+    ("--no-raise-error",): {"dest": "raise_error", "action": "store_false"},  # spelt as in IPython's %%script
 }
 _TIMEOUT: dict[tuple[str, ...], dict[str, Any]] = {
     ("--timeout",): {"dest": "timeout", "type": _seconds, "metavar": "S"},
@@ -118,6 +129,12 @@ _LOGS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--stream",): {"dest": "stream", "choices": ("stdout", "stderr")},
     ("--path",): {"dest": "path", "action": "store_true"},
 }
+_KEEP: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--keep",): {"dest": "keep", "type": _cluster, "nargs": "?", "const": "", "metavar": "NAME"},
+}
+_KEPT: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--kept",): {"dest": "kept", "type": _cluster, "metavar": "NAME|all"},
+}
 _DRY_RUN: dict[tuple[str, ...], dict[str, Any]] = {
     ("--dry-run",): {"dest": "dry_run", "action": "store_true"},
 }
@@ -126,8 +143,8 @@ _RESPAWN: dict[tuple[str, ...], dict[str, Any]] = {
     ("--respawn",): {"dest": "respawn", "choices": ("auto", "off")},
 }
 TABLE: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {
-    "%%hvdrun": _WHERE | _RANKS | _CELL | _TIMEOUT | _FORCE,
-    "%hvd": _WHERE | _RANKS | _RESPAWN | _FORCE | _STRICT | _DRY_RUN,
+    "%%hvdrun": _WHERE | _RANKS | _CELL | _TIMEOUT | _FORCE | _KEEP,
+    "%hvd": _WHERE | _RANKS | _RESPAWN | _FORCE | _STRICT | _DRY_RUN | _KEEP | _KEPT,
     "%hvdpdb": _ONE_RANK,
     "%hvddebug": _ONE_RANK,
     "%hvdpush": _RANKS | _FORCE,

@@ -139,7 +139,10 @@ class Prompts:
         return [rank for rank in ranks if rank not in there]
 
     def look(self, ranks: Sequence[int], timeout: float) -> str:
-        """Wait until ranks ask again or are done, and return what they have printed and ask, labelled."""
+        """Wait until ranks ask again or are done, and return what they have printed before they ask, labelled.
+
+        What a rank at no prompt prints stays where its cell's output goes: how fast a rank is decides nothing.
+        """
         with self._lock:
             self._lock.wait_for(lambda: not self._running & set(ranks) - set(self.waiting()), timeout)
             self._wanted |= set(ranks)
@@ -215,7 +218,7 @@ class Prompts:
         """Hand out text to whoever waits in ``look``: only this thread touches the renderer."""
         if self._wanted:
             with self._lock:
-                self._said.update({rank: self._renderer.fresh(rank) for rank in self._wanted})
+                self._said.update({rank: self._renderer.fresh(rank) for rank in self._wanted & set(self.waiting())})
                 self._wanted.clear()
                 self._lock.notify_all()
 

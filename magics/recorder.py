@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from hvd_kernel.magics.lenient import as_text
 from hvd_kernel.magics.merge import named
 from hvd_kernel.magics.render import figures
 from hvd_kernel.magics.screen import Handle, Screen
@@ -45,7 +46,7 @@ class Recorder(Screen):
     def close(self, job: Job) -> None:
         """Keep the error, and write everything to the cell where a person looks."""
         if job.error is not None:
-            self.say("\n".join(_traceback(job.error)) + "\n", "stderr")
+            self.say(as_text(job.error), "stderr")
         if self._panel is None:
             return
         if self._board is None:
@@ -82,9 +83,3 @@ def _show(data: dict[str, Any], metadata: dict[str, Any] | None, screen: Screen)
         screen.say(figures(metadata["hvd"]))
     else:
         screen.show(data, metadata)
-
-
-def _traceback(error: BaseException) -> list[str]:
-    render = getattr(error, "_render_traceback_", None)
-    lines: list[str] = render() if render else [f"\x1b[31m{type(error).__name__}\x1b[0m: {error}"]
-    return lines

@@ -16,6 +16,7 @@ from hvd_kernel.magics.lines import Limits
 from hvd_kernel.magics.merge import label, labelled, merge, merge_lines
 from hvd_kernel.magics.shown import STREAMS, Shown
 from hvd_kernel.protocol import Cleared, Event, Failure, LeftOut, MetricsSample, RankDone, RichOutput, TextDelta
+from hvd_kernel.widgets.stragglers import Slow
 
 if TYPE_CHECKING:
     from hvd_kernel.magics.screen import Screen
@@ -185,4 +186,5 @@ def figures(summary: Mapping[str, Any]) -> str:
     parts = [f"{len(summary['ranks'])} ranks", f"{summary['steps']} steps", f"{summary['seconds']:.1f} s"]
     parts += [f"{total:,.0f} samples/s"] if total else []
     parts += [f"{name} {value}" for name, value in summary["logged"].items() if value is not None]
+    parts += [f"rank {rank} {Slow(*slow)}" for rank, slow in summary["slow"].items()]
     return ", ".join(parts) + "\n"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hvd_kernel import config
 from hvd_kernel.magics.desk import Desk
-from hvd_kernel.magics.merge import spans
+from hvd_kernel.magics.merge import named, spans
 from hvd_kernel.magics.options import Options, resolve
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def if_wanted(desk: Desk) -> None:
 def told(done: Respawned) -> str:
     """Return what became of it, as lines."""
     if not done.ranks:
-        return "no rank is dead\n"
+        return f"no rank is dead{_silent(done.silent)}\n"
     one = len(done.ranks) == 1
     who = f"rank{'s' * (not one)} {spans(done.ranks)} {'is' if one else 'are'} fresh"
     it = "it has" if one else "they have"
@@ -55,6 +55,14 @@ def told(done: Respawned) -> str:
     if not done.restored:
         return f"{who}: {_NOTHING if one else _NOTHING_OF_SEVERAL}\n{lost}"
     return f"{who}: {it} {', '.join(done.restored)} from rank {done.source}; other variables are missing\n{lost}"
+
+
+def _silent(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return ""
+    does, it = ("does", "it") if len(ranks) == 1 else ("do", "them")
+    remedy = f"`%hvd stacks` shows where, `%hvd respawn {spans(ranks)} --force` replaces {it}"
+    return f", but {named(ranks)} {does} not answer: {remedy}"
 
 
 def _default() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,12 @@ def run(*words: str) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fonts() -> None:
+    """Without its cache of fonts, matplotlib complains on stderr while it makes one, if that takes long enough."""
+    subprocess.run([sys.executable, "-P", "-c", "import matplotlib.font_manager"], check=True)
+
+
 def outputs(path: Path) -> list[list[tuple[str, str]]]:
     """Of each code cell: what kind of output, and the text that does not depend on machine and moment."""
     notebook = nbformat.read(path, as_version=4)
@@ -34,7 +41,7 @@ def said(output: dict[str, object]) -> tuple[str, str]:
     kind = str(output["output_type"])
     if kind == "stream":
         text = str(output["text"])
-        return kind, "speed" if "it/s]" in text else text.replace(os.environ.get("TMPDIR", "/tmp"), "")
+        return kind, "speed" if "it/s]" in text else re.sub(r"\S*/ipykernel_0/", "", text)  # in TMPDIR
     if kind == "error":
         return kind, f"{output['ename']}: {output['evalue']}"
     return kind, str(output["data"]["text/plain"])  # type: ignore[index]
@@ -45,16 +52,21 @@ def test_there_are_thirty_cells_of_every_kind() -> None:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert sum(cell.source.startswith("%%hvdrun") for cell in code) >= 30
     kinds = {output.output_type for cell in code for output in cell.outputs}
-    assert kinds == {"stream", "display_data", "error"}
+    assert kinds == {"stream", "display_data"}
+    tracebacks = [o.text for cell in code for o in cell.outputs if "Traceback (most recent call last)" in str(o)]
+    assert [re.search(r"[A-Z]\w+Error", text)[0] for text in tracebacks] == [
+        "ZeroDivisionError",
+        "ValueError",
+        "NameError",
+    ]
     mimes = {mime for cell in code for output in cell.outputs for mime in output.get("data", {})}
     assert mimes == {"text/plain", "text/html", "image/png", "image/svg+xml"}
     assert not [cell for cell in code for output in cell.outputs if "application/vnd.jupyter" in str(output)]
 
 
-def test_nbval_finds_the_stored_outputs_twice() -> None:
+def test_nbval_finds_the_stored_outputs() -> None:
     sanitizer = ["--nbval-sanitize-with", "notebooks/nbval_sanitize.cfg"]
-    for _ in range(2):
-        run("pytest", "-q", "--nbval", *sanitizer, "-p", "no:cacheprovider", "--timeout", "300", str(NOTEBOOK))
+    run("pytest", "-q", "--nbval", *sanitizer, "-p", "no:cacheprovider", "--timeout", "300", str(NOTEBOOK))
 
 
 def test_nbval_notices_an_output_that_has_changed(tmp_path: Path) -> None:
@@ -67,9 +79,8 @@ def test_nbval_notices_an_output_that_has_changed(tmp_path: Path) -> None:
 
 
 def test_papermill_runs_to_the_end_and_stores_the_same(tmp_path: Path) -> None:
-    """papermill calls a notebook with error outputs failed, wanted or not: it is the last wanted one that it names."""
-    with pytest.raises(AssertionError, match=r"PapermillExecutionError(.|\n)*In \[24\](.|\n)*undefined_name"):
-        run("papermill", "--no-progress-bar", "--log-level", "ERROR", str(NOTEBOOK), str(tmp_path / "out.ipynb"))
+    """papermill calls a notebook with error outputs failed, wanted or not: this one shows its errors as text."""
+    run("papermill", "--no-progress-bar", "--log-level", "ERROR", str(NOTEBOOK), str(tmp_path / "out.ipynb"))
     assert outputs(tmp_path / "out.ipynb") == outputs(NOTEBOOK)
 
 

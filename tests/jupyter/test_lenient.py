@@ -1,0 +1,106 @@
+"""%%hvdrun --no-raise-error, as a notebook without a person runs it; and what is said of a rank that died."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from hvdtest.kernel import Kernel, Outcome
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+
+FAILS = "print('begun')\nif rank: raise ValueError('a bad shard')\nhvd.allreduce(torch.ones(1))"
+RIGHT = "%%hvdrun\nint(hvd.allreduce(torch.tensor([rank + 1]), op=hvd.Sum))"
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with Kernel(tmp_path_factory.mktemp("lenient")) as running:
+        running.run("%%hvdrun -np 2\nimport os, time, torch\nkept = rank + 40", timeout=120)
+        yield running
+
+
+def complaint(outcome: Outcome) -> list[str]:
+    return re.sub(r"\x1b\[[\d;]*m", "", outcome.text("stderr")).splitlines()
+
+
+def test_the_traceback_is_shown_in_full_the_cell_succeeds_and_the_next_one_works(kernel: Kernel) -> None:
+    raised = kernel.run(f"%%hvdrun\n{FAILS}", allow_error=True)
+    shown = kernel.run(f"%%hvdrun --no-raise-error\n{FAILS}")
+    assert shown.reply["status"] == "ok"
+    assert [output["type"] for output in shown.stored] == ["stream", "stream"]
+    assert shown.text() == "[0-1] begun\n"
+    number = re.compile(r"In\[\d+\]")  # the two cells' own
+    assert number.sub("", "\n".join(complaint(shown))) == number.sub("", raised.error)
+    assert complaint(shown)[0] == "ValueError on rank 1"
+    assert complaint(shown)[-1] == "[0] released, because rank 1 failed"
+    assert kernel.run(RIGHT).shown == ["[0-1] 3"]
+    assert kernel.run("%%hvdrun\nkept").shown == ["[0] 40\n[1] 41"]
+
+
+def test_the_names_that_the_cell_was_to_set_are_the_error_and_not_older_values(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun -o res --pull kept\n7")
+    kernel.run(f"%%hvdrun --no-raise-error -o res --pull kept\n{FAILS}")
+    assert kernel.run("type(res).__name__, isinstance(res, ValueError), str(res), res.rank, kept is res").shown == [
+        "('ValueError', True, 'a bad shard', 1, True)"
+    ]
+    assert kernel.run("import sys; sys.last_value is res").shown == ["True"], "where %hvddebug looks for the rank"
+    kernel.run("%%hvdrun --no-raise-error -o res --pull kept\n7")
+    assert kernel.run("res[1], kept[1]").shown == ["(7, 41)"], "a cell that does not fail is like any other"
+
+
+def test_a_time_limit_is_shown_too(kernel: Kernel) -> None:
+    outcome = kernel.run("%%hvdrun --no-raise-error --timeout 0.3\ntime.sleep(60)")
+    assert complaint(outcome)[0] == "HvdTimeout: the cell took longer than 0.3 s and was interrupted"
+    assert kernel.run(RIGHT).shown == ["[0-1] 3"]
+
+
+def test_the_interrupt_key_still_fails_the_cell(kernel: Kernel) -> None:
+    started = kernel.start("%%hvdrun --no-raise-error\nif rank: input('inside')\ntime.sleep(60)", person=True)
+    assert kernel.client.get_stdin_msg(timeout=60)["content"]["prompt"] == "[1] inside"
+    kernel.press()
+    assert kernel.finish_rest(started, allow_error=True).reply["ename"] == "KeyboardInterrupt"
+    assert kernel.run(RIGHT).shown == ["[0-1] 3"]
+
+
+def test_a_wrong_line_still_fails_the_cell(kernel: Kernel) -> None:
+    assert "has ranks 0-1" in kernel.run("%%hvdrun --no-raise-error --ranks 7\n1", allow_error=True).error
+
+
+def test_a_job_has_failed_and_whoever_waits_for_it_is_shown_the_error(kernel: Kernel) -> None:
+    kernel.run("res = 'older'")
+    kernel.run(f"%%hvdrun --bg shards --no-raise-error -o res\n{FAILS}")
+    waited = kernel.run("%hvdjobs --wait")
+    assert complaint(waited)[0] == "ValueError on rank 1"
+    assert complaint(waited)[-1] == "[0] released, because rank 1 failed"
+    assert kernel.run("%hvdjobs").text().splitlines()[1].split(maxsplit=2)[2] == "failed: ValueError on rank 1"
+    assert kernel.run("str(res)").shown == ["'a bad shard'"]
+    kernel.run("%%hvdrun --bg slow --no-raise-error\ntime.sleep(60)")
+    late = kernel.run("%hvdjobs --wait slow --timeout 0.2", allow_error=True)
+    assert late.reply["ename"] == "HvdTimeout", "the wait has failed, not the job"
+    kernel.run("%hvdcancel slow")
+    cancelled = kernel.run("%hvdjobs --wait slow", allow_error=True)
+    assert cancelled.reply["ename"] == "KeyboardInterrupt"
+
+
+def status(kernel: Kernel, *, person: bool = False) -> list[str]:
+    return kernel.run("%hvd status", person=person).text().splitlines()
+
+
+def test_a1_status_says_why_a_rank_died_and_to_a_person_how_many_spares_are_warm(kernel: Kernel) -> None:
+    assert len(status(kernel)) == 3, "what differs from run to run is for a person"
+    deadline = time.monotonic() + 120
+    while status(kernel, person=True)[3:] != ["1 spare warm"]:
+        assert time.monotonic() < deadline, "no spare has become warm"
+    died = kernel.run("%%hvdrun --no-raise-error\nif rank: os._exit(3)\nhvd.allreduce(torch.ones(1))")
+    assert complaint(died)[0] == "RankDied on rank 1"
+    header, alive, dead = status(kernel)
+    assert (header.split()[-1], alive.split()[:2], dead.split()[:2]) == ("why", ["0", "alive"], ["1", "dead"])
+    assert dead.endswith("  it left with os._exit(3) in a cell, line 1")
+    refused = kernel.run("%hvdpull kept", allow_error=True)
+    assert refused.error == "ClusterError: nothing was pulled: rank 1 is dead; --ranks 0 pulls from the others"
+    assert kernel.run("%hvdpull kept --ranks 0\nkept[0]").shown == ["40"]
+    kernel.run("%hvd respawn")
+    assert status(kernel)[0].split() == ["rank", "state", "pid", "host", "device"]

@@ -1,0 +1,61 @@
+"""--no-raise-error: what an error of the ranks is, how it is shown, and where it is kept."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from hvd_kernel.errors import ClusterError, HvdTimeout, UsageError
+from hvd_kernel.magics.failure import merged_error
+from hvd_kernel.magics.interrupts import Interrupted
+from hvd_kernel.magics.lenient import OF_THE_RANKS, show
+from hvd_kernel.magics.options import Options, parse
+from hvd_kernel.protocol import Failure
+
+
+class FakeScreen:
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+
+    def say(self, text: str, stream: str = "stdout") -> None:
+        self.said.append((stream, text))
+
+
+def failed() -> Any:
+    return merged_error([Failure(1, "ValueError", "bad", ("Traceback", "ValueError: bad"), 1.0)])
+
+
+def test_the_option_is_spelt_as_in_ipythons_script_magic() -> None:
+    assert parse("%%hvdrun", "--no-raise-error") == Options(raise_error=False)
+    assert parse("%%hvdrun", "--bg train --no-raise-error") == Options(bg="train", raise_error=False)
+    assert parse("%%hvdrun", "").raise_error
+
+
+def test_the_merged_traceback_is_shown_whole_and_the_error_kept_where_the_debugger_looks() -> None:
+    screen, error = FakeScreen(), failed()
+    show(error, screen)
+    assert screen.said == [("stderr", "\x1b[31mValueError\x1b[0m on rank 1\nTraceback\nValueError: bad\n")]
+    assert (sys.last_value, sys.last_type, sys.last_traceback) == (error, type(error), None)
+
+
+def test_an_error_without_a_traceback_of_its_own_is_one_sentence() -> None:
+    screen = FakeScreen()
+    show(HvdTimeout("too long"), screen)
+    assert screen.said == [("stderr", "\x1b[31mHvdTimeout\x1b[0m: too long\n")]
+
+
+@pytest.mark.parametrize(
+    ("error", "of_the_ranks"),
+    [
+        (failed(), True),
+        (HvdTimeout("more than --timeout"), True),
+        (UsageError("a wrong option"), False),
+        (ClusterError("a dead rank"), False),
+        (Interrupted("the key"), False),
+        (ValueError("ours"), False),
+    ],
+)
+def test_only_what_fails_on_the_ranks_is_not_raised(error: BaseException, of_the_ranks: bool) -> None:
+    assert isinstance(error, OF_THE_RANKS) == of_the_ranks
