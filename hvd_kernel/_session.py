@@ -13,9 +13,10 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel import config, handshake, topology
+from hvd_kernel import config, handshake, routes, topology
 from hvd_kernel.errors import NotInitialized
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _before: dict[str, int] = {}  # sum of the counters of the engines before this o
 _registered = False
 _environment: dict[str, str] = {}  # the variables HOROVOD_* and HVD_* when this engine was made
 _appointment: Appointment | None = None
+_beside_rank_0 = True  # on one machine with it
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def init(comm: Any = None, reunion: Reunion | None = None) -> None:
 
 
 def _start(comm: Any, reunion: Reunion | None) -> None:
-    global _engine, _generation, _rounds, _registered, _environment  # noqa: PLW0603 - the process's one engine
+    global _engine, _generation, _rounds, _registered, _environment, _beside_rank_0  # noqa: PLW0603 - of the one engine
     from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
 
     env = dict(os.environ) if _appointment is None else _appointment.over(os.environ)
@@ -87,6 +89,10 @@ def _start(comm: Any, reunion: Reunion | None) -> None:
     peers = topology.find(comm, env, _rounds, known.pidfds if known is not None else None)
     try:
         handshake.same_version(peers)
+        cards = handshake.cards(peers)
+        if address := routes.reached(cards[peers.rank], cards):
+            options.setdefault("tcp_interface", address)
+        _beside_rank_0 = cards[peers.rank]["machine"] == cards[0]["machine"]
         _engine = Engine(peers.rank, peers.size, peers.exchange, options)
     finally:
         peers.close()
@@ -164,12 +170,25 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     Raises
     ------
     ValueError
-        Before ``init``, or HOROVOD_TIMELINE was not set then.
+        Before ``init``, or HOROVOD_TIMELINE was not set then. The file cannot be written: on every rank of rank 0's
+        machine, and a timeline that runs goes on; ranks of other machines do not see rank 0's files.
     """
     running = engine()
     if not (variable("HVD_TIMELINE") or variable("HOROVOD_TIMELINE")):
         raise ValueError("Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.")
-    running.start_timeline(os.fspath(file_path), mark_cycles)
+    path = os.fspath(file_path)
+    if _beside_rank_0 and (why := _unwritable(Path(path))):
+        raise ValueError(f"the timeline {path} cannot be written: {why}.")
+    running.start_timeline(path, mark_cycles)
+
+
+def _unwritable(path: Path) -> str:
+    """Return why a file cannot be written; empty: it can."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}; make it first"
+    if path.is_dir():
+        return "it is a folder; name a file in it"
+    return "" if os.access(path if path.exists() else path.parent, os.W_OK) else "this user may not write there"
 
 
 def stop_timeline() -> None:

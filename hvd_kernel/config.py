@@ -80,7 +80,7 @@ class ClusterSpec:
     hosts: str = ""  # "a:2,b:2"; empty: this machine
     hostfile: str = ""  # path of a file of lines "host slots=N"
     mpi_args: tuple[str, ...] = ()  # given to mpiexec as they are
-    start_timeout_s: float = 60.0
+    start_timeout_s: float = 120.0  # a dead start is seen at once; this is for a machine that is merely busy
 
     def __post_init__(self) -> None:
         if self.n < 1:

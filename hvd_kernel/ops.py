@@ -46,6 +46,7 @@ InOut = tuple[int, int, tuple[int, ...], int]
 Scales = tuple[float, float]  # before and after the reduction
 
 _live: dict[int, tuple[Engine, Finish]] = {}
+_entering: list[Finish] = []  # of operations that are being enqueued: the core may have the memory, nobody the handle
 _owner: Engine | None = None  # the engine whose handles _live holds
 
 
@@ -58,8 +59,25 @@ def _engine() -> Engine:
         raise HorovodInternalError(str(error)) from None
     if engine is not _owner:
         _live.clear()
+        _entering.clear()
         _owner = engine
     return engine
+
+
+def _enqueued(engine: Engine, finish: Finish, enqueue: Callable[..., int], *how: Any) -> int:
+    """Enqueue, and hold ``finish`` from before: an interrupt may come while the core has the memory, nobody the handle.
+
+    It is held until the engine ends then.
+    """
+    _entering.append(finish)
+    try:
+        handle = enqueue(*how)
+    except Exception:
+        _entering.remove(finish)  # refused: the core has nothing
+        raise
+    _live[handle] = (engine, finish)
+    _entering.remove(finish)
+    return handle
 
 
 def allreduce_places(  # noqa: PLR0917 - the core's order
@@ -67,9 +85,7 @@ def allreduce_places(  # noqa: PLR0917 - the core's order
 ) -> int:
     """Enqueue; several places are one operation: reduced together or not at all. ``group``: a process set's id."""
     engine = _engine()
-    handle = engine.allreduce(name, places, op, scales[0], scales[1], group, waits)
-    _live[handle] = (engine, finish)
-    return handle
+    return _enqueued(engine, finish, engine.allreduce, name, places, op, scales[0], scales[1], group, waits)
 
 
 def reducescatter_places(  # noqa: PLR0917 - the core's order
@@ -86,17 +102,13 @@ def reducescatter_places(  # noqa: PLR0917 - the core's order
     if op not in SCATTERED:
         raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
     engine = _engine()
-    handle = engine.reducescatter(name, places, op, scales[0], scales[1], group, waits)
-    _live[handle] = (engine, finish)
-    return handle
+    return _enqueued(engine, finish, engine.reducescatter, name, places, op, scales[0], scales[1], group, waits)
 
 
 def allgather_places(name: str, places: Sequence[Place], finish: Finish, group: int = 0, *, waits: bool = False) -> int:
     """Enqueue; ``finish`` gets a Buffer per place that holds every rank's rows."""
     engine = _engine()
-    handle = engine.allgather(name, places, group, waits)
-    _live[handle] = (engine, finish)
-    return handle
+    return _enqueued(engine, finish, engine.allgather, name, places, group, waits)
 
 
 def broadcast_places(  # noqa: PLR0917 - the core's order
@@ -106,9 +118,7 @@ def broadcast_places(  # noqa: PLR0917 - the core's order
     engine = _engine()
     if root_rank not in (engine.process_set_ranks(group) if group else range(engine.size)):
         raise ValueError(f"broadcast received invalid root rank {root_rank} for provided process set")
-    handle = engine.broadcast(name, places, root_rank, group, waits)
-    _live[handle] = (engine, finish)
-    return handle
+    return _enqueued(engine, finish, engine.broadcast, name, places, root_rank, group, waits)
 
 
 def alltoall_place(
@@ -116,9 +126,7 @@ def alltoall_place(
 ) -> int:
     """Enqueue; ``finish`` gets the Buffer of what came, and how many rows came from each rank."""
     engine = _engine()
-    handle = engine.alltoall(name, place, splits, group, waits)
-    _live[handle] = (engine, finish)
-    return handle
+    return _enqueued(engine, finish, engine.alltoall, name, place, splits, group, waits)
 
 
 def poll(handle: int) -> bool:
@@ -164,9 +172,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return when every rank of the set has called it."""
     group = set_id(process_set, "Barrier")
     engine = _engine()
-    handle = engine.barrier("barrier.noname", group, True)  # Horovod's: a barrier meets a barrier
-    _live[handle] = (engine, _nothing)
-    synchronize(handle)
+    # Horovod's name: a barrier meets a barrier.
+    synchronize(_enqueued(engine, _nothing, engine.barrier, "barrier.noname", group, True))
 
 
 def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's: the GPU on which it makes zeros
@@ -178,9 +185,7 @@ def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's: the GPU on which
         The rank that joined last, the same everywhere.
     """
     engine = _engine()
-    handle = engine.join()
-    _live[handle] = (engine, _number)
-    last: int = synchronize(handle)
+    last: int = synchronize(_enqueued(engine, _number, engine.join))
     return last
 
 

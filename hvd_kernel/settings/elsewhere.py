@@ -70,6 +70,12 @@ ELSEWHERE = (
         "auto: a notebook's next cell after a rank's death replaces it first, as with `%hvd start --respawn auto`",
     ),
     Elsewhere(
+        ("HVD_KEEP_HOURS",),
+        number(0.0, open_end=True),
+        "12",
+        "hours that kept ranks (`%hvd start --keep`) wait for a kernel, whatever they do meanwhile, before they end",
+    ),
+    Elsewhere(
         ("HVD_LOG_MAX_MB",),
         whole(1),
         "1024",

@@ -59,7 +59,7 @@ _MESH = (
         "HVD_TCP_INTERFACE HOROVOD_GLOO_IFACE",
         word,
         "",
-        "network interface that TCP links listen on; empty: the one that leads to rank 0",
+        "network interface that TCP links listen on; empty: one that every other host can reach",
     ),
     _row("tcp_streams", "HVD_TCP_STREAMS", whole(1, 64), "1", "sockets between each two ranks of different hosts"),
     _row("slot_bytes", "HVD_SLOT_BYTES", whole(64, 64 << 20), CORES_CHOICE, "bytes of one slot of a link"),

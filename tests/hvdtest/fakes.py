@@ -71,6 +71,7 @@ class FakeBoard:
             "ranks": [0, 1],
             "steps": 7,
             "seconds": 2.0,
+            "slow": {},
             "logged": {"loss": 0.5},
         }
 

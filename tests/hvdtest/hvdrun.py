@@ -35,7 +35,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     name = f"HVDRUN_TEST_{os.getpid()}_{time.monotonic_ns()}"
     monkeypatch.setenv(name, "1")
     yield name
-    assert gone(name, 5.0), f"still there: {processes_with(name)}"
+    assert gone(name), f"still there: {processes_with(name)}"
 
 
 def processes_with(variable: str) -> list[str]:
@@ -49,7 +49,8 @@ def processes_with(variable: str) -> list[str]:
     return found
 
 
-def gone(variable: str, seconds: float) -> bool:
+def gone(variable: str, seconds: float = 30.0) -> bool:
+    """True when no process has it; 0 seconds: at this moment."""
     deadline = time.monotonic() + seconds
     while processes_with(variable):
         if time.monotonic() > deadline:

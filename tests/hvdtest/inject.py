@@ -39,9 +39,9 @@ def _raise(fault: dict[str, Any], _kernel: int) -> None:
 
 
 def _stop(fault: dict[str, Any], _kernel: int) -> None:
-    wake = f"sleep {fault['amount']}; kill -CONT {os.getpid()}"
-    subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True, stdin=subprocess.DEVNULL)
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # By one process, so that it is woken after it was stopped however slow the machine is.
+    nap = f"kill -STOP {os.getpid()}; sleep {fault['amount']}; kill -CONT {os.getpid()}"
+    subprocess.run(["/bin/sh", "-c", nap], start_new_session=True, stdin=subprocess.DEVNULL, check=True)
 
 
 def _interrupt(_fault: dict[str, Any], kernel: int) -> None:

@@ -12,6 +12,7 @@ Each Lab has its own Jupyter and IPython folders, a free port and a token, and i
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -21,21 +22,21 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 from playwright.sync_api import Page, sync_playwright
-from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 CHROMIUM = os.environ.get("HVD_TEST_CHROMIUM", "/usr/bin/chromium")
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
-START_S = 60
+START_S = 120
+READY = ".jp-Notebook-ExecutionIndicator[data-status='idle']"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -115,20 +116,33 @@ class Lab:
         with sync_playwright() as playwright:
             chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
             try:
-                yield Browser(self, chromium.new_page(viewport={"width": width, "height": height}))
+                page = chromium.new_page(viewport={"width": width, "height": height})
+                page.set_default_timeout(1000 * START_S)
+                page.set_default_navigation_timeout(1000 * START_S)
+                yield Browser(self, page)
             finally:
                 chromium.close()
 
+    def await_kernel(self) -> None:
+        """Return when the page is connected to a kernel that has nothing to do."""
+        self._await(
+            "api/kernels", lambda kernels: any(k["connections"] and k["execution_state"] == "idle" for k in kernels)
+        )
+
     def _wait(self) -> None:
+        self._await("api/status", lambda _status: True)
+
+    def _await(self, what: str, enough: Callable[[Any], bool]) -> None:
         deadline = time.monotonic() + START_S
-        request = urllib.request.Request(f"{self.url}/api/status", headers={"Authorization": f"token {self.token}"})
+        request = urllib.request.Request(f"{self.url}/{what}", headers={"Authorization": f"token {self.token}"})
         while time.monotonic() < deadline:
             if self._server.poll() is not None:
                 raise AssertionError(f"JupyterLab ended at once:\n{self.log()}")
-            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=2):
-                return
+            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=10) as answer:
+                if enough(json.load(answer)):
+                    return
             time.sleep(0.1)  # the server offers no event to wait for
-        raise AssertionError(f"JupyterLab did not answer within {START_S} s:\n{self.log()}")
+        raise AssertionError(f"JupyterLab was not ready within {START_S} s ({what}):\n{self.log()}")
 
 
 class Browser:
@@ -145,11 +159,14 @@ class Browser:
         page.on("websocket", lambda socket: socket.on("framereceived", self._count))
 
     def open(self, name: str) -> Notebook:
-        """Open a notebook of the folder and choose its own kernel where Lab asks."""
+        """Open a notebook of the folder, which names its kernel, and return when that is ready.
+
+        Lab shows a kernel as idle before it has one, and asks which to take when a cell is run then.
+        """
         self.page.goto(f"{self.lab.url}/lab/tree/{name}?token={self.lab.token}&reset")
-        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        with contextlib.suppress(PlaywrightTimeoutError):
-            self.page.click(".jp-Dialog .jp-mod-accept", timeout=2_500)
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=1000 * START_S)
+        self.lab.await_kernel()
+        self.page.wait_for_selector(READY, state="attached")
         return Notebook(self)
 
     def _look(self, url: str) -> None:
@@ -177,7 +194,7 @@ class Notebook:
         self.page.click(f".lm-MenuBar-itemLabel:text-is('{bar}')")
         self.page.click(f".lm-Menu-itemLabel:text-is('{entry}')")
 
-    def wait(self, condition: str, timeout_s: float = 60) -> object:
+    def wait(self, condition: str, timeout_s: float = START_S) -> object:
         """Wait until a JavaScript expression is truthy; its value."""
         return self.page.wait_for_function(condition, timeout=1000 * timeout_s).json_value()
 

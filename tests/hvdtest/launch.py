@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -21,14 +22,22 @@ from pathlib import Path
 from typing import Any, Self
 
 TESTS = Path(__file__).resolve().parents[1]
+ENDED_WITHIN_S = 60.0
 _LAUNCHERS = ("HOROVOD_", "HVD_", "OMPI_", "PMI", "PRTE_", "TORCHELASTIC_", "MASTER_")
 _RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One of those that the kernel gives to nobody who asks for any: it stays free until the rank that is to have it is up."""
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(min(10_000, first_given - 1), first_given)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -97,11 +106,16 @@ class RankPool:
         """End the processes, and see that nothing is left. (The core's shared memory has no name: it goes with them.)"""
         for rank in self.ranks:
             rank.close()
-        left = [pid for rank in self.ranks for pid in members_of_session(rank.process.pid)]
+        deadline = time.monotonic() + ENDED_WITHIN_S
+        while (left := self._left()) and time.monotonic() < deadline:
+            time.sleep(0.01)  # what a rank had started hears of its end, and ends too
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         self.folder.cleanup()
         assert not left, f"processes of the ranks are still there: {left}"
+
+    def _left(self) -> list[int]:
+        return [pid for rank in self.ranks for pid in members_of_session(rank.process.pid)]
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +161,7 @@ class _Rank:
 
     def end_status(self) -> int | None:
         try:
-            return self.process.wait(5)
+            return self.process.wait(ENDED_WITHIN_S)
         except subprocess.TimeoutExpired:
             return None
 
@@ -158,7 +172,7 @@ class _Rank:
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
-            self.process.wait(20)
+            self.process.wait(ENDED_WITHIN_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hvdtest.kernel import Kernel, Outcome
+from hvdtest.kernel import RUN_S, Kernel, Outcome
 from hvdtest.surface import family
 from zmq.utils import z85
 
@@ -48,6 +49,13 @@ CONFIGS = (
     *("ipython_config", "ipython_kernel_config", "ipcontroller_config", "ipengine_config", "jupyter_config"),
     *("ipcluster_config", "ipython_parallel_config", ".hvdrc", "startup", ".pythonrc"),
 )
+SPARE_IS_WARM = """
+import time as _time
+_end = _time.monotonic() + 60
+while not get_ipython().magics_manager.registry["RunMagics"].holder.session.spares and _time.monotonic() < _end:
+    _time.sleep(0.05)
+del _time, _end
+"""
 TELL_KEYS = """
 import json as _json
 _session = get_ipython().magics_manager.registry["RunMagics"].holder.session
@@ -132,7 +140,7 @@ class Place:
             yield
         finally:
             stop.touch()
-            outcome = self.kernel.finish_rest(started, timeout=200)
+            outcome = self.kernel.finish_rest(started, timeout=RUN_S + time.monotonic() - started[1])
         (shown,) = outcome.shown
         label, _, count = shown.partition(" ")
         assert label == "[0-1]", shown

@@ -84,12 +84,18 @@ def _unix(line: str, owner: dict[str, int]) -> Listener | None:
     return Listener(room(pid), "unix", fields[7] if len(fields) > 7 else "", 0, pid)
 
 
+def descriptors(pid: int) -> dict[Path, str]:
+    """What a process holds open: path below /proc -> what it leads to. It may close one while we look."""
+    found = {}
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found[entry] = str(entry.readlink())
+    return found
+
+
 def _sockets(pid: int) -> set[str]:
-    try:
-        links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:
-        return set()
-    return {link[8:-1] for link in links if link.startswith("socket:[")}
+    return {link[8:-1] for link in descriptors(pid).values() if link.startswith("socket:[")}
 
 
 def _ip(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -239,6 +240,42 @@ for _ in range(3): o.zero_grad(); p.sum().backward(); o.step()
         kernel.run(cell)
         kernel.run("%hvdjobs --wait steps")
         assert rows(kernel)["steps"][1].split() == ["done", "3"], "those of this job, not of all before it"
+
+
+def test_a_person_who_asks_for_a_running_job_sees_its_text_so_far(kernel: Kernel, tmp_path: Path) -> None:
+    inside, gate = tmp_path / "in", str(tmp_path / "go")
+    text = "import sys\nprint('epoch 1')\nprint('half', rank, file=sys.stderr)\nprint('open line', end='')\n"
+    signs = f"open({str(inside)!r} + str(rank), 'w').close()\n"
+    kernel.run("%%hvdrun\nprint('of an earlier cell')")
+    kernel.run(f"%%hvdrun --bg talks\n{text}{signs}{GATE.format(path=gate)}print(' ends')")
+    kernel.run("%%hvdrun --bg behind\n1")
+    until(lambda: all(Path(f"{inside}{rank}").exists() for rank in range(2)))
+    told = kernel.run("%hvdjobs talks", person=True)
+    first, *rest = told.text().splitlines()
+    assert re.fullmatch(r"job talks: running \d+ s; so far:", first)
+    assert rest == ["[0-1] epoch 1", "[0-1] open line"]
+    assert told.text("stderr") == "[0] half 0\n[1] half 1\n"
+    assert kernel.run("%hvdjobs behind", person=True).text() == "job behind: queued\n"
+    assert kernel.run("%hvdjobs talks").text() == "job talks: running; its output comes when it has ended\n"
+    Path(gate).touch()
+    kernel.run("%hvdjobs --wait")
+    assert kernel.run("%hvdjobs talks", person=True).text() == "[0-1] epoch 1\n[0-1] open line ends\n"
+
+
+def completed(kernel: Kernel, code: str) -> list[str]:
+    return kernel.client.complete(code, reply=True, timeout=20)["content"]["matches"]
+
+
+def test_names_of_jobs_complete(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun --bg over-and-done\n1")
+    kernel.run("%hvdjobs --wait")
+    kernel.run("%%hvdrun --bg over.again\ntime.sleep(60)")
+    for line in ("%hvdjobs over", "%hvdjobs --wait over", "%hvdjobs --wait first over"):
+        assert completed(kernel, line) == ["over-and-done", "over.again"]
+    assert completed(kernel, "%hvdcancel over") == ["over.again"], "what has ended cannot be cancelled"
+    offered = completed(kernel, "%hvdcancel ")  # with keywords of Python, which IPython adds
+    assert [name for name in offered if name in ("over-and-done", "over.again", "all")] == ["over.again", "all"]
+    assert completed(kernel, "%hvdjobs --w") == ["--wait"]
 
 
 def test_names_that_cannot_be(kernel: Kernel) -> None:

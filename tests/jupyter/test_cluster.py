@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hvdtest.cluster import Outcome, cluster, drain, execute, wait_until_all_speak
+from hvdtest.gate import Gate
 
-from hvd_kernel.cluster import Session
+from hvd_kernel.cluster import Run, Session
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol import MetricsSample, Prompt, RankDone, TextDelta
 
@@ -60,13 +61,12 @@ def test_streams_are_kept_apart_and_in_order(session: Session) -> None:
     assert outcome.text("stderr") == {0: "bad 0\n", 1: "bad 1\n"}
 
 
-def test_output_streams_while_the_cell_runs(session: Session) -> None:
-    run = session.run("import time\nprint('first', flush=True)\ntime.sleep(1.5)\nprint('second')")
-    began = time.monotonic()
-    first = next(e for e in iter(lambda: run.next(5), None) if isinstance(e, TextDelta))
-    assert first.text == "first\n"
-    assert time.monotonic() - began < 1.0
-    drain(run)
+def test_output_streams_while_the_cell_runs(session: Session, tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate:
+        run = session.run(f"print('first', flush=True)\n{gate.hold}\nprint('second')")
+        first = next(e for e in iter(lambda: run.next(20), None) if isinstance(e, TextDelta))
+        assert first.text == "first\n"
+    assert drain(run).text()[1 - first.rank] == "first\nsecond\n"
 
 
 def test_deltas_are_linear_in_the_text(session: Session) -> None:
@@ -147,9 +147,10 @@ def test_some_ranks_only(session: Session) -> None:
 
 
 def test_second_run_waits_for_the_first(session: Session) -> None:
-    run = session.run("import time; time.sleep(0.5)")
+    run = session.run("import time; time.sleep(60)")
     with pytest.raises(ClusterError, match="still run"):
         session.run("1")
+    session.interrupt()
     drain(run)
 
 
@@ -167,8 +168,7 @@ def test_interrupt(session: Session, code: str) -> None:
     run = session.run(f"print('in', flush=True)\n{code}")
     wait_until_all_speak(run)
     session.interrupt()
-    outcome = drain(run, patience=3)
-    assert outcome.seconds < 2.0
+    outcome = drain(run)
     assert {r: f.ename for r, f in outcome.failures.items()} == {0: "KeyboardInterrupt", 1: "KeyboardInterrupt"}
     after = execute(session, "print('said'); kept")
     assert after.text() == {0: "said\n", 1: "said\n"}
@@ -180,7 +180,7 @@ def test_interrupt_that_comes_before_the_cell_begins(session: Session, code: str
     for _ in range(5):
         run = session.run(code)
         session.interrupt()
-        assert {f.ename for f in drain(run, patience=3).failures.values()} == {"KeyboardInterrupt"}
+        assert {f.ename for f in drain(run).failures.values()} == {"KeyboardInterrupt"}
     assert execute(session, "rank").run.values() == {0: 0, 1: 1}
 
 
@@ -231,26 +231,36 @@ def test_push_and_pull_name_the_culprit(session: Session) -> None:
         session.pull(["lock"])
 
 
-def test_metrics_while_the_main_thread_is_blocked(session: Session) -> None:
-    outcome = execute(session, "import time; time.sleep(1.3)")
+def test_metrics_while_the_main_thread_is_blocked(session: Session, tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate:
+        run = session.run(gate.hold)
+        seen = Outcome(run)
+        while any(sum(s.rank == rank for s in seen.samples) < 5 for rank in (0, 1)):
+            event = run.next(20)
+            assert event is not None, "a rank says nothing while it is blocked"
+            seen.events.append(event)
+    samples = seen.samples + drain(run).samples
     for rank in (0, 1):
-        mine = [s for s in outcome.samples if s.rank == rank]
-        assert len(mine) >= 5
-        assert [s.state for s in mine][-1] == "idle"
+        mine = [s for s in samples if s.rank == rank]
+        assert [s.state for s in mine].index("idle") == len(mine) - 1
         assert all(s.rss > 10_000_000 and s.cpu_s > 0 for s in mine)
         assert [s.time for s in mine] == sorted(s.time for s in mine)
     assert set(session.metrics) == {0, 1}
 
 
 def test_waiting_in_the_main_thread_can_be_interrupted(session: Session) -> None:
-    run = session.run("import time; time.sleep(2)")
+    run = session.run("import time; time.sleep(60)")
     timer = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
-        drain(run)
+        _begin_and_drain(timer, run)
     session.interrupt()
     drain(run)
     assert execute(session, "rank").run.values() == {0: 0, 1: 1}
+
+
+def _begin_and_drain(timer: threading.Timer, run: Run) -> None:
+    timer.start()
+    drain(run)
 
 
 def test_values_belong_to_the_latest_run(session: Session) -> None:

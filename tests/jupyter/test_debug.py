@@ -14,15 +14,17 @@ import pexpect
 import pytest
 from hvdtest.kernel import Kernel, Outcome
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     with Kernel(tmp_path_factory.mktemp("debug")) as running:
-        running.run("%%hvdrun -np 3", timeout=120)
+        running.run("%%hvdrun -np 3")
+        # A cell that takes a second, as any may on a busy machine, would show a dashboard.
+        running.run("__import__('sys').modules['hvd_kernel.magics.render'].SHOW_AFTER_S = 3600.0")
         yield running
 
 
@@ -42,6 +44,20 @@ def talk(kernel: Kernel, cell: str, turns: Sequence[tuple[str, str]], *, error: 
     outcome = kernel.finish(started, timeout=PATIENCE_S, allow_error=error)
     assert_asked_no_more(kernel)
     return outcome
+
+
+@pytest.fixture
+def unhurried(kernel: Kernel) -> Iterator[None]:
+    """Have the kernel expect a rank's next prompt, in its turn, for longer than a busy machine may take to it."""
+    patience = {("prompts", "SETTLE_S"): 4.0, ("prompts", "CAST_S"): 30.0, ("debug", "LOOK_S"): 60.0}
+    before = {}
+    for (module, name), seconds in patience.items():
+        place = f"__import__('sys').modules['hvd_kernel.magics.{module}'].{name}"
+        before[place] = kernel.run(place).shown[0]
+        kernel.run(f"{place} = {seconds}")
+    yield
+    for place, seconds in before.items():
+        kernel.run(f"{place} = {seconds}")
 
 
 def assert_asked_no_more(kernel: Kernel) -> None:
@@ -71,12 +87,14 @@ def test_what_the_rank_printed_stands_above_its_prompt_and_once(kernel: Kernel) 
     assert kernel.run("%%hvdrun --ranks 1\ny").shown == ["[1] '5'"]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_several_ranks_are_asked_in_rank_order(kernel: Kernel) -> None:
     cell = "%%hvdrun\nhvd.barrier()\na, b = input('a '), input('b ')\na + b"
     turns = [(f"[{rank}] {name} ", f"{name}{rank}") for rank in range(3) for name in "ab"]
     assert talk(kernel, cell, turns).shown == ["\n".join(f"[{rank}] 'a{rank}b{rank}'" for rank in range(3))]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_line_for_all_or_some_ranks(kernel: Kernel) -> None:
     cell = "%%hvdrun\nhvd.barrier()\nline = input('? ')\nline"
     assert talk(kernel, cell, [("[0] ? ", "@all go on")]).shown == ["[0-2] 'go on'"]
@@ -183,6 +201,7 @@ def test_breakpoints_can_be_switched_off(kernel: Kernel) -> None:
     talk(kernel, cell, [])
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_two_ranks_at_a_breakpoint_are_asked_in_rank_order(kernel: Kernel) -> None:
     cell = "%%hvdrun\nv = rank * 7\nhvd.barrier()\nif rank != 1: breakpoint()\nhvd.barrier()\nv"
     lines = ["v = 100", "c"]
@@ -211,7 +230,7 @@ def test_quitting_ends_the_cell_on_all_ranks(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("ask", ["input('? ')", "breakpoint()"])
 def test_b_interrupt_at_a_prompt_is_a_keyboard_interrupt_on_all_ranks(kernel: Kernel, ask: str) -> None:
-    started = kernel.start(f"%%hvdrun\nkept = rank\nif rank == 2: {ask}\nhvd.barrier()", person=True)
+    started = kernel.start(f"%%hvdrun\nkept = rank\nhvd.barrier()\nif rank == 2: {ask}\nhvd.barrier()", person=True)
     question(kernel)
     kernel.manager.interrupt_kernel()
     outcome = kernel.finish(started, allow_error=True)
@@ -223,12 +242,10 @@ def test_b_interrupt_at_a_prompt_is_a_keyboard_interrupt_on_all_ranks(kernel: Ke
 
 
 def test_a_timeout_does_not_count_the_time_at_a_prompt(kernel: Kernel) -> None:
-    started = kernel.start(
-        "%%hvdrun --timeout 1.5\nr = input('? ') if rank == 0 else ''\nhvd.barrier()\nr", person=True
-    )
+    started = kernel.start("%%hvdrun --timeout 3\nr = input('? ') if rank == 0 else ''\nhvd.barrier()\nr", person=True)
     question(kernel)
     with pytest.raises(queue.Empty):
-        kernel.client.get_stdin_msg(timeout=2)
+        kernel.client.get_stdin_msg(timeout=4)
     kernel.client.input("in time")
     assert kernel.finish(started).shown[-1] == "[0] 'in time'\n[1-2] ''"
 
@@ -279,10 +296,11 @@ use(Big())
 
 
 BOTH_WAIT = """import time
-prompts = get_ipython().magics_manager.registry['DebugMagics'].desk.holder.prompts
-while len(prompts.waiting()) < 2: time.sleep(0.05)"""
+holder = get_ipython().magics_manager.registry['DebugMagics'].desk.holder
+while holder.prompts is None or len(holder.prompts.waiting()) < 2: time.sleep(0.05)"""
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_hvdpdb_answers_the_prompts_of_a_job(kernel: Kernel) -> None:
     cell = "%%hvdrun --bg job\nv = rank\nif rank != 1: breakpoint()\nhvd.barrier()\nprint('v', v)"
     kernel.run(cell, person=True)
@@ -293,7 +311,8 @@ def test_hvdpdb_answers_the_prompts_of_a_job(kernel: Kernel) -> None:
     assert kernel.run("%hvdpdb --ranks 0 p v + 40").text() == "[0] 40\n[0] (Pdb)\n"
     assert "no prompt on rank 1: choose from ranks 0,2" in kernel.run("%hvdpdb --ranks 1 n", allow_error=True).error
     kernel.run("%hvdpdb --ranks 0,2 v = v + 1")
-    kernel.run("%hvdpdb c")
+    ended = "".join(f"[{rank}] is at no prompt: it has ended the cell\n" for rank in (0, 2))
+    assert kernel.run("%hvdpdb c").text() == ended  # and what they print now is the job's, however fast they are
     kernel.run("%hvdjobs --wait job")
     assert "[0-1] v 1\n[2] v 3\n" in kernel.run("%hvdjobs job").text()
     assert "no rank waits at a prompt" in kernel.run("%hvdpdb n", allow_error=True).error
@@ -323,7 +342,7 @@ def test_in_a_terminal_the_prompt_is_a_line_and_ctrl_c_is_an_interrupt(tmp_path:
     terminal.expect_exact("[1] name? ")
     terminal.sendline("Ada")
     terminal.expect_exact("[1] 'Ada'")
-    cell(3, "", "y = 5\nif rank == 0: breakpoint()\nhvd.barrier()")
+    cell(3, "", "y = 5\nhvd.barrier()\nif rank == 0: breakpoint()\nhvd.barrier()")
     terminal.expect_exact("[0] -> ")
     terminal.expect_exact("[0] (Pdb) ")
     terminal.sendline("!y = 6")

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from hvdtest.cluster import living
-from hvdtest.kernel import Kernel, Outcome
+from hvdtest.kernel import Kernel, Outcome, await_tagged
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """Generous: on an idle machine each of these takes well under a second."""
 
 DEADLOCK = """
@@ -46,15 +46,15 @@ def pids(kernel: Kernel) -> list[int]:
     return [int(row.split()[2]) for row in kernel.run("%hvd status").text().splitlines()[1:5]]
 
 
-def wait_until_inside(kernel: Kernel) -> None:
-    """A dashboard is opened one second into the cell."""
-    kernel.wait_for("comm_open")
+def wait_until_inside(kernel: Kernel, started: tuple[str, float], ranks: int = 4) -> None:
+    """A dashboard is opened one second into the cell, and shows what every rank says there."""
+    gather(kernel, started[0], lambda seen: lines_said(seen) >= ranks)
 
 
 def interrupted(kernel: Kernel, code: str, presses: int = 1) -> Outcome:
-    """Run a cell as a person does, press the button when it shows its dashboard, and give its end."""
+    """Run a cell as a person does, press the button when every rank has printed something, and give its end."""
     started = kernel.start(f"%%hvdrun\n{code}", person=True)
-    wait_until_inside(kernel)
+    wait_until_inside(kernel, started)
     for _ in range(presses):
         kernel.press()
     outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
@@ -95,14 +95,14 @@ CALLS = {
     "compute": "while True: torch.ones(1000).sum()",
     "await": "await asyncio.sleep(60)",
     "C code without Python's lock": "ctypes.CDLL(None).sleep(60)",
-    "C code with Python's lock": "ctypes.PyDLL(None).sleep(3)",
+    "C code with Python's lock": "while True: ctypes.PyDLL(None).usleep(300_000)",
     "collective": "hvd.barrier() if rank else time.sleep(60)",
 }
 
 
 @pytest.mark.parametrize("what", CALLS)
 def test_b1_interrupt_while_ranks(kernel: Kernel, what: str) -> None:
-    outcome = interrupted(kernel, f"import ctypes\n{CALLS[what]}")
+    outcome = interrupted(kernel, f"import ctypes\nprint('in')\n{CALLS[what]}")
     assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
     assert_sound(kernel)
 
@@ -115,6 +115,7 @@ calls = [
     lambda: [torch.ones(1000).sum() for _ in iter(int, 1)],
 ]
 try:
+    print('in')
     calls[(rank + {turn}) % 4]()
 except BaseException as error:
     raised = type(error).__name__
@@ -143,18 +144,18 @@ except BaseException as error:
     chance = random.Random(5)
     for _ in range(20):
         started = kernel.start(loop, person=True)
-        gather(kernel, started[0], lambda seen: lines_said(seen) == 4)
+        wait_until_inside(kernel, started)
         time.sleep(chance.random() / 2)  # the moment is what varies
         kernel.press()
         outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
-        assert outcome.error == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
+        assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
         assert kernel.run("%%hvdrun\nraised").shown == ["[0-3] 'KeyboardInterrupt'"]
         assert_sound(kernel)
 
 
 def test_b2_interrupts_in_quick_succession_and_between_cells_do_no_harm(kernel: Kernel) -> None:
-    outcome = interrupted(kernel, "time.sleep(60)", presses=5)
-    assert outcome.error == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
+    outcome = interrupted(kernel, "print('in')\ntime.sleep(60)", presses=5)
+    assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
     for _ in range(5):
         kernel.press()
         assert_sound(kernel)
@@ -173,21 +174,10 @@ def test_b2_interrupts_at_any_moment_of_short_cells_never_wedge(kernel: Kernel) 
 
 def test_c5_the_hang_is_explained_with_tensor_rank_and_line(kernel: Kernel) -> None:
     code = """def load():
-    time.sleep(60)
+    time.sleep(600)
 hvd.allreduce(torch.ones(4), name='grad/conv1') if rank != 3 else load()"""
-    started = kernel.start(f"%%hvdrun\n{code}", person=True)
-    begin = time.monotonic()
-    messages = gather(kernel, started[0], lambda seen: any("load()" in text for text in waits(seen)))
-    took = time.monotonic() - begin
-    kernel.press()
-    outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
-    expected = r"allreduce 'grad/conv1' waits for rank 3, which is in cell \d+:2 load\(\): time\.sleep\(60\)"
-    assert re.fullmatch(expected, waits(messages)[-1])
-    lines = outcome.error.splitlines()
-    assert lines[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
-    assert re.fullmatch(f"at that moment: {expected}", lines[1])
-    assert took < 5, "about one second on a machine that is not busy"
-    assert_sound(kernel)
+    expected = r"allreduce 'grad/conv1' waits for rank 3, which is in cell \d+:2 load\(\): time\.sleep\(600\)"
+    explained(kernel, code, expected)
 
 
 def gather(kernel: Kernel, identity: str, enough: Any) -> list[dict[str, Any]]:
@@ -249,15 +239,15 @@ hvd.allreduce(torch.ones(4), name='late')"""
 
 def test_a10_a_stopped_rank_is_named(kernel: Kernel) -> None:
     victim = pids(kernel)[2]
-    started = kernel.start("%%hvdrun\nfor i in range(200):\n    hvd.barrier(); time.sleep(0.05)", person=True)
-    wait_until_inside(kernel)
+    started = kernel.start("%%hvdrun\nprint('in')\nwhile True:\n    hvd.barrier(); time.sleep(0.05)", person=True)
+    wait_until_inside(kernel, started)
     os.kill(victim, signal.SIGSTOP)
+    stopped = (
+        "rank 2 is stopped (SIGSTOP or a debugger)",
+        "barrier waits for rank 2, which is stopped (SIGSTOP or a debugger)",
+    )
     try:
-        messages = gather(kernel, started[0], lambda seen: any("rank 2" in text for text in waits(seen)))
-        assert waits(messages)[-1] in {
-            "rank 2 is stopped (SIGSTOP or a debugger)",
-            "barrier waits for rank 2, which is stopped (SIGSTOP or a debugger)",
-        }
+        gather(kernel, started[0], lambda seen: set(stopped) & set(waits(seen)))
     finally:
         os.kill(victim, signal.SIGCONT)
     kernel.press()
@@ -267,10 +257,12 @@ def test_a10_a_stopped_rank_is_named(kernel: Kernel) -> None:
 
 
 def test_a13_ranks_that_are_merely_slow_are_not_explained(kernel: Kernel) -> None:
-    """Ranks come to their sums up to 0.3 s late, in turn: nobody is stuck."""
+    """Ranks come to their sums up to 0.3 s late, in turn: nobody is stuck, though all together takes long."""
+    told = kernel.run("from hvd_kernel.magics import hang\n(hang.WAIT_S, setattr(hang, 'WAIT_S', 3.0))[0]").shown[0]
     code = "for i in range(12):\n    time.sleep(0.3 * (i % 4 == rank)); hvd.allreduce(torch.ones(4), name='turn')"
     started = kernel.start(f"%%hvdrun\n{code}", person=True)
     outcome = kernel.finish(started, timeout=PATIENCE_S)
+    kernel.run(f"hang.WAIT_S = {told}")
     assert set(waits(outcome.messages)) <= {""}
 
 
@@ -287,23 +279,26 @@ def test_headless_output_of_a_cell_that_waits_long_and_ends_well_is_what_it_prin
     assert outcome.stored == [{"type": "stream", "name": "stdout", "text": "[0-3] through\n"}]
 
 
+def until_said(kernel: Kernel, cell: str, expected: str) -> None:
+    """Run a cell until it says what is expected: on a busy machine a rank may be late."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not re.fullmatch(expected, text := kernel.run(cell).text()):
+        assert time.monotonic() < deadline, text
+
+
 def test_stacks_between_cells(kernel: Kernel) -> None:
-    assert kernel.run("%hvd stacks").text() == "[0-3] no cell runs\n"
-    assert kernel.run("%hvd stacks --ranks 2").text() == "[2] no cell runs\n"
+    until_said(kernel, "%hvd stacks", r"\[0-3\] no cell runs\n")
+    until_said(kernel, "%hvd stacks --ranks 2", r"\[2\] no cell runs\n")
     refused = kernel.run("%hvd stacks --ranks 4", allow_error=True)
     assert refused.error == "UsageError: --ranks 4: there is no rank 4; the cluster has ranks 0-3"
 
 
 def test_stacks_while_ranks_work_in_the_background(kernel: Kernel) -> None:
-    kernel.run("%%hvdrun --bg nap\ndef doze():\n    time.sleep(60)\ndoze() if rank else hvd.barrier()")
-    deadline = time.monotonic() + PATIENCE_S
-    expected = (
-        r"\[0\] waiting in barrier\n    cell \d+:3: doze\(\) if rank else hvd\.barrier\(\)\n"
-        r"\[1-3\] in the cell's own code\n    cell \d+:3: .*\n    cell \d+:2 doze\(\): time\.sleep\(60\)\n"
-    )
-    while not re.fullmatch(expected, text := kernel.run("%hvd stacks").text()):
-        assert time.monotonic() < deadline, text
-    assert kernel.run("%hvd stacks --ranks 0").text().startswith("[0] waiting in barrier\n")
+    kernel.run("%%hvdrun --bg nap\ndef doze():\n    time.sleep(600)\ndoze() if rank else hvd.barrier()")
+    waits_at = r"\[0\] waiting in barrier\n    cell \d+:3: doze\(\) if rank else hvd\.barrier\(\)\n"
+    sleeps_at = r"\[1-3\] in the cell's own code\n    cell \d+:3: .*\n    cell \d+:2 doze\(\): time\.sleep\(600\)\n"
+    until_said(kernel, "%hvd stacks", waits_at + sleeps_at)
+    until_said(kernel, "%hvd stacks --ranks 0", waits_at)
     kernel.run("%hvdcancel nap")
     kernel.run("%hvdjobs --wait nap", allow_error=True)
     assert_sound(kernel)
@@ -311,9 +306,9 @@ def test_stacks_while_ranks_work_in_the_background(kernel: Kernel) -> None:
 
 def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_alone(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nmine = 100 + rank")
-    code = f"{DEADLOCK}deadlock(ctypes.PyDLL(None)) if rank == 2 else hvd.barrier()"
+    code = f"{DEADLOCK}print('in'); deadlock(ctypes.PyDLL(None)) if rank == 2 else hvd.barrier()"
     started = kernel.start(f"%%hvdrun\n{code}", person=True)
-    wait_until_inside(kernel)
+    wait_until_inside(kernel, started, 3)  # what rank 2 says may be kept back with it
     kernel.press()
     shown = kernel.wait_for("stream")  # two seconds later, or with the second press
     assert shown["name"] == "stderr"
@@ -323,7 +318,7 @@ def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_
         shown["text"],
     ), shown["text"]
     kernel.press()
-    time.sleep(0.8)  # presses closer together are one
+    time.sleep(2)  # presses closer together are one, and the kernel may be slow to hear of this one
     kernel.press()
     outcome = kernel.finish_rest(started, allow_error=True, timeout=60)
     lines = outcome.error.splitlines()
@@ -351,10 +346,10 @@ def test_b5_restart_and_shutdown_during_a_cell_leave_nothing(tmp_path: Path, how
     with Kernel(tmp_path) as kernel:
         kernel.run("%%hvdrun -np 2\nimport torch", timeout=120)
         ranks = [int(row.split()[2]) for row in kernel.run("%hvd status").text().splitlines()[1:3]]
-        kernel.start("%%hvdrun\nwhile True: hvd.allreduce(torch.ones(1 << 20), name='x')", person=True)
-        wait_until_inside(kernel)
+        code = "print('in')\nwhile True: hvd.allreduce(torch.ones(1 << 20), name='x')"
+        wait_until_inside(kernel, kernel.start(f"%%hvdrun\n{code}", person=True), 2)
         if how == "restart":
             kernel.restart()
             assert kernel.run("1 + 1").shown == ["2"]
-            assert not living(set(ranks))
+            await_tagged(kernel.tag, 1)
     assert not living(set(ranks))  # and the end of the block has looked for everything of the kernel's

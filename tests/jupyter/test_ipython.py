@@ -9,9 +9,9 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hvdtest.kernel import tagged
+from hvdtest.kernel import await_tagged
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
 CELLS = [
     "%load_ext hvd_kernel",
@@ -43,7 +43,7 @@ def test_plain_ipython(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=True,
     )
     lines = done.stdout.splitlines()
@@ -61,4 +61,4 @@ def test_plain_ipython(tmp_path: Path) -> None:
     assert lines[job + 4].endswith("loss 0.25"), lines
     assert lines[job + 5 :][:4] == ["[0] in the back 0", "[1] in the back 1", "[0] 40", "[1] 41"], lines
     assert done.stderr.count("job broken failed: LookupError on ranks 0-1: gone (%hvdjobs broken)") == 1, done.stderr
-    assert not tagged(f"HVD_TEST_TAG={tag}")
+    await_tagged(f"HVD_TEST_TAG={tag}", 0)

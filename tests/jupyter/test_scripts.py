@@ -8,7 +8,7 @@ import pytest
 from hvdtest.kernel import Kernel
 from hvdtest.scripts import FOLDER, HVDRUN, SMALL, final_loss, said
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -6,27 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from hvdtest.hvdrun import gone, processes_with
 from hvdtest.launch import clean_environment
 
 from hvd_kernel.bench.start import run_ranks
 from hvd_kernel.errors import ClusterError
 
 pytestmark = pytest.mark.mp
-
-
-def processes_with(variable: str) -> list[int]:
-    """Processes that were started with this in their environment."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if variable.encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return [pid for pid in found if pid != os.getpid()]
 
 
 def bench(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -65,7 +53,7 @@ def test_all_contenders_are_measured_and_right(dtype: str) -> None:
         assert one["right"], one
         assert one["busbw"] == pytest.approx(one["nbytes"] / one["seconds"])  # 2 (n - 1) / n is 1 for two ranks
     assert all(found["hvd_kernel", size]["ratio"] == 1 for size in sizes)
-    assert processes_with(mark) == []
+    assert gone(mark), processes_with(mark)
 
 
 @pytest.mark.parametrize("op", ["min", "product"])
@@ -81,4 +69,4 @@ def test_a_rank_that_fails_is_told_and_nothing_stays(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(mark, "1")
     with pytest.raises(ClusterError, match="JSONDecodeError"):
         run_ranks(2, ["this is no plan"], 60)
-    assert processes_with(mark) == []
+    assert gone(mark), processes_with(mark)

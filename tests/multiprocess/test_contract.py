@@ -182,7 +182,7 @@ def uneven(options: dict[str, Any]) -> None:
     ids=["plain", "groups", "copies", "passes"],
 )
 def test_training_with_uneven_batches(ranks: RankPool, options: dict[str, Any]) -> None:
-    ranks.run(uneven, options, timeout=20)
+    ranks.run(uneven, options)
 
 
 def pending_at_join() -> None:

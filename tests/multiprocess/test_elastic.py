@@ -234,7 +234,7 @@ def somebody_leaves() -> float:
 
 
 def test_nobody_waits_for_a_rank_that_left(several: RankPool) -> None:
-    assert max(several.run(somebody_leaves)) < 15
+    assert max(several.run(somebody_leaves)) < 45, "the time is 600 seconds"
 
 
 def meets_again_late(slow: int, seconds: float) -> float:
@@ -310,7 +310,7 @@ def test_a_rank_that_ended_meanwhile_is_not_waited_for(guilty: int, seconds: flo
     with RankPool(3, "shm") as pool:
         took = pool.run(ends_while_the_others_meet, guilty, seconds, gone={guilty: 3})
     assert [value is None for value in took] == [rank == guilty for rank in range(3)]
-    assert max(value for value in took if value is not None) < seconds + 8, "the time is 600 seconds"
+    assert max(value for value in took if value is not None) < seconds + 45, "the time is 600 seconds"
 
 
 def hosts_change(rounds: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -142,7 +143,7 @@ def absent() -> str:
     began = time.monotonic()
     with pytest.raises(hvd.HorovodInternalError) as caught:
         hvd.init()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 45
     assert not hvd.is_initialized()
     return str(caught.value)
 
@@ -153,7 +154,7 @@ def test_a_rank_that_never_comes() -> None:
 
     with RankPool(2, variables=three) as pool:
         for text in pool.run(absent):
-            assert "2" in text, "the missing rank is named"
+            assert re.match(r"rank (\d, )?2 did not come to rank 0 at |rank 0 did not answer at ", text), text
 
 
 MPI_SCRIPT = """

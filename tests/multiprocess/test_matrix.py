@@ -67,7 +67,7 @@ def reductions() -> dict[str, object]:
 
 
 def test_allreduce(ranks: RankPool) -> None:
-    all_right(ranks.run(reductions, timeout=110), "allreduce")
+    all_right(ranks.run(reductions, timeout=240), "allreduce")
 
 
 def movements() -> dict[str, object]:
@@ -116,7 +116,7 @@ def movements() -> dict[str, object]:
 
 
 def test_allgather_broadcast_alltoall(ranks: RankPool) -> None:
-    found = ranks.run(movements, timeout=110)
+    found = ranks.run(movements, timeout=240)
     for rank, one in enumerate(found):
         assert not one["wrong"], f"rank {rank}:\n" + "\n".join(one["wrong"])
 
@@ -148,7 +148,7 @@ def shares() -> dict[str, object]:
 
 
 def test_reducescatter(ranks: RankPool) -> None:
-    found = ranks.run(shares, timeout=110)
+    found = ranks.run(shares, timeout=240)
     for rank, one in enumerate(found):
         assert not one["wrong"], f"rank {rank}:\n" + "\n".join(one["wrong"])
 
@@ -269,7 +269,7 @@ def random_sums() -> dict[str, object]:
 
 
 def test_random(ranks: RankPool) -> None:
-    found = ranks.run(random_sums, timeout=110)
+    found = ranks.run(random_sums, timeout=240)
     all_right(found, "random")
     assert len({one["digest"] for one in found}) == 1, "ranks differ"
 
@@ -324,7 +324,7 @@ def every_size() -> dict[str, object]:
 
 
 def test_sizes(ranks: RankPool) -> None:
-    all_right(ranks.run(every_size, timeout=110), "sizes")
+    all_right(ranks.run(every_size, timeout=240), "sizes")
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])

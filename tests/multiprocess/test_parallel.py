@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.mp, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+# Pytests that begin and end together must not tidy one folder for all: each would warn of what the other has removed.
+TEMPROOT = "PYTEST_DEBUG_TEMPROOT"
 SUMMARY = re.compile(r"(\d+) passed in .*")  # nothing is skipped, deselected, expected to fail, or warned about
 
 
@@ -39,12 +41,12 @@ def count() -> int:
 
 
 @pytest.mark.parametrize(("np", "how"), [(1, "--gloo"), (2, "--gloo"), (3, "--gloo"), (2, "--mpi")])
-def test_every_rank_runs_every_test(mark: str, count: int, np: int, how: str) -> None:
+def test_every_rank_runs_every_test(mark: str, count: int, np: int, how: str, tmp_path: Path) -> None:
     command = [*HVDRUN, "-np", str(np), how, *PYTEST, "-x", "--timeout", "60", "tests/parallel"]
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env=clean_environment(),
+        env=clean_environment(**{TEMPROOT: str(tmp_path)}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -53,9 +55,9 @@ def test_every_rank_runs_every_test(mark: str, count: int, np: int, how: str) ->
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
     for rank in range(np):
-        last = lines_of(done.stdout, rank)[-1]
-        found = SUMMARY.fullmatch(last)
-        assert found is not None, last
+        lines = lines_of(done.stdout, rank)
+        found = SUMMARY.fullmatch(lines[-1])
+        assert found is not None, "\n".join(lines) + done.stderr
         assert int(found[1]) == count
 
 

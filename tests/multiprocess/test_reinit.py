@@ -9,9 +9,17 @@ from hvdtest.launch import RankPool
 
 pytestmark = pytest.mark.mp
 
+SETTLED_WITHIN_S = 10.0
+
+
+def more(now: list[int], before: list[int]) -> bool:
+    return any(one > other for one, other in zip(now, before, strict=True))
+
 
 def cycles(count: int) -> dict[str, list[int]]:
     """Threads and descriptors before the first cycle and after the last, and the memory that came in between."""
+    import time
+
     import torch
 
     import hvd_kernel.torch as hvd
@@ -36,6 +44,9 @@ def cycles(count: int) -> dict[str, list[int]]:
     before, rss = load(), resident()
     for cycle in range(count):
         once(cycle)
+    deadline = time.monotonic() + SETTLED_WITHIN_S
+    while more(load(), before) and time.monotonic() < deadline:
+        time.sleep(0.01)  # a thread that was joined may be listed for a moment longer
     assert _session.generation() >= count + 1
     assert _session.counters()["ops"] >= count
     return {"before": before, "after": load(), "grown": [resident() - rss]}
@@ -48,6 +59,6 @@ def cycles(count: int) -> dict[str, list[int]]:
 )
 def test_over_and_over(layout: tuple[int, str], count: int) -> None:
     with RankPool(*layout) as pool:
-        for found in pool.run(cycles, count, timeout=110):
-            assert found["after"] == found["before"]
+        for found in pool.run(cycles, count, timeout=240):
+            assert not more(found["after"], found["before"]), found
             assert found["grown"][0] < (2 << 20), "memory stays"

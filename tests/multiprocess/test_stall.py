@@ -12,7 +12,11 @@ from hvdtest.pools import close_all
 pytestmark = pytest.mark.mp
 
 
-def absent(folder: str) -> dict[str, object]:
+SHUTDOWN_S = 3
+
+
+def absent(folder: str) -> float:
+    """How long a rank has waited for the one that does not come."""
     import time
 
     import torch
@@ -23,43 +27,43 @@ def absent(folder: str) -> dict[str, object]:
 
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    guilty = size - 1
+    guilty, took = size - 1, 0.0
+    hvd.barrier()  # the others ask at about the same time
     if rank != guilty:
-        handle = hvd.allreduce_async(torch.ones(3), name="lonely", op=hvd.Sum)
-        if rank == 0:
-            deadline = time.monotonic() + 1
-            while not (waits := [p for p in _session.engine().pending() if p["missing"] == [guilty]]):
-                assert time.monotonic() < deadline, _session.engine().pending()
-            assert waits[0]["name"] == "allreduce.lonely"
         began = time.monotonic()
+        handle = hvd.allreduce_async(torch.ones(3), name="lonely", op=hvd.Sum)
+        while rank == 0 and not hvd.poll(handle):
+            if waits := [p for p in _session.engine().pending() if p["missing"] == [guilty]]:
+                assert waits[0]["name"] == "allreduce.lonely"
+                break
+        else:
+            assert rank != 0, "it did not say whom it waits for"
         error = raises(RankStalled, f"rank {guilty}", hvd.synchronize, handle)
         assert error.rank == guilty
         assert "allreduce.lonely" in str(error)
-        assert 1.5 < time.monotonic() - began < 6
+        took = time.monotonic() - began
         Path(folder, str(rank)).touch()
-    deadline = time.monotonic() + 20
     while len(list(Path(folder).iterdir())) < size - 1:  # the guilty one must not be heard of before
-        assert time.monotonic() < deadline
         time.sleep(0.01)
     same(hvd.allreduce(torch.ones(3), name="after", op=hvd.Sum), torch.full((3,), float(size)))
     hvd.shutdown()
-    return {"rank": rank}
+    return took
 
 
 @pytest.mark.parametrize("np", [2, 3])
 def test_missing_rank_is_named(np: int, tmp_path: Path) -> None:
     close_all()
-    settings = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    settings = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(SHUTDOWN_S)}
     with RankPool(np, **settings) as pool:
-        assert [one["rank"] for one in pool.run(absent, str(tmp_path))] == list(range(np))
+        assert max(pool.run(absent, str(tmp_path))) >= SHUTDOWN_S, "so long the first to ask has waited"
         words = pool.ranks[0].words.read_text()
     assert "Missing ranks:" in words
     assert "allreduce.lonely" in words
     assert "for more than 1 seconds" in words
 
 
-def patient() -> None:
-    """Longer than the warning, but not for ever: nothing is lost."""
+def patient(words: str) -> None:
+    """Until the warning, but not for ever: nothing is lost."""
     import time
 
     import torch
@@ -67,8 +71,8 @@ def patient() -> None:
     import hvd_kernel.torch as hvd
 
     hvd.init()
-    if hvd.rank() == 1:
-        time.sleep(1.5)
+    while hvd.rank() == 1 and "allreduce.late" not in Path(words).read_text():
+        time.sleep(0.01)
     same(hvd.allreduce(torch.ones(3), name="late", op=hvd.Sum), torch.full((3,), 2.0))
     hvd.shutdown()
 
@@ -76,5 +80,4 @@ def patient() -> None:
 def test_a_warning_is_only_a_warning() -> None:
     close_all()
     with RankPool(2, HOROVOD_STALL_CHECK_TIME_SECONDS="1") as pool:
-        pool.run(patient)
-        assert "allreduce.late" in pool.ranks[0].words.read_text()
+        pool.run(patient, str(pool.ranks[0].words))

@@ -13,9 +13,13 @@ from hvdtest.pools import close_all
 pytestmark = pytest.mark.mp
 
 
-def recorded(folder: str) -> dict[str, object]:
-    import time
+def as_it_is(path: Path) -> str:
+    """The file at one moment: two reads would see two."""
+    with path.open("rb", buffering=0) as file:
+        return file.read(1 << 26).decode()
 
+
+def recorded(folder: str) -> dict[str, object]:
     import torch
 
     import hvd_kernel.torch as hvd
@@ -28,7 +32,7 @@ def recorded(folder: str) -> dict[str, object]:
         for step in range(200):
             hvd.allreduce(torch.ones(100), name=f"x{number}.{step % 5}", op=hvd.Sum)
             if hvd.rank() == 0 and step % 10 == 0 and path.exists():
-                json.loads(path.read_text())  # while it is being written
+                json.loads(as_it_is(path))  # while it is being written
         hvd.grouped_allreduce([torch.ones(2), torch.ones(3)], name=f"group{number}")
         hvd.allgather(torch.ones(hvd.rank() + 1, 2), name=f"rows{number}")
         hvd.broadcast(torch.ones(4), 0, name=f"root{number}")
@@ -40,9 +44,6 @@ def recorded(folder: str) -> dict[str, object]:
                 "phases": sorted({e["name"] for e in events if "name" in e and e.get("ph") in "BX"}),
                 "cycles": sum(e.get("name") == "CYCLE_START" for e in events),
             }
-    deadline = time.monotonic() + 5
-    while hvd.rank() and Path(folder, "0.json").stat().st_size == 0:
-        assert time.monotonic() < deadline
     hvd.shutdown()
     return found
 
@@ -60,6 +61,36 @@ def test_start_and_stop(tmp_path: Path) -> None:
         assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "ALLGATHER", "BROADCAST"} <= set(one["phases"]), one["phases"]
     assert first["0.json"]["cycles"] == 0
     assert first["1.json"]["cycles"] > 0
+
+
+def refused(folder: str) -> list[str]:
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    hvd.start_timeline(f"{folder}/good.json")
+    said = []
+    for path in (f"{folder}/none/t.json", folder):
+        with pytest.raises(ValueError, match="cannot be written") as caught:
+            hvd.start_timeline(path)
+        said.append(str(caught.value))
+    hvd.barrier()
+    hvd.stop_timeline()
+    hvd.shutdown()
+    return said
+
+
+def test_a_path_that_cannot_be_written_is_refused_on_every_rank_and_what_runs_goes_on(tmp_path: Path) -> None:
+    close_all()
+    with RankPool(2, HOROVOD_TIMELINE="DYNAMIC") as pool:
+        first, second = pool.run(refused, str(tmp_path))
+    no_folder = f"there is no folder {tmp_path}/none; make it first"
+    assert first == second
+    assert first == [
+        f"the timeline {tmp_path}/none/t.json cannot be written: {no_folder}.",
+        f"the timeline {tmp_path} cannot be written: it is a folder; name a file in it.",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["good.json"]
+    assert any("BARRIER" in event.get("name", "") for event in json.loads((tmp_path / "good.json").read_text()))
 
 
 def static() -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hvdtest.place import TELL_KEYS, TELL_RANK, Place, PlacedKernel, plant
+from hvdtest.place import SPARE_IS_WARM, TELL_KEYS, TELL_RANK, Place, PlacedKernel, plant
 
 
 @pytest.fixture(scope="package")
@@ -20,6 +20,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         with PlacedKernel(home, folder) as kernel:
             kernel.run("%%hvdrun -np 2", timeout=120)
             os.umask(before)
+            kernel.run(SPARE_IS_WARM)  # what it opens shall not look like a stranger's doing
             kernel.run(TELL_KEYS.format(path=str(home / "client")))
             kernel.run(TELL_RANK.format(path=str(home / "rank")))
             client = json.loads((home / "client").read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hvdtest.place import Place
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
 FORK = """
 import os, sys

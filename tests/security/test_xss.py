@@ -25,7 +25,7 @@ from hvd_kernel.protocol import Failure, MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.dashboard import Dashboard, Panel
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
 RUN = "window.__ran=(window.__ran||0)+1"
 CORPUS = [

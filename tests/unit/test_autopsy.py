@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -253,6 +253,24 @@ def test_a_witness_learns_the_status_though_another_process_reaps(tmp_path: Path
     assert loop.waiting == []
 
 
+@pytest.mark.parametrize(("by_mpi", "patience"), [(True, 5.0), (False, 1.0)])
+def test_mpiexec_may_take_longer_to_tell_than_a_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_mpi: bool, patience: float
+) -> None:
+    monkeypatch.setattr(witness, "_GET_INFO", 0)
+    child = sleeper()
+    witnesses, loop, told = Witnesses(tmp_path), Loop(), []
+    witnesses.watch(1, child.pid)
+    child.communicate()
+    witnesses.examine(1, child.pid, 0, loop.later, told.append, by_mpi=by_mpi)
+    pauses = 0
+    while not told:
+        loop.wind()
+        pauses += 1
+    assert pauses * witness._PAUSE_S == pytest.approx(patience)
+    assert told[0].text == UNKNOWN
+
+
 def test_a_rank_of_another_host_died_for_an_unknown_reason(tmp_path: Path) -> None:
     witnesses, told = Witnesses(tmp_path), []
     witnesses.examine(3, 1, 0, Loop().later, told.append)
@@ -330,15 +348,27 @@ def test_a17_what_an_orphan_holds_is_an_orphan_and_everything_else_is_not() -> N
             each.communicate()
 
 
-def test_a17_what_is_about_to_end_by_itself_is_no_leftover() -> None:
+def test_a17_what_is_about_to_end_by_itself_is_no_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = sleeper()
     of_gone = mark(gone.pid)
     gone.kill()
     gone.wait()
-    ending = subprocess.Popen(["sleep", "0.4"], env={HOLDER: of_gone, "PATH": os.environ["PATH"]})
-    found = leftovers.orphans()
-    assert ending.pid not in {each.pid for each in found}
+    ending = sleeper(**{HOLDER: of_gone})
+    marked, seen = leftovers._marked, []
+
+    def ends_when_it_was_seen() -> Iterator[leftovers.Marked]:
+        seen.extend(each for each in marked() if each.pid == ending.pid)
+        yield from seen
+        assert ending.stdin is not None
+        ending.stdin.close()
+
+    monkeypatch.setattr(leftovers, "_marked", ends_when_it_was_seen)
+    monkeypatch.setattr(leftovers, "_MOMENT_S", 60.0)
+    assert leftovers.orphans() == []
+    assert len(seen) == 1
     assert ending.wait(10) == 0
+    assert ending.stdout is not None
+    ending.stdout.close()
 
 
 def test_e3_a_process_that_took_the_number_of_an_orphan_is_spared() -> None:

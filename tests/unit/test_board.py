@@ -65,10 +65,19 @@ def test_rows_and_totals() -> None:
     assert board.totals() == {
         "samples_per_s": 3200.0, "comm": 0.25, "gbps": 0.8, "step": 200, "logged": [0.520833, 0.05],
     }  # fmt: skip
-    assert board.slowest() == 1
     assert board.grid.curves[SAMPLES][-1] == [800.0] * 4
     assert board.grid.curves[GBPS][-1] == [0.8] * 4
     assert board.grid.curves[COMM][-1] == [25.0] * 4
+
+
+def test_a13_the_rank_that_the_others_wait_for_has_a_badge() -> None:
+    """Of each round of 0.2 s the others wait 30 ms, which is 0.15 of it; they need 0.17 s and the slow one 0.2 s."""
+    board = Board(range(4), "t", clock := Clock())
+    for i in range(20):
+        feed(board, clock, i, 4)
+    assert board.snapshot()["slow"] == board.increment()[0]["slow"] == {"1": [1.176, 0.15]}
+    board.finish({})
+    assert board.snapshot()["slow"] == {"1": [1.176, 0.15]}
 
 
 def test_snapshot_plus_increments_is_the_next_snapshot() -> None:
@@ -136,6 +145,7 @@ def test_summary() -> None:
         "samples_per_s": {"total": pytest.approx(1600), "per_rank": {"0": pytest.approx(800), "1": pytest.approx(800)}},
         "allreduce_gbps": pytest.approx(0.8),
         "comm_share": pytest.approx(0.25),
+        "slow": {"1": [1.176, 0.15]},
         "logged": {"loss": 0.244318, "accuracy": 0.1},
         "logged_per_rank": {"loss": {"0": 0.181818, "1": 0.306818}, "accuracy": {"0": 0.1, "1": 0.1}},
     }

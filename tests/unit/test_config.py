@@ -165,7 +165,7 @@ def test_the_core_takes_every_default_and_what_the_checks_let_through() -> None:
 
 
 def test_cluster_spec() -> None:
-    assert ClusterSpec(4) == ClusterSpec(n=4, hosts="", hostfile="", mpi_args=(), start_timeout_s=60.0)
+    assert ClusterSpec(4) == ClusterSpec(n=4, hosts="", hostfile="", mpi_args=(), start_timeout_s=120.0)
     for wrong in ({"n": 0}, {"n": 2, "hosts": "a:2", "hostfile": "b"}, {"n": 2, "start_timeout_s": 0}):
         with pytest.raises(ConfigError):
             ClusterSpec(**wrong)  # type: ignore[arg-type]

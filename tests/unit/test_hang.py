@@ -140,6 +140,15 @@ def test_one_block_for_ranks_at_one_place() -> None:
     assert whereabouts({2: found[2]}) == "rank 2 is in data.py:41 load(): time.sleep(60)"
 
 
+def test_a_rank_at_a_prompt_is_said_to_be_there() -> None:
+    asks = Whereabouts(2, "prompt", frames=(CELL,))
+    assert whereabouts({2: asks}) == "rank 2 is at a prompt in cell 3:7: train()"
+    assert report({2: asks}) == "[2] at a prompt\n    cell 3:7: train()\n"
+    found = {0: waiting(0, missing=(2,)), 1: waiting(1), 2: asks}
+    said = "allreduce 'g' waits for rank 2, which is at a prompt in cell 3:7: train()"
+    assert sentence(found, range(3)) == said
+
+
 def test_a12_what_pythons_fault_handler_writes_is_read_up_to_the_cell() -> None:
     text = """Stack (most recent call first):
   File "/home/me/lib.py", line 12 in native

@@ -53,6 +53,18 @@ def test_it_says_the_final_numbers_of_every_rank_and_the_totals() -> None:
     assert "finished · means over the cell · 5.8 s" in said
 
 
+def test_a13_a_slow_rank_is_marked_in_the_picture_and_not_in_the_text() -> None:
+    dashboard = Dashboard(range(4), "cell 1")
+    for i in range(20):
+        for rank in range(4):
+            dashboard.feed(MetricsSample(rank, 0.2 * i, "compute", ops=i, wait_ns=i * 10**8 * (rank != 2)))
+    dashboard.finish({})
+    data, metadata = dashboard.static_bundle()
+    assert [word for word in words(data["image/svg+xml"]) if word.startswith("slow")] == ["slow 2.0x"]
+    assert data["text/plain"] == "hvd dashboard: 4 ranks"
+    assert metadata["hvd"]["slow"] == {"2": [2.0, 0.5]}
+
+
 @pytest.mark.parametrize("ranks", [1, 8, 9, 64])
 def test_one_line_per_rank_in_each_chart(ranks: int) -> None:
     lines = list(ET.fromstring(render(board(ranks).snapshot())).iter(f"{SVG}polyline"))

@@ -154,6 +154,13 @@ def test_terminal_prints_lines_as_they_come_and_figures() -> None:
     ]
 
 
+def test_a13_figures_in_a_terminal_name_the_rank_that_others_waited_for() -> None:
+    told = {**FakeBoard().summary(), "slow": {"1": [1.43, 0.301]}}
+    assert render.figures(told) == (
+        "2 ranks, 7 steps, 2.0 s, 1,234 samples/s, loss 0.5, rank 1 slow 1.4x, others wait 30 %\n"
+    )
+
+
 def test_ranks_that_were_not_asked_are_ignored() -> None:
     assert output([TextDelta(5, "stdout", "late\n")]) == []
 

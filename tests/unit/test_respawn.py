@@ -20,6 +20,17 @@ from hvd_kernel.magics.respawn import told
     [
         (Respawned((), 0), "no rank is dead\n"),
         (
+            Respawned((), 0, silent=(2,)),
+            "no rank is dead, but rank 2 does not answer: `%hvd stacks` shows where, `%hvd respawn 2 --force` replaces it\n",
+        ),
+        (
+            Respawned((), 0, silent=(0, 2, 3)),
+            (
+                "no rank is dead, but ranks 0,2-3 do not answer: `%hvd stacks` shows where, "
+                "`%hvd respawn 0,2-3 --force` replaces them\n"
+            ),
+        ),
+        (
             Respawned((2,), 0, ("model", "opt")),
             "rank 2 is fresh: it has model, opt from rank 0; other variables are missing\n",
         ),

@@ -91,7 +91,8 @@ def test_b3_the_fate_of_ranks_that_were_replaced_is_told_instead_of_a_remedy() -
         check(watch)
 
 
-def test_b2_presses_close_together_are_one() -> None:
+def test_b2_presses_close_together_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "SAME_S", 60.0)
     watch, session, _ = driven([press, press, press, press, None, RankDone(0), RankDone(1)])
     with pytest.raises(KeyboardInterrupt, match=r"^ranks 0-1 interrupted, variables are kept$"):
         check(watch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvd_kernel.protocol import MetricsSample
-from hvd_kernel.widgets.series import Counters, Grid, Rates, Track, mean, slowest
+from hvd_kernel.widgets.series import Counters, Grid, Rates, Track, mean
 
 
 def sample(time: float, state: str = "compute", **counters: int) -> MetricsSample:
@@ -63,14 +63,6 @@ def test_a_wait_that_is_not_over_counts_and_is_not_counted_twice() -> None:
     assert track.total.wait_ns == 2_500_000_000
     track.add(sample(4, ops=9, wait_ns=2_600_000_000))
     assert track.total.wait_ns == 2_600_000_000
-
-
-def test_slowest_waits_least_by_a_clear_margin() -> None:
-    assert slowest({0: 0.4, 1: 0.38, 2: 0.05, 3: 0.41}) == 2
-    assert slowest({0: 0.4, 1: 0.35, 2: 0.38, 3: 0.41}) is None
-    assert slowest({0: 0.4, 1: 0.0}) == 1
-    assert slowest({0: 0.0}) is None
-    assert slowest({0: None, 1: 0.5}) is None
 
 
 def test_a_full_grid_merges_neighbours_and_doubles_its_width() -> None:

@@ -1,0 +1,30 @@
+"""How a rank imports: the garbage collector rests meanwhile, and works again afterwards, whatever the import does."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from hvd_kernel.worker.bootstrap import _uncollected
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_nothing_is_collected_while_a_rank_imports_and_what_has_come_is_not_looked_at_again() -> None:
+    with _uncollected():
+        assert not gc.isenabled()
+        imported = [object()]
+    assert gc.isenabled()
+    assert not any(each is imported for each in gc.get_objects())
+
+
+def test_an_import_that_fails_leaves_the_collector_at_work() -> None:
+    with pytest.raises(ImportError), _uncollected():
+        raise ImportError
+    assert gc.isenabled()

@@ -1,0 +1,60 @@
+"""What the core may write to stays held, also where an interrupt comes ahead of the handle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hvd_kernel import ops
+
+
+class Core:
+    """An engine that has taken the memory, or refused it, when ``then`` is raised."""
+
+    def __init__(self, then: type[BaseException] | None = None) -> None:
+        self.then = then
+
+    def allreduce(self, *_: Any) -> int:
+        if self.then is not None:
+            raise self.then
+        return 7
+
+
+@pytest.fixture(autouse=True)
+def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, empty in {"_owner": None, "_live": {}, "_entering": []}.items():
+        monkeypatch.setattr(ops, name, empty)
+
+
+def begun(monkeypatch: pytest.MonkeyPatch, core: Core) -> Any:
+    """Enqueue; return what finishes it."""
+    monkeypatch.setattr(ops._session, "engine", lambda: core)
+
+    def finish(_: Any) -> None:
+        return None
+
+    if core.then is None:
+        assert ops.allreduce_places("x", [], ops.Sum, (1.0, 1.0), finish) == 7
+    else:
+        with pytest.raises(core.then):
+            ops.allreduce_places("x", [], ops.Sum, (1.0, 1.0), finish)
+    return finish
+
+
+def test_a_handle_holds_what_finishes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = Core()
+    finish = begun(monkeypatch, core)
+    assert (ops._live, ops._entering) == ({7: (core, finish)}, [])
+
+
+def test_what_was_refused_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(monkeypatch, Core(ValueError))
+    assert (ops._live, ops._entering) == ({}, [])
+
+
+def test_an_interrupt_ahead_of_the_handle_leaves_it_held_until_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = begun(monkeypatch, Core(KeyboardInterrupt))
+    assert (ops._live, ops._entering) == ({}, [finish])
+    begun(monkeypatch, Core())
+    assert ops._entering == []
