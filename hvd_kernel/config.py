@@ -66,9 +66,9 @@ def _refuse(row: Refused, values: Env) -> None:
         raise ConfigError(f"{row.variable}={value!r} cannot be honoured: {row.reason}. What to do: {row.remedy}.")
 
 
-def start_timeout(env: Env | None = None) -> float:
-    """Seconds that ``init()`` waits for the other ranks."""
-    default = next(s.default for s in SETTINGS if s.key == "start_timeout_s")
+def start_timeout(env: Env | None = None, unset: float | None = None) -> float:
+    """Seconds that ``init()`` waits for the other ranks; ``unset`` where nobody has set them, or None: the default."""
+    default = next(s.default for s in SETTINGS if s.key == "start_timeout_s") if unset is None else unset
     return float(engine_options(env).get("start_timeout_s", default))
 
 

@@ -37,6 +37,7 @@ from hvd_kernel.slurm import Seat
 Exchange = Callable[[bytes], list[bytes]]
 Env = Mapping[str, str]
 
+_MPI_PATIENCE_S = 600.0  # where nobody has set another: Horovod's MPI waits for ever for a rank that loads data first
 _LOOK_S = 0.0005  # between two looks at what MPI has to do
 _unfinished: list[Any] = []  # requests that hold the memory to which MPI may still write
 _pidfds: ContextVar[Mapping[int, int]] = ContextVar("pidfds")  # while ``find`` asks
@@ -166,7 +167,7 @@ def _mpi() -> Any:
 
 def _mpi_exchange(comm: Any, env: Env) -> Exchange:
     """Plain bytes in buffers: nothing is pickled."""
-    patience = config.start_timeout(env)
+    patience = config.start_timeout(env, _MPI_PATIENCE_S)
 
     def exchange(mine: bytes) -> list[bytes]:
         lengths = memoryview(bytearray(8 * comm.Get_size())).cast("q")

@@ -69,7 +69,7 @@ _MESH = (
         "HVD_START_TIMEOUT HOROVOD_START_TIMEOUT HOROVOD_GLOO_TIMEOUT_SECONDS",
         number(0.0, open_end=True),
         "30",
-        "seconds that init() waits for all ranks to appear",
+        "seconds that init() waits for all ranks to appear (MPI: 600 unless set)",
     ),
     _row("host", "HVD_HOST", word, "", "name of the host that this rank counts to; empty: found out"),
     _row("fanout", "HVD_FANOUT", whole(1), "64", "children of a rank in the tree of the negotiation"),

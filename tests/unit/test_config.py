@@ -15,6 +15,8 @@ def test_nothing_set_leaves_the_choice_to_the_core() -> None:
     assert engine_options({}) == {}
     assert engine_options({"HVD_TRANSPORT": ""}) == {}
     assert start_timeout({}) == 30.0
+    assert start_timeout({}, 600.0) == 600.0
+    assert start_timeout({"HOROVOD_START_TIMEOUT": "7"}, 600.0) == 7.0
 
 
 @pytest.mark.parametrize(
