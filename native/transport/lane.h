@@ -7,10 +7,12 @@
 //   complete  all ranks wait there for the same: it is the next operation of each of them
 //   closed    somebody did not wait any longer: whoever is at this position goes the long way
 //   round     counts how often it was opened, so that a word is never taken for an older one
+//   past      the last position that was complete, as 1 above it; told by who opens another one
 // Who has been counted leaves by closing; one compare-and-swap decides whether that comes before
-// the last rank is counted. Nobody gets past a position without all the others: so a rank that
-// finds the word at the next position knows that its own is complete. Templates over the memory, so
-// that the explorer of interleavings (tests/native/explorer) runs this very code.
+// the last rank is counted. A rank that finds the word at another position asks what is past: some
+// operations (a barrier, a broadcast at its root) are carried out without waiting for anybody, so
+// that others may be further on though its own position was never complete. Templates over the
+// memory, so that the explorer of interleavings (tests/native/explorer) runs this very code.
 #pragma once
 
 #include <array>
@@ -47,8 +49,8 @@ struct LaneWord {
   }
 };
 
-// Its memory has prefetch(rank), load(), swap(expected, desired), put(rank, text) and has(rank,
-// text).
+// Its memory has prefetch(rank), load(), swap(expected, desired), past(), tell_past(value),
+// put(rank, text) and has(rank, text).
 template <class Memory>
 class BasicLane {
  public:
@@ -72,7 +74,10 @@ class BasicLane {
         if (memory_.swap(seen, Word::closed(seen))) return Stand::kElsewhere;
         continue;
       }
-      if (!here && !std::exchange(written, true)) memory_.put(rank_, text);
+      if (!here && !std::exchange(written, true)) {
+        memory_.put(rank_, text);
+        memory_.tell_past(past_);
+      }
       const Value next = here ? seen + 1 : Word::opened(seen, position, rank_);
       if (!memory_.swap(seen, next)) continue;
       mine_ = next;
@@ -101,25 +106,27 @@ class BasicLane {
   }
 
  private:
-  Stand stand(Value seen) const {
-    if (Word::closed(seen) != Word::closed(mine_)) {
-      const Value next = (Word::position(mine_) + 1) & Word::kPositions;
-      return Word::position(seen) == next ? Stand::kComplete : Stand::kElsewhere;
+  Stand stand(Value seen) {
+    const Value own = Word::position(mine_) + 1;
+    const bool moved = Word::closed(seen) != Word::closed(mine_);
+    if (moved ? memory_.past() == own : Word::count(seen) == size_) {
+      past_ = own;
+      return Stand::kComplete;
     }
-    const unsigned count = Word::count(seen);
-    if (count == size_) return Stand::kComplete;
-    return count == 0 ? Stand::kElsewhere : Stand::kCounted;
+    return moved || Word::count(seen) == 0 ? Stand::kElsewhere : Stand::kCounted;
   }
 
   Memory memory_;
   unsigned rank_, size_;
   Value mine_ = 0;
+  Value past_ = 0;  // none yet
 };
 
 constexpr std::size_t kLaneTextBytes = 248;
 
 struct LaneHeader {
   alignas(64) std::atomic<std::uint64_t> word{0};
+  std::atomic<std::uint64_t> past{0};  // on the line of the word: who opens has it anyway
 };
 
 // Read while another rank may write it (and then thrown away): so its words are atomics.
@@ -141,6 +148,9 @@ struct LaneMemory {
     return header->word.compare_exchange_strong(expected, desired, std::memory_order_acq_rel,
                                                 std::memory_order_acquire);
   }
+  // Ordered by the word: told before it is swapped, asked for after it is loaded.
+  Value past() const { return header->past.load(std::memory_order_relaxed); }
+  void tell_past(Value value) const { header->past.store(value, std::memory_order_relaxed); }
   // What somebody else has written is far away; on its way while the word is.
   void prefetch(unsigned rank) const {
     const LaneText& next = texts[rank + 1 == ranks ? 0 : rank + 1];
