@@ -60,7 +60,7 @@ def test_two_hosts_through_ssh(ssh: tuple[dict[str, str], Path], tmp_path: Path)
         )
     )
     assert [lines_of(text, r) for r in range(4)] == [[f"{r} 4 {r % 2} 2 2 10.0"] for r in range(4)]
-    calls = log.read_text().splitlines()
+    calls = sorted(log.read_text().splitlines())  # at once
     assert [re.findall(r"-p 2222 -i /k (\w+) exec", call) for call in calls] == [["alpha"], ["beta"]]
     assert "s3cret" not in log.read_text()
     assert "SECRET" not in log.read_text()
