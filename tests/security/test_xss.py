@@ -302,16 +302,21 @@ def test_s11_the_page_can_make_the_notebook_do_nothing() -> None:
 
 
 def test_the_page_would_notice() -> None:
-    """These tests can fail: as markup, the corpus does run, calls and asks elsewhere."""
+    """These tests can fail: as markup, the corpus does run, calls and asks elsewhere.
+
+    Not all of it at once: some of it leads the page astray, so that the rest need not run.
+    """
+    some = [text for text in CORPUS if re.match(r"[\"'>]*<(img src|details|svg onload)", text)]
     with page({"/": ("text/html", "<!doctype html><main></main>")}) as (one, asked):
         one.goto("http://hvd.test/")
         with one.expect_request(lambda request: "evil.invalid" in request.url):
             one.evaluate(
                 "texts => { for (const t of texts) document.querySelector('main').insertAdjacentHTML('beforeend', t); }",
-                CORPUS,
+                some,
             )
         one.evaluate("alert(1); fetch('https://evil.invalid/')")
-        one.wait_for_function("window.__ran >= 5 && window.__called.length >= 2")
+        one.wait_for_function("window.__ran >= 3", polling=50)
+        assert one.evaluate("window.__called") == [["alert", "1"], ["fetch", "https://evil.invalid/"]]
         assert any("evil.invalid" in url for url in asked)
         with pytest.raises(AssertionError):
             harmless(one, asked)
