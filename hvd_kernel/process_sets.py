@@ -280,7 +280,7 @@ def _bring_back(held: _Held, *, fresh: bool) -> None:
     told: list[tuple[int, list[tuple[int, ...]]]] = []
     for kind, *flags in _everyone("process_set.renewal", [(begin, *bytes(size)), *mine]):
         if kind == _SET:
-            told[-1][1].append(tuple(rank for rank, member in enumerate(flags) if member))
+            told[-1][1].append(_members(flags))
         else:
             told.append((kind, []))
     if any(kind == _DYNAMIC for kind, _ in told):
@@ -369,12 +369,16 @@ def _definitions(process_set: ProcessSet) -> list[Iterable[int]]:
         return [process_set.ranks or []]
     members = process_set.mpi_comm.allgather(_session.rank())
     rows = _everyone("process_set.members", [_flags(members)])
-    return [[rank for rank, member in enumerate(row) if member] for row in dict.fromkeys(rows)]
+    return [_members(row) for row in dict.fromkeys(rows)]
 
 
 def _flags(members: Iterable[int]) -> tuple[int, ...]:
     inside = set(members)
     return tuple(int(rank in inside) for rank in range(_session.size()))
+
+
+def _members(flags: Iterable[int]) -> tuple[int, ...]:
+    return tuple(rank for rank, inside in enumerate(flags) if inside)
 
 
 def _everyone(name: str, rows: Sequence[tuple[int, ...]]) -> list[bytes]:

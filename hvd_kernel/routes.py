@@ -37,9 +37,10 @@ def networks() -> dict[str, str]:
     return found
 
 
-def addresses() -> dict[str, str]:
-    """Return the IPv4 address of each interface that has one."""
-    return {name: network.partition("/")[0] for name, network in networks().items()}
+def addresses(card: Card | None = None) -> dict[str, str]:
+    """Return the IPv4 address of each interface that has one, on this host or on a card's."""
+    found = networks() if card is None else card["networks"]
+    return {name: network.partition("/")[0] for name, network in found.items()}
 
 
 def machine() -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 
 from hvd_kernel.errors import ClusterError, UsageError
@@ -16,9 +14,6 @@ from hvd_kernel.magics.merge import named, spans
 from hvd_kernel.magics.options import Options, parse
 from hvd_kernel.magics.plain import plain_errors
 from hvd_kernel.magics.stacks import look
-
-if TYPE_CHECKING:
-    from hvd_kernel.magics.screen import Screen
 
 STUCK_S = 5.0
 """How long %hvdcancel waits for ranks to obey before it says which do not."""
@@ -104,7 +99,7 @@ class JobMagics(DeskMagics):
         for job in jobs:
             if job.ended.is_set():
                 job.screen.replay(screen)
-            elif not _times(screen):
+            elif not screen.looked_at:
                 screen.say(f"job {job.name}: {job.word(times=False)}; its output comes when it has ended\n")
             else:
                 screen.say(f"job {job.name}: {job.word(times=True)}{'; so far:' if job.cell else ''}\n")
@@ -117,23 +112,18 @@ class JobMagics(DeskMagics):
             logs.show(self.desk.screen(), self.desk.holder.current(), asked, logs.begun)
 
     def _table(self) -> str:
-        times = _times(self.desk.screen())
+        times = self.desk.screen().looked_at
         rows = [(job.name, spans(job.ranks), job.word(times=times), _steps(job, times=times)) for job in self.jobs]
         return table([("name", "ranks", "state", "steps"), *rows]) if rows else "no jobs\n"
 
     def _announce(self, _info: object) -> None:
         """Say once, above the next cell's output, that a job has failed; only where a person looks."""
         screen = self.desk.screen()
-        for job in self.jobs if _times(screen) else ():
+        for job in self.jobs if screen.looked_at else ():
             if job.state == FAILED and not (job.awaited or job.announced):
                 job.announced = True
                 why = f": {first}" if (first := str(job.error).partition("\n")[0][:MAX_WHY]) else ""
                 screen.say(f"job {job.name} {job.word(times=False)}{why} (%hvdjobs {job.name})\n", "stderr")
-
-
-def _times(screen: Screen) -> bool:
-    """Whether a person looks: only there may be written what differs from run to run."""
-    return screen.interactive or screen.terminal
 
 
 def _steps(job: Job, *, times: bool) -> str:

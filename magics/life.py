@@ -57,7 +57,7 @@ def status(desk: Desk, _options: Options) -> None:
     screen.say(table(rows))
     if session.kept:
         screen.say(f"kept as {session.kept}: they go on when this kernel ends, `%hvd stop` ends them\n")
-    if screen.interactive or screen.terminal:  # whether a spare is warm by now differs from run to run
+    if screen.looked_at:  # whether a spare is warm by now differs from run to run
         screen.say(f"{session.spares or 'no'} spare{'s' * (session.spares != 1)} warm\n")
 
 

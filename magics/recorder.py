@@ -31,7 +31,6 @@ class Recorder(Screen):
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self._outlet = Screen(shell)
-        self.looked_at = self.interactive or self.terminal
         self.terminal = False  # a terminal's prompt is not to be written over: all text is kept
         self._kept: list[Show] = []
         self._panel: Handle | None = None

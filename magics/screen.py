@@ -4,6 +4,7 @@ Words.
   terminal      plain IPython: no display messages, streams are seen at once
   interactive   a notebook with a person in front (the front end answers stdin): widgets and updates are worth sending
   headless      nbclient, nbconvert, nbval, papermill: what is sent is what is stored, once and in order
+  looked at     by a person: only there may be written what differs from run to run
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Screen:
         self.kernel = kernel
         self.terminal = kernel is None and not told
         self.interactive = kernel is not None and not told and bool(getattr(kernel, "_allow_stdin", False))
+        self.looked_at = self.interactive or self.terminal
 
     def say(self, text: str, stream: str = "stdout") -> None:
         """Write text to a stream, as one message."""

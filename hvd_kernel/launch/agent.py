@@ -24,7 +24,7 @@ import hvd_kernel
 from hvd_kernel.cluster.processes import kill_descendants, take_orphans
 from hvd_kernel.launch.held import Rank
 from hvd_kernel.launch.wire import MAGIC, Frame, Kind, Reader
-from hvd_kernel.routes import addresses, machine, networks
+from hvd_kernel.routes import machine, networks
 
 _CHUNK = 1 << 16
 _PIPE = 1 << 20  # bytes that a pipe can hold
@@ -208,7 +208,6 @@ def hello(port: int) -> dict[str, Any]:
         "host": os.environ.get("HVD_HOST") or f"{here}/{os.geteuid()}",
         "port": port,
         "name": socket.gethostname(),
-        "addresses": addresses(),
         "networks": networks(),
         "ssh": os.environ.get("SSH_CONNECTION", "").split(),  # client's address and port, ours
     }

@@ -28,6 +28,7 @@ from hvd_kernel.launch.starter import NUMBER, Starter
 from hvd_kernel.launch.verdict import shell_status
 from hvd_kernel.launch.watch import Watch
 from hvd_kernel.launch.wire import Frame, Kind
+from hvd_kernel.routes import addresses
 
 _NEVER = float("inf")
 
@@ -184,7 +185,7 @@ def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Wr
 
 def _reachable(holder: Agent, interface: str) -> list[str]:
     """Return the addresses at which other hosts may reach this one."""
-    here: dict[str, str] = holder.hello["addresses"]
+    here = addresses(holder.hello)
     outward = [address for address in here.values() if not address.startswith("127.")]
     return [here[interface]] if interface in here else outward or list(here.values())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hvd_kernel.routes import reached
+from hvd_kernel.routes import addresses, reached
 
 Env = dict[str, str]
 
@@ -91,8 +91,8 @@ def meeting(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], interfa
     port = int(first["port"])
     if all(hello["machine"] == first["machine"] for hello in hellos):
         return "127.0.0.1", port
-    if interface in first["addresses"]:
-        return str(first["addresses"][interface]), port
+    if interface in (here := addresses(first)):
+        return here[interface], port
     # ssh knows by which address each side of a connection is reached.
     if remote[0] and len(first["ssh"]) == 4:  # noqa: PLR2004 - SSH_CONNECTION's words
         return str(first["ssh"][2]), port

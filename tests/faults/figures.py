@@ -108,7 +108,7 @@ def usable_again(kills: int = 20) -> str:
     return f"{spread(seconds)}; survivors' variables the same after {kept} of {kills}"
 
 
-def interrupts(presses: int = 50) -> str:
+def interrupts(presses: int = 200) -> str:
     """R10: the key during a loop of 64 MB allreduces, until the cell has ended; the next cell is right."""
     seconds = []
     cell = (
@@ -124,7 +124,7 @@ def interrupts(presses: int = 50) -> str:
     return f"{spread(seconds)} for cell and interrupt together"
 
 
-def orphans(kills: int = 10) -> str:
+def orphans(kills: int = 50) -> str:
     """R11 and R12: SIGKILL of the kernel while ranks wait in a collective; what is left a second later."""
     left_processes = left_files = 0
     for _ in range(kills):
@@ -182,7 +182,7 @@ def flakes(runs: int = 20) -> str:
     return f"{failed} of {runs} runs of {Path(command[-1]).name} failed"
 
 
-def per_cell(cells: int = 500) -> str:
+def per_cell(cells: int = 3000) -> str:
     """R21: resident memory of kernel and ranks over many small cells, after a warm-up of 300."""
     with running() as kernel:
         for _ in range(300):

@@ -7,7 +7,7 @@ Words.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,6 +168,14 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:80]
     except OSError:
         return "gone"
+
+
+def until(condition: Callable[[], object], what: str = "what was waited for", patience: float = 60.0) -> None:
+    """Return when it holds."""
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end, f"not within {patience:g} s: {what}"
+        time.sleep(0.01)
 
 
 def wait_until_all_speak(run: Run, patience: float = PATIENCE_S) -> None:

@@ -15,6 +15,7 @@ class FakeScreen:
     def __init__(self, *, interactive: bool = False, terminal: bool = False) -> None:
         self.interactive = interactive
         self.terminal = terminal
+        self.looked_at = interactive or terminal
         self.written: list[tuple[str, Any]] = []
 
     def say(self, text: str, stream: str = "stdout") -> None:

@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hvdtest.cluster import PATIENCE_S, Traces, drain, execute, living, processes_below
+from hvdtest.cluster import PATIENCE_S, Traces, drain, execute, living, processes_below, until
 from hvdtest.kernel import Kernel, tagged
 
 from hvd_kernel.cluster import Session, kept
@@ -71,13 +70,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 def supervisor_of(found: kept.Kept) -> int:
     return int(found.holder.partition(":")[0])
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, f"not within {PATIENCE_S:g} s: {what}"
-        time.sleep(0.02)
 
 
 def kill_9(kernel: Kernel) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hvdtest.cluster import until
 from hvdtest.kernel import Kernel, tagged
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
@@ -46,13 +47,6 @@ def rows(kernel: Kernel) -> dict[str, list[str]]:
 
 def refused(kernel: Kernel, cell: str) -> str:
     return kernel.run(cell, allow_error=True).error
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end, "it did not come to pass within 30 s"
-        time.sleep(0.02)
 
 
 def late(kernel: Kernel, started: str, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hvdtest.cluster import cluster, drain, execute, processes_below, wait_for_spares, wait_until_all_speak
+from hvdtest.cluster import cluster, drain, execute, processes_below, until, wait_for_spares, wait_until_all_speak
 from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Session
@@ -63,13 +63,6 @@ def kill(session: Session, *ranks: int) -> None:
     for rank in ranks:
         os.kill(session.status()[rank].pid, signal.SIGKILL)
     until(lambda: set(ranks) <= set(session.dead))
-
-
-def until(condition: object, patience: float = 60.0) -> None:
-    end = time.monotonic() + patience
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def assert_whole(session: Session, fresh: set[int]) -> None:

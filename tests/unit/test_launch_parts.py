@@ -121,7 +121,6 @@ def test_what_stays_here() -> None:
 HERE = {
     "machine": "m",
     "port": 5,
-    "addresses": {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth0": "10.0.0.1"},
     "networks": {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eth0": "10.0.0.1/24"},
     "ssh": [],
     "name": "here",
@@ -129,7 +128,6 @@ HERE = {
 FAR = {
     "machine": "n",
     "port": 6,
-    "addresses": {"docker0": "172.17.0.1", "eth0": "10.0.0.2"},
     "networks": {"docker0": "172.17.0.1/16", "eth0": "10.0.0.2/24"},
     "ssh": ["10.0.0.9", "1", "10.0.0.8", "22"],
     "name": "far",

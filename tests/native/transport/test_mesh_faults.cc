@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -143,14 +144,15 @@ double kill_one(const Scene& scene) {
 TEST_CASE("faults: SIGKILL in the middle of a transfer is known to every survivor at once") {
   for (const Scene& scene :
        {Scene{"shm", false}, Scene{"tcp", false}, Scene{"shm", true}, Scene{"tcp", true}}) {
-    double worst = 0;
-    for (int i = 0; i < 3; ++i) worst = std::max(worst, kill_one(scene));
+    std::array<double, 3> times{kill_one(scene), kill_one(scene), kill_one(scene)};
+    std::sort(times.begin(), times.end());
     CAPTURE(scene.transport);
     CAPTURE(scene.with_child);
-    CHECK(worst < 5000.0);
+    CHECK(times[1] < 250.0);   // ms
+    CHECK(times[2] < 5000.0);  // where another process has the cores
     MESSAGE(scene.transport << std::string(
                                    scene.with_child ? " (with a child that holds the sockets)" : "")
-                            << ": slowest survivor " << worst << " ms");
+                            << ": slowest survivor " << times[2] << " ms");
   }
 }
 

@@ -127,7 +127,8 @@ TEST_CASE("deaths: A1 a SIGKILL ends every kind of wait on every survivor") {
       for (const int rank : survivors) ranks.expect_good_end(rank);
     }
     std::sort(times.begin(), times.end());
-    CHECK(times.back() < 5000.0);  // ms; far below it where cores are free
+    CHECK(times[times.size() / 2] < 250.0);  // ms
+    CHECK(times.back() < 5000.0);            // where another process has the cores
     MESSAGE(transport << ": median " << times[times.size() / 2] << " ms, slowest " << times.back()
                       << " ms");
   }
