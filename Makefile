@@ -6,7 +6,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo lab test lint native pytest nbval wheel bench clean system
 SHELL := /bin/bash
-NATIVE := $(wildcard native/CMakeLists.txt native/*/*.cc native/*/*.h)
+NATIVE := $(wildcard native/CMakeLists.txt native/*/*.cc native/*/*.h native/*/*.cu native/*/*.cuh native/*/*.cmake)
 SETTINGS := pyproject.toml .ci/constraints.txt .ci/setup
 NBVAL_RUNS ?= 2
 PYTEST := .venv/bin/python -P -m pytest

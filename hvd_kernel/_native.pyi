@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, final
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
+# (input, shape, dtype), and with an output; on a device two more: its number, and the stream (a pointer).
+In: TypeAlias = tuple[int, tuple[int, ...], int] | tuple[int, tuple[int, ...], int, int, int]
+InOut: TypeAlias = tuple[int, int, tuple[int, ...], int] | tuple[int, int, tuple[int, ...], int, int, int]
 
 AVERAGE: int  # 0
 SUM: int  # 1
@@ -14,7 +17,12 @@ PRODUCT: int  # 5
 
 @final
 class Buffer:
-    """64-byte-aligned memory owned by the core; readable and writable through the buffer protocol (bytes, 1-d)."""
+    """64-byte-aligned memory owned by the core; readable and writable through the buffer protocol (bytes, 1-d).
+
+    On a device it has ``__cuda_array_interface__`` instead (version 3, bytes, 1-d; no stream to wait for: the
+    outcome's mark is what to follow first) and raises BufferError. It goes back behind what every stream that has
+    followed the mark has been given by then; it may outlive the engine.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -22,8 +30,26 @@ class Buffer:
     def dtype(self) -> int: ...
     @property
     def pointer(self) -> int: ...
+    @property
+    def device(self) -> int:
+        """-1: on the host."""
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """On a device; on the host AttributeError."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Mark:
+    """Behind it the results of an operation on a device are there, and its inputs no longer used.
+
+    Both methods raise the typed error where that will never be: the device has failed, or the engine ended before.
+    """
+
+    def follow(self, stream: int) -> None:
+        """What the stream is given from now on comes behind the operation. Nobody waits here."""
+    def reached(self) -> bool:
+        """Never blocks."""
 
 @final
 class Outcome:
@@ -35,6 +61,9 @@ class Outcome:
     def sizes(self) -> list[int]: ...
     @property
     def number(self) -> int: ...
+    @property
+    def mark(self) -> Mark | None:
+        """None: an operation on the host."""
 
 @final
 class TcpBootstrap:
@@ -67,7 +96,9 @@ class Engine:
     """One rank's engine. Every method may be called from any thread; waiting releases the GIL.
 
     A tensor argument is (pointer, shape, dtype): contiguous CPU memory that the caller keeps alive and does not
-    touch until the handle is done. An empty name becomes "<op>.noname.<handle>".
+    touch until the handle is done. Of a device: (..., device, stream), contiguous memory of that device which is
+    ready behind what the stream has been given so far; all tensors of a call have the same two. The caller keeps it
+    until a stream has followed the outcome's mark. An empty name becomes "<op>.noname.<handle>".
     Enqueue raises ValueError at once for a duplicate name or a bad argument; everything the ranks find out
     together is raised by wait(), on every rank. waits=True: the caller waits for it next, and begins in this call.
     """
@@ -93,7 +124,7 @@ class Engine:
     def allreduce(
         self,
         name: str,
-        tensors: Sequence[tuple[int, int, tuple[int, ...], int]],
+        tensors: Sequence[InOut],
         op: int,
         prescale: float = 1.0,
         postscale: float = 1.0,
@@ -101,14 +132,12 @@ class Engine:
         waits: bool = False,
     ) -> int:
         """tensors: (input pointer, output pointer, shape, dtype) each; more than one is a group, all or nothing."""
-    def allgather(
-        self, name: str, tensors: Sequence[tuple[int, tuple[int, ...], int]], process_set: int = 0, waits: bool = False
-    ) -> int:
+    def allgather(self, name: str, tensors: Sequence[In], process_set: int = 0, waits: bool = False) -> int:
         """Outcome.buffers: one per tensor."""
     def broadcast(
         self,
         name: str,
-        tensors: Sequence[tuple[int, int, tuple[int, ...], int]],
+        tensors: Sequence[InOut],
         root_rank: int,
         process_set: int = 0,
         waits: bool = False,
@@ -117,7 +146,7 @@ class Engine:
     def alltoall(
         self,
         name: str,
-        tensor: tuple[int, tuple[int, ...], int],
+        tensor: In,
         splits: Sequence[int] | None = None,
         process_set: int = 0,
         waits: bool = False,
@@ -126,7 +155,7 @@ class Engine:
     def reducescatter(
         self,
         name: str,
-        tensors: Sequence[tuple[int, int, tuple[int, ...], int]],
+        tensors: Sequence[InOut],
         op: int,
         prescale: float = 1.0,
         postscale: float = 1.0,
@@ -154,15 +183,25 @@ class Engine:
         """This rank's part: writable bytes; valid until it is released or the engine shuts down."""
     def start_timeline(self, path: str, mark_cycles: bool = False) -> None: ...
     def stop_timeline(self) -> None: ...
+    def device_trouble(self) -> str | None:
+        """Why tensors on a device are refused here (ValueError; such a call does not count); None: they are taken.
+
+        The first call loads the plugin.
+        """
     def poll(self, handle: int) -> bool:
-        """True when wait() would not block. ValueError for a handle never given out or already waited for."""
+        """True when wait() would not block, and what is on a device is done there. ValueError for a handle never given out or already waited for."""
     def wait(self, handle: int, timeout_s: float = -1.0) -> Outcome | None:
         """Block until done; None where there is nothing to tell. Looks at Python's signals, so Ctrl-C works.
+
+        An operation on a device is done when it has been given to the device; Outcome.mark tells the rest.
 
         Raises the operation's error; errors.HvdTimeout after timeout_s (the handle stays valid then).
         """
     def abort(self, message: str) -> None:
         """Release every rank from whatever it waits in: each raises errors.RankFailed naming this rank."""
+    def park(self, parked: bool) -> None:
+        """Say that this rank waits for the person at a prompt, or no longer: whoever waits for it meanwhile is not stalled."""
+
     def aborted(self) -> str | None:
         """The sentence of the abort that ended this engine, or None while it works."""
     def pending(self) -> list[dict[str, object]]:

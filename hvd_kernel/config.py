@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hvd_kernel import gpus as devices
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.settings import ELSEWHERE, REFUSED, SETTINGS, Refused
 
@@ -81,11 +82,14 @@ class ClusterSpec:
     hostfile: str = ""  # path of a file of lines "host slots=N"
     mpi_args: tuple[str, ...] = ()  # given to mpiexec as they are
     start_timeout_s: float = 120.0  # a dead start is seen at once; this is for a machine that is merely busy
+    gpus: str = ""  # auto, all, none or 0,1; empty: HVD_GPUS, else auto
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise ConfigError(f"a cluster of {self.n} ranks cannot be started: ask for 1 or more, e.g. -np 4.")
         if self.hosts and self.hostfile:
             raise ConfigError("hosts and hostfile were both given: they say the same thing, keep one of them.")
+        if self.gpus:
+            devices.checked(self.gpus)
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s={self.start_timeout_s:g} must be above 0 seconds.")

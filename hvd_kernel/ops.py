@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 
 Finish = Callable[[Any], Any]
-InOut = tuple[int, int, tuple[int, ...], int]
+InOut = tuple[int, int, tuple[int, ...], int] | tuple[int, int, tuple[int, ...], int, int, int]
 Scales = tuple[float, float]  # before and after the reduction
 
 _live: dict[int, tuple[Engine, Finish]] = {}

@@ -29,6 +29,7 @@ _bound: list[ProcessSet] = []  # what the program holds of them, in the order in
 _comm: tuple[int, Any] = (-1, None)  # a generation, and the communicator that init was given for it
 _dynamic = -1  # the generation for which init(process_sets="dynamic") was called
 _unfinished: tuple[int, _Held] | None = None  # a generation in which a renewal failed, and what it had to bring back
+_lent: list[tuple[int, Any]] = []  # a generation, and memory that its core may read: also after an interrupted wait
 _SET, _KNOWING, _DYNAMIC, _FRESH = range(4)  # what a row of a renewal is: a set, or the begin of such a rank's sets
 
 
@@ -385,8 +386,10 @@ def _everyone(name: str, rows: Sequence[tuple[int, ...]]) -> list[bytes]:
     """Return the rows of all ranks, in the order of ranks; they are of one length. Collective."""
     width = len(rows[0])
     sent = (ctypes.c_uint8 * (len(rows) * width))(*chain.from_iterable(rows))
-    engine = _session.engine()
+    engine, loan = _session.engine(), (_session.generation(), sent)
+    _lent[:] = [*(each for each in _lent if each[0] == loan[0]), loan]
     outcome = engine.wait(engine.allgather(name, [(ctypes.addressof(sent), (len(rows), width), 0)]))
+    _lent.remove(loan)
     assert outcome is not None
     received = bytes(outcome.buffers[0])
     return [received[at : at + width] for at in range(0, len(received), width)]

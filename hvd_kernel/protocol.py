@@ -28,6 +28,9 @@ LEFT_OUT_TYPE = "hvd_left_out"
 PROMPT_TYPE = "hvd_prompt"
 """msg_type under which a rank publishes a Prompt on its iopub."""
 
+READABLE = "hvd_readable"
+"""Attribute of a comm: what a page sends through it, state aside, are questions that any thread may answer."""
+
 HALF_OPEN_MS = 2000
 """How long a connection may stay open without having shown its key; whoever was only slow connects again."""
 
@@ -40,6 +43,10 @@ STACK_SIGNAL = signal.SIGURG
 
 STACK_PIPE = "stack-{rank}"
 """Name, in the ranks' private IPython folder, of the pipe to which it is written."""
+
+
+GPU_FIGURES = ("util", "memory", "power", "temperature", "nvlink_tx", "nvlink_rx", "pcie_tx", "pcie_rx")
+"""Percent, bytes, watts, degrees Celsius, and bytes per second that the device sends and receives."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class MetricsSample:
     wait_ns: int = 0  # time user threads were blocked waiting for them
     cpu_s: float = 0.0  # process CPU time
     rss: int = 0  # resident bytes
-    gpu: dict[str, float] = field(default_factory=dict)  # {"util": %, "memory": bytes}; empty without a device
+    gpu: dict[str, float] = field(default_factory=dict)  # of GPU_FIGURES those that the rank's device has
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Words.
   dtype  the core's number of an element type (native/tensor/dtype.h); names are Horovod's
-  place  (pointer, shape, dtype): contiguous CPU memory
+  place  (pointer, shape, dtype): contiguous CPU memory; with (..., device, stream): contiguous memory of that device
   op     how elements of several ranks become one; the numbers are Horovod's
 """
 
@@ -49,7 +49,7 @@ REDUCIBLE = {  # op -> the dtypes it is defined for
 }
 SCATTERED = frozenset((Average, Sum))  # what reducescatter can do
 
-Place = tuple[int, tuple[int, ...], int]
+Place = tuple[int, tuple[int, ...], int] | tuple[int, tuple[int, ...], int, int, int]
 Array = npt.NDArray[Any]
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvd_kernel import gpus
 from hvd_kernel.cluster import kept
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError, UsageError
@@ -27,10 +28,10 @@ OBEY_S = 3.0
 """How long a job may take to obey an interrupt before ``force`` ends the ranks with it."""
 
 
-def default_n() -> int:
-    """Return the number of ranks when nobody says one: one per GPU, else one per core, at most four."""
-    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    return gpus or min(4, len(os.sched_getaffinity(0)))
+def default_n(choice: str = "") -> int:
+    """Return the number of ranks when nobody says one: one per GPU of ``--gpus``, else one per core, at most four."""
+    devices = gpus.usable(choice or os.environ.get(gpus.CHOICE, "") or "auto", os.environ)
+    return devices or min(4, len(os.sched_getaffinity(0)))
 
 
 class Holder:
@@ -211,4 +212,4 @@ class Holder:
 def _change(old: ClusterSpec, new: ClusterSpec) -> str:
     if old.n != new.n:
         return f"{new.n} rank{'s' * (new.n != 1)} instead of {old.n}"
-    return "other hosts or MPI options"
+    return "other GPUs" if old.gpus != new.gpus else "other hosts or MPI options"

@@ -71,6 +71,7 @@ class RunMagics(DeskMagics):
         --keep [NAME]                the ranks outlive this kernel: %hvd attach after its restart
         -H h1:4,h2:4, --hosts        where the ranks run
         --hostfile FILE              the same, from a file
+        --gpus auto|all|0,1|none     the devices that the ranks of each host take turns on
         --mpi-args '...'             more arguments for mpiexec
         """
         with plain_errors():
@@ -85,7 +86,7 @@ class RunMagics(DeskMagics):
     def _on_ranks(self, options: Options, cell: str) -> None:
         screen = Screen(self.shell)
         values = local_values(self.shell, options.push)
-        spec = wanted(options, self.holder.spec, default_n())
+        spec = wanted(options, self.holder.spec, default_n(options.gpus))
         ranks = resolve(options.ranks, spec.n)
         session = self._ready(spec, screen, values, ranks, options)
         if not cell.strip() or self._run(session, options, ranks, cell, screen):
@@ -95,7 +96,7 @@ class RunMagics(DeskMagics):
         if options.local:
             raise UsageError("%%hvdrun: --local would keep the notebook busy: leave it out, or --bg")
         values = local_values(self.shell, options.push)
-        spec = wanted(options, self.holder.spec, default_n())
+        spec = wanted(options, self.holder.spec, default_n(options.gpus))
         self.holder.keep(spec)
 
         def work(job: Job) -> None:

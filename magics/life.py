@@ -18,7 +18,7 @@ def start(desk: Desk, options: Options) -> None:
         restart(desk, options)
         return
     screen = desk.screen()
-    spec = wanted(options, desk.holder.spec, default_n())
+    spec = wanted(options, desk.holder.spec, default_n(options.gpus))
     keep.check(desk, options)
     desk.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status())
     _ready(desk)
@@ -28,7 +28,7 @@ def start(desk: Desk, options: Options) -> None:
 def restart(desk: Desk, options: Options) -> None:
     """Start the same ranks again."""
     desk.holder.respawn = options.respawn or desk.holder.respawn
-    spec: ClusterSpec = wanted(options, desk.holder.spec, default_n())
+    spec: ClusterSpec = wanted(options, desk.holder.spec, default_n(options.gpus))
     keep.check(desk, options)
     desk.holder.start(spec, desk.screen().status())
     _ready(desk)

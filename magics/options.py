@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
+from hvd_kernel import gpus
 from hvd_kernel.cluster.kept import NAME
 from hvd_kernel.config import ClusterSpec
-from hvd_kernel.errors import UsageError
+from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.magics.merge import spans
 
 
@@ -39,6 +40,7 @@ class Options:
     dry_run: bool = False
     hosts: str = ""
     hostfile: str = ""
+    gpus: str = ""
     mpi_args: tuple[str, ...] | None = None
     cell: int | None = None
     tail: int = 100
@@ -79,6 +81,14 @@ def _cluster(text: str) -> str:
     return text
 
 
+def _cluster_to_keep(text: str) -> str:
+    if text == "all":
+        raise argparse.ArgumentTypeError(
+            "'all' is no name of a cluster, `%hvd clean --kept all` ends all: write another"
+        )
+    return _cluster(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(_name(part.strip()) for part in text.split(","))
 
@@ -94,12 +104,20 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(shlex.split(text))
 
 
+def _gpus(text: str) -> str:
+    try:
+        return gpus.checked(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--gpus ")) from None
+
+
 MPI_ARGS = "--mpi-args"
 
 _WHERE: dict[tuple[str, ...], dict[str, Any]] = {
     ("-np", "-n", "--num-proc"): {"dest": "n", "type": _positive, "metavar": "N"},
     ("-H", "--hosts"): {"dest": "hosts", "metavar": "HOST:SLOTS,..."},
     ("--hostfile",): {"dest": "hostfile", "metavar": "FILE"},
+    ("--gpus",): {"dest": "gpus", "type": _gpus, "metavar": "auto|all|0,1|none"},
     (MPI_ARGS,): {"dest": "mpi_args", "type": _words, "metavar": "'...'"},
 }
 _RANKS: dict[tuple[str, ...], dict[str, Any]] = {
@@ -130,7 +148,7 @@ _LOGS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--path",): {"dest": "path", "action": "store_true"},
 }
 _KEEP: dict[tuple[str, ...], dict[str, Any]] = {
-    ("--keep",): {"dest": "keep", "type": _cluster, "nargs": "?", "const": "", "metavar": "NAME"},
+    ("--keep",): {"dest": "keep", "type": _cluster_to_keep, "nargs": "?", "const": "", "metavar": "NAME"},
 }
 _KEPT: dict[tuple[str, ...], dict[str, Any]] = {
     ("--kept",): {"dest": "kept", "type": _cluster, "metavar": "NAME|all"},
@@ -157,8 +175,12 @@ TABLE: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {
 
 
 class _Parser(argparse.ArgumentParser):
+    def format_usage(self) -> str:
+        """Escape the magic's own %: argparse takes this for a pattern when options and words are mixed."""
+        return super().format_usage().replace("%", "%%")
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}. {self.format_usage().strip()}")
+        raise UsageError(f"{self.prog}: {message}. {self.format_usage().replace('%%', '%').strip()}")
 
 
 @lru_cache(maxsize=64)
@@ -261,6 +283,7 @@ def wanted(options: Options, running: ClusterSpec | None, default_n: int) -> Clu
         hostfile=options.hostfile or base.hostfile,
         mpi_args=base.mpi_args if options.mpi_args is None else options.mpi_args,
         start_timeout_s=base.start_timeout_s,
+        gpus=options.gpus or base.gpus,
     )
 
 

@@ -37,7 +37,7 @@ VERBS: dict[str, Verb] = {
     "start": Verb(
         life.start,
         "%hvd start -np 4",
-        "start 4 ranks (also -H, --hostfile, --mpi-args, --respawn auto; --keep [NAME]: they outlive this kernel)",
+        "start 4 ranks (-H, --hostfile, --gpus, --mpi-args, --respawn auto; --keep [NAME]: they outlive this kernel)",
     ),
     "restart": Verb(
         life.restart, "%hvd restart", "the same ranks again, without their variables; --force: also while a job runs"

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.protocol import GPU_FIGURES, MetricsSample
 from hvd_kernel.widgets.log import LogTail
 from hvd_kernel.widgets.series import Grid, Rates, Track, mean
 from hvd_kernel.widgets.stragglers import Stragglers
@@ -37,8 +37,7 @@ class Row(NamedTuple):
     gbps: float | None
     cpu: float | None
     rss: int
-    gpu_util: float | None
-    gpu_memory: float | None
+    gpu: tuple[float | None, ...]  # in the order of GPU_FIGURES; () without a device
     logged: tuple[float | str | None, ...]  # in the order of Board.names; "nan", "inf" as text
 
 
@@ -150,7 +149,7 @@ class Board:
         sample, rates = track.last, self.rates(rank)
         state = self.states[rank] if self.states else sample.state if sample else "starting"
         if sample is None:
-            return Row(state, "", 0, None, None, None, None, None, 0, None, None, (None,) * len(self.names))
+            return Row(state, "", 0, None, None, None, None, None, 0, (), (None,) * len(self.names))
         return Row(
             state,
             "" if self.states else sample.waiting_for[:MAX_NAME],
@@ -161,8 +160,7 @@ class Board:
             _round(rates.gbps),
             _round(rates.cpu),
             sample.rss,
-            _round(sample.gpu.get("util")),
-            _round(sample.gpu.get("memory")),
+            tuple(_round(sample.gpu.get(name)) for name in GPU_FIGURES) if sample.gpu else (),
             tuple(logged_value(self.logged[rank].get(name)) for name in self.names),
         )
 

@@ -6,7 +6,8 @@
 
 /* global uPlot */
 
-const ROW = { state: 0, waitingFor: 1, step: 2, speed: 3, comm: 4, wait: 5, gbps: 6, cpu: 7, rss: 8, gpu: 9, gpuMemory: 10, logged: 11 };
+const ROW = { state: 0, waitingFor: 1, step: 2, speed: 3, comm: 4, wait: 5, gbps: 6, cpu: 7, rss: 8, gpu: 9, logged: 10 };
+const GPU = { util: 0, memory: 1, power: 2, temperature: 3, nvlinkTx: 4, nvlinkRx: 5, pcieTx: 6, pcieRx: 7 }; // protocol.py's GPU_FIGURES
 const RATES = ["samples/s", "allreduce GB/s", "communication %"];
 const LOG = "log:";
 const MAX_LINES = 200;
@@ -44,6 +45,11 @@ function size(bytes) {
   if (bytes < 1e6) return `${Math.round(bytes / 1e3)} kB`;
   const [unit, scale] = bytes >= 1e9 ? ["GB", 1e9] : ["MB", 1e6];
   return `${bytes < 100 * scale ? Number((bytes / scale).toPrecision(3)) : Math.round(bytes / scale)} ${unit}`;
+}
+/** Bytes per second both ways together; a link that is idle is no absent one. */
+function rate(sent, received) {
+  if (missing(sent) || missing(received)) return NONE;
+  return sent + received >= 1e3 ? `${size(sent + received)}/s` : "0";
 }
 function duration(s) {
   if (s < 60) return `${s.toFixed(1)} s`;
@@ -225,6 +231,15 @@ function makeFigures() {
 
 // ---- table of ranks
 
+const whole = (v, unit) => (missing(v) ? "" : `${Math.round(v)} ${unit}`);
+const GPU_COLUMNS = [ // head, text, the figure without which there is no such column
+  ["GPU", (gpu) => whole(gpu[GPU.util], "%") || NONE, GPU.util],
+  ["GPU memory", (gpu) => size(gpu[GPU.memory]), GPU.memory],
+  ["power", (gpu) => [whole(gpu[GPU.power], "W"), whole(gpu[GPU.temperature], "°C")].filter(Boolean).join(", ") || NONE, GPU.power],
+  ["NVLink", (gpu) => rate(gpu[GPU.nvlinkTx], gpu[GPU.nvlinkRx]), GPU.nvlinkTx],
+  ["PCIe", (gpu) => rate(gpu[GPU.pcieTx], gpu[GPU.pcieRx]), GPU.pcieTx],
+];
+
 function makeTable(onFocus, onPick) {
   const head = h("tr");
   const body = h("tbody");
@@ -234,15 +249,14 @@ function makeTable(onFocus, onPick) {
   let layout = "";
 
   function columns(state) {
-    const gpu = Object.values(state.rows).some((row) => row[ROW.gpu] !== null || row[ROW.gpuMemory] !== null);
     const logged = state.names.slice(0, MAX_LOGGED_COLUMNS).map((name, i) => [name, (row) => metric(row[ROW.logged][i])]);
     const text = [
       ["step", (row) => grouped(row[ROW.step])], ...logged, ["samples/s", (row) => number(row[ROW.speed])],
       ["comm", (row) => percent(row[ROW.comm]), "bar"], ["GB/s", (row) => number(row[ROW.gbps])],
       ["CPU", (row) => (missing(row[ROW.cpu]) ? NONE : `${Math.round(row[ROW.cpu])} %`)], ["memory", (row) => size(row[ROW.rss])],
     ];
-    if (gpu) text.push(["GPU", (row) => (missing(row[ROW.gpu]) ? NONE : `${Math.round(row[ROW.gpu])} %`)], ["GPU memory", (row) => size(row[ROW.gpuMemory])]);
-    return text;
+    const gpus = Object.values(state.rows).map((row) => row[ROW.gpu]);
+    return text.concat(GPU_COLUMNS.filter(([, , figure]) => gpus.some((gpu) => !missing(gpu[figure]))).map(([name, say]) => [name, (row) => say(row[ROW.gpu])]));
   }
   function makeRow(rank, index, count, shape) {
     const button = h("button", { type: "button", class: "hvd-rank", "aria-pressed": "false", "aria-label": `rank ${rank}: show alone` });
@@ -284,6 +298,7 @@ function makeTable(onFocus, onPick) {
         parts.row.dataset.ended = String(ENDED_BADLY.has(row[ROW.state]));
         parts.button.setAttribute("aria-pressed", String(rank === picked));
         const slow = state.slow?.[rank];
+        parts.row.dataset.slow = String(Boolean(slow));
         parts.slow.style.visibility = slow ? "visible" : "hidden";
         say(parts.slow, slow ? `slow ${multiple(slow[0])}` : "");
         show(parts.slow, rows.size > 1);
@@ -422,7 +437,7 @@ function makeView(store, el, signal) {
   });
 }
 
-export { duration, metric, multiple, number, percent, size };
+export { duration, metric, multiple, number, percent, rate, size };
 
 export default () => {
   let store = null;

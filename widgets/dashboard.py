@@ -14,7 +14,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.protocol import READABLE, MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.picture import render
 from hvd_kernel.widgets.summary import summary
@@ -44,6 +44,7 @@ class Panel(anywidget.AnyWidget):
     def __init__(self, current: Callable[[], dict[str, Any]]) -> None:
         self.current = current
         super().__init__()
+        setattr(self.comm, READABLE, True)
         self.on_msg(self._answer)
 
     def _answer(self, _panel: object, content: object, _buffers: object) -> None:

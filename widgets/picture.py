@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any
 from xml.sax.saxutils import escape
 
+from hvd_kernel.protocol import GPU_FIGURES
 from hvd_kernel.widgets import units
 from hvd_kernel.widgets.board import GBPS, SAMPLES, Message, Row
 
@@ -37,6 +38,7 @@ INK, SOFT, RULE, GRID, GREEN, RED, BLUE, AMBER = (
     "#4c7bd9",
     "#b97c12",
 )
+UTIL, POWER = GPU_FIGURES.index("util"), GPU_FIGURES.index("power")
 _FORBIDDEN = re.compile(
     "[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
@@ -171,8 +173,9 @@ class _Picture:
             ("CPU", lambda r: units.NONE if r.cpu is None else f"{r.cpu:.0f} %"),
             ("memory", lambda r: units.size_of(r.rss)),
         ]
-        if any(row.gpu_util is not None for row in self.rows.values()):
-            figures.append(("GPU", lambda r: units.NONE if r.gpu_util is None else f"{r.gpu_util:.0f} %"))
+        for head, place, unit in (("GPU", UTIL, "%"), ("power", POWER, "W")):
+            if any(_gpu(row, place) is not None for row in self.rows.values()):
+                figures.append((head, lambda r, p=place, u=unit: _whole(_gpu(r, p), u)))  # type: ignore[misc]
         shares = [max(len(head), SHORTEST_HEAD) + 2 for head, _ in figures]
         pitch = (WIDTH - MARGIN - 190) / sum(shares)
         ends = accumulate(shares)
@@ -234,6 +237,14 @@ def _span(low: float, high: float, *, zero: bool) -> tuple[float, float]:
     """Room above and below; rates, and values near zero, are seen against zero."""
     bottom = 0.0 if zero or 0 <= low < 0.6 * high else low - 0.1 * (high - low or abs(low) or 1.0)
     return bottom, high + 0.08 * (high - bottom or 1.0)
+
+
+def _gpu(row: Row, place: int) -> float | None:
+    return row.gpu[place] if row.gpu else None
+
+
+def _whole(value: float | None, unit: str) -> str:
+    return units.NONE if value is None else f"{value:.0f} {unit}"
 
 
 def _cut(value: Any, width: int) -> str:

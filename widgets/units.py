@@ -56,6 +56,14 @@ def size_of(count: float | None) -> str:
     return f"{count / 1e3:.0f} kB"
 
 
+def rate_of(sent: float | None, received: float | None) -> str:
+    """Bytes per second both ways together; a link that is idle is no absent one."""
+    if sent is None or received is None:
+        return NONE
+    together = sent + received
+    return f"{size_of(together)}/s" if together >= 1e3 else "0"
+
+
 def duration(seconds: float) -> str:
     """12.3 s, 4:05, 1:02:03."""
     if seconds < 60:

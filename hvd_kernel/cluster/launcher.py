@@ -16,7 +16,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from hvd_kernel.cluster import leftovers
+from hvd_kernel import gpus
+from hvd_kernel.cluster import leftovers, network
 from hvd_kernel.cluster.folders import private_folder
 from hvd_kernel.cluster.line import Line
 from hvd_kernel.cluster.processes import HOLDER, claim, mark
@@ -25,7 +26,6 @@ from hvd_kernel.cluster.witness import NATIVE
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
 
-_LOCAL = {"localhost", "127.0.0.1", "::1"}
 _FOREIGN = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_")
 _FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 
@@ -34,7 +34,7 @@ class Launched(Supervised):
     """The supervisor that this kernel has started, with its cluster."""
 
     def __init__(self, spec: ClusterSpec) -> None:
-        mpiexec = find_mpiexec()
+        mpiexec, choice = find_mpiexec(), _gpus(spec)
         leftovers.sweep()
         with ExitStack() as undo:  # the key may be pressed anywhere in here
             folder = private_folder()
@@ -42,7 +42,7 @@ class Launched(Supervised):
             shared = _shared_memory_folder(folder)
             undo.callback(shutil.rmtree, shared, ignore_errors=True)
             claim(folder, shared)
-            self._process = _supervisor(mpiexec, spec, folder, shared)
+            self._process = _supervisor(mpiexec, spec, (folder, shared), choice)
             undo.pop_all()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -54,7 +54,10 @@ class Launched(Supervised):
         self._process.poll()  # it has ended, unless it is kept: then it is nobody's to wait for
 
 
-def _supervisor(mpiexec: str, spec: ClusterSpec, folder: Path, shared: Path) -> subprocess.Popen[bytes]:
+def _supervisor(
+    mpiexec: str, spec: ClusterSpec, folders: tuple[Path, Path], choice: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    folder, shared = folders
     plan = {
         "mpiexec": [mpiexec, *mpi_arguments(spec, shared), *_rank_command()],
         "folders": [str(folder), str(shared)],
@@ -67,9 +70,23 @@ def _supervisor(mpiexec: str, spec: ClusterSpec, folder: Path, shared: Path) -> 
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment(folder),
+            env=environment(folder) | choice,
             start_new_session=True,  # Jupyter interrupts by process group
         )
+
+
+def _gpus(spec: ClusterSpec) -> dict[str, str]:
+    """Return what tells every process of the cluster, spares too, which devices it may see.
+
+    Raises
+    ------
+    ConfigError
+        This host has not got them. Another one says so itself.
+    """
+    choice = gpus.checked(spec.gpus or os.environ.get(gpus.CHOICE, "") or "auto")
+    if not is_far(spec):
+        gpus.check_there(choice, os.environ)
+    return {gpus.CHOICE: choice}
 
 
 def find_mpiexec() -> str:
@@ -91,6 +108,7 @@ def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
         "btl": "self,sm,tcp" if far else "self,sm",
         "btl_sm_backing_directory": str(shared),
         "mpi_yield_when_idle": "1",
+        **network.between(spec, os.environ),
     }
     arguments = ["-n", str(spec.n), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--with-ft", "ulfm"]
     if os.geteuid() == 0:
@@ -99,6 +117,8 @@ def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
         arguments += ["--mca", name, value]
     arguments += ["--runtime-options", "error-nonzero-status=false"]  # os._exit(3) on one rank would end them all
     arguments += ["--prtemca", "odls_base_verbose", "5"]  # tells the log what became of each rank: see witness.py
+    if far:
+        arguments += ["-x", gpus.CHOICE]
     if spec.hosts:
         arguments += ["--host", spec.hosts]
     if spec.hostfile:
@@ -115,10 +135,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def is_far(spec: ClusterSpec) -> bool:
     """Tell whether a rank may run on another host."""
-    if spec.hostfile:
-        return True
-    names = {entry.split(":")[0].strip() for entry in spec.hosts.split(",") if entry.strip()}
-    return bool(names - _LOCAL - {socket.gethostname()})
+    return bool(spec.hostfile) or bool(network.far_names(spec))
 
 
 def _address_for(spec: ClusterSpec) -> str:

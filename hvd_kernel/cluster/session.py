@@ -310,7 +310,7 @@ class Session:
             raise ClusterError("the cluster is stopped: `%hvd start` starts a new one")
         return self._stream
 
-    # What the start and the way back (ready.py, attach.py) end with.
+    # What the start and the way back (ready.py, attach.py) end with, and what a replacement begins with.
 
     def _at_work(self) -> None:
         self._wire.listen(self._launched.words, self._on_words)
@@ -406,11 +406,7 @@ class Session:
         with self._changed:
             for rank, pid in ((int(rank), pid) for rank, pid in pids.items()):
                 self._arrivals[rank] = RankStatus(rank, pid, host, alive=True, device="")
-                self._witnesses.watch(rank, pid)
-                try:
-                    self._wire.watch(rank, pid)
-                except ProcessLookupError:
-                    self._fallen.add(rank)
+                self._watch(rank, pid)
         self._notify()
 
     def _on_kept(self, told: str | dict[str, str]) -> None:

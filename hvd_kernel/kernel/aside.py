@@ -32,6 +32,12 @@ class NamesAside(IPythonKernel):
         self._telling = threading.Lock()
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]
 
+    @property
+    def in_cell(self) -> bool:
+        """True while the main thread is at a cell."""
+        working = self._working
+        return working is not None and working["header"]["msg_type"] == "execute_request"
+
     def do_complete(self, code: str, cursor_pos: int | None) -> Any:
         """Complete a name; in a rank cell with what the ranks have."""
         at = len(code) if cursor_pos is None else cursor_pos
@@ -48,8 +54,7 @@ class NamesAside(IPythonKernel):
 
     async def shell_channel_thread_main(self, msg: list[Any]) -> None:
         """Answer what can be answered aside, hand on the rest."""
-        working = self._working
-        if working is not None and working["header"]["msg_type"] == "execute_request":
+        if self.in_cell:
             idents, request, asked = self._read(msg)
             if asked is not None:
                 await self._answer_aside(idents, request, asked)
@@ -62,6 +67,8 @@ class NamesAside(IPythonKernel):
             if channel == "shell" and threading.current_thread() is threading.main_thread():
                 self._working = (parent or self.get_parent(channel)) if status == "busy" else None  # type: ignore[no-untyped-call]
             super()._publish_status(status, channel, parent)  # type: ignore[no-untyped-call]
+            if channel == "control" and status == "idle" and self._working is not None:  # see _tell
+                super()._publish_status("busy", channel, parent)  # type: ignore[no-untyped-call]
 
     def _question(self, kind: str, content: dict[str, Any]) -> Callable[[], Reply] | None:
         """Return what answers a question about a name in a rank cell; None for every other question."""
@@ -75,13 +82,17 @@ class NamesAside(IPythonKernel):
             return None
         return partial(names.inspect, code, cursor, cell, content.get("detail_level", 0))
 
-    def _read(self, msg: list[Any]) -> tuple[list[bytes], dict[str, Any], Callable[[], Reply] | None]:
+    def _peek(self, msg: list[Any]) -> tuple[list[bytes], dict[str, Any]]:
+        """Return a request whose content is still packed; {} for what is not signed: ipykernel says so."""
         idents, frames = self.session.feed_identities(msg, copy=False)
         try:
-            request = self.session.deserialize(frames, content=False, copy=False)
-        except ValueError:  # not signed: ipykernel says so
-            return idents, {}, None
-        header = request["header"]
+            return idents, self.session.deserialize(frames, content=False, copy=False)
+        except ValueError:
+            return idents, {}
+
+    def _read(self, msg: list[Any]) -> tuple[list[bytes], dict[str, Any], Callable[[], Reply] | None]:
+        idents, request = self._peek(msg)
+        header = request.get("header", {"msg_type": ""})
         if header["msg_type"] not in _ASIDE or header.get("subshell_id"):
             return idents, request, None
         return idents, request, self._question(header["msg_type"], self.session.unpack(request["content"]))

@@ -8,8 +8,8 @@ from typing import Any
 from traitlets import Type
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.kernel.aside import NamesAside
 from hvd_kernel.kernel.interrupts import HvdShell, Interrupts
+from hvd_kernel.kernel.pages import PagesAside
 from hvd_kernel.magics import holder_of, load_ipython_extension
 
 
@@ -20,7 +20,7 @@ def _version() -> str:
         return "0"
 
 
-class HvdKernel(NamesAside):
+class HvdKernel(PagesAside):
     """ipykernel's kernel with ``%%hvdrun`` at hand."""
 
     implementation = "hvd_kernel"

@@ -21,7 +21,9 @@ import time
 from typing import Any
 
 import hvd_kernel
+from hvd_kernel import gpus
 from hvd_kernel.cluster.processes import kill_descendants, take_orphans
+from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch.held import Rank
 from hvd_kernel.launch.wire import MAGIC, Frame, Kind, Reader
 from hvd_kernel.routes import machine, networks
@@ -167,14 +169,21 @@ class Agent:
     def _start(self, plan: dict[str, Any]) -> None:
         self._started = True
         self._folders = plan["folders"]
-        base = _environment(plan)
+        try:
+            base = _environment(plan)
+        except ConfigError as error:
+            self._refuse(str(error).removesuffix("."), plan["ranks"][0]["rank"])
+            return
         for one in plan["ranks"]:
             try:
                 self._ranks[one["rank"]] = Rank(one["rank"], plan, base | one["env"], listens=one["listens"])
             except OSError as error:
-                self._say(Kind.ERROR, f"{error.strerror}: {error.filename}".encode(), one["rank"])
-                self._stop(0.0)
+                self._refuse(f"{error.strerror}: {error.filename}", one["rank"])
                 return
+
+    def _refuse(self, why: str, rank: int) -> None:
+        self._say(Kind.ERROR, why.encode(), rank)
+        self._stop(0.0)
 
     def _stop(self, grace: float) -> None:
         self._started = True
@@ -190,12 +199,22 @@ class Agent:
 
 
 def _environment(plan: dict[str, Any]) -> dict[str, str]:
-    """Return what all ranks have: each its part of the cores, unless the user has decided (or they are no ranks)."""
+    """Return what all ranks have: devices, and each its part of the cores, unless the user has decided.
+
+    What is no rank, but starts some, hands the words on (``beside`` is 0).
+
+    Raises
+    ------
+    ConfigError
+        Devices were named that are not there.
+    """
     cores, beside = len(os.sched_getaffinity(0)), plan["beside"]
     share = dict.fromkeys(_THREADS, str(max(1, cores // beside))) if beside else {}
     env: dict[str, str] = share | (dict(os.environ) if plan["far"] else {}) | plan["env"]
     if plan["far"] and "HVD_HOST" in os.environ:  # this host's own name for itself, not the launcher's
         env["HVD_HOST"] = os.environ["HVD_HOST"]
+    if beside:
+        gpus.settle(env)
     return env
 
 

@@ -29,8 +29,11 @@ def report() -> str:
     groups = (
         ("Available Frameworks", [(title, _front_end(name)) for title, name in _FRONTENDS]),
         ("Available Controllers", [("MPI", mpi), ("Gloo (the core's own, over TCP)", core)]),
-        ("Available Tensor Operations", [("NCCL", False), ("MPI", mpi and core), ("the core's own", core)]),
-        ("GPU", [("NVIDIA driver", shutil.which("nvidia-smi") is not None)]),
+        (
+            "Available Tensor Operations",
+            [("NCCL", _has_plugin() and _has_nccl()), ("MPI", mpi and core), ("the core's own", core)],
+        ),
+        ("GPU", [("NVIDIA driver", shutil.which("nvidia-smi") is not None), ("the core's CUDA plugin", _has_plugin())]),
     )
     lines = [f"hvd_kernel v{hvd_kernel.__version__}, Python {sys.version.split()[0]} at {sys.executable}:"]
     for title, rows in groups:
@@ -50,6 +53,17 @@ def _has_mpiexec() -> bool:
     except ClusterError:
         return False
     return True
+
+
+def _has_plugin() -> bool:
+    core = importlib.util.find_spec("hvd_kernel._native")
+    return core is not None and core.origin is not None and Path(core.origin).with_name("libhvd_cuda.so").exists()
+
+
+def _has_nccl() -> bool:
+    """Whether its wheel is here, which torch for CUDA brings."""
+    folders = (Path(folder) / "nvidia" / "nccl" / "lib" for folder in sys.path)
+    return any((folder / "libnccl.so.2").exists() for folder in folders)
 
 
 def _core() -> tuple[bool, str]:

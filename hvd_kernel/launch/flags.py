@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from hvd_kernel.errors import UsageError
+from hvd_kernel import gpus
+from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch import configfile, knobs
 from hvd_kernel.launch.hosts import named
 
@@ -47,6 +48,13 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def _gpus(text: str) -> str:
+    try:
+        return gpus.checked(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--gpus ").removesuffix(".")) from None
+
+
 _yes: dict[str, Any] = {"action": "store_true"}
 
 ACTIONS: Table = {
@@ -58,6 +66,11 @@ JOB: Table = {
     ("-np", "--num-proc"): {"dest": "np", "type": _positive, "metavar": "N", "help": "number of ranks"},
     ("-H", "--hosts"): {"dest": "hosts", "metavar": "HOST:SLOTS,...", "help": "where; default: this host"},
     ("-hostfile", "--hostfile"): {"dest": "hostfile", "metavar": "FILE", "help": "lines `host slots=N` instead of -H"},
+    ("--gpus",): {
+        "type": _gpus,
+        "metavar": "auto|all|0,1|none",
+        "help": "devices that the ranks of each host take turns on (auto: those that they see)",
+    },
     ("-p", "--ssh-port"): {"dest": "ssh_port", "type": _port, "metavar": "PORT", "help": "ssh's port on all hosts"},
     ("-i", "--ssh-identity-file"): {"dest": "ssh_identity_file", "metavar": "FILE", "help": "private key for ssh"},
     ("--network-interfaces", "--network-interface"): {
@@ -200,6 +213,8 @@ def _more(given: Mapping[str, Any]) -> dict[str, str]:
     env: dict[str, str] = {}
     if "start_timeout" in given:
         env |= {"HVD_START_TIMEOUT": "", "HOROVOD_START_TIMEOUT": f"{given['start_timeout']:g}"}
+    if "gpus" in given:
+        env[gpus.CHOICE] = given["gpus"]
     if given.get("tcp"):
         env["NCCL_IB_DISABLE"] = "1"
     return env

@@ -57,7 +57,7 @@ class Asked:
         elsewhere = self.hosts or self.hostfile
         hosts, hostfile = (self.hosts, self.hostfile) if elsewhere else (base.hosts, base.hostfile)
         mpi_args = tuple(shlex.split(self.mpi_args)) if self.mpi_args else base.mpi_args
-        return ClusterSpec(self.np, hosts or "", hostfile or "", mpi_args, patience)
+        return ClusterSpec(self.np, hosts or "", hostfile or "", mpi_args, patience, base.gpus)
 
     @property
     def far(self) -> bool:

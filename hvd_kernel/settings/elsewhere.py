@@ -32,6 +32,19 @@ ELSEWHERE = (
     ),
     Elsewhere(("HVD_BOOTSTRAP",), anything, "", "mpi, tcp or none: who says which rank this is; none: size 1"),
     Elsewhere(("HVD_FAILPOINT",), anything, "", "for tests: places where this process is to fail"),
+    Elsewhere(
+        ("HVD_GPU",),
+        one_of("staged", "core"),
+        "staged",
+        "staged: torch copies tensors of a GPU through pinned host memory, and the core never sees the device; core: "
+        "it works on them where they lie, as HVD_GPU_OPERATIONS says (no GPU has tried that yet)",
+    ),
+    Elsewhere(
+        ("HVD_GPUS",),
+        anything,
+        "auto",
+        "devices of the ranks that `%%hvdrun` or hvdrun starts, as with --gpus: auto, all, none or numbers as in 0,1",
+    ),
     Elsewhere(("HVD_INSECURE",), _ONE, "0", "1: ranks may meet over a network without a secret"),
     Elsewhere(
         ("HVD_DYNAMIC_PROCESS_SETS", "HOROVOD_DYNAMIC_PROCESS_SETS"),

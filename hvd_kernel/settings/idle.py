@@ -44,7 +44,7 @@ IDLE = (
     Idle(("HOROVOD_CCL_CACHE",), "oneCCL is not used"),
     Idle(
         _all("HOROVOD_", "BATCH_D2D_MEMCOPIES NUM_NCCL_STREAMS ENABLE_ASYNC_COMPLETION DISABLE_NVTX_RANGES"),
-        "tunes NCCL and CUDA; GPU tensors travel through host memory",
+        "tunes how Horovod uses NCCL and CUDA",
     ),
     Idle(("HOROVOD_ENABLE_XLA_OPS",), "tunes TensorFlow's XLA operations; there is no TensorFlow front end"),
     Idle(
@@ -55,7 +55,7 @@ IDLE = (
         (
             *_all("HOROVOD_WITH_", "PYTORCH TENSORFLOW MXNET MPI GLOO NVTX"),
             *_all("HOROVOD_WITHOUT_", "PYTORCH TENSORFLOW MXNET MPI GLOO NVTX"),
-            *_all("HOROVOD_GPU_", "OPERATIONS ALLREDUCE ALLGATHER BROADCAST ALLTOALL REDUCESCATTER"),
+            *_all("HOROVOD_GPU_", "ALLREDUCE ALLGATHER BROADCAST ALLTOALL REDUCESCATTER"),
             *_all("HOROVOD_NCCL_", "HOME INCLUDE LIB LINK"),
             *_all("HOROVOD_", "GPU CUDA_HOME ROCM_HOME BUILD_ARCH_FLAGS BUILD_CUDA_CC_LIST ALLOW_MIXED_GPU_IMPL"),
             *_all("HOROVOD_", "CMAKE DEBUG SKIP_COMPILE LOCAL_VERSION"),

@@ -19,6 +19,7 @@ from hvd_kernel.settings.checks import (
 )
 
 TRANSPORTS = ("auto", "shm", "tcp", "mpi")
+GPU_OPERATIONS = ("auto", "ring", "nccl", "staged")
 ALGORITHMS = ("auto", "direct", "slices", "ring", "hierarchical")
 CORES_CHOICE = ""  # as default: the core chooses
 
@@ -100,6 +101,13 @@ _MESH = (
         number(0.0),
         "5",
         "seconds until waiting for a stopped rank ends with RankStalled; 0: never (for debuggers)",
+    ),
+    _row(
+        "net_timeout_s",
+        "HVD_NET_TIMEOUT",
+        number(0.0),
+        "30",
+        "seconds until the ranks of another host that answers nothing are given up, at least 2; 0: never",
     ),
 )
 
@@ -229,4 +237,17 @@ _OBSERVATION = (
     ),
 )
 
-SETTINGS = _MESH + _ALGORITHMS + _NEGOTIATION + _AUTOTUNE + _OBSERVATION
+_DEVICES = (
+    _row(
+        "gpu_operations",
+        "GPU_OPERATIONS",
+        one_of(*GPU_OPERATIONS),
+        "auto",
+        "what carries out operations on GPUs: auto, ring (the core's own, within a host), nccl, staged (through host "
+        "memory); where what is named cannot be used, an error on all ranks says why",
+    ),
+    _row("gpu_arena_bytes", "HVD_GPU_ARENA_BYTES", whole(65536), "67108864", "GPU memory that each rank's peers map"),
+    _row("cuda_driver", "HVD_CUDA_DRIVER", anything, "", "for tests: file of the CUDA driver; empty: the system's"),
+)
+
+SETTINGS = _MESH + _ALGORITHMS + _NEGOTIATION + _AUTOTUNE + _OBSERVATION + _DEVICES

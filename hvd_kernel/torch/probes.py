@@ -6,7 +6,13 @@ MPI starts the ranks but carries no data, so ``mpi_*`` say no.
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+from typing import Any
+
 import torch
+
+_PLUGIN = "libhvd_cuda.so"  # beside the core, where CUDA's compiler was there when it was built
 
 
 def mpi_enabled() -> bool:
@@ -35,8 +41,12 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """Return NCCL's version code; 0 where it is not used."""
-    return 0
+    """Return the version code of torch's NCCL, 22705 for 2.27.5; 0 where it could carry nothing."""
+    if not cuda_built() or not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
+        return 0
+    nccl: Any = torch.cuda.nccl
+    major, minor, patch = nccl.version()[:3]
+    return int(major * 10_000 + minor * 100 + patch)
 
 
 def ddl_built() -> bool:
@@ -50,8 +60,9 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Tell whether collectives run on CUDA memory without passing through the host."""
-    return False
+    """Tell whether collectives can run on CUDA memory without passing through the host."""
+    core = importlib.util.find_spec("hvd_kernel._native")
+    return core is not None and core.origin is not None and Path(core.origin).with_name(_PLUGIN).exists()
 
 
 def rocm_built() -> bool:

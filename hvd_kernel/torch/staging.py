@@ -1,8 +1,9 @@
 """From a torch tensor to memory that the core can work on, and back.
 
 Words.
-  host    the tensor itself where it is contiguous CPU memory, else a contiguous copy of it on the CPU
-  settle  bring a result from ``host`` back to the tensor it stands for
+  ground  contiguous memory that the core works on: the tensor itself where it is that, else a copy of it; on the GPU
+          where the core takes it there (see devices), else on the CPU
+  settle  bring a result from a ground back to the tensor it stands for
   table   the element types that an operation takes, with the core's numbers
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from hvd_kernel.tensor import DTYPES, REDUCIBLE, Place
+from hvd_kernel.torch import devices
 
 Table = dict[torch.dtype, int]
 
@@ -20,6 +22,7 @@ NUMBERS: Table = {getattr(torch, name): number for name, number in DTYPES.items(
 REDUCED: dict[int, Table] = {
     op: {kind: number for kind, number in NUMBERS.items() if number in accepted} for op, accepted in REDUCIBLE.items()
 }
+_DENSE = torch.strided
 _KINDS = {number: kind for kind, number in NUMBERS.items()}
 
 
@@ -35,7 +38,7 @@ def number_of(tensor: torch.Tensor, table: Table) -> int:
     """
     try:
         number = table.get(tensor.dtype)
-        if number is None or tensor.layout is not torch.strided:
+        if number is None or tensor.layout is not _DENSE:
             raise ValueError(_not_taken(tensor, table))
     except AttributeError:
         raise TypeError(f"{type(tensor).__name__} is no torch.Tensor: use torch.as_tensor(...).") from None
@@ -47,10 +50,13 @@ def _not_taken(tensor: torch.Tensor, table: Table) -> str:
     return f"Tensor type {tensor.type()} is not supported. Supported are dense tensors of: {accepted}."
 
 
-def host_of(tensor: torch.Tensor) -> torch.Tensor:
+def ground_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return memory that the core can read and write in the tensor's place."""
     if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
         return tensor
+    if devices.is_taken(tensor):
+        plain = tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+        return tensor if plain else tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.is_cuda:  # pinned: the device copies at full speed, and torch keeps the pages for the next time
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor.detach())
     return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
@@ -68,26 +74,29 @@ def check_writable(tensor: torch.Tensor) -> None:
         raise ValueError("This tensor is expanded (a stride is 0): it cannot be written in place. Use its clone().")
 
 
-def settle(tensor: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, holding what its host memory holds."""
-    if host is not tensor:
-        tensor.detach().copy_(host)
+def settle(tensor: torch.Tensor, ground: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, holding what its ground holds."""
+    if ground is not tensor:
+        tensor.detach().copy_(ground)
     return tensor
 
 
-def on_device_of(tensor: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
+def on_device_of(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """Return a result where its input was."""
-    return host if tensor.is_cpu else host.to(tensor.device)
+    return result if tensor.is_cpu else result.to(tensor.device)
 
 
-def place_of(host: torch.Tensor, number: int) -> Place:
-    """Return where host memory lies."""
-    return host.data_ptr(), host.shape, number
+def place_of(ground: torch.Tensor, number: int) -> Place:
+    """Return where a ground lies."""
+    place = (ground.data_ptr(), ground.shape, number)
+    return place if ground.is_cpu else devices.with_device(place, ground)
 
 
 def from_buffer(buffer: Any, device: torch.device) -> torch.Tensor:
-    """Return memory of the core as a tensor: without copying on the CPU, where the tensor keeps the memory alive."""
+    """Return memory of the core as a tensor, which keeps it alive: without copying where it is on the device."""
     kind = _KINDS[buffer.dtype]
     if not len(buffer):
         return torch.empty(buffer.shape, dtype=kind, device=device)
+    if device.type != "cpu" and buffer.device >= 0:
+        return devices.adopted(buffer, kind)
     return torch.frombuffer(buffer, dtype=kind).view(buffer.shape).to(device)

@@ -2,6 +2,7 @@
 
 Words.
   in place  a trailing underscore: the result is written over the tensor
+  ground    see staging; on a device the operation is ordered with torch's work there by ``behind``, see devices
   group     several tensors that are one operation, all or nothing; its result is a tuple
   waits     see ops: the caller waits next
 """
@@ -18,13 +19,14 @@ from hvd_kernel import ops
 from hvd_kernel.ops import InOut, Scales, named
 from hvd_kernel.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.tensor import SCATTERED, check_op
+from hvd_kernel.torch.devices import Finish, behind, with_device
 from hvd_kernel.torch.staging import (
     NUMBERS,
     REDUCED,
     Table,
     check_writable,
     from_buffer,
-    host_of,
+    ground_of,
     number_of,
     on_device_of,
     place_of,
@@ -41,18 +43,20 @@ def _reduced(op: int) -> Table:
 
 def _in_place(tensor: Tensor, table: Table) -> tuple[InOut, Tensor]:
     number = number_of(tensor, table)
-    host = host_of(tensor)
-    if host is not tensor:
+    ground = ground_of(tensor)
+    if ground is not tensor:
         check_writable(tensor)
-    pointer = host.data_ptr()
-    return (pointer, pointer, host.shape, number), host
+    pointer = ground.data_ptr()
+    place = (pointer, pointer, ground.shape, number)
+    return (place if ground.is_cpu else with_device(place, ground)), ground
 
 
 def _out_of_place(tensor: Tensor, table: Table) -> tuple[InOut, Tensor, Tensor]:
     number = number_of(tensor, table)
-    host = host_of(tensor)
-    output = torch.empty_like(host)
-    return (host.data_ptr(), output.data_ptr(), host.shape, number), host, output
+    ground = ground_of(tensor)
+    output = torch.empty_like(ground)
+    place = (ground.data_ptr(), output.data_ptr(), ground.shape, number)
+    return (place if ground.is_cpu else with_device(place, ground)), ground, output
 
 
 def allreduce_(
@@ -60,9 +64,14 @@ def allreduce_(
 ) -> int:
     """In place."""
     group = 0 if process_set is global_process_set else set_id(process_set, "Allreduce")
-    place, host = _in_place(tensor, _reduced(op))
+    place, ground = _in_place(tensor, _reduced(op))
     wire = f"allreduce.{name}" if name else ""
-    return ops.allreduce_places(wire, (place,), op, scales, lambda _: settle(tensor, host), group, waits)
+
+    def finish(_: Any) -> Tensor:
+        return settle(tensor, ground)
+
+    ordered = finish if ground.is_cpu else behind(finish, (ground,))
+    return ops.allreduce_places(wire, (place,), op, scales, ordered, group, waits)
 
 
 def allreduce(
@@ -70,11 +79,8 @@ def allreduce(
 ) -> int:
     """Into a new tensor."""
     group = set_id(process_set, "Allreduce")
-    place, host, output = _out_of_place(tensor, _reduced(op))
-
-    def finish(_: Any, _held: Tensor = host) -> Tensor:
-        return on_device_of(tensor, output)
-
+    place, ground, output = _out_of_place(tensor, _reduced(op))
+    finish = _giving(tensor, ground, output)
     return ops.allreduce_places(named("allreduce", name), (place,), op, scales, finish, group, waits)
 
 
@@ -91,12 +97,13 @@ def grouped_allreduce_(
     group = set_id(process_set, "Allreduce")
     kept = _group(tensors, "grouped_allreduce")
     pairs = [_in_place(tensor, _reduced(op)) for tensor in kept]
+    grounds = [ground for _, ground in pairs]
 
     def finish(_: Any) -> Tensors:
-        return tuple(settle(tensor, host) for tensor, (_, host) in zip(kept, pairs, strict=True))
+        return tuple(settle(tensor, ground) for tensor, ground in zip(kept, grounds, strict=True))
 
-    places = [place for place, _ in pairs]
-    return ops.allreduce_places(named("grouped_allreduce", name), places, op, scales, finish, group, waits)
+    wire, places = named("grouped_allreduce", name), [place for place, _ in pairs]
+    return ops.allreduce_places(wire, places, op, scales, _ordered(finish, grounds), group, waits)
 
 
 def grouped_allreduce(
@@ -112,23 +119,20 @@ def grouped_allreduce(
     group = set_id(process_set, "Allreduce")
     kept = _group(tensors, "grouped_allreduce")
     made = [_out_of_place(tensor, _reduced(op)) for tensor in kept]
-
-    def finish(_: Any) -> Tensors:
-        return tuple(on_device_of(tensor, output) for tensor, (_, _, output) in zip(kept, made, strict=True))
-
-    places = [place for place, _, _ in made]
+    places, finish = [place for place, _, _ in made], _giving_all(kept, made)
     return ops.allreduce_places(named("grouped_allreduce", name), places, op, scales, finish, group, waits)
 
 
 def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
     """Concatenate rows."""
     group = set_id(process_set, "Allgather")
-    place, host = _rows(tensor)
+    place, ground = _rows(tensor)
 
-    def finish(outcome: Any, _held: Tensor = host) -> Tensor:
+    def finish(outcome: Any, _held: Tensor = ground) -> Tensor:
         return from_buffer(outcome.buffers[0], tensor.device)
 
-    return ops.allgather_places(named("allgather", name), (place,), finish, group, waits=waits)
+    wire = named("allgather", name)
+    return ops.allgather_places(wire, (place,), _ordered(finish, (ground,)), group, waits=waits)
 
 
 def grouped_allgather(
@@ -138,20 +142,21 @@ def grouped_allgather(
     group = set_id(process_set, "Allgather")
     kept = _group(tensors, "grouped_allgather")
     made = [_rows(tensor) for tensor in kept]
+    grounds = [ground for _, ground in made]
 
-    def finish(outcome: Any, _held: Any = made) -> Tensors:
+    def finish(outcome: Any, _held: Any = grounds) -> Tensors:
         return tuple(from_buffer(one, tensor.device) for one, tensor in zip(outcome.buffers, kept, strict=True))
 
-    places = [place for place, _ in made]
-    return ops.allgather_places(named("grouped_allgather", name), places, finish, group, waits=waits)
+    wire, places = named("grouped_allgather", name), [place for place, _ in made]
+    return ops.allgather_places(wire, places, _ordered(finish, grounds), group, waits=waits)
 
 
 def _rows(tensor: Tensor) -> tuple[Any, Tensor]:
     number = number_of(tensor, NUMBERS)
     if not tensor.dim():
         raise IndexError("tuple index out of range: allgather concatenates rows, a 0-dimensional tensor has none.")
-    host = host_of(tensor)
-    return place_of(host, number), host
+    ground = ground_of(tensor)
+    return place_of(ground, number), ground
 
 
 def broadcast_(
@@ -159,19 +164,20 @@ def broadcast_(
 ) -> int:
     """In place."""
     group = set_id(process_set, "Broadcast")
-    place, host = _in_place(tensor, NUMBERS)
+    place, ground = _in_place(tensor, NUMBERS)
     wire = named("broadcast", name)
-    return ops.broadcast_places(wire, (place,), root_rank, lambda _: settle(tensor, host), group, waits)
+
+    def finish(_: Any) -> Tensor:
+        return settle(tensor, ground)
+
+    return ops.broadcast_places(wire, (place,), root_rank, _ordered(finish, (ground,)), group, waits)
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
     """Into a new tensor."""
     group = set_id(process_set, "Broadcast")
-    place, host, output = _out_of_place(tensor, NUMBERS)
-
-    def finish(_: Any, _held: Tensor = host) -> Tensor:
-        return on_device_of(tensor, output)
-
+    place, ground, output = _out_of_place(tensor, NUMBERS)
+    finish = _giving(tensor, ground, output)
     return ops.broadcast_places(named("broadcast", name), (place,), root_rank, finish, group, waits)
 
 
@@ -182,13 +188,14 @@ def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: Process
     if not tensor.dim():
         raise ValueError("Alltoall does not support scalar inputs")
     counts, device = _splits(splits)
-    host = host_of(tensor)
+    ground = ground_of(tensor)
 
-    def finish(outcome: Any, _held: Tensor = host) -> tuple[Tensor, Tensor]:
+    def finish(outcome: Any, _held: Tensor = ground) -> tuple[Tensor, Tensor]:
         received = torch.tensor(outcome.sizes, dtype=torch.int32, device=device)
         return from_buffer(outcome.buffers[0], tensor.device), received
 
-    return ops.alltoall_place(named("alltoall", name), place_of(host, number), counts, finish, group, waits=waits)
+    wire, place = named("alltoall", name), place_of(ground, number)
+    return ops.alltoall_place(wire, place, counts, _ordered(finish, (ground,)), group, waits=waits)
 
 
 def _splits(splits: Any) -> tuple[list[int] | None, torch.device]:
@@ -208,11 +215,8 @@ def reducescatter(
 ) -> int:
     """Reduce, and keep own rows."""
     group = set_id(process_set, "Reducescatter")
-    place, host, output = _share(tensor, op, process_set)
-
-    def finish(_: Any, _held: Tensor = host) -> Tensor:
-        return on_device_of(tensor, output)
-
+    place, ground, output = _share(tensor, op, process_set)
+    finish = _giving(tensor, ground, output)
     return ops.reducescatter_places(named("reducescatter", name), (place,), op, scales, finish, group, waits)
 
 
@@ -229,19 +233,37 @@ def grouped_reducescatter(
     group = set_id(process_set, "Reducescatter")
     kept = _group(tensors, "grouped_reducescatter")
     made = [_share(tensor, op, process_set) for tensor in kept]
-
-    def finish(_: Any) -> Tensors:
-        return tuple(on_device_of(tensor, output) for tensor, (_, _, output) in zip(kept, made, strict=True))
-
-    places = [place for place, _, _ in made]
+    places, finish = [place for place, _, _ in made], _giving_all(kept, made)
     return ops.reducescatter_places(named("grouped_reducescatter", name), places, op, scales, finish, group, waits)
 
 
 def _share(tensor: Tensor, op: int, process_set: ProcessSet) -> tuple[InOut, Tensor, Tensor]:
     number = number_of(tensor, _reduced(op) if op in SCATTERED else NUMBERS)
-    host = host_of(tensor)
-    output = torch.empty(ops.share_of(host.shape, process_set), dtype=host.dtype)
-    return (host.data_ptr(), output.data_ptr(), host.shape, number), host, output
+    ground = ground_of(tensor)
+    output = torch.empty(ops.share_of(ground.shape, process_set), dtype=ground.dtype, device=ground.device)
+    place = (ground.data_ptr(), output.data_ptr(), ground.shape, number)
+    return (place if ground.is_cpu else with_device(place, ground)), ground, output
+
+
+# What an operation ends with.
+
+
+def _ordered(finish: Finish, touched: Sequence[Tensor]) -> Finish:
+    return finish if touched[0].is_cpu else behind(finish, touched)
+
+
+def _giving(tensor: Tensor, ground: Tensor, output: Tensor) -> Finish:
+    def finish(_: Any, _held: Tensor = ground) -> Tensor:
+        return on_device_of(tensor, output)
+
+    return finish if ground.is_cpu else behind(finish, (ground, output))
+
+
+def _giving_all(tensors: Tensors, made: Sequence[tuple[InOut, Tensor, Tensor]]) -> Finish:
+    def finish(_: Any) -> Tensors:
+        return tuple(on_device_of(tensor, output) for tensor, (_, _, output) in zip(tensors, made, strict=True))
+
+    return _ordered(finish, [touched for _, *both in made for touched in both])
 
 
 def _group(tensors: Sequence[Tensor], doing: str) -> Tensors:

@@ -6,12 +6,13 @@ number is that of the ranks that share the cores.
 
 import sys
 
-from hvd_kernel.worker import life
+from hvd_kernel.worker import devices, life
 
 if __name__ == "__main__":
     life.tie_to_parent()  # before anything slow: from here on this process ends with the one that started it
     haste, *ranks = sys.argv[1:] or [""]
     life.share_cores(*map(int, ranks))
+    devices.settle()
     from hvd_kernel.worker import bootstrap
 
     if haste:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hvd_kernel import _session, compat
-from hvd_kernel.worker import communication, crash
+from hvd_kernel.worker import communication, crash, devices
 
 _POLL_S = 0.002  # MPI's own wait would burn a core that the slower ranks need for their imports
 _ADDRESS_BYTES = 8192
@@ -131,15 +131,7 @@ def namespace(hvd: Any, rank: int, size: int) -> dict[str, Any]:
     ready: dict[str, Any] = {"rank": rank, "size": size, "local_rank": _session.local_rank()}
     if hvd is None:
         return ready | {"device": "cpu"}
-    return ready | {"hvd": hvd, "device": torch_device(ready["local_rank"])}
-
-
-def torch_device(local_rank: int) -> Any:
-    """Return this rank's device: its turn among the GPUs it can see, else the CPU."""
-    import torch  # noqa: PLC0415 - only where it is installed
-
-    gpus = torch.cuda.device_count()
-    return torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+    return ready | {"hvd": hvd, "device": devices.torch_device(ready["local_rank"])}
 
 
 class _folder:  # noqa: N801 - reads like a function

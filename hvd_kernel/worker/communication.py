@@ -56,6 +56,12 @@ def abort(reason: str, after_s: float = 0.0) -> None:
     later.start()
 
 
+def park(parked: bool) -> None:
+    """Say that this rank waits for the person at a prompt, or no longer: others that wait for it are not stalled."""
+    if _session.is_initialized():
+        _session.engine().park(parked)
+
+
 def aborted() -> bool:
     """Tell whether this rank's communication has ended and needs ``renew``."""
     return _session.is_initialized() and _session.engine().aborted() is not None

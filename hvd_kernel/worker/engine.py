@@ -23,7 +23,7 @@ from traitlets.config import Config
 
 from hvd_kernel import metrics, ranklog
 from hvd_kernel.protocol import HALF_OPEN_MS, REMEMBERED_MESSAGES
-from hvd_kernel.worker import debugger, prompt, telemetry, verbs
+from hvd_kernel.worker import communication, debugger, prompt, telemetry, verbs
 from hvd_kernel.worker.control import Control
 from hvd_kernel.worker.display import RankDisplay
 from hvd_kernel.worker.output import Output
@@ -84,7 +84,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.control = Control(self.engine_id, self.shell)
-        self.control.prompts = prompt.Prompts(self.engine_id, self._publish)
+        self.control.prompts = prompt.Prompts(self.engine_id, self._publish, communication.park)
         self.debugging = debugger.Debugging(self.shell)
         self.debugging.install()
         self.telemetry = telemetry.Telemetry(self.engine_id, self._publish, lambda: self.control.prompts.parked)

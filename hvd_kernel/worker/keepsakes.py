@@ -115,6 +115,6 @@ def _load(packed: bytes) -> dict[str, Any]:
 def _mine(storage: Any, location: str) -> Any:
     """Put what was on the sender's device on this rank's own."""
     from hvd_kernel import _session  # noqa: PLC0415 - beside torch
-    from hvd_kernel.worker.bootstrap import torch_device  # noqa: PLC0415 - beside torch
+    from hvd_kernel.worker.devices import torch_device  # noqa: PLC0415 - beside torch
 
     return storage.to(device=torch_device(_session.local_rank())) if location.startswith("cuda") else storage

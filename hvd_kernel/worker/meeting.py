@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import _session
 from hvd_kernel.errors import RankDied
-from hvd_kernel.worker import bootstrap, communication
+from hvd_kernel.worker import bootstrap, communication, devices
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.control import Control
@@ -79,4 +79,4 @@ def meet(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
     communication.renew(fresh=fresh)
     if fresh:
         control.names.update(bootstrap.namespace(bootstrap.frontend(), control.rank, size))
-    return {"device": str(control.names.get("device", "cpu"))}, []
+    return {"device": devices.described(control.names.get("device", "cpu"))}, []

@@ -35,9 +35,10 @@ _NO_CELL = "input: no cell of this rank is running, so nobody can be asked: ask 
 class Prompts:
     """The open prompts of this rank. ``ask`` is for threads of the user's code, ``take`` for the control thread."""
 
-    def __init__(self, rank: int, publish: Publish) -> None:
+    def __init__(self, rank: int, publish: Publish, park: Callable[[bool], None] = lambda _: None) -> None:
         self._rank = rank
         self._publish = publish
+        self._park = park  # the other ranks learn whether this one waits for the person
         self._numbers = itertools.count(1)
         self._open: dict[int, tuple[Prompt, queue.SimpleQueue[Mapping[str, Any]]]] = {}
         self._in_cell = False
@@ -91,9 +92,13 @@ class Prompts:
         mine = threading.current_thread() is threading.main_thread()
         self._parked += mine
         try:
+            if mine and self._parked == 1:
+                self._park(True)
             yield
         finally:
             self._parked -= mine
+            if mine and not self._parked:
+                self._park(False)
 
     def take(self, typed: Mapping[str, Any]) -> bool:
         """Hand an answer to the prompt that it names; False where that prompt is not open any more."""

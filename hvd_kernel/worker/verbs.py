@@ -11,7 +11,19 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.worker import communication, keepsakes, latest, logs, meeting, names, prompt, stacks, values, variables
+from hvd_kernel.worker import (
+    communication,
+    devices,
+    keepsakes,
+    latest,
+    logs,
+    meeting,
+    names,
+    prompt,
+    stacks,
+    values,
+    variables,
+)
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.control import Control
@@ -29,7 +41,7 @@ def answer(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> 
 
 
 def _hello(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    device = str(control.names.get("device", "cpu"))
+    device = devices.described(control.names.get("device", "cpu"))
     who = {"pid": os.getpid(), "host": socket.gethostname(), "device": device}
     return who | {"channel": content["channel"]}, []
 

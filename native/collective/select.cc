@@ -67,18 +67,14 @@ Algorithm choose_allreduce(const Topology& topology, const Team& team, std::int6
   }
 }
 
-Backends::Backends(Mesh& mesh, const AlgorithmOptions& options)
-    : cpu_(std::make_unique<CpuBackend>(mesh, options)) {}
+Backends::Backends(Mesh& mesh, const AlgorithmOptions& options,
+                   const AcceleratorOptions& accelerator, OpenAccelerator open)
+    : cpu_(std::make_unique<CpuBackend>(mesh, options)),
+      accelerators_(mesh, *cpu_, accelerator, open) {}
 
 Backends::~Backends() = default;
 
-Result<Backend*> Backends::select(int device) const {
-  if (device == kCpu) return static_cast<Backend*>(cpu_.get());
-  return Status::make(Code::kInvalidArgument,
-                      "this build reduces host memory only, not device " + std::to_string(device) +
-                          "; copy the tensor to the host first",
-                      "collective/select");
-}
+Backend& Backends::cpu() const { return *cpu_; }
 
 void Backends::set_options(const AlgorithmOptions& options) { cpu_->set_options(options); }
 

@@ -1,6 +1,6 @@
-// Which backend carries an operation out (by device), and which algorithm (by team, hosts and
-// bytes): one table, measured (docs/performance.md), overridable. All ranks choose alike: it looks
-// at nothing that may differ between them.
+// Which backend carries an operation out (by device), and on the host which algorithm (by team,
+// hosts and bytes): one table, measured (docs/performance.md), overridable. All ranks choose alike:
+// it looks at nothing that may differ between them.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 #include <string>
 
 #include "base/status.h"
+#include "collective/accelerators.h"
 #include "collective/backend.h"
-#include "tensor/view.h"
 #include "transport/mesh.h"
 
 namespace hvd {
@@ -46,14 +46,18 @@ class CpuBackend;
 
 class Backends {
  public:
-  Backends(Mesh& mesh, const AlgorithmOptions& options);
+  // open: instead of the plugin's (tests).
+  Backends(Mesh& mesh, const AlgorithmOptions& options, const AcceleratorOptions& accelerator = {},
+           OpenAccelerator open = nullptr);
   ~Backends();
-  Result<Backend*> select(int device) const;
+  Backend& cpu() const;
+  Accelerators& accelerators() { return accelerators_; }
   // Turn-holder, between operations, the same on all ranks (autotune).
   void set_options(const AlgorithmOptions& options);
 
  private:
   std::unique_ptr<CpuBackend> cpu_;
+  Accelerators accelerators_;  // after cpu_, which it uses
 };
 
 }  // namespace hvd

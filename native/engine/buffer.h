@@ -1,4 +1,6 @@
 // Memory that the core owns: results whose size only the ranks together know, and scratch.
+//   ground   where memory is to be: on the host, or on the device of the operation that is being
+//            carried out
 #pragma once
 
 #include <cstddef>
@@ -8,7 +10,10 @@
 #include <vector>
 
 #include "base/failpoint.h"
+#include "base/status.h"
+#include "collective/accelerator.h"
 #include "tensor/dtype.h"
+#include "tensor/view.h"
 
 namespace hvd {
 
@@ -17,24 +22,47 @@ inline void may_lack_memory() {
   if (failpoint("engine.alloc")) throw std::bad_alloc();
 }
 
+struct Ground {
+  Accelerator* accelerator = nullptr;  // null: the host
+  int device = kCpu;
+};
+
 struct Buffer {
   Dtype dtype = Dtype::kUint8;
   std::vector<std::int64_t> shape;
   std::size_t bytes = 0;
+  int device = kCpu;
 
-  // 64-byte aligned, never null; false: there is not that much memory.
-  bool allocate() {
-    if (failpoint("engine.alloc")) return false;
-    data_.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes + 1]);  // NOLINT: owned
-    return data_ != nullptr;
+  // 64-byte aligned, never null. kUnavailable: there is not that much memory.
+  Status allocate(const Ground& ground = {}) {
+    if (failpoint("engine.alloc")) return lacking();
+    return ground.accelerator == nullptr ? allocate_here() : allocate_on(ground);
   }
-  std::byte* data() const { return data_.get(); }
+  std::byte* data() const {
+    return on_device_ == nullptr ? data_.get() : static_cast<std::byte*>(on_device_.get());
+  }
 
  private:
   struct Free {
     void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
   };
+  static Status lacking() { return Status::make(Code::kUnavailable, "no memory", "engine/buffer"); }
+
+  Status allocate_here() {
+    data_.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes + 1]);  // NOLINT: owned
+    return data_ == nullptr ? lacking() : Status::ok();
+  }
+  Status allocate_on(const Ground& ground) {
+    Result<std::shared_ptr<void>> memory =
+        ground.accelerator->allocate(ground.device, bytes > 0 ? bytes : 1);
+    if (!memory) return memory.status();
+    on_device_ = memory.take();
+    device = ground.device;
+    return Status::ok();
+  }
+
   std::unique_ptr<std::byte[], Free> data_;
+  std::shared_ptr<void> on_device_;  // given back in stream order, also after the engine's end
 };
 
 }  // namespace hvd

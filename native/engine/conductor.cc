@@ -7,6 +7,7 @@
 #include "engine/leader.h"
 #include "engine/node.h"
 #include "engine/relay.h"
+#include "engine/validate.h"
 #include "engine/wire.h"
 
 namespace hvd {
@@ -25,6 +26,7 @@ struct Conductor::State : Post {
   void ask_of_set(const ProcessSet& set, Request request, std::int64_t now_ns);
   void asked(Entry& entry, std::int64_t now_ns);
   void leave(int rank);
+  void park(Request request, const std::vector<int>& ranks, std::int64_t now_ns);
   void gone(int peer);
 
   Status hear_asks(int place, const std::string& bytes, std::int64_t now_ns);
@@ -72,6 +74,7 @@ Conductor::State::State(int rank, int size, const ConductorOptions& options)
 void Conductor::State::ask(Request request, std::int64_t now_ns) {
   const int rank = node.tree.rank();
   if (request.kind == Kind::kLeave) return leave(rank);
+  if (request.kind == Kind::kPark) return park(std::move(request), {rank}, now_ns);
   if (!node.join_name.empty() && request.set == 0) {
     held.push_back(std::move(request));
     return;
@@ -111,6 +114,11 @@ void Conductor::State::asked(Entry& entry, std::int64_t now_ns) {
 }
 
 void Conductor::State::leave(int rank) { leader ? leader->leave(rank) : relay->leave({rank}); }
+
+void Conductor::State::park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) {
+  if (relay) return relay->pass_on(std::move(request), ranks);
+  for (const int rank : ranks) leader->park(rank, request.sizes.front() != 0, now_ns);
+}
 
 void Conductor::State::gone(int peer) {
   if (peer == node.tree.parent()) return node.end(peer);
@@ -177,9 +185,19 @@ Status Conductor::State::hear_ask(int place, Ask& ask, std::uint64_t changes, st
     for (const int rank : ask.ranks) kind == Kind::kJoin ? leader->join(rank, now_ns) : leave(rank);
     return Status::ok();
   }
+  if (kind == Kind::kPark) {
+    park(std::move(ask.request), ask.ranks, now_ns);
+    return Status::ok();
+  }
   // Of a set that has been removed: its sender learns of that.
   const ProcessSet* set = node.sets.find(ask.request.set);
   if (set == nullptr || changes < set->born) return Status::ok();
+  // No rank asks for that: its own engine would have refused it. Somebody lies.
+  const auto members = static_cast<std::size_t>(set->size);
+  if (Status status = sensible(ask.request, members, node.tree.size()); !status) {
+    return Status::make(Code::kInternal, "no rank can ask for this: " + status.message,
+                        "engine/conductor");
+  }
   if (ask.ranks.empty()) who = below;
   who.keep(set->here);
   if (who.empty()) return Status::ok();

@@ -208,7 +208,8 @@ void Coordinator::run_for(Task& task, const Deadline& deadline, Spin& spin) {
     const bool news = look(seen);
     if (ended_) return;
     if (!agenda_.empty()) {
-      if (agenda_.front().bytes > caller_runs_bytes_) return;
+      const Work& next = agenda_.front();
+      if (next.bytes > caller_runs_bytes_ || next.device() != kCpu) return;
       parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
       work();
       if (!task.done() && deadline.expired()) return;  // it was others' work
@@ -386,6 +387,12 @@ void Coordinator::end(Status status) noexcept {
   } catch (const std::bad_alloc&) {
     ending = no_memory_;  // then without its words
   }
+  close(ending);
+}
+
+// A device that works for other ranks is let go before the user learns that the memory is his own.
+void Coordinator::close(const Ending& ending) noexcept {
+  if (mesh_.abort().raised()) parts_.devices.abandon(ending);
   parts_.handles.close(ending);
   ended_ = true;
 }
@@ -411,8 +418,7 @@ void Coordinator::fail_after_exception(const char* what) noexcept {
     if (mesh_.abort().raised()) end(mesh_.abort().cause());
   } catch (...) {  // NOLINT(bugprone-empty-catch): then without its words
   }
-  parts_.handles.close(no_memory_);
-  ended_ = true;
+  close(no_memory_);
 }
 
 }  // namespace hvd

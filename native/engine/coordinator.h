@@ -36,7 +36,8 @@ class Coordinator {
   // Any thread.
   void submit(Request request);
   // Carries operations out until the task is done or the time is over; returns earlier when another
-  // thread has the turn, or a larger operation comes first, which the background thread then does.
+  // thread has the turn, or an operation comes first that is larger, or on a device: the background
+  // thread does those.
   // A task that is held is asked for here.
   void help(const TaskPtr& task, const Deadline& deadline);
   std::vector<Waiting> waiting() const;
@@ -74,6 +75,7 @@ class Coordinator {
   std::chrono::nanoseconds longest_sleep() const;
 
   void end(Status status) noexcept;
+  void close(const Ending& ending) noexcept;
   void fail_everywhere(const Status& status);
   void raise_after_exception(const char* what) noexcept;
   void fail_after_exception(const char* what) noexcept;

@@ -13,6 +13,8 @@ namespace {
 
 // How long shutdown() waits for its turn before it goes without.
 constexpr double kLeaveSeconds = 10;
+// Devices have no bell for when they are done.
+constexpr std::chrono::microseconds kBetweenLooks(100);
 
 std::vector<std::string> transports_of(const Mesh& mesh) {
   std::vector<std::string> names;
@@ -44,9 +46,16 @@ std::string name_for(const Request& request, std::int64_t handle) {
   return request.tensors.empty() ? name : name + "." + std::to_string(handle);
 }
 
-// What a waiting thread may carry out itself. No join: that may take for ever.
+// What a waiting thread may carry out itself. No join: that may take for ever. Nothing on a device:
+// the thread that talks to devices is one.
 bool is_small(const Request& request, std::int64_t limit) {
-  return request.kind != Kind::kJoin && request.bytes() <= limit;
+  return request.kind != Kind::kJoin && !request.on_device() && request.bytes() <= limit;
+}
+
+// An error: it will never be.
+bool reached_or_lost(Mark& mark) {
+  const Result<bool> reached = mark.reached();
+  return !reached || reached.value();
 }
 
 }  // namespace
@@ -69,8 +78,12 @@ Engine::Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options)
       trace_(options.trace_capacity),
       mesh_(std::move(mesh)),
       regions_(std::make_unique<Regions>(*mesh_)),
+      backends_(std::make_unique<Backends>(*mesh_, options.algorithms, options.accelerator,
+                                           options.open_accelerator)),
+      devices_(std::make_unique<Devices>(backends_->accelerators())),
       coordinator_(std::make_unique<Coordinator>(
-          Parts{*mesh_, handles_, teams_, *regions_, counters_, trace_}, options)) {
+          Parts{*mesh_, handles_, teams_, *regions_, *backends_, *devices_, counters_, trace_},
+          options)) {
   if (!options.timeline.empty()) {
     const Status status = start_timeline(options.timeline, options.mark_cycles);
     if (!status) log(Level::kWarning, "engine", status.message);
@@ -97,7 +110,10 @@ std::string Engine::transport_to(int peer) const {
 }
 
 Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> operands,
-                                     bool waits_next) {
+                                     bool waits_next, void* stream) {
+  if (request.on_device()) {
+    if (Status status = has_accelerator(); !status) return status;
+  }
   const std::int64_t handle = handles_.next();
   if (forked()) return in_a_child();
   try {
@@ -105,7 +121,7 @@ Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> opera
     auto task = std::make_shared<Task>();
     task->handle = handle;
     task->enqueued_ns = now_ns();
-    Status status = submit(std::move(request), std::move(operands), task, waits_next);
+    Status status = submit(std::move(request), std::move(operands), task, waits_next, stream);
     if (!status) return status;
   } catch (const std::bad_alloc&) {
     return no_memory();
@@ -114,7 +130,7 @@ Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> opera
 }
 
 Status Engine::submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
-                      bool waits_next) {
+                      bool waits_next, void* stream) {
   const Visit visit(visitors_);
   if (request.name.empty()) request.name = name_for(request, task->handle);
   const auto team = teams_.find(request.set);
@@ -122,10 +138,16 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
   Status status = validate(request, operands, topology_.rank, topology_.size,
                            team == nullptr ? kNobody : team->ranks);
   if (!status) return status;
-  for (std::size_t i = 0; visit && i < request.tensors.size(); ++i) {
-    const bool in_place = operands[i].in == operands[i].out;
-    TensorMeta& tensor = request.tensors[i];
-    tensor.place = in_place ? regions_->place_of(operands[i].in, tensor.bytes()) : kPrivate;
+  if (visit && request.on_device()) {
+    Result<MarkPtr> ready = devices_->ready(request.tensors.front().device, stream);
+    if (!ready) return ready.status();
+    task->ready = ready.take();
+  } else if (visit) {
+    for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+      const bool in_place = operands[i].in == operands[i].out;
+      TensorMeta& tensor = request.tensors[i];
+      tensor.place = in_place ? regions_->place_of(operands[i].in, tensor.bytes()) : kPrivate;
+    }
   }
   task->small = is_small(request, caller_runs_bytes_);
   task->held = waits_next && task->small;
@@ -143,11 +165,17 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
   return Status::ok();
 }
 
-Result<bool> Engine::poll(std::int64_t handle) const {
+Status Engine::has_accelerator() {
+  const Visit visit(visitors_);
+  return visit && !forked() ? devices_->available() : Status::ok();
+}
+
+Result<bool> Engine::poll(std::int64_t handle, bool reached) const {
   if (forked()) return in_a_child();
   const TaskPtr task = handles_.find(handle);
   if (task == nullptr) return no_such_handle(handle);
-  return task->done();
+  if (!task->done()) return false;
+  return !reached || task->mark == nullptr || reached_or_lost(*task->mark);
 }
 
 Result<bool> Engine::help(std::int64_t handle, std::chrono::nanoseconds longest) {
@@ -169,6 +197,7 @@ Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
   outcome->outputs = std::move(task->outputs);
   outcome->sizes = std::move(task->sizes);
   outcome->number = task->number;
+  outcome->mark = task->mark;
   return outcome;
 }
 
@@ -264,8 +293,11 @@ void Engine::shutdown() {
   if (thread_->joinable()) thread_->join();
   visitors_.close_and_wait();
   stop_timeline();
+  settle_devices();
   mesh_->leave();
   coordinator_.reset();
+  devices_.reset();
+  backends_.reset();
   regions_.reset();
   mesh_.reset();
 }
@@ -277,9 +309,31 @@ void Engine::abandon() {
   static_cast<void>(thread_.release());
   static_cast<void>(timeline_.release());
   static_cast<void>(coordinator_.release());
+  static_cast<void>(devices_.release());
+  static_cast<void>(backends_.release());
   static_cast<void>(regions_.release());
   static_cast<void>(mesh_.release());
   // NOLINTEND(bugprone-unused-return-value)
+}
+
+// What was given to a device, here or at a peer, may still use this rank's memory.
+void Engine::settle_devices() {
+  const Deadline deadline = Deadline::after_seconds(kLeaveSeconds);
+  while (!mesh_->abort().raised() && !devices_->idle()) {
+    if (deadline.expired()) mesh_->raise_everywhere(shut_down_by(topology_.rank));
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  const Status cause = mesh_->abort().raised() ? mesh_->abort().cause() : handles_.closed();
+  devices_->abandon(std::make_shared<const Status>(cause));
+}
+
+void Engine::park(bool parked) {
+  const Visit visit(visitors_);
+  if (!visit || forked()) return;
+  Request request;
+  request.kind = Kind::kPark;
+  request.sizes = {parked ? 1 : 0};
+  coordinator_->submit(std::move(request));
 }
 
 void Engine::leave_in_time() {

@@ -16,6 +16,7 @@
 #include "base/trace.h"
 #include "engine/coordinator.h"
 #include "engine/counters.h"
+#include "engine/devices.h"
 #include "engine/handles.h"
 #include "engine/options.h"
 #include "engine/regions.h"
@@ -34,6 +35,8 @@ struct Outcome {
   std::vector<std::int64_t> sizes;  // alltoall: the rows that came from every place
   std::int64_t number = -1;         // join: the last rank; addset: the id; allocate: the region;
                                     // removeset: 1 when there was such a set, else 0
+  MarkPtr mark;                     // of tensors on a device: behind which the outputs are, or why
+                                    // they will never be; null: they are there
 };
 
 struct Pending {
@@ -68,11 +71,17 @@ class Engine {
 
   // An empty name becomes "<op>.noname.<handle>", or "<op>.noname" where there are no tensors. The
   // operands' memory belongs to the engine until the handle is done. waits_next: this thread calls
-  // help() or wait() for it at once, so nobody else is woken to carry it out.
+  // help() or wait() for it at once, so nobody else is woken to carry it out. stream: of tensors on
+  // a device, behind what it has been given so far they are there. An operation on a device is done
+  // (for wait()) once it has been given to the device; see Outcome::mark.
   Result<std::int64_t> enqueue(Request request, std::vector<Operand> operands,
-                               bool waits_next = false);
-  // An error: the handle was never given out, or its outcome has been given.
-  Result<bool> poll(std::int64_t handle) const;
+                               bool waits_next = false, void* stream = nullptr);
+  // Ok: tensors on a device are taken. Else why not, and enqueue() says so too, without counting
+  // that call: the user may copy such tensors to the host and call again, as if it were the first.
+  Status has_accelerator();
+  // wait() would return at once; reached: and what was given to a device is done there, or will
+  // never be. An error: the handle was never given out, or its outcome has been given.
+  Result<bool> poll(std::int64_t handle, bool reached = true) const;
   // Waits, and carries it out where that is quicker. True: it is done; the outcome stays.
   Result<bool> help(std::int64_t handle, std::chrono::nanoseconds longest);
   // Nothing when it is not done after `longest`. The outcome is given once.
@@ -86,6 +95,9 @@ class Engine {
   void stop_timeline();  // returns when the file is complete
 
   void abort(const std::string& message);
+  // This rank waits for the person at a prompt, or no longer: others that wait for it meanwhile are
+  // not failed for it (stall_shutdown_s).
+  void park(bool parked);
   Status ended() const;  // ok while it works
   std::vector<Pending> pending() const;
   const Counters& counters() const { return counters_; }
@@ -94,9 +106,10 @@ class Engine {
 
  private:
   Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
-                bool waits_next);
+                bool waits_next, void* stream);
   bool wait_for(const TaskPtr& task, std::chrono::nanoseconds longest);
   void leave_in_time();
+  void settle_devices();
   void abandon();
   bool forked() const;
 
@@ -112,6 +125,8 @@ class Engine {
   Trace trace_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Regions> regions_;
+  std::unique_ptr<Backends> backends_;
+  std::unique_ptr<Devices> devices_;
   std::unique_ptr<Coordinator> coordinator_;
   std::mutex timeline_mutex_;
   std::unique_ptr<Timeline> timeline_;

@@ -29,6 +29,14 @@ Status not_asked_for(const Work& work) {
                       "engine/executor");
 }
 
+// Rank 0 puts together what lies on one device on every rank (fusion.h).
+Status several_devices(const Work& work) {
+  return Status::make(Code::kInternal,
+                      "rank 0 put together what lies on different devices of this rank: " +
+                          work.response.names.front() + " and others",
+                      "engine/executor");
+}
+
 // What leaves a rank once for every member is more than what it gave.
 std::int64_t bytes_moved(const Work& work, const Team* team) {
   const Kind kind = work.response.kind;
@@ -71,10 +79,7 @@ bool complete(const Work& work) {
 }  // namespace
 
 Executor::Executor(const Parts& parts, const AlgorithmOptions& algorithms)
-    : rank_(parts.mesh.topology().rank),
-      parts_(parts),
-      algorithms_(algorithms),
-      backends_(parts.mesh, algorithms) {}
+    : rank_(parts.mesh.topology().rank), parts_(parts), algorithms_(algorithms) {}
 
 Work Executor::prepare(Response response) const {
   Work work;
@@ -98,8 +103,11 @@ Status Executor::perform(const Work& work) {
   failpoint("engine.before_operation");
   refusal_ = nullptr;
   used_ = nullptr;
+  ground_ = {};
   const std::int64_t begin = now_ns();
   Status status = perform_agreed(work);
+  if (status && ground_.accelerator != nullptr) status = end_on_device(work);
+  if (scratch_.bytes > 0) scratch_ = {};
   if (!status) {
     if (status.code == Code::kUnavailable && status.rank < 0) status.rank = rank_;
     return status;
@@ -128,11 +136,10 @@ Status Executor::allreduce(const Work& work) {
   }
   const auto team = team_of(work);
   if (!team) return team.status();
-  const auto backend = backend_of(work);
+  const auto backend = backend_of(work, *team.value());
   if (!backend) return backend.status();
-  Buffer scratch;
   const bool shared = work.response.shared && work.response.absent.empty();
-  Result<std::vector<Pass>> passes = passes_of(work, shared, scratch);
+  Result<std::vector<Pass>> passes = passes_of(work, shared, ground_, scratch_);
   if (Status status = vote(work, *team.value(), passes.status()); !status || refusal_ != nullptr) {
     return status;
   }
@@ -155,7 +162,7 @@ Status Executor::broadcast(const Work& work) {
   if (!complete(work)) return not_asked_for(work);
   const auto team = team_of(work);
   if (!team) return team.status();
-  const auto backend = backend_of(work);
+  const auto backend = backend_of(work, *team.value());
   if (!backend) return backend.status();
   std::vector<Operand> bytes;
   for (const TaskPtr& task : work.tasks) {
@@ -174,9 +181,9 @@ Status Executor::allgather(const Work& work) {
   if (!complete(work)) return not_asked_for(work);
   const auto team = team_of(work);
   if (!team) return team.status();
-  const auto backend = backend_of(work);
+  const auto backend = backend_of(work, *team.value());
   if (!backend) return backend.status();
-  const Result<std::vector<Gather>> tensors = gathers_of(work, *team.value());
+  const Result<std::vector<Gather>> tensors = gathers_of(work, *team.value(), ground_);
   if (Status status = vote(work, *team.value(), tensors.status()); !status || refusal_ != nullptr) {
     return status;
   }
@@ -187,10 +194,10 @@ Status Executor::alltoall(const Work& work) {
   if (!complete(work)) return not_asked_for(work);
   const auto team = team_of(work);
   if (!team) return team.status();
-  const auto backend = backend_of(work);
+  const auto backend = backend_of(work, *team.value());
   if (!backend) return backend.status();
   const Result<Exchange> exchange =
-      exchange_of(*work.tasks.front(), *team.value(), work.response.sizes);
+      exchange_of(*work.tasks.front(), *team.value(), work.response.sizes, ground_);
   if (Status status = vote(work, *team.value(), exchange.status());
       !status || refusal_ != nullptr) {
     return status;
@@ -202,12 +209,12 @@ Status Executor::reducescatter(const Work& work) {
   if (!complete(work)) return not_asked_for(work);
   const auto team = team_of(work);
   if (!team) return team.status();
-  const auto backend = backend_of(work);
+  const auto backend = backend_of(work, *team.value());
   if (!backend) return backend.status();
   std::vector<std::pair<Dtype, std::vector<Scatter>>> by_dtype;  // in order of appearance
   for (const TaskPtr& task : work.tasks) {
     for (std::size_t i = 0; i < task->request.tensors.size(); ++i) {
-      Result<Scatter> scatter = scatter_of(*task, i, *team.value());
+      Result<Scatter> scatter = scatter_of(*task, i, *team.value(), ground_);
       if (!scatter) return scatter.status();
       const Dtype dtype = task->request.tensors[i].dtype;
       auto pass = std::find_if(by_dtype.begin(), by_dtype.end(),
@@ -277,21 +284,17 @@ Status Executor::release(const Work& work) {
 Status Executor::tune(const Work& work) {
   algorithms_.hierarchical_allreduce = work.response.tunables.hierarchical_allreduce;
   algorithms_.hierarchical_allgather = work.response.tunables.hierarchical_allgather;
-  backends_.set_options(algorithms_);
+  parts_.backends.set_options(algorithms_);
   return Status::ok();
 }
 
 // The first rank that says so, on every rank; the number of ranks: nobody does.
 Result<int> Executor::first_failing_rank(bool failed) {
-  const Result<Backend*> backend = backends_.select(kCpu);
-  if (!backend) return backend.status();
-  return first_failing(*backend.value(), *parts_.teams.find(0), failed);
+  return first_failing(parts_.backends.cpu(), *parts_.teams.find(0), failed);
 }
 
 Status Executor::vote(const Work& work, const Team& team, const Status& mine) {
-  const Result<Backend*> backend = backends_.select(kCpu);
-  if (!backend) return backend.status();
-  const Result<Ending> refusal = vote_on_memory(*backend.value(), work, team, mine);
+  const Result<Ending> refusal = vote_on_memory(parts_.backends.cpu(), work, team, mine);
   if (!refusal) return refusal.status();
   refusal_ = refusal.value();
   if (refusal_ != nullptr) forget_results(work);
@@ -307,10 +310,38 @@ Result<std::shared_ptr<const Team>> Executor::team_of(const Work& work) const {
                       "engine/executor");
 }
 
-Result<Backend*> Executor::backend_of(const Work& work) {
-  Result<Backend*> backend = backends_.select(work.request(0)->tensors.front().device);
-  if (backend) used_ = backend.value();
-  return backend;
+Result<Backend*> Executor::backend_of(const Work& work, const Team& team) {
+  used_ = &parts_.backends.cpu();
+  if (work.device() != kCpu) {
+    if (Status status = begin_on_device(work, team); !status) return status;
+  }
+  return used_;
+}
+
+Status Executor::begin_on_device(const Work& work, const Team& team) {
+  const int device = work.device();
+  std::vector<MarkPtr> ready;
+  for (const TaskPtr& task : work.tasks) {
+    const int its = task == nullptr ? kAnyDevice : task->request.tensors.front().device;
+    if (its != device) return several_devices(work);
+    if (task != nullptr) ready.push_back(task->ready);
+  }
+  const auto begun = parts_.devices.begin(device, team, whole_bytes(work, team), ready);
+  if (!begun) return begun.status();
+  used_ = begun.value().backend;
+  ground_ = begun.value().ground;
+  return Status::ok();
+}
+
+// Nobody waits for the device: the tasks are finished, with the mark behind which their outputs
+// are.
+Status Executor::end_on_device(const Work& work) {
+  const Result<MarkPtr> done = parts_.devices.end();
+  if (!done) return done.status();
+  for (const TaskPtr& task : work.tasks) {
+    if (task != nullptr) task->mark = done.value();
+  }
+  return Status::ok();
 }
 
 void Executor::finish_all(const Work& work, const Ending& ending) {
@@ -319,6 +350,7 @@ void Executor::finish_all(const Work& work, const Ending& ending) {
   }
 }
 
+// Of an operation on a device: how long it took to give it to the device, which does it later.
 void Executor::note(const Work& work, std::int64_t begin_ns) {
   const std::int64_t end = now_ns();
   const auto together = static_cast<std::int64_t>(work.tasks.size());

@@ -7,6 +7,7 @@
 #include "base/trace.h"
 #include "collective/select.h"
 #include "engine/counters.h"
+#include "engine/devices.h"
 #include "engine/handles.h"
 #include "engine/passes.h"
 #include "engine/regions.h"
@@ -22,6 +23,8 @@ struct Parts {
   Handles& handles;
   Teams& teams;
   Regions& regions;
+  Backends& backends;
+  Devices& devices;
   Counters& counters;
   Trace& trace;
 };
@@ -54,7 +57,9 @@ class Executor {
   Status tune(const Work& work);
 
   Result<std::shared_ptr<const Team>> team_of(const Work& work) const;
-  Result<Backend*> backend_of(const Work& work);
+  Result<Backend*> backend_of(const Work& work, const Team& team);
+  Status begin_on_device(const Work& work, const Team& team);
+  Status end_on_device(const Work& work);
   Result<int> first_failing_rank(bool failed);
   // Sets refusal_ where a rank of the team lacks memory for the work.
   Status vote(const Work& work, const Team& team, const Status& mine);
@@ -64,9 +69,11 @@ class Executor {
   const int rank_;
   const Parts parts_;
   AlgorithmOptions algorithms_;
-  Backends backends_;
-  const Backend* used_ = nullptr;  // by the operation that is carried out
-  Ending refusal_;                 // of all ranks alike: the operation fails, the engine goes on
+  // Of the operation that is carried out.
+  Backend* used_ = nullptr;
+  Ground ground_;
+  Buffer scratch_;  // until it has been given to the device
+  Ending refusal_;  // of all ranks alike: the operation fails, the engine goes on
 };
 
 }  // namespace hvd

@@ -29,7 +29,7 @@ bool alike(const Agreed& a, const Agreed& b) {
   return x.kind == y.kind && x.set == y.set && x.op == y.op && x.prescale == y.prescale &&
          x.postscale == y.postscale && x.root == y.root && p.device == q.device &&
          (x.kind == Kind::kBroadcast || p.dtype == q.dtype) && a.shared == b.shared &&
-         a.absent == b.absent;
+         a.absent == b.absent && same(a.devices, b.devices);
 }
 
 }  // namespace

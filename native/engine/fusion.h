@@ -1,7 +1,8 @@
 // Agreed operations that can be carried out as one are put together, up to a number of bytes.
-//   may be fused   operations of the same set, kind, operator, dtype, device, factors and root,
-//   that
-//                  lie in shared memory alike, and for which either all ranks or not all have asked
+//   may be fused   operations of the same set, kind, operator, dtype, factors and root, that lie in
+//                  shared memory alike, and for which either all ranks or not all have asked. On
+//                  devices: whose tensors every rank has on one of its devices, so that no rank
+//                  has them on two, or stands in for some of them only
 // Small operations may wait for company for at most `cycle`; zero (the default) sends everything at
 // once. Pure: time goes in.
 #pragma once

@@ -20,6 +20,7 @@
 
 #include "base/futex.h"
 #include "base/status.h"
+#include "collective/accelerator.h"
 #include "collective/plan.h"
 #include "engine/buffer.h"
 #include "engine/request.h"
@@ -36,12 +37,14 @@ struct Task {
   std::atomic<bool> held{false};  // nobody has been asked yet: who waits for it does so
   Request request;
   std::vector<Operand> operands;  // one per tensor of the request, in elements
+  MarkPtr ready;                  // of tensors on a device; null: on the host
 
   // Written before the state becomes kDone, read after it.
   Ending ending;
   std::vector<std::shared_ptr<Buffer>> outputs;
   std::vector<std::int64_t> sizes;
   std::int64_t number = -1;
+  MarkPtr mark;  // behind which the outputs are; null: they are there
   Word state{kRunning};
 
   static constexpr std::uint32_t kRunning = 0;

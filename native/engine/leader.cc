@@ -136,6 +136,15 @@ void Leader::leave(int rank) {
   post_.issue(verdict);
 }
 
+void Leader::park(int rank, bool parked, std::int64_t now_ns) {
+  if (parked) {
+    parked_.add(rank);
+  } else {
+    parked_.remove(rank);
+    resumed_ns_[rank] = now_ns;
+  }
+}
+
 void Leader::work(std::int64_t now_ns) {
   if (patrol_.due(now_ns)) inspect(now_ns);
   issue(fuser_.take(now_ns));
@@ -288,14 +297,27 @@ void Leader::inspect(std::int64_t now_ns) {
     for (const Waiting& one : late) node_.table.find(one.set, one.name)->warned_ns = now_ns;
   }
   for (const Waiting& one : late) {
-    if (shutdown_ns > 0 && now_ns - one.since_ns >= shutdown_ns) shut_down(one, now_ns);
+    if (shutdown_ns > 0 && now_ns - stalls_since(one, now_ns) >= shutdown_ns)
+      shut_down(one, now_ns);
   }
   for (const Entry* entry : std::as_const(node_.table).waiting()) {
     if (entry->decided) continue;
     std::int64_t next = entry->warned_ns + options_.stall_warning_ns;
-    if (shutdown_ns > 0) next = std::min(next, entry->since_ns + shutdown_ns);
+    if (shutdown_ns > 0)
+      next = std::min(next, stalls_since(node_.waiting(*entry), now_ns) + shutdown_ns);
     patrol_.start_at_latest(next);
   }
+}
+
+// From when on it has waited for ranks none of which was at a prompt: a person may take their time.
+std::int64_t Leader::stalls_since(const Waiting& waiting, std::int64_t now_ns) const {
+  std::int64_t since = waiting.since_ns;
+  for (const int rank : waiting.missing) {
+    if (parked_.has(rank)) return now_ns;
+    const auto resumed = resumed_ns_.find(rank);
+    if (resumed != resumed_ns_.end()) since = std::max(since, resumed->second);
+  }
+  return since;
 }
 
 // Fails it for those who wait, and remembers to fail it for those who come later.

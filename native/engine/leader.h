@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ class Leader {
   void asked(Entry& entry, std::int64_t now_ns);
   void join(int rank, std::int64_t now_ns);
   void leave(int rank);
+  // The rank waits for the person at a prompt, or no longer: what waits for it is not stalled.
+  void park(int rank, bool parked, std::int64_t now_ns);
   void carried_out(std::int64_t bytes) { step_bytes_ += bytes; }
   void work(std::int64_t now_ns);  // what is due
 
@@ -57,6 +60,7 @@ class Leader {
   void issue(const Fuser::Together& together);
   void keep(const Fuser::Together& together, Verdict& verdict);
   void inspect(std::int64_t now_ns);
+  std::int64_t stalls_since(const Waiting& waiting, std::int64_t now_ns) const;
   void shut_down(const Waiting& late, std::int64_t now_ns);
   void tune(std::int64_t now_ns);
 
@@ -72,6 +76,9 @@ class Leader {
   std::int64_t step_bytes_ = 0;
   bool warned_of_capacity_ = false;
   Patrol patrol_;
+  RankSet parked_;
+  std::map<int, std::int64_t>
+      resumed_ns_;  // those that were parked before, since when they are not
   std::vector<std::string> warnings_;
 };
 

@@ -1,6 +1,7 @@
 #include "engine/negotiate.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "engine/cache.h"
@@ -82,9 +83,20 @@ std::shared_ptr<const Request> lowest(const Variants& variants) {
       ->request;
 }
 
+// In the order of the devices' numbers.
+Whereabouts devices_of(const Request& request, const Variants& variants) {
+  if (!request.on_device()) return {};
+  std::map<int, RankSet> devices;
+  for (const Variant& variant : variants) {
+    devices[variant.request->tensors.front().device].add(variant.ranks);
+  }
+  return {devices.begin(), devices.end()};
+}
+
 Agreed by_slot(const Entry& entry) {
   Agreed agreed;
   agreed.request = lowest(entry.known);
+  agreed.devices = devices_of(*agreed.request, entry.known);
   agreed.bytes = bytes_of(*agreed.request, entry.sizes);
   agreed.slot = entry.slot;
   agreed.shared = entry.shared;
@@ -92,6 +104,12 @@ Agreed by_slot(const Entry& entry) {
 }
 
 }  // namespace
+
+bool same(const Whereabouts& a, const Whereabouts& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.first == y.first && x.second.contains(y.second) && y.second.contains(x.second);
+  });
+}
 
 Status with_joined(Kind kind) {
   const char* message = nullptr;
@@ -132,6 +150,7 @@ Agreed agree(const Entry& entry, const RankSet& joined) {
   } else if (request.kind == Kind::kAlltoall) {
     agreed.status = splits_of(by_place(entry, variants), agreed.sizes);
   }
+  agreed.devices = devices_of(request, variants);
   agreed.bytes = bytes_of(request, agreed.sizes);
   agreed.shared = all && variants.size() == 1 && in_shared_memory(request);
   agreed.keep = all && agreed.status && variants.size() <= kMostVariants &&

@@ -5,12 +5,19 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "engine/rank_set.h"
 #include "engine/table.h"
 
 namespace hvd {
+
+// Which ranks have their tensors on which of their devices; empty: all on the host. (The tensors of
+// one request are on one device.)
+using Whereabouts = std::vector<std::pair<int, RankSet>>;
+bool same(const Whereabouts& a, const Whereabouts& b);
 
 // What all ranks of a set agree on (or are told to fail), before fusion.
 struct Agreed {
@@ -23,6 +30,7 @@ struct Agreed {
   bool shared = false;
   bool absent = false;  // somebody has joined instead of asking
   bool keep = false;    // worth a slot
+  Whereabouts devices;
 };
 
 Agreed agree(const Entry& entry, const RankSet& joined);

@@ -38,6 +38,7 @@ Status Node::learn(const Verdict& verdict) {
   const Response& response = verdict.response;
   const ProcessSet* set = sets.find(response.set);
   if (set == nullptr) return senseless("a process set that does not exist");
+  if (response.kind == Kind::kPark) return senseless("what is no decision");
   if (Status status = learn_answers(verdict, *set); !status) return status;
   Status status = response.status ? learn_change(response) : Status::ok();
   if (status) put_on_agenda(verdict, *set);

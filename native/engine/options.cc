@@ -121,6 +121,8 @@ Rows mesh_rows() {
        {"seconds", [](Text t, Options o) { return seconds(t, o.mesh.stop_warning_s); }}},
       {"stop_abort_s",
        {"seconds", [](Text t, Options o) { return seconds(t, o.mesh.stop_abort_s); }}},
+      {"net_timeout_s",
+       {"seconds", [](Text t, Options o) { return seconds(t, o.mesh.net_timeout_s); }}},
   };
 }
 
@@ -217,11 +219,25 @@ Rows engine_rows() {
   };
 }
 
+Rows accelerator_rows() {
+  return {
+      {"gpu_operations",
+       {"auto, ring, nccl or staged",
+        [](Text t, Options o) {
+          return one_of(t, {"auto", "ring", "nccl", "staged"}, o.accelerator.operations);
+        }}},
+      {"cuda_driver", {"a file", [](Text t, Options o) { return word(t, o.accelerator.driver); }}},
+      {"gpu_arena_bytes",
+       {"a whole number of bytes, at least 65536",
+        [](Text t, Options o) { return whole(t, o.accelerator.arena_bytes, 65'536); }}},
+  };
+}
+
 const Rows& rows() {
   static const Rows kRows = [] {
     Rows all;
-    for (Rows part :
-         {mesh_rows(), algorithm_rows(), conductor_rows(), tuner_rows(), engine_rows()}) {
+    for (Rows part : {mesh_rows(), algorithm_rows(), conductor_rows(), tuner_rows(), engine_rows(),
+                      accelerator_rows()}) {
       all.merge(part);
     }
     return all;
@@ -251,7 +267,9 @@ std::string agreement_of(const EngineOptions& options) {
          "\nhierarchical_allgather=" + std::to_string(options.algorithms.hierarchical_allgather) +
          "\ncache_capacity=" + std::to_string(options.conductor.cache_capacity) +
          "\nfanout=" + std::to_string(options.conductor.fanout) +
-         "\ntcp_streams=" + std::to_string(options.mesh.tcp_streams) + "\n";
+         "\ntcp_streams=" + std::to_string(options.mesh.tcp_streams) +
+         "\ngpu_operations=" + options.accelerator.operations +
+         "\ngpu_arena_bytes=" + std::to_string(options.accelerator.arena_bytes) + "\n";
 }
 
 }  // namespace

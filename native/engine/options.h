@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "collective/accelerator.h"
 #include "collective/select.h"
 #include "engine/conductor.h"
 #include "transport/mesh.h"
@@ -21,6 +22,8 @@ struct EngineOptions {
 
   MeshOptions mesh;
   AlgorithmOptions algorithms;
+  AcceleratorOptions accelerator;
+  OpenAccelerator open_accelerator = nullptr;  // tests: instead of the plugin's
   ConductorOptions conductor;
   std::size_t trace_capacity = 16384;
   std::string timeline;  // path; empty: none until start_timeline()

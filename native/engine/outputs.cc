@@ -18,13 +18,16 @@ std::size_t bytes_of_row(const TensorMeta& tensor) {
 }
 
 // The tensor's shape with other rows, in memory of the core.
-Result<std::byte*> add_output(Task& task, const TensorMeta& tensor, std::int64_t rows) {
+Result<std::byte*> add_output(Task& task, const TensorMeta& tensor, std::int64_t rows,
+                              const Ground& ground) {
   auto output = std::make_shared<Buffer>();
   output->dtype = tensor.dtype;
   output->shape = tensor.shape;
   output->shape.front() = rows;
   output->bytes = static_cast<std::size_t>(rows) * bytes_of_row(tensor);
-  if (!output->allocate()) {
+  Status status = output->allocate(ground);
+  if (!status && status.code != Code::kUnavailable) return status;
+  if (!status) {
     return Status::make(Code::kUnavailable,
                         "no memory for the " + std::to_string(output->bytes) +
                             " bytes that come out of " + task.request.name,
@@ -36,12 +39,12 @@ Result<std::byte*> add_output(Task& task, const TensorMeta& tensor, std::int64_t
 }
 
 // Tensor `index` of the task. rows: of every place of the team.
-Result<Gather> gather_of(Task& task, std::size_t index, const Team& team,
-                         const std::int64_t* rows) {
+Result<Gather> gather_of(Task& task, std::size_t index, const Team& team, const std::int64_t* rows,
+                         const Ground& ground) {
   const TensorMeta& tensor = task.request.tensors[index];
   const auto n = static_cast<std::size_t>(team.size());
   Result<std::byte*> out =
-      add_output(task, tensor, std::accumulate(rows, rows + n, std::int64_t{0}));
+      add_output(task, tensor, std::accumulate(rows, rows + n, std::int64_t{0}), ground);
   if (!out) return out.status();
   Gather gather;
   gather.in = static_cast<const std::byte*>(task.operands[index].in);
@@ -98,6 +101,20 @@ std::int64_t needed_bytes(const Work& work, const Team& team, int place) {
   }
 }
 
+std::int64_t whole_bytes(const Work& work, const Team& team) {
+  std::int64_t bytes = 0;
+  switch (work.response.kind) {
+    case Kind::kAllgather:
+      return gathered_bytes(work, team);
+    case Kind::kAlltoall:
+      for (int place = 0; place < team.size(); ++place) bytes += exchanged_bytes(work, team, place);
+      return bytes;
+    default:
+      for (std::size_t i = 0; i < work.tasks.size(); ++i) bytes += work.request(i)->bytes();
+      return bytes;
+  }
+}
+
 std::int64_t most_needed_bytes(const Work& work, const Team& team) {
   const int different = work.response.kind == Kind::kAlltoall ? team.size() : 1;
   std::int64_t most = 0;
@@ -107,12 +124,12 @@ std::int64_t most_needed_bytes(const Work& work, const Team& team) {
   return most;
 }
 
-Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team) {
+Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team, const Ground& ground) {
   std::vector<Gather> gathers;
   const std::int64_t* rows = work.response.sizes.data();
   for (const TaskPtr& task : work.tasks) {
     for (std::size_t i = 0; i < task->request.tensors.size(); ++i) {
-      Result<Gather> gather = gather_of(*task, i, team, rows);
+      Result<Gather> gather = gather_of(*task, i, team, rows, ground);
       if (!gather) return gather.status();
       gathers.push_back(gather.take());
       rows += team.size();
@@ -121,13 +138,14 @@ Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team) {
   return gathers;
 }
 
-Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows) {
+Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows,
+                             const Ground& ground) {
   const TensorMeta& tensor = task.request.tensors.front();
   const auto n = static_cast<std::size_t>(team.size());
   const auto mine = static_cast<std::size_t>(team.place);
   for (std::size_t p = 0; p < n; ++p) task.sizes.push_back(rows[p * n + mine]);
   Result<std::byte*> out = add_output(
-      task, tensor, std::accumulate(task.sizes.begin(), task.sizes.end(), std::int64_t{0}));
+      task, tensor, std::accumulate(task.sizes.begin(), task.sizes.end(), std::int64_t{0}), ground);
   if (!out) return out.status();
   Exchange exchange;
   const auto* in = static_cast<const std::byte*>(task.operands.front().in);
@@ -144,7 +162,7 @@ Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std
   return exchange;
 }
 
-Result<Scatter> scatter_of(Task& task, std::size_t index, const Team& team) {
+Result<Scatter> scatter_of(Task& task, std::size_t index, const Team& team, const Ground& ground) {
   const TensorMeta& tensor = task.request.tensors[index];
   const auto n = static_cast<std::size_t>(team.size());
   const auto rows = static_cast<std::size_t>(tensor.shape.front());
@@ -156,7 +174,7 @@ Result<Scatter> scatter_of(Task& task, std::size_t index, const Team& team) {
   if (scatter.out != nullptr) return scatter;
   const auto mine = static_cast<std::size_t>(team.place);
   const std::size_t share = slice_begin(rows, mine + 1, n) - slice_begin(rows, mine, n);
-  Result<std::byte*> out = add_output(task, tensor, static_cast<std::int64_t>(share));
+  Result<std::byte*> out = add_output(task, tensor, static_cast<std::int64_t>(share), ground);
   if (!out) return out.status();
   scatter.out = out.value();
   return scatter;

@@ -16,20 +16,24 @@
 
 namespace hvd {
 
+// Of the whole operation, the same on every rank.
+std::int64_t whole_bytes(const Work& work, const Team& team);
 // What place `place` needs of memory that the core has to find before it can carry the work out.
 std::int64_t needed_bytes(const Work& work, const Team& team, int place);
 // Of any place.
 std::int64_t most_needed_bytes(const Work& work, const Team& team);
 
-// All tensors of all tasks. The results are added to the tasks. kUnavailable: no memory.
-Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team);
+// ground: where results are to be. All tensors of all tasks. The results are added to the tasks.
+// kUnavailable: no memory.
+Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team, const Ground& ground);
 
 // rows: from place p to place q at [p * n + q]. Result and received rows are put into the task.
 // kUnavailable: no memory.
-Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows);
+Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows,
+                             const Ground& ground);
 
 // Place p gets rows / n rows, the first rows % n places one more. The result goes where the operand
 // says, or is added to the task.
-Result<Scatter> scatter_of(Task& task, std::size_t index, const Team& team);
+Result<Scatter> scatter_of(Task& task, std::size_t index, const Team& team, const Ground& ground);
 
 }  // namespace hvd

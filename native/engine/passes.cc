@@ -27,21 +27,40 @@ Pass& pass_for(std::vector<Pass>& passes, Dtype dtype, std::int64_t region) {
   return passes.emplace_back(Pass{dtype, region, {}, {}});
 }
 
-Operand stand_in(const TensorMeta& tensor, ReduceOp op, std::byte* at) {
+Result<Operand> stand_in(const TensorMeta& tensor, ReduceOp op, const Ground& ground,
+                         std::byte* at) {
   const auto count = static_cast<std::size_t>(tensor.count());
-  fill_identity(tensor.dtype, op, at, count);
-  return {at, at, count};
+  if (ground.accelerator == nullptr) {
+    fill_identity(tensor.dtype, op, at, count);
+  } else {
+    Status status = ground.accelerator->fill_identity(tensor.dtype, op, at, count);
+    if (!status) return status;
+  }
+  return Operand{at, at, count};
+}
+
+Status no_room(const Work& work, const Buffer& scratch, const Status& why) {
+  if (why.code != Code::kUnavailable) return why;
+  return Status::make(Code::kUnavailable,
+                      "no memory to stand in for the " + std::to_string(scratch.bytes) +
+                          " bytes of " + work.response.names.front(),
+                      "engine/passes");
 }
 
 }  // namespace
 
-Result<std::vector<Pass>> passes_of(const Work& work, bool shared, Buffer& scratch) {
+int Work::device() const {
+  for (const TaskPtr& task : tasks) {
+    if (task != nullptr) return task->request.on_device() ? task->request.tensors[0].device : kCpu;
+  }
+  return !response.absent.empty() && response.absent.front().on_device() ? kAnyDevice : kCpu;
+}
+
+Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Ground& ground,
+                                    Buffer& scratch) {
   scratch.bytes = bytes_of_stand_ins(work);
-  if (scratch.bytes > 0 && !scratch.allocate()) {
-    return Status::make(Code::kUnavailable,
-                        "no memory to stand in for the " + std::to_string(scratch.bytes) +
-                            " bytes of " + work.response.names.front(),
-                        "engine/passes");
+  if (scratch.bytes > 0) {
+    if (Status status = scratch.allocate(ground); !status) return no_room(work, scratch, status);
   }
   std::vector<Pass> passes;
   std::byte* at = scratch.data();
@@ -55,7 +74,9 @@ Result<std::vector<Pass>> passes_of(const Work& work, bool shared, Buffer& scrat
       if (work.tasks[i] != nullptr) {
         pass.operands.push_back(work.tasks[i]->operands[t]);
       } else {
-        pass.operands.push_back(stand_in(tensor, request.op, at));
+        Result<Operand> operand = stand_in(tensor, request.op, ground, at);
+        if (!operand) return operand.status();
+        pass.operands.push_back(operand.value());
         at += aligned(tensor.bytes());
       }
     }

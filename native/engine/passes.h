@@ -27,6 +27,8 @@ struct Work {
     if (tasks[i] != nullptr) return &tasks[i]->request;
     return i < response.absent.size() ? &response.absent[i] : nullptr;
   }
+  // This rank's, of its first tensor; kAnyDevice: it stands in for others on theirs.
+  int device() const;
 };
 
 // What goes through the backend in one call. All ranks cut alike.
@@ -37,9 +39,10 @@ struct Pass {
   std::vector<bool> stands_in;  // by operand; empty: none does
 };
 
-// In the order in which types and regions appear. The stand-ins lie in `scratch`. kUnavailable: no
-// memory for them.
-Result<std::vector<Pass>> passes_of(const Work& work, bool shared, Buffer& scratch);
+// In the order in which types and regions appear. The stand-ins lie in `scratch`, on `ground`.
+// kUnavailable: no memory for them.
+Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Ground& ground,
+                                    Buffer& scratch);
 
 // From this rank's copy of the region to the one of every member. Empty: the team spans hosts, or
 // the region is gone; then nobody has it, and the operands are moved like private ones.
@@ -47,7 +50,7 @@ std::vector<std::ptrdiff_t> offsets_of(const Regions& regions, const Topology& t
                                        const Team& team, std::int64_t region);
 
 // Where a stand-in takes part, the factor on the inputs must not change it: it is applied to this
-// rank's own inputs here, where their results will be.
+// rank's own inputs here, where their results will be. (There are none on a device.)
 void prescale_own(Pass& pass, Reduction& reduction);
 
 }  // namespace hvd

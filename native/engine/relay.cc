@@ -69,6 +69,10 @@ void Relay::leave(const std::vector<int>& ranks) {
   up_.full.push_back({std::move(request), ranks});
 }
 
+void Relay::pass_on(Request request, const std::vector<int>& ranks) {
+  up_.full.push_back({std::move(request), ranks});
+}
+
 void Relay::keep_nothing() {
   if (!std::exchange(keeps_, false)) return;
   for (Entry* entry : node_.table.waiting()) send(*entry);

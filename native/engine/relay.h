@@ -23,6 +23,8 @@ class Relay {
   // Joins and departures are not collected.
   void join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns);
   void leave(const std::vector<int>& ranks);
+  // Rank 0 is to know, and nobody is answered.
+  void pass_on(Request request, const std::vector<int>& ranks);
   // After a departure nothing is kept: rank 0 will fail it.
   void keep_nothing();
   // The parent does not know this slot any more.

@@ -26,6 +26,7 @@ constexpr std::array<Row, kKindCount> kRows{{
     {"ALLOCATE", "allocate"},
     {"RELEASE", "release"},
     {"TUNE", "tune"},
+    {"PARK", "park"},
 }};
 
 }  // namespace

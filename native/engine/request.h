@@ -38,8 +38,10 @@ enum class Kind : std::uint8_t {
   kAllocate = 10,  // shared memory, of all ranks: `sizes` = {bytes}
   kRelease = 11,   // of all ranks: `sizes` = {region}
   kTune = 12,      // a response only: new parameters from here on
+  kPark = 13,      // a request only, answered by nothing: `sizes` = {1}, this rank waits for the
+                   // person at a prompt, {0}: no longer
 };
-constexpr int kKindCount = 13;
+constexpr int kKindCount = 14;
 
 const char* name_of(Kind kind);        // "ALLREDUCE", as in Horovod's messages and timeline
 const char* lower_name_of(Kind kind);  // "allreduce", as in names of tensors
@@ -50,7 +52,7 @@ constexpr std::int64_t kRegionSpan = 1'099'511'627'776;  // 2^40
 
 struct TensorMeta {
   Dtype dtype = Dtype::kFloat32;
-  int device = kCpu;
+  int device = kCpu;  // kCpu, or which of the rank's own devices: every rank has its own numbers
   std::vector<std::int64_t> shape;
   std::int64_t place = kPrivate;  // may differ between ranks: then it is moved like a private one
 
@@ -73,6 +75,7 @@ struct Request {
                                     // removeset: {the id}
 
   std::int64_t bytes() const;
+  bool on_device() const { return !tensors.empty() && tensors.front().device != kCpu; }
 };
 
 // What autotune may change.

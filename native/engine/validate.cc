@@ -32,13 +32,36 @@ bool moves_tensors(Kind kind) {
   }
 }
 
-Status check_tensor(const TensorMeta& tensor, const Operand& operand, const std::string& name) {
-  if (!tensor.countable()) {
-    return refuse("tensor " + name + " has the shape " + shape_text(tensor.shape) +
-                  ", which is not one that memory can hold");
-  }
+Status check_shape(const TensorMeta& tensor, const std::string& name) {
+  if (tensor.countable()) return Status::ok();
+  return refuse("tensor " + name + " has the shape " + shape_text(tensor.shape) +
+                ", which is not one that memory can hold");
+}
+
+Status check_operand(const Operand& operand, const std::string& name) {
   if (operand.count > 0 && operand.in == nullptr) {
     return refuse("tensor " + name + " is not empty, but its pointer is null");
+  }
+  return Status::ok();
+}
+
+std::string device_text(int device) {
+  return device == kCpu ? "the CPU" : "device " + std::to_string(device);
+}
+
+// One operation is carried out in one place.
+Status check_devices(const Request& request) {
+  const int first = request.tensors.empty() ? kCpu : request.tensors.front().device;
+  for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+    const int device = request.tensors[i].device;
+    if (device < kCpu) {
+      return refuse("tensor " + request.name + " is on " + device_text(device) +
+                    ", and no device has a negative number");
+    }
+    if (device == first) continue;
+    return refuse("the tensors of " + request.name + " are not all on one device: tensor 0 is on " +
+                  device_text(first) + ", tensor " + std::to_string(i) + " on " +
+                  device_text(device) + "; move them to one, or make them several operations");
   }
   return Status::ok();
 }
@@ -106,20 +129,25 @@ Status check_new_set(const Request& request, int size) {
   return Status::ok();
 }
 
-Status check_kind(const Request& request, const std::vector<int>& members, int size) {
+Status check_root(const Request& request, const std::vector<int>& members) {
+  if (request.kind != Kind::kBroadcast ||
+      std::binary_search(members.begin(), members.end(), request.root)) {
+    return Status::ok();
+  }
+  return refuse("broadcast received invalid root rank " + std::to_string(request.root) +
+                " for provided process set");
+}
+
+Status check_kind(const Request& request, std::size_t members, int size) {
   switch (request.kind) {
     case Kind::kAllreduce:
       return check_dtypes(request);
     case Kind::kReducescatter:
       return check_reducescatter(request);
-    case Kind::kBroadcast:
-      if (std::binary_search(members.begin(), members.end(), request.root)) return Status::ok();
-      return refuse("broadcast received invalid root rank " + std::to_string(request.root) +
-                    " for provided process set");
     case Kind::kAllgather:
       return check_allgather(request);
     case Kind::kAlltoall:
-      return check_alltoall(request, members.size());
+      return check_alltoall(request, members);
     case Kind::kAddSet:
       return check_new_set(request, size);
     case Kind::kAllocate:
@@ -127,8 +155,10 @@ Status check_kind(const Request& request, const std::vector<int>& members, int s
       return refuse("allocate needs a number of bytes");
     case Kind::kRemoveSet:
     case Kind::kRelease:
+    case Kind::kPark:
       if (request.sizes.size() == 1) return Status::ok();
       return refuse(std::string(lower_name_of(request.kind)) + " needs one number");
+    case Kind::kBroadcast:
     case Kind::kBarrier:
     case Kind::kLeave:
     case Kind::kJoin:
@@ -144,6 +174,21 @@ bool is_global(Kind kind) { return !moves_tensors(kind) && kind != Kind::kBarrie
 
 }  // namespace
 
+Status sensible(const Request& request, std::size_t members, int size) {
+  if (is_global(request.kind) && request.set != 0) {
+    return refuse(title_of(request.kind) + ": only of all ranks, not of process set " +
+                  std::to_string(request.set));
+  }
+  if (moves_tensors(request.kind) && request.tensors.empty()) {
+    return refuse(request.name + ": a group of no tensors");
+  }
+  for (const TensorMeta& tensor : request.tensors) {
+    if (Status status = check_shape(tensor, request.name); !status) return status;
+  }
+  if (Status status = check_devices(request); !status) return status;
+  return check_kind(request, members, size);
+}
+
 Status validate(const Request& request, const std::vector<Operand>& operands, int rank, int size,
                 const std::vector<int>& members) {
   const std::string title = title_of(request.kind) + ": ";
@@ -154,18 +199,12 @@ Status validate(const Request& request, const std::vector<Operand>& operands, in
     return refuse(title + "Rank " + std::to_string(rank) +
                   " is not a member of the provided process set.");
   }
-  if (is_global(request.kind) && request.set != 0) {
-    return refuse(title + "only of all ranks, not of process set " + std::to_string(request.set));
+  Status status = sensible(request, members.size(), size);
+  if (status) status = check_root(request, members);
+  for (std::size_t i = 0; status && i < request.tensors.size(); ++i) {
+    status = check_operand(operands[i], request.name);
   }
-  if (moves_tensors(request.kind) && request.tensors.empty()) {
-    return refuse(request.name + ": a group of no tensors");
-  }
-  for (std::size_t i = 0; i < request.tensors.size(); ++i) {
-    if (Status status = check_tensor(request.tensors[i], operands[i], request.name); !status) {
-      return status;
-    }
-  }
-  return check_kind(request, members, size);
+  return status;
 }
 
 }  // namespace hvd

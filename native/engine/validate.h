@@ -10,6 +10,9 @@
 
 namespace hvd {
 
+// What a request says, whoever makes it. members: how many ranks its set has.
+Status sensible(const Request& request, std::size_t members, int size);
+
 // One operand for each tensor. members: the ranks of the request's set, ascending; none: there is
 // no such set.
 Status validate(const Request& request, const std::vector<Operand>& operands, int rank, int size,

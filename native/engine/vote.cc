@@ -35,7 +35,8 @@ Status lacks_memory(const Work& work, const Team& team, int place) {
   const bool reduces = work.response.kind == Kind::kAllreduce;
   const int rank = team.ranks[static_cast<std::size_t>(place)];
   return Status::make(Code::kNoMemory,
-                      "rank " + std::to_string(rank) + " has no memory for the " +
+                      "rank " + std::to_string(rank) + " has no " +
+                          (work.device() == kCpu ? "memory" : "device memory") + " for the " +
                           size_text(needed_bytes(work, team, place)) +
                           (reduces ? " stand-in for " : " output of ") +
                           operation_text(work.response),
@@ -56,7 +57,9 @@ Result<int> first_failing(Backend& backend, const Team& team, bool failed) {
 
 Result<Ending> vote_on_memory(Backend& backend, const Work& work, const Team& team,
                               const Status& mine) {
-  if (most_needed_bytes(work, team) <= kVotedBytes) {
+  if (!mine && mine.code != Code::kUnavailable) return mine;
+  const std::int64_t unvoted = work.device() == kCpu ? kVotedBytes : 0;
+  if (most_needed_bytes(work, team) <= unvoted) {
     if (!mine) return mine;
     return Ending();
   }

@@ -9,7 +9,8 @@
 // What it costs. One reduction of four bytes over the team: what the smallest allreduce costs, 0.6
 // us between two ranks over shared memory, a round trip over sockets. Even so not for results of at
 // most kVotedBytes: where those do not fit there is no memory for anything, and the engine ends.
-// Whether they vote the ranks decide from what they have agreed on, never from what they have.
+// (Of a device's memory, which the frontend takes whole, every byte is voted on.) Whether they vote
+// the ranks decide from what they have agreed on, never from what they have.
 //
 // What it does not see. The kernel may promise more memory than there is (overcommit): a rank that
 // is killed when it touches the pages is a rank that died.
@@ -30,8 +31,8 @@ constexpr std::int64_t kVotedBytes = 1'048'576;
 // The first place of the team that says so, on every member alike; the number of places: none does.
 Result<int> first_failing(Backend& backend, const Team& team, bool failed);
 
-// mine: not ok when this rank lacks memory for the work. Null: nobody does; else how the work ends,
-// on every member alike. A failure: the engine cannot go on.
+// backend: the host's. mine: kUnavailable when this rank lacks memory for the work. Null: nobody
+// does; else how the work ends, on every member alike. A failure: the engine cannot go on.
 Result<Ending> vote_on_memory(Backend& backend, const Work& work, const Team& team,
                               const Status& mine);
 

@@ -63,7 +63,8 @@ bool no_negative(const std::vector<std::int64_t>& sizes) {
 
 // What the rest of the engine relies on without looking.
 bool well_formed(const Request& request) {
-  if (request.set < 0 || (request.name.empty() && request.kind != Kind::kLeave)) return false;
+  const bool named = request.kind != Kind::kLeave && request.kind != Kind::kPark;
+  if (request.set < 0 || (named && request.name.empty())) return false;
   switch (request.kind) {
     case Kind::kLeave:
     case Kind::kBarrier:
@@ -82,6 +83,7 @@ bool well_formed(const Request& request) {
     case Kind::kRemoveSet:
     case Kind::kAllocate:
     case Kind::kRelease:
+    case Kind::kPark:
       return request.set == 0 && request.sizes.size() == 1;
     case Kind::kTune:
       return false;

@@ -54,7 +54,7 @@ Holder start(int rank, int size, const py::object& exchange, const Table& table)
 // here.
 struct Call {
   Request request;
-  std::vector<Operand> operands;
+  Memory memory;
   bool waits = false;
 
   Call(Kind kind, const std::string& name, int set, bool waits_next = false) : waits(waits_next) {
@@ -64,13 +64,23 @@ struct Call {
   }
 
   std::int64_t enqueue(Engine& engine) {
+    if (request.on_device()) return enqueue_on_device(engine);
     const std::int64_t handle =
-        value_or_raise(engine.enqueue(std::move(request), std::move(operands), waits));
+        value_or_raise(engine.enqueue(std::move(request), std::move(memory.operands), waits));
     if (waits) {
       const py::gil_scoped_release unlocked;
       std::ignore = engine.help(handle, kSlice);  // what it gave, wait() tells
     }
     return handle;
+  }
+
+ private:
+  // A device's driver may let its callers wait; and nobody can begin here what a device does.
+  std::int64_t enqueue_on_device(Engine& engine) {
+    return value_or_raise([&] {
+      const py::gil_scoped_release unlocked;
+      return engine.enqueue(std::move(request), std::move(memory.operands), false, memory.stream);
+    }());
   }
 };
 
@@ -86,14 +96,14 @@ std::int64_t reduce(Engine& self, const std::string& name, const py::object& ten
   call.request.op = operation(op);
   call.request.prescale = prescale;
   call.request.postscale = postscale;
-  add_tensors(tensors, true, call.request, call.operands);
+  add_tensors(tensors, true, call.request, call.memory);
   return call.enqueue(self);
 }
 
 std::int64_t allgather(Engine& self, const std::string& name, const py::object& tensors, int set,
                        bool waits) {
   Call call(Kind::kAllgather, name, set, waits);
-  add_tensors(tensors, false, call.request, call.operands);
+  add_tensors(tensors, false, call.request, call.memory);
   return call.enqueue(self);
 }
 
@@ -101,7 +111,7 @@ std::int64_t broadcast(Engine& self, const std::string& name, const py::object& 
                        int root_rank, int set, bool waits) {
   Call call(Kind::kBroadcast, name, set, waits);
   call.request.root = root_rank;
-  add_tensors(tensors, true, call.request, call.operands);
+  add_tensors(tensors, true, call.request, call.memory);
   return call.enqueue(self);
 }
 
@@ -118,7 +128,7 @@ std::vector<std::int64_t> equal_shares(const Request& request, std::size_t membe
 std::int64_t alltoall(Engine& self, const std::string& name, const py::object& tensor,
                       const py::object& splits, int set, bool waits) {
   Call call(Kind::kAlltoall, name, set, waits);
-  add_tensor(tensor, false, call.request, call.operands);
+  add_tensor(tensor, false, call.request, call.memory);
   call.request.sizes = splits.is_none() ? equal_shares(call.request, self.ranks_of(set).size())
                                         : whole_numbers(splits);
   return call.enqueue(self);
@@ -146,14 +156,23 @@ std::int64_t agree_on(Engine& self, std::int64_t number) {
 
 bool poll(const Engine& self, std::int64_t handle) { return value_or_raise(self.poll(handle)); }
 
+py::object device_trouble(Engine& self) {
+  const Status status = [&] {
+    const py::gil_scoped_release unlocked;
+    return self.has_accelerator();
+  }();
+  return status ? py::object(py::none()) : py::object(py::str(status.message));
+}
+
 py::object told(std::unique_ptr<Outcome> outcome) {
   if (!outcome->status) raise(outcome->status);
-  const bool nothing = outcome->outputs.empty() && outcome->sizes.empty() && outcome->number < 0;
+  const bool nothing = outcome->outputs.empty() && outcome->sizes.empty() && outcome->number < 0 &&
+                       outcome->mark == nullptr;
   return nothing ? py::object(py::none()) : py::cast(std::move(outcome));
 }
 
 py::object wait(Engine& self, std::int64_t handle, double timeout_s) {
-  if (poll(self, handle)) return told(value_or_raise(self.wait(handle, {})));
+  if (value_or_raise(self.poll(handle, false))) return told(value_or_raise(self.wait(handle, {})));
   const Deadline deadline = timeout_s < 0 ? Deadline::never() : Deadline::after_seconds(timeout_s);
   for (;;) {
     Result<std::unique_ptr<Outcome>> result = [&] {
@@ -259,9 +278,11 @@ void define_engine(py::module_& module) {
       .def("transport_to", &transport_to, "peer"_a)
       .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a = false)
       .def("stop_timeline", &Engine::stop_timeline, unlocked)
+      .def("device_trouble", &device_trouble)
       .def("poll", &poll, "handle"_a)
       .def("wait", &wait, "handle"_a, "timeout_s"_a = -1.0)
       .def("abort", &Engine::abort, "message"_a, unlocked)
+      .def("park", &Engine::park, "parked"_a, unlocked)
       .def("aborted", &aborted)
       .def("pending", &pending)
       .def("counters", &counters)

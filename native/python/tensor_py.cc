@@ -1,5 +1,6 @@
 #include "python/tensor_py.h"
 
+#include <limits>
 #include <string>
 
 namespace py = pybind11;
@@ -45,6 +46,26 @@ Dtype dtype_of(py::handle number) {
                         std::to_string(kDtypeCount - 1));
 }
 
+int device_of(py::handle number) {
+  const std::int64_t value = whole(number);
+  if (value >= 0 && value <= std::numeric_limits<int>::max()) return static_cast<int>(value);
+  throw py::value_error("device " + std::to_string(value) + " is no number of a device");
+}
+
+// One mark stands for all inputs of a request.
+void* stream_of(py::handle number, const Request& request, const Memory& memory) {
+  void* const stream = pointer(number);
+  if (!request.on_device() || stream == memory.stream) return stream;
+  throw py::value_error("tensor " + std::to_string(request.tensors.size()) +
+                        " is on another stream than tensor 0; one operation has one stream");
+}
+
+py::value_error wrong_size(std::size_t pointers, std::size_t size) {
+  return py::value_error("a tensor is a tuple of " + std::to_string(pointers + 2) +
+                         " values here, or of " + std::to_string(pointers + 4) +
+                         " on a device, not of " + std::to_string(size));
+}
+
 }  // namespace
 
 std::vector<std::int64_t> whole_numbers(py::handle sequence) {
@@ -54,32 +75,31 @@ std::vector<std::int64_t> whole_numbers(py::handle sequence) {
   return values;
 }
 
-void add_tensor(py::handle tensor, bool outputs, Request& request, std::vector<Operand>& operands) {
+void add_tensor(py::handle tensor, bool outputs, Request& request, Memory& memory) {
   const Items fields(tensor);
   const std::size_t pointers = outputs ? 2 : 1;
-  if (fields.size() != pointers + 2) {
-    throw py::value_error("a tensor is a tuple of " + std::to_string(pointers + 2) +
-                          " values here, not of " + std::to_string(fields.size()));
-  }
+  const bool on_host = fields.size() == pointers + 2;
+  if (!on_host && fields.size() != pointers + 4) throw wrong_size(pointers, fields.size());
   TensorMeta meta;
   meta.shape = whole_numbers(fields[pointers]);
   meta.dtype = dtype_of(fields[pointers + 1]);
+  if (!on_host) {
+    meta.device = device_of(fields[pointers + 2]);
+    memory.stream = stream_of(fields[pointers + 3], request, memory);
+  }
   Operand operand;
   operand.in = pointer(fields[0]);
   if (outputs) operand.out = pointer(fields[1]);
   operand.count = static_cast<std::size_t>(meta.count());
-  operands.push_back(operand);
+  memory.operands.push_back(operand);
   request.tensors.push_back(std::move(meta));
 }
 
-void add_tensors(py::handle sequence, bool outputs, Request& request,
-                 std::vector<Operand>& operands) {
+void add_tensors(py::handle sequence, bool outputs, Request& request, Memory& memory) {
   const Items tensors(sequence);
   request.tensors.reserve(tensors.size());
-  operands.reserve(tensors.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    add_tensor(tensors[i], outputs, request, operands);
-  }
+  memory.operands.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) add_tensor(tensors[i], outputs, request, memory);
 }
 
 }  // namespace hvd::python

@@ -212,10 +212,13 @@ class ConnectedMesh : public Mesh {
   Status make_watch(std::vector<PeerSockets>& sockets) {
     if (failpoint("connect.watch")) return Status::make(Code::kInternal, "failpoint", kRoom);
     std::vector<Watch::Peer> peers;
-    for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_)
-        peers.push_back({peer, sockets[at(peer)].pid, beside(peer),
-                         std::move(sockets[at(peer)][Purpose::kWatch])});
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      Fd& socket = sockets[at(peer)][Purpose::kWatch];
+      if (!beside(peer) && options_.net_timeout_s > 0)
+        end_when_silent(socket, options_.net_timeout_s);
+      peers.push_back({peer, sockets[at(peer)].pid, beside(peer), std::move(socket)});
+    }
     watch_ = std::make_unique<Watch>(size_, std::move(peers),
                                      StopRules{options_.stop_warning_s, options_.stop_abort_s},
                                      [this] { news(); });

@@ -16,18 +16,29 @@ constexpr std::chrono::milliseconds kFlushPause{1};
 
 }  // namespace
 
-bool take_frames(int from, std::string& stream, std::deque<ControlMessage>& into) {
+std::string frame_of(std::uint32_t number, const std::string& message) {
+  return Packer()
+      .number(static_cast<std::uint32_t>(message.size()))
+      .number(number)
+      .raw(message)
+      .take();
+}
+
+bool take_frames(int from, std::string& stream, std::uint32_t& next,
+                 std::deque<ControlMessage>& into) {
   std::size_t at = 0;
   const std::string_view all = stream;
-  while (all.size() - at >= 4) {
-    const auto bytes = Unpacker(all.substr(at)).number<std::uint32_t>();
-    if (bytes > kMaxFrame) {
+  while (all.size() - at >= kFrameHead) {
+    Unpacker head(all.substr(at));
+    const auto bytes = head.number<std::uint32_t>();
+    if (bytes > kMaxFrame || head.number<std::uint32_t>() != next) {
       stream.erase(0, at);
       return false;
     }
-    if (all.size() - at - 4 < bytes) break;
-    into.push_back({from, std::string(all.substr(at + 4, bytes))});
-    at += 4 + std::size_t{bytes};
+    if (all.size() - at - kFrameHead < bytes) break;
+    into.push_back({from, std::string(all.substr(at + kFrameHead, bytes))});
+    at += kFrameHead + bytes;
+    ++next;
   }
   stream.erase(0, at);
   return true;

@@ -3,7 +3,8 @@
 // calls, or by whoever serves the line meanwhile.
 //   line    the way to one neighbour: a pair of rings in shared memory (control_line.h) or a socket
 //           (control_socket.h)
-//   frame   a length of four bytes and a message
+//   frame   a length and a number of four bytes each, and a message. Frames are numbered from 0 on
+//           each line and way: one that comes twice, late or out of its turn is refused
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,12 @@
 
 namespace hvd {
 
-// Takes whole messages off the front of a stream of frames; false: that is no frame.
-bool take_frames(int from, std::string& stream, std::deque<ControlMessage>& into);
+constexpr std::size_t kFrameHead = 8;
+
+std::string frame_of(std::uint32_t number, const std::string& message);
+// Takes whole messages off the front of a stream of frames; false: that is not the next frame.
+bool take_frames(int from, std::string& stream, std::uint32_t& next,
+                 std::deque<ControlMessage>& into);
 
 class ControlLine {
  public:

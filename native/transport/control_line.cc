@@ -10,10 +10,10 @@ MemoryLine::MemoryLine(int peer, const ControlMemory& out, const ControlMemory& 
     : ControlLine(peer), writer_(out), reader_(in), calls_(std::move(calls)) {}
 
 bool MemoryLine::send(const std::string& message) {
-  std::array<char, 4> head{};
-  const auto bytes = static_cast<std::uint32_t>(message.size());
+  std::array<char, kFrameHead> head{};
+  const std::uint64_t fields = (std::uint64_t{sent_++} << 32U) | message.size();
   for (std::size_t i = 0; i < head.size(); ++i)
-    head[i] = static_cast<char>(static_cast<unsigned char>(bytes >> (8 * i)));
+    head[i] = static_cast<char>(static_cast<unsigned char>(fields >> (8 * i)));
   if (!pending() && writer_.room(head.size() + message.size()) >= head.size() + message.size()) {
     writer_.write({head.data(), head.size()});
     writer_.write(message);
@@ -58,7 +58,7 @@ bool MemoryLine::collect(std::deque<ControlMessage>& inbox) {
     if (found == ControlReader::Found::kRubbish) return false;
     if (found == ControlReader::Found::kNothing) return true;
     if (reader_.wanted()) calls_.made_room();
-    if (!take_frames(peer(), received_, inbox)) return false;
+    if (!take_frames(peer(), received_, heard_, inbox)) return false;
   }
 }
 

@@ -35,6 +35,7 @@ class MemoryLine : public ControlLine {
   ControlReader reader_;
   Calls calls_;
   std::string received_;
+  std::uint32_t sent_ = 0, heard_ = 0;  // the numbers of the next frames
   std::mutex mutex_;
   std::atomic<bool> keeps_{false};
   std::string kept_;      // guarded by mutex_

@@ -19,7 +19,7 @@ constexpr std::uint32_t kEnd = 0xFFFFFFFF;
 SocketLine::~SocketLine() { ::shutdown(socket_.get(), SHUT_WR); }
 
 bool SocketLine::send(const std::string& message) {
-  if (!outbox_.send(Packer().text(message).take())) return false;
+  if (!outbox_.send(frame_of(sent_++, message))) return false;
   if (outbox_.pending()) calls_.kept();
   return true;
 }
@@ -65,7 +65,7 @@ bool SocketLine::take(std::string_view part) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const std::size_t before = inbox_.size();
-    const bool frames = take_frames(peer(), received_, inbox_);
+    const bool frames = take_frames(peer(), received_, heard_, inbox_);
     end = received_.size() >= 4 && Unpacker(received_).number<std::uint32_t>() == kEnd;
     rubbish_ = !frames && !end;
     if (inbox_.size() == before && !rubbish_) return !end;

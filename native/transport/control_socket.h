@@ -45,8 +45,9 @@ class SocketLine : public ControlLine, public Served {
   Fd socket_;
   Outbox outbox_;
   Calls calls_;
-  std::atomic<bool> ended_{false};  // nothing more comes
-  std::string received_;            // the watch's
+  std::atomic<bool> ended_{false};      // nothing more comes
+  std::string received_;                // the watch's, like heard_
+  std::uint32_t sent_ = 0, heard_ = 0;  // the numbers of the next frames
   std::mutex mutex_;
   std::atomic<bool> any_{false};      // the inbox is not empty, or rubbish came
   std::deque<ControlMessage> inbox_;  // guarded by mutex_

@@ -18,16 +18,23 @@ struct Freeifaddrs {
   void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
 };
 
-std::string ipv4_of(const ifaddrs& item) {
-  std::array<char, INET_ADDRSTRLEN> text{};
-  const auto* const address = reinterpret_cast<const sockaddr_in*>(item.ifa_addr);
-  ::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size());
+std::string text_of(const sockaddr& address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* const bytes =
+      address.sa_family == AF_INET
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(address).sin_addr)
+          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+  ::inet_ntop(address.sa_family, bytes, text.data(), text.size());
   return text.data();
 }
 
-bool usable(const ifaddrs& item) {
-  return item.ifa_addr != nullptr && item.ifa_addr->sa_family == AF_INET &&
-         (item.ifa_flags & IFF_UP) != 0;
+// An address of IPv6 that holds on one line only would need the line's name beside it.
+bool usable(const ifaddrs& item, int family) {
+  if (item.ifa_addr == nullptr || item.ifa_addr->sa_family != family ||
+      (item.ifa_flags & IFF_UP) == 0)
+    return false;
+  return family == AF_INET ||
+         !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(item.ifa_addr)->sin6_addr);
 }
 
 }  // namespace
@@ -83,10 +90,12 @@ Result<std::string> listen_address(const std::string& wanted, bool loopback_is_e
   ifaddrs* found = nullptr;
   if (::getifaddrs(&found) != 0) return std::string("127.0.0.1");
   const std::unique_ptr<ifaddrs, Freeifaddrs> list(found);
-  for (const ifaddrs* item = found; item != nullptr; item = item->ifa_next) {
-    if (!usable(*item)) continue;
-    const bool loopback = (item->ifa_flags & IFF_LOOPBACK) != 0;
-    if (wanted.empty() ? !loopback : wanted == item->ifa_name) return ipv4_of(*item);
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* item = found; item != nullptr; item = item->ifa_next) {
+      if (!usable(*item, family)) continue;
+      const bool loopback = (item->ifa_flags & IFF_LOOPBACK) != 0;
+      if (wanted.empty() ? !loopback : wanted == item->ifa_name) return text_of(*item->ifa_addr);
+    }
   }
   if (!wanted.empty()) return wanted;  // an address, or a host name
   return Status::make(

@@ -20,7 +20,8 @@ Topology topology_of(int rank, const std::vector<std::string>& hosts);
 std::vector<int> ranks_beside(int rank, const std::vector<std::string>& hosts);
 
 // Where to listen for other hosts: `wanted` may be an address or the name of an interface; empty:
-// the loopback when `loopback_is_enough`, else the first address that is not the loopback's.
+// the loopback when `loopback_is_enough`, else the first address that is not the loopback's, of
+// IPv4 where there is one.
 Result<std::string> listen_address(const std::string& wanted, bool loopback_is_enough);
 
 }  // namespace hvd

@@ -41,6 +41,7 @@ Status check_options(int rank, int size, const MeshOptions& options) {
                   " is not between 1 and 64");
   if (!(options.stop_warning_s >= 0) || !(options.stop_abort_s >= 0))
     return refuse("stop_warning_s and stop_abort_s must not be negative");
+  if (!(options.net_timeout_s >= 0)) return refuse("net_timeout_s must not be negative");
   if (!(options.start_timeout_s > 0)) return refuse("start_timeout_s must be positive");
   return Status::ok();
 }

@@ -12,7 +12,7 @@
 namespace hvd {
 
 // Changes with everything that ranks of different versions would misunderstand.
-constexpr std::uint32_t kProtocol = 2;
+constexpr std::uint32_t kProtocol = 3;
 
 using Settings = std::vector<std::pair<std::string, std::string>>;  // name, value
 

@@ -45,6 +45,27 @@ std::string place(const std::string& host, std::uint16_t port) {
   return host + ":" + std::to_string(port);
 }
 
+// What to do about an error of bind() or connect(), where the system's sentence does not say it.
+std::string remedy_of(int error, std::uint16_t port) {
+  if (error == EADDRINUSE && port != 0)
+    return "; another process has this port: end it, or choose another";
+  if (error != EADDRINUSE && error != EADDRNOTAVAIL) return "";
+  return "; if every port of net.ipv4.ip_local_port_range is taken, widen it or end what holds "
+         "them";
+}
+
+Status cannot_listen(const std::string& where, int error, std::uint16_t port) {
+  Status status = errno_status("cannot listen on " + where, kRoom, error);
+  status.message += remedy_of(error, port);
+  return status;
+}
+
+Status cannot_connect(int error) {
+  Status status = errno_status("cannot connect", kRoom, error);
+  status.message += remedy_of(error, 0);
+  return status;
+}
+
 socklen_t unix_address(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
@@ -65,6 +86,10 @@ void send_at_once(const Fd& socket) {
   ::setsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
+void set_tcp(const Fd& socket, int option, int value) {
+  ::setsockopt(socket.get(), IPPROTO_TCP, option, &value, sizeof value);
+}
+
 Status wait_ready(const Fd& socket, short events, Deadline deadline) {
   for (;;) {
     pollfd item{socket.get(), events, 0};
@@ -81,7 +106,7 @@ Status finish_connect(const Fd& socket, Deadline deadline) {
   int error = 0;
   socklen_t length = sizeof error;
   ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  return error == 0 ? Status::ok() : errno_status("cannot connect", kRoom, error);
+  return error == 0 ? Status::ok() : cannot_connect(error);
 }
 
 }  // namespace
@@ -109,7 +134,7 @@ Result<Fd> listen_tcp(const std::string& host, std::uint16_t port, int backlog) 
       return socket;
     error = errno;
   }
-  return errno_status("cannot listen on " + place(host, port), kRoom, error);
+  return cannot_listen(place(host, port), error, port);
 }
 
 bool reaches_others(const std::string& host) {
@@ -162,13 +187,26 @@ Result<Fd> connect_tcp(const std::string& host, std::uint16_t port, Deadline dea
     const int done = ::connect(socket.get(), item->ai_addr, item->ai_addrlen);
     last = done == 0              ? Status::ok()
            : errno == EINPROGRESS ? finish_connect(socket, deadline)
-                                  : errno_status("cannot connect", kRoom, errno);
+                                  : cannot_connect(errno);
     if (!last) continue;
     send_at_once(socket);
     return socket;
   }
   last.message += " (" + place(host, port) + ")";
   return last;
+}
+
+// Many questions, so that a line that loses packets is not taken for one that is cut.
+void end_when_silent(const Fd& socket, double seconds) {
+  constexpr int kQuestions = 10;
+  const int all = static_cast<int>(std::clamp(seconds, 2.0, 32'000.0));
+  const int idle = std::max(1, all / 3);
+  const int between = std::max(1, (all - idle) / kQuestions);
+  set_tcp(socket, TCP_KEEPIDLE, idle);
+  set_tcp(socket, TCP_KEEPINTVL, between);
+  set_tcp(socket, TCP_KEEPCNT, std::clamp((all - idle) / between, 1, 127));
+  // While something is unacknowledged nothing is asked: the last bytes before the line was cut.
+  set_tcp(socket, TCP_USER_TIMEOUT, all * 1000);
 }
 
 Result<Credentials> peer_of(const Fd& socket) {

@@ -28,6 +28,10 @@ bool reaches_others(const std::string& host);
 // One attempt each, within the deadline.
 Result<Fd> connect_unix(const std::string& name, Deadline deadline);
 Result<Fd> connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline);
+// A TCP connection that little is sent over ends when the peer's host has answered nothing for
+// about so many seconds, at least two. The host answers, not the process: one that is stopped or
+// busy is not meant.
+void end_when_silent(const Fd& socket, double seconds);
 // Whose process is at the other end of a unix socket.
 struct Credentials {
   pid_t pid = 0;

@@ -217,7 +217,8 @@ Status TcpBootstrap::reach_root(const std::string& host, std::uint16_t port) {
       return Status::make(Code::kTimeout,
                           "rank 0 did not answer at " + host + ":" + std::to_string(port) +
                               " within " + seconds(timeout_s_) +
-                              "; look whether it started and whether the address is right",
+                              "; look whether it started and whether the address is right" +
+                              (socket.is_ok() ? "" : " (" + socket.status().message + ")"),
                           kRoom, 0);
     // Nobody listens yet: there is nothing to wait on but time.
     std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));

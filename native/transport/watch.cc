@@ -45,6 +45,12 @@ std::string goodbye_frame() {
   return framed(Packer().number(static_cast<std::uint8_t>(Frame::kGoodbye)).take());
 }
 
+std::string reason_of(int error) {
+  if (error == 0 || error == ECONNRESET) return "its connection closed without a goodbye";
+  return errno_status("its host does not answer", kRoom, error).message +
+         "; HVD_NET_TIMEOUT is how long it may be silent";
+}
+
 bool hung_up(const Fd& socket) {
   pollfd item{socket.get(), POLLIN, 0};
   return ::poll(&item, 1, 0) < 0 || (static_cast<unsigned>(item.revents) & kGone) != 0;
@@ -190,7 +196,7 @@ void Watch::read(Line& line) {
             true);
       drop(line);
     } else if (got == 0 || !again(errno)) {
-      end_of(line, "its connection closed without a goodbye");
+      end_of(line, reason_of(got == 0 ? 0 : errno));
     } else if (errno != EINTR) {
       return;
     }

@@ -3,6 +3,7 @@
 //   abort frame           the abort is raised with the status it carries
 //   goodbye               the peer's coming hang-up is intended
 //   hang-up, no goodbye   the peer has died: the abort is raised, and the others are told
+//   silence               the same of a peer on another host that answers nothing (keepalive)
 //   suspicion             another connection to the peer broke: a death, unless a goodbye comes
 //   within half a second
 // On one host a pidfd stands beside the socket: a child that the peer forked may hold the socket

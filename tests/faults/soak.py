@@ -67,6 +67,7 @@ def main() -> None:
     tests = str(Path(__file__).resolve().parents[1])
     with tempfile.TemporaryDirectory() as home, Kernel(Path(home), env={"PYTHONPATH": tests}) as kernel:
         chaos = Chaos(kernel, options.ranks)
+        Path(options.replay).parent.mkdir(parents=True, exist_ok=True)
         for number, fault in enumerate(faults(options), 1):
             with Path(options.replay).open("a") as replay:
                 replay.write(f"{fault}\n")

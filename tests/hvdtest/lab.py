@@ -125,9 +125,11 @@ class Lab:
 
     def await_kernel(self) -> None:
         """Return when the page is connected to a kernel that has nothing to do."""
-        self._await(
-            "api/kernels", lambda kernels: any(k["connections"] and k["execution_state"] == "idle" for k in kernels)
-        )
+        self._await("api/kernels", lambda kernels: any(k["connections"] and _is_idle(k) for k in kernels))
+
+    def await_end(self) -> None:
+        """Return when the kernels have nothing to do and no page is open."""
+        self._await("api/kernels", lambda kernels: all(not k["connections"] and _is_idle(k) for k in kernels))
 
     def _wait(self) -> None:
         self._await("api/status", lambda _status: True)
@@ -145,6 +147,10 @@ class Lab:
         raise AssertionError(f"JupyterLab was not ready within {START_S} s ({what}):\n{self.log()}")
 
 
+def _is_idle(kernel: dict[str, Any]) -> bool:
+    return bool(kernel["execution_state"] == "idle")
+
+
 class Browser:
     """One page. ``errors`` are the page's own, ``strangers`` the requests that left this machine's server."""
 
@@ -158,13 +164,15 @@ class Browser:
         page.on("request", lambda request: self._look(request.url))
         page.on("websocket", lambda socket: socket.on("framereceived", self._count))
 
-    def open(self, name: str) -> Notebook:
-        """Open a notebook of the folder, which names its kernel, and return when that is ready.
+    def open(self, name: str, *, busy: bool = False) -> Notebook:
+        """Open a notebook of the folder, which names its kernel, and return when that is ready, unless it is ``busy``.
 
         Lab shows a kernel as idle before it has one, and asks which to take when a cell is run then.
         """
         self.page.goto(f"{self.lab.url}/lab/tree/{name}?token={self.lab.token}&reset")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=1000 * START_S)
+        if busy:
+            return Notebook(self)
         self.lab.await_kernel()
         self.page.wait_for_selector(READY, state="attached")
         return Notebook(self)
@@ -186,6 +194,10 @@ class Notebook:
 
     def run_all(self) -> None:
         self.menu("Run", "Run All Cells")
+
+    def run(self, cell: int) -> None:
+        self.page.click(f".jp-Notebook .jp-Cell >> nth={cell}")
+        self.page.keyboard.press("Shift+Enter")
 
     def save(self) -> None:
         self.page.keyboard.press("Control+s")

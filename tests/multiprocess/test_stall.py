@@ -50,6 +50,35 @@ def absent(folder: str) -> float:
     return took
 
 
+def late_from_a_prompt() -> None:
+    """The last rank takes its time at what may as well be a prompt; nobody is failed for it."""
+    import time
+
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import _session
+
+    hvd.init()
+    guilty = hvd.size() - 1
+    if hvd.rank() == guilty:
+        _session.engine().park(True)
+        hvd.barrier()
+        time.sleep(2 * SHUTDOWN_S)  # the person's
+        _session.engine().park(False)
+    else:
+        hvd.barrier()
+    same(hvd.allreduce(torch.ones(3), name="patient", op=hvd.Sum), torch.full((3,), float(hvd.size())))
+    hvd.shutdown()
+
+
+def test_the_time_of_a_rank_at_a_prompt_does_not_count() -> None:
+    close_all()
+    settings = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(SHUTDOWN_S)}
+    with RankPool(3, **settings) as pool:
+        pool.run(late_from_a_prompt)
+
+
 @pytest.mark.parametrize("np", [2, 3])
 def test_missing_rank_is_named(np: int, tmp_path: Path) -> None:
     close_all()

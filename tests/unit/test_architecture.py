@@ -19,17 +19,19 @@ NATIVE = {  # room -> the rooms it may include, itself aside
     "python": {"base", "tensor", "transport", "collective", "engine"},
     "bench": {"base", "tensor", "transport", "collective", "engine"},
     "mpi": {"base", "transport"},
+    "cuda": {"base", "tensor", "transport", "collective"},
 }
 FRAMEWORKS = re.compile(r"^(torch|ATen|c10|tensorflow|xla)/")
 
-SHARED = {"errors", "config", "protocol", "parcel"}
+SHARED = {"errors", "config", "protocol", "parcel", "gpus"}
 CORE = SHARED | {"_native"}
 PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "errors": set(),
     "protocol": set(),
     "parcel": set(),
     "settings": set(),
-    "config": {"errors", "settings"},
+    "gpus": {"errors"},
+    "config": {"errors", "settings", "gpus"},
     "slurm": set(),
     "routes": set(),
     "uncaught": set(),
@@ -50,7 +52,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "compat": CORE | {"_session", "tensor", "process_sets"},
     "worker": CORE
     | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "torch", "compat", "kept", "ranklog"},
-    "cluster": SHARED,
+    "cluster": SHARED | {"routes"},
     "launch": SHARED | {"magics", "settings", "cluster", "compat", "routes"},
     "widgets": SHARED,
     "magics": SHARED | {"cluster", "widgets", "compat", "ranklog"},
@@ -67,6 +69,7 @@ CONTROLLER = {
     "settings",
     "protocol",
     "errors",
+    "gpus",
     "routes",
     "kept",
     "__init__",

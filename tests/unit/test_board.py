@@ -56,12 +56,13 @@ def applied(view: dict[str, Any], news: dict[str, Any]) -> dict[str, Any]:
 
 def test_rows_and_totals() -> None:
     board = Board(range(4), "t", clock := Clock())
-    assert board.row(3) == Row("starting", "", 0, None, None, None, None, None, 0, None, None, ())
+    assert board.row(3) == Row("starting", "", 0, None, None, None, None, None, 0, (), ())
     for i in range(6):
-        feed(board, clock, i, 4, gpu={"util": 71.0, "memory": 2e9})
+        feed(board, clock, i, 4, gpu={"util": 71.0, "memory": 2e9, "power": 412.5, "pcie_rx": 1.2345678e9})
     assert board.row(2) == Row(
-        "compute", "", 200, 800.0, 0.25, 0.15, 0.8, 95.0, 412_000_000, 71.0, 2e9, (0.583333, 0.05)
-    )
+        "compute", "", 200, 800.0, 0.25, 0.15, 0.8, 95.0, 412_000_000,
+        (71.0, 2e9, 412.5, None, None, None, None, 1.235e9), (0.583333, 0.05),
+    )  # fmt: skip
     assert board.totals() == {
         "samples_per_s": 3200.0, "comm": 0.25, "gbps": 0.8, "step": 200, "logged": [0.520833, 0.05],
     }  # fmt: skip

@@ -81,6 +81,7 @@ def test_nothing_set_leaves_the_choice_to_the_core() -> None:
             {"allreduce_algorithm": "ring", "tcp_streams": "4", "fanout": "8", "caller_runs_bytes": "0"},
         ),
         ({"HVD_STOP_WARNING": "1", "HVD_STOP_ABORT": "0"}, {"stop_warning_s": "1.0", "stop_abort_s": "0.0"}),
+        ({"HVD_NET_TIMEOUT": "2"}, {"net_timeout_s": "2.0"}),
         ({"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "MPI", "HOROVOD_TORUS_ALLREDUCE": "0"}, {}),
         ({"HOROVOD_NUM_NCCL_STREAMS": "2", "HOROVOD_ELASTIC": "1", "HOROVOD_LOG_LEVEL": "DEBUG"}, {}),
         (

@@ -35,21 +35,10 @@ LACKING = {
     "B8": "resizing a living cluster: another -np starts the ranks again, and says so",
     "D9": "no checksum on the wire or in shared memory",
     "D10": "no digest of parameters between ranks while training (%hvd check does it on request)",
-    "E4": "ports are bound before they are told, but no test exhausts them",
-    "F1": "a partition between hosts is seen by TCP's own limits only: the elastic driver's lease is to come",
-    "F2": "as F1",
-    "F3": "as F1: no test with lost packets",
-    "F4": "as F1: no test with a slow line",
-    "F5": "no proxy that cuts at every byte",
-    "F6": "a simulator without duplicated or late messages",
-    "F7": "clocks are monotonic, but no test moves the wall clock",
-    "F8": "no freezer: stops of single ranks only",
-    "F9": "no test without names or with IPv6 alone",
     "G1": "checkpoints are to come",
     "G2": "checkpoints are to come",
     "G3": "checkpoints are to come",
     "G4": "checkpoints are to come",
-    "I8": "the wire's decoders are fuzzed; a live rank that lies is not",
 }
 
 

@@ -154,3 +154,18 @@ def test_wanted_keeps_what_is_not_said() -> None:
 def test_flags_are_all_spellings() -> None:
     assert {"--ranks", "--targets", "-t"} <= set(flags("%hvdpull"))
     assert {"--ranks", "--targets", "-t", "--push", "-o"} <= set(flags("%%hvdrun"))
+
+
+@pytest.mark.parametrize("magic", ["%%hvdrun", "%hvd"])
+def test_a_cluster_cannot_be_kept_under_the_word_for_all_of_them(magic: str) -> None:
+    said = r"--keep: 'all' is no name of a cluster, `%hvd clean --kept all` ends all: write another"
+    with pytest.raises(UsageError, match=said):
+        parse(magic, "--keep all")
+    assert parse(magic, "--keep all-night").keep == "all-night"
+    assert parse("%hvd", "clean --kept all").kept == "all"
+
+
+@pytest.mark.parametrize("magic", ["%%hvdrun", "%hvd"])
+def test_a_wrong_value_is_told_with_the_magic_as_it_is_written(magic: str) -> None:
+    with pytest.raises(UsageError, match=rf"^{magic}: argument -np/.* usage: {magic} \["):
+        parse(magic, "-np 0")

@@ -311,6 +311,19 @@ def asked(prompts: OfRank, **how: Any) -> tuple[threading.Thread, list[Any]]:
     return thread, answers
 
 
+def test_others_learn_that_the_main_thread_waits_for_the_person_and_when_it_goes_on() -> None:
+    told: list[object] = []
+
+    def publish(_kind: str, content: dict[str, Any], _parent: dict[str, Any]) -> None:
+        told.append("asked")
+        assert prompts.take({"number": content["number"], "text": "yes"})
+
+    prompts = OfRank(2, publish, told.append)
+    with prompts.during_cell():
+        assert prompts.ask("? ", password=False, parent={}) == "yes"
+    assert told == [True, "asked", False]
+
+
 def test_a_rank_publishes_its_prompt_and_takes_the_answer_that_names_it() -> None:
     said = threading.Semaphore(0)
     published: list[tuple[str, Prompt, dict[str, Any]]] = []

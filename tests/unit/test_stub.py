@@ -11,7 +11,7 @@ import pytest
 from hvd_kernel import _native
 
 STUB = ast.parse((Path(__file__).resolve().parents[2] / "hvd_kernel" / "_native.pyi").read_text())
-ALIASES = {"Exchange"}  # for type checkers only
+ALIASES = {"Exchange", "In", "InOut"}  # for type checkers only
 CLASSES = {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef)}
 
 

@@ -131,7 +131,7 @@ def test_before_init() -> None:
 
 def test_probes() -> None:
     assert (hvd.mpi_enabled(), hvd.mpi_built(), hvd.gloo_enabled(), hvd.gloo_built()) == (False, False, True, True)
-    assert hvd.nccl_built() < 2700
+    assert hvd.nccl_built() == 0 or (hvd.cuda_built() and hvd.nccl_built() > 20_000)
     with pytest.raises(ValueError, match="Horovod MPI is not enabled"):
         hvd.mpi_threads_supported()
 

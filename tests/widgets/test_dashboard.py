@@ -228,7 +228,7 @@ def test_numbers_are_said_alike_in_python_and_in_the_browser() -> None:
     module = "\n".join((ROOT / "widgets" / n).read_text() for n in ("static/uPlot.iife.min.js", "dashboard.js"))
     script = """async ([module, values]) => {
         const said = await import(URL.createObjectURL(new Blob([module], {type: 'text/javascript'})));
-        return values.map(v => [said.number(v), said.metric(v), said.percent(v), said.size(v), said.duration(v ?? 0), said.multiple(v ?? 0)]); }"""
+        return values.map(v => [said.number(v), said.metric(v), said.percent(v), said.size(v), said.duration(v ?? 0), said.multiple(v ?? 0), said.rate(v, 1000)]); }"""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         said = chromium.new_page().evaluate(script, [module, json.loads(json.dumps(values))])
@@ -236,5 +236,6 @@ def test_numbers_are_said_alike_in_python_and_in_the_browser() -> None:
     assert said == [
         [f(v) for f in (units.number, units.metric, units.percent, units.size_of)]
         + [f(v or 0) for f in (units.duration, units.multiple)]
+        + [units.rate_of(v, 1000)]
         for v in values
     ]

@@ -58,14 +58,4 @@ TEST_CASE("select: teams that span hosts") {
   CHECK(chosen({0, 0}, 16 << 20, Algorithm::kHierarchical) == Algorithm::kSlices);
 }
 
-TEST_CASE("select: host memory only") {
-  const auto meshes = make_local_meshes(1, {});
-  const Backends backends(*meshes[0], {});
-  CHECK(backends.select(kCpu).is_ok());
-  const Status status = backends.select(3).status();
-  CHECK(status.code == Code::kInvalidArgument);
-  CHECK(status.message ==
-        "this build reduces host memory only, not device 3; copy the tensor to the host first");
-}
-
 }  // namespace hvd::test

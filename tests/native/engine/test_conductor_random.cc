@@ -92,7 +92,10 @@ class Schedule {
     Request one = in_set(of_kind(kind, asked.second, {rows, 2}), asked.first);
     const std::size_t members = plan_.sets[static_cast<std::size_t>(asked.first)].size();
     if (kind == Kind::kAllgather) one.tensors[0].shape[0] += rank % 3;
-    if (kind == Kind::kAlltoall) one.sizes.assign(members, rows / 64 + rank % 2);
+    if (kind == Kind::kAlltoall) {
+      one.sizes.assign(members, rows / 64 + rank % 2);
+      one.tensors[0].shape[0] += static_cast<std::int64_t>(members);  // at least what is split
+    }
     if (kind == Kind::kBarrier) one.tensors.clear();
     if (kind == Kind::kAllreduce && draw() % 2 == 0) one.tensors[0].place = 64 * rows;
     return one;

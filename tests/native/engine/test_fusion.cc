@@ -16,6 +16,12 @@ Agreed agreed_on(const Request& request) {
   return agreed;
 }
 
+RankSet ranks(const std::vector<int>& numbers) {
+  RankSet set;
+  for (const int number : numbers) set.add(number);
+  return set;
+}
+
 using Names = std::vector<std::vector<std::string>>;
 
 Names names_of(const std::vector<Fuser::Together>& all) {
@@ -83,6 +89,13 @@ TEST_CASE("fusion: every part of the key keeps operations apart") {
   Agreed shared = agreed_on(sum_of("b"));
   shared.shared = true;
   CHECK(fused({agreed_on(sum_of("a")), shared}, 1 << 20).size() == 2);
+  // On the lowest rank's device 0 both, but rank 1 has them on different ones.
+  Agreed one = agreed_on(with("a", changes[4])), other = agreed_on(with("b", changes[4]));
+  one.devices = {{0, ranks({0, 1})}};
+  other.devices = {{0, ranks({0})}, {1, ranks({1})}};
+  CHECK(fused({one, other}, 1 << 20).size() == 2);
+  one.devices = other.devices;
+  CHECK(fused({one, other}, 1 << 20).size() == 1);
   Agreed absent = agreed_on(sum_of("b"));
   absent.absent = true;
   CHECK(fused({agreed_on(sum_of("a")), absent}, 1 << 20).size() == 2);

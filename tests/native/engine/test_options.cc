@@ -34,6 +34,10 @@ const std::vector<Example>& examples() {
       {"heap_bytes", "1048576", [](O o) { return o.mesh.heap_bytes == 1048576; }},
       {"stop_warning_s", "0.25", [](O o) { return o.mesh.stop_warning_s == 0.25; }},
       {"stop_abort_s", "0", [](O o) { return o.mesh.stop_abort_s == 0; }},
+      {"net_timeout_s", "2.5", [](O o) { return o.mesh.net_timeout_s == 2.5; }},
+      {"gpu_operations", "nccl", [](O o) { return o.accelerator.operations == "nccl"; }},
+      {"cuda_driver", "/a/driver.so", [](O o) { return o.accelerator.driver == "/a/driver.so"; }},
+      {"gpu_arena_bytes", "65536", [](O o) { return o.accelerator.arena_bytes == 65536; }},
       {"allreduce_algorithm", "ring",
        [](O o) { return o.algorithms.allreduce == Algorithm::kRing; }},
       {"hierarchical_allreduce", "0", [](O o) { return !o.algorithms.hierarchical_allreduce; }},
@@ -117,7 +121,10 @@ TEST_CASE("options: a value that does not fit is named with what is expected") {
                                                                {"thread_affinity", ",0"},
                                                                {"thread_affinity", "0,"},
                                                                {"thread_affinity", "a"},
-                                                               {"trace_capacity", "1048577"}};
+                                                               {"trace_capacity", "1048577"},
+                                                               {"gpu_operations", "mpi"},
+                                                               {"gpu_operations", "NCCL"},
+                                                               {"gpu_arena_bytes", "65535"}};
   for (const auto& [key, text] : wrong) {
     CAPTURE(key);
     CAPTURE(text);
@@ -158,12 +165,15 @@ TEST_CASE("options: the agreement tells apart what ranks decide by for themselve
   const std::string usual = agreement({});
   CHECK(agreement({{"hierarchical_allreduce", "1"}}) == usual);
   CHECK(agreement({{"fusion_threshold", "1"}, {"timeline", "x"}, {"secret", "s"}}) == usual);
+  CHECK(agreement({{"cuda_driver", "/a/driver.so"}}) == usual);
   for (const auto& [key, text] : std::map<std::string, std::string>{{"allreduce_algorithm", "ring"},
                                                                     {"hierarchical_allreduce", "0"},
                                                                     {"hierarchical_allgather", "0"},
                                                                     {"cache_capacity", "5"},
                                                                     {"fanout", "2"},
-                                                                    {"tcp_streams", "3"}}) {
+                                                                    {"tcp_streams", "3"},
+                                                                    {"gpu_operations", "ring"},
+                                                                    {"gpu_arena_bytes", "65536"}}) {
     CAPTURE(key);
     CHECK(agreement({{key, text}}) != usual);
   }

@@ -1,9 +1,12 @@
 // The control channel over shared rings: every size, both directions at once, counters that wrap
 // around, lengths that lie; and the bell.
 #include <doctest/doctest.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <thread>
 
@@ -11,6 +14,7 @@
 #include "control_wait.h"
 #include "ranks.h"
 #include "transport/control_line.h"
+#include "transport/control_socket.h"
 #include "transport/heap_ring.h"
 #include "transport/mesh.h"
 #include "transport/socket.h"
@@ -55,7 +59,7 @@ std::string message_of(int from, std::size_t number, std::size_t bytes) {
   return text;
 }
 
-const std::vector<std::size_t> kSizes{0,     1,      100,    65531, 65532,        65533, 65536, 3,
+const std::vector<std::size_t> kSizes{0,     1,      100,    65527, 65528,        65529, 65536, 3,
                                       65537, 200000, 131072, 7,     (10U << 20U), 0,     5};
 
 }  // namespace
@@ -130,7 +134,7 @@ TEST_CASE("control: lengths that lie are refused, and never lead out of the ring
     std::uint32_t length;   // of the frame at the beginning
   };
   for (const Lie lie : {Lie{kControlRingBytes + 1, 0}, Lie{0xFFFFFFFFU, 0}, Lie{0x80000000U, 0},
-                        Lie{8, kMaxFrame + 1}, Lie{4, 0xFFFFFFFFU}}) {
+                        Lie{8, kMaxFrame + 1}, Lie{8, 0xFFFFFFFFU}}) {
     const HeapControlRing up, down;
     std::memcpy(down.memory().bytes, &lie.length, sizeof lie.length);
     down.memory().header->written.store(lie.written);
@@ -149,6 +153,41 @@ TEST_CASE("control: lengths that lie are refused, and never lead out of the ring
     CHECK(control.poll().from == -1);
     CHECK(guilty == 7);
     CHECK(control.send(7, "late").code == Code::kInternal);
+  }
+}
+
+TEST_CASE("control: F6 a message that comes twice, late or before its turn is refused") {
+  struct Way {
+    std::vector<std::uint32_t> numbers;  // of the frames, in the order in which they come
+    std::size_t good;                    // of these, how many are taken
+    bool refused;
+  };
+  for (const Way& way : {Way{{0, 1, 2}, 3, false}, Way{{0, 1, 1}, 2, true}, Way{{0, 1, 0}, 2, true},
+                         Way{{0, 2, 1}, 1, true}, Way{{1}, 0, true}, Way{{kAlmost}, 0, true}}) {
+    std::string stream;
+    for (const std::uint32_t number : way.numbers)
+      stream += frame_of(number, "message " + std::to_string(number));
+    const HeapControlRing up, down;
+    MemoryLine memory(7, up.memory(), down.memory(), MemoryLine::Calls{[] {}, [] {}, {}});
+    ControlWriter writer(down.memory());
+    writer.write(stream);
+    writer.show();
+    std::array<int, 2> ends{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    const Fd peer(ends[1]);
+    SocketLine socket(7, Fd(ends[0]), SocketLine::Calls{[] {}, [] {}});
+    REQUIRE(send_all(peer, stream, Deadline::after_seconds(1)));
+    socket.readable();
+    for (ControlLine* const line :
+         {static_cast<ControlLine*>(&memory), static_cast<ControlLine*>(&socket)}) {
+      std::deque<ControlMessage> inbox;
+      CHECK(line->collect(inbox) != way.refused);
+      REQUIRE(inbox.size() == way.good);
+      for (std::size_t i = 0; i < way.good; ++i) {
+        CHECK(inbox[i].from == 7);
+        CHECK(inbox[i].bytes == "message " + std::to_string(way.numbers[i]));
+      }
+    }
   }
 }
 

@@ -99,6 +99,23 @@ TEST_CASE("stops: A11 a stop shorter than the policy has no effect") {
   for (int rank = 0; rank < 2; ++rank) ranks.expect_good_end(rank);
 }
 
+TEST_CASE("stops: F8 ranks that stood still together for longer than the policy go on") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    test::Processes ranks(2, [&](int) { return options_of(transport, 0.6); }, stop_then_give);
+    ranks.expect_stopped(1);
+    ranks.signal(0, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // the fault itself
+    ranks.signal(0, SIGCONT);  // sees the other one still stopped
+    ranks.signal(1, SIGCONT);
+    for (int i = 0; i < 2; ++i) {
+      const test::Report report = ranks.next();
+      CHECK_MESSAGE(report.code == 0, report.message());
+    }
+    for (int rank = 0; rank < 2; ++rank) ranks.expect_good_end(rank);
+  }
+}
+
 TEST_CASE("stops: with stop_abort_s = 0 a stopped rank is named and waited for") {
   test::Processes ranks(2, [&](int) { return options_of("shm", 0); }, stop_then_give);
   ranks.expect_stopped(1);

@@ -1,0 +1,84 @@
+"""Tensors of a GPU as the core takes them: where they lie, and what orders the work of torch and of the core there.
+
+The host waits for nothing: the core begins behind what the caller's stream has been given so far, and whatever that
+stream is given after ``synchronize`` comes behind the operation. Where the core has no accelerator torch stages: copies
+through pinned host memory, and the core sees those.
+
+Words.
+  place    see tensor; on a device it ends with two more words, the device and the stream
+  ground   memory that the core works on in a tensor's place: the tensor itself, or a copy of it
+  touched  grounds and outputs of one operation, which is to stay alive until the caller's stream is behind it
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvd_kernel import _session
+from hvd_kernel.errors import NotInitialized
+
+Finish = Callable[[Any], Any]
+
+_LOG = logging.getLogger("hvd_kernel")
+_asked = (0, "no engine has been asked")  # the generation of the engine, and why it takes no tensor of a GPU
+
+
+def trouble() -> str:
+    """Return why tensors of a GPU are staged, "" where the core takes them; each engine is asked once."""
+    global _asked  # noqa: PLW0603 - of the process, as the engine
+    if _asked[0] != _session.generation():
+        reason = _reason()
+        _asked = (_session.generation(), reason)
+        if reason:
+            _LOG.info("tensors of a GPU are staged through host memory: %s", reason)
+    return _asked[1]
+
+
+def _reason() -> str:
+    if _session.setting("HVD_GPU") == "staged":
+        return "HVD_GPU=staged"
+    try:
+        return _session.engine().device_trouble() or ""
+    except NotInitialized:
+        return "the engine has ended"
+
+
+def is_taken(tensor: Tensor) -> bool:
+    """Tell whether the core works on this tensor's memory where it is."""
+    return tensor.is_cuda and not trouble()
+
+
+def with_device(place: tuple[Any, ...], ground: Tensor) -> tuple[Any, ...]:
+    """Return the place of a ground on a device."""
+    return (*place, ground.get_device(), _stream_of(ground).cuda_stream)
+
+
+def behind(finish: Finish, touched: Sequence[Tensor]) -> Finish:
+    """Let the caller's stream of ``synchronize`` go on behind the operation, then finish."""
+    first = touched[0]
+    begun = _stream_of(first).cuda_stream
+
+    def follow(outcome: Any) -> Any:
+        stream = _stream_of(first)
+        outcome.mark.follow(stream.cuda_stream)
+        if stream.cuda_stream != begun:
+            for tensor in touched:  # its memory is free for others behind this stream only
+                tensor.record_stream(stream)
+        return finish(outcome)
+
+    return follow
+
+
+def adopted(buffer: Any, kind: torch.dtype) -> Tensor:
+    """Return device memory of the core as a tensor that keeps it alive; without copying."""
+    flat: Tensor = torch.as_tensor(buffer, device=f"cuda:{buffer.device}")
+    return flat.view(kind).view(buffer.shape)
+
+
+def _stream_of(tensor: Tensor) -> Any:
+    return torch.cuda.current_stream(tensor.device)

@@ -1,0 +1,49 @@
+"""The device of this rank: what it may see is settled before torch is imported, its turn among those afterwards."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from hvd_kernel import gpus
+from hvd_kernel.errors import ConfigError
+
+_named: tuple[int, ...] = ()  # the devices that --gpus has named
+
+
+def settle() -> None:
+    """Let CUDA see what ``--gpus`` says, or end. A spare does it too: all ranks of a host see the same."""
+    global _named  # noqa: PLW0603 - of the process, as CUDA's own choice
+    try:
+        _named = gpus.numbers_of(gpus.settle(os.environ))
+    except ConfigError as error:
+        sys.exit(str(error))
+
+
+def torch_device(local_rank: int) -> Any:
+    """Return this rank's device: its turn among the GPUs it can see, else the CPU.
+
+    Raises
+    ------
+    ConfigError
+        Devices were named, and torch does not see them.
+    """
+    import torch  # noqa: PLC0415 - only where it is installed
+
+    there = torch.cuda.device_count()
+    if there < len(_named):
+        names = ",".join(map(str, _named))
+        raise ConfigError(
+            f"--gpus {names}: torch {torch.__version__} sees {there} of these {len(_named)} devices: install a torch "
+            "with CUDA that fits the driver (`nvidia-smi` says which), or leave --gpus away."
+        )
+    return torch.device("cuda", local_rank % there) if there else torch.device("cpu")
+
+
+def described(device: Any) -> str:
+    """Return the device as people read it: with the host's own number of it, where CUDA numbers others."""
+    name = str(device)
+    shown = gpus.visible(os.environ) or []
+    number = int(name.removeprefix("cuda:")) if name.startswith("cuda:") else len(shown)
+    return f"{name} (GPU {shown[number]})" if number < len(shown) and shown[number] != str(number) else name

@@ -1,0 +1,89 @@
+// What a plugin brings for tensors on its devices: streams, memory, and backends. The core knows it
+// by this header and its file's name alone; libhvd_cuda.so is loaded with the first device tensor.
+//
+// Words.
+//   stream   a device's queue of work, as the frontend has it (a CUstream); null: the default one
+//   mark     a point in a stream: what was given to the stream before has been done when the mark
+//            is reached (an event)
+//   ready    the mark behind which the inputs of an operation are there
+//   done     the mark behind which its outputs are
+// Nothing here waits for a device. An operation is given to the plugin's own stream, behind the
+// ready marks of its tensors; the caller's stream goes on behind the done mark.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "collective/backend.h"
+#include "collective/team.h"
+#include "tensor/op.h"
+#include "transport/mesh.h"
+
+namespace hvd {
+
+// Any thread.
+class Mark {
+ public:
+  virtual ~Mark() = default;
+  // What is given to the stream from now on comes after the mark. The host does not wait.
+  virtual Status follow(void* stream) = 0;
+  // An error: the device has failed before it came there.
+  virtual Result<bool> reached() = 0;
+};
+using MarkPtr = std::shared_ptr<Mark>;
+
+// A device of this process, of the plugin's choice: for a rank that has joined.
+constexpr int kAnyDevice = -2;
+
+// Marks and memory may outlive it; the mesh and the host's backend outlive it.
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+
+  // Any thread. kInvalidArgument: there is no such device.
+  virtual Result<MarkPtr> mark(int device, void* stream) = 0;
+  // Device memory, 256-byte aligned; given back behind all work that uses it. For what comes behind
+  // the marks of the operation that is being carried out. kUnavailable: there is not that much.
+  virtual Result<std::shared_ptr<void>> allocate(int device, std::size_t bytes) = 0;
+
+  // Turn-holder only; what all members of the team do, in the same order. begin() gives the backend
+  // for the operations up to end(), which come behind `ready`; there may be none, when the members
+  // have found that one of them lacks memory. bytes: of the whole operation, the same on all
+  // members. At the first operation of a team its members tell each other over their links what
+  // they have, and choose alike. After a failure nothing more is begun.
+  // Scaling::before is of this rank's own inputs: 1 on a rank that stands in with what changes no
+  // result, whatever it is on the others.
+  virtual Result<Backend*> begin(int device, const Team& team, std::size_t bytes,
+                                 const std::vector<MarkPtr>& ready) = 0;
+  virtual Result<MarkPtr> end() = 0;
+  // Behind what is under way: fills with what changes no result (a rank that has joined).
+  virtual Status fill_identity(Dtype dtype, ReduceOp op, void* out, std::size_t count) = 0;
+
+  // Nothing of what was begun is under way any more: not here, nor at peers in memory of this rank.
+  // Any thread; asked again and again when the engine ends in peace, before abandon().
+  virtual bool idle() { return true; }
+  // The engine has ended: whatever waits on a device for other ranks is let go, with whatever data
+  // there is. Any thread; returns soon. Nothing is begun afterwards.
+  virtual void abandon() = 0;
+};
+
+struct AcceleratorOptions {
+  std::string operations = "auto";  // auto | ring | nccl | staged (HOROVOD_GPU_OPERATIONS)
+  std::string driver;               // file of the driver; empty: the system's. Tests give a fake.
+  std::size_t arena_bytes = std::size_t{64} << 20U;  // device memory of this rank that peers map
+};
+
+constexpr std::uint32_t kAcceleratorVersion = 1;
+constexpr const char* kCudaPlugin = "libhvd_cuda.so";
+constexpr const char* kCudaSymbol = "hvd_cuda_open";
+
+// What the plugin exports under kCudaSymbol. Null, and why: there is no driver, no device, or it is
+// of another version. cpu: what carries out operations on host memory (staged copies).
+using OpenAccelerator = Accelerator* (*)(std::uint32_t version, Mesh& mesh, Backend& cpu,
+                                         const AcceleratorOptions& options, Status& why);
+
+}  // namespace hvd

@@ -1,0 +1,76 @@
+#include "collective/accelerators.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+namespace hvd {
+namespace {
+
+const char* const kRoom = "collective/accelerators";
+
+Status refuse(const std::string& why) {
+  return Status::make(Code::kInvalidArgument,
+                      "tensors on a device cannot be used here: " + why +
+                          "; move the tensor to the CPU first (tensor.cpu())",
+                      kRoom);
+}
+
+// "" when the system does not say.
+std::string own_folder() {
+  Dl_info here{};
+  if (::dladdr(reinterpret_cast<void*>(&own_folder), &here) == 0 || here.dli_fname == nullptr)
+    return "";
+  const std::string file = here.dli_fname;
+  const std::size_t slash = file.find_last_of('/');
+  return slash == std::string::npos ? "./" : file.substr(0, slash + 1);
+}
+
+// Null, and why. Never unloaded: marks and memory outlive engines.
+OpenAccelerator open_of_plugin(Status& why_not) {
+  const std::string file = own_folder() + kCudaPlugin;
+  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): thread-local in glibc
+    why_not = refuse(std::string(why == nullptr ? "dlopen failed" : why) +
+                     " (the plugin is built where nvcc is found: install hvd-kernel again on a "
+                     "machine with CUDA)");
+    return nullptr;
+  }
+  const auto open = reinterpret_cast<OpenAccelerator>(::dlsym(library, kCudaSymbol));
+  if (open == nullptr) {
+    why_not = refuse(file + " is of another version of hvd-kernel (install it again)");
+  }
+  return open;
+}
+
+}  // namespace
+
+Accelerators::Accelerators(Mesh& mesh, Backend& cpu, const AcceleratorOptions& options,
+                           OpenAccelerator open)
+    : mesh_(mesh), cpu_(cpu), options_(options), open_(open) {}
+
+Result<Accelerator*> Accelerators::get() {
+  if (Accelerator* const known = loaded()) return known;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!tried_) {
+    Result<Accelerator*> accelerator = load();
+    tried_ = true;
+    why_not_ = accelerator.status();
+    accelerator_.reset(accelerator ? accelerator.value() : nullptr);
+    loaded_.store(accelerator_.get(), std::memory_order_release);
+  }
+  if (accelerator_ == nullptr) return why_not_;
+  return accelerator_.get();
+}
+
+Result<Accelerator*> Accelerators::load() {
+  Status why;
+  const OpenAccelerator open = open_ != nullptr ? open_ : open_of_plugin(why);
+  if (open == nullptr) return why;
+  Accelerator* const accelerator = open(kAcceleratorVersion, mesh_, cpu_, options_, why);
+  if (accelerator == nullptr) return refuse(why.message.empty() ? "no reason given" : why.message);
+  return accelerator;
+}
+
+}  // namespace hvd

@@ -1,0 +1,40 @@
+// The accelerator of one engine. Its plugin is loaded with the first device tensor, from the folder
+// of this library; without a plugin, a driver or a device there is none, and why is kept.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "base/status.h"
+#include "collective/accelerator.h"
+#include "collective/backend.h"
+#include "transport/mesh.h"
+
+namespace hvd {
+
+class Accelerators {
+ public:
+  // mesh and cpu outlive it. open: instead of the plugin's (tests); null: the plugin's.
+  Accelerators(Mesh& mesh, Backend& cpu, const AcceleratorOptions& options, OpenAccelerator open);
+
+  // Any thread; the first one loads. kInvalidArgument: there is none, why, and what to do.
+  Result<Accelerator*> get();
+  // Null: nobody has asked for it yet, or there is none.
+  Accelerator* loaded() const { return loaded_.load(std::memory_order_acquire); }
+
+ private:
+  Result<Accelerator*> load();
+
+  Mesh& mesh_;
+  Backend& cpu_;
+  const AcceleratorOptions options_;
+  const OpenAccelerator open_;
+  std::mutex mutex_;
+  bool tried_ = false;  // guarded by mutex_, as the two below
+  Status why_not_;
+  std::unique_ptr<Accelerator> accelerator_;
+  std::atomic<Accelerator*> loaded_{nullptr};
+};
+
+}  // namespace hvd

@@ -1,0 +1,45 @@
+// The accelerator of CUDA devices: what collective/accelerator.h says.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "collective/accelerator.h"
+#include "cuda/ferry.h"
+#include "cuda/household.h"
+
+namespace hvd::cuda {
+
+class CudaAccelerator final : public Accelerator {
+ public:
+  // kUnavailable: there is no driver or no device; the message says so, and the remedy.
+  static Result<std::unique_ptr<CudaAccelerator>> open(Mesh& mesh, Backend& cpu,
+                                                       const AcceleratorOptions& options);
+  ~CudaAccelerator() override;
+
+  Result<MarkPtr> mark(int device, void* stream) override;
+  Result<std::shared_ptr<void>> allocate(int device, std::size_t bytes) override;
+  Result<Backend*> begin(int device, const Team& team, std::size_t bytes,
+                         const std::vector<MarkPtr>& ready) override;
+  Result<MarkPtr> end() override;
+  Status fill_identity(Dtype dtype, ReduceOp op, void* out, std::size_t count) override;
+  bool idle() override { return household_->settled(); }
+  void abandon() override { household_->abandon(); }
+
+ private:
+  CudaAccelerator(const Driver& driver, Mesh& mesh, Backend& cpu,
+                  const AcceleratorOptions& options);
+  Result<Table*> table_of(int device, const Team& team);
+  Backend* way_to(const Table& table);
+
+  Mesh& mesh_;
+  Backend& cpu_;
+  const AcceleratorOptions options_;
+  std::shared_ptr<Household> household_;
+  // Of the operation that is being carried out.
+  std::shared_ptr<Device> home_, abroad_;  // the same where the tensors are at home
+  std::optional<Ferry> ferry_;
+};
+
+}  // namespace hvd::cuda

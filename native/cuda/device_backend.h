@@ -1,0 +1,26 @@
+// A backend whose operations are given to the stream of one device and are done there later.
+#pragma once
+
+#include "collective/backend.h"
+
+namespace hvd::cuda {
+
+class DeviceBackend : public Backend {
+ public:
+  // The engine has ended: what waits in the device's queue for other ranks shall wait no longer,
+  // with whatever data there is. Called again and again until the stream is idle; on any thread,
+  // but never at the same time as another call of this object. Does not wait.
+  virtual Status let_go() = 0;
+  // No operation comes any more: gives the stream a wait for what other ranks still read here. When
+  // the stream is idle after that, this backend may go. Does not wait.
+  virtual Status settle() { return Status::ok(); }
+  // Operands are device memory that is reachable from the device.
+  Status allreduce_shared(const Team& /*team*/, const std::vector<Operand>& /*operands*/,
+                          const std::vector<std::ptrdiff_t>& /*offsets*/,
+                          const Reduction& /*reduction*/) final {
+    return Status::make(Code::kInternal, "the shared heap is not device memory",
+                        "cuda/device_backend");
+  }
+};
+
+}  // namespace hvd::cuda

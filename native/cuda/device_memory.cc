@@ -1,0 +1,159 @@
+// Events of a device, and memory in the order of its stream.
+#include <algorithm>
+#include <utility>
+
+#include "cuda/device.h"
+
+namespace hvd::cuda {
+namespace {
+
+const char* const kRoom = "cuda/device";
+
+bool is_capturing(const Driver& driver, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void* pointer_to(CUdeviceptr memory) {
+  return reinterpret_cast<void*>(memory);  // NOLINT(performance-no-int-to-ptr): unified addresses
+}
+
+}  // namespace
+
+Result<Device::Event> Device::event() {
+  CUevent event = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!free_events_.empty()) {
+      event = free_events_.back();
+      free_events_.pop_back();
+    }
+  }
+  if (event == nullptr) {
+    const Current current(*this);
+    if (!current) return current.status();
+    Status status =
+        driver_.check(driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "to make an event");
+    if (!status) return status;
+  }
+  return Event(event, [self = shared_from_this()](CUevent last) { self->take_back(last); });
+}
+
+void Device::take_back(CUevent event) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_events_.push_back(event);
+}
+
+Result<Device::Event> Device::recorded(CUstream stream) {
+  const Current current(*this);
+  if (!current) return current.status();
+  Result<Event> made = event();
+  if (!made) return made;
+  Status status =
+      driver_.check(driver_.cuEventRecord(made.value().get(), stream), "to record an event");
+  if (!status) return status;
+  return made;
+}
+
+Status Device::follow(CUstream stream, CUevent event) {
+  const Current current(*this);
+  if (!current) return current.status();
+  Status status = driver_.check(driver_.cuStreamWaitEvent(stream, event, 0),
+                                "to let a stream wait for an event");
+  if (status && stream != stream_) remember(stream);
+  return status;
+}
+
+void Device::remember(CUstream stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (std::find(followers_.begin(), followers_.end(), stream) == followers_.end())
+    followers_.push_back(stream);
+}
+
+Result<bool> Device::reached(CUevent event) {
+  const Current current(*this);
+  if (!current) return current.status();
+  const CUresult result = driver_.cuEventQuery(event);
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  if (result == CUDA_ERROR_CAPTURED_EVENT) return true;
+  Status status = driver_.check(result, "an operation given to the device");
+  if (!status) return status;
+  return true;
+}
+
+Result<bool> Device::idle() {
+  const Current current(*this);
+  if (!current) return current.status();
+  if (is_capturing(driver_, stream_)) return false;  // which a query would spoil
+  const CUresult result = driver_.cuStreamQuery(stream_);
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  Status status = driver_.check(result, "an operation given to the device");
+  if (!status) return status;
+  return true;
+}
+
+Result<std::shared_ptr<void>> Device::allocate(std::size_t bytes) {
+  const Current current(*this);
+  if (!current) return current.status();
+  if (is_capturing(driver_, stream_))
+    return Status::make(Code::kUnavailable,
+                        site_.name +
+                            ": there is no new memory while a CUDA graph is captured; "
+                            "give the operation the memory for its result",
+                        kRoom, site_.rank);
+  sweep();
+  CUdeviceptr memory = 0;
+  const std::string what = "to allocate " + std::to_string(bytes) + " bytes";
+  const std::size_t least = std::max<std::size_t>(bytes, 1);
+  Status status = driver_.check(has_pools_ ? driver_.cuMemAllocAsync(&memory, least, stream_)
+                                           : driver_.cuMemAlloc(&memory, least),
+                                what.c_str());
+  if (!status) return status;
+  return std::shared_ptr<void>(pointer_to(memory), [self = shared_from_this(), memory](void*) {
+    self->take_back_memory(memory);
+  });
+}
+
+void Device::take_back_memory(CUdeviceptr memory) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    dying_.push_back(memory);
+  }
+  const Current current(*this);
+  if (current) sweep();
+}
+
+// Not while somebody captures a graph: our stream would become part of it by waiting.
+void Device::sweep() {
+  const std::lock_guard<std::mutex> sweeping(sweep_mutex_);
+  std::vector<CUdeviceptr> dead;
+  std::vector<CUstream> followers;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (dying_.empty()) return;
+    followers = followers_;
+    const auto captures = [&](CUstream stream) { return is_capturing(driver_, stream); };
+    if (captures(stream_) || std::any_of(followers.begin(), followers.end(), captures)) return;
+    dead.swap(dying_);
+  }
+  followers.push_back(stream_);
+  for (CUstream const stream : followers) return_behind(stream);
+  for (const CUdeviceptr memory : dead) {
+    if (has_pools_)
+      driver_.cuMemFreeAsync(memory, return_);
+    else
+      driver_.cuMemFree(memory);
+  }
+}
+
+// A stream that is no more has nothing to wait for.
+void Device::return_behind(CUstream stream) {
+  CUevent event = nullptr;
+  if (driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
+  if (driver_.cuEventRecord(event, stream) == CUDA_SUCCESS)
+    driver_.cuStreamWaitEvent(return_, event, 0);
+  driver_.cuEventDestroy(event);
+}
+
+}  // namespace hvd::cuda

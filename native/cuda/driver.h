@@ -1,0 +1,84 @@
+// The CUDA driver, found at run time: nothing here links libcuda, and where there is no driver
+// load() says so. Tests give the file of a fake.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace hvd::cuda {
+
+// Name here, name in the library (with its version).
+#define HVD_CUDA_FUNCTIONS(X)                                             \
+  X(cuInit, cuInit)                                                       \
+  X(cuDriverGetVersion, cuDriverGetVersion)                               \
+  X(cuDeviceGetCount, cuDeviceGetCount)                                   \
+  X(cuDeviceGet, cuDeviceGet)                                             \
+  X(cuDeviceGetName, cuDeviceGetName)                                     \
+  X(cuDeviceGetUuid, cuDeviceGetUuid_v2)                                  \
+  X(cuDeviceGetAttribute, cuDeviceGetAttribute)                           \
+  X(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer)                         \
+  X(cuDeviceGetByPCIBusId, cuDeviceGetByPCIBusId)                         \
+  X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain)                   \
+  X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2)              \
+  X(cuCtxPushCurrent, cuCtxPushCurrent_v2)                                \
+  X(cuCtxPopCurrent, cuCtxPopCurrent_v2)                                  \
+  X(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess)                         \
+  X(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange)             \
+  X(cuModuleLoadData, cuModuleLoadData)                                   \
+  X(cuModuleUnload, cuModuleUnload)                                       \
+  X(cuModuleGetFunction, cuModuleGetFunction)                             \
+  X(cuLaunchKernel, cuLaunchKernel)                                       \
+  X(cuMemAlloc, cuMemAlloc_v2)                                            \
+  X(cuMemFree, cuMemFree_v2)                                              \
+  X(cuMemAllocAsync, cuMemAllocAsync)                                     \
+  X(cuMemFreeAsync, cuMemFreeAsync)                                       \
+  X(cuMemHostAlloc, cuMemHostAlloc)                                       \
+  X(cuMemFreeHost, cuMemFreeHost)                                         \
+  X(cuMemGetInfo, cuMemGetInfo_v2)                                        \
+  X(cuMemcpyAsync, cuMemcpyAsync)                                         \
+  X(cuMemsetD8Async, cuMemsetD8Async)                                     \
+  X(cuMemsetD32Async, cuMemsetD32Async)                                   \
+  X(cuStreamCreateWithPriority, cuStreamCreateWithPriority)               \
+  X(cuStreamDestroy, cuStreamDestroy_v2)                                  \
+  X(cuStreamQuery, cuStreamQuery)                                         \
+  X(cuStreamSynchronize, cuStreamSynchronize)                             \
+  X(cuStreamWaitEvent, cuStreamWaitEvent)                                 \
+  X(cuStreamIsCapturing, cuStreamIsCapturing)                             \
+  X(cuStreamBatchMemOp, cuStreamBatchMemOp_v2)                            \
+  X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode) \
+  X(cuEventCreate, cuEventCreate)                                         \
+  X(cuEventRecord, cuEventRecord)                                         \
+  X(cuEventQuery, cuEventQuery)                                           \
+  X(cuEventSynchronize, cuEventSynchronize)                               \
+  X(cuEventElapsedTime, cuEventElapsedTime)                               \
+  X(cuEventDestroy, cuEventDestroy_v2)                                    \
+  X(cuIpcGetMemHandle, cuIpcGetMemHandle)                                 \
+  X(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2)                            \
+  X(cuIpcCloseMemHandle, cuIpcCloseMemHandle)                             \
+  X(cuPointerGetAttribute, cuPointerGetAttribute)                         \
+  X(cuGetErrorName, cuGetErrorName)                                       \
+  X(cuGetErrorString, cuGetErrorString)
+
+// The functions as members, so that they are called as the manual writes them: driver.cuInit(0).
+struct Driver {
+#define HVD_CUDA_MEMBER(name, symbol) \
+  decltype(&::symbol) name = nullptr;  // NOLINT(bugprone-macro-parentheses): a name
+  HVD_CUDA_FUNCTIONS(HVD_CUDA_MEMBER)
+#undef HVD_CUDA_MEMBER
+  std::string file;  // where it came from
+
+  // Ok, or a status that has the driver's name and sentence for the error, `what` was tried, and on
+  // which device. CUDA_ERROR_OUT_OF_MEMORY is kUnavailable, the rest is kInternal.
+  Status check(CUresult result, const char* what) const;
+};
+
+// Loads the file ("" is libcuda.so.1), finds every function, calls cuInit. Never unloaded; the same
+// file gives the same driver. kUnavailable: no driver, too old for a function, no device; the
+// message says which, and the remedy.
+Result<const Driver*> load_driver(const std::string& file);
+
+}  // namespace hvd::cuda

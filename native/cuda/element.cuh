@@ -1,0 +1,249 @@
+// What a kernel does to one element. Compiled twice: by nvcc for devices, and by the host's
+// compiler for the fake driver of the tests (docs/decisions/0018). Words and rules are those of
+// tensor/kernels.inc: a format says how a lane is stored and in what it is reckoned, an operator
+// what is done to two of them. Every step is rounded on its own.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#ifdef __CUDACC__
+#define HVD_BOTH __host__ __device__ __forceinline__
+#define HVD_UNROLL _Pragma("unroll")
+#define HVD_ROLLED _Pragma("unroll 1")
+#else
+#define HVD_BOTH inline
+#define HVD_UNROLL
+#define HVD_ROLLED
+#endif
+
+namespace hvd::cuda {
+
+template <typename To, typename From>
+HVD_BOTH To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// The factors of a step: times `by`, then divided by `over`; 1 is no step at all.
+struct Ratio {
+  double by = 1.0;
+  double over = 1.0;
+};
+HVD_BOTH bool is_one(const Ratio& ratio) { return ratio.by == 1.0 && ratio.over == 1.0; }
+
+// Formats.
+
+template <typename T>
+struct Plain {
+  using Stored = T;
+  using Lane = T;
+  static HVD_BOTH T widen(T value) { return value; }
+  static HVD_BOTH T narrow(T value) { return value; }
+};
+
+// Any byte but 0 is true, and true is stored as 1.
+struct Truth {
+  using Stored = std::uint8_t;
+  using Lane = std::uint8_t;
+  static HVD_BOTH Lane widen(Stored value) { return value != 0 ? 1 : 0; }
+  static HVD_BOTH Stored narrow(Lane value) { return value; }
+};
+
+struct Half {
+  using Stored = std::uint16_t;
+  using Lane = float;
+
+  // A device's own conversions round as half.h does, but give every NaN the same bits.
+  static HVD_BOTH float widen(Stored value) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(value & 0x8000U) << 16U;
+    const std::uint32_t rest = value & 0x7FFFU;
+    if (rest > 0x7C00U) return bits_as<float>(sign | 0x7FC00000U | ((rest & 0x3FFU) << 13U));
+#ifdef __CUDA_ARCH__
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value));
+    return wide;
+#else
+    if (rest == 0x7C00U) return bits_as<float>(sign | 0x7F800000U);
+    const float magnitude = bits_as<float>(rest << 13U) * bits_as<float>(0x77800000U);  // 2^112
+    return bits_as<float>(sign | bits_as<std::uint32_t>(magnitude));
+#endif
+  }
+
+  static HVD_BOTH Stored narrow(float value) {
+    const auto bits = bits_as<std::uint32_t>(value);
+    const std::uint32_t sign = (bits >> 16U) & 0x8000U;
+    const std::uint32_t rest = bits & 0x7FFFFFFFU;
+    if (rest > 0x7F800000U) return static_cast<Stored>(sign | 0x7E00U | ((rest >> 13U) & 0x3FFU));
+#ifdef __CUDA_ARCH__
+    Stored half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+    return half;
+#else
+    std::uint32_t half = (rest - 0x38000000U + 0xFFFU + ((rest >> 13U) & 1U)) >> 13U;
+    if (rest >= 0x477FF000U) half = 0x7C00U;  // 65520 and above round to infinity
+    if (rest < 0x38800000U)  // subnormal: adding 0.5 rounds its bits and puts them at the end
+      half = bits_as<std::uint32_t>(bits_as<float>(rest) + 0.5F) - 0x3F000000U;
+    return static_cast<Stored>(sign | half);
+#endif
+  }
+};
+
+struct Brain {
+  using Stored = std::uint16_t;
+  using Lane = float;
+  static HVD_BOTH float widen(Stored value) {
+    return bits_as<float>(static_cast<std::uint32_t>(value) << 16U);
+  }
+  static HVD_BOTH Stored narrow(float value) {
+    const auto bits = bits_as<std::uint32_t>(value);
+    const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;
+    const std::uint32_t quiet = (bits >> 16U) | 0x40U;
+    const bool nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
+    return static_cast<Stored>(nan ? quiet : rounded);
+  }
+};
+
+// A complex number, where its parts cannot be treated as two lanes.
+template <typename T>
+struct Two {
+  T re, im;
+};
+
+// A NaN as an x86 processor makes it. Devices give every NaN the same bits; the host's compiler
+// leaves it to the processor. Which of two NaN is kept is the machine's choice anyway.
+template <typename T>
+HVD_BOTH T with_nan_of([[maybe_unused]] T a, [[maybe_unused]] T b, T result) {
+#ifdef __CUDA_ARCH__
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  constexpr Bits kQuiet = Bits{1} << (sizeof(T) == 4 ? 22 : 51);
+  constexpr Bits kInvalid = ~(kQuiet - 1);  // sign, exponent and the quiet bit
+  if (result != result) {
+    const Bits kept = bits_as<Bits>(a != a ? a : b);
+    result = bits_as<T>(a != a || b != b ? kept | kQuiet : kInvalid);
+  }
+#endif
+  return result;
+}
+
+// Operators.
+
+// Integers as they wrap around: unsigned, and wide enough not to become int.
+template <typename T>
+using Wrapping = std::conditional_t<sizeof(T) < 4, std::uint32_t, T>;
+
+struct Add {
+  template <typename T>
+  static HVD_BOTH T apply(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) return with_nan_of<T>(a, b, a + b);
+    return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+  }
+};
+struct Multiply {
+  template <typename T>
+  static HVD_BOTH T apply(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) return with_nan_of<T>(a, b, a * b);
+    return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+  }
+};
+// The first of equals; a NaN if there is one.
+struct Least {
+  template <typename T>
+  static HVD_BOTH T apply(T a, T b) {
+    return b < a || b != b ? b : a;
+  }
+};
+struct Most {
+  template <typename T>
+  static HVD_BOTH T apply(T a, T b) {
+    return b > a || b != b ? b : a;
+  }
+};
+struct Or {
+  template <typename T>
+  static HVD_BOTH T apply(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct And {
+  template <typename T>
+  static HVD_BOTH T apply(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+// One times x is x to the last bit.
+struct ComplexMultiply {
+  template <typename T>
+  static HVD_BOTH Two<T> apply(Two<T> a, Two<T> b) {
+    if (b.re == T{1} && b.im == T{0}) return a;
+    if (a.re == T{1} && a.im == T{0}) return b;
+    const T straight_re = Multiply::apply(a.re, b.re), crossed_re = Multiply::apply(a.im, b.im);
+    const T straight_im = Multiply::apply(a.re, b.im), crossed_im = Multiply::apply(a.im, b.re);
+    return {with_nan_of<T>(straight_re, crossed_re, straight_re - crossed_re),
+            Add::apply(straight_im, crossed_im)};
+  }
+};
+
+// A result that is still in a register.
+template <typename Lane>
+HVD_BOTH Lane scaled(Lane value, const Ratio& ratio) {
+  if constexpr (std::is_floating_point_v<Lane>) {
+    const auto by = static_cast<Lane>(ratio.by), over = static_cast<Lane>(ratio.over);
+    if (ratio.by != 1.0) value = Multiply::apply(value, by);
+    if (ratio.over != 1.0) value = with_nan_of<Lane>(value, over, value / over);
+  }
+  return value;
+}
+template <typename T>
+HVD_BOTH Two<T> scaled(const Two<T>& value, const Ratio& ratio) {
+  return {scaled(value.re, ratio), scaled(value.im, ratio)};
+}
+
+// For devices, which may not call the library's functions.
+template <typename T>
+struct Ends {
+  static constexpr T kLow = std::numeric_limits<T>::min();
+  static constexpr T kHigh = std::numeric_limits<T>::max();
+};
+
+// Toward zero; what does not fit becomes the nearest end of the range, NaN the lower one.
+template <typename T>
+HVD_BOTH T truncated(double value) {
+  constexpr auto kLow = static_cast<double>(Ends<T>::kLow);
+  constexpr auto kHigh = static_cast<double>(Ends<T>::kHigh);
+  value = value > kLow ? value : kLow;
+  value = value < kHigh ? value : kHigh;
+  return static_cast<T>(static_cast<std::int32_t>(value));
+}
+
+// An int64 above 2^53 keeps its last digits as long as nobody asks for a fractional factor.
+HVD_BOTH std::int64_t scaled_int64(std::int64_t in, const Ratio& ratio) {
+  constexpr double kEnd = 9223372036854775808.0;  // 2^63
+  if (ratio.by == 1.0 && ratio.over >= 1.0 && ratio.over < kEnd &&
+      ratio.over == static_cast<double>(static_cast<std::int64_t>(ratio.over)))
+    return in / static_cast<std::int64_t>(ratio.over);
+  const double value = static_cast<double>(in) * ratio.by / ratio.over;
+  if (value >= kEnd) return Ends<std::int64_t>::kHigh;
+  return value > -kEnd ? static_cast<std::int64_t>(value) : Ends<std::int64_t>::kLow;
+}
+
+// A stored element, scaled and stored again: Row::scale of tensor/kernels.h.
+template <typename Format>
+HVD_BOTH typename Format::Stored rescaled(typename Format::Stored value, const Ratio& ratio) {
+  using Stored = typename Format::Stored;
+  if constexpr (std::is_floating_point_v<typename Format::Lane>) {
+    return Format::narrow(scaled(Format::widen(value), ratio));
+  } else if constexpr (std::is_same_v<Format, Truth>) {
+    return value != 0 && ratio.by / ratio.over != 0.0 ? 1 : 0;
+  } else if constexpr (sizeof(Stored) == 8) {
+    return static_cast<Stored>(scaled_int64(static_cast<std::int64_t>(value), ratio));
+  } else {
+    return truncated<Stored>(static_cast<double>(value) * ratio.by / ratio.over);
+  }
+}
+
+}  // namespace hvd::cuda

@@ -1,0 +1,49 @@
+// Where the elements of an operation lie in a half of an arena (arena.h): the same on all ranks,
+// without a word between them.
+//   chunk   what one place folds, or what goes to one place: a list of pieces of tensors
+//   room    the bytes of a half that a chunk has in every round; a multiple of 16
+//   round   what all chunks have room for at once
+//   share   a piece of a tensor as it lies in its chunk's room, in one round
+// A share lies as far from a multiple of 16 bytes as it does in its tensor: packing and unpacking
+// then move 16 bytes at a time, whatever was fused and however it is cut. The gaps (less than 16
+// bytes each) are folded along with the rest, and nobody reads them.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace hvd::cuda {
+
+struct Share {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::size_t count = 0;  // elements
+  std::size_t at = 0;     // bytes from the beginning of the room
+};
+
+class Layout {
+ public:
+  // width: bytes of an element, 1 to 16, a power of two.
+  Layout(std::size_t width, std::size_t chunks, std::size_t room);
+
+  // The next elements of the chunk: at in and out (null stays null), `before` elements behind the
+  // beginning of their tensor.
+  void add(std::size_t chunk, const void* in, void* out, std::size_t before, std::size_t count);
+
+  // Of the longest chunk, and of each.
+  std::size_t rounds() const;
+  std::size_t rounds(std::size_t chunk) const { return chunks_[chunk].size(); }
+  // Empty where the chunk has ended.
+  const std::vector<Share>& shares(std::size_t chunk, std::size_t round) const;
+  // Bytes from the beginning of the room to the end of the last share.
+  std::size_t extent(std::size_t chunk, std::size_t round) const;
+
+ private:
+  using Round = std::vector<Share>;
+
+  std::size_t width_, room_;
+  std::vector<std::vector<Round>> chunks_;
+  Round nothing_;
+};
+
+}  // namespace hvd::cuda

@@ -1,0 +1,164 @@
+#include "cuda/meeting.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "cuda/nccl_backend.h"
+#include "cuda/ring_backend.h"
+#include "cuda/staged_backend.h"
+
+namespace hvd::cuda {
+namespace {
+
+const char* const kRoom = "cuda/meeting";
+
+// How it went for a member: plain bytes.
+struct Verdict {
+  Code code = Code::kOk;
+  std::int32_t rank = -1;
+  std::array<char, 256> text{};
+};
+
+template <std::size_t n>
+void put(std::array<char, n>& to, const std::string& text) {
+  to.fill('\0');
+  std::copy_n(text.data(), std::min(text.size(), n - 1), to.data());
+}
+
+std::uint64_t this_process() {
+  static const std::uint64_t token = [] {
+    std::uint64_t number = 0;
+    const Result<std::string> bytes = random_bytes(sizeof number);
+    if (bytes.is_ok())
+      std::copy_n(bytes.value().data(), sizeof number, reinterpret_cast<char*>(&number));
+    return number;
+  }();
+  return token;
+}
+
+void describe(const Device& device, Facts& facts) {
+  facts.uuid = device.uuid();
+  facts.reachables = static_cast<std::uint32_t>(device.reachable().size());
+  std::copy(device.reachable().begin(), device.reachable().end(), facts.reachable.begin());
+  facts.word_operations = device.has_word_operations() ? 1 : 0;
+}
+
+Facts facts_of(const Guest& guest, const Topology& topology, const AcceleratorOptions& options) {
+  Facts facts;
+  facts.rank = topology.rank;
+  facts.host = topology.host_of[static_cast<std::size_t>(topology.rank)];
+  facts.pid = ::getpid();
+  facts.process = this_process();
+  facts.nccl = options.operations == "ring" || options.operations == "staged" ? 0 : nccl_version();
+  facts.arena_bytes = options.arena_bytes;
+  put(facts.operations, options.operations);
+  if (guest.device != nullptr)
+    describe(*guest.device, facts);
+  else
+    put(facts.trouble, guest.trouble.message);
+  return facts;
+}
+
+Status trouble_of(const std::vector<Facts>& members) {
+  for (const Facts& member : members)
+    if (member.trouble.front() != '\0')
+      return Status::make(Code::kUnavailable, member.trouble.data(), kRoom, member.rank);
+  return Status::ok();
+}
+
+Result<std::unique_ptr<DeviceBackend>> make(Way way, const Party& party) {
+  switch (way) {
+    case Way::kRing:
+      return make_ring_backend(party);
+    case Way::kNccl:
+      return make_nccl_backend(party);
+    case Way::kStaged:
+      return make_staged_backend(party);
+  }
+  return Status::make(Code::kInternal, "there is no such way", kRoom);
+}
+
+Verdict verdict_of(const Status& status) {
+  Verdict verdict;
+  verdict.code = status.code;
+  verdict.rank = status.rank;
+  put(verdict.text, status.message);
+  return verdict;
+}
+
+// Who names itself knows why; the others have only heard that somebody failed.
+const Verdict* worst_of(const std::vector<Verdict>& verdicts, const std::vector<Facts>& members) {
+  const Verdict* heard = nullptr;
+  for (std::size_t place = 0; place < verdicts.size(); ++place) {
+    const Verdict& verdict = verdicts[place];
+    if (verdict.code == Code::kOk) continue;
+    if (verdict.rank == members[place].rank) return &verdict;
+    if (heard == nullptr) heard = &verdict;
+  }
+  return heard;
+}
+
+// What went wrong, if anything did: the same on all members.
+Status compare(const Party& party, const Status& mine) {
+  const Result<std::vector<Verdict>> all = tell_all(party, verdict_of(mine));
+  if (!all) return all.status();
+  const Verdict* const worst = worst_of(all.value(), party.members);
+  if (worst == nullptr) return Status::ok();
+  return Status::make(worst->code, worst->text.data(), kRoom, worst->rank);
+}
+
+Result<Agreed> try_out(const std::vector<Way>& ways, const Party& party) {
+  Status first = Status::ok();
+  for (const Way way : ways) {
+    Result<std::unique_ptr<DeviceBackend>> made = make(way, party);
+    if (party.mesh->abort().raised()) return party.mesh->abort().cause();
+    Status status = compare(party, made.status());
+    if (status) return Agreed{way, made.take()};
+    if (party.mesh->abort().raised()) return status;
+    if (party.team.place == 0)  // once for all
+      log(Level::kWarning, kRoom,
+          std::string("device tensors do not go the way '") + name_of(way) +
+              "': " + status.message);
+    if (first) first = status;
+  }
+  return first;
+}
+
+}  // namespace
+
+std::size_t least_arena(const std::vector<Facts>& members) {
+  std::uint64_t least = members.front().arena_bytes;
+  for (const Facts& member : members) least = std::min(least, member.arena_bytes);
+  return static_cast<std::size_t>(least);
+}
+
+Status tell_all(Backend& cpu, const Team& team, const void* mine, void* all, std::size_t bytes) {
+  Gather gather;
+  gather.in = static_cast<const std::byte*>(mine);
+  auto* to = static_cast<std::byte*>(all);
+  for (int place = 0; place < team.size(); ++place, to += bytes) {
+    gather.out.push_back(to);
+    gather.bytes.push_back(bytes);
+  }
+  return cpu.allgather(team, {gather});
+}
+
+Result<Agreed> meet(const Guest& guest, Mesh& mesh, Backend& cpu, const Team& team,
+                    const AcceleratorOptions& options) {
+  Party party{guest.device, &mesh, &cpu, team, {}};
+  Result<std::vector<Facts>> members = tell_all(party, facts_of(guest, mesh.topology(), options));
+  if (!members) return members.status();
+  party.members = members.take();
+  Status status = trouble_of(party.members);
+  if (!status) return status;
+  Result<std::vector<Way>> ways = choose(party.members);
+  if (!ways) return ways.status();
+  return try_out(ways.value(), party);
+}
+
+}  // namespace hvd::cuda

@@ -1,0 +1,50 @@
+// Our own way between the devices of one host, for one team: slices over mapped memory, in stream
+// order (ring.h). Device memory is never copied to the host, the host waits for no device, and the
+// ranks may share a device. The same bytes as CpuBackend gives on one host. Adasum goes the staged
+// way, and so does a team of one, for which nothing is staged.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cuda/arena.h"
+#include "cuda/device_backend.h"
+#include "cuda/meeting.h"
+#include "cuda/ring.h"
+
+namespace hvd::cuda {
+
+class RingBackend final : public DeviceBackend {
+ public:
+  // peers: by place, null at the own one.
+  RingBackend(const Party& party, const ArenaShape& shape, std::unique_ptr<Arena> arena,
+              std::vector<std::unique_ptr<PeerArena>> peers);
+
+  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+                   const Reduction& reduction) override;
+  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
+  Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
+  Status alltoall(const Team& team, const Exchange& exchange) override;
+  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+                       const Reduction& reduction) override;
+  const char* last_algorithm() const override { return last_; }
+
+  Status let_go() override;
+  Status settle() override;
+
+ private:
+  Status adasum(const Team& team, const std::vector<Operand>& operands, const Reduction& reduction);
+
+  Party party_;
+  std::unique_ptr<Arena> arena_;
+  std::vector<std::unique_ptr<PeerArena>> peers_;
+  Ring ring_;
+  std::unique_ptr<DeviceBackend> staged_;  // for Adasum, from the first one on
+  const char* last_ = "LOCAL";
+};
+
+// As meeting.h says: tells once, the arena. Waits for this rank's own device once, until the words
+// of the arena are written.
+Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const Party& party);
+
+}  // namespace hvd::cuda

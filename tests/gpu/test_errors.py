@@ -1,0 +1,144 @@
+"""What goes wrong on one rank is told to every rank, in the same words; the engine goes on where it can, the device always."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hvdtest.gpu import gpu_ranks
+from hvdtest.launch import RankPool
+
+NATIVE = pytest.mark.parametrize("way", ["ring", "core"])
+
+
+def here_and_there() -> list[str]:
+    """One rank gives a tensor of the host where the others give one of a GPU."""
+    import torch
+    from hvdtest.exact import raises
+    from hvdtest.gpu import alike, here, there
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel.errors import Mismatch
+
+    rank, size = hvd.rank(), hvd.size()
+    x = torch.full((1000,), rank + 1.0)
+    said = []
+    for name, call in (("allreduce", hvd.allreduce), ("allgather", hvd.allgather)):
+        error = raises(Mismatch, "", call, x if rank == 1 else there(x), name=f"mixed.{name}")
+        said.append(str(error))
+        want = torch.full((1000,), size * (size + 1) / 2)
+        alike(here(hvd.allreduce(there(x), name=f"next.{name}", op=hvd.Sum)), want, "the next one")
+    raises(ValueError, "", hvd.grouped_allreduce, [x, there(x)], name="both")
+    alike(here(hvd.allreduce(there(x), name="last", op=hvd.Sum)), want, "the last one")
+    return said
+
+
+@NATIVE
+def test_host_here_and_gpu_there_is_a_mismatch_on_every_rank(way: str) -> None:
+    said = gpu_ranks(2, way).run(here_and_there)
+    assert all(each == said[0] for each in said)
+    assert all("GPU" in text or "device" in text for text in said[0]), said
+
+
+def too_much() -> list[object]:
+    """Gather what does not fit: each rank holds a share of what is free, and nobody has room for all of them."""
+    import torch
+    from hvdtest.exact import raises
+    from hvdtest.gpu import device
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel.errors import OutOfMemory
+
+    rank, size, where = hvd.rank(), hvd.size(), device()
+    hvd.allreduce_(torch.ones(10, device=where), name="meet", op=hvd.Sum)
+    torch.cuda.synchronize(where)
+    hvd.barrier()
+    free = torch.cuda.mem_get_info(where)[0]
+    hvd.barrier()
+    part = torch.empty(free // (size + 1), dtype=torch.uint8, device=where)
+    hvd.barrier()
+    error = raises(OutOfMemory, "", hvd.allgather, part, name="x")
+    del part
+    torch.cuda.empty_cache()
+    hvd.barrier()
+    total = hvd.allreduce(torch.full((100_000,), rank + 1.0, device=where), name="next", op=hvd.Sum)
+    assert total.unique().tolist() == [size * (size + 1) / 2]
+    hvd.barrier()
+    lost = free - torch.cuda.mem_get_info(where)[0]
+    assert lost < 256 << 20, f"{lost >> 20} MiB have not come back"
+    hvd.barrier()
+    return [error.rank, str(error)]
+
+
+@NATIVE
+def test_no_memory_on_the_device_is_the_same_error_everywhere_and_leaks_none(way: str) -> None:
+    said = gpu_ranks(2, way).run(too_much)
+    assert all(each == said[0] for each in said), said
+    assert "memory" in said[0][1]
+
+
+def killed_with_handles_open(victim: int) -> list[object]:
+    """The victim dies with operations on their way; the others hear of it, and their device works on."""
+    import os
+    import signal
+
+    import torch
+    from hvdtest.gpu import device
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel.errors import RankDied
+
+    rank, where = hvd.rank(), device()
+    x = torch.ones(8 << 20, device=where)
+    hvd.allreduce_(x, name="meet", op=hvd.Average)
+    torch.cuda.synchronize(where)
+    hvd.barrier()
+    mine = [i for i in range(6) if rank != victim or i < 3]  # the last three never meet
+    handles = [hvd.allreduce_async(x, name=f"k{i}", op=hvd.Average) for i in mine]
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    heard = []
+    for handle in handles:
+        try:
+            hvd.synchronize(handle)
+        except RankDied as error:
+            heard.append(error.rank)
+    assert heard[-3:] == [victim] * 3
+    torch.cuda.synchronize(where)  # nothing stands in the device's queues
+    assert (x + 1).sum().item() == 2.0 * (8 << 20), "the device was not reset"
+    return heard[-3:]
+
+
+@NATIVE
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_rank_that_is_killed_leaves_no_queue_standing(way: str, size: int) -> None:
+    ranks = gpu_ranks(size, way)
+    ranks.broken = True  # one is lost
+    found = ranks.run(killed_with_handles_open, 1, gone={1: -signal.SIGKILL})
+    assert [each for rank, each in enumerate(found) if rank != 1] == [[1, 1, 1]] * (size - 1)
+
+
+def ended_while_others_go_on() -> float:
+    """A rank that raises releases the others, who can compute."""
+    import torch
+    from hvdtest.exact import raises
+    from hvdtest.gpu import device
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import _session
+    from hvd_kernel.errors import RankFailed
+
+    x = torch.ones(1 << 20, device=device())
+    hvd.allreduce_(x, name="meet", op=hvd.Average)
+    if hvd.rank() == 0:
+        _session.engine().abort("ValueError: my bug")
+        return 0.0
+    raises(RankFailed, "my bug", hvd.allreduce_, x, name="alone", op=hvd.Sum)
+    return float((x + 1).sum().item())
+
+
+@NATIVE
+def test_an_abort_reaches_who_waits_with_a_tensor_of_the_device(way: str) -> None:
+    ranks: RankPool = gpu_ranks(2, way)
+    ranks.broken = True
+    assert ranks.run(ended_while_others_go_on) == [0.0, 2.0 * (1 << 20)]

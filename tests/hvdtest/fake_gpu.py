@@ -1,0 +1,128 @@
+"""A fake GPU for a rank's torch without CUDA: tensors of the host that say they are a device's, on streams of the fake driver.
+
+The core does with them all that it does with real ones: it takes its plugin, which takes the fake driver (HVD_CUDA_DRIVER,
+tests/native/fake_cuda). torch's own work is the host's: it waits for the stream before each operation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hvdtest.fake_device import FakeDeviceTensor, FakeStream
+
+ROOT = Path(__file__).resolve().parents[2]
+_ANY_STREAM = 1  # CU_STREAM_NON_BLOCKING
+_installed: list[_Driver] = []
+
+
+class FakeGpuTensor(FakeDeviceTensor):
+    """A tensor of ``cuda:0``."""
+
+    device = property(lambda _: torch.device("cuda", 0))  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        _installed[0].wait()
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def get_device(self) -> int:
+        return 0
+
+
+class _Driver:
+    """One stream, on the fake driver that the plugin loads too."""
+
+    def __init__(self, file: str) -> None:
+        self._calls = ctypes.CDLL(file)
+        self._stream, context, device = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+        self._call("cuInit", 0)
+        self._call("cuDeviceGet", ctypes.byref(device), 0)
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._context = context
+        self._call("cuCtxPushCurrent_v2", context)
+        self._call("cuStreamCreateWithPriority", ctypes.byref(self._stream), _ANY_STREAM, 0)
+        self.stream = FakeStream(int(self._stream.value or 0))
+        self._used: list[Any] = []
+
+    def _call(self, name: str, *args: Any) -> None:
+        status = getattr(self._calls, name)(*args)
+        assert status == 0, f"{name} of the fake driver gives {status}"
+
+    def wait(self) -> None:
+        """Until the stream has done all that it was given."""
+        self._call("cuCtxPushCurrent_v2", self._context)  # of whatever thread this is
+        self._call("cuStreamSynchronize", self._stream)
+        self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        self._used.clear()
+
+    def keep(self, used: Any) -> None:
+        """Have memory until the stream is behind what uses it, as torch's allocator on a device does."""
+        self._used.extend(used)
+
+
+class _Held:
+    """Device memory of the core, as NumPy sees memory; whoever sees it keeps the core's buffer alive."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+        self.__array_interface__ = {**buffer.__cuda_array_interface__, "strides": None}
+
+
+def why_not() -> str:
+    """What is missing for it; "": nothing."""
+    from hvd_kernel.torch import probes
+
+    if not driver().exists():
+        return f"{driver()} is not there: `.ci/native plain` builds it where nvcc is"
+    return "" if probes.cuda_built() else "the core was built without its CUDA plugin"
+
+
+def driver() -> Path:
+    return Path(os.environ.get("HVDTEST_FAKE_CUDA") or ROOT / "build" / "native-plain" / "libfake_cuda.so")
+
+
+def wanted() -> bool:
+    """Whether this rank's driver is the fake one."""
+    return "fake" in Path(os.environ.get("HVD_CUDA_DRIVER", "")).name
+
+
+def install() -> None:
+    """Give this process's torch the fake GPU."""
+    from hvd_kernel.torch import devices, starts
+
+    _installed.append(_Driver(os.environ["HVD_CUDA_DRIVER"]))
+    stream, empty, as_tensor = _installed[0].stream, torch.empty, torch.as_tensor
+
+    def made(*shape: Any, device: Any = None, pin_memory: bool = False, **how: Any) -> torch.Tensor:
+        return _on(device, empty(*shape, **how))
+
+    def seen(data: Any, device: Any = None, **how: Any) -> torch.Tensor:
+        held = hasattr(data, "__cuda_array_interface__") and not isinstance(data, torch.Tensor)
+        return _on(device, as_tensor(np.asarray(_Held(data)) if held else data, **how))
+
+    def behind(finish: Any, touched: Any) -> Any:
+        return devices.behind(lambda outcome: (_installed[0].keep(touched), finish(outcome))[1], touched)
+
+    torch.empty, torch.as_tensor, starts.behind = made, seen, behind  # type: ignore[assignment]
+    torch.cuda.current_stream = lambda _device=None: stream  # type: ignore[assignment,return-value]
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.device_count = lambda: 1
+
+
+def _on(device: Any, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if device is None or torch.device(device).type == "cpu" else tensor.as_subclass(FakeGpuTensor)
+
+
+def there(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format).as_subclass(FakeGpuTensor)
+
+
+def here(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, FakeGpuTensor):
+        _installed[0].wait()
+    return tensor.detach().as_subclass(torch.Tensor).clone()

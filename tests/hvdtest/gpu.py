@@ -1,0 +1,95 @@
+"""For checks that run on ranks with a GPU: which device is the rank's, tensors there and back, and the ways they can travel.
+
+Words.
+  way   how the ranks' tensors are reduced: ring (the core's own), nccl, core (staged by the core), torch (staged by torch)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from hvdtest.launch import RankPool
+
+if TYPE_CHECKING:
+    import torch
+
+WAYS = {
+    "ring": {"HVD_GPU": "core", "HVD_GPU_OPERATIONS": "ring"},
+    "nccl": {"HVD_GPU": "core", "HVD_GPU_OPERATIONS": "nccl"},
+    "core": {"HVD_GPU": "core", "HVD_GPU_OPERATIONS": "staged"},
+    "torch": {"HVD_GPU": "staged"},
+}
+_open: dict[tuple[int, str], RankPool] = {}
+
+
+def gpu_ranks(np: int, way: str, **env: str) -> RankPool:
+    """Ranks whose tensors travel in that way, with hvd.init() done; one pool is open at a time."""
+    pool = _open.get((np, way))
+    if pool is None or pool.broken:
+        close_gpu_ranks()
+        pool = _open[np, way] = RankPool(np, "auto", HVD_DYNAMIC_PROCESS_SETS="1", **WAYS[way], **env)
+        pool.run(start, way, timeout=120.0)
+    return pool
+
+
+def close_gpu_ranks() -> None:
+    while _open:
+        _open.popitem()[1].close()
+
+
+# On a rank.
+
+
+def start(way: str) -> None:
+    """Initialise; the core takes tensors of the GPU unless torch stages them."""
+    from hvdtest import fake_gpu
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel.torch import devices
+
+    if fake_gpu.wanted():
+        fake_gpu.install()
+    hvd.init()
+    assert devices.trouble() == ("HVD_GPU=staged" if way == "torch" else "")
+
+
+def device() -> torch.device:
+    """The rank's own GPU: ranks share where they are more than those."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    return torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+
+
+def there(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the rank's GPU."""
+    from hvdtest import fake_gpu
+
+    return fake_gpu.there(tensor) if fake_gpu.wanted() else tensor.to(device(), copy=True)
+
+
+def here(result: Any) -> Any:
+    """Results back on the host, where they may be compared."""
+    from hvdtest import fake_gpu
+
+    if isinstance(result, (list, tuple)):
+        return type(result)(map(here, result))
+    return fake_gpu.here(result) if fake_gpu.wanted() else result.cpu()
+
+
+def alike(got: Any, want: Any, what: str) -> None:
+    """The same bytes, type and shape, whatever the elements are."""
+    import torch
+
+    for number, (one, other) in enumerate(zip(_flat(got), _flat(want), strict=True)):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape), f"{what}[{number}]"
+        if not one.numel():
+            continue
+        mine, others = (t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+        assert torch.equal(mine, others), f"{what}[{number}]: {one.flatten()[:8]} instead of {other.flatten()[:8]}"
+
+
+def _flat(result: Any) -> Iterable[Any]:
+    return result if isinstance(result, (list, tuple)) else (result,)

@@ -1,0 +1,70 @@
+"""The frontend, the core and its CUDA plugin together, on a fake driver: the checks of tests/gpu, without a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hvdtest import fake_gpu
+from hvdtest.gpu import close_gpu_ranks, gpu_ranks
+from hvdtest.launch import RankPool
+
+pytestmark = [
+    pytest.mark.mp,
+    pytest.mark.skipif(bool(fake_gpu.why_not()), reason=fake_gpu.why_not()),
+    *([] if shutil.which("nvcc", path="/usr/local/cuda/bin:" + os.environ["PATH"]) else [pytest.mark.gpu]),
+]
+
+
+def _checks(name: str) -> ModuleType:
+    file = Path(__file__).resolve().parents[1] / "gpu" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"gpu_{name}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+VALUES, ERRORS = _checks("test_values"), _checks("test_errors")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(1, "ring"), (2, "ring"), (3, "ring"), (2, "core")],
+    ids=lambda each: f"np{each[0]}-{each[1]}",
+)
+def layout(request: pytest.FixtureRequest) -> tuple[int, str]:
+    return request.param
+
+
+@pytest.fixture
+def ranks(layout: tuple[int, str]) -> RankPool:
+    return gpu_ranks(*layout, HVD_CUDA_DRIVER=str(fake_gpu.driver()))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_stays_open() -> Iterator[None]:
+    yield
+    close_gpu_ranks()
+
+
+@pytest.mark.parametrize("op", ["Average", "Sum", "Min", "Max", "Product"])
+def test_every_type_and_operation(op: str, ranks: RankPool) -> None:
+    assert len(set(ranks.run(VALUES.reductions, op, timeout=120.0))) == 1
+
+
+@pytest.mark.parametrize("check", ["scaled_and_in_place", "moves", "groups", "subsets"])
+def test_the_same_bytes_as_on_the_host(check: str, ranks: RankPool) -> None:
+    ranks.run(getattr(VALUES, check), timeout=120.0)
+
+
+def test_host_here_and_gpu_there_is_a_mismatch_on_every_rank(ranks: RankPool) -> None:
+    if ranks.np > 1:
+        said = ranks.run(ERRORS.here_and_there)
+        assert all(each == said[0] for each in said)

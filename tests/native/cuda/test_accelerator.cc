@@ -1,0 +1,339 @@
+// The accelerator as the engine uses it: marks, teams, devices in turn, and the end.
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "collective/cpu_backend.h"
+#include "cuda/accelerator.h"
+#include "cuda/rings.h"
+
+namespace hvd::cuda {
+namespace {
+
+using hvd::test::everybody;
+using hvd::test::team_of;
+using test::check_nothing_left;
+using test::fake_driver;
+
+using Numbers = std::vector<std::int32_t>;
+
+// A rank of an engine.
+class Seat {
+ public:
+  Seat(int rank, Mesh& mesh, const std::string& operations) : rank_(rank), mesh_(mesh), cpu_(mesh) {
+    AcceleratorOptions options;
+    options.driver = HVD_FAKE_CUDA;
+    options.arena_bytes = 4096;
+    options.operations = operations;
+    auto opened = CudaAccelerator::open(mesh, cpu_, options);
+    REQUIRE(opened.status().message == "");
+    accelerator_ = opened.take();
+  }
+  int rank() const { return rank_; }
+  Mesh& mesh() { return mesh_; }
+  CpuBackend& cpu() { return cpu_; }
+  CudaAccelerator& accelerator() { return *accelerator_; }
+  void leave() { accelerator_.reset(); }
+  // What the rank's frontend uses: with a stream of its own, for ranks that are threads of one
+  // process would wait for each other in the default one.
+  Device& frontend(int number) {
+    std::shared_ptr<Device>& device = frontend_[number];
+    if (device == nullptr) {
+      auto opened = Device::open(fake_driver(), number, rank_);
+      REQUIRE(opened.status().message == "");
+      device = opened.take();
+    }
+    return *device;
+  }
+  CUstream stream(int number) { return frontend(number).stream(); }
+
+ private:
+  int rank_;
+  Mesh& mesh_;
+  CpuBackend cpu_;
+  std::unique_ptr<CudaAccelerator> accelerator_;
+  std::map<int, std::shared_ptr<Device>> frontend_;
+};
+
+void with_seats(int size, int devices, const std::function<void(Seat&)>& body,
+                const std::string& operations = "auto") {
+  fake_cuda_reset();
+  fake_cuda_set_devices(devices);
+  const auto meshes = make_local_meshes(size, {});
+  hvd::test::run_ranks(size, [&](int rank) {
+    Seat seat(rank, *meshes[static_cast<std::size_t>(rank)], operations);
+    body(seat);
+  });
+  check_nothing_left();
+}
+
+// Memory of a device with these numbers in it, on the frontend's stream.
+class Tensor {
+ public:
+  Tensor(Seat& seat, int number, const Numbers& numbers)
+      : count_(numbers.size()), device_(seat.frontend(number)) {
+    auto memory = device_.allocate(bytes());
+    REQUIRE(memory.status().message == "");
+    memory_ = memory.take();
+    copy(data(), numbers.data());
+  }
+  void* data() const { return memory_.get(); }
+  Operand operand() const { return {data(), data(), count_}; }
+  // What is there when the stream has come so far.
+  Numbers read() const {
+    Numbers numbers(count_);
+    copy(numbers.data(), data());
+    return numbers;
+  }
+
+ private:
+  std::size_t bytes() const { return count_ * sizeof(std::int32_t); }
+  void copy(void* to, const void* from) const {
+    const Current current(device_);
+    REQUIRE(device_.driver().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to),
+                                           reinterpret_cast<CUdeviceptr>(from), bytes(),
+                                           device_.stream()) == CUDA_SUCCESS);
+    REQUIRE(device_.driver().cuStreamSynchronize(device_.stream()) == CUDA_SUCCESS);
+  }
+
+  std::size_t count_;
+  Device& device_;
+  std::shared_ptr<void> memory_;
+};
+
+Reduction sum() {
+  Reduction reduction;
+  reduction.dtype = Dtype::kInt32;
+  return reduction;
+}
+
+// One operation as the engine does it; the frontend's stream comes behind it.
+void operate(Seat& seat, int device, const Team& team,
+             const std::function<Status(Backend&)>& operation) {
+  auto ready = seat.accelerator().mark(device, seat.stream(device));
+  REQUIRE(ready.status().message == "");
+  const auto backend = seat.accelerator().begin(device, team, 64, {ready.value()});
+  REQUIRE(backend.status().message == "");
+  REQUIRE(operation(*backend.value()).message == "");
+  auto done = seat.accelerator().end();
+  REQUIRE(done.status().message == "");
+  REQUIRE(done.value()->follow(seat.stream(device)).message == "");
+}
+
+void allreduce(Seat& seat, int device, const Team& team, const Tensor& tensor) {
+  operate(seat, device, team,
+          [&](Backend& backend) { return backend.allreduce(team, {tensor.operand()}, sum()); });
+}
+
+Numbers numbers_of(int rank) { return {rank + 1, 10 * (rank + 1), -rank, 7}; }
+
+TEST_CASE("an operation between a ready mark and a done mark, on every way") {
+  for (const char* const operations : {"ring", "staged"}) {
+    CAPTURE(operations);
+    with_seats(
+        3, 1,
+        [](Seat& seat) {
+          const Tensor tensor(seat, 0, numbers_of(seat.rank()));
+          allreduce(seat, 0, everybody(3, seat.rank()), tensor);
+          CHECK(tensor.read() == Numbers{6, 60, -3, 21});
+          allreduce(seat, 0, everybody(3, seat.rank()), tensor);
+          CHECK(tensor.read() == Numbers{18, 180, -9, 63});
+        },
+        operations);
+  }
+}
+
+TEST_CASE("teams meet each for itself, once") {
+  with_seats(3, 1, [](Seat& seat) {
+    const int rank = seat.rank();
+    const Tensor tensor(seat, 0, numbers_of(rank));
+    for (int round = 0; round < 2; ++round) {
+      allreduce(seat, 0, everybody(3, rank), tensor);
+      if (rank != 1) allreduce(seat, 0, team_of({0, 2}, rank, 1), tensor);
+    }
+    // 3 ranks: 6; of 0 and 2: 12; then 12 + 6 + 12 = 30, 60.
+    CHECK(tensor.read().front() == (rank == 1 ? 30 : 60));
+  });
+}
+
+TEST_CASE("the host does not wait: the operation comes behind the ready mark") {
+  with_seats(2, 1, [](Seat& seat) {
+    const Tensor tensor(seat, 0, numbers_of(seat.rank()));
+    allreduce(seat, 0, everybody(2, seat.rank()), tensor);  // they have met
+    const auto device = Device::open(fake_driver(), 0, seat.rank());
+    CUstream const late = device.value()->stream();
+    fake_cuda_hold(late);
+    auto ready = seat.accelerator().mark(0, late);
+    const Team team = everybody(2, seat.rank());
+    const auto backend = seat.accelerator().begin(0, team, 64, {ready.value()});
+    REQUIRE(backend.value()->allreduce(team, {tensor.operand()}, sum()).message == "");
+    auto done = seat.accelerator().end();
+    CHECK(!ready.value()->reached().value());
+    CHECK(!done.value()->reached().value());
+    CHECK(!seat.accelerator().idle());
+    fake_cuda_release(late);
+    REQUIRE(done.value()->follow(seat.stream(0)).message == "");
+    CHECK(tensor.read() == Numbers{6, 60, -2, 28});
+    CHECK(done.value()->reached().value());
+  });
+}
+
+TEST_CASE("devices in turn: one rank uses another than its team's home") {
+  with_seats(2, 2, [](Seat& seat) {
+    const int rank = seat.rank();
+    const Team team = everybody(2, rank);
+    for (const int device : {0, 1, 0, 1}) {
+      const int mine = rank == 0 ? device : 0;
+      const Tensor tensor(seat, mine, numbers_of(rank));
+      allreduce(seat, mine, team, tensor);
+      CHECK(tensor.read() == Numbers{3, 30, -1, 14});
+    }
+  });
+}
+
+TEST_CASE("every operation away from home") {
+  with_seats(2, 2, [](Seat& seat) {
+    const int rank = seat.rank();
+    const Team team = everybody(2, rank);
+    const Tensor at_home(seat, 0, {1});
+    allreduce(seat, 0, team, at_home);
+
+    const Tensor in(seat, 1, numbers_of(rank)), out(seat, 1, Numbers(8, 0));
+    auto* const to = static_cast<std::byte*>(out.data());
+    const auto* const from = static_cast<const std::byte*>(in.data());
+    operate(seat, 1, team, [&](Backend& backend) {
+      return backend.allgather(team, {{from, {to, to + 16}, {16, 16}}});
+    });
+    CHECK(out.read() == Numbers{1, 10, 0, 7, 2, 20, -1, 7});
+    operate(seat, 1, team, [&](Backend& backend) {
+      return backend.alltoall(team, {{from, from + 8}, {8, 8}, {to, to + 8}, {8, 8}});
+    });
+    CHECK(out.read() ==
+          (rank == 0 ? Numbers{1, 10, 2, 20, 2, 20, -1, 7} : Numbers{0, 7, -1, 7, 2, 20, -1, 7}));
+    operate(seat, 1, team, [&](Backend& backend) {
+      return backend.reducescatter(team, {{from, to, {0, 3, 4}}}, sum());
+    });
+    CHECK(out.read().front() == (rank == 0 ? 3 : 14));
+    operate(seat, 1, team, [&](Backend& backend) {
+      return backend.broadcast(team, {{rank == 1 ? from : nullptr, to, 16}}, 1);
+    });
+    const Numbers sent = out.read();
+    CHECK(Numbers(sent.begin(), sent.begin() + 4) == numbers_of(1));
+  });
+}
+
+TEST_CASE("a rank that has joined stands in on any device") {
+  with_seats(2, 1, [](Seat& seat) {
+    const Team team = everybody(2, seat.rank());
+    if (seat.rank() == 0) {
+      const Tensor tensor(seat, 0, numbers_of(0));
+      allreduce(seat, 0, team, tensor);
+      CHECK(tensor.read() == numbers_of(0));
+      return;
+    }
+    CudaAccelerator& accelerator = seat.accelerator();
+    const auto backend = accelerator.begin(kAnyDevice, team, 64, {});
+    REQUIRE(backend.status().message == "");
+    auto memory = accelerator.allocate(kAnyDevice, 16);
+    REQUIRE(memory.status().message == "");
+    void* const data = memory.value().get();
+    REQUIRE(accelerator.fill_identity(Dtype::kInt32, ReduceOp::kSum, data, 4).message == "");
+    REQUIRE(backend.value()->allreduce(team, {{data, data, 4}}, sum()).message == "");
+    REQUIRE(accelerator.end().is_ok());
+  });
+}
+
+TEST_CASE("a device that is not there is named by whatever asks for it") {
+  with_seats(1, 1, [](Seat& seat) {
+    CHECK(seat.accelerator().mark(3, nullptr).status().code == Code::kInvalidArgument);
+    CHECK(seat.accelerator().allocate(3, 1).status().code == Code::kInvalidArgument);
+    CHECK(seat.accelerator().begin(3, everybody(1, 0), 4, {}).status().message ==
+          "rank 0: there is no device 3, this process sees 1 (CUDA_VISIBLE_DEVICES)");
+  });
+}
+
+TEST_CASE("peace: idle when all have done with each other's memory, then nothing is left") {
+  with_seats(3, 1, [](Seat& seat) {
+    const Tensor tensor(seat, 0, numbers_of(seat.rank()));
+    allreduce(seat, 0, everybody(3, seat.rank()), tensor);
+    while (!seat.accelerator().idle()) std::this_thread::yield();
+    seat.accelerator().abandon();
+    seat.leave();
+    CHECK(tensor.read() == Numbers{6, 60, -3, 21});
+  });
+}
+
+TEST_CASE("a rank that never comes: the device is let go, and the engine's end takes no call") {
+  with_seats(2, 1, [](Seat& seat) {
+    const Team team = everybody(2, seat.rank());
+    const Tensor tensor(seat, 0, numbers_of(seat.rank()));
+    allreduce(seat, 0, team, tensor);
+    tensor.read();
+    if (seat.rank() == 1) return;
+    auto ready = seat.accelerator().mark(0, seat.stream(0));
+    const auto backend = seat.accelerator().begin(0, team, 64, {ready.value()});
+    REQUIRE(backend.status().message == "");
+    REQUIRE(backend.value()->allreduce(team, {tensor.operand()}, sum()).message == "");
+    const auto done = seat.accelerator().end();
+    CHECK(!done.value()->reached().value());
+    seat.accelerator().abandon();
+    REQUIRE(done.value()->follow(seat.stream(0)).message == "");
+    tensor.read();  // the stream goes on
+    CHECK(done.value()->reached().value());
+    CHECK(backend.value()->allreduce(team, {tensor.operand()}, sum()).code == Code::kShutdown);
+  });
+}
+
+TEST_CASE("marks and memory outlive the accelerator") {
+  with_seats(1, 1, [](Seat& seat) {
+    const auto mark = seat.accelerator().mark(0, nullptr);
+    const auto memory = seat.accelerator().allocate(0, 64);
+    seat.leave();
+    CHECK(mark.value()->follow(nullptr).message == "");
+    CHECK(mark.value()->reached().is_ok());
+  });
+}
+
+OpenAccelerator plugins() {
+  void* const library = ::dlopen(HVD_CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(library != nullptr);
+  const auto open = reinterpret_cast<OpenAccelerator>(::dlsym(library, kCudaSymbol));
+  REQUIRE((open != nullptr));
+  return open;
+}
+
+TEST_CASE("the plugin says why there is no accelerator") {
+  const auto meshes = make_local_meshes(1, {});
+  CpuBackend cpu(*meshes[0]);
+  AcceleratorOptions options;
+  options.driver = "/nowhere/libcuda.so.1";
+  Status why;
+  CHECK(plugins()(kAcceleratorVersion, *meshes[0], cpu, options, why) == nullptr);
+  CHECK(why.code == Code::kUnavailable);
+  CHECK(why.message ==
+        "there is no CUDA driver here (/nowhere/libcuda.so.1: cannot open shared object file: No "
+        "such file or directory): install NVIDIA's driver on this machine");
+  CHECK(plugins()(kAcceleratorVersion + 1, *meshes[0], cpu, options, why) == nullptr);
+  CHECK(why.message == "libhvd_cuda.so is of another version of hvd-kernel; install it again");
+}
+
+TEST_CASE("the plugin opens an accelerator where there is a driver") {
+  fake_cuda_reset();
+  const auto meshes = make_local_meshes(1, {});
+  CpuBackend cpu(*meshes[0]);
+  AcceleratorOptions options;
+  options.driver = HVD_FAKE_CUDA;
+  Status why;
+  const std::unique_ptr<Accelerator> opened(
+      plugins()(kAcceleratorVersion, *meshes[0], cpu, options, why));
+  REQUIRE(opened != nullptr);
+  CHECK(why.message == "");
+  CHECK(opened->mark(0, nullptr).is_ok());
+}
+
+}  // namespace
+}  // namespace hvd::cuda

@@ -1,0 +1,337 @@
+// A fake accelerator for each rank of a test. Its device memory is pages of host memory that nobody
+// may touch but an operation of the fake: a core that reads or writes them by itself crashes. An
+// operation is carried out by the host's backend at the moment when it is given; its mark is
+// reached when the test says so.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collective/accelerator.h"
+#include "tensor/reduce.h"
+#include "tensor/view.h"
+
+namespace hvd::test {
+
+constexpr int kFakeDevices = 2;
+constexpr int kFakeChoice = 1;  // what kAnyDevice is
+
+// Memory of one device, closed but while a FakeOpen of it lives.
+class FakeMemory {
+ public:
+  FakeMemory(int device, std::size_t bytes) : device_(device), bytes_((bytes / 4096 + 1) * 4096) {
+    data_ = ::mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(data_ != MAP_FAILED);
+    const std::lock_guard<std::mutex> lock(mutex());
+    all()[data_] = this;
+  }
+  ~FakeMemory() {
+    const std::lock_guard<std::mutex> lock(mutex());
+    all().erase(data_);
+    ::munmap(data_, bytes_);
+  }
+  FakeMemory(const FakeMemory&) = delete;
+  FakeMemory& operator=(const FakeMemory&) = delete;
+
+  void* data() const { return data_; }
+  int device() const { return device_; }
+  void open(bool open) const {
+    REQUIRE(::mprotect(data_, bytes_, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0);
+  }
+
+  // Null: that is no device memory.
+  static const FakeMemory* at(const void* pointer) {
+    const std::lock_guard<std::mutex> lock(mutex());
+    auto after = all().upper_bound(const_cast<void*>(pointer));  // NOLINT: a key
+    if (after == all().begin()) return nullptr;
+    const FakeMemory* memory = std::prev(after)->second;
+    const auto* begin = static_cast<const std::byte*>(memory->data_);
+    return static_cast<const std::byte*>(pointer) < begin + memory->bytes_ ? memory : nullptr;
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex the_mutex;
+    return the_mutex;
+  }
+  static std::map<void*, const FakeMemory*>& all() {
+    static std::map<void*, const FakeMemory*> the_map;
+    return the_map;
+  }
+
+  const int device_;
+  const std::size_t bytes_;
+  void* data_ = nullptr;
+};
+
+// A tensor of the test on a device.
+template <typename T>
+class FakeTensor {
+ public:
+  FakeTensor(int device, const std::vector<T>& values)
+      : memory_(device, values.size() * sizeof(T)), count_(values.size()) {
+    memory_.open(true);
+    if (count_ > 0) std::memcpy(memory_.data(), values.data(), count_ * sizeof(T));
+    memory_.open(false);
+  }
+  T* data() const { return static_cast<T*>(memory_.data()); }
+  std::vector<T> values() const {
+    std::vector<T> values(count_);
+    memory_.open(true);
+    if (count_ > 0) std::memcpy(values.data(), memory_.data(), count_ * sizeof(T));
+    memory_.open(false);
+    return values;
+  }
+
+ private:
+  FakeMemory memory_;
+  std::size_t count_;
+};
+
+// What a test says to the fake of one rank, and hears from it.
+struct FakeDevice {
+  std::string missing;            // why this rank has none; empty: it has
+  std::atomic<bool> held{false};  // marks made now are not reached until this is false
+  std::atomic<bool> busy{false};  // not idle
+  std::atomic<long> looks{0};     // how often the core has asked whether it is idle
+  std::atomic<std::size_t> room{std::size_t{1} << 40U};  // bytes that one allocation may have
+  std::atomic<bool> broken{false};                       // operations fail
+  std::atomic<bool> failed{false};                       // marks tell of a device that has failed
+  std::atomic<bool> let_go{false};                       // abandoned
+  std::atomic<long> in_use{0};                           // allocations
+
+  void note(const std::string& what) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    log_.push_back(what);
+  }
+  // What the core has asked for since the last time, in order.
+  std::vector<std::string> told() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(log_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> log_;
+};
+using FakeDevicePtr = std::shared_ptr<FakeDevice>;
+
+inline std::string pointer_text(const void* pointer) {
+  return std::to_string(reinterpret_cast<std::uintptr_t>(pointer));
+}
+
+class FakeMark final : public Mark {
+ public:
+  FakeMark(FakeDevicePtr device, std::string name)
+      : device_(std::move(device)), name_(std::move(name)), held_(device_->held) {}
+  Status follow(void* stream) override {
+    device_->note("stream " + pointer_text(stream) + " follows " + name_);
+    return Status::ok();
+  }
+  Result<bool> reached() override {
+    if (device_->failed) return Status::make(Code::kInternal, "the fake device has failed", "fake");
+    return !held_ || !device_->held || device_->let_go;
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  const FakeDevicePtr device_;
+  const std::string name_;
+  const bool held_;
+};
+
+class FakeBackend final : public Backend {
+ public:
+  FakeBackend(FakeDevicePtr device, Backend& cpu, int rank)
+      : device_(std::move(device)), cpu_(cpu), rank_(rank) {}
+  void use(int device) { number_ = device == kAnyDevice ? kFakeChoice : device; }
+
+  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+                   const Reduction& reduction) override {
+    note("allreduce", operands.size(), reduction.scaling.before);
+    Touched touched;
+    for (const Operand& one : operands) add(touched, {one.in, one.out});
+    return within(touched, [&] { return cpu_.allreduce(team, operands, reduction); });
+  }
+  Status allreduce_shared(const Team& /*team*/, const std::vector<Operand>& /*operands*/,
+                          const std::vector<std::ptrdiff_t>& /*offsets*/,
+                          const Reduction& /*reduction*/) override {
+    return fault("shared memory on a device");
+  }
+  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root) override {
+    note("broadcast", operands.size(), 1);
+    Touched touched;
+    for (const Operand& one : operands) add(touched, {one.in, one.out});
+    return within(touched, [&] { return cpu_.broadcast(team, operands, root); });
+  }
+  Status allgather(const Team& team, const std::vector<Gather>& tensors) override {
+    note("allgather", tensors.size(), 1);
+    Touched touched;
+    for (const Gather& one : tensors) add(touched, {one.in, one.out.front()});
+    return within(touched, [&] { return cpu_.allgather(team, tensors); });
+  }
+  Status alltoall(const Team& team, const Exchange& exchange) override {
+    note("alltoall", 1, 1);
+    Touched touched;
+    add(touched, {exchange.in.front(), exchange.out.front()});
+    return within(touched, [&] { return cpu_.alltoall(team, exchange); });
+  }
+  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+                       const Reduction& reduction) override {
+    note("reducescatter", tensors.size(), reduction.scaling.before);
+    Touched touched;
+    for (const Scatter& one : tensors) add(touched, {one.in, one.out});
+    return within(touched, [&] { return cpu_.reducescatter(team, tensors, reduction); });
+  }
+  const char* last_algorithm() const override { return "FAKE_RING"; }
+
+  Status fill(Dtype dtype, ReduceOp op, void* out, std::size_t count) {
+    Touched touched;
+    add(touched, {out});
+    return within(touched, [&] {
+      fill_identity(dtype, op, out, count);
+      return Status::ok();
+    });
+  }
+
+ private:
+  struct Touched {
+    std::map<const void*, const FakeMemory*> memory;
+    bool foreign = false;
+  };
+
+  void note(const char* what, std::size_t operands, double before) {
+    device_->note(std::string(what) + " of " + std::to_string(operands) + " on " +
+                  std::to_string(number_) +
+                  (before == 1.0 ? "" : " times " + std::to_string(static_cast<int>(before))));
+  }
+  Status fault(const std::string& what) const {
+    return Status::make(Code::kInternal, "rank " + std::to_string(rank_) + ": " + what, "fake",
+                        rank_);
+  }
+  void add(Touched& touched, const std::vector<const void*>& pointers) const {
+    for (const void* pointer : pointers) {
+      const FakeMemory* memory = FakeMemory::at(pointer);
+      if (memory == nullptr || memory->device() != number_) {
+        touched.foreign = true;
+      } else {
+        touched.memory[memory->data()] = memory;
+      }
+    }
+  }
+  template <typename F>
+  Status within(const Touched& touched, const F& body) {
+    if (device_->broken) return fault("the fake cannot launch");
+    if (touched.foreign) return fault("memory that is not of device " + std::to_string(number_));
+    for (const auto& [data, memory] : touched.memory) memory->open(true);
+    Status status = body();
+    for (const auto& [data, memory] : touched.memory) memory->open(false);
+    return status;
+  }
+
+  const FakeDevicePtr device_;
+  Backend& cpu_;
+  const int rank_;
+  int number_ = 0;
+};
+
+class FakeAccelerator final : public Accelerator {
+ public:
+  FakeAccelerator(FakeDevicePtr device, Backend& cpu, int rank)
+      : device_(std::move(device)), backend_(device_, cpu, rank) {}
+  ~FakeAccelerator() override { device_->note("gone"); }
+
+  Result<MarkPtr> mark(int device, void* stream) override {
+    if (device >= kFakeDevices) {
+      return Status::make(Code::kInvalidArgument,
+                          "there is no device " + std::to_string(device) + " here", "fake");
+    }
+    return MarkPtr(std::make_shared<FakeMark>(
+        device_, "device " + std::to_string(device) + " stream " + pointer_text(stream)));
+  }
+  Result<std::shared_ptr<void>> allocate(int device, std::size_t bytes) override {
+    if (bytes > device_->room) return Status::make(Code::kUnavailable, "the fake is full", "fake");
+    device_->in_use.fetch_add(1);
+    const int number = device == kAnyDevice ? kFakeChoice : device;
+    const std::shared_ptr<FakeMemory> memory(new FakeMemory(number, bytes),
+                                             [state = device_](FakeMemory* gone) {
+                                               delete gone;
+                                               state->in_use.fetch_sub(1);
+                                             });
+    return std::shared_ptr<void>(memory, memory->data());
+  }
+  Result<Backend*> begin(int device, const Team& team, std::size_t bytes,
+                         const std::vector<MarkPtr>& ready) override {
+    std::string text = "begin " + std::to_string(device) + " set " + std::to_string(team.id) +
+                       " bytes " + std::to_string(bytes) + ":";
+    for (const MarkPtr& mark : ready) text += " " + static_cast<FakeMark&>(*mark).name();
+    device_->note(text);
+    backend_.use(device);
+    return static_cast<Backend*>(&backend_);
+  }
+  Result<MarkPtr> end() override {
+    device_->note("end");
+    return MarkPtr(std::make_shared<FakeMark>(device_, "operation " + std::to_string(number_++)));
+  }
+  Status fill_identity(Dtype dtype, ReduceOp op, void* out, std::size_t count) override {
+    device_->note("fill " + std::to_string(count));
+    return backend_.fill(dtype, op, out, count);
+  }
+  bool idle() override {
+    device_->looks.fetch_add(1);
+    return !device_->busy;
+  }
+  void abandon() override {
+    device_->let_go = true;
+    device_->note("abandon");
+  }
+
+ private:
+  const FakeDevicePtr device_;
+  FakeBackend backend_;
+  int number_ = 0;
+};
+
+// The devices of the ranks of one test; one test at a time.
+class FakeMachine {
+ public:
+  explicit FakeMachine(int ranks) {
+    for (int rank = 0; rank < ranks; ++rank) devices_.push_back(std::make_shared<FakeDevice>());
+    current() = this;
+  }
+  ~FakeMachine() { current() = nullptr; }
+  FakeMachine(const FakeMachine&) = delete;
+  FakeMachine& operator=(const FakeMachine&) = delete;
+
+  FakeDevice& operator[](int rank) { return *devices_[static_cast<std::size_t>(rank)]; }
+
+  static Accelerator* open(std::uint32_t version, Mesh& mesh, Backend& cpu,
+                           const AcceleratorOptions& /*options*/, Status& why) {
+    const int rank = mesh.topology().rank;
+    const FakeDevicePtr& device = current()->devices_[static_cast<std::size_t>(rank)];
+    device->note("open");
+    if (device->missing.empty() && version == kAcceleratorVersion) {
+      return new FakeAccelerator(device, cpu, rank);  // NOLINT: the core's
+    }
+    why = Status::make(Code::kUnavailable, device->missing, "fake");
+    return nullptr;
+  }
+
+ private:
+  static FakeMachine*& current() {
+    static FakeMachine* machine = nullptr;
+    return machine;
+  }
+  std::vector<FakeDevicePtr> devices_;
+};
+
+}  // namespace hvd::test

@@ -1,0 +1,69 @@
+// A fake CUDA driver: libfake_cuda.so has every function of native/cuda/driver.h and those below.
+// Its device memory is host memory (memfds, so that IPC handles open in other processes), a stream
+// is a queue with a thread that really blocks at waits, kernels are functions of the host.
+// It refuses what the driver refuses: handles that are gone, a stream of another device than the
+// current one, an IPC handle in the process that made it, unknown kernels, addresses that are
+// nobody's. Memory comes filled with garbage.
+//
+// By the environment, read at the first call:
+//   FAKE_CUDA_DEVICES=n              devices (default 1); CUDA_VISIBLE_DEVICES=0,2 hides the others
+//   FAKE_CUDA_MEMORY=bytes           of each device and process (default 1 GiB)
+//   FAKE_CUDA_FAIL=name:nth:error    the nth call (from 1) of the function gives that CUresult;
+//                                    several with ';'; nth *: every call
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+struct FakeDim {
+  unsigned x, y, z;
+};
+
+// A kernel: run() does all blocks and threads of a launch. Parameters are pointers to copies of the
+// arguments, which were taken at the launch.
+struct FakeKernel {
+  const char* name;
+  const std::size_t* parameter_bytes;
+  std::size_t parameters;
+  void (*run)(FakeDim grid, FakeDim block, void** parameters);
+};
+// All there are: kernels_host.cc.
+const FakeKernel* fake_cuda_kernels(std::size_t* count);
+
+// What is there now in this process, of all devices, when streams without a handle have ended.
+struct FakeCounts {
+  std::size_t allocations, bytes, pinned, mappings, streams, events, modules, contexts;
+};
+void fake_cuda_counts(FakeCounts* counts);
+
+// As FAKE_CUDA_DEVICES and FAKE_CUDA_MEMORY. Only while nothing is there.
+void fake_cuda_set_devices(int count);
+void fake_cuda_set_memory(std::size_t bytes);
+// The nth call from now (1: the next, 0: every one) of the function gives `error`; once.
+void fake_cuda_fail(const char* function, int nth, int error);
+void fake_cuda_fail_nothing();
+// Every call for the device gives `error` from now on, and its queues stop; 0: it is well again.
+void fake_cuda_lose(int device, int error);
+// Devices reach each other (cuDeviceCanAccessPeer) or not; default: yes.
+void fake_cuda_set_reachable(int reachable);
+// Word operations (cuStreamBatchMemOp) are supported or not; default: yes.
+void fake_cuda_set_word_operations(int supported);
+// A stream is being captured: cuStreamIsCapturing says so, and events recorded there are captured.
+// What is given to it is done at once all the same.
+void fake_cuda_set_capturing(void* stream, int capturing);
+// The stream's queue stops before its next piece of work until it is let go.
+void fake_cuda_hold(void* stream);
+void fake_cuda_release(void* stream);
+// Work of another fake on the stream, in its order; it may wait there for other streams' work.
+// Gives a CUresult.
+int fake_cuda_enqueue(void* stream, void (*run)(void*), void* argument);
+// Of this thread's current context; -1: there is none.
+int fake_cuda_current_device();
+// How often a function was called since the start.
+std::size_t fake_cuda_calls(const char* function);
+// Puts all switches back as they were at the start (not the counts).
+void fake_cuda_reset();
+
+}  // extern "C"

@@ -1,0 +1,16 @@
+// IPC handles: process and file descriptor of a memfd, opened by way of /proc.
+#pragma once
+
+#include <string>
+
+#include "fake_cuda/world.h"
+
+namespace fake {
+
+std::uint64_t random_token();
+std::string name_of(std::uint64_t token);
+// Address space with these pages (fd -1: memory of this process), and a page out of reach at both
+// ends.
+CUresult map_pages(int fd, std::size_t bytes, CUdeviceptr& address);
+
+}  // namespace fake

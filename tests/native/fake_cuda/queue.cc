@@ -1,0 +1,127 @@
+#include "fake_cuda/queue.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <climits>
+#include <ctime>
+#include <thread>
+
+namespace fake {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(2);
+constexpr auto kEnd = std::chrono::seconds(5);
+
+bool finished(const CUstream_st& stream) { return stream.work.empty() && !stream.busy; }
+
+void work_off(CUstream stream) {
+  std::unique_lock<std::mutex> lock(stream->mutex);
+  while (true) {
+    stream->changed.wait(lock,
+                         [&] { return stream->work.empty() ? stream->ending : !stream->held; });
+    if (stream->work.empty()) return;
+    const std::function<void()> piece = std::move(stream->work.front());
+    stream->work.pop_front();
+    stream->busy = true;
+    lock.unlock();
+    if (lost(stream->context) == CUDA_SUCCESS) piece();
+    lock.lock();
+    stream->busy = false;
+    stream->changed.notify_all();
+  }
+}
+
+}  // namespace
+
+CUstream make_stream(CUcontext context) {
+  auto made = std::make_unique<CUstream_st>();
+  CUstream const stream = made.get();
+  stream->context = context;
+  {
+    const std::lock_guard<std::mutex> lock(world().mutex);
+    world().streams.insert(stream);
+    world().all_streams.push_back(std::move(made));
+  }
+  std::thread(work_off, stream).detach();
+  return stream;
+}
+
+void end_stream(CUstream stream) {
+  {
+    const std::lock_guard<std::mutex> lock(stream->mutex);
+    stream->ending = true;
+    stream->changed.notify_all();
+  }
+  const std::lock_guard<std::mutex> lock(world().mutex);
+  world().streams.erase(stream);
+}
+
+CUresult find_stream(CUstream given, CUcontext context, CUstream& stream) {
+  const std::lock_guard<std::mutex> lock(world().mutex);
+  stream = given == nullptr || given == CU_STREAM_LEGACY ? context->stream : given;
+  return world().streams.count(stream) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult find_own_stream(CUstream given, CUcontext context, CUstream& stream) {
+  const CUresult found = find_stream(given, context, stream);
+  if (found != CUDA_SUCCESS) return found;
+  return stream->context == context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+void submit(CUstream stream, std::function<void()> piece) {
+  const std::lock_guard<std::mutex> lock(stream->mutex);
+  stream->work.push_back(std::move(piece));
+  stream->changed.notify_all();
+}
+
+bool idle(CUstream stream) {
+  const std::lock_guard<std::mutex> lock(stream->mutex);
+  return finished(*stream);
+}
+
+void drain(CUstream stream) {
+  std::unique_lock<std::mutex> lock(stream->mutex);
+  while (!finished(*stream) && lost(stream->context) == CUDA_SUCCESS)
+    stream->changed.wait_for(lock, kLook);
+}
+
+void drain_device(CUcontext context) {
+  std::vector<CUstream> streams;
+  {
+    const std::lock_guard<std::mutex> lock(world().mutex);
+    for (const auto& stream : world().all_streams)
+      if (stream->context == context) streams.push_back(stream.get());
+  }
+  for (CUstream const stream : streams) drain(stream);
+}
+
+void drain_ended() {
+  std::vector<CUstream> ended;
+  {
+    const std::lock_guard<std::mutex> lock(world().mutex);
+    for (const auto& stream : world().all_streams)
+      if (world().streams.count(stream.get()) == 0) ended.push_back(stream.get());
+  }
+  for (CUstream const stream : ended) {
+    std::unique_lock<std::mutex> lock(stream->mutex);
+    stream->changed.wait_for(lock, kEnd, [&] { return finished(*stream); });
+  }
+}
+
+void block(CUcontext context, const std::function<bool()>& done, const std::uint32_t* word) {
+  const timespec look{0, std::chrono::nanoseconds(kLook).count()};
+  while (lost(context) == CUDA_SUCCESS) {
+    const std::uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    if (done()) return;
+    ::syscall(SYS_futex, word, FUTEX_WAIT, seen, &look, nullptr, 0);
+  }
+}
+
+void wake(const std::uint32_t* word) {
+  ::syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace fake

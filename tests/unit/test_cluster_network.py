@@ -1,0 +1,65 @@
+"""The network of a notebook's ranks on several hosts: known by the hosts' names before MPI starts anything."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel import routes
+from hvd_kernel.cluster.launcher import is_far, mpi_arguments
+from hvd_kernel.cluster.network import between
+from hvd_kernel.config import ClusterSpec
+
+HERE = {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eth0": "10.0.0.1/24", "ib0": "10.1.0.1/16"}
+KNOWN = {"near": "10.0.0.2", "fast": "10.1.9.2", "self": "10.0.0.1", "routed": "192.168.4.4", "docker": "172.17.0.1"}
+ETH = {"btl_tcp_if_include": "10.0.0.0/24"}
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def address(name: str) -> str:
+        if name not in KNOWN:
+            raise socket.gaierror(name)
+        return KNOWN[name]
+
+    monkeypatch.setattr(socket, "gethostbyname", address)
+    monkeypatch.setattr(routes, "networks", lambda: HERE)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "found"),
+    [
+        ("", {}),
+        ("localhost:2", {}),
+        ("near:2", ETH),
+        ("localhost:2, near", ETH),
+        ("self:2,near:2", ETH),
+        ("fast:2", {"btl_tcp_if_include": "10.1.0.0/16"}),
+        ("near:1,fast:1", {}),  # no network of all three
+        ("near:1,routed:1", {}),
+        ("near:1,unknown:1", {}),
+        ("docker:1", {}),  # an address of our own: nobody else's network
+    ],
+)
+def test_the_network_that_all_hosts_share(hosts: str, found: dict[str, str], tmp_path: Path) -> None:
+    assert between(ClusterSpec(2, hosts=hosts), {"HOME": str(tmp_path)}) == found
+
+
+def test_hosts_may_come_from_a_file_and_the_users_choice_counts(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# ours\nlocalhost slots=2\n\nnear slots=2  # rack 4\n")
+    spec, env = ClusterSpec(4, hostfile=str(file)), {"HOME": str(tmp_path)}
+    assert is_far(spec)
+    assert between(spec, env) == ETH
+    assert between(spec, env | {"OMPI_MCA_btl_tcp_if_exclude": "lo"}) == {}
+    chosen = ("--mca", "btl_tcp_if_include", "ib0")
+    assert between(ClusterSpec(4, hostfile=str(file), mpi_args=chosen), env) == {}
+
+
+def test_mpiexec_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    far = " ".join(mpi_arguments(ClusterSpec(2, hosts="near:2"), tmp_path))
+    assert "--mca btl_tcp_if_include 10.0.0.0/24" in far
+    assert "btl_tcp_if_include" not in " ".join(mpi_arguments(ClusterSpec(2), tmp_path))

@@ -1,0 +1,251 @@
+"""The words of --gpus: what a rank's process gets for them, and what is refused with which words. No GPU is needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hvdtest.launch import clean_environment
+
+from hvd_kernel import gpus
+from hvd_kernel.cluster import launcher
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.launch import agent
+from hvd_kernel.launch import flags as hvdrun_flags
+from hvd_kernel.magics import holder
+from hvd_kernel.magics.options import Options, parse, wanted
+
+
+@pytest.fixture
+def four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with four GPUs, as far as its files tell."""
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
+    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+    monkeypatch.delenv(gpus.CHOICE, raising=False)
+
+
+@pytest.fixture
+def none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without a GPU."""
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
+    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+    monkeypatch.delenv(gpus.CHOICE, raising=False)
+
+
+# What is written.
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"), [("auto", "auto"), ("all", "all"), ("none", "none"), ("3", "3"), (" 2, 00 ", "2,0")]
+)
+def test_what_is_understood(text: str, choice: str) -> None:
+    assert gpus.checked(text) == choice
+    assert parse("%%hvdrun", f"--gpus '{text}'") == Options(gpus=choice)
+    assert hvdrun_flags.parse(["-np", "2", "--gpus", text, "true"]).env == {"HVD_GPUS": choice}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0,1,0", "0,1,0: device 0 is named twice: name it once"),
+        ("1,01", "device 1 is named twice"),
+        ("0-1", "0-1: '0-1' is no device's number: write 0,1 or auto or all or none"),
+        ("0,,1", "'' is no device's number"),
+        ("0,all", "'all' is no device's number"),
+        ("-1", "'-1' is no device's number"),
+        ("²", "'²' is no device's number"),
+        ("1234567", "'1234567' is no device's number"),
+        ("cuda:0", "'cuda:0' is no device's number"),
+    ],
+)
+def test_what_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        gpus.checked(text)
+    assert str(caught.value).startswith(f"--gpus {text}: ")
+    assert words in str(caught.value)
+    with pytest.raises(UsageError) as caught_there:
+        parse("%%hvdrun", f"--gpus={text}")
+    assert words in str(caught_there.value)
+    with pytest.raises(UsageError) as caught_at_hvdrun:
+        hvdrun_flags.parse(["-np", "2", f"--gpus={text}", "true"])
+    assert words in str(caught_at_hvdrun.value)
+    with pytest.raises(ConfigError, match=r"--gpus"):
+        ClusterSpec(2, gpus=text)
+
+
+# What a process gets.
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        ({}, {}),
+        ({"HVD_GPUS": "auto"}, {}),
+        ({"HVD_GPUS": ""}, {}),
+        ({"HVD_GPUS": "none"}, {"CUDA_VISIBLE_DEVICES": "-1"}),
+        ({"HVD_GPUS": "2,0"}, {"CUDA_VISIBLE_DEVICES": "2,0"}),
+        # What is hidden already stays hidden, and the rest is numbered from 0, as CUDA does.
+        ({"HVD_GPUS": "auto", "CUDA_VISIBLE_DEVICES": "3,1"}, {"CUDA_VISIBLE_DEVICES": "3,1"}),
+        ({"HVD_GPUS": "1", "CUDA_VISIBLE_DEVICES": "3,1"}, {"CUDA_VISIBLE_DEVICES": "1"}),
+        ({"HVD_GPUS": "1,0", "CUDA_VISIBLE_DEVICES": "GPU-8a, GPU-9b"}, {"CUDA_VISIBLE_DEVICES": "GPU-9b,GPU-8a"}),
+        ({"HVD_GPUS": "none", "CUDA_VISIBLE_DEVICES": "3,1"}, {"CUDA_VISIBLE_DEVICES": "-1"}),
+        ({"HVD_GPUS": "all", "CUDA_VISIBLE_DEVICES": "3"}, {}),
+    ],
+)
+@pytest.mark.usefixtures("four")
+def test_what_cuda_reads(given: dict[str, str], got: dict[str, str]) -> None:
+    env = {"PATH": "/bin", **given}
+    gpus.settle(env)
+    assert env == {"PATH": "/bin", **got}, "and nothing is left that would be counted again from there"
+
+
+@pytest.mark.parametrize(
+    ("choice", "visible", "words"),
+    [
+        ("4", None, "--gpus 4: device 4 is not there: there are devices 0 to 3 on this host; name others, or auto."),
+        ("0,9,7", None, "--gpus 0,9,7: device 9 is not there"),
+        ("1", "2", "device 1 is not there: there are devices 0 to 0 among those of CUDA_VISIBLE_DEVICES=2"),
+        ("0", "-1", "there is no GPU among those of CUDA_VISIBLE_DEVICES=-1; write --gpus none or leave it away."),
+        ("0", "", "there is no GPU among those of CUDA_VISIBLE_DEVICES="),
+        ("1", "0,-1,2", "there are devices 0 to 0"),
+    ],
+)
+@pytest.mark.usefixtures("four")
+def test_devices_that_are_not_there(choice: str, visible: str | None, words: str) -> None:
+    env = {"HVD_GPUS": choice} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    with pytest.raises(ConfigError) as caught:
+        gpus.settle(env)
+    assert words in str(caught.value)
+
+
+@pytest.mark.usefixtures("none")
+def test_a_host_without_a_gpu_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"device 0 is not there: there is no GPU on this host; write --gpus none"):
+        gpus.settle({"HVD_GPUS": "0"})
+    env: dict[str, str] = {"HVD_GPUS": "all"}
+    gpus.settle(env)
+    assert env == {}
+
+
+def test_where_only_cuda_can_tell_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dxg").touch()
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
+    env = {"HVD_GPUS": "7"}
+    gpus.settle(env)
+    assert (gpus.count(), env) == (None, {"CUDA_VISIBLE_DEVICES": "7"})
+
+
+# Who hands it on.
+
+
+@pytest.mark.usefixtures("four")
+def test_the_cluster_starts_as_many_ranks_as_there_are_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holder.os, "sched_getaffinity", lambda _: set(range(64)))
+    assert [holder.default_n(choice) for choice in ("", "auto", "all", "0,2", "none")] == [4, 4, 4, 2, 4]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,3")
+    assert [holder.default_n(choice) for choice in ("auto", "all", "0,2")] == [3, 4, 2]
+    monkeypatch.setenv("HVD_GPUS", "1")
+    assert (holder.default_n(), holder.default_n("all")) == (1, 4)
+
+
+def test_other_devices_are_another_cluster() -> None:
+    running = ClusterSpec(n=2, gpus="0")
+    assert wanted(Options(), running, 4) == running
+    assert wanted(Options(gpus="none"), running, 4) == ClusterSpec(n=2, gpus="none")
+    assert holder._change(running, ClusterSpec(n=2, gpus="none")) == "other GPUs"
+
+
+@pytest.mark.usefixtures("four")
+def test_the_words_of_the_cell_win_over_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVD_GPUS", "1")
+    assert launcher._gpus(ClusterSpec(1)) == {"HVD_GPUS": "1"}
+    assert launcher._gpus(ClusterSpec(1, gpus="auto")) == {"HVD_GPUS": "auto"}
+    monkeypatch.setenv("HVD_GPUS", "one")
+    with pytest.raises(ConfigError, match="'one' is no device's number"):
+        launcher._gpus(ClusterSpec(1))
+
+
+@pytest.mark.usefixtures("four")
+def test_another_host_looks_for_its_devices_itself(tmp_path: Path) -> None:
+    far = ClusterSpec(2, hosts="a-host-that-is-not-this-one:2", gpus="9")
+    assert launcher._gpus(far) == {"HVD_GPUS": "9"}
+    assert "-x HVD_GPUS" in " ".join(launcher.mpi_arguments(far, tmp_path))
+    with pytest.raises(ConfigError, match="device 9 is not there"):
+        launcher._gpus(ClusterSpec(2, gpus="9"))
+
+
+@pytest.mark.usefixtures("four")
+def test_what_starts_ranks_through_mpi_leaves_it_to_their_agents() -> None:
+    plan = {"far": False, "env": {"HVD_GPUS": "1"}}
+    assert agent._environment(plan | {"beside": 0}) == {"HVD_GPUS": "1"}
+    env = agent._environment(plan | {"beside": 2})
+    assert {name: env.get(name) for name in ("HVD_GPUS", "CUDA_VISIBLE_DEVICES")} == {
+        "HVD_GPUS": None,
+        "CUDA_VISIBLE_DEVICES": "1",
+    }
+
+
+# What a rank has, in a process of its own.
+
+_RANK = """
+import json, os, sys, types
+{fake}
+from hvd_kernel.worker import devices
+devices.settle()
+settled_before = "torch" not in sys.modules or sys.modules["torch"].fake
+found = [str(devices.torch_device(rank)) for rank in range(3)]
+print(json.dumps([settled_before, os.environ.get("CUDA_VISIBLE_DEVICES"), found, [devices.described(d) for d in found]]))
+"""
+_FAKE_TORCH = """
+torch = types.ModuleType("torch")
+torch.fake, torch.__version__ = True, "0 (fake)"
+def shown():
+    value = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    return 0 if value == "-1" else len(value.split(","))
+torch.cuda = types.SimpleNamespace(device_count=lambda: {count})
+torch.device = lambda kind, index=None: kind if index is None else f"{{kind}}:{{index}}"
+sys.modules["torch"] = torch
+"""
+
+
+def rank_with(count: str = "shown()", **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the beginning of a rank on a fake torch with four devices."""
+    script = _RANK.format(fake=_FAKE_TORCH.format(count=count) + "from hvd_kernel import gpus; gpus.count = lambda: 4")
+    return subprocess.run(
+        [sys.executable, "-P", "-c", script], env=clean_environment(**env), capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("choice", "visible", "devices", "described"),
+    [
+        ("auto", None, ["cuda:0", "cuda:1", "cuda:2"], ["cuda:0", "cuda:1", "cuda:2"]),
+        ("2,3", "2,3", ["cuda:0", "cuda:1", "cuda:0"], ["cuda:0 (GPU 2)", "cuda:1 (GPU 3)", "cuda:0 (GPU 2)"]),
+        ("0,2", "0,2", ["cuda:0", "cuda:1", "cuda:0"], ["cuda:0", "cuda:1 (GPU 2)", "cuda:0"]),
+        ("none", "-1", ["cpu", "cpu", "cpu"], ["cpu", "cpu", "cpu"]),
+    ],
+)
+def test_ranks_take_turns(choice: str, visible: str | None, devices: list[str], described: list[str]) -> None:
+    done = rank_with(HVD_GPUS=choice)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [True, visible, devices, described]
+
+
+def test_a_rank_ends_in_one_line_where_a_device_is_not_there() -> None:
+    done = rank_with(HVD_GPUS="0,4")
+    assert (done.returncode, done.stdout) == (1, "")
+    said = "--gpus 0,4: device 4 is not there: there are devices 0 to 3 on this host; name others, or auto.\n"
+    assert done.stderr == said
+
+
+def test_named_devices_that_torch_does_not_see_are_no_silent_cpu() -> None:
+    done = rank_with(count="0", HVD_GPUS="0,1")
+    assert done.returncode == 1
+    words = "--gpus 0,1: torch 0 (fake) sees 0 of these 2 devices: install a torch with CUDA that fits the driver"
+    assert words in done.stderr.splitlines()[-1]

@@ -1,0 +1,66 @@
+"""What the core reads while ranks agree on sets stays there, also when a person interrupts the wait."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hvd_kernel import process_sets
+
+
+class Core:
+    """An engine that gives back what it was sent; ``pressed``: the key is pressed while it still reads that."""
+
+    def __init__(self, *, pressed: bool) -> None:
+        self.pressed = pressed
+        self.sent = b""
+
+    def allgather(self, _name: str, places: list[Any]) -> int:
+        [(pointer, (rows, width), _dtype)] = places
+        self.sent = ctypes.string_at(pointer, rows * width)
+        return 3
+
+    def wait(self, handle: int) -> Any:
+        assert handle == 3
+        if self.pressed:
+            raise KeyboardInterrupt
+        return SimpleNamespace(buffers=[self.sent])
+
+
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Weak references to all memory whose address the core was given."""
+    seen: list[Any] = []
+    address = ctypes.addressof
+
+    def spied(memory: Any) -> int:
+        seen.append(weakref.ref(memory))
+        return address(memory)
+
+    monkeypatch.setattr(ctypes, "addressof", spied)
+    monkeypatch.setattr(process_sets, "_lent", [], raising=False)
+    return seen
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, generation: int, *, pressed: bool) -> None:
+    monkeypatch.setattr(process_sets._session, "engine", lambda: Core(pressed=pressed))
+    monkeypatch.setattr(process_sets._session, "generation", lambda: generation)
+    if pressed:
+        with pytest.raises(KeyboardInterrupt):
+            process_sets._everyone("x", [(1, 0), (0, 1)])
+    else:
+        assert process_sets._everyone("x", [(1, 0), (0, 1)]) == [b"\1\0", b"\0\1"]
+
+
+def test_after_an_interrupt_the_memory_is_the_cores_until_that_engine_has_ended(
+    monkeypatch: pytest.MonkeyPatch, lent: list[Any]
+) -> None:
+    ask(monkeypatch, 1, pressed=True)
+    ask(monkeypatch, 1, pressed=False)
+    assert [each() is None for each in lent] == [False, True]
+    ask(monkeypatch, 2, pressed=False)
+    assert [each() is None for each in lent] == [True, True, True]

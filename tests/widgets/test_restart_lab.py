@@ -1,0 +1,90 @@
+"""The restart entry of JupyterLab's menu: kept ranks are there afterwards, others are gone with their kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from hvdtest.cluster import until
+from hvdtest.lab import Lab, Notebook
+
+from hvd_kernel.cluster import kept
+
+pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
+CELLS = [
+    "%%hvdrun -np 2 --keep\nx = 10 + rank",
+    "%hvd attach",
+    "%%hvdrun\nx",
+    "%hvd stop",
+    "%%hvdrun -np 2\nx = 20 + rank",
+    "%%hvdrun -np 2\nimport torch\n'x' in globals(), int(hvd.allreduce(torch.tensor(rank + 1), op=hvd.Sum))",
+]
+OUTPUTS = "[...document.querySelectorAll('.jp-Cell')].map(c => c.querySelector('.jp-OutputArea')?.innerText ?? '')"
+PROMPTS = "[...document.querySelectorAll('.jp-InputPrompt')].map(p => p.textContent)"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A temporary folder of our own: kept clusters are found in it, and a test that fails leaves none there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path))
+        patch.setenv("TMPDIR", str(tmp_path))
+        yield tmp_path
+        for each in kept.clusters():
+            os.kill(int(each.holder.partition(":")[0]), signal.SIGKILL)
+
+
+def write(folder: Path) -> str:
+    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
+    cells = [nbformat.v4.new_code_cell(code) for code in CELLS]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), folder / "restart.ipynb")
+    return "restart.ipynb"
+
+
+def below(lab: Lab, module: str) -> list[psutil.Process]:
+    """Processes of the server that run this module."""
+    return [each for each in lab.family() if each.is_running() and module in " ".join(each.cmdline())]
+
+
+def run(notebook: Notebook, cell: int, count: int) -> str:
+    """Run a cell and return what it shows when it has ended as the kernel's number ``count``."""
+    notebook.run(cell)
+    notebook.wait(f"{PROMPTS}[{cell}].includes('[{count}]')")
+    return str(notebook.page.evaluate(f"{OUTPUTS}[{cell}]")).strip()
+
+
+def restart(lab: Lab, notebook: Notebook) -> None:
+    [before] = below(lab, "hvd_kernel.kernel")
+    notebook.menu("Kernel", "Restart Kernel…")
+    notebook.page.click(".jp-Dialog button.jp-mod-warn")
+    until(lambda: not before.is_running(), "the kernel has ended")
+    until(lambda: below(lab, "hvd_kernel.kernel"), "another one has begun")
+    lab.await_kernel()
+
+
+def test_a17_the_menus_restart_leaves_kept_ranks_with_their_variables_and_nothing_of_others(home: Path) -> None:
+    with Lab(home) as lab, lab.browser(height=1250) as page:
+        notebook = page.open(write(home))
+        assert "kept as ranks: after a restart of this kernel `%hvd attach` has them" in run(notebook, 0, 1)
+        restart(lab, notebook)
+        assert run(notebook, 1, 1).endswith("ranks: ranks 0-1 ready, with all variables")
+        assert run(notebook, 2, 2) == "[0] 10\n[1] 11"
+        notebook.shoot(home / "shots" / "attached.png")
+        assert run(notebook, 3, 3) == "the ranks are stopped"
+        assert kept.clusters() == []
+
+        run(notebook, 4, 4)
+        ranks = below(lab, "hvd_kernel.worker") + below(lab, "hvd_kernel.cluster")
+        assert len(ranks) >= 3, "two ranks and what holds them"
+        restart(lab, notebook)
+        _, left = psutil.wait_procs(ranks, timeout=60)
+        assert left == [], "the kernel was restarted, but its ranks still run"
+        assert run(notebook, 5, 1).endswith("[0-1] (False, 3)")
+        notebook.shoot(home / "shots" / "fresh.png")
+        assert page.errors == []
