@@ -172,10 +172,10 @@ class Engine:
         """Collective over all ranks. Outcome.number: 1 when there was such a set, else 0."""
     def process_set_ranks(self, process_set: int) -> list[int]:
         """Empty: there is no set of this id."""
-    def allocate_shared(self, nbytes: int) -> int:
+    def allocate_shared(self, nbytes: int, device: int = -1) -> int:
         """Collective over all ranks: memory that the ranks of a host reduce in place, without a copy.
 
-        Outcome.number: the region. The handle fails on every rank where one has no shared memory.
+        Outcome.number: the region. On a device: Outcome.buffers has this rank's part, valid as long as somebody holds it. The handle fails on every rank where one has no shared memory.
         """
     def release_shared(self, region: int) -> int:
         """Collective. Nobody may use the region any more, here or on another rank."""
@@ -207,7 +207,10 @@ class Engine:
     def pending(self) -> list[dict[str, object]]:
         """What waits here: {"name", "op", "seconds", "process_set", "missing"}; missing (ranks not yet here) on rank 0, else []."""
     def counters(self) -> dict[str, int]:
-        """Monotonic since init: "ops", "bytes", "busy_ns" (executing), "wait_ns" (user threads in wait), "cycles"."""
+        """Monotonic since init: "ops", "bytes", "cycles".
+
+        "busy_ns": executing, on the host or a device; "wait_ns": meanwhile user threads, or streams of a device, stood still.
+        """
     def trace(self, cursor: int) -> tuple[int, list[tuple[int, int, str, str, int, int]]]:
         """Records since cursor: (start_ns, duration_ns, phase, name, bytes, detail); and the cursor for the next call."""
     def shutdown(self) -> None:

@@ -1,4 +1,4 @@
-"""Memory that the ranks of one host share: collectives work on it in place, without a copy.
+"""Memory that the ranks of one host share, there or on their GPUs: collectives work on it in place, without a copy.
 
 Words.
   region  what one allocation gave: a part of the same length for every rank
@@ -40,6 +40,23 @@ def allocate(nbytes: int) -> memoryview:
     memory = engine.shared_memory(outcome.number)
     _regions[outcome.number] = weakref.ref(memory.obj)
     return memory[:nbytes]
+
+
+def allocate_on_devices(nbytes: int, device: int) -> Any:
+    """Return this rank's part of a new region on its own device: a buffer of the core. Collective over all ranks.
+
+    Raises
+    ------
+    HorovodInternalError
+        On every rank, when one of them lacks memory, or the ranks' devices do not reach each other.
+    """
+    release_shared()
+    engine = _session.engine()
+    outcome = engine.wait(engine.allocate_shared(nbytes, device))
+    assert outcome is not None
+    buffer = outcome.buffers[0]
+    _regions[outcome.number] = weakref.ref(buffer)
+    return buffer
 
 
 def release_shared() -> int:

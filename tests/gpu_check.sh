@@ -49,6 +49,13 @@ if [ -e "$doctest/doctest/doctest.h" ]; then
   }
   export -f native
   part "native tests, build" 150 bash -c 'native "$@"' native "$target" "$doctest"
+  if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck; do
+      part "compute-sanitizer, $tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 build/gpu/native/cuda_tests --no-intro=true -tc="kernels shared*,kernels fold: as many*"
+    done
+  else
+    echo "- compute-sanitizer: not run, it is not here"
+  fi
   for room in cuda nccl; do part "native tests, $room" 90 "build/gpu/native/${room}_tests" --no-intro=true; done
 else
   echo "- native tests: not run, doctest's header is not here (bash tests/gpu_check.sh fetch)"

@@ -21,7 +21,7 @@ def apart(thing: object) -> tuple[Any, ...] | None:
     if not isinstance(thing, Wrapped):
         return None
     reducer = thing._reducer  # noqa: SLF001 - of this room
-    if any(not group.places for group in reducer.groups):
+    if any(not group.bucket for group in reducer.groups):
         raise TypeError("a DistributedOptimizer with groups has to be made on all ranks together: wrap it again")
     arguments: dict[str, Any] = {
         "named_parameters": [(name, param) for param, name in thing._parameter_names.items()],  # noqa: SLF001

@@ -1,6 +1,7 @@
-"""Gradients in shared memory: reduced where they lie, on all ranks of the host, without a copy.
+"""Gradients in shared memory, of the host or of its GPUs: reduced where they lie, without a copy.
 
 Words.
+  ground  where a gradient is: on the host, or on one of this rank's devices, by the order in which they appear
   home    a gradient's place in shared memory, as a tensor of its own; ``param.grad`` becomes it in every round
   bucket  consecutive homes that travel as one operation, each tensor still by itself: which bucket a gradient is in
           does not change a bit of the result
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from hvd_kernel import _session, ops, shared
 from hvd_kernel.process_sets import ProcessSet
+from hvd_kernel.torch import devices
 from hvd_kernel.torch.compression import Compressor, NoneCompressor
 
 BUCKET_BYTES = 25 << 20
@@ -47,7 +49,7 @@ def may_have_home(param: Tensor) -> bool:
     grad = param.grad
     return (
         param.requires_grad
-        and param.is_cpu
+        and (param.is_cpu or (_session.size() > 1 and devices.is_taken(param)))
         and param.is_contiguous()
         and param.dtype.is_floating_point
         and param.numel() > 0
@@ -57,9 +59,15 @@ def may_have_home(param: Tensor) -> bool:
     )
 
 
-def agree(arrived: Sequence[str]) -> list[str]:
-    """Return the layout: of rank 0's names those that every rank gives. Collective."""
-    names: list[str] = ops.broadcast_object(list(arrived), 0, "gradients.layout")
+def by_ground(params: Sequence[Tensor]) -> list[str]:
+    """Return of each parameter on which ground it is: in words that are the same on all ranks."""
+    seen: dict[torch.device, str] = {}
+    return ["host" if param.is_cpu else seen.setdefault(param.device, f"device {len(seen)}") for param in params]
+
+
+def agree(arrived: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the layout: of rank 0's grounds and names those that every rank gives. Collective."""
+    names: list[tuple[str, str]] = ops.broadcast_object(list(arrived), 0, "gradients.layout")
     if not names:
         return []
     mine = set(arrived)
@@ -68,10 +76,12 @@ def agree(arrived: Sequence[str]) -> list[str]:
 
 
 def homes_for(params: Sequence[Tensor]) -> list[Tensor]:
-    """Return a home for each gradient. Collective, with parameters of the same sizes in the same order."""
+    """Return a home for each gradient, all of one ground. Collective, with the same sizes in the same order."""
     ends = np.cumsum([_room(param) for param in params]).tolist()
-    memory = shared.allocate(ends[-1])
     starts = [0, *ends[:-1]]
+    if not params[0].is_cpu:
+        return devices.parts_of(shared.allocate_on_devices(ends[-1], params[0].get_device()), starts, params)
+    memory = shared.allocate(ends[-1])
     return [
         _tensor(memory[start : start + param.nbytes], tuple(param.shape), param.dtype)
         for start, param in zip(starts, params, strict=True)

@@ -80,5 +80,22 @@ def adopted(buffer: Any, kind: torch.dtype) -> Tensor:
     return flat.view(kind).view(buffer.shape)
 
 
+def parts_of(buffer: Any, starts: Sequence[int], likes: Sequence[Tensor]) -> list[Tensor]:
+    """Return pieces of device memory of the core, as tensors like these; each has a storage of its own."""
+    return [
+        torch.as_tensor(_Part(buffer, start, like.nbytes), device=like.device).view(like.dtype).view(like.shape)
+        for start, like in zip(starts, likes, strict=True)
+    ]
+
+
+class _Part:
+    """Some bytes of a buffer, which it keeps alive."""
+
+    def __init__(self, buffer: Any, start: int, nbytes: int) -> None:
+        self._buffer = buffer
+        data = (buffer.pointer + start, False)
+        self.__cuda_array_interface__ = {**buffer.__cuda_array_interface__, "shape": (nbytes,), "data": data}
+
+
 def _stream_of(tensor: Tensor) -> Any:
     return torch.cuda.current_stream(tensor.device)

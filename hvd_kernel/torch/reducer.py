@@ -158,7 +158,8 @@ class Reducer:
         if self.homes.wanted and not self.homes.decided:
             self.homes.arrived.append(slot.name)
         if slot.home is not None:
-            move_in(slot, slot.home)
+            if slot.home.is_cpu:
+                move_in([slot])  # while it is in the cache; on a device all that travel together do
         elif self._starts_sparse(slot):
             return
         else:
@@ -173,10 +174,13 @@ class Reducer:
 
     def _start_group(self, group: Group) -> int:
         plan = self.plan
+        move_in([member for member in group.slots if member.home is not None and not member.home.is_cpu])
         tensors = [wire(member) for member in group.slots]
         if not group.places:
             return starts.grouped_allreduce_(tensors, group.name, plan.op, plan.scales, plan.process_set)
-        return ops.allreduce_places(group.name, group.places, plan.op, plan.scales, lambda _: tensors)
+        return ops.allreduce_places(
+            f"grouped_allreduce.{group.name}", group.places, plan.op, plan.scales, lambda _: tensors
+        )
 
     def _starts_sparse(self, slot: Slot) -> bool:
         """Reduce a sparse gradient as a sparse one; also nothing, where another rank's is sparse."""
@@ -262,18 +266,22 @@ class Reducer:
 
     def _decide_on_homes(self) -> None:
         """Agree with all ranks on which gradients live in shared memory, and move there from the next round on."""
-        of = {slot.name: slot for slot in self.slots if buckets.may_have_home(slot.param) and not slot.was_sparse}
+        able = [slot for slot in self.slots if buckets.may_have_home(slot.param) and not slot.was_sparse]
+        grounds = buckets.by_ground([slot.param for slot in able])
+        of = {(ground, slot.name): slot for ground, slot in zip(grounds, able, strict=True)}
+        ground_of = {name: ground for ground, name in of}
+        arrived = [(ground_of[name], name) for name in self.homes.arrived if name in ground_of]
         try:
-            layout = buckets.agree([name for name in self.homes.arrived if name in of])
+            layout = buckets.agree(arrived)
         except HorovodInternalError as error:  # a rank has joined: try again in the next round
             _LOG.debug("gradients are not in shared memory yet: %s", error)
             return
         self.homes.decided = True
-        slots = [of[name] for name in layout]
-        if slots:
-            self._move_to_shared_memory(slots)
+        for ground in dict.fromkeys(ground for ground, _ in layout):
+            self._move_to_shared_memory([of[key] for key in layout if key[0] == ground])
 
     def _move_to_shared_memory(self, slots: list[Slot]) -> None:
+        """Give gradients of one ground their homes."""
         try:
             homes = buckets.homes_for([slot.param for slot in slots])
         except HorovodInternalError as error:
@@ -284,14 +292,14 @@ class Reducer:
         for slot, home in zip(slots, homes, strict=True):
             slot.home = home
         alone = [slot for slot in slots if slot.group is None]
-        for number, run in enumerate(buckets.runs([slot.param for slot in alone])):
+        for run in buckets.runs([slot.param for slot in alone]):
             members = [alone[i] for i in run]
-            name = f"grouped_allreduce.bucket.{number}.{members[0].name}"
-            self._add(Group(name, members, places=tuple(place(slot) for slot in members)))
+            places = tuple(place(slot) for slot in members) if members[0].param.is_cpu else ()
+            self._add(Group(f"bucket.{members[0].name}", members, bucket=True, places=places))
 
     def _leave_homes(self) -> None:
         self.homes.decided = False
-        for group in [group for group in self.groups if group.places]:
+        for group in [group for group in self.groups if group.bucket]:
             self.groups.remove(group)
             for slot in group.slots:
                 slot.group = None

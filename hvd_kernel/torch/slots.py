@@ -5,7 +5,7 @@ Words: see reducer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +60,8 @@ class Group:
 
     name: str
     slots: list[Slot]
-    places: tuple[InOut, ...] = ()  # of a bucket (ours, not the user's): their homes, the same in every round
+    bucket: bool = False  # ours, not the user's
+    places: tuple[InOut, ...] = ()  # of a bucket on the host: their homes, the same in every round
     handle: int = -1
     started: int = 0
 
@@ -79,21 +80,33 @@ class Homes:
     arrived: list[str] = field(default_factory=list)  # in the order of this rank's first backward
 
 
-def move_in(slot: Slot, home: Tensor) -> None:
-    """Let the gradient be its home; what autograd or the user has put elsewhere is copied."""
-    param = slot.param
+def move_in(slots: Sequence[Slot]) -> None:
+    """Let the gradients be their homes; what autograd or the user has put elsewhere is copied, all of it at once."""
+    moves = [move for move in map(_moved, slots) if move is not None]
+    if len(moves) == 1:
+        moves[0][0].copy_(moves[0][1])
+    elif moves:
+        torch._foreach_copy_([home for home, _ in moves], [grad for _, grad in moves])  # as torch's optimizers do
+
+
+def _moved(slot: Slot) -> tuple[Tensor, Tensor] | None:
+    """Make the home the gradient; return it and what is to be copied there, if anything is."""
+    param, home = slot.param, slot.home
+    assert home is not None
     grad = param.grad
+    if grad is not None and not grad.is_sparse and _where(grad) == _where(home):
+        return None
+    slot.made_up = grad is None
     if grad is None:
         home.zero_()
-        slot.made_up = True
     elif grad.is_sparse:
-        home.copy_(grad.to_dense())
-        slot.was_sparse = True
-    elif grad.data_ptr() == home.data_ptr() and grad.stride() == home.stride():
-        return
-    else:
-        home.copy_(grad)
+        grad, slot.was_sparse = grad.to_dense(), True
     param.grad = home.detach()  # a tensor of its own: the user may give it other memory
+    return None if grad is None else (home, grad)
+
+
+def _where(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
+    return tensor.data_ptr(), tensor.stride()
 
 
 def nothing_sparse(param: Tensor, dims: int) -> Tensor:

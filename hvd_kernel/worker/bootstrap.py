@@ -8,6 +8,7 @@ The imports come first because they take longest and need nobody: they run while
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -102,6 +103,9 @@ def _import_quietly() -> None:
 def _import_idly() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread alone
     _import_all()
+    if frontend() is not None:
+        with _uncollected(), contextlib.suppress(Exception):  # whoever needs it hears why it fails
+            importlib.import_module("torch._dynamo")  # torch does with the first optimizer, which takes a second or two
 
 
 def frontend() -> Any:

@@ -36,6 +36,20 @@ class Mark {
 };
 using MarkPtr = std::shared_ptr<Mark>;
 
+// Memory that every member of a team has on its device, and that all their devices reach.
+struct DeviceRegion {
+  std::shared_ptr<void> mine;           // this rank's part
+  std::shared_ptr<void> mapping;        // of the others' parts
+  std::vector<std::ptrdiff_t> offsets;  // by place: from this rank's part to the member's
+};
+
+// Sums over all operations that have been done. exposed: of them, how long frontends' streams stood
+// still for them.
+struct DeviceTimes {
+  std::int64_t busy_ns = 0;
+  std::int64_t exposed_ns = 0;
+};
+
 // A device of this process, of the plugin's choice: for a rank that has joined.
 constexpr int kAnyDevice = -2;
 
@@ -60,12 +74,22 @@ class Accelerator {
   virtual Result<Backend*> begin(int device, const Team& team, std::size_t bytes,
                                  const std::vector<MarkPtr>& ready) = 0;
   virtual Result<MarkPtr> end() = 0;
+  // As begin(). `bytes` for each member, which allreduce_shared() reduces where they lie. An error,
+  // alike on all members unless they have been aborted: the first that has none says why.
+  virtual Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes) = 0;
+  // Turn-holder: waits until what was begun has been done here, or for the abort. When that is so
+  // on all members, none of them uses a region any more, and it can be released; what is not goes
+  // when nothing is under way at the end.
+  virtual Status drain() = 0;
+  virtual void release(const DeviceRegion& region) = 0;
   // Behind what is under way: fills with what changes no result (a rank that has joined).
   virtual Status fill_identity(Dtype dtype, ReduceOp op, void* out, std::size_t count) = 0;
 
+  // Any thread.
+  virtual DeviceTimes times() = 0;
   // Nothing of what was begun is under way any more: not here, nor at peers in memory of this rank.
   // Any thread; asked again and again when the engine ends in peace, before abandon().
-  virtual bool idle() { return true; }
+  virtual bool idle() = 0;
   // The engine has ended: whatever waits on a device for other ranks is let go, with whatever data
   // there is. Any thread; returns soon. Nothing is begun afterwards.
   virtual void abandon() = 0;
@@ -77,7 +101,7 @@ struct AcceleratorOptions {
   std::size_t arena_bytes = std::size_t{64} << 20U;  // device memory of this rank that peers map
 };
 
-constexpr std::uint32_t kAcceleratorVersion = 1;
+constexpr std::uint32_t kAcceleratorVersion = 2;
 constexpr const char* kCudaPlugin = "libhvd_cuda.so";
 constexpr const char* kCudaSymbol = "hvd_cuda_open";
 

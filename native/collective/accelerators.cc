@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "base/library.h"
+
 namespace hvd {
 namespace {
 
@@ -16,23 +18,12 @@ Status refuse(const std::string& why) {
                       kRoom);
 }
 
-// "" when the system does not say.
-std::string own_folder() {
-  Dl_info here{};
-  if (::dladdr(reinterpret_cast<void*>(&own_folder), &here) == 0 || here.dli_fname == nullptr)
-    return "";
-  const std::string file = here.dli_fname;
-  const std::size_t slash = file.find_last_of('/');
-  return slash == std::string::npos ? "./" : file.substr(0, slash + 1);
-}
-
 // Null, and why. Never unloaded: marks and memory outlive engines.
 OpenAccelerator open_of_plugin(Status& why_not) {
   const std::string file = own_folder() + kCudaPlugin;
   void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): thread-local in glibc
-    why_not = refuse(std::string(why == nullptr ? "dlopen failed" : why) +
+    why_not = refuse(loader_words() +
                      " (the plugin is built where nvcc is found: install hvd-kernel again on a "
                      "machine with CUDA)");
     return nullptr;

@@ -52,9 +52,10 @@ class Backend {
   // operand is a vector of its own).
   virtual Status allreduce(const Team& team, const std::vector<Operand>& operands,
                            const Reduction& reduction) = 0;
-  // Every operand lies in the mesh's shared heap, in place (in == out), and on the member at place
-  // p at `out` + offsets[p] as this process sees it (offsets[own place] is 0). Nothing is copied:
-  // slice o is read from and written to all of them by its owner. All members share this host.
+  // Every operand lies in memory that the members share (the mesh's shared heap, or a region of
+  // devices), in place (in == out), and on the member at place p at `out` + offsets[p] as this
+  // process sees it (offsets[own place] is 0). Nothing is copied: slice o is read from and written
+  // to all of them by its owner. All members share this host.
   virtual Status allreduce_shared(const Team& team, const std::vector<Operand>& operands,
                                   const std::vector<std::ptrdiff_t>& offsets,
                                   const Reduction& reduction) = 0;

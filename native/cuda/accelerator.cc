@@ -72,6 +72,7 @@ Result<Backend*> CudaAccelerator::begin(int device, const Team& team, std::size_
   for (const MarkPtr& mark : ready) {
     if (Status status = home_->follow(home_->stream(), event_of(mark)); !status) return status;
   }
+  if (Status status = begin_timing(); !status) return status;
   household_->gate().open_to(way_to(*table.value()));
   return static_cast<Backend*>(&household_->gate());
 }
@@ -82,10 +83,43 @@ Backend* CudaAccelerator::way_to(const Table& table) {
 }
 
 Result<MarkPtr> CudaAccelerator::end() {
+  if (begun_ != nullptr) return end_timing();
   if (home_ != abroad_) {
     if (Status status = queue_behind(*abroad_, *home_); !status) return status;
   }
   return mark_of(abroad_, abroad_->stream());
+}
+
+// Not what becomes part of a graph, nor what is ferried: events of two devices have no distance.
+Status CudaAccelerator::begin_timing() {
+  begun_ = nullptr;
+  if (home_ != abroad_ || home_->captures(home_->stream())) return Status::ok();
+  Result<Device::Event> begun = home_->recorded(home_->stream(), Device::Timing::kOn);
+  if (!begun) return begun.status();
+  begun_ = begun.take();
+  return Status::ok();
+}
+
+Result<MarkPtr> CudaAccelerator::end_timing() {
+  Result<Device::Event> done = home_->recorded(home_->stream(), Device::Timing::kOn);
+  if (!done) return done.status();
+  watch_->operation(home_, std::exchange(begun_, nullptr), done.value());
+  return MarkPtr(std::make_shared<EventMark>(home_, done.take(), watch_));
+}
+
+Result<DeviceRegion> CudaAccelerator::share(int device, const Team& team, std::size_t bytes) {
+  const Result<Table*> table = table_of(device, team);
+  if (!table) return table.status();
+  const auto on = household_->device(device);
+  Status own = on.status();
+  if (own && on.value() != table.value()->home)
+    own = Status::make(Code::kInvalidArgument,
+                       on.value()->site().name + ": the ranks share memory on " +
+                           table.value()->home->site().name + " only, where they have met",
+                       "cuda/accelerator", on.value()->site().rank);
+  Result<DeviceRegion> region = table.value()->backend->share_memory(bytes, own);
+  if (region) household_->keep(region.value());
+  return region;
 }
 
 Status CudaAccelerator::fill_identity(Dtype dtype, ReduceOp op, void* out, std::size_t count) {

@@ -8,6 +8,7 @@
 #include "collective/accelerator.h"
 #include "cuda/ferry.h"
 #include "cuda/household.h"
+#include "cuda/stopwatch.h"
 
 namespace hvd::cuda {
 
@@ -23,7 +24,11 @@ class CudaAccelerator final : public Accelerator {
   Result<Backend*> begin(int device, const Team& team, std::size_t bytes,
                          const std::vector<MarkPtr>& ready) override;
   Result<MarkPtr> end() override;
+  Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes) override;
+  Status drain() override { return household_->drain(mesh_.abort()); }
+  void release(const DeviceRegion& region) override { household_->forget(region); }
   Status fill_identity(Dtype dtype, ReduceOp op, void* out, std::size_t count) override;
+  DeviceTimes times() override { return watch_->times(); }
   bool idle() override { return household_->settled(); }
   void abandon() override { household_->abandon(); }
 
@@ -31,6 +36,8 @@ class CudaAccelerator final : public Accelerator {
   CudaAccelerator(const Driver& driver, Mesh& mesh, Backend& cpu,
                   const AcceleratorOptions& options);
   Result<Table*> table_of(int device, const Team& team);
+  Status begin_timing();
+  Result<MarkPtr> end_timing();
   Backend* way_to(const Table& table);
 
   Mesh& mesh_;
@@ -40,6 +47,8 @@ class CudaAccelerator final : public Accelerator {
   // Of the operation that is being carried out.
   std::shared_ptr<Device> home_, abroad_;  // the same where the tensors are at home
   std::optional<Ferry> ferry_;
+  Device::Event begun_;  // null: it is not timed
+  const std::shared_ptr<Stopwatch> watch_ = std::make_shared<Stopwatch>();
 };
 
 }  // namespace hvd::cuda

@@ -19,8 +19,8 @@
 
 #include "base/abort.h"
 #include "base/status.h"
-#include "cuda/choice.h"
 #include "cuda/device.h"
+#include "cuda/lent_memory.h"
 
 namespace hvd::cuda {
 
@@ -46,17 +46,6 @@ class ArenaShape {
   std::size_t members_, words_bytes_, half_bytes_;
 };
 
-// What a member tells of its arena. bytes 0: there is none.
-struct ArenaOffer {
-  std::uint64_t process = 0;  // Facts::process
-  std::uint64_t address = 0;
-  std::uint64_t bytes = 0;
-  CUipcMemHandle handle{};
-};
-
-// Memory of this process; the arena and peers in the same process share it.
-class DeviceMemory;
-
 class Arena {
  public:
   // Waits for the device until the words are what they shall be, or for the abort.
@@ -67,7 +56,7 @@ class Arena {
   // DeviceBackend::settle().
   ~Arena();
 
-  ArenaOffer offer(std::uint64_t process) const;
+  const LentMemory& memory() const { return *memory_; }
   std::byte* base() const;
   // A stream that waits for nothing: of another priority than the device's, so that the two never
   // share a queue of the hardware.
@@ -81,32 +70,8 @@ class Arena {
 
   std::shared_ptr<Device> device_;
   std::size_t bytes_;
-  std::shared_ptr<DeviceMemory> memory_;
-  CUipcMemHandle handle_{};
+  std::shared_ptr<LentMemory> memory_;
   CUstream aside_ = nullptr;
-};
-
-// A peer's arena as this process sees it.
-class PeerArena {
- public:
-  // mine: of this member; peer: of the one whose offer it is.
-  static Result<std::unique_ptr<PeerArena>> open(const std::shared_ptr<Device>& device,
-                                                 const Facts& mine, const Facts& peer,
-                                                 const ArenaOffer& offer);
-  ~PeerArena();
-  PeerArena(const PeerArena&) = delete;
-  PeerArena& operator=(const PeerArena&) = delete;
-
-  std::byte* base() const;
-
- private:
-  explicit PeerArena(std::shared_ptr<Device> device) : device_(std::move(device)) {}
-  Status share(const ArenaOffer& offer);
-  Status map(const ArenaOffer& offer);
-
-  std::shared_ptr<Device> device_;
-  std::shared_ptr<DeviceMemory> shared_;  // the same process
-  CUdeviceptr mapped_ = 0;                // another one
 };
 
 }  // namespace hvd::cuda

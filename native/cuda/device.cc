@@ -139,7 +139,8 @@ Device::~Device() {
     const Current current(*this);
     sweep();
     kernels_.reset();
-    for (CUevent const event : free_events_) driver_.cuEventDestroy(event);
+    for (const auto& events : free_events_)
+      for (CUevent const event : events) driver_.cuEventDestroy(event);
     if (stream_ != nullptr) driver_.cuStreamDestroy(stream_);
     if (return_ != nullptr) driver_.cuStreamDestroy(return_);
     if (probe_word_ != 0) driver_.cuMemFree(probe_word_);

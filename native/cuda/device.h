@@ -2,8 +2,8 @@
 // the highest priority, kernels, and events to use again.
 //   Current   while it lives, this thread's driver calls go to the device, and errors that
 //             Driver::check makes name it. Whoever calls the driver has one of its own; they nest.
-//   event     from the device's pool, without timing; back in the pool with its last pointer, on
-//             any thread. What was given to wait for it keeps waiting for what it was.
+//   event     from a pool of the device's, with timing or without; back there with its last
+//             pointer, on any thread. What was given to wait for it keeps waiting for what it was.
 // Any thread may use a device at any time; what the work on its stream is, the turn-holder decides.
 // Everything that came from a device keeps it alive.
 #pragma once
@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -45,13 +46,16 @@ class Device : public std::enable_shared_from_this<Device> {
   const Uuid& uuid() const { return uuid_; }
   const Site& site() const { return site_; }
 
-  Result<Event> event();
+  enum class Timing : std::uint8_t { kOff, kOn };
+  Result<Event> event(Timing timing = Timing::kOff);
   // An event behind everything given to `stream` (null: the default one) so far.
-  Result<Event> recorded(CUstream stream);
+  Result<Event> recorded(CUstream stream, Timing timing = Timing::kOff);
   // What is given to `stream` from now on comes behind `event`. The host does not wait.
   Status follow(CUstream stream, CUevent event);
   // False: not yet. An event of a step that is being captured has nothing to wait for: true.
   Result<bool> reached(CUevent event);
+  // What is given to the stream becomes part of a graph.
+  bool captures(CUstream stream) const;
   // Nothing is under way on our stream. An error: the device has failed.
   Result<bool> idle();
 
@@ -73,7 +77,7 @@ class Device : public std::enable_shared_from_this<Device> {
   Status prepare();
   void find_reachable();
   void probe_word_operations();
-  void take_back(CUevent event);
+  void take_back(CUevent event, Timing timing);
   void take_back_memory(CUdeviceptr memory);
   void sweep();
   void return_behind(CUstream stream);
@@ -93,10 +97,10 @@ class Device : public std::enable_shared_from_this<Device> {
   CUdeviceptr probe_word_ = 0;
   std::unique_ptr<Kernels> kernels_;
   std::mutex mutex_;
-  std::vector<CUevent> free_events_;  // guarded by mutex_
-  std::vector<CUstream> followers_;   // guarded by mutex_
-  std::vector<CUdeviceptr> dying_;    // guarded by mutex_; nobody has them any more
-  std::mutex sweep_mutex_;            // one at a time gives memory back
+  std::array<std::vector<CUevent>, 2> free_events_;  // by Timing; guarded by mutex_
+  std::vector<CUstream> followers_;                  // guarded by mutex_
+  std::vector<CUdeviceptr> dying_;                   // guarded by mutex_; nobody has them any more
+  std::mutex sweep_mutex_;                           // one at a time gives memory back
 };
 
 class Current {

@@ -1,6 +1,7 @@
 // A backend whose operations are given to the stream of one device and are done there later.
 #pragma once
 
+#include "collective/accelerator.h"
 #include "collective/backend.h"
 
 namespace hvd::cuda {
@@ -14,11 +15,18 @@ class DeviceBackend : public Backend {
   // No operation comes any more: gives the stream a wait for what other ranks still read here. When
   // the stream is idle after that, this backend may go. Does not wait.
   virtual Status settle() { return Status::ok(); }
-  // Operands are device memory that is reachable from the device.
+  // Accelerator::share(). Not through the gate: no operation is begun meanwhile. own: what keeps
+  // this member from having any; the others hear of it. All members call.
+  virtual Result<DeviceRegion> share_memory(std::size_t /*bytes*/, const Status& /*own*/) {
+    return Status::make(Code::kUnavailable,
+                        "this way between devices shares no memory, the ring does",
+                        "cuda/device_backend");
+  }
+  // Only where members lend each other memory: those of a ring.
   Status allreduce_shared(const Team& /*team*/, const std::vector<Operand>& /*operands*/,
                           const std::vector<std::ptrdiff_t>& /*offsets*/,
-                          const Reduction& /*reduction*/) final {
-    return Status::make(Code::kInternal, "the shared heap is not device memory",
+                          const Reduction& /*reduction*/) override {
+    return Status::make(Code::kInternal, "this way between devices shares no memory",
                         "cuda/device_backend");
   }
 };

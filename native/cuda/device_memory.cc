@@ -9,51 +9,54 @@ namespace {
 
 const char* const kRoom = "cuda/device";
 
-bool is_capturing(const Driver& driver, CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 void* pointer_to(CUdeviceptr memory) {
   return reinterpret_cast<void*>(memory);  // NOLINT(performance-no-int-to-ptr): unified addresses
 }
 
 }  // namespace
 
-Result<Device::Event> Device::event() {
+Result<Device::Event> Device::event(Timing timing) {
   CUevent event = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!free_events_.empty()) {
-      event = free_events_.back();
-      free_events_.pop_back();
+    std::vector<CUevent>& free = free_events_[static_cast<std::size_t>(timing)];
+    if (!free.empty()) {
+      event = free.back();
+      free.pop_back();
     }
   }
   if (event == nullptr) {
     const Current current(*this);
     if (!current) return current.status();
-    Status status =
-        driver_.check(driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "to make an event");
+    const unsigned flags = timing == Timing::kOn ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
+    Status status = driver_.check(driver_.cuEventCreate(&event, flags), "to make an event");
     if (!status) return status;
   }
-  return Event(event, [self = shared_from_this()](CUevent last) { self->take_back(last); });
+  return Event(
+      event, [self = shared_from_this(), timing](CUevent last) { self->take_back(last, timing); });
 }
 
-void Device::take_back(CUevent event) {
+void Device::take_back(CUevent event, Timing timing) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  free_events_.push_back(event);
+  free_events_[static_cast<std::size_t>(timing)].push_back(event);
 }
 
-Result<Device::Event> Device::recorded(CUstream stream) {
+Result<Device::Event> Device::recorded(CUstream stream, Timing timing) {
   const Current current(*this);
   if (!current) return current.status();
-  Result<Event> made = event();
+  Result<Event> made = event(timing);
   if (!made) return made;
   Status status =
       driver_.check(driver_.cuEventRecord(made.value().get(), stream), "to record an event");
   if (!status) return status;
   return made;
+}
+
+bool Device::captures(CUstream stream) const {
+  const Current current(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver_.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 Status Device::follow(CUstream stream, CUevent event) {
@@ -85,7 +88,7 @@ Result<bool> Device::reached(CUevent event) {
 Result<bool> Device::idle() {
   const Current current(*this);
   if (!current) return current.status();
-  if (is_capturing(driver_, stream_)) return false;  // which a query would spoil
+  if (captures(stream_)) return false;  // which a query would spoil
   const CUresult result = driver_.cuStreamQuery(stream_);
   if (result == CUDA_ERROR_NOT_READY) return false;
   Status status = driver_.check(result, "an operation given to the device");
@@ -96,7 +99,7 @@ Result<bool> Device::idle() {
 Result<std::shared_ptr<void>> Device::allocate(std::size_t bytes) {
   const Current current(*this);
   if (!current) return current.status();
-  if (is_capturing(driver_, stream_))
+  if (captures(stream_))
     return Status::make(Code::kUnavailable,
                         site_.name +
                             ": there is no new memory while a CUDA graph is captured; "
@@ -133,8 +136,8 @@ void Device::sweep() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (dying_.empty()) return;
     followers = followers_;
-    const auto captures = [&](CUstream stream) { return is_capturing(driver_, stream); };
-    if (captures(stream_) || std::any_of(followers.begin(), followers.end(), captures)) return;
+    const auto captured = [&](CUstream stream) { return captures(stream); };
+    if (captures(stream_) || std::any_of(followers.begin(), followers.end(), captured)) return;
     dead.swap(dying_);
   }
   followers.push_back(stream_);

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/library.h"
 #include "cuda/site.h"
 
 namespace hvd::cuda {
@@ -30,8 +31,7 @@ std::string words(const Driver& driver, CUresult error) {
 }
 
 std::string why_no_library(const std::string& file) {
-  const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): thread-local in glibc
-  return "there is no CUDA driver here (" + std::string(why == nullptr ? file : why) +
+  return "there is no CUDA driver here (" + loader_words(file) +
          "): install NVIDIA's driver on this machine";
 }
 

@@ -52,6 +52,25 @@ struct MoveCall {
   MovedPiece piece[kMostMoved];
 };
 
+// Memory that all members have alike: element x of member k's lies at x + offset[k]. Every piece of
+// it: all members' elements, each scaled by `before`, folded from the left in the order of the
+// offsets, scaled by `after`, into all members' memory.
+struct SharedPiece {
+  void* own;
+  std::uint32_t lanes;
+  std::uint32_t first_tile;  // tiles of the pieces before it
+};
+constexpr std::size_t kMostShared = 200;  // pieces
+struct SharedCall {
+  Ratio before, after;
+  std::uint32_t members;
+  std::uint32_t alike;  // the offsets are multiples of 16 bytes
+  std::uint32_t pieces;
+  std::uint32_t tiles;  // of all pieces
+  std::int64_t offset[kMostInputs];
+  SharedPiece piece[kMostShared];
+};
+
 // The byte at address a becomes pattern[a % 16].
 struct FillCall {
   void* out;
@@ -72,7 +91,7 @@ struct RingCall {
   std::uint32_t slots, slot_bytes;  // of a block
 };
 
-static_assert(sizeof(FoldCall) <= 4096 && sizeof(MoveCall) <= 4096);
+static_assert(sizeof(FoldCall) <= 4096 && sizeof(MoveCall) <= 4096 && sizeof(SharedCall) <= 4096);
 
 // X(name, format, operator). Sums and products of signed integers are those of unsigned ones, sums
 // of complex numbers those of their parts.
@@ -136,7 +155,12 @@ static_assert(sizeof(FoldCall) <= 4096 && sizeof(MoveCall) <= 4096);
   X(copy_4, Plain<std::uint32_t>, Copied)    \
   X(copy_8, Plain<std::uint64_t>, Copied)
 
-// X(name, format, operator): sums of gradients; other reductions go in stream order.
+// X(name, format, operator): sums of gradients, in the order f16, bf16, f32, f64.
+#define HVD_CUDA_SHARED(X)         \
+  X(shared_f16, Half, Add)         \
+  X(shared_bf16, Brain, Add)       \
+  X(shared_f32, Plain<float>, Add) \
+  X(shared_f64, Plain<double>, Add)
 #define HVD_CUDA_RINGS(X)        \
   X(ring_f16, Half, Add)         \
   X(ring_bf16, Brain, Add)       \

@@ -1,10 +1,12 @@
 #include "cuda/household.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "cuda/pinned.h"
 
 namespace hvd::cuda {
 namespace {
@@ -53,14 +55,35 @@ Table* Household::add(Table table) {
   return tables_.back().get();
 }
 
+std::vector<std::shared_ptr<Device>> Household::devices() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return devices_;
+}
+
+void Household::keep(const DeviceRegion& region) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  regions_.push_back(region);
+}
+
+void Household::forget(const DeviceRegion& region) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  regions_.erase(std::remove_if(regions_.begin(), regions_.end(),
+                                [&](const DeviceRegion& one) { return one.mine == region.mine; }),
+                 regions_.end());
+}
+
+Status Household::drain(const Abort& abort) {
+  for (const auto& device : devices()) {
+    const auto given = device->recorded(device->stream());
+    if (!given) return given.status();
+    if (Status status = wait_for(*device, given.value(), abort); !status) return status;
+  }
+  return Status::ok();
+}
+
 // What has failed will not go on.
 bool Household::idle() {
-  std::vector<std::shared_ptr<Device>> devices;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    devices = devices_;
-  }
-  for (const auto& device : devices) {
+  for (const auto& device : devices()) {
     const Result<bool> idle = device->idle();
     if (idle && !idle.value()) return false;
   }

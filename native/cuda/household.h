@@ -35,6 +35,11 @@ class Household : public std::enable_shared_from_this<Household> {
   Table* find(const Team& team);
   Table* add(Table table);
   Gate& gate() { return gate_; }
+  // Memory that queues may use.
+  void keep(const DeviceRegion& region);
+  void forget(const DeviceRegion& region);
+  // Until the devices have done what they were given, or for the abort.
+  Status drain(const Abort& abort);
 
   // Any thread. Tells every backend the first time that no operation comes any more.
   bool settled();
@@ -46,6 +51,7 @@ class Household : public std::enable_shared_from_this<Household> {
 
  private:
   Result<std::shared_ptr<Device>> open(int number);
+  std::vector<std::shared_ptr<Device>> devices();
   bool idle();
   void settle();
   void let_go();
@@ -60,6 +66,7 @@ class Household : public std::enable_shared_from_this<Household> {
   std::thread end_;                               // who abandons first starts it
   std::vector<std::shared_ptr<Device>> devices_;  // as they were opened; guarded by mutex_
   std::vector<std::unique_ptr<Table>> tables_;    // changed with both mutexes held: mutex_, gate_'s
+  std::vector<DeviceRegion> regions_;             // guarded by mutex_
   bool settling_ = false, abandoned_ = false, seen_out_ = false;  // guarded by mutex_
 };
 

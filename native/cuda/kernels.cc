@@ -23,9 +23,10 @@ constexpr std::uint64_t kMostLanes = std::uint64_t{1} << 30U;  // of a piece; lo
 
 enum Function : unsigned {
 #define HVD_CUDA_NAMED(name, format, what) k_##name,
-  HVD_CUDA_FOLDS(HVD_CUDA_NAMED) HVD_CUDA_MOVES(HVD_CUDA_NAMED) HVD_CUDA_RINGS(HVD_CUDA_NAMED)
+  HVD_CUDA_FOLDS(HVD_CUDA_NAMED) HVD_CUDA_MOVES(HVD_CUDA_NAMED) HVD_CUDA_SHARED(HVD_CUDA_NAMED)
+      HVD_CUDA_RINGS(HVD_CUDA_NAMED)
 #undef HVD_CUDA_NAMED
-      k_fill,
+          k_fill,
   kFunctions,
   kNone = kFunctions
 };
@@ -36,9 +37,10 @@ struct Named {
 };
 constexpr std::array<Named, kFunctions> kNames{{
 #define HVD_CUDA_NAMED(name, format, what) {"hvd_" #name, sizeof(format::Stored)},
-    HVD_CUDA_FOLDS(HVD_CUDA_NAMED) HVD_CUDA_MOVES(HVD_CUDA_NAMED) HVD_CUDA_RINGS(HVD_CUDA_NAMED)
+    HVD_CUDA_FOLDS(HVD_CUDA_NAMED) HVD_CUDA_MOVES(HVD_CUDA_NAMED) HVD_CUDA_SHARED(HVD_CUDA_NAMED)
+        HVD_CUDA_RINGS(HVD_CUDA_NAMED)
 #undef HVD_CUDA_NAMED
-        {"hvd_fill", 1},
+            {"hvd_fill", 1},
 }};
 
 // The functions of a dtype.
@@ -112,6 +114,9 @@ class Loaded final : public Kernels {
   }
   Status fold(CUstream stream, const Reduction& reduction, void* out,
               const std::vector<const void*>& inputs, std::size_t count) override;
+  Status fold_shared(CUstream stream, const Reduction& reduction,
+                     const std::vector<Stretch>& stretches,
+                     const std::vector<std::ptrdiff_t>& offsets) override;
   Status fill_identity(CUstream stream, Dtype dtype, ReduceOp op, void* out,
                        std::size_t count) override;
   Status ring_allreduce(CUstream stream, const Reduction& reduction, const RingShape& shape,
@@ -123,7 +128,8 @@ class Loaded final : public Kernels {
   }
   Status move(CUstream stream, Dtype dtype, const Ratio& first, const Ratio& second,
               const std::vector<Piece>& pieces);
-  Status flush(CUstream stream, Function function, MoveCall& call);
+  template <typename Call>
+  Status flush(CUstream stream, Function function, Call& call);
   // call: one of those of functions.h, which is copied.
   Status launch(CUstream stream, Function function, const void* call, std::uint64_t tiles);
 
@@ -142,7 +148,8 @@ Status Loaded::launch(CUstream stream, Function function, const void* call, std:
 }
 
 // Launches what has been collected.
-Status Loaded::flush(CUstream stream, Function function, MoveCall& call) {
+template <typename Call>
+Status Loaded::flush(CUstream stream, Function function, Call& call) {
   if (call.pieces == 0) return Status::ok();
   Status status = launch(stream, function, &call, call.tiles);
   call.pieces = call.tiles = 0;
@@ -172,21 +179,14 @@ Status Loaded::move(CUstream stream, Dtype dtype, const Ratio& first, const Rati
   return flush(stream, function, call);
 }
 
-// kNone: it goes in stream order.
-Function ring_of(const Reduction& reduction) {
+// Of the four functions for sums of floats, in the order of functions.h. kNone: it is none.
+Function for_float_sums(const Reduction& reduction, Function first) {
   if (reduction.op != ReduceOp::kSum && reduction.op != ReduceOp::kAverage) return kNone;
-  switch (reduction.dtype) {
-    case Dtype::kFloat16:
-      return k_ring_f16;
-    case Dtype::kBfloat16:
-      return k_ring_bf16;
-    case Dtype::kFloat32:
-      return k_ring_f32;
-    case Dtype::kFloat64:
-      return k_ring_f64;
-    default:
-      return kNone;
-  }
+  constexpr std::array<Dtype, 4> kOrder{Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32,
+                                        Dtype::kFloat64};
+  const auto* const found = std::find(kOrder.begin(), kOrder.end(), reduction.dtype);
+  if (found == kOrder.end()) return kNone;
+  return static_cast<Function>(first + static_cast<unsigned>(found - kOrder.begin()));
 }
 
 // Everything is equally far from a 16-byte boundary, by whole lanes.
@@ -221,6 +221,37 @@ Status Loaded::fold(CUstream stream, const Reduction& reduction, void* out,
   return move(stream, reduction.dtype, after(reduction), {}, {{out, out, count}});
 }
 
+Status Loaded::fold_shared(CUstream stream, const Reduction& reduction,
+                           const std::vector<Stretch>& stretches,
+                           const std::vector<std::ptrdiff_t>& offsets) {
+  const Function function = for_float_sums(reduction, k_shared_f16);
+  if (function == kNone || offsets.empty() || offsets.size() > kMostFolded)
+    return refused("shared device memory is for sums of floats, of " + std::to_string(kMostFolded) +
+                   " ranks at most");
+  const unsigned lane_bytes = kNames[function].lane_bytes;
+  SharedCall call{};
+  call.before = {reduction.scaling.before, 1.0};
+  call.after = after(reduction);
+  call.members = static_cast<std::uint32_t>(offsets.size());
+  std::copy(offsets.begin(), offsets.end(), call.offset);
+  call.alike =
+      std::all_of(offsets.begin(), offsets.end(),
+                  [](std::ptrdiff_t offset) { return offset % std::ptrdiff_t{kVectorBytes} == 0; })
+          ? 1
+          : 0;
+  for (const Stretch& stretch : stretches) {
+    for (std::uint64_t at = 0; at < stretch.count; at += kMostLanes) {
+      const std::uint64_t n = std::min<std::uint64_t>(kMostLanes, stretch.count - at);
+      auto* const own = static_cast<std::byte*>(stretch.own) + at * lane_bytes;
+      call.piece[call.pieces++] = {own, static_cast<std::uint32_t>(n), call.tiles};
+      call.tiles += static_cast<std::uint32_t>(tiles_of(own, n, lane_bytes));
+      if (call.pieces < kMostShared) continue;
+      if (Status status = flush(stream, function, call); !status) return status;
+    }
+  }
+  return flush(stream, function, call);
+}
+
 Status Loaded::fill_identity(CUstream stream, Dtype dtype, ReduceOp op, void* out,
                              std::size_t count) {
   if (count == 0) return Status::ok();
@@ -234,7 +265,7 @@ Status Loaded::fill_identity(CUstream stream, Dtype dtype, ReduceOp op, void* ou
 
 Status Loaded::ring_allreduce(CUstream stream, const Reduction& reduction, const RingShape& shape,
                               const RingPart& part) {
-  const Function function = ring_of(reduction);
+  const Function function = for_float_sums(reduction, k_ring_f16);
   if (function == kNone)
     return refused(std::string(name_of(reduction.op)) + " of " + name_of(reduction.dtype) +
                    " does not go by the persistent ring");
@@ -254,6 +285,10 @@ Status Loaded::ring_allreduce(CUstream stream, const Reduction& reduction, const
 }
 
 }  // namespace
+
+bool Kernels::folds_shared(const Reduction& reduction) {
+  return for_float_sums(reduction, k_shared_f16) != kNone;
+}
 
 std::size_t RingShape::bytes() const {
   return ring_slots_at(blocks) + std::size_t{blocks} * slots * slot_bytes;

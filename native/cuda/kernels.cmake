@@ -1,8 +1,13 @@
 # The kernels, compiled by nvcc (HVD_NVCC) for each kind of device, and as PTX for those to come. They
 # lie in fatbin.cc as bytes; nothing of CUDA is linked. No fused multiply-add: every step is rounded
 # on its own (native/tensor/reduce.h).
+# HVD_CUDA_FATBIN: they are compiled already, by a build of the same sources, and lie there.
 set(HVD_CUDA_TARGETS 75 80 86 89 90 100 CACHE STRING "Kinds of devices to compile the kernels for (sm_NN)")
+set(HVD_CUDA_FATBIN "" CACHE FILEPATH "Kernels that are compiled already; empty: compile them")
 set(HVD_FATBIN ${CMAKE_CURRENT_BINARY_DIR}/hvd_kernels.fatbin)
+if(HVD_CUDA_FATBIN)
+  set(HVD_FATBIN ${HVD_CUDA_FATBIN})
+endif()
 set(HVD_GENCODE "")
 foreach(target ${HVD_CUDA_TARGETS})
   list(APPEND HVD_GENCODE -gencode arch=compute_${target},code=sm_${target})
@@ -10,15 +15,17 @@ foreach(target ${HVD_CUDA_TARGETS})
 endforeach()
 list(APPEND HVD_GENCODE -gencode arch=compute_${HVD_NEWEST},code=compute_${HVD_NEWEST})
 
-add_custom_command(
-  OUTPUT ${HVD_FATBIN}
-  COMMAND ${HVD_NVCC} -fatbin -std=c++17 -fmad=false -Werror all-warnings -compress-mode=size --threads 0
-          ${HVD_GENCODE} -I ${CMAKE_CURRENT_SOURCE_DIR} -o ${HVD_FATBIN} ${CMAKE_CURRENT_LIST_DIR}/kernels.cu
-  DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels.cu ${CMAKE_CURRENT_LIST_DIR}/loops.cuh
-          ${CMAKE_CURRENT_LIST_DIR}/ring.cuh ${CMAKE_CURRENT_LIST_DIR}/element.cuh
-          ${CMAKE_CURRENT_LIST_DIR}/functions.h
-  COMMENT "CUDA kernels for sm_${HVD_CUDA_TARGETS} (nvcc)"
-  VERBATIM)
+if(NOT HVD_CUDA_FATBIN)
+  add_custom_command(
+    OUTPUT ${HVD_FATBIN}
+    COMMAND ${HVD_NVCC} -fatbin -std=c++17 -fmad=false -Werror all-warnings -compress-mode=size --threads 0
+            ${HVD_GENCODE} -I ${CMAKE_CURRENT_SOURCE_DIR} -o ${HVD_FATBIN} ${CMAKE_CURRENT_LIST_DIR}/kernels.cu
+    DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels.cu ${CMAKE_CURRENT_LIST_DIR}/loops.cuh
+            ${CMAKE_CURRENT_LIST_DIR}/ring.cuh ${CMAKE_CURRENT_LIST_DIR}/element.cuh
+            ${CMAKE_CURRENT_LIST_DIR}/functions.h
+    COMMENT "CUDA kernels for sm_${HVD_CUDA_TARGETS} (nvcc)"
+    VERBATIM)
+endif()
 set_source_files_properties(
   ${CMAKE_CURRENT_LIST_DIR}/fatbin.cc PROPERTIES
   OBJECT_DEPENDS ${HVD_FATBIN}

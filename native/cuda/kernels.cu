@@ -16,11 +16,14 @@ __device__ __forceinline__ Where here() { return {blockIdx.x, gridDim.x, threadI
   }
 #define HVD_CUDA_FOLD(name, Format, Op) HVD_CUDA_KERNEL(name, FoldCall, (fold_lanes<Format, Op>))
 #define HVD_CUDA_MOVE(name, Format, Way) HVD_CUDA_KERNEL(name, MoveCall, (move_lanes<Format, Way>))
+#define HVD_CUDA_SHARE(name, Format, Op) \
+  HVD_CUDA_KERNEL(name, SharedCall, (fold_shared_lanes<Format, Op>))
 #define HVD_CUDA_RING(name, Format, Op) \
   HVD_CUDA_KERNEL(name, RingCall, (ring_allreduce<Format, Op>))
 
 HVD_CUDA_FOLDS(HVD_CUDA_FOLD)
 HVD_CUDA_MOVES(HVD_CUDA_MOVE)
+HVD_CUDA_SHARED(HVD_CUDA_SHARE)
 HVD_CUDA_RINGS(HVD_CUDA_RING)
 HVD_CUDA_KERNEL(fill, FillCall, fill_bytes)
 

@@ -16,6 +16,12 @@
 
 namespace hvd::cuda {
 
+// Of memory that all members of a team have alike.
+struct Stretch {
+  void* own = nullptr;
+  std::size_t count = 0;  // elements
+};
+
 struct Piece {
   const void* in = nullptr;
   void* out = nullptr;
@@ -57,6 +63,14 @@ class Kernels {
   // divisor). 1 to kMostFolded inputs, prescaled already; out may be one of them.
   virtual Status fold(CUstream stream, const Reduction& reduction, void* out,
                       const std::vector<const void*>& inputs, std::size_t count) = 0;
+  // Of every stretch: out = round(after * (before * in of offsets[0] op ...) / divisor), into all
+  // members' memory, which is at own + offset bytes. One launch for many stretches. 1 to
+  // kMostFolded offsets. kInvalidArgument for what folds_shared() refuses.
+  virtual Status fold_shared(CUstream stream, const Reduction& reduction,
+                             const std::vector<Stretch>& stretches,
+                             const std::vector<std::ptrdiff_t>& offsets) = 0;
+  // Sums and averages of floats.
+  static bool folds_shared(const Reduction& reduction);
   // As tensor/reduce.h's scale: one rank alone.
   virtual Status scale(CUstream stream, const Reduction& reduction,
                        const std::vector<Piece>& pieces) = 0;

@@ -88,11 +88,42 @@ HVD_BOTH void run_tile(const Work& work, std::uint64_t tile, std::uint64_t count
 
 // Folds.
 
-template <typename Format, typename Op>
+// Where a fold's inputs and outputs are. All outputs get the same.
+template <typename Format>
+struct Apart {
+  using Stored = typename Format::Stored;
+  const FoldCall& call;
+
+  HVD_BOTH std::uint32_t inputs() const { return call.inputs; }
+  HVD_BOTH std::uint32_t outputs() const { return 1; }
+  HVD_BOTH const Stored* input(std::uint32_t k) const {
+    return static_cast<const Stored*>(call.input[k]);
+  }
+  HVD_BOTH Stored* output(std::uint32_t) const { return static_cast<Stored*>(call.out); }
+  HVD_BOTH Stored prepared(Stored value) const { return value; }
+};
+template <typename Format>
+struct Alike {
+  using Stored = typename Format::Stored;
+  const SharedCall& call;
+  void* own;
+
+  HVD_BOTH std::uint32_t inputs() const { return call.members; }
+  HVD_BOTH std::uint32_t outputs() const { return call.members; }
+  HVD_BOTH const Stored* input(std::uint32_t k) const { return output(k); }
+  HVD_BOTH Stored* output(std::uint32_t k) const {
+    return reinterpret_cast<Stored*>(static_cast<char*>(own) + call.offset[k]);
+  }
+  HVD_BOTH Stored prepared(Stored value) const {
+    return is_one(call.before) ? value : rescaled<Format>(value, call.before);
+  }
+};
+
+template <typename Format, typename Op, typename Memory>
 struct Fold {
   using Stored = typename Format::Stored;
   using Lane = typename Format::Lane;
-  const FoldCall& call;
+  const Memory memory;
 
   // What it has reckoned so far takes 16 registers.
   static constexpr unsigned kRegisters = Wide<Stored>::kLanes * ((sizeof(Lane) + 3) / 4);
@@ -105,20 +136,20 @@ struct Fold {
     HVD_UNROLL
     for (unsigned s = 0; s < kSteps; ++s) {
       Stored in[Access::kLanes] = {};
-      if (at + s * kStride < end) Access::load(in, input(0) + at + s * kStride);
+      if (at + s * kStride < end) Access::load(in, memory.input(0) + at + s * kStride);
       HVD_UNROLL
-      for (unsigned i = 0; i < Access::kLanes; ++i) value[s][i] = Format::widen(in[i]);
+      for (unsigned i = 0; i < Access::kLanes; ++i) value[s][i] = wide(in[i]);
     }
-    for (std::uint32_t k = 1; k < call.inputs; ++k) {
+    for (std::uint32_t k = 1; k < memory.inputs(); ++k) {
       Stored in[kSteps][Access::kLanes] = {};
       HVD_UNROLL
       for (unsigned s = 0; s < kSteps; ++s)
-        if (at + s * kStride < end) Access::load(in[s], input(k) + at + s * kStride);
+        if (at + s * kStride < end) Access::load(in[s], memory.input(k) + at + s * kStride);
       HVD_UNROLL
       for (unsigned s = 0; s < kSteps; ++s) {
         HVD_UNROLL
         for (unsigned i = 0; i < Access::kLanes; ++i)
-          value[s][i] = Op::apply(value[s][i], Format::widen(in[s][i]));
+          value[s][i] = Op::apply(value[s][i], wide(in[s][i]));
       }
     }
     HVD_UNROLL
@@ -127,28 +158,51 @@ struct Fold {
   }
 
  private:
-  HVD_BOTH const Stored* input(std::uint32_t k) const {
-    return static_cast<const Stored*>(call.input[k]);
-  }
+  HVD_BOTH Lane wide(Stored value) const { return Format::widen(memory.prepared(value)); }
   template <typename Access>
   HVD_BOTH void store(const Lane (&value)[Access::kLanes], std::uint64_t at) const {
     Stored out[Access::kLanes];
     HVD_UNROLL
     for (unsigned i = 0; i < Access::kLanes; ++i)
-      out[i] = Format::narrow(scaled(value[i], call.after));
-    Access::store(static_cast<Stored*>(call.out) + at, out);
+      out[i] = Format::narrow(scaled(value[i], memory.call.after));
+    for (std::uint32_t k = 0; k < memory.outputs(); ++k) Access::store(memory.output(k) + at, out);
   }
 };
 
 template <typename Format, typename Op>
 HVD_BOTH void fold_lanes(const FoldCall& call, const Where& where) {
   using Stored = typename Format::Stored;
-  const Fold<Format, Op> work{call};
+  using Work = Fold<Format, Op, Apart<Format>>;
+  const Work work{{call}};
   const std::uint64_t tiles = tiles_of(call.out, call.lanes, sizeof(Stored));
   const auto skew = static_cast<unsigned>(beyond_boundary(call.out) / sizeof(Stored));
   for (std::uint64_t tile = where.block; tile < tiles; tile += where.blocks)
-    run_tile<Stored, Fold<Format, Op>::kStep>(work, tile, call.lanes, skew, call.alike != 0,
-                                              where.thread);
+    run_tile<Stored, Work::kStep>(work, tile, call.lanes, skew, call.alike != 0, where.thread);
+}
+
+// The last piece whose tiles begin at or before `tile`.
+template <typename Call>
+HVD_BOTH std::uint32_t piece_of(const Call& call, std::uint32_t tile) {
+  std::uint32_t low = 0, high = call.pieces;
+  while (high - low > 1) {
+    const std::uint32_t middle = (low + high) / 2;
+    (call.piece[middle].first_tile <= tile ? low : high) = middle;
+  }
+  return low;
+}
+
+template <typename Format, typename Op>
+HVD_BOTH void fold_shared_lanes(const SharedCall& call, const Where& where) {
+  using Stored = typename Format::Stored;
+  using Work = Fold<Format, Op, Alike<Format>>;
+  for (std::uint32_t tile = where.block; tile < call.tiles; tile += where.blocks) {
+    const SharedPiece& piece = call.piece[piece_of(call, tile)];
+    const unsigned beyond = beyond_boundary(piece.own);
+    const bool alike = call.alike != 0 && beyond % sizeof(Stored) == 0;
+    run_tile<Stored, Work::kStep>(Work{{call, piece.own}}, tile - piece.first_tile, piece.lanes,
+                                  static_cast<unsigned>(beyond / sizeof(Stored)), alike,
+                                  where.thread);
+  }
 }
 
 // Moves.
@@ -192,16 +246,6 @@ struct Move {
     }
   }
 };
-
-// The last piece whose tiles begin at or before `tile`.
-HVD_BOTH std::uint32_t piece_of(const MoveCall& call, std::uint32_t tile) {
-  std::uint32_t low = 0, high = call.pieces;
-  while (high - low > 1) {
-    const std::uint32_t middle = (low + high) / 2;
-    (call.piece[middle].first_tile <= tile ? low : high) = middle;
-  }
-  return low;
-}
 
 template <typename Format, typename Way>
 HVD_BOTH void move_lanes(const MoveCall& call, const Where& where) {

@@ -4,11 +4,18 @@
 
 namespace hvd::cuda {
 
-EventMark::EventMark(std::shared_ptr<Device> device, Device::Event event)
-    : device_(std::move(device)), event_(std::move(event)) {}
+EventMark::EventMark(std::shared_ptr<Device> device, Device::Event event,
+                     std::shared_ptr<Stopwatch> watch)
+    : device_(std::move(device)), event_(std::move(event)), watch_(std::move(watch)) {}
 
 Status EventMark::follow(void* stream) {
-  return device_->follow(static_cast<CUstream>(stream), event_.get());
+  auto* const follower = static_cast<CUstream>(stream);
+  if (watch_ != nullptr && !device_->captures(follower)) {
+    Result<Device::Event> asked = device_->recorded(follower, Device::Timing::kOn);
+    if (!asked) return asked.status();
+    watch_->wait(device_, asked.take(), event_);
+  }
+  return device_->follow(follower, event_.get());
 }
 
 Result<bool> EventMark::reached() { return device_->reached(event_.get()); }

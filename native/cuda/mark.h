@@ -5,12 +5,15 @@
 
 #include "collective/accelerator.h"
 #include "cuda/device.h"
+#include "cuda/stopwatch.h"
 
 namespace hvd::cuda {
 
 class EventMark : public Mark {
  public:
-  EventMark(std::shared_ptr<Device> device, Device::Event event);
+  // watch: the event has timing, and how long streams wait for it is counted there.
+  EventMark(std::shared_ptr<Device> device, Device::Event event,
+            std::shared_ptr<Stopwatch> watch = nullptr);
   Status follow(void* stream) override;
   Result<bool> reached() override;
   CUevent event() const { return event_.get(); }
@@ -18,6 +21,7 @@ class EventMark : public Mark {
  private:
   std::shared_ptr<Device> device_;
   Device::Event event_;
+  std::shared_ptr<Stopwatch> watch_;
 };
 
 // Behind what `stream` has been given so far.

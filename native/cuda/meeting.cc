@@ -103,21 +103,12 @@ const Verdict* worst_of(const std::vector<Verdict>& verdicts, const std::vector<
   return heard;
 }
 
-// What went wrong, if anything did: the same on all members.
-Status compare(const Party& party, const Status& mine) {
-  const Result<std::vector<Verdict>> all = tell_all(party, verdict_of(mine));
-  if (!all) return all.status();
-  const Verdict* const worst = worst_of(all.value(), party.members);
-  if (worst == nullptr) return Status::ok();
-  return Status::make(worst->code, worst->text.data(), kRoom, worst->rank);
-}
-
 Result<Agreed> try_out(const std::vector<Way>& ways, const Party& party) {
   Status first = Status::ok();
   for (const Way way : ways) {
     Result<std::unique_ptr<DeviceBackend>> made = make(way, party);
     if (party.mesh->abort().raised()) return party.mesh->abort().cause();
-    Status status = compare(party, made.status());
+    Status status = all_went_well(party, made.status());
     if (status) return Agreed{way, made.take()};
     if (party.mesh->abort().raised()) return status;
     if (party.team.place == 0)  // once for all
@@ -146,6 +137,14 @@ Status tell_all(Backend& cpu, const Team& team, const void* mine, void* all, std
     gather.bytes.push_back(bytes);
   }
   return cpu.allgather(team, {gather});
+}
+
+Status all_went_well(const Party& party, const Status& mine) {
+  const Result<std::vector<Verdict>> all = tell_all(party, verdict_of(mine));
+  if (!all) return all.status();
+  const Verdict* const worst = worst_of(all.value(), party.members);
+  if (worst == nullptr) return Status::ok();
+  return Status::make(worst->code, worst->text.data(), kRoom, worst->rank);
 }
 
 Result<Agreed> meet(const Guest& guest, Mesh& mesh, Backend& cpu, const Team& team,

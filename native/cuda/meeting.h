@@ -8,18 +8,6 @@
 // They are collective: every member of party.team calls, and calls tell_all() equally often
 // whatever goes wrong on it (it says so in what it tells; who hears that fails too). Whether all
 // are well at the end, the meeting asks. None of them waits for the device.
-//
-// The ring's arena (arena.h). What a member tells of its arena is plain bytes of a fixed size:
-//   struct ArenaOffer { std::uint64_t process, address, bytes; CUipcMemHandle handle; };  // bytes
-//   0:
-//                                                                         // there is none
-//   Result<std::unique_ptr<Arena>> make_arena(std::shared_ptr<Device>, std::size_t bytes, members)
-//   ArenaOffer Arena::offer()
-//   Result<std::unique_ptr<PeerArena>> open_arena(std::shared_ptr<Device>, const Facts& mine,
-//                                                 const Facts& peer, const ArenaOffer&)
-// In the same process (Facts::process) the memory is shared by pointer and lives until both ends
-// have let it go; else the handle is opened, and closed with the PeerArena. bytes is the least of
-// what the members have in Facts::arena_bytes (least_arena()).
 #pragma once
 
 #include <memory>
@@ -57,6 +45,9 @@ Result<std::vector<T>> tell_all(const Party& party, const T& mine) {
   if (!status) return status;
   return all;
 }
+
+// How it went for the members: if it went wrong for one, its reason, the same on all of them.
+Status all_went_well(const Party& party, const Status& mine);
 
 // What the members have agreed on.
 struct Agreed {

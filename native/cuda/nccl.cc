@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 
+#include "base/library.h"
+
 namespace hvd::cuda {
 namespace {
 
@@ -20,27 +22,14 @@ Status refuse(const std::string& why) {
                       kRoom);
 }
 
-std::string loader_words() {
-  const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): thread-local in glibc
-  return why == nullptr ? "dlopen failed" : why;
-}
-
-// .../site-packages/hvd_kernel/libhvd_cuda.so -> .../site-packages/nvidia/nccl/lib/libnccl.so.2
-std::string beside_torch() {
-  Dl_info here{};
-  if (::dladdr(reinterpret_cast<void*>(&load_nccl), &here) == 0 || here.dli_fname == nullptr)
-    return "";
-  const std::string file = here.dli_fname;
-  const std::size_t slash = file.find_last_of('/');
-  const std::string folder = slash == std::string::npos ? "." : file.substr(0, slash);
-  return folder + "/../nvidia/nccl/lib/" + kLibrary;
-}
-
 void* open(const std::string& file) {
   if (!file.empty()) return ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (void* const there = ::dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD)) return there;
-  if (void* const wheel = ::dlopen(beside_torch().c_str(), RTLD_NOW | RTLD_LOCAL)) return wheel;
-  return ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  // .../site-packages/hvd_kernel/ -> .../site-packages/nvidia/nccl/lib/libnccl.so.2, beside torch
+  const std::string here = own_folder();
+  const std::string wheels = here + "../nvidia/nccl/lib/" + kLibrary;
+  void* const wheel = here.empty() ? nullptr : ::dlopen(wheels.c_str(), RTLD_NOW | RTLD_LOCAL);
+  return wheel != nullptr ? wheel : ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
 }
 
 // The first function that is not there; "" when all are.

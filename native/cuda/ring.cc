@@ -98,6 +98,13 @@ Status Ring::fold(const Reduction& reduction, void* out, const std::vector<const
   return device_->kernels().fold(device_->stream(), reduction, out, inputs, count);
 }
 
+Status Ring::fold_shared(const Reduction& reduction, const std::vector<Stretch>& stretches,
+                         const std::vector<std::ptrdiff_t>& offsets) {
+  if (stretches.empty()) return Status::ok();
+  if (Status status = flush(); !status) return status;
+  return device_->kernels().fold_shared(device_->stream(), reduction, stretches, offsets);
+}
+
 Status Ring::let_go(CUstream aside) {
   // What was given last time has not been done yet.
   if (device_->driver().cuStreamQuery(aside) == CUDA_ERROR_NOT_READY) return Status::ok();

@@ -79,6 +79,9 @@ class Ring {
   Status fold(const Reduction& reduction, void* out, const std::vector<const void*>& inputs,
               std::size_t count);
 
+  Status fold_shared(const Reduction& reduction, const std::vector<Stretch>& stretches,
+                     const std::vector<std::ptrdiff_t>& offsets);
+
   // Answers everything that this rank's stream can wait for, once, from the stream `aside`.
   Status let_go(CUstream aside);
   // Behind this, nobody reads this rank's halves.

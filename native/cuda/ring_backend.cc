@@ -10,38 +10,21 @@
 namespace hvd::cuda {
 namespace {
 
-using Peers = std::vector<std::unique_ptr<PeerArena>>;
-
 std::vector<std::byte*> bases_of(const Arena& arena, const Peers& peers) {
   std::vector<std::byte*> bases;
-  for (const std::unique_ptr<PeerArena>& peer : peers)
+  for (const std::unique_ptr<PeerMemory>& peer : peers)
     bases.push_back(peer == nullptr ? arena.base() : peer->base());
   return bases;
 }
 
-Status all_have_memory(const Party& party, const std::vector<ArenaOffer>& offers) {
-  for (std::size_t place = 0; place < offers.size(); ++place) {
-    const int rank = party.members[place].rank;
-    if (offers[place].bytes == 0) {
-      return Status::make(Code::kUnavailable,
-                          "rank " + std::to_string(rank) + " has no memory for the ring",
-                          "cuda/ring_backend", rank);
-    }
-  }
-  return Status::ok();
-}
-
-Result<Peers> open_peers(const Party& party, const std::vector<ArenaOffer>& offers) {
-  if (Status status = all_have_memory(party, offers); !status) return status;
-  Peers peers;
-  for (std::size_t place = 0; place < offers.size(); ++place) {
-    peers.emplace_back();
-    if (static_cast<int>(place) == party.team.place) continue;
-    auto peer = PeerArena::open(party.device, party.mine(), party.members[place], offers[place]);
-    if (!peer) return peer.status();
-    peers.back() = peer.take();
-  }
-  return peers;
+DeviceRegion region_of(const std::shared_ptr<LentMemory>& mine, Peers peers) {
+  DeviceRegion region;
+  std::byte* const base = mine->base();
+  for (const std::unique_ptr<PeerMemory>& peer : peers)
+    region.offsets.push_back(peer == nullptr ? 0 : peer->base() - base);
+  region.mine = std::shared_ptr<void>(mine, base);
+  region.mapping = std::make_shared<Peers>(std::move(peers));
+  return region;
 }
 
 Status too_many(std::size_t members) {
@@ -60,11 +43,8 @@ Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const Party& party) {
   if (members > kMostFolded) return too_many(members);
   const std::size_t bytes = least_arena(party.members);
   auto arena = Arena::make(party.device, bytes, members, party.mesh->abort());
-  const auto offers =
-      tell_all(party, arena ? arena.value()->offer(party.mine().process) : ArenaOffer{});
+  auto peers = lend(party, arena ? &arena.value()->memory() : nullptr);
   if (!arena) return arena.status();
-  if (!offers) return offers.status();
-  auto peers = open_peers(party, offers.value());
   if (!peers) return peers.status();
   std::unique_ptr<DeviceBackend> backend =
       std::make_unique<RingBackend>(party, ArenaShape(bytes, members), arena.take(), peers.take());
@@ -85,6 +65,31 @@ Status RingBackend::allreduce(const Team& team, const std::vector<Operand>& oper
   if (!current) return current.status();
   last_ = "CUDA_SLICES";
   return ring_allreduce(ring_, operands, reduction);
+}
+
+Status RingBackend::allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+                                     const std::vector<std::ptrdiff_t>& offsets,
+                                     const Reduction& reduction) {
+  if (!Kernels::folds_shared(reduction)) return allreduce(team, operands, reduction);
+  const Current current(*party_.device);
+  if (!current) return current.status();
+  last_ = "CUDA_SHARED";
+  return ring_allreduce_shared(ring_, operands, offsets, reduction);
+}
+
+Result<DeviceRegion> RingBackend::share_memory(std::size_t bytes, const Status& own) {
+  Status status = Status::ok();
+  {
+    auto mine =
+        own ? LentMemory::allocate(party_.device, bytes) : Result<std::shared_ptr<LentMemory>>(own);
+    auto peers = lend(party_, mine ? mine.value().get() : nullptr);
+    status = all_went_well(party_, mine ? peers.status() : mine.status());
+    if (status) return region_of(mine.take(), peers.take());
+  }
+  // Giving memory back waits for the whole device, ranks that are threads of this process included:
+  // nobody gives it anything until all have.
+  if (Status met = all_went_well(party_, Status::ok()); !met) return met;
+  return status;
 }
 
 Status RingBackend::adasum(const Team& team, const std::vector<Operand>& operands,

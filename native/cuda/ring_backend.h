@@ -18,15 +18,19 @@ class RingBackend final : public DeviceBackend {
  public:
   // peers: by place, null at the own one.
   RingBackend(const Party& party, const ArenaShape& shape, std::unique_ptr<Arena> arena,
-              std::vector<std::unique_ptr<PeerArena>> peers);
+              Peers peers);
 
   Status allreduce(const Team& team, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
+  Status allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+                          const std::vector<std::ptrdiff_t>& offsets,
+                          const Reduction& reduction) override;
   Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
   Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
   Status alltoall(const Team& team, const Exchange& exchange) override;
   Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override;
+  Result<DeviceRegion> share_memory(std::size_t bytes, const Status& own) override;
   const char* last_algorithm() const override { return last_; }
 
   Status let_go() override;
@@ -37,7 +41,7 @@ class RingBackend final : public DeviceBackend {
 
   Party party_;
   std::unique_ptr<Arena> arena_;
-  std::vector<std::unique_ptr<PeerArena>> peers_;
+  Peers peers_;
   Ring ring_;
   std::unique_ptr<DeviceBackend> staged_;  // for Adasum, from the first one on
   const char* last_ = "LOCAL";

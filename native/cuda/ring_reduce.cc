@@ -123,6 +123,19 @@ Layout scattered(const Ring& ring, const std::vector<Scatter>& tensors, std::siz
   return layout;
 }
 
+// This place's slices.
+std::vector<Stretch> own_slices(const Ring& ring, const std::vector<Operand>& operands,
+                                std::size_t width) {
+  std::vector<Stretch> slices;
+  for (const Operand& operand : operands) {
+    const std::size_t begin = slice_begin(operand.count, ring.place(), ring.size());
+    const std::size_t end = slice_begin(operand.count, ring.place() + 1, ring.size());
+    if (begin < end)
+      slices.push_back({static_cast<std::byte*>(operand.out) + begin * width, end - begin});
+  }
+  return slices;
+}
+
 }  // namespace
 
 // While a round's results are on their way, the next round is packed.
@@ -144,6 +157,27 @@ Status ring_allreduce(Ring& ring, const std::vector<Operand>& operands,
   ring.begin();
   Status status = run_pipeline(layout.rounds(), {{1, fold}, {0, pack}, {1, unpack}});
   return status ? ring.flush() : status;
+}
+
+// No half is used, but its signals are: inputs are there, own slices are done in everybody's
+// memory, and the half is free again.
+Status ring_allreduce_shared(Ring& ring, const std::vector<Operand>& operands,
+                             const std::vector<std::ptrdiff_t>& offsets,
+                             const Reduction& reduction) {
+  std::vector<std::ptrdiff_t> rotated;
+  for (std::size_t step = 1; step <= ring.size(); ++step)
+    rotated.push_back(offsets[ring.place_at(step)]);
+  ring.begin();
+  ring.wait_all(Phase::kFreed, 0);
+  ring.signal_all(Phase::kPacked, 0);
+  ring.wait_all(Phase::kPacked, 0);
+  Status status =
+      ring.fold_shared(reduction, own_slices(ring, operands, size_of(reduction.dtype)), rotated);
+  if (!status) return status;
+  ring.signal_all(Phase::kFolded, 0);
+  ring.wait_all(Phase::kFolded, 0);
+  ring.signal_all(Phase::kFreed, 0);
+  return ring.flush();
 }
 
 Status ring_reducescatter(Ring& ring, const std::vector<Scatter>& tensors,

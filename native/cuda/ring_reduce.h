@@ -7,6 +7,8 @@
 // less where the own chunk is one piece that need not be scaled, which is folded from where it
 // lies: 5 S - S/n. A ring of receive-reduce-send steps over slots moves 6 S - 4 S/n. Between
 // devices: in folding and in unpacking S (n - 1)/n come in and go out, 2 S (n - 1)/n as in a ring.
+// Where the tensors lie in memory that the members share nothing is packed: folding reads S and
+// writes S, 2 S in all, of which 2 S (n - 1)/n between devices.
 #pragma once
 
 #include <vector>
@@ -17,6 +19,11 @@
 namespace hvd::cuda {
 
 Status ring_allreduce(Ring& ring, const std::vector<Operand>& operands, const Reduction& reduction);
+// The member at place p has every operand, in place, at out + offsets[p] as this rank's device sees
+// it. For what Kernels::folds_shared() knows.
+Status ring_allreduce_shared(Ring& ring, const std::vector<Operand>& operands,
+                             const std::vector<std::ptrdiff_t>& offsets,
+                             const Reduction& reduction);
 Status ring_reducescatter(Ring& ring, const std::vector<Scatter>& tensors,
                           const Reduction& reduction);
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "base/failpoint.h"
@@ -37,6 +38,13 @@ struct Buffer {
   Status allocate(const Ground& ground = {}) {
     if (failpoint("engine.alloc")) return lacking();
     return ground.accelerator == nullptr ? allocate_here() : allocate_on(ground);
+  }
+  // Memory of a device that somebody else has allocated.
+  void adopt(std::shared_ptr<void> memory, std::size_t length, int its_device) {
+    on_device_ = std::move(memory);
+    shape = {static_cast<std::int64_t>(length)};
+    bytes = length;
+    device = its_device;
   }
   std::byte* data() const {
     return on_device_ == nullptr ? data_.get() : static_cast<std::byte*>(on_device_.get());

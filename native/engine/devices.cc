@@ -89,6 +89,21 @@ Result<MarkPtr> Devices::end() {
   return MarkPtr(std::move(mark));
 }
 
+Result<DeviceRegion> Devices::share(int device, const Team& team, std::size_t bytes) {
+  const Result<Accelerator*> accelerator = accelerators_.get();
+  if (!accelerator) return stands_in_without(accelerator.status());
+  return accelerator.value()->share(device, team, bytes);
+}
+
+Status Devices::drain() {
+  Accelerator* const accelerator = accelerators_.loaded();
+  return accelerator == nullptr ? Status::ok() : accelerator->drain();
+}
+
+void Devices::release(const DeviceRegion& region) {
+  if (Accelerator* const accelerator = accelerators_.loaded()) accelerator->release(region);
+}
+
 void Devices::remember(const std::shared_ptr<DoneMark>& mark) {
   const std::lock_guard<std::mutex> lock(*mutex_);
   if (marks_.size() >= std::max(kFewMarks, 2 * swept_)) {
@@ -98,6 +113,11 @@ void Devices::remember(const std::shared_ptr<DoneMark>& mark) {
     swept_ = marks_.size();
   }
   marks_.push_back(mark);
+}
+
+DeviceTimes Devices::times() const {
+  Accelerator* const accelerator = accelerators_.loaded();
+  return accelerator == nullptr ? DeviceTimes() : accelerator->times();
 }
 
 bool Devices::idle() const {

@@ -38,9 +38,13 @@ class Devices {
   Result<Begun> begin(int device, const Team& team, std::int64_t bytes,
                       const std::vector<MarkPtr>& ready);
   Result<MarkPtr> end();
+  Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes);
+  Status drain();
+  void release(const DeviceRegion& region);
 
   // Any thread.
   bool idle() const;  // nothing is under way
+  DeviceTimes times() const;
   // Nothing is begun afterwards. The first call counts.
   void abandon(const Ending& cause) noexcept;
 

@@ -43,7 +43,8 @@ Status no_memory() { return Status::make(Code::kUnavailable, "no memory", "engin
 // Tensors that have no name meet by the number of calls before, what has no tensors by its kind.
 std::string name_for(const Request& request, std::int64_t handle) {
   std::string name = std::string(lower_name_of(request.kind)) + ".noname";
-  return request.tensors.empty() ? name : name + "." + std::to_string(handle);
+  const bool moves = !request.tensors.empty() && request.kind != Kind::kAllocate;
+  return moves ? name + "." + std::to_string(handle) : name;
 }
 
 // What a waiting thread may carry out itself. No join: that may take for ever. Nothing on a device:
@@ -138,16 +139,17 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
   Status status = validate(request, operands, topology_.rank, topology_.size,
                            team == nullptr ? kNobody : team->ranks);
   if (!status) return status;
-  if (visit && request.on_device()) {
-    Result<MarkPtr> ready = devices_->ready(request.tensors.front().device, stream);
-    if (!ready) return ready.status();
-    task->ready = ready.take();
-  } else if (visit) {
-    for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+  if (visit) {
+    for (std::size_t i = 0; i < operands.size(); ++i) {
       const bool in_place = operands[i].in == operands[i].out;
       TensorMeta& tensor = request.tensors[i];
       tensor.place = in_place ? regions_->place_of(operands[i].in, tensor.bytes()) : kPrivate;
     }
+  }
+  if (visit && request.on_device()) {
+    Result<MarkPtr> ready = devices_->ready(request.tensors.front().device, stream);
+    if (!ready) return ready.status();
+    task->ready = ready.take();
   }
   task->small = is_small(request, caller_runs_bytes_);
   task->held = waits_next && task->small;
@@ -285,6 +287,17 @@ std::vector<Pending> Engine::pending() const {
   return all;
 }
 
+const Counters& Engine::counters() const {
+  if (const Visit visit(visitors_); visit && !forked()) time_devices();
+  return counters_;
+}
+
+void Engine::time_devices() const {
+  const DeviceTimes times = devices_->times();
+  counters_.on_device_ns.store(times.busy_ns, std::memory_order_relaxed);
+  counters_.exposed_ns.store(times.exposed_ns, std::memory_order_relaxed);
+}
+
 void Engine::shutdown() {
   if (forked()) return abandon();
   const std::lock_guard<std::mutex> once(shutdown_mutex_);
@@ -294,6 +307,7 @@ void Engine::shutdown() {
   visitors_.close_and_wait();
   stop_timeline();
   settle_devices();
+  time_devices();
   mesh_->leave();
   coordinator_.reset();
   devices_.reset();

@@ -100,7 +100,7 @@ class Engine {
   void park(bool parked);
   Status ended() const;  // ok while it works
   std::vector<Pending> pending() const;
-  const Counters& counters() const { return counters_; }
+  const Counters& counters() const;
   std::vector<TraceRecord> trace(std::uint64_t& cursor) const { return trace_.read(cursor); }
   void shutdown();
 
@@ -110,6 +110,7 @@ class Engine {
   bool wait_for(const TaskPtr& task, std::chrono::nanoseconds longest);
   void leave_in_time();
   void settle_devices();
+  void time_devices() const;
   void abandon();
   bool forked() const;
 
@@ -121,7 +122,7 @@ class Engine {
       visitors_;  // threads that use mesh_ or coordinator_, which shutdown() takes away
   Handles handles_;
   Teams teams_;
-  Counters counters_;
+  mutable Counters counters_;  // what devices do is counted when somebody asks
   Trace trace_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Regions> regions_;

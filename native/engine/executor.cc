@@ -256,6 +256,7 @@ Status Executor::remove_set(const Work& work) {
 // ranks tell each other.
 Status Executor::allocate(const Work& work) {
   if (work.response.sizes.size() < 2) return not_asked_for(work);
+  if (work.response.sizes.size() > 2) return allocate_on_devices(work);
   const std::int64_t region = work.response.sizes[0];
   const Status mine = parts_.regions.allocate(region, work.response.sizes[1]);
   const Result<int> failing = first_failing_rank(!mine);
@@ -272,13 +273,44 @@ Status Executor::allocate(const Work& work) {
   return Status::ok();
 }
 
+// All find the same; who has joined takes part.
+Status Executor::allocate_on_devices(const Work& work) {
+  const std::int64_t region = work.response.sizes[0], bytes = work.response.sizes[1];
+  const int device = complete(work) ? work.device() : kAnyDevice;
+  Result<DeviceRegion> memory =
+      parts_.devices.share(device, *parts_.teams.find(0), static_cast<std::size_t>(bytes));
+  if (!memory) {
+    if (parts_.mesh.abort().raised() || !parts_.devices.available()) return memory.status();
+    refusal_ = std::make_shared<const Status>(
+        Status::make(Code::kUnavailable,
+                     "no device memory of " + std::to_string(bytes) +
+                         " bytes that the ranks share: " + memory.status().message,
+                     "engine/executor", memory.status().rank));
+    return Status::ok();
+  }
+  for (const TaskPtr& task : work.tasks) {
+    if (task == nullptr) continue;
+    auto buffer = std::make_shared<Buffer>();
+    buffer->adopt(memory.value().mine, static_cast<std::size_t>(bytes), device);
+    task->outputs = {std::move(buffer)};
+  }
+  parts_.regions.adopt(region, memory.take(), bytes);
+  give_number(work, region);
+  return Status::ok();
+}
+
 Status Executor::release(const Work& work) {
   if (work.response.sizes.empty()) return not_asked_for(work);
+  const std::int64_t region = work.response.sizes.front();
+  const bool on_devices = parts_.regions.is_on_devices(region);
+  Status status = on_devices ? parts_.devices.drain() : Status::ok();
   // Others may still carry out what comes before in memory that would go away.
-  const Result<int> all = first_failing_rank(false);
-  if (!all) return all.status();
-  parts_.regions.release(work.response.sizes.front());
-  return Status::ok();
+  if (status) status = meet();
+  if (!status) return status;
+  if (auto adopted = parts_.regions.release(region)) parts_.devices.release(*adopted);
+  // Giving it back may wait for the whole device, ranks that are threads of this process included:
+  // nobody gives it anything until all have.
+  return on_devices ? meet() : status;
 }
 
 Status Executor::tune(const Work& work) {
@@ -287,6 +319,8 @@ Status Executor::tune(const Work& work) {
   parts_.backends.set_options(algorithms_);
   return Status::ok();
 }
+
+Status Executor::meet() { return first_failing_rank(false).status(); }
 
 // The first rank that says so, on every rank; the number of ranks: nobody does.
 Result<int> Executor::first_failing_rank(bool failed) {
@@ -371,6 +405,7 @@ void Executor::note(const Work& work, std::int64_t begin_ns) {
     ++ops;
   }
   parts_.counters.ops.fetch_add(ops, std::memory_order_relaxed);
+  if (ground_.accelerator != nullptr) return;
   parts_.counters.busy_ns.fetch_add(end - begin_ns, std::memory_order_relaxed);
 }
 

@@ -53,6 +53,7 @@ class Executor {
   Status add_set(const Work& work);
   Status remove_set(const Work& work);
   Status allocate(const Work& work);
+  Status allocate_on_devices(const Work& work);
   Status release(const Work& work);
   Status tune(const Work& work);
 
@@ -61,6 +62,7 @@ class Executor {
   Status begin_on_device(const Work& work, const Team& team);
   Status end_on_device(const Work& work);
   Result<int> first_failing_rank(bool failed);
+  Status meet();  // all ranks
   // Sets refusal_ where a rank of the team lacks memory for the work.
   Status vote(const Work& work, const Team& team, const Status& mine);
   void finish_all(const Work& work, const Ending& ending);

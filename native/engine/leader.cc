@@ -267,6 +267,7 @@ void Leader::change(const Request& request, Response& response) {
     }
     case Kind::kAllocate:
       response.sizes = {regions_++, argument};
+      if (request.on_device()) response.sizes.push_back(1);
       return;
     default:
       response.sizes = {argument};

@@ -71,8 +71,19 @@ std::int64_t bytes_of(const Request& request, const std::vector<std::int64_t>& s
 
 bool in_shared_memory(const Request& request) {
   return request.kind == Kind::kAllreduce && request.op != ReduceOp::kAdasum &&
-         std::all_of(request.tensors.begin(), request.tensors.end(), [](const TensorMeta& tensor) {
-           return tensor.device == kCpu && tensor.place != kPrivate;
+         std::all_of(request.tensors.begin(), request.tensors.end(),
+                     [](const TensorMeta& tensor) { return tensor.place != kPrivate; });
+}
+
+// At the same places on every rank, whatever the numbers of their devices.
+bool all_in_shared_memory(const Variants& variants) {
+  const Request& first = *variants.front().request;
+  const auto alike = [](const TensorMeta& x, const TensorMeta& y) { return x.place == y.place; };
+  return in_shared_memory(first) &&
+         std::all_of(variants.begin(), variants.end(), [&](const Variant& variant) {
+           const std::vector<TensorMeta>& tensors = variant.request->tensors;
+           return std::equal(tensors.begin(), tensors.end(), first.tensors.begin(),
+                             first.tensors.end(), alike);
          });
 }
 
@@ -152,7 +163,7 @@ Agreed agree(const Entry& entry, const RankSet& joined) {
   }
   agreed.devices = devices_of(request, variants);
   agreed.bytes = bytes_of(request, agreed.sizes);
-  agreed.shared = all && variants.size() == 1 && in_shared_memory(request);
+  agreed.shared = all && all_in_shared_memory(variants);
   agreed.keep = all && agreed.status && variants.size() <= kMostVariants &&
                 agreed.sizes.size() <= kMostSizes && cacheable(request);
   return agreed;

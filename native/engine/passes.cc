@@ -88,6 +88,7 @@ std::vector<std::ptrdiff_t> offsets_of(const Regions& regions, const Topology& t
                                        const Team& team, std::int64_t region) {
   std::vector<std::ptrdiff_t> offsets;
   if (region == kPrivate) return offsets;
+  if (regions.is_on_devices(region) && team.size() != topology.size) return offsets;
   const auto host_of = [&](int rank) { return topology.host_of[static_cast<std::size_t>(rank)]; };
   for (const int rank : team.ranks) {
     const auto offset = regions.offset_to(region * kRegionSpan, rank);

@@ -45,7 +45,8 @@ Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Ground&
                                     Buffer& scratch);
 
 // From this rank's copy of the region to the one of every member. Empty: the team spans hosts, or
-// the region is gone; then nobody has it, and the operands are moved like private ones.
+// the region is gone (then nobody has it), or it is on devices and the team is not all ranks, who
+// share it; the operands are moved like private ones.
 std::vector<std::ptrdiff_t> offsets_of(const Regions& regions, const Topology& topology,
                                        const Team& team, std::int64_t region);
 

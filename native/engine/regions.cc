@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -16,6 +17,20 @@ Status unavailable(const std::string& why) {
 std::size_t whole_pages(std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return std::max(page, (bytes + page - 1) / page * page);
+}
+
+struct Range {
+  std::uintptr_t begin;
+  std::size_t bytes;
+
+  bool holds(const Range& other) const {
+    return other.begin >= begin && other.begin - begin <= bytes &&
+           other.bytes <= bytes - (other.begin - begin);
+  }
+};
+
+std::int64_t place_at(std::int64_t region, std::size_t offset) {
+  return region * kRegionSpan + static_cast<std::int64_t>(offset);
 }
 
 }  // namespace
@@ -72,16 +87,32 @@ std::optional<std::size_t> Regions::room_for(std::size_t bytes) const {
   return std::nullopt;
 }
 
-void Regions::release(std::int64_t region) {
+void Regions::adopt(std::int64_t region, DeviceRegion memory, std::int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = parts_.find(region);
-  if (found == parts_.end()) return;
-  const Part part = found->second;
-  parts_.erase(found);
-  any_.store(!parts_.empty(), std::memory_order_release);
-  if (local_rank_ == 0) {
-    heap_->release(part.offset, part.stride * static_cast<std::size_t>(local_size_));
+  on_devices_[region] = {std::move(memory), static_cast<std::size_t>(bytes)};
+  any_.store(true, std::memory_order_release);
+}
+
+std::optional<DeviceRegion> Regions::release(std::int64_t region) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::optional<DeviceRegion> adopted;
+  if (const auto on = on_devices_.find(region); on != on_devices_.end()) {
+    adopted = std::move(on->second.memory);
+    on_devices_.erase(on);
   }
+  if (const auto found = parts_.find(region); found != parts_.end()) {
+    const Part part = found->second;
+    parts_.erase(found);
+    if (local_rank_ == 0)
+      heap_->release(part.offset, part.stride * static_cast<std::size_t>(local_size_));
+  }
+  any_.store(!parts_.empty() || !on_devices_.empty(), std::memory_order_release);
+  return adopted;
+}
+
+bool Regions::is_on_devices(std::int64_t region) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return on_devices_.count(region) > 0;
 }
 
 std::byte* Regions::part_of(std::int64_t region, int local_rank) const {
@@ -98,27 +129,36 @@ std::int64_t Regions::bytes_of(std::int64_t region) const {
   return found == parts_.end() ? 0 : static_cast<std::int64_t>(found->second.bytes);
 }
 
+std::uintptr_t Regions::begin_of(const Part& part) const {
+  return reinterpret_cast<std::uintptr_t>(heap_->base()) + part.offset +
+         part.stride * static_cast<std::size_t>(local_rank_);
+}
+
 std::int64_t Regions::place_of(const void* data, std::int64_t bytes) const {
   if (data == nullptr || !any_.load(std::memory_order_acquire)) return kPrivate;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  const Range range{reinterpret_cast<std::uintptr_t>(data), static_cast<std::size_t>(bytes)};
   for (const auto& [region, part] : parts_) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(heap_->base()) + part.offset +
-                       part.stride * static_cast<std::size_t>(local_rank_);
-    if (at < begin || at - begin > part.bytes) continue;
-    const std::size_t offset = at - begin;
-    if (static_cast<std::size_t>(bytes) > part.bytes - offset) continue;
-    return region * kRegionSpan + static_cast<std::int64_t>(offset);
+    const Range whole{begin_of(part), part.bytes};
+    if (whole.holds(range)) return place_at(region, range.begin - whole.begin);
+  }
+  for (const auto& [region, part] : on_devices_) {
+    const Range whole{reinterpret_cast<std::uintptr_t>(part.memory.mine.get()), part.bytes};
+    if (whole.holds(range)) return place_at(region, range.begin - whole.begin);
   }
   return kPrivate;
 }
 
 std::optional<std::ptrdiff_t> Regions::offset_to(std::int64_t place, int rank) const {
+  if (place < 0) return std::nullopt;
+  const std::int64_t region = place / kRegionSpan;
+  const auto at = static_cast<std::size_t>(rank);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = parts_.find(place / kRegionSpan);
-  if (place < 0 || found == parts_.end()) return std::nullopt;
-  const int steps = local_rank_of_[static_cast<std::size_t>(rank)] - local_rank_;
-  return static_cast<std::ptrdiff_t>(found->second.stride) * steps;
+  if (const auto on = on_devices_.find(region); on != on_devices_.end())
+    return on->second.memory.offsets[at];
+  const auto found = parts_.find(region);
+  if (found == parts_.end()) return std::nullopt;
+  return static_cast<std::ptrdiff_t>(found->second.stride) * (local_rank_of_[at] - local_rank_);
 }
 
 }  // namespace hvd

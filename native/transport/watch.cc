@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/failpoint.h"
 #include "base/thread.h"
 #include "transport/pack.h"
 #include "transport/socket.h"
@@ -301,19 +302,23 @@ bool Watch::leaving() {
 // News of a peer. Whoever has left waits for nobody, so nothing that happens to the others is an
 // error here any more.
 void Watch::raise(const Status& cause, bool tell_others) {
-  if (leaving() || !abort_.raise(cause)) return;
-  if (tell_others) {
-    tell_all(abort_frame(cause));
-    told_.store(true);
-  }
-  news();
+  if (leaving() || abort_.raised()) return;
+  if (tell_others) tell(cause);
+  if (abort_.raise(cause)) news();
 }
 
 void Watch::raise_everywhere(const Status& cause) {
-  if (!abort_.raise(cause)) return;
-  if (!leaving()) tell_all(abort_frame(cause));
-  told_.store(true);
-  news();
+  if (abort_.raised()) return;
+  tell(cause);
+  if (abort_.raise(cause)) news();
+}
+
+// The others first: whoever waits in this process may end it as soon as it knows, and its death
+// must not be taken for the cause.
+void Watch::tell(const Status& cause) {
+  if (told_.exchange(true) || leaving()) return;
+  tell_all(abort_frame(cause));
+  failpoint("watch.told");
 }
 
 void Watch::leave() {
@@ -323,7 +328,7 @@ void Watch::leave() {
     leaving_ = true;
   }
   // Nobody shall see this goodbye before the abort that is its reason, whoever raised it.
-  if (abort_.raised() && !told_.load()) tell_all(abort_frame(abort_.cause()));
+  if (abort_.raised() && !told_.exchange(true)) tell_all(abort_frame(abort_.cause()));
   tell_all(goodbye_frame());
 }
 

@@ -107,6 +107,7 @@ class Watch {
   void died(int peer, const std::string& why);
   bool leaving();
   void raise(const Status& cause, bool tell_others);
+  void tell(const Status& cause);
   void tell_all(const std::string& frame);
   void drop(Line& line);
   void news();
@@ -121,7 +122,7 @@ class Watch {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool leaving_ = false;           // guarded by mutex_
-  std::atomic<bool> told_{false};  // the peers have the abort from us
+  std::atomic<bool> told_{false};  // the peers have the abort from us, or will
   std::vector<Served*> served_;
   std::vector<std::function<bool()>> work_;
   bool working_ = false;

@@ -6,7 +6,8 @@ same tensors; medians. busbw is nccl-tests' word: 2 (n - 1) / n of the bytes, pe
 Words.
   copy   bytes that the device reads and writes per second when it copies within itself: all that the ring does there
   limit  the time that the traffic of the ring takes at the speed of copy, where all ranks share one device: each rank packs
-         (2 S), folds its chunk (S + S / n) and unpacks (2 S), so n ranks move (5 n + 1) S
+         (2 S), folds its chunk (S + S / n) and unpacks (2 S), so n ranks move (5 n + 1) S; in memory that the ranks
+         share, each folds its chunk from all (S) into all (S): 2 n S
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from hvdtest.launch import clean_environment, free_port, horovod_variables
 SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "16 MiB": 1 << 24, "64 MiB": 1 << 26, "256 MiB": 1 << 28}
 ROUNDS = 9
 COPIED = 1 << 30
+SHARED = "ring, in shared memory"
 NAMES = {"ring": "ring", "nccl": "NCCL", "core": "staged by the core", "torch": "staged by torch"}
 GIVEN_S = 150
 
@@ -70,26 +72,32 @@ def sizes(way: str, copy: float) -> None:
     from hvdtest.gpu import device
 
     import hvd_kernel.torch as hvd
+    from hvd_kernel import shared
+    from hvd_kernel.torch import devices
 
     n, where = hvd.size(), device()
     for label, size in SIZES.items():
         x = torch.zeros(size // 4, device=where)
         ours: list[float] = []
         gloo: list[float] = []
+        lent: list[float] = []
+        home = devices.parts_of(shared.allocate_on_devices(size, x.get_device()), [0], [x])[0] if way == "ring" else x
         for _ in range(ROUNDS):
             ours.append(seconds(lambda: hvd.allreduce_(x, name="x", op=hvd.Sum)))
             if way == "ring":
                 gloo.append(seconds(lambda: dist.all_reduce(x)))
+                lent.append(seconds(lambda: hvd.allreduce_(home, name="home", op=hvd.Sum)))
         if hvd.rank() == 0:
             row(n, NAMES[way], label, size, statistics.median(ours[1:]), gloo[1:], copy)
             if gloo:
+                row(n, SHARED, label, size, statistics.median(lent[1:]), gloo[1:], copy)
                 row(n, "Gloo", label, size, statistics.median(gloo[1:]), [], 0.0)
 
 
 def row(n: int, name: str, label: str, size: int, took: float, gloo: list[float], copy: float) -> None:  # noqa: PLR0917
     busbw = 2 * (n - 1) / n * size / took / 1e9
-    shared = name == "ring" and int(os.environ["DEVICES"]) == 1
-    share = f"{100 * (5 * n + 1) * size / copy / took:.0f} %" if shared else ""
+    moved = {"ring": (5 * n + 1) * size, SHARED: 2 * n * size}.get(name, 0)
+    share = f"{100 * moved / copy / took:.0f} %" if moved and int(os.environ["DEVICES"]) == 1 else ""
     times = f"{statistics.median(gloo) / took:.1f}" if gloo else ""
     print(f"| {n} | {label} | {name} | {1e3 * took:.3f} | {busbw:.2f} | {share} | {times} |", flush=True)
 
@@ -190,6 +198,9 @@ def main() -> None:
     print(
         f"\nDevice-to-device copy within one device: {copy / 1e9:,.0f} GB/s read and written; {devices:.0f} device(s)."
     )
+    threads = [sys.executable, "-P", str(Path(__file__).with_name("threads.py")), str(copy)]
+    if subprocess.run(threads, timeout=GIVEN_S, check=False).returncode:
+        print("| | | failed | | | |", flush=True)
     print("\n| ranks | size | way | ms | busbw GB/s | of the limit | times as fast as Gloo |", flush=True)
     print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for n in (2, 4):

@@ -17,7 +17,7 @@ from hvdtest.fake_device import FakeDeviceTensor, FakeStream
 
 ROOT = Path(__file__).resolve().parents[2]
 _ANY_STREAM = 1  # CU_STREAM_NON_BLOCKING
-_installed: list[_Driver] = []
+_installed: list[FakeDriver] = []
 
 
 class FakeGpuTensor(FakeDeviceTensor):
@@ -34,7 +34,7 @@ class FakeGpuTensor(FakeDeviceTensor):
         return 0
 
 
-class _Driver:
+class FakeDriver:
     """One stream, on the fake driver that the plugin loads too."""
 
     def __init__(self, file: str) -> None:
@@ -95,7 +95,7 @@ def install() -> None:
     """Give this process's torch the fake GPU."""
     from hvd_kernel.torch import devices, starts
 
-    _installed.append(_Driver(os.environ["HVD_CUDA_DRIVER"]))
+    _installed.append(FakeDriver(os.environ["HVD_CUDA_DRIVER"]))
     stream, empty, as_tensor = _installed[0].stream, torch.empty, torch.as_tensor
 
     def made(*shape: Any, device: Any = None, pin_memory: bool = False, **how: Any) -> torch.Tensor:

@@ -106,6 +106,7 @@ def test_a2_an_idle_rank_that_was_killed_is_replaced_by_the_spare_and_the_others
     after = [status.pid for status in session.status()]
     assert after == [before[0], before[1], spare, before[3]]
     assert execute(session, "import os; os.getpid()").run.values() == dict(enumerate(after))
+    assert execute(session, "import sys; 'torch._dynamo' in sys.modules").run.values()[2]  # ready for an optimizer
     assert_whole(session, {2})
     again(session)
 

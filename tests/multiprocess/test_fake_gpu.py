@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from hvdtest import fake_gpu
 from hvdtest.gpu import close_gpu_ranks, gpu_ranks
@@ -31,7 +32,7 @@ def _checks(name: str) -> ModuleType:
     return module
 
 
-VALUES, ERRORS = _checks("test_values"), _checks("test_errors")
+VALUES, ERRORS, BUCKETS = _checks("test_values"), _checks("test_errors"), _checks("test_buckets")
 
 
 @pytest.fixture(
@@ -68,3 +69,51 @@ def test_host_here_and_gpu_there_is_a_mismatch_on_every_rank(ranks: RankPool) ->
     if ranks.np > 1:
         said = ranks.run(ERRORS.here_and_there)
         assert all(each == said[0] for each in said)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_are_reduced_where_they_lie(dtype: str, layout: tuple[int, str], ranks: RankPool) -> None:
+    BUCKETS.test_gradients_are_reduced_where_they_lie(dtype, layout, ranks)
+
+
+class _FakeRank:
+    """A rank's stream on the fake driver, and memory of the host that stands for the device's."""
+
+    def __init__(self) -> None:
+        self._driver = fake_gpu.FakeDriver(str(fake_gpu.driver()))
+        self.stream = self._driver.stream.cuda_stream
+
+    def floats(self, count: int) -> np.ndarray:
+        return np.ones(count, np.float32)
+
+    def pointer(self, memory: np.ndarray) -> int:
+        self._driver.keep([memory])
+        return int(memory.ctypes.data)
+
+    def wait(self) -> None:
+        self._driver.wait()
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_what_measures_ranks_that_are_threads(n: int) -> None:
+    took = _checks("threads").took(n, [4096, 100_000], _FakeRank, {"cuda_driver": str(fake_gpu.driver())})
+    assert set(took) == {(way, size) for way in ("steps", "shared") for size in (4096, 100_000)}
+    assert all(seconds > 0 for seconds in took.values())
+
+
+def _timed() -> list[int]:
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel import _session
+
+    before = _session.counters()
+    fake_gpu.here(hvd.allreduce(fake_gpu.there(torch.ones(100_000)), name="timed"))
+    after = _session.counters()
+    return [after[name] - before[name] for name in ("busy_ns", "wait_ns")]
+
+
+def test_the_dashboard_counts_what_devices_do(ranks: RankPool) -> None:
+    for busy, waited in ranks.run(_timed):
+        assert busy > 0
+        assert waited >= 0

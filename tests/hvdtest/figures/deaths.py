@@ -101,7 +101,9 @@ def _sum(rank: int, floats: int, words: Any) -> None:
         words.write(json.dumps({"rounds": rounds}) + "\n")
     except errors.HorovodInternalError as error:
         heard = time.monotonic()
-        words.write(json.dumps({"at": heard, "kind": type(error).__name__, "rank": error.rank}) + "\n")
+        words.write(
+            json.dumps({"at": heard, "kind": type(error).__name__, "rank": error.rank, "text": str(error)}) + "\n"
+        )
 
 
 def known(kills: int = 200) -> str:
@@ -116,7 +118,7 @@ def known(kills: int = 200) -> str:
             os.kill(four[victim].pid, signal.SIGKILL)
             for survivor in (rank for place, rank in enumerate(four) if place != victim):
                 word = survivor.word()
-                assert (word["kind"], word["rank"]) == ("RankDied", victim), word
+                assert (word["kind"], word["rank"]) == ("RankDied", victim), (victim, four, word)
                 each.append(1000 * (word["at"] - began))
     ordered = sorted(each)
     high = ordered[round(0.99 * (len(ordered) - 1))]

@@ -92,53 +92,13 @@ inline Bytes exact_elements(Dtype dtype, ReduceOp op, std::size_t count, std::ui
 
 inline void check_exact_allreduce(Rank& rank, DeviceBackend& backend, const Team& team,
                                   const ReduceCase& given) {
-  const auto& [dtype, op, scaling] = given.reduction;
-  Tensors tensors;
-  std::vector<Operand> host, device;
-  for (std::size_t t = 0; t < given.counts.size(); ++t) {
-    const std::size_t count = given.counts[t];
-    tensors.add(rank, exact_elements(dtype, op, count, seed_of(rank.number(), t)),
-                count * size_of(dtype));
-    device.push_back({tensors.in[t].data(),
-                      given.in_place ? tensors.in[t].data() : tensors.out[t].data(), count});
-  }
-  for (std::size_t t = 0; t < given.counts.size(); ++t)
-    host.push_back({tensors.host_in[t].data(), tensors.host_out[t].data(), given.counts[t]});
-  REQUIRE(backend.allreduce(team, device, given.reduction).message == "");
-  REQUIRE(rank.cpu().allreduce(team, host, given.reduction).message == "");
-  for (std::size_t t = 0; t < given.counts.size(); ++t) {
-    CHECK((given.in_place ? tensors.in[t] : tensors.out[t]).read() == tensors.host_out[t]);
-    if (!given.in_place) CHECK(tensors.in[t].read() == tensors.host_in[t]);
-  }
+  check_allreduce(rank, backend, team, given, exact_elements);
 }
 
 inline void check_exact_reducescatter(Rank& rank, DeviceBackend& backend, const Team& team,
                                       const Reduction& reduction,
                                       const std::vector<std::vector<std::size_t>>& shares) {
-  const std::size_t width = size_of(reduction.dtype);
-  const auto place = static_cast<std::size_t>(team.place);
-  Tensors tensors;
-  std::vector<Scatter> host, device;
-  for (std::size_t t = 0; t < shares.size(); ++t) {
-    std::vector<std::size_t> begins{0};
-    for (const std::size_t share : shares[t]) begins.push_back(begins.back() + share);
-    tensors.add(
-        rank,
-        exact_elements(reduction.dtype, reduction.op, begins.back(), seed_of(rank.number(), t)),
-        shares[t][place] * width);
-    device.push_back({tensors.in[t].data(), tensors.out[t].data(), begins});
-    host.push_back({nullptr, nullptr, begins});
-  }
-  for (std::size_t t = 0; t < shares.size(); ++t) {
-    host[t].in = tensors.host_in[t].data();
-    host[t].out = tensors.host_out[t].data();
-  }
-  REQUIRE(backend.reducescatter(team, device, reduction).message == "");
-  REQUIRE(rank.cpu().reducescatter(team, host, reduction).message == "");
-  for (std::size_t t = 0; t < shares.size(); ++t) {
-    CHECK(tensors.out[t].read() == tensors.host_out[t]);
-    CHECK(tensors.in[t].read() == tensors.host_in[t]);
-  }
+  check_reducescatter(rank, backend, team, reduction, shares, exact_elements);
 }
 
 }  // namespace hvd::cuda::test

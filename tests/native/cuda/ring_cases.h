@@ -11,6 +11,14 @@ namespace hvd::cuda::test {
 
 using hvd::test::random_elements;
 
+// What an operation's inputs are: other for another seed.
+using Maker = Bytes (*)(Dtype, ReduceOp, std::size_t count, std::uint64_t seed);
+
+// Any bits: for backends that sum in the host's order.
+inline Bytes any_elements(Dtype dtype, ReduceOp /*op*/, std::size_t count, std::uint64_t seed) {
+  return random_elements(dtype, count, seed);
+}
+
 struct ReduceCase {
   Reduction reduction;
   std::vector<std::size_t> counts;  // fused
@@ -35,14 +43,13 @@ struct Tensors {
 };
 
 inline void check_allreduce(Rank& rank, DeviceBackend& ring, const Team& team,
-                            const ReduceCase& given) {
-  const std::size_t width = size_of(given.reduction.dtype);
+                            const ReduceCase& given, Maker make = any_elements) {
+  const auto& [dtype, op, scaling] = given.reduction;
   Tensors tensors;
   std::vector<Operand> host, device;
   for (std::size_t t = 0; t < given.counts.size(); ++t) {
     const std::size_t count = given.counts[t];
-    tensors.add(rank, random_elements(given.reduction.dtype, count, seed_of(rank.number(), t)),
-                count * width);
+    tensors.add(rank, make(dtype, op, count, seed_of(rank.number(), t)), count * size_of(dtype));
     device.push_back({tensors.in[t].data(),
                       given.in_place ? tensors.in[t].data() : tensors.out[t].data(), count});
   }
@@ -60,7 +67,8 @@ inline void check_allreduce(Rank& rank, DeviceBackend& ring, const Team& team,
 // shares: elements of each place, of every tensor.
 inline void check_reducescatter(Rank& rank, DeviceBackend& ring, const Team& team,
                                 const Reduction& reduction,
-                                const std::vector<std::vector<std::size_t>>& shares) {
+                                const std::vector<std::vector<std::size_t>>& shares,
+                                Maker make = any_elements) {
   const std::size_t width = size_of(reduction.dtype);
   const auto place = static_cast<std::size_t>(team.place);
   Tensors tensors;
@@ -68,7 +76,7 @@ inline void check_reducescatter(Rank& rank, DeviceBackend& ring, const Team& tea
   for (std::size_t t = 0; t < shares.size(); ++t) {
     std::vector<std::size_t> begins{0};
     for (const std::size_t share : shares[t]) begins.push_back(begins.back() + share);
-    tensors.add(rank, random_elements(reduction.dtype, begins.back(), seed_of(rank.number(), t)),
+    tensors.add(rank, make(reduction.dtype, reduction.op, begins.back(), seed_of(rank.number(), t)),
                 shares[t][place] * width);
     device.push_back({tensors.in[t].data(), tensors.out[t].data(), begins});
     host.push_back({nullptr, nullptr, begins});

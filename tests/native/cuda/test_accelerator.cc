@@ -2,6 +2,8 @@
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -129,6 +131,12 @@ void allreduce(Seat& seat, int device, const Team& team, const Tensor& tensor) {
           [&](Backend& backend) { return backend.allreduce(team, {tensor.operand()}, sum()); });
 }
 
+// The end of an engine that nobody aborts (engine.cc). Who leaves without it takes whatever data
+// there is, and so do its peers.
+void await_peace(Seat& seat) {
+  while (!seat.accelerator().idle()) std::this_thread::yield();
+}
+
 Numbers numbers_of(int rank) { return {rank + 1, 10 * (rank + 1), -rank, 7}; }
 
 TEST_CASE("an operation between a ready mark and a done mark, on every way") {
@@ -179,6 +187,28 @@ TEST_CASE("the host does not wait: the operation comes behind the ready mark") {
     REQUIRE(done.value()->follow(seat.stream(0)).message == "");
     CHECK(tensor.read() == Numbers{6, 60, -2, 28});
     CHECK(done.value()->reached().value());
+  });
+}
+
+TEST_CASE("how long operations take, and are waited for") {
+  constexpr auto kLate = std::chrono::milliseconds(5);
+  with_seats(2, 2, [&](Seat& seat) {
+    const Tensor tensor(seat, 0, numbers_of(seat.rank()));
+    allreduce(seat, 0, everybody(2, seat.rank()), tensor);  // they have met
+    tensor.read();
+    const DeviceTimes before = seat.accelerator().times();
+    CHECK(before.busy_ns > 0);
+    if (seat.rank() == 1) std::this_thread::sleep_for(kLate);  // what is measured
+    allreduce(seat, 0, everybody(2, seat.rank()), tensor);
+    tensor.read();
+    const DeviceTimes after = seat.accelerator().times();
+    CHECK(after.busy_ns > before.busy_ns);
+    CHECK(after.exposed_ns >= before.exposed_ns);
+    const Tensor away(seat, 1, numbers_of(seat.rank()));
+    allreduce(seat, 1, everybody(2, seat.rank()), away);  // ferried: not timed
+    CHECK(away.read() == Numbers{3, 30, -1, 14});
+    CHECK(seat.accelerator().times().busy_ns == after.busy_ns);
+    await_peace(seat);
   });
 }
 
@@ -244,7 +274,68 @@ TEST_CASE("a rank that has joined stands in on any device") {
     REQUIRE(accelerator.fill_identity(Dtype::kInt32, ReduceOp::kSum, data, 4).message == "");
     REQUIRE(backend.value()->allreduce(team, {{data, data, 4}}, sum()).message == "");
     REQUIRE(accelerator.end().is_ok());
+    await_peace(seat);
   });
+}
+
+TEST_CASE("memory that the ranks share: where they have met, and drained before it goes") {
+  with_seats(2, 2, [](Seat& seat) {
+    CudaAccelerator& accelerator = seat.accelerator();
+    const Team team = everybody(2, seat.rank());
+    auto region = accelerator.share(0, team, 4 * sizeof(std::int32_t));
+    REQUIRE(region.status().message == "");
+    CHECK(region.value().offsets[static_cast<std::size_t>(seat.rank())] == 0);
+    const auto elsewhere = accelerator.share(seat.rank(), team, 16);  // rank 1 on another device
+    CHECK(elsewhere.status().code == Code::kInvalidArgument);
+    CHECK(elsewhere.status().rank == 1);
+    void* const data = region.value().mine.get();
+    auto* const numbers = static_cast<float*>(data);
+    std::fill_n(numbers, 4, 1.0F + static_cast<float>(seat.rank()));  // the fake's is the host's
+    Reduction reduction = sum();
+    reduction.dtype = Dtype::kFloat32;
+    operate(seat, 0, team, [&](Backend& backend) {
+      return backend.allreduce_shared(team, {{data, data, 4}}, region.value().offsets, reduction);
+    });
+    REQUIRE(accelerator.drain().message == "");
+    CHECK(numbers[0] == 3);
+    CHECK(numbers[3] == 3);
+    await_peace(seat);
+  });
+}
+
+TEST_CASE("memory that the ranks share stays as long as a queue uses it, then nothing is left") {
+  with_seats(2, 1, [](Seat& seat) {
+    CudaAccelerator& accelerator = seat.accelerator();
+    const Team team = everybody(2, seat.rank());
+    auto region = accelerator.share(0, team, 1 << 16);
+    REQUIRE(region.status().message == "");
+    if (seat.rank() == 1) return;  // and never comes
+    Reduction reduction = sum();
+    reduction.dtype = Dtype::kFloat32;
+    void* const data = region.value().mine.get();
+    const auto backend = accelerator.begin(0, team, 64, {});
+    REQUIRE(backend.value()
+                ->allreduce_shared(team, {{data, data, 1 << 14}}, region.value().offsets, reduction)
+                .message == "");
+    const auto done = accelerator.end();
+    region = Result<DeviceRegion>(DeviceRegion{});
+    CHECK(!done.value()->reached().value());
+    accelerator.abandon();
+    seat.leave();
+    CHECK(done.value()->reached().value());
+  });
+}
+
+TEST_CASE("no memory is shared where the way is not the ring") {
+  with_seats(
+      2, 1,
+      [](Seat& seat) {
+        const auto region = seat.accelerator().share(0, everybody(2, seat.rank()), 64);
+        CHECK(region.status().code == Code::kUnavailable);
+        CHECK(region.status().message ==
+              "this way between devices shares no memory, the ring does");
+      },
+      "staged");
 }
 
 TEST_CASE("a device that is not there is named by whatever asks for it") {
@@ -260,7 +351,7 @@ TEST_CASE("peace: idle when all have done with each other's memory, then nothing
   with_seats(3, 1, [](Seat& seat) {
     const Tensor tensor(seat, 0, numbers_of(seat.rank()));
     allreduce(seat, 0, everybody(3, seat.rank()), tensor);
-    while (!seat.accelerator().idle()) std::this_thread::yield();
+    await_peace(seat);
     seat.accelerator().abandon();
     seat.leave();
     CHECK(tensor.read() == Numbers{6, 60, -3, 21});

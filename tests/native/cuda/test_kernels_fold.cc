@@ -55,15 +55,6 @@ std::vector<T> on_card(const Card& card, const Reduction& reduction, const Input
   return out.values();
 }
 
-template <typename T, typename Body>
-void for_each_op(const Body& body) {
-  for (const ReduceOp op : all_ops()) {
-    if (!can_reduce(Traits<T>::kDtype, op)) continue;
-    CAPTURE(name_of(op));
-    body(op);
-  }
-}
-
 }  // namespace
 
 TEST_CASE_TEMPLATE("kernels fold: exact for any bits, any number of inputs, every operator", T,

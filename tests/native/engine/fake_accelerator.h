@@ -108,6 +108,7 @@ struct FakeDevice {
   std::atomic<bool> failed{false};                       // marks tell of a device that has failed
   std::atomic<bool> let_go{false};                       // abandoned
   std::atomic<long> in_use{0};                           // allocations
+  std::atomic<std::int64_t> busy_ns{0}, exposed_ns{0};   // that its operations took
 
   void note(const std::string& what) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -162,10 +163,20 @@ class FakeBackend final : public Backend {
     for (const Operand& one : operands) add(touched, {one.in, one.out});
     return within(touched, [&] { return cpu_.allreduce(team, operands, reduction); });
   }
-  Status allreduce_shared(const Team& /*team*/, const std::vector<Operand>& /*operands*/,
-                          const std::vector<std::ptrdiff_t>& /*offsets*/,
-                          const Reduction& /*reduction*/) override {
-    return fault("shared memory on a device");
+  // Looks at where the members' memory is said to be, and reduces its own.
+  Status allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+                          const std::vector<std::ptrdiff_t>& offsets,
+                          const Reduction& reduction) override {
+    note("shared allreduce", operands.size(), reduction.scaling.before);
+    for (const Operand& one : operands) {
+      for (const std::ptrdiff_t offset : offsets)
+        if (FakeMemory::at(static_cast<std::byte*>(one.out) + offset) == nullptr)
+          return fault("an offset that leads to no device memory");
+    }
+    if (offsets.size() != team.ranks.size()) return fault("offsets of other ranks");
+    Touched touched;
+    for (const Operand& one : operands) add(touched, {one.in, one.out});
+    return within(touched, [&] { return cpu_.allreduce(team, operands, reduction); });
   }
   Status broadcast(const Team& team, const std::vector<Operand>& operands, int root) override {
     note("broadcast", operands.size(), 1);
@@ -247,7 +258,7 @@ class FakeBackend final : public Backend {
 class FakeAccelerator final : public Accelerator {
  public:
   FakeAccelerator(FakeDevicePtr device, Backend& cpu, int rank)
-      : device_(std::move(device)), backend_(device_, cpu, rank) {}
+      : device_(std::move(device)), cpu_(cpu), backend_(device_, cpu, rank) {}
   ~FakeAccelerator() override { device_->note("gone"); }
 
   Result<MarkPtr> mark(int device, void* stream) override {
@@ -282,10 +293,39 @@ class FakeAccelerator final : public Accelerator {
     device_->note("end");
     return MarkPtr(std::make_shared<FakeMark>(device_, "operation " + std::to_string(number_++)));
   }
+  Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes) override {
+    device_->note("share " + std::to_string(bytes) + " on " + std::to_string(device));
+    auto mine = allocate(device, bytes);
+    std::vector<std::uintptr_t> all(team.ranks.size());
+    Gather gather;
+    const auto here = mine ? reinterpret_cast<std::uintptr_t>(mine.value().get()) : 0;
+    gather.in = reinterpret_cast<const std::byte*>(&here);
+    for (std::uintptr_t& one : all) {
+      gather.out.push_back(reinterpret_cast<std::byte*>(&one));
+      gather.bytes.push_back(sizeof one);
+    }
+    if (Status status = cpu_.allgather(team, {gather}); !status) return status;
+    DeviceRegion region;
+    for (std::size_t place = 0; place < all.size(); ++place) {
+      if (all[place] == 0)
+        return Status::make(Code::kUnavailable, "a fake is full", "fake", team.ranks[place]);
+      region.offsets.push_back(static_cast<std::ptrdiff_t>(all[place] - here));
+    }
+    region.mine = mine.take();
+    return region;
+  }
+  Status drain() override {
+    device_->note("drain");
+    return Status::ok();
+  }
+  void release(const DeviceRegion& region) override {
+    device_->note(region.mine == nullptr ? "release of nothing" : "release");
+  }
   Status fill_identity(Dtype dtype, ReduceOp op, void* out, std::size_t count) override {
     device_->note("fill " + std::to_string(count));
     return backend_.fill(dtype, op, out, count);
   }
+  DeviceTimes times() override { return {device_->busy_ns, device_->exposed_ns}; }
   bool idle() override {
     device_->looks.fetch_add(1);
     return !device_->busy;
@@ -297,6 +337,7 @@ class FakeAccelerator final : public Accelerator {
 
  private:
   const FakeDevicePtr device_;
+  Backend& cpu_;
   FakeBackend backend_;
   int number_ = 0;
 };

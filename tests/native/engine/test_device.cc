@@ -214,4 +214,21 @@ TEST_CASE("device: the timeline's phases name what the device does it with") {
   });
 }
 
+TEST_CASE("device: what the devices say of their times is counted, also after the end") {
+  FakeMachine machine(1);
+  machine[0].busy_ns = 700;
+  machine[0].exposed_ns = 300;
+  Engines engines = engines_on(machine, 1);
+  Engine& engine = *engines[0];
+  CHECK(engine.counters().on_device_ns.load() == 0);  // no device has been used
+  const FakeTensor<float> tensor(0, small_numbers<float>(0, kCount));
+  check_given(give(engine, device_request<float>("x", kCount, 0), {in_place(tensor, kCount)}));
+  CHECK(engine.counters().on_device_ns.load() == 700);
+  CHECK(engine.counters().exposed_ns.load() == 300);
+  CHECK(engine.counters().busy_ns.load() == 0);
+  machine[0].busy_ns = 900;
+  engine.shutdown();
+  CHECK(engine.counters().on_device_ns.load() == 900);
+}
+
 }  // namespace hvd::test

@@ -28,14 +28,15 @@ constexpr std::size_t kBytes[] = {sizeof(Call)};
   {"hvd_" #name, kBytes<FoldCall>, 1, run_all<FoldCall, fold_lanes<Format, Op>>},
 #define HVD_FAKE_MOVE(name, Format, Way) \
   {"hvd_" #name, kBytes<MoveCall>, 1, run_all<MoveCall, move_lanes<Format, Way>>},
-
+#define HVD_FAKE_SHARE(name, Format, Op) \
+  {"hvd_" #name, kBytes<SharedCall>, 1, run_all<SharedCall, fold_shared_lanes<Format, Op>>},
 #define HVD_FAKE_RING(name, Format, Op) \
   {"hvd_" #name, kBytes<RingCall>, 1, run_blocks<ring_allreduce<Format, Op>>},
 
 constexpr FakeKernel kKernels[] = {
-    HVD_CUDA_FOLDS(HVD_FAKE_FOLD)  // a comma ends each
-    HVD_CUDA_MOVES(HVD_FAKE_MOVE)  //
-    HVD_CUDA_RINGS(HVD_FAKE_RING)  //
+    HVD_CUDA_FOLDS(HVD_FAKE_FOLD)                                  // a comma ends each
+    HVD_CUDA_MOVES(HVD_FAKE_MOVE)                                  //
+    HVD_CUDA_SHARED(HVD_FAKE_SHARE) HVD_CUDA_RINGS(HVD_FAKE_RING)  //
     {"hvd_fill", kBytes<FillCall>, 1, run_all<FillCall, fill_bytes>},
 };
 

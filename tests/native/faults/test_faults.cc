@@ -169,6 +169,38 @@ TEST_CASE("A1 A5: a rank that is killed in the middle of an allreduce is named b
   SUBCASE("tcp") { kill_in_the_middle("tcp", SIGKILL, 20); }
 }
 
+// Until it is stopped, or has ended.
+static void await(pid_t pid, int what) {
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &info, what | WNOWAIT) == 0);
+}
+
+static void check_blames_3(Processes& ranks, int survivor, Code code) {
+  const std::optional<Report> report = ranks.report(survivor, kPatience);
+  REQUIRE(report.has_value());
+  CHECK_MESSAGE(report->rank == 3, report->message);
+  CHECK_MESSAGE(report->status_code() == code, report->message);
+}
+
+// Two ranks find two others dead when they go on, and only one of these is the cause.
+TEST_CASE("A1: who hears of a death and ends for it has told the others whose it was") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    Processes ranks(kRanks, summing(transport, 1U << 18U, [](int rank) {
+                      if (rank == 2) arm_failpoints("watch.told:kill@1");
+                    }));
+    REQUIRE(ranks.all_started(kPatience));
+    for (const int survivor : {0, 1}) {
+      ranks.signal(survivor, SIGSTOP);
+      await(ranks.pid(survivor), WSTOPPED);
+    }
+    ranks.signal(3, SIGKILL);
+    await(ranks.pid(2), WEXITED);
+    for (const int survivor : {0, 1}) ranks.signal(survivor, SIGCONT);
+    for (const int survivor : {0, 1}) check_blames_3(ranks, survivor, Code::kRankDied);
+  }
+}
+
 TEST_CASE("A7: a rank that crashes is named by all others") {
   for (const int number : {SIGSEGV, SIGILL, SIGABRT}) kill_in_the_middle("shm", number, 4);
 }

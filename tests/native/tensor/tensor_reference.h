@@ -2,6 +2,8 @@
 // head of tensor/reduce.h; and inputs that are awkward.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -12,6 +14,7 @@
 
 #include "tensor/half.h"
 #include "tensor/kernels.h"
+#include "tensor/op.h"
 #include "tensor/reduce.h"
 
 namespace hvd::test {
@@ -222,6 +225,16 @@ inline const std::vector<ReduceOp>& all_ops() {
   static const std::vector<ReduceOp> kOps{ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
                                           ReduceOp::kMax, ReduceOp::kProduct};
   return kOps;
+}
+
+// Calls body(op) for each operator that the dtype knows.
+template <typename T, typename Body>
+void for_each_op(const Body& body) {
+  for (const ReduceOp op : all_ops()) {
+    if (!can_reduce(Traits<T>::kDtype, op)) continue;
+    CAPTURE(name_of(op));
+    body(op);
+  }
 }
 
 }  // namespace hvd::test

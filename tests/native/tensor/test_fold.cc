@@ -42,16 +42,6 @@ std::vector<T> folded(const Reduction& reduction, const std::vector<std::vector<
   return out;
 }
 
-// Calls body(op) for each operator that the dtype knows.
-template <typename T, typename Body>
-void for_each_op(const Body& body) {
-  for (const ReduceOp op : all_ops()) {
-    if (!can_reduce(Traits<T>::kDtype, op)) continue;
-    CAPTURE(name_of(op));
-    body(op);
-  }
-}
-
 }  // namespace
 
 TEST_CASE_TEMPLATE("fold D4: exact for any bits, any number of inputs, every operator", T,

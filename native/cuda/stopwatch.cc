@@ -1,0 +1,53 @@
+#include "cuda/stopwatch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd::cuda {
+namespace {
+
+// Where nobody asks for the times. Then the oldest are forgotten: events are the driver's.
+constexpr std::size_t kMostSpans = 512;
+
+}  // namespace
+
+void Stopwatch::operation(std::shared_ptr<Device> device, Device::Event begun, Device::Event done) {
+  add({std::move(device), std::move(begun), std::move(done), false});
+}
+
+void Stopwatch::wait(std::shared_ptr<Device> device, Device::Event asked, Device::Event done) {
+  add({std::move(device), std::move(asked), std::move(done), true});
+}
+
+DeviceTimes Stopwatch::times() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  count();
+  return times_;
+}
+
+void Stopwatch::add(Span span) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (spans_.size() >= kMostSpans) count();
+  if (spans_.size() >= kMostSpans) spans_.pop_front();
+  spans_.push_back(std::move(span));
+}
+
+void Stopwatch::count() {
+  spans_.remove_if([&](const Span& span) { return counted(span); });
+}
+
+// True: it is over, counted or not to be counted.
+bool Stopwatch::counted(const Span& span) {
+  const Current current(*span.device);
+  float milliseconds = 0;
+  const CUresult result =
+      span.device->driver().cuEventElapsedTime(&milliseconds, span.from.get(), span.to.get());
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  if (result != CUDA_SUCCESS) return true;  // the device is lost: who uses it says so
+  const auto ns =
+      static_cast<std::int64_t>(static_cast<double>(std::max(milliseconds, 0.0F)) * 1e6);
+  (span.exposed ? times_.exposed_ns : times_.busy_ns) += ns;
+  return true;
+}
+
+}  // namespace hvd::cuda
