@@ -175,7 +175,8 @@ class Engine:
     def allocate_shared(self, nbytes: int, device: int = -1) -> int:
         """Collective over all ranks: memory that the ranks of a host reduce in place, without a copy.
 
-        Outcome.number: the region. On a device: Outcome.buffers has this rank's part, valid as long as somebody holds it. The handle fails on every rank where one has no shared memory.
+        Outcome.number: the region. On a device: Outcome.buffers has this rank's part, valid as long as somebody
+        holds it. The handle fails on every rank where one has no shared memory.
         """
     def release_shared(self, region: int) -> int:
         """Collective. Nobody may use the region any more, here or on another rank."""

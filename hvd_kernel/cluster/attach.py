@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import atexit
 import os
-import select
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvd_kernel import config
 from hvd_kernel.cluster.autopsy import UNKNOWN
 from hvd_kernel.cluster.door import knock
 from hvd_kernel.cluster.gather import Handshake
 from hvd_kernel.cluster.kept import Kept
+from hvd_kernel.cluster.line import Line, is_ready
 from hvd_kernel.cluster.processes import mark
 from hvd_kernel.cluster.run import Run
 from hvd_kernel.cluster.session import RankStatus, Session
@@ -31,9 +31,6 @@ from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol import PROMPT_TYPE, Failure
-
-if TYPE_CHECKING:
-    from hvd_kernel.cluster.line import Line
 
 _WELCOME_S = 10.0
 _ANSWER_S = 10.0  # after it a rank that lives is silent
@@ -135,7 +132,7 @@ def _through_door(kept: Kept) -> tuple[Line, int]:
 
 def _welcome(kept: Kept, line: Line) -> dict[str, Any]:
     deadline = time.monotonic() + _WELCOME_S
-    while select.select([line.fileno()], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    while is_ready(line.fileno(), max(0.0, deadline - time.monotonic())):
         for word in line.read():
             if "welcome" in word:
                 found: dict[str, Any] = word["welcome"]

@@ -7,14 +7,13 @@ itself says whose process that is.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvd_kernel.cluster.line import Line
+from hvd_kernel.cluster.line import Line, is_ready
 
 DOOR = "door"
 _WAITING = 8
@@ -32,12 +31,12 @@ class Visitor:
     @property
     def is_gone(self) -> bool:
         """Whether its process has ended."""
-        return bool(select.select([self.gone], [], [], 0)[0])
+        return is_ready(self.gone)
 
     @property
     def has_spoken(self) -> bool:
         """Whether there is something to hear, if only that it has hung up."""
-        return bool(select.select([self.line.fileno()], [], [], 0)[0])
+        return is_ready(self.line.fileno())
 
     def close(self) -> None:
         """Hang up."""

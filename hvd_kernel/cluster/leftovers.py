@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import shutil
 import signal
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from hvd_kernel.cluster import kept
 from hvd_kernel.cluster.folders import is_own
+from hvd_kernel.cluster.line import is_ready
 from hvd_kernel.cluster.processes import CLAIM, HOLDER, environment_of, holder_of, is_gone, mark
 
 SHARED = Path("/dev/shm")  # noqa: S108 - looked at; removed there is only what is marked as ours
@@ -87,7 +87,7 @@ def end(orphan: Marked) -> bool:
     try:
         if mark(orphan.pid) == orphan.own:  # the pidfd was opened before this look: no other process can be hit
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        return bool(select.select([descriptor], [], [], _END_S)[0]) or mark(orphan.pid) != orphan.own
+        return is_ready(descriptor, _END_S) or mark(orphan.pid) != orphan.own
     except ProcessLookupError:
         return True
     finally:
@@ -108,7 +108,7 @@ def _lasting(found: list[Marked]) -> list[Marked]:
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(each.pid)
             try:
-                ended, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+                ended = is_ready(descriptor, max(0.0, deadline - time.monotonic()))
             finally:
                 os.close(descriptor)
             if not ended and mark(each.pid) == each.own:

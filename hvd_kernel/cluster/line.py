@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import threading
 from contextlib import suppress
 from typing import Any, Protocol
+
+
+def is_ready(descriptor: int, within: float | None = 0.0) -> bool:
+    """Tell whether a descriptor has something to read, or a pidfd's process has ended, ``within`` seconds."""
+    return bool(select.select([descriptor], [], [], within)[0])
 
 
 class Channel(Protocol):

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from hvd_kernel.cluster.line import is_ready
 from hvd_kernel.cluster.processes import kill
 
 _ROOM_BYTES = 1 << 30  # left free, or no spare is started: it takes about a quarter of that with torch
@@ -56,6 +57,11 @@ class Spare:
     def link(self) -> int:
         """Return the descriptor on which it says that it is warm."""
         return self._link.fileno()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is to be buried."""
+        return is_ready(self.pidfd)
 
     def bury(self) -> None:
         """Wait for its end."""
@@ -104,13 +110,12 @@ class Spares:
         cold = [spare.link() for spare in self._waiting if not spare.warm]
         return cold + [spare.pidfd for spare in (*self._waiting, *self._replacing.values())]
 
-    def look(self, ready: Iterable[int]) -> None:
+    def look(self) -> None:
         """Bury those that have ended."""
-        ended = set(ready)
-        for spare in [each for each in self._waiting if each.pidfd in ended]:
+        for spare in [each for each in self._waiting if each.has_ended]:
             self._waiting.remove(spare)
             spare.bury()
-        for rank in [rank for rank, each in self._replacing.items() if each.pidfd in ended]:
+        for rank in [rank for rank, each in self._replacing.items() if each.has_ended]:
             self._replacing.pop(rank).bury()
 
     def _end(self, rank: int) -> None:

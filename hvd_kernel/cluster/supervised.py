@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.cluster.line import Line
+from hvd_kernel.cluster.line import Line, is_ready
 from hvd_kernel.cluster.processes import children
 
 LOG = "cluster.log"
@@ -49,9 +48,9 @@ class Supervised:
         if self._gone is None:
             return
         self.say({"stop": True})
-        if not _ended(self._gone, _STOP_S):
+        if not is_ready(self._gone, _STOP_S):
             signal.pidfd_send_signal(self._gone, signal.SIGKILL)
-            _ended(self._gone, None)
+            is_ready(self._gone, None)
         self.leave()
         for folder in (self.folder, self._shared):  # there still only if the supervisor was killed
             shutil.rmtree(folder, ignore_errors=True)
@@ -62,7 +61,3 @@ class Supervised:
         if self._gone is not None:
             os.close(self._gone)
             self._gone = None
-
-
-def _ended(process: int, within: float | None) -> bool:
-    return bool(select.select([process], [], [], within)[0])

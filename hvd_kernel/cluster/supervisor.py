@@ -30,6 +30,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from typing import Any
 from hvd_kernel.cluster import admission, spares
 from hvd_kernel.cluster.door import Visitor
 from hvd_kernel.cluster.keeper import Keeper
-from hvd_kernel.cluster.line import Line
+from hvd_kernel.cluster.line import Line, is_ready
 from hvd_kernel.cluster.processes import (
     HOLDER,
     children,
@@ -58,7 +59,7 @@ class Supervisor:
     def __init__(self, plan: dict[str, Any], kernel: Visitor) -> None:
         self._folders = [Path(folder) for folder in plan["folders"]]
         self._told_ranks: dict[str, Any] = {"folder": plan["folders"][0]}
-        self._finishing = threading.Lock()
+        self._finishing = threading.RLock()  # again by the same thread where it fails
         self._spares = spares.Spares(plan["ranks"])
         self._warm = 0
         self._tenant: Visitor | None = kernel  # who has the cluster
@@ -83,19 +84,28 @@ class Supervisor:
 
     def watch(self) -> None:
         """Do what the kernel says, say when mpiexec ends, and finish with the kernel. Never returns."""
-        while True:
-            patience = self._keeper.patience() if self._keeper else None
-            ready = select.select([*self._descriptors(), *self._spares.descriptors()], [], [], patience)[0]
-            if self._mpi_gone in ready:
-                self._mpi_gone = None
-                self._tell({"exit": self._mpi.wait()})
-            self._listen(ready)
-            if self._keeper is not None and self._keeper.door.fileno() in ready:
-                self._admit(self._keeper)
-            self._spares.look(ready)
-            self._tell_warm()
-            if self._tenant is None and self._is_useless():
-                self.finish(grace=_GRACE_S)
+        try:
+            while True:
+                patience = self._keeper.patience() if self._keeper else None
+                select.select([*self._descriptors(), *self._spares.descriptors()], [], [], patience)
+                self._look()
+        except BaseException:  # noqa: BLE001 - whatever it is: a cluster that nobody watches must not be
+            traceback.print_exc()
+            self.finish(grace=0.0)
+
+    def _look(self) -> None:
+        """Ask each one what it has: not the numbers that select gave, for what is done here closes and opens others."""
+        if self._mpi_gone is not None and is_ready(self._mpi_gone):
+            os.close(self._mpi_gone)
+            self._mpi_gone = None
+            self._tell({"exit": self._mpi.wait()})
+        self._spares.look()
+        self._listen()
+        if self._keeper is not None and is_ready(self._keeper.door.fileno()):
+            self._admit(self._keeper)
+        self._tell_warm()
+        if self._tenant is None and self._is_useless():
+            self.finish(grace=_GRACE_S)
 
     def _descriptors(self) -> list[int]:
         found = [] if self._mpi_gone is None else [self._mpi_gone]
@@ -103,7 +113,7 @@ class Supervisor:
             found += [self._tenant.line.fileno(), self._tenant.gone]
         return found if self._keeper is None else [*found, self._keeper.door.fileno()]
 
-    def _listen(self, ready: list[int]) -> None:
+    def _listen(self) -> None:
         tenant = self._tenant
         if tenant is None:
             return
@@ -111,7 +121,7 @@ class Supervisor:
             for word in tenant.line.read():
                 for what in word.keys() & self._do.keys():  # a later version's kernel may know more of them
                     self._do[what](word[what])
-        if self._tenant is tenant and tenant.gone in ready:
+        if self._tenant is tenant and tenant.is_gone:
             self._left()
 
     def _left(self) -> None:

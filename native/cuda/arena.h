@@ -1,8 +1,8 @@
 // The device memory in which the members of a team meet.
 //   arena   memory of one member for one team, on its device, that all members can read and write
 //   half    one of two equal pieces of it, for elements: rounds of operations use them in turns
-//   word    32 bits, 0 or 1: a signal of one peer (ring.h). It lies in the arena of who waits for
-//   it phase   what a word tells of a half
+//   word    32 bits, 0 or 1: a signal of one peer (ring.h), in the arena of who waits for it
+//   phase   what a word tells of a half
 //             packed   the peer's half holds its inputs
 //             folded   the peer's half holds the result of the peer's chunk
 //             freed    the peer reads nothing in this arena's half any more; at the beginning 1

@@ -155,16 +155,12 @@ static_assert(sizeof(FoldCall) <= 4096 && sizeof(MoveCall) <= 4096 && sizeof(Sha
   X(copy_4, Plain<std::uint32_t>, Copied)    \
   X(copy_8, Plain<std::uint64_t>, Copied)
 
-// X(name, format, operator): sums of gradients, in the order f16, bf16, f32, f64.
-#define HVD_CUDA_SHARED(X)         \
-  X(shared_f16, Half, Add)         \
-  X(shared_bf16, Brain, Add)       \
-  X(shared_f32, Plain<float>, Add) \
-  X(shared_f64, Plain<double>, Add)
-#define HVD_CUDA_RINGS(X)        \
-  X(ring_f16, Half, Add)         \
-  X(ring_bf16, Brain, Add)       \
-  X(ring_f32, Plain<float>, Add) \
-  X(ring_f64, Plain<double>, Add)
+// X(name, format, operator): sums of gradients, in memory that is shared and by the ring. The order
+// is for_float_sums' (kernels.cc).
+#define HVD_CUDA_FLOAT_SUMS(X, way) \
+  X(way##_f16, Half, Add)           \
+  X(way##_bf16, Brain, Add)         \
+  X(way##_f32, Plain<float>, Add)   \
+  X(way##_f64, Plain<double>, Add)
 
 }  // namespace hvd::cuda

@@ -23,8 +23,8 @@ constexpr std::uint64_t kMostLanes = std::uint64_t{1} << 30U;  // of a piece; lo
 
 enum Function : unsigned {
 #define HVD_CUDA_NAMED(name, format, what) k_##name,
-  HVD_CUDA_FOLDS(HVD_CUDA_NAMED) HVD_CUDA_MOVES(HVD_CUDA_NAMED) HVD_CUDA_SHARED(HVD_CUDA_NAMED)
-      HVD_CUDA_RINGS(HVD_CUDA_NAMED)
+  HVD_CUDA_FOLDS(HVD_CUDA_NAMED) HVD_CUDA_MOVES(HVD_CUDA_NAMED)
+      HVD_CUDA_FLOAT_SUMS(HVD_CUDA_NAMED, shared) HVD_CUDA_FLOAT_SUMS(HVD_CUDA_NAMED, ring)
 #undef HVD_CUDA_NAMED
           k_fill,
   kFunctions,
@@ -37,8 +37,8 @@ struct Named {
 };
 constexpr std::array<Named, kFunctions> kNames{{
 #define HVD_CUDA_NAMED(name, format, what) {"hvd_" #name, sizeof(format::Stored)},
-    HVD_CUDA_FOLDS(HVD_CUDA_NAMED) HVD_CUDA_MOVES(HVD_CUDA_NAMED) HVD_CUDA_SHARED(HVD_CUDA_NAMED)
-        HVD_CUDA_RINGS(HVD_CUDA_NAMED)
+    HVD_CUDA_FOLDS(HVD_CUDA_NAMED) HVD_CUDA_MOVES(HVD_CUDA_NAMED)
+        HVD_CUDA_FLOAT_SUMS(HVD_CUDA_NAMED, shared) HVD_CUDA_FLOAT_SUMS(HVD_CUDA_NAMED, ring)
 #undef HVD_CUDA_NAMED
             {"hvd_fill", 1},
 }};

@@ -23,8 +23,8 @@ __device__ __forceinline__ Where here() { return {blockIdx.x, gridDim.x, threadI
 
 HVD_CUDA_FOLDS(HVD_CUDA_FOLD)
 HVD_CUDA_MOVES(HVD_CUDA_MOVE)
-HVD_CUDA_SHARED(HVD_CUDA_SHARE)
-HVD_CUDA_RINGS(HVD_CUDA_RING)
+HVD_CUDA_FLOAT_SUMS(HVD_CUDA_SHARE, shared)
+HVD_CUDA_FLOAT_SUMS(HVD_CUDA_RING, ring)
 HVD_CUDA_KERNEL(fill, FillCall, fill_bytes)
 
 }  // namespace hvd::cuda

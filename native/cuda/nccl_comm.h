@@ -1,7 +1,6 @@
 // A communicator of NCCL that nobody hangs in.
-//   settled   what was asked of NCCL has been given to the stream; until then (ncclInProgress) it
-//   is
-//             asked again and again, because NCCL has no way to wait that an abort would end
+//   settled   what was asked of NCCL has been given to the stream; until then (ncclInProgress) NCCL
+//             is asked again and again, because it has no way to wait that an abort would end
 //   close     the orderly end: NCCL waits until no member uses another's memory
 //   abort     the other end: what is under way on the device is let go
 // Either end may block inside NCCL, so a thread of its own does it; who destroys the communicator

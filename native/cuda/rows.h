@@ -1,9 +1,8 @@
 // How an operation that goes over host memory is cut into chunks.
 //
 // Words.
-//   row      what belongs to one place: of a reduction that place's slice of a tensor (or its
-//   share),
-//            of a gather its block, of an exchange what goes there or comes from there
+//   row      what belongs to one place: of a reduction its slice or share of a tensor, of a
+//            gather its block, of an exchange what goes there or comes from there
 //   column   element number c of every row that is so long
 //   strip    some columns of all rows of one tensor; in a buffer its rows lie one behind the other
 //   chunk    the strips that go through a buffer together

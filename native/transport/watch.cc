@@ -148,8 +148,7 @@ void Watch::judge_stops() {
   raise(Status::make(Code::kStalled,
                      name_of(stopped->rank) + " (process " + std::to_string(stopped->pid) +
                          ") is stopped (SIGSTOP or a debugger)",
-                     kRoom, stopped->rank),
-        true);
+                     kRoom, stopped->rank));
 }
 
 void Watch::serve_sockets(const pollfd* items) {
@@ -193,8 +192,7 @@ void Watch::read(Line& line) {
       if (take_frames(line)) continue;
       raise(Status::make(Code::kInternal,
                          name_of(line.peer.rank) + " sent a message that cannot be read", kRoom,
-                         line.peer.rank),
-            true);
+                         line.peer.rank));
       drop(line);
     } else if (got == 0 || !again(errno)) {
       end_of(line, reason_of(got == 0 ? 0 : errno));
@@ -223,7 +221,7 @@ bool Watch::take_frames(Line& line) {
     std::string where = reader.text();
     const bool known = code > 0 && code < kCodeCount;
     if (kind != Frame::kAbort || !known || !reader.complete()) return false;
-    raise(Status::make(static_cast<Code>(code), std::move(message), std::move(where), rank), false);
+    raise(Status::make(static_cast<Code>(code), std::move(message), std::move(where), rank));
   }
   return true;
 }
@@ -290,8 +288,7 @@ void Watch::died(int peer, const std::string& why) {
     if (line.peer.rank == peer) pid = line.peer.pid;
   raise(Status::make(Code::kRankDied,
                      name_of(peer) + " (process " + std::to_string(pid) + ") has died: " + why,
-                     kRoom, peer),
-        true);
+                     kRoom, peer));
 }
 
 bool Watch::leaving() {
@@ -301,24 +298,17 @@ bool Watch::leaving() {
 
 // News of a peer. Whoever has left waits for nobody, so nothing that happens to the others is an
 // error here any more.
-void Watch::raise(const Status& cause, bool tell_others) {
-  if (leaving() || abort_.raised()) return;
-  if (tell_others) tell(cause);
-  if (abort_.raise(cause)) news();
+void Watch::raise(const Status& cause) {
+  if (!leaving()) raise_everywhere(cause);
 }
 
+// The others first, also of what another has told: whoever waits in this process may end it as soon
+// as it knows, and to those who have not heard yet its death must not be the cause.
 void Watch::raise_everywhere(const Status& cause) {
   if (abort_.raised()) return;
-  tell(cause);
-  if (abort_.raise(cause)) news();
-}
-
-// The others first: whoever waits in this process may end it as soon as it knows, and its death
-// must not be taken for the cause.
-void Watch::tell(const Status& cause) {
-  if (told_.exchange(true) || leaving()) return;
-  tell_all(abort_frame(cause));
+  if (!told_.exchange(true) && !leaving()) tell_all(abort_frame(cause));
   failpoint("watch.told");
+  if (abort_.raise(cause)) news();
 }
 
 void Watch::leave() {
@@ -336,9 +326,11 @@ void Watch::leave() {
 // does not wait. A peer that cannot be told is dead, and its hang-up says so.
 void Watch::tell_all(const std::string& frame) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Line& line : lines_)
+  for (const Line& line : lines_) {
+    failpoint("watch.tell");
     if (line.peer.socket)
       ::send(line.peer.socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
 }
 
 void Watch::news() {

@@ -1,6 +1,6 @@
 // The watch: one thread ("hvd-watch") that waits on a socket to every peer and learns what happens
 // to them while everybody else computes or is blocked.
-//   abort frame           the abort is raised with the status it carries
+//   abort frame           the abort is raised with the status it carries, and passed on
 //   goodbye               the peer's coming hang-up is intended
 //   hang-up, no goodbye   the peer has died: the abort is raised, and the others are told
 //   silence               the same of a peer on another host that answers nothing (keepalive)
@@ -106,8 +106,7 @@ class Watch {
   void serve_sockets(const pollfd* items);
   void died(int peer, const std::string& why);
   bool leaving();
-  void raise(const Status& cause, bool tell_others);
-  void tell(const Status& cause);
+  void raise(const Status& cause);
   void tell_all(const std::string& frame);
   void drop(Line& line);
   void news();

@@ -68,7 +68,7 @@ def files() -> set[str]:
 
 
 def throughput(minutes: float = 3.0, every_s: float = 29.0) -> str:
-    """R8: the same number of steps without faults, and with a rank killed in every so many seconds of them."""
+    """R8: laps of so many seconds, in turn without a fault and with a rank killed in the middle of the same steps."""
     with tempfile.TemporaryDirectory() as home, Kernel(Path(home), env={"PYTHONPATH": str(TESTS)}) as kernel:
         chaos = Chaos(kernel, RANKS)
         wait_for_a_spare(kernel)
@@ -76,12 +76,13 @@ def throughput(minutes: float = 3.0, every_s: float = 29.0) -> str:
         chaos.lap(500)
         steps = max(2, round(500 * every_s / (time.monotonic() - began)))
         laps = max(1, round(60 * minutes / every_s))
-        plain = sum(trained(chaos, steps, None)[0] for _ in range(laps))
-        faulty = [trained(chaos, steps, number % RANKS) for number in range(laps)]
-    kept = plain / sum(took for took, _ in faulty)
+        pairs = [(trained(chaos, steps, None)[0], *trained(chaos, steps, lap % RANKS)) for lap in range(laps)]
+    plain, faulty, again = map(list, zip(*pairs, strict=True))
+    each = sorted(without / with_ for without, with_, _ in pairs)
     return (
-        f"{kept:.1%} of {laps * steps / plain:.0f} steps/s kept, {laps} ranks killed, one every {every_s:g} s; "
-        f"usable again: {spread([again for _, again in faulty])}"
+        f"{sum(plain) / sum(faulty):.1%} of {laps * steps / sum(plain):.0f} steps/s kept "
+        f"(pairs of laps: {each[0]:.1%} to {each[-1]:.1%}), {laps} ranks killed, one every {every_s:g} s; "
+        f"usable again: {spread(again)}"
     )
 
 

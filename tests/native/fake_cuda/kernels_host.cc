@@ -34,9 +34,10 @@ constexpr std::size_t kBytes[] = {sizeof(Call)};
   {"hvd_" #name, kBytes<RingCall>, 1, run_blocks<ring_allreduce<Format, Op>>},
 
 constexpr FakeKernel kKernels[] = {
-    HVD_CUDA_FOLDS(HVD_FAKE_FOLD)                                  // a comma ends each
-    HVD_CUDA_MOVES(HVD_FAKE_MOVE)                                  //
-    HVD_CUDA_SHARED(HVD_FAKE_SHARE) HVD_CUDA_RINGS(HVD_FAKE_RING)  //
+    HVD_CUDA_FOLDS(HVD_FAKE_FOLD)                // a comma ends each
+    HVD_CUDA_MOVES(HVD_FAKE_MOVE)                //
+    HVD_CUDA_FLOAT_SUMS(HVD_FAKE_SHARE, shared)  //
+    HVD_CUDA_FLOAT_SUMS(HVD_FAKE_RING, ring)     //
     {"hvd_fill", kBytes<FillCall>, 1, run_all<FillCall, fill_bytes>},
 };
 

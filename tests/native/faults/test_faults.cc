@@ -175,29 +175,54 @@ static void await(pid_t pid, int what) {
   REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &info, what | WNOWAIT) == 0);
 }
 
-static void check_blames_3(Processes& ranks, int survivor, Code code) {
-  const std::optional<Report> report = ranks.report(survivor, kPatience);
-  REQUIRE(report.has_value());
-  CHECK_MESSAGE(report->rank == 3, report->message);
-  CHECK_MESSAGE(report->status_code() == code, report->message);
+// Two ranks look away while `cause` makes rank 3 end, and while that makes another rank end. When
+// they go on they find two dead, and only rank 3 is to blame.
+static void check_blame(Processes& ranks, const std::vector<int>& survivors, int second,
+                        const std::function<void()>& cause, Code code) {
+  REQUIRE(ranks.all_started(kPatience));
+  for (const int survivor : survivors) {
+    ranks.signal(survivor, SIGSTOP);
+    await(ranks.pid(survivor), WSTOPPED);
+  }
+  cause();
+  for (const int dead : {3, second}) await(ranks.pid(dead), WEXITED);
+  for (const int survivor : survivors) ranks.signal(survivor, SIGCONT);
+  for (const int survivor : survivors) {
+    const std::optional<Report> report = ranks.report(survivor, kPatience);
+    REQUIRE(report.has_value());
+    CHECK_MESSAGE(report->rank == 3, report->message);
+    CHECK_MESSAGE(report->status_code() == code, report->message);
+  }
 }
 
-// Two ranks find two others dead when they go on, and only one of these is the cause.
-TEST_CASE("A1: who hears of a death and ends for it has told the others whose it was") {
+TEST_CASE("A1: who sees a death and ends for it has told the others whose it was") {
   for (const std::string transport : {"shm", "tcp"}) {
     CAPTURE(transport);
     Processes ranks(kRanks, summing(transport, 1U << 18U, [](int rank) {
                       if (rank == 2) arm_failpoints("watch.told:kill@1");
                     }));
-    REQUIRE(ranks.all_started(kPatience));
-    for (const int survivor : {0, 1}) {
-      ranks.signal(survivor, SIGSTOP);
-      await(ranks.pid(survivor), WSTOPPED);
-    }
-    ranks.signal(3, SIGKILL);
-    await(ranks.pid(2), WEXITED);
-    for (const int survivor : {0, 1}) ranks.signal(survivor, SIGCONT);
-    for (const int survivor : {0, 1}) check_blames_3(ranks, survivor, Code::kRankDied);
+    check_blame(ranks, {0, 1}, 2, [&] { ranks.signal(3, SIGKILL); }, Code::kRankDied);
+  }
+}
+
+TEST_CASE("A1: who is told of an abort and ends for it has told the others whose it was") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    Processes ranks(kRanks, [&](int rank, Bootstrap& bootstrap, Line& line) {
+      Result<std::unique_ptr<Engine>> engine =
+          Engine::start(rank, kRanks, bootstrap, options_for(transport));
+      if (!engine) return line.say(Report::of(engine.status()));
+      if (rank == 0) arm_failpoints("watch.told:kill@1");
+      if (rank == 3) arm_failpoints("watch.tell:kill@2");  // when only rank 0 knows
+      std::thread key([&] {
+        line.await_go();
+        if (rank == 3) engine.value()->abort("stop");
+      });
+      std::vector<float> values(1U << 18U);
+      line.say(Report::of(sum_for_ever(*engine.value(), values, line)));
+      key.join();
+    });
+    check_blame(ranks, {1, 2}, 0, [&] { ranks.go(); }, Code::kAborted);
   }
 }
 
