@@ -56,6 +56,7 @@ if [ -e "$doctest/doctest/doctest.h" ]; then
   else
     echo "- compute-sanitizer: not run, it is not here"
   fi
+  within 60 build/gpu/native/cuda_tests --no-intro=true -tc="speed*" 2>&1 | grep -o "packing and scaling.*%" | sed 's/^/- /' || true
   for room in cuda nccl; do part "native tests, $room" 90 "build/gpu/native/${room}_tests" --no-intro=true; done
 else
   echo "- native tests: not run, doctest's header is not here (bash tests/gpu_check.sh fetch)"

@@ -246,6 +246,14 @@ _DEVICES = (
         "what carries out operations on GPUs: auto, ring (the core's own, within a host), nccl, staged (through host "
         "memory); where what is named cannot be used, an error on all ranks says why",
     ),
+    _row(
+        "gpu_ring",
+        "HVD_GPU_RING",
+        one_of("auto", "slices", "persistent"),
+        "auto",
+        "the ring between GPUs: slices (short kernels, nothing spins), persistent (one kernel per rank that stays; not "
+        "where processes share a GPU); auto: what a trial at the first operation finds faster",
+    ),
     _row("gpu_arena_bytes", "HVD_GPU_ARENA_BYTES", whole(65536), "67108864", "GPU memory that each rank's peers map"),
     _row("cuda_driver", "HVD_CUDA_DRIVER", anything, "", "for tests: file of the CUDA driver; empty: the system's"),
 )

@@ -97,11 +97,12 @@ class Accelerator {
 
 struct AcceleratorOptions {
   std::string operations = "auto";  // auto | ring | nccl | staged (HOROVOD_GPU_OPERATIONS)
+  std::string ring = "auto";        // auto | slices | persistent (HVD_GPU_RING)
   std::string driver;               // file of the driver; empty: the system's. Tests give a fake.
   std::size_t arena_bytes = std::size_t{64} << 20U;  // device memory of this rank that peers map
 };
 
-constexpr std::uint32_t kAcceleratorVersion = 2;
+constexpr std::uint32_t kAcceleratorVersion = 3;
 constexpr const char* kCudaPlugin = "libhvd_cuda.so";
 constexpr const char* kCudaSymbol = "hvd_cuda_open";
 

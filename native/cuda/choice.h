@@ -36,6 +36,9 @@ struct Facts {
   std::int32_t nccl = 0;              // version; 0: none here
   std::array<char, 12> operations{};  // the setting: "auto", ...
   std::uint64_t arena_bytes = 0;      // the setting
+  std::array<char, 12> ring{};        // the setting of the ring's form (ring_form.h)
+  std::uint32_t multiprocessors = 0;
+  std::uint32_t shared_contexts = 0;  // 1: MPS makes one of the contexts of all processes
   std::array<char, 256> trouble{};    // not empty: why this member can take no way
 };
 

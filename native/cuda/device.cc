@@ -92,13 +92,15 @@ Status Device::prepare() {
   Result<std::unique_ptr<Kernels>> kernels = Kernels::load(driver_);
   if (!kernels) return kernels.status();
   kernels_ = kernels.take();
-  has_pools_ = value_or(0, [&](int* value) {
-                 return driver_.cuDeviceGetAttribute(
-                     value, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, handle_);
-               }) == 1;
+  has_pools_ = attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) == 1;
   find_reachable();
   probe_word_operations();
   return Status::ok();
+}
+
+int Device::attribute(CUdevice_attribute which) const {
+  return value_or(0,
+                  [&](int* value) { return driver_.cuDeviceGetAttribute(value, which, handle_); });
 }
 
 void Device::find_reachable() {

@@ -68,6 +68,7 @@ class Device : public std::enable_shared_from_this<Device> {
   const std::vector<Uuid>& reachable() const { return reachable_; }
   // Waiting for and writing of words in stream order (cuStreamBatchMemOp) work here.
   bool has_word_operations() const { return has_word_operations_; }
+  int attribute(CUdevice_attribute which) const;  // 0: the driver does not know it
 
  private:
   Device(const Driver& driver, int number, int rank);

@@ -15,6 +15,9 @@ class DeviceBackend : public Backend {
   // No operation comes any more: gives the stream a wait for what other ranks still read here. When
   // the stream is idle after that, this backend may go. Does not wait.
   virtual Status settle() { return Status::ok(); }
+  // In how many ways it can do an allreduce of floats; take() settles for one of them.
+  virtual std::size_t forms() const { return 1; }
+  virtual void take(std::size_t /*form*/) {}
   // Accelerator::share(). Not through the gate: no operation is begun meanwhile. own: what keeps
   // this member from having any; the others hear of it. All members call.
   virtual Result<DeviceRegion> share_memory(std::size_t /*bytes*/, const Status& /*own*/) {

@@ -286,7 +286,7 @@ Status Loaded::ring_allreduce(CUstream stream, const Reduction& reduction, const
 
 }  // namespace
 
-bool Kernels::folds_shared(const Reduction& reduction) {
+bool Kernels::sums_floats(const Reduction& reduction) {
   return for_float_sums(reduction, k_shared_f16) != kNone;
 }
 

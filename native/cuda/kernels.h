@@ -65,12 +65,12 @@ class Kernels {
                       const std::vector<const void*>& inputs, std::size_t count) = 0;
   // Of every stretch: out = round(after * (before * in of offsets[0] op ...) / divisor), into all
   // members' memory, which is at own + offset bytes. One launch for many stretches. 1 to
-  // kMostFolded offsets. kInvalidArgument for what folds_shared() refuses.
+  // kMostFolded offsets. kInvalidArgument for what sums_floats() refuses.
   virtual Status fold_shared(CUstream stream, const Reduction& reduction,
                              const std::vector<Stretch>& stretches,
                              const std::vector<std::ptrdiff_t>& offsets) = 0;
   // Sums and averages of floats.
-  static bool folds_shared(const Reduction& reduction);
+  static bool sums_floats(const Reduction& reduction);
   // As tensor/reduce.h's scale: one rank alone.
   virtual Status scale(CUstream stream, const Reduction& reduction,
                        const std::vector<Piece>& pieces) = 0;

@@ -11,6 +11,7 @@
 #include "cuda/nccl_backend.h"
 #include "cuda/ring_backend.h"
 #include "cuda/staged_backend.h"
+#include "cuda/trial.h"
 
 namespace hvd::cuda {
 namespace {
@@ -46,6 +47,9 @@ void describe(const Device& device, Facts& facts) {
   facts.reachables = static_cast<std::uint32_t>(device.reachable().size());
   std::copy(device.reachable().begin(), device.reachable().end(), facts.reachable.begin());
   facts.word_operations = device.has_word_operations() ? 1 : 0;
+  facts.multiprocessors =
+      static_cast<std::uint32_t>(device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+  facts.shared_contexts = device.attribute(CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 1 ? 1 : 0;
 }
 
 Facts facts_of(const Guest& guest, const Topology& topology, const AcceleratorOptions& options) {
@@ -57,6 +61,7 @@ Facts facts_of(const Guest& guest, const Topology& topology, const AcceleratorOp
   facts.nccl = options.operations == "ring" || options.operations == "staged" ? 0 : nccl_version();
   facts.arena_bytes = options.arena_bytes;
   put(facts.operations, options.operations);
+  put(facts.ring, options.ring);
   if (guest.device != nullptr)
     describe(*guest.device, facts);
   else
@@ -103,19 +108,56 @@ const Verdict* worst_of(const std::vector<Verdict>& verdicts, const std::vector<
   return heard;
 }
 
-Result<Agreed> try_out(const std::vector<Way>& ways, const Party& party) {
+// Nothing of the staged way is new, and one member alone has nobody to sum with.
+Status try_out(Way way, DeviceBackend& backend, const Party& party) {
+  if (way == Way::kStaged || party.team.size() == 1) return Status::ok();
+  return pass_trial(backend, party);
+}
+
+// What came of a way: no backend where it went wrong for a member.
+struct Attempt {
+  std::unique_ptr<DeviceBackend> backend;
+  Status status = Status::ok();
+  std::size_t forms = 0;  // that were tried
+};
+
+Attempt attempt(Way way, const Party& party) {
+  Attempt attempt;
+  Result<std::unique_ptr<DeviceBackend>> made = make(way, party);
+  if (party.mesh->abort().raised()) {
+    attempt.status = party.mesh->abort().cause();
+    return attempt;
+  }
+  attempt.status = all_went_well(party, made.status());
+  if (!attempt.status) return attempt;
+  attempt.forms = made.value()->forms();
+  attempt.status = try_out(way, *made.value(), party);
+  if (attempt.status) attempt.backend = made.take();
+  return attempt;
+}
+
+void want_slices(Party& party) {
+  for (Facts& member : party.members) put(member.ring, "slices");
+}
+
+void warn(const Party& party, const std::string& what, const Status& why) {
+  if (party.team.place == 0)  // once for all
+    log(Level::kWarning, kRoom, "device tensors do not go the way " + what + ": " + why.message);
+}
+
+Result<Agreed> agree_on(const std::vector<Way>& ways, Party party) {
   Status first = Status::ok();
   for (const Way way : ways) {
-    Result<std::unique_ptr<DeviceBackend>> made = make(way, party);
-    if (party.mesh->abort().raised()) return party.mesh->abort().cause();
-    Status status = all_went_well(party, made.status());
-    if (status) return Agreed{way, made.take()};
-    if (party.mesh->abort().raised()) return status;
-    if (party.team.place == 0)  // once for all
-      log(Level::kWarning, kRoom,
-          std::string("device tensors do not go the way '") + name_of(way) +
-              "': " + status.message);
-    if (first) first = status;
+    Attempt last = attempt(way, party);
+    if (last.forms > 1 && !last.status && !party.mesh->abort().raised()) {
+      warn(party, "of a persistent ring", last.status);
+      want_slices(party);
+      last = attempt(way, party);
+    }
+    if (last.status) return Agreed{way, std::move(last.backend)};
+    if (party.mesh->abort().raised()) return last.status;
+    warn(party, std::string("'") + name_of(way) + "'", last.status);
+    if (first) first = last.status;
   }
   return first;
 }
@@ -157,7 +199,7 @@ Result<Agreed> meet(const Guest& guest, Mesh& mesh, Backend& cpu, const Team& te
   if (!status) return status;
   Result<std::vector<Way>> ways = choose(party.members);
   if (!ways) return ways.status();
-  return try_out(ways.value(), party);
+  return agree_on(ways.value(), std::move(party));
 }
 
 }  // namespace hvd::cuda

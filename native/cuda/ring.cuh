@@ -16,7 +16,8 @@
 //
 // A block never has more than one message more sent than received, and a link has at least two
 // slots: so not all links of the ring can be full, and somebody can always go on. Every wait looks
-// at the abort word of its own memory; once it is not 0 the kernel ends, and the ring with it.
+// at the abort word of its own memory; once it is not 0 the kernel ends, and the ring with it. At
+// its end a block waits until its messages have been read: then nobody touches its memory any more.
 #pragma once
 
 #include "cuda/loops.cuh"
@@ -198,6 +199,16 @@ struct RingLinks {
       return true;
     });
   }
+  // Nobody touches this block's memory any more.
+  HVD_BOTH bool all_was_read() const {
+    return all_know(thread, [&] {
+      while (acquired(&own.emptied) != sent) {
+        if (aborted()) return false;
+        let_others_run();
+      }
+      return true;
+    });
+  }
   HVD_BOTH bool aborted() const {
     return acquired(reinterpret_cast<const std::uint32_t*>(call.own)) != 0;
   }
@@ -282,7 +293,7 @@ HVD_BOTH void ring_allreduce(const RingCall& call, const Where& where) {
       links.pass(receives, sends);
     }
   }
-  if (where.thread != 0) return;
+  if (!links.all_was_read() || where.thread != 0) return;
   links.own.sent = links.sent;
   links.own.received = links.received;
 }

@@ -1,5 +1,6 @@
 #include "cuda/ring_backend.h"
 
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,9 @@
 
 namespace hvd::cuda {
 namespace {
+
+// Shorter tensors go in slices: many of them in a few launches.
+constexpr std::size_t kLeastPersistent = std::size_t{1} << 20U;  // bytes of a tensor, on average
 
 std::vector<std::byte*> bases_of(const Arena& arena, const Peers& peers) {
   std::vector<std::byte*> bases;
@@ -41,14 +45,17 @@ Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const Party& party) {
   const auto members = static_cast<std::size_t>(party.team.size());
   if (members == 1) return make_staged_backend(party);  // which asks nobody then
   if (members > kMostFolded) return too_many(members);
+  const auto forms = ring_forms(party.members);
+  if (!forms) return forms.status();
   const std::size_t bytes = least_arena(party.members);
   auto arena = Arena::make(party.device, bytes, members, party.mesh->abort());
   auto peers = lend(party, arena ? &arena.value()->memory() : nullptr);
   if (!arena) return arena.status();
   if (!peers) return peers.status();
-  std::unique_ptr<DeviceBackend> backend =
+  auto backend =
       std::make_unique<RingBackend>(party, ArenaShape(bytes, members), arena.take(), peers.take());
-  return backend;
+  if (Status status = backend->add_forms(forms.value()); !status) return status;
+  return std::unique_ptr<DeviceBackend>(std::move(backend));
 }
 
 RingBackend::RingBackend(const Party& party, const ArenaShape& shape, std::unique_ptr<Arena> arena,
@@ -58,11 +65,37 @@ RingBackend::RingBackend(const Party& party, const ArenaShape& shape, std::uniqu
       peers_(std::move(peers)),
       ring_(party.device, party.team, shape, bases_of(*arena_, peers_)) {}
 
+Status RingBackend::add_forms(const RingForms& forms) {
+  if (forms.blocks == 0) return Status::ok();
+  auto made = PersistentRing::make(party_, forms.blocks, arena_->aside());
+  Status status = all_went_well(party_, made.status());
+  if (!status) return forms.slices ? Status::ok() : status;
+  persistent_ = made.take();
+  forms_.push_back(Form::kPersistent);
+  if (!forms.slices) forms_.erase(forms_.begin());
+  take(0);
+  return status;
+}
+
+bool RingBackend::goes_persistently(const std::vector<Operand>& operands,
+                                    const Reduction& reduction) const {
+  if (form_ != Form::kPersistent || !Kernels::sums_floats(reduction)) return false;
+  if (forms_.front() == Form::kPersistent) return true;  // it was asked for
+  const std::size_t elements =
+      std::accumulate(operands.begin(), operands.end(), std::size_t{0},
+                      [](std::size_t sum, const Operand& each) { return sum + each.count; });
+  return elements * size_of(reduction.dtype) >= operands.size() * kLeastPersistent;
+}
+
 Status RingBackend::allreduce(const Team& team, const std::vector<Operand>& operands,
                               const Reduction& reduction) {
   if (reduction.op == ReduceOp::kAdasum) return adasum(team, operands, reduction);
   const Current current(*party_.device);
   if (!current) return current.status();
+  if (goes_persistently(operands, reduction)) {
+    last_ = "CUDA_RING";
+    return persistent_->allreduce(operands, reduction);
+  }
   last_ = "CUDA_SLICES";
   return ring_allreduce(ring_, operands, reduction);
 }
@@ -70,7 +103,7 @@ Status RingBackend::allreduce(const Team& team, const std::vector<Operand>& oper
 Status RingBackend::allreduce_shared(const Team& team, const std::vector<Operand>& operands,
                                      const std::vector<std::ptrdiff_t>& offsets,
                                      const Reduction& reduction) {
-  if (!Kernels::folds_shared(reduction)) return allreduce(team, operands, reduction);
+  if (!Kernels::sums_floats(reduction)) return allreduce(team, operands, reduction);
   const Current current(*party_.device);
   if (!current) return current.status();
   last_ = "CUDA_SHARED";
@@ -139,7 +172,9 @@ Status RingBackend::let_go() {
     if (Status status = staged_->let_go(); !status) return status;
   }
   const Current current(*party_.device);
-  return current ? ring_.let_go(arena_->aside()) : current.status();
+  if (!current) return current.status();
+  Status status = persistent_ == nullptr ? Status::ok() : persistent_->let_go(arena_->aside());
+  return status ? ring_.let_go(arena_->aside()) : status;
 }
 
 Status RingBackend::settle() {

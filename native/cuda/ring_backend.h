@@ -10,7 +10,9 @@
 #include "cuda/arena.h"
 #include "cuda/device_backend.h"
 #include "cuda/meeting.h"
+#include "cuda/persistent_ring.h"
 #include "cuda/ring.h"
+#include "cuda/ring_form.h"
 
 namespace hvd::cuda {
 
@@ -19,6 +21,11 @@ class RingBackend final : public DeviceBackend {
   // peers: by place, null at the own one.
   RingBackend(const Party& party, const ArenaShape& shape, std::unique_ptr<Arena> arena,
               Peers peers);
+
+  // Collective (meeting.h): tells twice where it can have the persistent ring, else nothing.
+  Status add_forms(const RingForms& forms);
+  std::size_t forms() const override { return forms_.size(); }
+  void take(std::size_t form) override { form_ = forms_[form]; }
 
   Status allreduce(const Team& team, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
@@ -37,12 +44,17 @@ class RingBackend final : public DeviceBackend {
   Status settle() override;
 
  private:
+  enum class Form : std::uint8_t { kSlices, kPersistent };
+  bool goes_persistently(const std::vector<Operand>& operands, const Reduction& reduction) const;
   Status adasum(const Team& team, const std::vector<Operand>& operands, const Reduction& reduction);
 
   Party party_;
   std::unique_ptr<Arena> arena_;
   Peers peers_;
   Ring ring_;
+  std::vector<Form> forms_{Form::kSlices};
+  Form form_ = Form::kSlices;
+  std::unique_ptr<PersistentRing> persistent_;
   std::unique_ptr<DeviceBackend> staged_;  // for Adasum, from the first one on
   const char* last_ = "LOCAL";
 };

@@ -226,6 +226,11 @@ Rows accelerator_rows() {
         [](Text t, Options o) {
           return one_of(t, {"auto", "ring", "nccl", "staged"}, o.accelerator.operations);
         }}},
+      {"gpu_ring",
+       {"auto, slices or persistent",
+        [](Text t, Options o) {
+          return one_of(t, {"auto", "slices", "persistent"}, o.accelerator.ring);
+        }}},
       {"cuda_driver", {"a file", [](Text t, Options o) { return word(t, o.accelerator.driver); }}},
       {"gpu_arena_bytes",
        {"a whole number of bytes, at least 65536",
@@ -269,6 +274,7 @@ std::string agreement_of(const EngineOptions& options) {
          "\nfanout=" + std::to_string(options.conductor.fanout) +
          "\ntcp_streams=" + std::to_string(options.mesh.tcp_streams) +
          "\ngpu_operations=" + options.accelerator.operations +
+         "\ngpu_ring=" + options.accelerator.ring +
          "\ngpu_arena_bytes=" + std::to_string(options.accelerator.arena_bytes) + "\n";
 }
 

@@ -1,9 +1,10 @@
 """Ranks as threads of one process on one device, where their kernels run at the same time: what the ring reaches there. Markdown.
 
 Words.
-  steps   the ring as it is for any memory: pack, fold, unpack, each rank in the order of its stream
-  shared  the same tensors in memory that the ranks share: folded from all into all
-  limit   see measure: the bytes that a way moves, at the speed of a copy within the device
+  slices      the ring as it is for any memory: pack, fold, unpack, each rank in the order of its stream
+  persistent  one kernel of each rank that stays until all is done, over slots in the memory of its neighbour
+  shared      the same tensors in memory that the ranks share: folded from all into all
+  limit       see measure: the bytes that a way moves, at the speed of a copy within the device
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from hvd_kernel.tensor import DTYPES
 
 SIZES = {"1 MiB": 1 << 20, "16 MiB": 1 << 24, "64 MiB": 1 << 26, "256 MiB": 1 << 28}
 ROUNDS, TOGETHER = 7, 10
-MOVED: dict[str, Callable[[int], int]] = {"steps": lambda n: 5 * n + 1, "shared": lambda n: 2 * n}
+MOVED: dict[str, Callable[[int], int]] = {
+    "slices": lambda n: 5 * n + 1,
+    "persistent": lambda n: 6 * n - 4,
+    "shared": lambda n: 2 * n,
+}
+FORMS = {"slices": ("slices", "shared"), "persistent": ("persistent",)}
 FLOAT32 = DTYPES["float32"]
 
 
@@ -59,6 +65,15 @@ class Cuda:
 
 def took(n: int, sizes: list[int], make: Callable[[], Device], options: dict[str, str]) -> dict[tuple[str, int], float]:
     """Return the seconds of one allreduce, by way and bytes: the median of rounds of several that follow one another."""
+    found: dict[tuple[str, int], float] = {}
+    for form, ways in FORMS.items():
+        found |= _took(n, sizes, make, {"gpu_ring": form, **options}, ways)
+    return found
+
+
+def _took(
+    n: int, sizes: list[int], make: Callable[[], Device], options: dict[str, str], ways: tuple[str, ...]
+) -> dict[tuple[str, int], float]:
     hub, together = LocalHub(n), threading.Barrier(n, timeout=120)
     found: dict[tuple[str, int], float] = {}
     errors: list[BaseException] = []
@@ -68,7 +83,8 @@ def took(n: int, sizes: list[int], make: Callable[[], Device], options: dict[str
             engine = Engine(number, n, hub, {"gpu_operations": "ring", **options})
             device = make()
             for size in sizes:
-                for way, begin in _places(engine, device, size).items():
+                for way in ways:
+                    begin = _place(engine, device, way, size)
                     seconds = _one(engine, device, f"{way}.{size}", begin, size, together)
                     if number == 0:
                         found[way, size] = seconds
@@ -88,10 +104,12 @@ def took(n: int, sizes: list[int], make: Callable[[], Device], options: dict[str
     return found
 
 
-def _places(engine: Engine, device: Device, size: int) -> dict[str, Any]:
+def _place(engine: Engine, device: Device, way: str, size: int) -> Any:
+    if way != "shared":
+        return device.floats(size // 4)
     outcome = engine.wait(engine.allocate_shared(size, 0))
     assert outcome is not None
-    return {"steps": device.floats(size // 4), "shared": outcome.buffers[0]}
+    return outcome.buffers[0]
 
 
 def _one(engine: Engine, device: Device, name: str, memory: Any, size: int, together: threading.Barrier) -> float:  # noqa: PLR0917

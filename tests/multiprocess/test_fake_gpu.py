@@ -97,7 +97,7 @@ class _FakeRank:
 @pytest.mark.parametrize("n", [2, 4])
 def test_what_measures_ranks_that_are_threads(n: int) -> None:
     took = _checks("threads").took(n, [4096, 100_000], _FakeRank, {"cuda_driver": str(fake_gpu.driver())})
-    assert set(took) == {(way, size) for way in ("steps", "shared") for size in (4096, 100_000)}
+    assert set(took) == {(way, size) for way in ("slices", "persistent", "shared") for size in (4096, 100_000)}
     assert all(seconds > 0 for seconds in took.values())
 
 

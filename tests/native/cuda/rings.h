@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -23,6 +24,8 @@ struct RingSetup {
   std::size_t arena_bytes = 4096;
   bool processes = false;          // else threads of this one
   const Driver* driver = nullptr;  // null: the fake as it is
+  unsigned multiprocessors = 0;    // 0: too few for a persistent ring
+  const char* form = "auto";
 };
 
 inline const Driver& fake_driver() {
@@ -53,6 +56,9 @@ class Rank {
       facts.rank = rank;
       facts.process = setup_.processes ? static_cast<std::uint64_t>(rank) + 1 : 1;
       facts.arena_bytes = setup_.arena_bytes;
+      facts.uuid.back() = static_cast<unsigned char>(rank % setup_.devices);
+      facts.multiprocessors = setup_.multiprocessors;
+      std::strncpy(facts.ring.data(), setup_.form, facts.ring.size() - 1);
       party.members.push_back(facts);
     }
     return party;

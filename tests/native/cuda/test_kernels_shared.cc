@@ -124,7 +124,7 @@ TEST_CASE("kernels shared: what is no sum of floats is refused") {
     const Reduction most{Dtype::kFloat32, ReduceOp::kMax, {}};
     const Reduction whole{Dtype::kInt32, ReduceOp::kSum, {}};
     for (const Reduction& reduction : {most, whole}) {
-      CHECK_FALSE(cuda::Kernels::folds_shared(reduction));
+      CHECK_FALSE(cuda::Kernels::sums_floats(reduction));
       CHECK(card.kernels->fold_shared(card.stream, reduction, {}, {0}).code ==
             Code::kInvalidArgument);
     }

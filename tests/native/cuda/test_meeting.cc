@@ -21,6 +21,7 @@ using test::fake_driver;
 struct Host {
   std::map<int, std::string> operations;  // of a rank, where it is not auto
   std::map<int, int> devices;             // of a rank, where it is not 0
+  std::string ring = "auto";
 };
 
 // "ring", or the message; the same on all ranks, which is checked.
@@ -28,6 +29,7 @@ struct Outcome {
   std::string text;
   Code code = Code::kOk;
   int rank = -1;
+  std::size_t forms = 0;
 };
 
 Outcome met(const Cluster& cluster, const Host& host = {}) {
@@ -39,11 +41,13 @@ Outcome met(const Cluster& cluster, const Host& host = {}) {
     auto device = Device::open(fake_driver(), number, rank);
     AcceleratorOptions options;
     options.arena_bytes = 4096;
+    options.ring = host.ring;
     if (host.operations.count(rank) == 1) options.operations = host.operations.at(rank);
     const Guest guest{device ? device.value() : nullptr, device.status()};
     const auto agreed = meet(guest, mesh, cpu, everybody(cluster.size, rank), options);
     Outcome outcome{agreed ? name_of(agreed.value().way) : agreed.status().message,
-                    agreed.status().code, agreed.status().rank};
+                    agreed.status().code, agreed.status().rank,
+                    agreed ? agreed.value().backend->forms() : 0};
     const std::lock_guard<std::mutex> lock(mutex);
     outcomes[rank] = outcome;
   });
@@ -52,6 +56,7 @@ Outcome met(const Cluster& cluster, const Host& host = {}) {
     CHECK(outcome.text == outcomes[0].text);
     CHECK(outcome.code == outcomes[0].code);
     CHECK(outcome.rank == outcomes[0].rank);
+    CHECK(outcome.forms == outcomes[0].forms);
   }
   check_nothing_left();
   return outcomes[0];
@@ -107,6 +112,38 @@ TEST_CASE("where only the ring is wished, all fail for the one that cannot") {
   CHECK(outcome.rank >= 0);
   CHECK(outcome.text.find("rank " + std::to_string(outcome.rank) + ", device 0 (Fake GPU): ") == 0);
   CHECK(outcome.text.find("CUDA_ERROR_OUT_OF_MEMORY (out of memory)") != std::string::npos);
+}
+
+TEST_CASE("a ring whose trial goes wrong on a rank is not taken, first its newer form") {
+  fake_cuda_reset();
+  fake_cuda_fail("cuEventElapsedTime", 0, CUDA_ERROR_UNKNOWN);
+  CHECK(met(cluster_of(2)).text == "staged");
+  for (const int lap :
+       {3, 9}) {  // of four for each rank and form; then all of it without the newer
+    CAPTURE(lap);
+    fake_cuda_reset();
+    fake_cuda_set_devices(2);
+    Host host;
+    host.devices = {{1, 1}};
+    CHECK(met(cluster_of(2), host).forms == 2);
+    fake_cuda_fail("cuEventElapsedTime", lap, CUDA_ERROR_UNKNOWN);
+    const Outcome outcome = met(cluster_of(2), host);
+    CHECK(outcome.text == "ring");
+    CHECK(outcome.forms == 1);
+  }
+}
+
+TEST_CASE("a wish for a form of the ring") {
+  fake_cuda_reset();
+  Host host;
+  host.ring = "persistent";  // four multiprocessors
+  CHECK(met(cluster_of(4), host).text == "ring");
+  host.operations = all_want(5, "ring").operations;
+  const Outcome outcome = met(cluster_of(5), host);
+  CHECK(outcome.code == Code::kInvalidArgument);
+  CHECK(outcome.text ==
+        "HVD_GPU_RING=persistent is not possible among these ranks: a device has too few "
+        "multiprocessors for all; use auto or slices");
 }
 
 TEST_CASE("a rank without a device: all are told which, and why") {

@@ -36,6 +36,7 @@ const std::vector<Example>& examples() {
       {"stop_abort_s", "0", [](O o) { return o.mesh.stop_abort_s == 0; }},
       {"net_timeout_s", "2.5", [](O o) { return o.mesh.net_timeout_s == 2.5; }},
       {"gpu_operations", "nccl", [](O o) { return o.accelerator.operations == "nccl"; }},
+      {"gpu_ring", "slices", [](O o) { return o.accelerator.ring == "slices"; }},
       {"cuda_driver", "/a/driver.so", [](O o) { return o.accelerator.driver == "/a/driver.so"; }},
       {"gpu_arena_bytes", "65536", [](O o) { return o.accelerator.arena_bytes == 65536; }},
       {"allreduce_algorithm", "ring",
@@ -124,6 +125,7 @@ TEST_CASE("options: a value that does not fit is named with what is expected") {
                                                                {"trace_capacity", "1048577"},
                                                                {"gpu_operations", "mpi"},
                                                                {"gpu_operations", "NCCL"},
+                                                               {"gpu_ring", "steps"},
                                                                {"gpu_arena_bytes", "65535"}};
   for (const auto& [key, text] : wrong) {
     CAPTURE(key);
@@ -173,6 +175,7 @@ TEST_CASE("options: the agreement tells apart what ranks decide by for themselve
                                                                     {"fanout", "2"},
                                                                     {"tcp_streams", "3"},
                                                                     {"gpu_operations", "ring"},
+                                                                    {"gpu_ring", "slices"},
                                                                     {"gpu_arena_bytes", "65536"}}) {
     CAPTURE(key);
     CHECK(agreement({{key, text}}) != usual);

@@ -1,0 +1,57 @@
+#include "cuda/ring_form.h"
+
+#include <algorithm>
+
+namespace hvd::cuda {
+namespace {
+
+constexpr std::uint32_t kMostBlocks = 32;  // the rest of the device is for who computes
+
+std::string rank_of(const Facts& member) { return "rank " + std::to_string(member.rank); }
+
+bool take_turns(const Facts& one, const Facts& other) {
+  return one.uuid == other.uuid && one.process != other.process &&
+         (one.shared_contexts == 0 || other.shared_contexts == 0);
+}
+
+// "", or why the kernels of all members do not run at the same time.
+std::string why_in_turns(const std::vector<Facts>& members) {
+  for (const Facts& one : members)
+    for (const Facts& other : members)
+      if (take_turns(one, other))
+        return rank_of(one) + " and " + rank_of(other) +
+               " are processes that share a device: their kernels take turns";
+  return "";
+}
+
+// Of one member, when all that share its device have as many: a multiprocessor each.
+std::uint32_t room_of(const Facts& member, const std::vector<Facts>& members) {
+  const auto sharers = std::count_if(members.begin(), members.end(), [&](const Facts& other) {
+    return other.host == member.host && other.uuid == member.uuid;
+  });
+  return member.multiprocessors / static_cast<std::uint32_t>(sharers);
+}
+
+std::uint32_t blocks_of(const std::vector<Facts>& members) {
+  std::uint32_t blocks = kMostBlocks;
+  for (const Facts& member : members) blocks = std::min(blocks, room_of(member, members));
+  return blocks;
+}
+
+}  // namespace
+
+Result<RingForms> ring_forms(const std::vector<Facts>& members) {
+  const std::string wish = members.front().ring.data();
+  if (wish == "slices" || members.size() < 2) return RingForms{};
+  std::string why_not = why_in_turns(members);
+  RingForms forms{wish != "persistent", why_not.empty() ? blocks_of(members) : 0};
+  if (why_not.empty() && forms.blocks == 0)
+    why_not = "a device has too few multiprocessors for all";
+  if (forms.slices || forms.blocks > 0) return forms;
+  return Status::make(Code::kInvalidArgument,
+                      "HVD_GPU_RING=persistent is not possible among these ranks: " + why_not +
+                          "; use auto or slices",
+                      "cuda/ring_form");
+}
+
+}  // namespace hvd::cuda
