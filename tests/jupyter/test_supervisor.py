@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from hvdtest.cluster import living, processes_below, until
 
-from hvd_kernel.cluster.line import Line
+from hvd_kernel.cluster.line import Line, is_ready
 from hvd_kernel.cluster.processes import children
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
@@ -36,8 +35,7 @@ class Supervised:
     def hear(self, word: str) -> Any:
         """Return what it says about something, the first that has not been asked for."""
         while not any(word in said for said in self.heard):
-            there, _, _ = select.select([self.line.fileno()], [], [], PATIENCE_S)
-            assert there, f"the supervisor said {self.heard} and nothing of {word!r}"
+            assert is_ready(self.line.fileno(), PATIENCE_S), f"the supervisor said {self.heard} and nothing of {word!r}"
             self.heard += self.line.read()
             assert {"end": True} not in self.heard, f"the supervisor ended before it said {word!r}"
         said = next(said for said in self.heard if word in said)
@@ -92,7 +90,7 @@ def kill_and_wait(pid: int) -> None:
     """Return when it is dead, though nobody may have buried it."""
     ended = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
-    select.select([ended], [], [])
+    is_ready(ended, None)
     os.close(ended)
 
 
