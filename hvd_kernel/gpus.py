@@ -13,6 +13,7 @@ Every rank of a host sees the same devices, not its own alone: ranks open each o
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -65,6 +66,12 @@ def count() -> int | None:
     """Return how many GPUs this host has; None where only CUDA could tell."""
     found = len(list(_DEVICES.glob("nvidia[0-9]*")))
     return found or (None if (_DEVICES / "dxg").exists() else 0)  # Windows lends its GPU to Linux under that name
+
+
+def has_plugin() -> bool:
+    """Tell whether the core was built for CUDA; looks for the file, loads nothing."""
+    core = importlib.util.find_spec("hvd_kernel._native")
+    return core is not None and core.origin is not None and Path(core.origin).with_name("libhvd_cuda.so").exists()
 
 
 def usable(choice: str, env: Mapping[str, str]) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from hvd_kernel import gpus
 from hvd_kernel.cluster.leftovers import folders, orphans
 
 SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written
@@ -108,6 +109,20 @@ def _torch() -> Finding:
         )
 
 
+def _gpus() -> Finding:
+    there = gpus.count()
+    if not there:
+        return Finding("GPUs", good=True, found="none, ranks train on the CPU" if there == 0 else "CUDA alone can tell")
+    if version("torch").endswith("+cpu"):
+        fix = "pip install --force-reinstall torch (PyPI's is for CUDA)"
+        return Finding("GPUs", good=False, found=f"{there}, but torch {version('torch')} uses none", fix=fix)
+    staged = "torch stages their tensors through host memory"
+    if not gpus.has_plugin():
+        return Finding("GPUs", good=True, found=f"{there}; {staged}, the core was built without nvcc")
+    how = "the core works on their tensors" if os.environ.get("HVD_GPU") == "core" else f"{staged} (HVD_GPU)"
+    return Finding("GPUs", good=True, found=f"{there}; {how}")
+
+
 def _cores() -> Finding:
     cores = len(os.sched_getaffinity(0))
     found = f"{cores} usable" + ("" if cores > 1 else ": ranks take turns, training gets no faster with more")
@@ -166,4 +181,4 @@ def _widgets() -> Finding:
     return Finding("widgets", good=True, found=f"anywidget {version('anywidget')}")
 
 
-CHECKS = (_mpiexec, _mpi4py, _extension, _torch, _cores, _memory, _shm, _leftovers, _kernelspec, _widgets)
+CHECKS = (_mpiexec, _mpi4py, _extension, _torch, _gpus, _cores, _memory, _shm, _leftovers, _kernelspec, _widgets)

@@ -67,8 +67,8 @@ class NamesAside(IPythonKernel):
             if channel == "shell" and threading.current_thread() is threading.main_thread():
                 self._working = (parent or self.get_parent(channel)) if status == "busy" else None  # type: ignore[no-untyped-call]
             super()._publish_status(status, channel, parent)  # type: ignore[no-untyped-call]
-            if channel == "control" and status == "idle" and self._working is not None:  # see _tell
-                super()._publish_status("busy", channel, parent)  # type: ignore[no-untyped-call]
+            if channel == "control" and status == "idle":
+                self._still_busy("control", parent)
 
     def _question(self, kind: str, content: dict[str, Any]) -> Callable[[], Reply] | None:
         """Return what answers a question about a name in a rank cell; None for every other question."""
@@ -104,8 +104,17 @@ class NamesAside(IPythonKernel):
         self._tell("idle", request)
 
     def _tell(self, status: str, request: dict[str, Any]) -> None:
-        """Publish a status of our own; front ends take the latest one for the kernel's, which may still be busy."""
+        """Publish a status of our own."""
         with self._telling:
             super()._publish_status(status, "shell", request)  # type: ignore[no-untyped-call]
-            if status == "idle" and self._working is not None:
-                super()._publish_status("busy", "shell", request)  # type: ignore[no-untyped-call]
+            if status == "idle":
+                self._still_busy("shell", request)
+
+    def _still_busy(self, channel: str, parent: dict[str, Any] | None) -> None:
+        """Take an "idle" back while a cell runs: front ends take the latest status for the kernel's.
+
+        Only then: JupyterLab passes over the states of some kinds of requests (comm_info), so it would pass over the
+        "idle" of one that the main thread answers, and show this "busy" for ever. No front end passes over a cell's.
+        """
+        if self.in_cell:
+            super()._publish_status("busy", channel, parent)  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ from pathlib import Path
 import hvd_kernel
 from hvd_kernel.cluster.launcher import find_mpiexec
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.gpus import has_plugin
 
 _TRY_S = 60.0
 _FRONTENDS = (
@@ -31,9 +32,9 @@ def report() -> str:
         ("Available Controllers", [("MPI", mpi), ("Gloo (the core's own, over TCP)", core)]),
         (
             "Available Tensor Operations",
-            [("NCCL", _has_plugin() and _has_nccl()), ("MPI", mpi and core), ("the core's own", core)],
+            [("NCCL", has_plugin() and _has_nccl()), ("MPI", mpi and core), ("the core's own", core)],
         ),
-        ("GPU", [("NVIDIA driver", shutil.which("nvidia-smi") is not None), ("the core's CUDA plugin", _has_plugin())]),
+        ("GPU", [("NVIDIA driver", shutil.which("nvidia-smi") is not None), ("the core's CUDA plugin", has_plugin())]),
     )
     lines = [f"hvd_kernel v{hvd_kernel.__version__}, Python {sys.version.split()[0]} at {sys.executable}:"]
     for title, rows in groups:
@@ -53,11 +54,6 @@ def _has_mpiexec() -> bool:
     except ClusterError:
         return False
     return True
-
-
-def _has_plugin() -> bool:
-    core = importlib.util.find_spec("hvd_kernel._native")
-    return core is not None and core.origin is not None and Path(core.origin).with_name("libhvd_cuda.so").exists()
 
 
 def _has_nccl() -> bool:

@@ -243,8 +243,9 @@ _DEVICES = (
         "GPU_OPERATIONS",
         one_of(*GPU_OPERATIONS),
         "auto",
-        "what carries out operations on GPUs: auto, ring (the core's own, within a host), nccl, staged (through host "
-        "memory); where what is named cannot be used, an error on all ranks says why",
+        "what carries out operations on GPUs: ring (the core's own, within a host), nccl, staged (through host "
+        "memory); where what is named cannot be used, an error on all ranks says why; auto: the ring where it can be, "
+        "unless nccl is clearly faster in a trial, then nccl, then staged",
     ),
     _row(
         "gpu_ring",

@@ -100,9 +100,10 @@ struct AcceleratorOptions {
   std::string ring = "auto";        // auto | slices | persistent (HVD_GPU_RING)
   std::string driver;               // file of the driver; empty: the system's. Tests give a fake.
   std::size_t arena_bytes = std::size_t{64} << 20U;  // device memory of this rank that peers map
+  double trial_seconds = 20;  // that an operation may take when a way between devices is tried
 };
 
-constexpr std::uint32_t kAcceleratorVersion = 3;
+constexpr std::uint32_t kAcceleratorVersion = 4;
 constexpr const char* kCudaPlugin = "libhvd_cuda.so";
 constexpr const char* kCudaSymbol = "hvd_cuda_open";
 

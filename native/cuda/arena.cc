@@ -75,8 +75,7 @@ Status Arena::write_words(const ArenaShape& shape, std::size_t members, const Ab
   status = driver.check(driver.cuMemsetD32Async(freed, 1, kHalves * members, aside_),
                         "cuMemsetD32Async of an arena's words");
   if (!status) return status;
-  auto written = device_->recorded(aside_);
-  return written ? wait_for(*device_, written.value(), abort) : written.status();
+  return wait_for_stream(*device_, aside_, abort);
 }
 
 Arena::~Arena() {

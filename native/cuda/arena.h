@@ -52,8 +52,7 @@ class Arena {
   static Result<std::unique_ptr<Arena>> make(const std::shared_ptr<Device>& device,
                                              std::size_t bytes, std::size_t members,
                                              const Abort& abort);
-  // Peers in other processes may still have it mapped, but do not use it any more: see
-  // DeviceBackend::settle().
+  // Peers do not use it any more: see DeviceBackend::settle() and part().
   ~Arena();
 
   const LentMemory& memory() const { return *memory_; }

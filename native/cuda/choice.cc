@@ -7,22 +7,12 @@ namespace {
 
 const char* const kRoom = "cuda/choice";
 
-std::string rank_of(const Facts& member) { return "rank " + std::to_string(member.rank); }
 std::string wish_of(const Facts& member) { return member.operations.data(); }
 
 bool reaches(const Facts& from, const Facts& to) {
   const auto* const end =
       from.reachable.data() + std::min<std::size_t>(from.reachables, kMostReachable);
   return std::find(from.reachable.data(), end, to.uuid) != end;
-}
-
-// The first pair of members of which that is true: "" or what to say of it.
-template <typename Trouble>
-std::string of_pairs(const std::vector<Facts>& members, const Trouble& trouble) {
-  for (const Facts& one : members)
-    for (const Facts& other : members)
-      if (std::string why = trouble(one, other); !why.empty()) return why;
-  return "";
 }
 
 std::string why_no_ring(const std::vector<Facts>& members) {

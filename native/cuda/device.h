@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,8 @@ class Device : public std::enable_shared_from_this<Device> {
   Status follow(CUstream stream, CUevent event);
   // False: not yet. An event of a step that is being captured has nothing to wait for: true.
   Result<bool> reached(CUevent event);
+  // On the device, between two events with timing; nothing: it has not come to both of them yet.
+  Result<std::optional<double>> seconds_between(const Event& from, const Event& to) const;
   // What is given to the stream becomes part of a graph.
   bool captures(CUstream stream) const;
   // Nothing is under way on our stream. An error: the device has failed.

@@ -52,6 +52,15 @@ Result<Device::Event> Device::recorded(CUstream stream, Timing timing) {
   return made;
 }
 
+Result<std::optional<double>> Device::seconds_between(const Event& from, const Event& to) const {
+  const Current current(*this);
+  float milliseconds = 0;
+  const CUresult result = driver_.cuEventElapsedTime(&milliseconds, from.get(), to.get());
+  if (result == CUDA_ERROR_NOT_READY) return std::optional<double>();
+  if (Status status = driver_.check(result, "cuEventElapsedTime"); !status) return status;
+  return std::optional<double>(static_cast<double>(milliseconds) / 1e3);
+}
+
 bool Device::captures(CUstream stream) const {
   const Current current(*this);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -74,9 +74,7 @@ void Household::forget(const DeviceRegion& region) {
 
 Status Household::drain(const Abort& abort) {
   for (const auto& device : devices()) {
-    const auto given = device->recorded(device->stream());
-    if (!given) return given.status();
-    if (Status status = wait_for(*device, given.value(), abort); !status) return status;
+    if (Status status = wait_for_stream(*device, device->stream(), abort); !status) return status;
   }
   return Status::ok();
 }
@@ -142,6 +140,14 @@ void Household::let_go() {
   }
 }
 
+// Others may give their memory back when they hear that this rank has gone.
+void Household::part() {
+  const std::lock_guard<std::mutex> inside(gate_.mutex());
+  for (const auto& table : tables_) table->backend->part();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (DeviceRegion& region : regions_) region.mapping.reset();
+}
+
 void Household::see_out() {
   name_thread("hvd-cuda-end");
   block_signals();
@@ -150,6 +156,7 @@ void Household::see_out() {
     let_go();
     std::this_thread::sleep_for(kLook);
   }
+  part();
   const std::lock_guard<std::mutex> lock(mutex_);
   seen_out_ = true;
   over_.notify_all();

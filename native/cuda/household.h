@@ -55,6 +55,7 @@ class Household : public std::enable_shared_from_this<Household> {
   bool idle();
   void settle();
   void let_go();
+  void part();
   void see_out();
   bool seen_out();
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "cuda/meeting.h"
+#include "cuda/party.h"
 
 namespace hvd::cuda {
 namespace {

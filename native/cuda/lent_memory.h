@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cuda/choice.h"
 #include "cuda/device.h"
+#include "cuda/facts.h"
 
 namespace hvd::cuda {
 
@@ -25,8 +25,9 @@ struct MemoryOffer {
   CUipcMemHandle handle{};
 };
 
-// This rank's. Peers in the same process share it; peers in other processes may still have it
-// mapped when it goes, but must not use it any more.
+// This rank's. Peers in the same process share it. Peers in other processes close it before it
+// goes: what happens otherwise the driver leaves open. Only behind a failure, where nobody knows
+// when they will, it goes before that; they do not use it any more then.
 class LentMemory {
  public:
   // Of whole blocks of the driver's, so that no handle gives away anything else. kUnavailable:

@@ -58,6 +58,8 @@ class NcclBackend : public DeviceBackend {
                        const Reduction& reduction) override;
   const char* last_algorithm() const override { return last_; }
   Status let_go() override { return comm_.abort(); }
+  void set_trial(double seconds) override { comm_.set_trial(seconds); }
+  Status health() override { return comm_.health(); }
 
  private:
   Status give(const std::string& what, const NcclCalls& calls);
@@ -283,8 +285,7 @@ struct Word {
 Word word_of(const Status& status) {
   Word word;
   word.code = status.code;
-  std::copy_n(status.message.data(), std::min(status.message.size(), word.why.size() - 1),
-              word.why.data());
+  put(word.why, status.message);
   return word;
 }
 

@@ -15,7 +15,7 @@
 #include <memory>
 
 #include "cuda/device_backend.h"
-#include "cuda/meeting.h"
+#include "cuda/party.h"
 
 namespace hvd::cuda {
 

@@ -119,8 +119,19 @@ Status Communicator::group(const std::string& what, const NcclCalls& calls) {
     if (accepted(result)) result = last;
   }
   if (!accepted(result)) return explain(result, what);
-  if (Status status = settle(what, Deadline::never()); !status) return status;
-  return watch_over_it();
+  const bool relied_on = trial_seconds_ == 0;
+  Status status =
+      settle(what, relied_on ? Deadline::never() : Deadline::after_seconds(trial_seconds_));
+  return status && relied_on ? watch_over_it() : status;
+}
+
+Status Communicator::health() {
+  NcclResult state = NcclResult::kSuccess;
+  const std::lock_guard<std::mutex> lock(shared_->mutex);
+  if (shared_->ended) return gone("an operation");
+  const NcclResult asked = nccl_.CommGetAsyncError(shared_->handle, &state);
+  if (asked != NcclResult::kSuccess) return blame(asked, "an operation");
+  return accepted(state) ? Status::ok() : blame(state, "an operation");
 }
 
 Status Communicator::watch_over_it() {

@@ -8,7 +8,7 @@
 //
 // A failure while the device works on an operation (a broken network) shows in
 // ncclCommGetAsyncError only. A thread asks for it while an operation is under way, and tells all
-// ranks.
+// ranks; not on trial, where somebody waits for the operation and asks.
 //
 // NCCL wants one caller at a time: the mutex is held around its calls, none of which waits. After
 // `ended` is set nobody but the ending thread calls, and nobody looks at the mesh any more.
@@ -46,6 +46,9 @@ class Communicator {
   // Gives the calls to the stream as one group; when it returns, they are there.
   Status group(const std::string& what, const NcclCalls& calls);
   NcclHandle handle() const { return shared_->handle; }
+  // As of a DeviceBackend.
+  void set_trial(double seconds) { trial_seconds_ = seconds; }
+  Status health();
 
   // Idempotent, returns at once. Any thread.
   Status abort();
@@ -73,6 +76,7 @@ class Communicator {
   Mesh& mesh_;
   std::shared_ptr<Shared> shared_;
 
+  double trial_seconds_ = 0;
   std::thread watch_;
   Device::Event last_;    // behind the last operation, while that is under way; shared_->mutex
   bool leaving_ = false;  // shared_->mutex

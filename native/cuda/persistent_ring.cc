@@ -33,8 +33,7 @@ Status PersistentRing::zero(CUstream aside, const Abort& abort) {
       driver.check(driver.cuMemsetD32Async(mine_->address(), 0, (shape_.bytes() + 3) / 4, aside),
                    "cuMemsetD32Async of the persistent ring's memory");
   if (!status) return status;
-  auto zeroed = device_->recorded(aside);
-  return zeroed ? wait_for(*device_, zeroed.value(), abort) : zeroed.status();
+  return wait_for_stream(*device_, aside, abort);
 }
 
 // Of the member so many places further on, as this device sees it.

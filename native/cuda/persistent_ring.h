@@ -11,7 +11,7 @@
 #include "collective/backend.h"
 #include "cuda/kernels.h"
 #include "cuda/lent_memory.h"
-#include "cuda/meeting.h"
+#include "cuda/party.h"
 
 namespace hvd::cuda {
 
@@ -26,6 +26,7 @@ class PersistentRing {
   Status allreduce(const std::vector<Operand>& operands, const Reduction& reduction);
   // Ends this rank's kernels, those to come too, from the stream `aside`.
   Status let_go(CUstream aside);
+  void part() { peers_.clear(); }  // as DeviceBackend::part()
 
  private:
   PersistentRing(const Party& party, unsigned blocks);

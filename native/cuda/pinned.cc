@@ -10,13 +10,22 @@ CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(m
 
 }  // namespace
 
-Status wait_for(Device& device, const Device::Event& event, const Abort& abort) {
+Status wait_for(Device& device, const Device::Event& event, const Abort& abort,
+                const Deadline& deadline) {
   for (Patience patience;; patience.pause()) {
     const Result<bool> reached = device.reached(event.get());
     if (!reached) return reached.status();
     if (reached.value()) return Status::ok();
     if (abort.raised()) return abort.cause();
+    if (deadline.expired())
+      return Status::make(Code::kTimeout, device.site().name + " did not come to an event in time",
+                          "cuda/pinned", device.site().rank);
   }
+}
+
+Status wait_for_stream(Device& device, CUstream stream, const Abort& abort) {
+  const auto given = device.recorded(stream);
+  return given ? wait_for(device, given.value(), abort) : given.status();
 }
 
 Pinned::Pinned(std::shared_ptr<Device> device, const Abort& abort)
@@ -37,9 +46,8 @@ void Pinned::release() {
 Status Pinned::grow(std::size_t half_bytes) {
   if (half_bytes <= half_bytes_) return Status::ok();
   // Copies from the old memory may be under way.
-  Result<Device::Event> event = device_->recorded(device_->stream());
-  if (!event) return event.status();
-  if (Status status = wait_for(*device_, event.value(), abort_); !status) return status;
+  if (Status under_way = wait_for_stream(*device_, device_->stream(), abort_); !under_way)
+    return under_way;
   release();
   const Driver& driver = device_->driver();
   void* memory = nullptr;

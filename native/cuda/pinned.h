@@ -7,13 +7,17 @@
 #include <memory>
 
 #include "base/abort.h"
+#include "base/deadline.h"
 #include "base/status.h"
 #include "cuda/device.h"
 
 namespace hvd::cuda {
 
-// Waits for the device, and ends with the abort's cause.
-Status wait_for(Device& device, const Device::Event& event, const Abort& abort);
+// Waits for the device, and ends with the abort's cause, or kTimeout.
+Status wait_for(Device& device, const Device::Event& event, const Abort& abort,
+                const Deadline& deadline = Deadline::never());
+// The same, for what `stream` has been given so far.
+Status wait_for_stream(Device& device, CUstream stream, const Abort& abort);
 
 class Pinned {
  public:

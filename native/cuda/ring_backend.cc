@@ -111,16 +111,18 @@ Status RingBackend::allreduce_shared(const Team& team, const std::vector<Operand
 }
 
 Result<DeviceRegion> RingBackend::share_memory(std::size_t bytes, const Status& own) {
+  auto mine =
+      own ? LentMemory::allocate(party_.device, bytes) : Result<std::shared_ptr<LentMemory>>(own);
   Status status = Status::ok();
   {
-    auto mine =
-        own ? LentMemory::allocate(party_.device, bytes) : Result<std::shared_ptr<LentMemory>>(own);
     auto peers = lend(party_, mine ? mine.value().get() : nullptr);
     status = all_went_well(party_, mine ? peers.status() : mine.status());
     if (status) return region_of(mine.take(), peers.take());
   }
-  // Giving memory back waits for the whole device, ranks that are threads of this process included:
-  // nobody gives it anything until all have.
+  // Nobody gives memory back that others have mapped. Then giving it back waits for the whole
+  // device, ranks that are threads of this process included: nobody goes on until all have.
+  if (Status met = all_went_well(party_, Status::ok()); !met) return met;
+  if (mine) mine.take().reset();
   if (Status met = all_went_well(party_, Status::ok()); !met) return met;
   return status;
 }
@@ -175,6 +177,11 @@ Status RingBackend::let_go() {
   if (!current) return current.status();
   Status status = persistent_ == nullptr ? Status::ok() : persistent_->let_go(arena_->aside());
   return status ? ring_.let_go(arena_->aside()) : status;
+}
+
+void RingBackend::part() {
+  if (persistent_ != nullptr) persistent_->part();
+  peers_.clear();
 }
 
 Status RingBackend::settle() {

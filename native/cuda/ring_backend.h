@@ -9,7 +9,7 @@
 
 #include "cuda/arena.h"
 #include "cuda/device_backend.h"
-#include "cuda/meeting.h"
+#include "cuda/party.h"
 #include "cuda/persistent_ring.h"
 #include "cuda/ring.h"
 #include "cuda/ring_form.h"
@@ -42,6 +42,7 @@ class RingBackend final : public DeviceBackend {
 
   Status let_go() override;
   Status settle() override;
+  void part() override;
 
  private:
   enum class Form : std::uint8_t { kSlices, kPersistent };

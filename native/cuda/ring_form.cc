@@ -7,8 +7,6 @@ namespace {
 
 constexpr std::uint32_t kMostBlocks = 32;  // the rest of the device is for who computes
 
-std::string rank_of(const Facts& member) { return "rank " + std::to_string(member.rank); }
-
 bool take_turns(const Facts& one, const Facts& other) {
   return one.uuid == other.uuid && one.process != other.process &&
          (one.shared_contexts == 0 || other.shared_contexts == 0);
@@ -16,12 +14,11 @@ bool take_turns(const Facts& one, const Facts& other) {
 
 // "", or why the kernels of all members do not run at the same time.
 std::string why_in_turns(const std::vector<Facts>& members) {
-  for (const Facts& one : members)
-    for (const Facts& other : members)
-      if (take_turns(one, other))
-        return rank_of(one) + " and " + rank_of(other) +
-               " are processes that share a device: their kernels take turns";
-  return "";
+  return of_pairs(members, [](const Facts& one, const Facts& other) -> std::string {
+    if (!take_turns(one, other)) return "";
+    return rank_of(one) + " and " + rank_of(other) +
+           " are processes that share a device: their kernels take turns";
+  });
 }
 
 // Of one member, when all that share its device have as many: a multiprocessor each.

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cuda/choice.h"
+#include "cuda/facts.h"
 
 namespace hvd::cuda {
 

@@ -38,14 +38,10 @@ void Stopwatch::count() {
 
 // True: it is over, counted or not to be counted.
 bool Stopwatch::counted(const Span& span) {
-  const Current current(*span.device);
-  float milliseconds = 0;
-  const CUresult result =
-      span.device->driver().cuEventElapsedTime(&milliseconds, span.from.get(), span.to.get());
-  if (result == CUDA_ERROR_NOT_READY) return false;
-  if (result != CUDA_SUCCESS) return true;  // the device is lost: who uses it says so
-  const auto ns =
-      static_cast<std::int64_t>(static_cast<double>(std::max(milliseconds, 0.0F)) * 1e6);
+  const auto took = span.device->seconds_between(span.from, span.to);
+  if (!took) return true;  // the device is lost: who uses it says so
+  if (!took.value()) return false;
+  const auto ns = static_cast<std::int64_t>(std::max(*took.value(), 0.0) * 1e9);
   (span.exposed ? times_.exposed_ns : times_.busy_ns) += ns;
   return true;
 }

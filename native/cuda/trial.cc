@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "cuda/exercise.h"
 #include "cuda/patience.h"
 #include "cuda/pinned.h"
 
@@ -18,53 +19,59 @@ constexpr std::size_t kArenaShare = 16;  // a lap has that part of an arena: a f
 constexpr int kLaps = 4;                 // of each form; the first one warms up
 constexpr double kEndSeconds = 5;
 constexpr std::size_t kMostForms = 2;
+constexpr double kLong = std::numeric_limits<double>::infinity();
 
 using Seconds = std::array<double, kMostForms>;  // of a form's fastest lap
 
-// Small whole numbers: their sums are exact in any order.
-float number_of(std::size_t place, std::size_t i) {
-  return static_cast<float>((i * 7 + place * 13) % 251);
+// Of a lap: the same on all members, with a share for each.
+std::size_t count_of(const Party& party) {
+  const std::size_t members = party.members.size();
+  const std::size_t most = least_arena(party.members) / kArenaShare / sizeof(float);
+  return std::max<std::size_t>(1, std::min(kMostCount, most) / members) * members;
 }
 
 class Trial {
  public:
-  Trial(DeviceBackend& backend, const Party& party, double lap_seconds)
-      : backend_(backend),
-        party_(party),
-        device_(*party.device),
-        count_(std::min(kMostCount, least_arena(party.members) / kArenaShare / sizeof(float))),
-        lap_seconds_(lap_seconds),
-        numbers_(count_) {}
+  Trial(DeviceBackend& backend, const Party& party)
+      : backend_(backend), party_(party), device_(*party.device), host_(count_of(party)) {
+    backend_.set_trial(party.trial_seconds);
+  }
+  ~Trial() { backend_.set_trial(0); }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
 
   Status prepare() {
     for (std::shared_ptr<void>* const memory : {&in_, &out_}) {
-      auto allocated = device_.allocate(count_ * sizeof(float));
+      auto allocated = device_.allocate(bytes());
       if (!allocated) return allocated.status();
       *memory = allocated.take();
     }
-    for (std::size_t i = 0; i < count_; ++i)
-      numbers_[i] = number_of(static_cast<std::size_t>(party_.team.place), i);
+    for (std::size_t i = 0; i < host_.size(); ++i)
+      host_[i] = number_of(static_cast<std::size_t>(party_.team.place), i);
     Status status = catch_up();  // a copy of memory that is not pinned waits for the stream
-    if (status) status = copy(in_.get(), numbers_.data());
+    if (status) status = copy(in_.get(), host_.data());
     return status ? catch_up() : status;
   }
 
-  // Every form.
+  // Every form, every collective. The same on all members.
   Status run(Seconds& seconds) {
-    seconds.fill(std::numeric_limits<double>::infinity());
+    seconds.fill(kLong);
     for (std::size_t form = 0; form < backend_.forms(); ++form) {
       backend_.take(form);
-      Status status = clear();
-      for (int lap = 0; lap < kLaps && status; ++lap) {
-        double took = 0;
-        status = run_lap(took);
-        if (lap > 0) seconds[form] = std::min(seconds[form], took);
-      }
-      if (status) status = check();
+      Status status = met(pass(exercises().front(), kLaps, seconds[form]));
+      if (!status) return status;
+    }
+    for (auto next = exercises().begin() + 1; next != exercises().end(); ++next) {
+      if (party_.team.size() > next->most_members) continue;
+      double ignored = kLong;
+      Status status = met(pass(*next, 1, ignored));
       if (!status) return status;
     }
     return Status::ok();
   }
+
+ private:
+  std::size_t bytes() const { return host_.size() * sizeof(float); }
 
   // Behind a failure nobody's device waits for anybody any more.
   void give_up() {
@@ -76,51 +83,59 @@ class Trial {
     }
   }
 
- private:
+  // The members hear of each other's failure before they go on, and wait for nobody in vain.
+  Status met(const Status& mine) {
+    if (!mine) give_up();
+    return all_went_well(party_, mine);
+  }
+
+  // fastest: of the laps but the first.
+  Status pass(const Exercise& exercise, int laps, double& fastest) {
+    Status status = clear();
+    for (int lap = 0; lap < laps && status; ++lap) {
+      const Result<double> took = run_lap(exercise);
+      if (!took) return took.status();
+      if (lap > 0) fastest = std::min(fastest, took.value());
+    }
+    return status ? check(exercise) : status;
+  }
+
   Status copy(void* to, const void* from) {
     Copies copies(device_);
-    copies.add(to, from, count_ * sizeof(float));
+    copies.add(to, from, bytes());
     return copies.finish();
   }
 
-  // What another form has summed must not pass for this one's.
+  // What one has brought about must not pass for the next one's.
   Status clear() {
     const Driver& driver = device_.driver();
     return driver.check(driver.cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(out_.get()), 0,
-                                                count_, device_.stream()),
-                        "cuMemsetD32Async of a trial's sums");
+                                                host_.size(), device_.stream()),
+                        "cuMemsetD32Async of a trial's results");
   }
 
-  Status run_lap(double& seconds) {
+  Result<double> run_lap(const Exercise& exercise) {
     auto begun = device_.recorded(device_.stream(), Device::Timing::kOn);
     if (!begun) return begun.status();
-    Status status = backend_.allreduce(party_.team, {{in_.get(), out_.get(), count_}},
-                                       {Dtype::kFloat32, ReduceOp::kSum, {}});
+    Status status = exercise.give(backend_, party_.team, {in_.get(), out_.get(), host_.size()});
     if (!status) return status;
     auto done = device_.recorded(device_.stream(), Device::Timing::kOn);
     if (!done) return done.status();
     status = reach(done.value());
     if (!status) return status;
-    float milliseconds = 0;
-    status = device_.driver().check(
-        device_.driver().cuEventElapsedTime(&milliseconds, begun.value().get(), done.value().get()),
-        "cuEventElapsedTime of a trial");
-    seconds = static_cast<double>(milliseconds) / 1e3;
-    return status;
+    const auto took = device_.seconds_between(begun.value(), done.value());
+    if (!took) return took.status();
+    return took.value().value_or(kLong);
   }
 
   Status reach(const Device::Event& event) {
-    const Deadline deadline = Deadline::after_seconds(lap_seconds_);
-    for (Patience patience;; patience.pause()) {
-      const Result<bool> reached = device_.reached(event.get());
-      if (!reached) return reached.status();
-      if (reached.value()) return Status::ok();
-      if (party_.mesh->abort().raised()) return party_.mesh->abort().cause();
-      if (deadline.expired())
-        return failed("a first sum did not come within " +
-                          std::to_string(static_cast<int>(lap_seconds_)) + " s",
-                      -1);  // who it waits for knows why
-    }
+    Status status = wait_for(device_, event, party_.mesh->abort(),
+                             Deadline::after_seconds(party_.trial_seconds));
+    if (status.code != Code::kTimeout) return status;
+    if (Status known = backend_.health(); !known) return known;
+    return failed("a first operation did not come to its end within " +
+                      std::to_string(static_cast<int>(party_.trial_seconds)) + " s",
+                  -1);  // who it waits for knows why
   }
 
   Status catch_up() {
@@ -128,15 +143,13 @@ class Trial {
     return here ? reach(here.value()) : here.status();
   }
 
-  Status check() {
-    Status status = copy(numbers_.data(), out_.get());
+  Status check(const Exercise& exercise) {
+    Status status = copy(host_.data(), out_.get());
     if (status) status = catch_up();
-    for (std::size_t i = 0; i < count_ && status; ++i) {
-      float expected = 0;
-      for (std::size_t place = 0; place < party_.members.size(); ++place)
-        expected += number_of(place, i);
-      if (numbers_[i] != expected) status = failed("a first sum was wrong", device_.site().rank);
-    }
+    if (!status) return status;
+    for (std::size_t i = 0; i < host_.size(); ++i)
+      if (host_[i] != exercise.result(party_.team, host_.size(), i))
+        return failed(std::string("a first ") + exercise.what + " was wrong", device_.site().rank);
     return status;
   }
 
@@ -147,11 +160,9 @@ class Trial {
   DeviceBackend& backend_;
   const Party& party_;
   Device& device_;
-  const std::size_t count_;  // of a lap
-  const double lap_seconds_;
   // Not pinned: giving that back would wait for the whole device, and so for ranks that are threads
   // of this process.
-  std::vector<float> numbers_;
+  std::vector<float> host_;
   std::shared_ptr<void> in_, out_;
 };
 
@@ -159,36 +170,36 @@ bool anybody(const std::vector<std::int32_t>& told) {
   return std::any_of(told.begin(), told.end(), [](std::int32_t word) { return word != 0; });
 }
 
-// The same on all members.
-std::size_t fastest(const std::vector<Seconds>& all) {
+// Of each form the slowest member; the same on all of them.
+Seconds slowest_of(const std::vector<Seconds>& all) {
   Seconds slowest{};
   for (const Seconds& member : all)
     for (std::size_t form = 0; form < kMostForms; ++form)
       slowest[form] = std::max(slowest[form], member[form]);
-  return static_cast<std::size_t>(std::min_element(slowest.begin(), slowest.end()) -
-                                  slowest.begin());
+  return slowest;
 }
 
 }  // namespace
 
-Status pass_trial(DeviceBackend& backend, const Party& party, double lap_seconds) {
+Result<double> pass_trial(DeviceBackend& backend, const Party& party) {
   const Current current(*party.device);
   const auto captures = tell_all(
       party, std::int32_t{current && party.device->captures(party.device->stream()) ? 1 : 0});
   if (!captures) return captures.status();
-  if (anybody(captures.value())) return Status::ok();
-  Trial trial(backend, party, lap_seconds);
-  Status status = all_went_well(party, current ? trial.prepare() : current.status());
-  if (!status) return status;
+  if (anybody(captures.value())) return 0.0;
   Seconds seconds{};
-  status = trial.run(seconds);
-  if (!status) trial.give_up();
-  status = all_went_well(party, status);
-  if (!status) return status;
+  {
+    Trial trial(backend, party);
+    Status status = all_went_well(party, current ? trial.prepare() : current.status());
+    if (status) status = trial.run(seconds);
+    if (!status) return status;
+  }
   const auto all = tell_all(party, seconds);
   if (!all) return all.status();
-  backend.take(fastest(all.value()));
-  return Status::ok();
+  const Seconds slowest = slowest_of(all.value());
+  const auto* const fastest = std::min_element(slowest.begin(), slowest.end());
+  backend.take(static_cast<std::size_t>(fastest - slowest.begin()));
+  return *fastest;
 }
 
 }  // namespace hvd::cuda

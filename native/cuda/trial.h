@@ -1,19 +1,21 @@
-// What a way between devices has to show before anybody relies on it: that its sums are right and
-// come in time. Drivers, topologies and virtual machines differ more than they say: what the facts
-// allow may still hang, or give wrong sums. A way that fails is not taken, the next one is.
-//   form   one of several ways in which a backend can do the same (DeviceBackend::forms()); the one
-//          whose slowest member was fastest is taken
-//   lap    one allreduce of known numbers by one form
+// What a way between devices has to show before anybody relies on it: that its results are right
+// and come in time. Drivers, topologies and virtual machines differ more than they say: what the
+// facts allow may still hang, or give wrong numbers. A way that fails is not taken, the next one
+// is.
+//   form      one of several ways in which a backend can do the same (DeviceBackend::forms()); the
+//             one whose slowest member was fastest is taken
+//   lap       one operation on known numbers (exercise.h): a few sums by each form, then one of
+//             each other collective
 #pragma once
 
 #include "cuda/device_backend.h"
-#include "cuda/meeting.h"
+#include "cuda/party.h"
 
 namespace hvd::cuda {
 
 // Collective: the same outcome on all members, unless the mesh's abort came. Waits for the device,
-// a lap at most so many seconds (NCCL connects in its first one). Nothing is tried while a member
-// captures a graph.
-Status pass_trial(DeviceBackend& backend, const Party& party, double lap_seconds = 20);
+// a lap at most party.trial_seconds (NCCL connects in its first one). Gives how long a sum takes,
+// in seconds on the slowest member; 0: nothing was tried, for a member captures a graph.
+Result<double> pass_trial(DeviceBackend& backend, const Party& party);
 
 }  // namespace hvd::cuda

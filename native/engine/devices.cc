@@ -120,6 +120,8 @@ DeviceTimes Devices::times() const {
   return accelerator == nullptr ? DeviceTimes() : accelerator->times();
 }
 
+bool Devices::used() const { return accelerators_.loaded() != nullptr; }
+
 bool Devices::idle() const {
   Accelerator* const accelerator = accelerators_.loaded();
   return accelerator == nullptr || accelerator->idle();

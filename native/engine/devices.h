@@ -44,6 +44,7 @@ class Devices {
 
   // Any thread.
   bool idle() const;  // nothing is under way
+  bool used() const;  // a tensor on a device has come
   DeviceTimes times() const;
   // Nothing is begun afterwards. The first call counts.
   void abandon(const Ending& cause) noexcept;

@@ -13,6 +13,7 @@ namespace {
 
 // How long shutdown() waits for its turn before it goes without.
 constexpr double kLeaveSeconds = 10;
+constexpr double kGoodbyeSeconds = 1;
 // Devices have no bell for when they are done.
 constexpr std::chrono::microseconds kBetweenLooks(100);
 
@@ -309,6 +310,7 @@ void Engine::shutdown() {
   settle_devices();
   time_devices();
   mesh_->leave();
+  await_goodbyes();
   coordinator_.reset();
   devices_.reset();
   backends_.reset();
@@ -337,8 +339,23 @@ void Engine::settle_devices() {
     if (deadline.expired()) mesh_->raise_everywhere(shut_down_by(topology_.rank));
     std::this_thread::sleep_for(kBetweenLooks);
   }
-  const Status cause = mesh_->abort().raised() ? mesh_->abort().cause() : handles_.closed();
+  const bool in_peace = !mesh_->abort().raised();
+  const Status cause = in_peace ? handles_.closed() : mesh_->abort().cause();
   devices_->abandon(std::make_shared<const Status>(cause));
+  if (in_peace) regions_->part();
+}
+
+// Device memory that a peer has mapped may not be given back before the peer has closed it, which
+// it does before it says goodbye. A peer that does not leave, in peace or not, is not waited for.
+void Engine::await_goodbyes() {
+  if (!devices_->used()) return;
+  const Deadline deadline = Deadline::after_seconds(kGoodbyeSeconds);
+  for (int peer = 0; peer < topology_.size; ++peer) {
+    while (peer != topology_.rank && !mesh_->has_left(peer)) {
+      if (mesh_->abort().raised() || deadline.expired()) return;
+      std::this_thread::sleep_for(kBetweenLooks);
+    }
+  }
 }
 
 void Engine::park(bool parked) {

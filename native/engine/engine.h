@@ -110,6 +110,7 @@ class Engine {
   bool wait_for(const TaskPtr& task, std::chrono::nanoseconds longest);
   void leave_in_time();
   void settle_devices();
+  void await_goodbyes();
   void time_devices() const;
   void abandon();
   bool forked() const;

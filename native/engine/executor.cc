@@ -307,10 +307,19 @@ Status Executor::release(const Work& work) {
   // Others may still carry out what comes before in memory that would go away.
   if (status) status = meet();
   if (!status) return status;
-  if (auto adopted = parts_.regions.release(region)) parts_.devices.release(*adopted);
-  // Giving it back may wait for the whole device, ranks that are threads of this process included:
-  // nobody gives it anything until all have.
-  return on_devices ? meet() : status;
+  auto adopted = parts_.regions.release(region);
+  return adopted ? give_back(std::move(*adopted)) : status;
+}
+
+Status Executor::give_back(DeviceRegion region) {
+  parts_.devices.release(region);
+  region.mapping.reset();
+  // Nobody gives memory back that another has mapped.
+  if (Status status = meet(); !status) return status;
+  region.mine.reset();
+  // That may wait for the whole device, ranks that are threads of this process included: nobody
+  // gives it anything until all have.
+  return meet();
 }
 
 Status Executor::tune(const Work& work) {

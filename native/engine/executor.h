@@ -55,6 +55,7 @@ class Executor {
   Status allocate(const Work& work);
   Status allocate_on_devices(const Work& work);
   Status release(const Work& work);
+  Status give_back(DeviceRegion region);
   Status tune(const Work& work);
 
   Result<std::shared_ptr<const Team>> team_of(const Work& work) const;

@@ -110,6 +110,11 @@ std::optional<DeviceRegion> Regions::release(std::int64_t region) {
   return adopted;
 }
 
+void Regions::part() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [region, on] : on_devices_) on.memory.mapping.reset();
+}
+
 bool Regions::is_on_devices(std::int64_t region) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return on_devices_.count(region) > 0;

@@ -33,6 +33,8 @@ class Regions {
   // No rank of this host uses it any more. Gives what was adopted.
   std::optional<DeviceRegion> release(std::int64_t region);
   bool is_on_devices(std::int64_t region) const;
+  // No device of this rank uses the others' parts any more: they are closed here.
+  void part();
 
   std::byte* part_of(std::int64_t region,
                      int local_rank) const;          // null: no such region of the heap

@@ -91,6 +91,20 @@ def wanted() -> bool:
     return "fake" in Path(os.environ.get("HVD_CUDA_DRIVER", "")).name
 
 
+def turn(switch: str, *how: Any) -> int:
+    """Turn a switch of this rank's fake driver, or ask it (tests/native/fake_cuda/fake_cuda.h)."""
+    words = [each.encode() if isinstance(each, str) else each for each in how]
+    return int(getattr(ctypes.CDLL(os.environ["HVD_CUDA_DRIVER"]), switch)(*words))
+
+
+def counts() -> dict[str, int]:
+    """What there is of this rank on its fake devices: FakeCounts."""
+    names = ("allocations", "bytes", "pinned", "mappings", "streams", "events", "modules", "contexts")
+    numbers = (ctypes.c_size_t * len(names))()
+    turn("fake_cuda_counts", numbers)
+    return dict(zip(names, numbers, strict=True))
+
+
 def install() -> None:
     """Give this process's torch the fake GPU."""
     from hvd_kernel.torch import devices, starts

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel
+from jupyter_server.services.kernels.kernelmanager import MappingKernelManager
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.timeout(240)]
 WAIT_S = 60.0
+UNTRACKED = MappingKernelManager.untracked_message_types.default_args[0]  # JupyterLab is told of them by the server
 CELL = """
 import ipywidgets
 from hvd_kernel.widgets.dashboard import Dashboard
@@ -20,6 +22,16 @@ board = Dashboard([0], "cell 7")
 board._repr_mimebundle_()
 slider = ipywidgets.IntSlider(value=3)
 rank = 0
+"""
+SLOW = """
+kernel = get_ipython().kernel
+at_once = kernel.shell_handlers["comm_info_request"]
+def in_its_time(*request):
+    rank = 0
+    {arrive}
+    {hold}
+    return at_once(*request)
+kernel.shell_handlers["comm_info_request"] = in_its_time
 """
 
 
@@ -48,6 +60,21 @@ def heard(kernel: Kernel, asked: str, kind: str) -> dict[str, Any]:
         elif message["msg_type"] == kind:
             found = message["content"]
     return found
+
+
+def shown(kernel: Kernel, until: str, state: str = "") -> str:
+    """Return the state that a page shows, and the server lists, when a request has been dealt with.
+
+    Both pass over the states of requests that no person has asked for.
+    """
+    done = False
+    while not done:
+        message = kernel.client.get_iopub_msg(timeout=WAIT_S)
+        if message["msg_type"] == "status":
+            parent, now = message["parent_header"], message["content"]["execution_state"]
+            state = state if parent["msg_type"] in UNTRACKED else now
+            done = parent["msg_id"] == until and now == "idle"
+    return state
 
 
 def reply(kernel: Kernel, asked: str) -> dict[str, Any]:
@@ -107,3 +134,16 @@ def test_a_page_that_opens_is_told_of_kernel_comms_and_widgets_while_a_cell_runs
     outcome = kernel.finish_rest(cell)
     assert outcome.text() == "end\n", "its output has kept its parent"
     assert kernel.run("print(slider.value)").text() == "5\n", "what changes something has waited for its turn"
+
+
+def test_a_page_that_opens_does_not_show_a_kernel_without_a_cell_as_busy(kernel: Kernel, tmp_path: Path) -> None:
+    """A page asks for comms and for a subshell in one breath: two threads answer, and either may be the later one."""
+    with Gate(tmp_path) as gate:
+        kernel.run(SLOW.format(arrive=gate.arrive, hold=gate.hold))
+        asked = send(kernel, "comm_info_request")
+        gate.wait_for(0)
+        message = kernel.client.session.msg("create_subshell_request")
+        kernel.client.control_channel.send(message)
+        state = shown(kernel, message["header"]["msg_id"])
+        gate.open()
+        assert shown(kernel, asked, state) == "idle"

@@ -53,6 +53,33 @@ def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor._torch().fix == "pip install 'hvd-kernel[torch]'"
 
 
+@pytest.mark.parametrize(
+    ("count", "torch", "plugin", "wish", "found"),
+    [
+        (0, "2.11.0+cpu", True, "", "none, ranks train on the CPU"),
+        (None, "2.11.0", True, "", "CUDA alone can tell"),
+        (2, "2.11.0", False, "", "2; torch stages their tensors through host memory, the core was built without nvcc"),
+        (2, "2.11.0", True, "", "2; torch stages their tensors through host memory (HVD_GPU)"),
+        (2, "2.11.0", True, "core", "2; the core works on their tensors"),
+    ],
+)
+def test_gpus_and_who_works_on_them(
+    monkeypatch: pytest.MonkeyPatch, *, count: int | None, torch: str, plugin: bool, wish: str, found: str
+) -> None:
+    monkeypatch.setattr(doctor.gpus, "count", lambda: count)
+    monkeypatch.setattr(doctor.gpus, "has_plugin", lambda: plugin)
+    monkeypatch.setattr(doctor, "version", lambda _name: torch)
+    monkeypatch.setenv("HVD_GPU", wish)
+    assert doctor._gpus() == Finding("GPUs", good=True, found=found)
+
+
+def test_a_torch_that_uses_no_gpu_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.gpus, "count", lambda: 1)
+    monkeypatch.setattr(doctor, "version", lambda _name: "2.11.0+cpu")
+    assert (doctor._gpus().good, doctor._gpus().found) == (False, "1, but torch 2.11.0+cpu uses none")
+    assert doctor._gpus().fix.startswith("pip install --force-reinstall torch")
+
+
 def test_what_clusters_left_is_a_finding_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "orphans", lambda: [Marked(77, "own", "holder", "python -m hvd_kernel.worker")])
     monkeypatch.setattr(doctor, "folders", lambda: [Path("/tmp/hvd-x")])

@@ -75,3 +75,9 @@ def test_the_page_tells_the_same() -> None:
     page = (ROOT / "docs" / "reliability.md").read_text()
     for row, what in LACKING.items():
         assert f"| {row} | {what} |" in page, row
+
+
+def test_j_no_device_is_ever_reset() -> None:
+    loaded = set(re.findall(r"\bcu[A-Z]\w+", (ROOT / "native" / "cuda" / "driver.h").read_text()))
+    assert "cuDevicePrimaryCtxRetain" in loaded, "this is where the driver's functions stand"
+    assert not [name for name in loaded if "Reset" in name or "CtxDestroy" in name]

@@ -23,6 +23,7 @@ class FakeNccl {
 
   void set_version(int version) const { call<void, int>("fake_nccl_set_version", version); }
   void hold_start(bool held) const { call<void, int>("fake_nccl_hold_start", held ? 1 : 0); }
+  void hold_launch(bool held) const { call<void, int>("fake_nccl_hold_launch", held ? 1 : 0); }
   void hold_abort(bool held) const { call<void, int>("fake_nccl_hold_abort", held ? 1 : 0); }
   void refuse_start(int rank, NcclResult result) const {
     call<void, int, int>("fake_nccl_refuse_start", rank, static_cast<int>(result));

@@ -41,6 +41,7 @@ Outcome met(const Cluster& cluster, const Host& host = {}) {
     auto device = Device::open(fake_driver(), number, rank);
     AcceleratorOptions options;
     options.arena_bytes = 4096;
+    options.trial_seconds = 3;
     options.ring = host.ring;
     if (host.operations.count(rank) == 1) options.operations = host.operations.at(rank);
     const Guest guest{device ? device.value() : nullptr, device.status()};

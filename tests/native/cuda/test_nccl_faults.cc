@@ -14,11 +14,12 @@ namespace {
 
 using hvd::test::everybody;
 
-constexpr double kSoon = 30;  // s; far longer than any of this takes
+constexpr double kSoon = 30;    // s; far longer than any of this takes
+constexpr double kLooks = 0.3;  // s; some of the looks that would find an error
 
 template <typename Condition>
-bool until(const Condition& condition) {
-  const Deadline deadline = Deadline::after_seconds(kSoon);
+bool until(const Condition& condition, double seconds = kSoon) {
+  const Deadline deadline = Deadline::after_seconds(seconds);
   while (!condition()) {
     if (deadline.expired()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -29,6 +30,12 @@ bool until(const Condition& condition) {
 bool idle(Rank& rank) {
   const Result<bool> now = rank.device().idle();
   return now && now.value();
+}
+
+// What is under way on the device ends without the others.
+void check_let_go(Rank& rank, DeviceBackend& backend) {
+  CHECK(backend.let_go().message == "");
+  CHECK(until([&] { return idle(rank); }));
 }
 
 Status refusal(Rank& rank, const Team& team, double start_timeout_s) {
@@ -105,8 +112,7 @@ TEST_CASE("nccl: letting go frees a device that waits for a rank which never com
       CHECK_FALSE(idle(rank));
     }
     CHECK(backend->let_go().message == "");
-    CHECK(backend->let_go().message == "");
-    CHECK(until([&] { return idle(rank); }));
+    check_let_go(rank, *backend);
   });
 }
 
@@ -147,8 +153,42 @@ TEST_CASE("nccl: an error while the device works is told to all ranks, with the 
     CHECK(cause.message.find("rank 0, device 0") == 0);
     CHECK(cause.message.find("an operation over NCCL: unhandled system error") !=
           std::string::npos);
-    CHECK(backend->let_go().message == "");
-    CHECK(until([&] { return idle(rank); }));
+    check_let_go(rank, *backend);
+  });
+}
+
+TEST_CASE("nccl: on trial an error while the device works is known, and ends nothing") {
+  on_nccl(2, [&](Rank& rank) {
+    const Team team = everybody(2, rank.number());
+    const Party party = rank.party(team);
+    const auto backend = nccl(rank, team);
+    backend->set_trial(20);
+    const OnDevice tensor(rank, Bytes(64));
+    if (rank.number() == 0) {
+      REQUIRE(backend->allreduce(team, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
+      CHECK(backend->health().message == "");
+      FakeNccl::get().break_rank(0, NcclResult::kSystemError);
+      CHECK(!until([&] { return party.mesh->abort().raised(); }, kLooks));
+      const Status known = backend->health();
+      CHECK(known.rank == 0);
+      CHECK(known.message.find("rank 0, device 0") == 0);
+      CHECK(known.message.find("unhandled system error") != std::string::npos);
+    }
+    check_let_go(rank, *backend);
+  });
+}
+
+TEST_CASE("nccl: on trial nobody waits for ever for a member that does not come") {
+  on_nccl(2, [&](Rank& rank) {
+    const Team team = everybody(2, rank.number());
+    const auto backend = nccl(rank, team);
+    backend->set_trial(0.2);
+    const OnDevice tensor(rank, Bytes(64));
+    FakeNccl::get().hold_launch(true);
+    const Status status = backend->allreduce(team, {{tensor.data(), tensor.data(), 16}}, {});
+    CHECK(status.code == Code::kTimeout);
+    CHECK(status.message.find("an allreduce over NCCL is not done in time") != std::string::npos);
+    check_let_go(rank, *backend);
   });
 }
 
@@ -169,8 +209,7 @@ TEST_CASE("nccl: a peer's death is the mesh's to tell, and goes before NCCL's re
     }
     REQUIRE(until([&] { return party.mesh->abort().raised(); }));
     CHECK(party.mesh->abort().cause().message == "rank 1 died");
-    CHECK(backend->let_go().message == "");
-    CHECK(until([&] { return idle(rank); }));
+    check_let_go(rank, *backend);
   });
 }
 
@@ -186,8 +225,7 @@ TEST_CASE("nccl: an operation after a broken one fails with NCCL's words") {
       CHECK(status.rank == 0);
       CHECK(status.message.find("a broadcast over NCCL: internal error") != std::string::npos);
     }
-    CHECK(backend->let_go().message == "");
-    CHECK(until([&] { return idle(rank); }));
+    check_let_go(rank, *backend);
   });
 }
 
@@ -201,8 +239,7 @@ TEST_CASE("nccl: operations that do not match are an abort of all, not a hang") 
     REQUIRE(backend->allreduce(team, {{tensor.data(), tensor.data(), count}}, {}).message == "");
     REQUIRE(until([&] { return party.mesh->abort().raised(); }));
     CHECK(party.mesh->abort().cause().message.find("operations do not match") != std::string::npos);
-    CHECK(backend->let_go().message == "");
-    CHECK(until([&] { return idle(rank); }));
+    check_let_go(rank, *backend);
   });
 }
 

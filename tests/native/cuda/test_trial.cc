@@ -1,8 +1,9 @@
-// A way is tried before it is taken: sums that are wrong or do not come, on one rank, are
+// A way is tried before it is taken: results that are wrong or do not come, on one rank, are
 // everybody's reason not to take it; of several forms the fastest is taken.
 #include <doctest/doctest.h>
 
-#include <atomic>
+#include <functional>
+#include <string>
 
 #include "cuda/ring_cases.h"
 #include "cuda/trial.h"
@@ -12,97 +13,124 @@ namespace {
 
 using hvd::test::everybody;
 
-// A ring, and what is put in front of its allreduce.
+// A collective that the trial asks for.
+struct Call {
+  std::string what;  // as the trial calls it
+  std::size_t form;
+  void* out;
+  std::function<Status()> go;  // does it, as the ring does
+};
+using Trickery = std::function<Status(const Call&)>;
+
+// A ring, and what is put in front of it.
 class Trick final : public DeviceBackend {
  public:
-  using Allreduce = std::function<Status(std::size_t form, DeviceBackend&, const Team&,
-                                         const std::vector<Operand>&, const Reduction&)>;
-  Trick(std::unique_ptr<DeviceBackend> ring, std::size_t forms, Allreduce allreduce)
-      : ring_(std::move(ring)), forms_(forms), allreduce_(std::move(allreduce)) {}
+  Trick(std::unique_ptr<DeviceBackend> ring, std::size_t forms, Trickery trickery)
+      : ring_(std::move(ring)), forms_(forms), trickery_(std::move(trickery)) {}
 
   std::size_t taken() const { return form_; }
   std::size_t forms() const override { return forms_; }
   void take(std::size_t form) override { form_ = form; }
   Status allreduce(const Team& team, const std::vector<Operand>& operands,
                    const Reduction& reduction) override {
-    return allreduce_(form_, *ring_, team, operands, reduction);
+    return call("sum", operands[0].out,
+                [&] { return ring_->allreduce(team, operands, reduction); });
   }
   Status broadcast(const Team& team, const std::vector<Operand>& operands, int root) override {
-    return ring_->broadcast(team, operands, root);
+    return call("broadcast", operands[0].out,
+                [&] { return ring_->broadcast(team, operands, root); });
   }
   Status allgather(const Team& team, const std::vector<Gather>& tensors) override {
-    return ring_->allgather(team, tensors);
+    return call("gather", tensors[0].out[0], [&] { return ring_->allgather(team, tensors); });
   }
   Status alltoall(const Team& team, const Exchange& exchange) override {
-    return ring_->alltoall(team, exchange);
+    return call("exchange", exchange.out[0], [&] { return ring_->alltoall(team, exchange); });
   }
   Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override {
-    return ring_->reducescatter(team, tensors, reduction);
+    return call("reducescatter", tensors[0].out,
+                [&] { return ring_->reducescatter(team, tensors, reduction); });
   }
   const char* last_algorithm() const override { return ring_->last_algorithm(); }
   Status let_go() override { return ring_->let_go(); }
   Status settle() override { return ring_->settle(); }
 
  private:
+  Status call(const char* what, void* out, const std::function<Status()>& go) {
+    return trickery_({what, form_, out, go});
+  }
+
   std::unique_ptr<DeviceBackend> ring_;
   std::size_t forms_;
   std::size_t form_ = 99;
-  Allreduce allreduce_;
+  Trickery trickery_;
 };
 
 constexpr RingSetup kSetup{3, 2, 1 << 20};
 
 // What the trial says on a rank of three whose ring is played a trick on.
-Status tried(Rank& rank, double seconds, const Trick::Allreduce& allreduce) {
+Status tried(Rank& rank, double seconds, const Trickery& trickery) {
   const Team team = everybody(3, rank.number());
-  Trick trick(rank.ring(team), 1, allreduce);
-  Status status = pass_trial(trick, rank.party(team), seconds);
+  Trick trick(rank.ring(team), 1, trickery);
+  Party party = rank.party(team);
+  party.trial_seconds = seconds;
+  Status status = pass_trial(trick, party).status();
   if (status) REQUIRE(trick.settle().message == "");
   if (status) rank.synchronize();
   return status;
 }
 
-Status honestly(DeviceBackend& ring, const Team& team, const std::vector<Operand>& operands,
-                const Reduction& reduction) {
-  return ring.allreduce(team, operands, reduction);
+void spoil(Rank& rank, void* out) {
+  const Current current(rank.device());
+  REQUIRE(rank.device().driver().cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(out), 0x40000000, 1,
+                                                  rank.device().stream()) == CUDA_SUCCESS);
 }
 
 }  // namespace
 
-TEST_CASE("trial: a ring that works passes") {
+TEST_CASE("trial: a ring that works passes, and has been asked for every collective") {
   on_rings(kSetup, [&](Rank& rank) {
-    CHECK(tried(rank, 20, [](std::size_t form, auto&... given) {
-            CHECK(form == 0);
-            return honestly(given...);
+    std::vector<std::string> asked;
+    CHECK(tried(rank, 20, [&](const Call& call) {
+            CHECK(call.form == 0);
+            if (asked.empty() || asked.back() != call.what) asked.push_back(call.what);
+            return call.go();
           }).message == "");
+    CHECK(asked ==
+          std::vector<std::string>{"sum", "broadcast", "gather", "exchange", "reducescatter"});
   });
 }
 
-TEST_CASE("trial: a sum that is wrong on one rank is named on all") {
-  on_rings(kSetup, [&](Rank& rank) {
-    const Status status =
-        tried(rank, 20,
-              [&](std::size_t, DeviceBackend& ring, const Team& team,
-                  const std::vector<Operand>& operands, const Reduction& reduction) {
-                std::vector<Operand> elsewhere = operands;
-                if (rank.number() == 1) elsewhere[0].out = const_cast<void*>(elsewhere[0].in);
-                return ring.allreduce(team, elsewhere, reduction);
-              });
-    CHECK(status.code == Code::kUnavailable);
-    CHECK(status.message.find("a first sum was wrong") != std::string::npos);
-  });
+TEST_CASE("trial: a result that is wrong on one rank is named on all") {
+  for (const std::string wrong : {"sum", "broadcast", "gather", "exchange", "reducescatter"}) {
+    CAPTURE(wrong);
+    on_rings(kSetup, [&](Rank& rank) {
+      const Status status = tried(rank, 20, [&](const Call& call) {
+        Status done = call.go();
+        if (call.what == wrong && rank.number() == 1) spoil(rank, call.out);
+        return done;
+      });
+      CHECK(status.code == Code::kUnavailable);
+      CHECK(status.rank == 1);
+      CHECK(status.message.find("a first " + wrong + " was wrong") != std::string::npos);
+    });
+  }
 }
 
-TEST_CASE("trial: a form that sums nothing does not pass with the sums of another one") {
+TEST_CASE("trial: what does nothing does not pass with the results of what went before") {
+  for (const std::string idle : {"broadcast", "gather", "exchange", "reducescatter"}) {
+    CAPTURE(idle);
+    on_rings(kSetup, [&](Rank& rank) {
+      const Status status = tried(
+          rank, 20, [&](const Call& call) { return call.what == idle ? Status::ok() : call.go(); });
+      CHECK(status.message.find("a first " + idle + " was wrong") != std::string::npos);
+    });
+  }
   on_rings(kSetup, [&](Rank& rank) {
     const Team team = everybody(3, rank.number());
     Trick trick(rank.ring(team), 2,
-                [](std::size_t form, DeviceBackend& ring, const Team& all,
-                   const std::vector<Operand>& operands, const Reduction& reduction) {
-                  return form == 1 ? Status::ok() : honestly(ring, all, operands, reduction);
-                });
-    const Status status = pass_trial(trick, rank.party(team));
+                [](const Call& call) { return call.form == 1 ? Status::ok() : call.go(); });
+    const Status status = pass_trial(trick, rank.party(team)).status();
     CHECK(status.message.find("a first sum was wrong") != std::string::npos);
     REQUIRE(trick.settle().message == "");
     rank.synchronize();
@@ -114,11 +142,7 @@ TEST_CASE("trial: a form that sums nothing does not pass with the sums of anothe
 TEST_CASE("trial: a rank whose part never begins holds nobody for ever") {
   on_rings(kSetup, [&](Rank& rank) {
     const Status status = tried(
-        rank, 0.3,
-        [&](std::size_t, DeviceBackend& ring, const Team& team,
-            const std::vector<Operand>& operands, const Reduction& reduction) {
-          return rank.number() == 2 ? Status::ok() : honestly(ring, team, operands, reduction);
-        });
+        rank, 0.3, [&](const Call& call) { return rank.number() == 2 ? Status::ok() : call.go(); });
     CHECK(!status);
     CHECK(status.code == Code::kUnavailable);
   });
@@ -126,14 +150,11 @@ TEST_CASE("trial: a rank whose part never begins holds nobody for ever") {
 
 TEST_CASE("trial: an error on one rank is everybody's, with its reason") {
   on_rings(kSetup, [&](Rank& rank) {
-    const Status status =
-        tried(rank, 0.3,
-              [&](std::size_t, DeviceBackend& ring, const Team& team,
-                  const std::vector<Operand>& operands, const Reduction& reduction) {
-                if (rank.number() == 1)
-                  return Status::make(Code::kUnavailable, "this card is made of wood", "test", 1);
-                return honestly(ring, team, operands, reduction);
-              });
+    const Status status = tried(rank, 0.3, [&](const Call& call) {
+      return rank.number() == 1
+                 ? Status::make(Code::kUnavailable, "this card is made of wood", "test", 1)
+                 : call.go();
+    });
     CHECK(status.message == "this card is made of wood");
     CHECK(status.rank == 1);
   });
@@ -145,15 +166,13 @@ TEST_CASE("trial: the form whose slowest rank was fastest is taken, by all") {
     CAPTURE(fast);
     on_rings(kSetup, [&](Rank& rank) {
       const Team team = everybody(3, rank.number());
-      Trick trick(rank.ring(team), 2,
-                  [&](std::size_t form, DeviceBackend& ring, const Team& all,
-                      const std::vector<Operand>& operands, const Reduction& reduction) {
-                    Status status = Status::ok();
-                    for (int turn = 0; turn < (form == fast ? 1 : 10) && status; ++turn)
-                      status = honestly(ring, all, operands, reduction);
-                    return status;
-                  });
-      REQUIRE(pass_trial(trick, rank.party(team)).message == "");
+      Trick trick(rank.ring(team), 2, [&](const Call& call) {
+        Status status = Status::ok();
+        for (int turn = 0; turn < (call.form == fast ? 1 : 10) && status; ++turn)
+          status = call.go();
+        return status;
+      });
+      REQUIRE(pass_trial(trick, rank.party(team)).status().message == "");
       CHECK(trick.taken() == fast);
       REQUIRE(trick.settle().message == "");
       rank.synchronize();

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <new>
 
+#include "fake_cuda/ipc.h"
 #include "fake_cuda/memory.h"
 #include "fake_cuda/queue.h"
 
@@ -107,6 +108,7 @@ CUresult cuMemFree(CUdeviceptr address) {
   const std::lock_guard<std::mutex> lock(world().mutex);
   const auto memory = world().memory.find(address);
   if (memory == world().memory.end() || memory->second.opened > 0) return CUDA_ERROR_INVALID_VALUE;
+  if (fake::others_have_open(memory->second)) ++world().freed_under_others;
   fake::discard(memory);
   return CUDA_SUCCESS;
 }

@@ -56,6 +56,11 @@ void fake_cuda_fail_nothing() {
   world().switches.failures.clear();
 }
 
+void fake_cuda_slow(const char* function, int milliseconds) {
+  const std::lock_guard<std::mutex> lock(world().mutex);
+  world().switches.slow[function] = std::chrono::milliseconds(milliseconds);
+}
+
 void fake_cuda_lose(int device, int error) {
   world().lost[static_cast<std::size_t>(device)].store(error, std::memory_order_release);
 }
@@ -90,6 +95,11 @@ int fake_cuda_current_device() {
   return context == nullptr ? -1 : context->device;
 }
 
+std::size_t fake_cuda_freed_under_others() {
+  const std::lock_guard<std::mutex> lock(world().mutex);
+  return world().freed_under_others;
+}
+
 std::size_t fake_cuda_calls(const char* function) {
   const std::lock_guard<std::mutex> lock(world().mutex);
   const auto found = world().calls.find(function);
@@ -104,6 +114,7 @@ void fake_cuda_reset() {
   world().switches.reachable = true;
   world().switches.word_operations = true;
   world().switches.failures.clear();
+  world().switches.slow.clear();
   for (auto& error : world().lost) error.store(CUDA_SUCCESS, std::memory_order_release);
   for (CUctx_st& context : world().contexts) context.peers.clear();
 }

@@ -44,6 +44,8 @@ void fake_cuda_set_memory(std::size_t bytes);
 // The nth call from now (1: the next, 0: every one) of the function gives `error`; once.
 void fake_cuda_fail(const char* function, int nth, int error);
 void fake_cuda_fail_nothing();
+// Every call of the function takes so long from now on.
+void fake_cuda_slow(const char* function, int milliseconds);
 // Every call for the device gives `error` from now on, and its queues stop; 0: it is well again.
 void fake_cuda_lose(int device, int error);
 // Devices reach each other (cuDeviceCanAccessPeer) or not; default: yes.
@@ -61,6 +63,9 @@ void fake_cuda_release(void* stream);
 int fake_cuda_enqueue(void* stream, void (*run)(void*), void* argument);
 // Of this thread's current context; -1: there is none.
 int fake_cuda_current_device();
+// How much memory was freed while another process had it open, since the start: of that the
+// driver's documentation says that anything may happen.
+std::size_t fake_cuda_freed_under_others();
 // How often a function was called since the start.
 std::size_t fake_cuda_calls(const char* function);
 // Puts all switches back as they were at the start (not the counts).

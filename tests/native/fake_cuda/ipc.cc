@@ -1,10 +1,12 @@
 #include "fake_cuda/ipc.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 
 #include "fake_cuda/memory.h"
@@ -48,14 +50,21 @@ CUresult open_new(CUcontext context, const Handle& handle, CUdeviceptr* address)
   memory.fd = open_there(handle);
   if (memory.fd < 0) return CUDA_ERROR_MAP_FAILED;
   const CUresult mapped = map_pages(memory.fd, memory.mapped, *address);
-  if (mapped == CUDA_SUCCESS)
+  if (mapped == CUDA_SUCCESS) {
+    ::flock(memory.fd, LOCK_SH);  // until it is closed
     world().memory[*address] = memory;
-  else
+  } else {
     ::close(memory.fd);
+  }
   return mapped;
 }
 
 }  // namespace
+
+bool others_have_open(const Memory& memory) {
+  if (memory.fd < 0 || ::flock(memory.fd, LOCK_EX | LOCK_NB) == 0) return false;
+  return errno == EWOULDBLOCK;
+}
 
 std::uint64_t random_token() {
   std::uint64_t token = 0;

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <sstream>
+#include <thread>
 
 #include "fake_cuda/current.h"
 #include "fake_cuda/queue.h"
@@ -79,12 +80,16 @@ World& world() {
 
 CUresult entered(const char* name) {
   World& all = world();
+  std::chrono::milliseconds takes{0};
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
     ++all.calls[name];
+    if (const auto slow = all.switches.slow.find(name); slow != all.switches.slow.end())
+      takes = slow->second;
     if (const CUresult error = scheduled(all, name); error != CUDA_SUCCESS) return error;
     if (!all.initialised && std::string(name) != "cuInit") return CUDA_ERROR_NOT_INITIALIZED;
   }
+  if (takes.count() > 0) std::this_thread::sleep_for(takes);
   const CUcontext context = current_context();
   return context == nullptr ? CUDA_SUCCESS : lost(context);
 }

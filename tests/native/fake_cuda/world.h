@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -77,6 +78,7 @@ struct Switches {
   bool reachable = true;
   bool word_operations = true;
   std::vector<Failure> failures;
+  std::map<std::string, std::chrono::milliseconds> slow;  // what a call of the function takes
 };
 
 struct World {
@@ -99,6 +101,7 @@ struct World {
   std::vector<std::unique_ptr<CUevent_st>> all_events;
   std::vector<std::unique_ptr<CUmod_st>> all_modules;
   std::array<std::size_t, kMostDevices> used{};  // bytes
+  std::size_t freed_under_others = 0;            // since the start
 };
 
 World& world();

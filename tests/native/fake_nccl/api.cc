@@ -113,7 +113,7 @@ NcclResult state_of(const std::shared_ptr<Comm>& comm) {
   }
   if (comm->pending != nullptr) {
     // The second look finds it on the stream.
-    return ++comm->looks < 2 ? NcclResult::kInProgress : submit(comm);
+    return world().launch_held || ++comm->looks < 2 ? NcclResult::kInProgress : submit(comm);
   }
   const bool all = clique.finalized == static_cast<int>(clique.devices.size());
   return comm->finalizing && (comm->running > 0 || !all) ? NcclResult::kInProgress
@@ -320,6 +320,11 @@ void fake_nccl_hold_start(int held) {
   world().start_held = held != 0;
 }
 
+void fake_nccl_hold_launch(int held) {
+  const std::lock_guard<std::mutex> lock(world().mutex);
+  world().launch_held = held != 0;
+}
+
 void fake_nccl_refuse_start(int rank, int result) {
   const std::lock_guard<std::mutex> lock(world().mutex);
   world().refusals[rank] = static_cast<NcclResult>(result);
@@ -354,7 +359,7 @@ std::size_t fake_nccl_calls(const char* function) {
 void fake_nccl_reset() {
   const std::lock_guard<std::mutex> lock(world().mutex);
   world().version = 22803;
-  world().start_held = world().abort_held = false;
+  world().start_held = world().launch_held = world().abort_held = false;
   world().refusals.clear();
   world().changed.notify_all();
 }

@@ -16,6 +16,8 @@ extern "C" {
 void fake_nccl_set_version(int version);
 // While held no communicator is ready: a member that never comes.
 void fake_nccl_hold_start(int held);
+// While held no operation comes to its stream: NCCL connects to a member that never comes.
+void fake_nccl_hold_launch(int held);
 // The next ncclCommInitRankConfig of this rank gives `result`.
 void fake_nccl_refuse_start(int rank, int result);
 // Every communicator's member `rank` has the asynchronous error `result` from now on, and no

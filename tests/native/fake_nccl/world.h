@@ -76,7 +76,7 @@ struct World {
   std::mutex mutex;
   std::condition_variable changed;
   int version = 22803;
-  bool start_held = false, abort_held = false;
+  bool start_held = false, launch_held = false, abort_held = false;
   std::map<int, NcclResult> refusals;  // by rank
   std::uint64_t ids = 0;
   std::map<std::uint64_t, std::shared_ptr<Clique>> cliques;

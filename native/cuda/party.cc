@@ -1,0 +1,63 @@
+#include "cuda/party.h"
+
+#include <algorithm>
+#include <string>
+
+namespace hvd::cuda {
+namespace {
+
+// How it went for a member: plain bytes.
+struct Verdict {
+  Code code = Code::kOk;
+  std::int32_t rank = -1;
+  std::array<char, 256> text{};
+};
+
+Verdict verdict_of(const Status& status) {
+  Verdict verdict;
+  verdict.code = status.code;
+  verdict.rank = status.rank;
+  put(verdict.text, status.message);
+  return verdict;
+}
+
+// Who names itself knows why; the others have only heard that somebody failed.
+const Verdict* worst_of(const std::vector<Verdict>& verdicts, const std::vector<Facts>& members) {
+  const Verdict* heard = nullptr;
+  for (std::size_t place = 0; place < verdicts.size(); ++place) {
+    const Verdict& verdict = verdicts[place];
+    if (verdict.code == Code::kOk) continue;
+    if (verdict.rank == members[place].rank) return &verdict;
+    if (heard == nullptr) heard = &verdict;
+  }
+  return heard;
+}
+
+}  // namespace
+
+std::size_t least_arena(const std::vector<Facts>& members) {
+  std::uint64_t least = members.front().arena_bytes;
+  for (const Facts& member : members) least = std::min(least, member.arena_bytes);
+  return static_cast<std::size_t>(least);
+}
+
+Status tell_all(Backend& cpu, const Team& team, const void* mine, void* all, std::size_t bytes) {
+  Gather gather;
+  gather.in = static_cast<const std::byte*>(mine);
+  auto* to = static_cast<std::byte*>(all);
+  for (int place = 0; place < team.size(); ++place, to += bytes) {
+    gather.out.push_back(to);
+    gather.bytes.push_back(bytes);
+  }
+  return cpu.allgather(team, {gather});
+}
+
+Status all_went_well(const Party& party, const Status& mine) {
+  const Result<std::vector<Verdict>> all = tell_all(party, verdict_of(mine));
+  if (!all) return all.status();
+  const Verdict* const worst = worst_of(all.value(), party.members);
+  if (worst == nullptr) return Status::ok();
+  return Status::make(worst->code, worst->text.data(), "cuda/party", worst->rank);
+}
+
+}  // namespace hvd::cuda
