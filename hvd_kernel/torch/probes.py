@@ -6,13 +6,11 @@ MPI starts the ranks but carries no data, so ``mpi_*`` say no.
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import torch
 
-_PLUGIN = "libhvd_cuda.so"  # beside the core, where CUDA's compiler was there when it was built
+from hvd_kernel import gpus
 
 
 def mpi_enabled() -> bool:
@@ -61,8 +59,7 @@ def ccl_built() -> bool:
 
 def cuda_built() -> bool:
     """Tell whether collectives can run on CUDA memory without passing through the host."""
-    core = importlib.util.find_spec("hvd_kernel._native")
-    return core is not None and core.origin is not None and Path(core.origin).with_name(_PLUGIN).exists()
+    return gpus.has_plugin()
 
 
 def rocm_built() -> bool:

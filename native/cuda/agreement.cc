@@ -55,8 +55,11 @@ Attempt attempt_once(Way way, const Party& party) {
   if (!attempt.status) return attempt;
   attempt.forms = made.value()->forms();
   const Result<double> seconds = try_out(way, *made.value(), party);
-  attempt.status = seconds.status();
-  if (!seconds) return attempt;
+  if (!seconds) {
+    const Status parted = part_together(*made.value(), party);
+    attempt.status = parted ? seconds.status() : parted;
+    return attempt;
+  }
   attempt.seconds = seconds.value();
   attempt.backend = made.take();
   return attempt;
@@ -81,8 +84,8 @@ Attempt attempt(Way way, Party& party) {
 Status part_with(DeviceBackend& loser, const Party& party) {
   Status status = loser.settle();
   if (status) status = wait_for_stream(*party.device, party.device->stream(), party.mesh->abort());
-  if (status) loser.part();
-  return all_went_well(party, status);
+  status = all_went_well(party, status);
+  return status ? part_together(loser, party) : status;
 }
 
 std::string in_ms(const Attempt& attempt) {

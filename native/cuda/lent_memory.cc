@@ -58,6 +58,24 @@ Status all_lend(const Party& party, const std::vector<MemoryOffer>& offers) {
   return Status::ok();
 }
 
+// May go wrong on one member and well on another.
+Result<Peers> map_all(const Party& party, const LentMemory* mine) {
+  const auto offers =
+      tell_all(party, mine == nullptr ? MemoryOffer{} : mine->offer(party.mine().process));
+  if (!offers) return offers.status();
+  if (Status status = all_lend(party, offers.value()); !status) return status;
+  Peers peers;
+  for (std::size_t place = 0; place < offers.value().size(); ++place) {
+    peers.emplace_back();
+    if (static_cast<int>(place) == party.team.place) continue;
+    auto peer =
+        PeerMemory::open(party.device, party.mine(), party.members[place], offers.value()[place]);
+    if (!peer) return peer.status();
+    peers.back() = peer.take();
+  }
+  return peers;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<LentMemory>> LentMemory::allocate(const std::shared_ptr<Device>& device,
@@ -134,21 +152,15 @@ std::byte* PeerMemory::base() const {
   return shared_ != nullptr ? shared_->base() : pointer(mapped_);
 }
 
-Result<Peers> lend(const Party& party, const LentMemory* mine) {
-  const auto offers =
-      tell_all(party, mine == nullptr ? MemoryOffer{} : mine->offer(party.mine().process));
-  if (!offers) return offers.status();
-  if (Status status = all_lend(party, offers.value()); !status) return status;
-  Peers peers;
-  for (std::size_t place = 0; place < offers.value().size(); ++place) {
-    peers.emplace_back();
-    if (static_cast<int>(place) == party.team.place) continue;
-    auto peer =
-        PeerMemory::open(party.device, party.mine(), party.members[place], offers.value()[place]);
-    if (!peer) return peer.status();
-    peers.back() = peer.take();
+Result<Peers> lend(const Party& party, const LentMemory* mine, const Status& own) {
+  Status status = Status::ok();
+  {
+    auto peers = map_all(party, mine);
+    status = all_went_well(party, own ? peers.status() : own);
+    if (status) return peers;
   }
-  return peers;
+  const Status closed = all_went_well(party, Status::ok());
+  return closed ? status : closed;
 }
 
 }  // namespace hvd::cuda

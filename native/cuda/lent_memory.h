@@ -77,8 +77,9 @@ class PeerMemory {
 // By place, null at the own one.
 using Peers = std::vector<std::unique_ptr<PeerMemory>>;
 
-// The members tell each other what they lend (null: nothing), and each maps the others'.
-// Collective; may go wrong on one member and well on another.
-Result<Peers> lend(const Party& party, const LentMemory* mine);
+// The members tell each other what they lend (null: nothing, for the reason `own`), and each maps
+// the others'. Collective. It goes well for all or for none; for none, nobody has memory of another
+// mapped any more, and each may give back what it lent.
+Result<Peers> lend(const Party& party, const LentMemory* mine, const Status& own);
 
 }  // namespace hvd::cuda

@@ -1,7 +1,6 @@
 #include "cuda/nccl_backend.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -275,54 +274,28 @@ Status NcclBackend::reducescatter(const Team& team, const std::vector<Scatter>& 
   return scale_on(*device_, results, behind(reduction));
 }
 
-// What the members tell each other on the way to a communicator.
-struct Word {
-  Code code = Code::kOk;
-  NcclId id{};  // place 0's
-  std::array<char, 512> why{};
-};
-
-Word word_of(const Status& status) {
-  Word word;
-  word.code = status.code;
-  put(word.why, status.message);
-  return word;
-}
-
-// The same on all members: the first one's trouble that is not only having waited for another.
-Status trouble_of(const Party& party, const std::vector<Word>& words) {
-  Status first;
-  for (std::size_t place = 0; place < words.size(); ++place) {
-    const Word& word = words[place];
-    if (word.code == Code::kOk || (!first && word.code == Code::kTimeout)) continue;
-    if (first || first.code == Code::kTimeout)
-      first = Status::make(word.code, word.why.data(), kRoom, party.team.ranks[place]);
-  }
-  return first;
-}
-
-// ... of what the members say, which is told here.
-Status compare(const Party& party, const Status& mine) {
-  const Result<std::vector<Word>> words = tell_all(party, word_of(mine));
-  return words ? trouble_of(party, words.value()) : words.status();
-}
-
-Word offer(const Party& party, const Result<const Nccl*>& nccl) {
-  Word word;
+// Place 0's, where all have NCCL.
+Result<NcclId> make_id(const Party& party, const Result<const Nccl*>& nccl) {
+  NcclId id{};
   Status status = nccl.status();
   if (status && party.team.place == 0)
-    status = check(*nccl.value(), nccl.value()->GetUniqueId(&word.id), "ncclGetUniqueId");
-  if (status) return word;
-  status.message = party.device->site().name + ": " + status.message;
-  return word_of(status);
+    status = check(*nccl.value(), nccl.value()->GetUniqueId(&id), "ncclGetUniqueId");
+  if (!status) {
+    status.message = party.device->site().name + ": " + status.message;
+    status.rank = party.device->site().rank;
+  }
+  if (Status met = all_went_well(party, status); !met) return met;
+  const Result<std::vector<NcclId>> ids = tell_all(party, id);
+  if (!ids) return ids.status();
+  return ids.value().front();
 }
 
 // Who cannot even begin says so before the others wait for it.
 Status build(Communicator& comm, const Party& party, const NcclId& id, double start_timeout_s) {
   const Deadline deadline = Deadline::after_seconds(start_timeout_s);
   const Status begun = comm.begin(id, party.team.size(), party.team.place);
-  if (Status status = compare(party, begun); !status) return status;
-  return compare(party, comm.settle("building a communicator", deadline));
+  if (Status status = all_went_well(party, begun); !status) return status;
+  return all_went_well(party, comm.settle("building a communicator", deadline));
 }
 
 }  // namespace
@@ -336,14 +309,12 @@ Result<std::unique_ptr<DeviceBackend>> make_nccl_backend(const Party& party,
                                                          double start_timeout_s) {
   if (party.team.size() == 1) return make_staged_backend(party);  // which asks nobody either
   const Result<const Nccl*> nccl = load_nccl("");
-  const Result<std::vector<Word>> offers = tell_all(party, offer(party, nccl));
-  if (!offers) return offers.status();
-  if (Status status = trouble_of(party, offers.value()); !status) return status;
+  const Result<NcclId> id = make_id(party, nccl);
+  if (!id) return id.status();
   Result<std::unique_ptr<DeviceBackend>> staged = make_staged_backend(party);
   if (!staged) return staged.status();
   auto backend = std::make_unique<NcclBackend>(party, *nccl.value(), staged.take());
-  const Status trouble =
-      build(backend->communicator(), party, offers.value().front().id, start_timeout_s);
+  const Status trouble = build(backend->communicator(), party, id.value(), start_timeout_s);
   if (trouble) return std::unique_ptr<DeviceBackend>(std::move(backend));
   if (Status status = backend->let_go(); !status) return status;
   return trouble;

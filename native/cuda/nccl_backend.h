@@ -24,8 +24,8 @@ int nccl_version();
 
 constexpr double kNcclStartSeconds = 60;
 
-// As meeting.h says; tells place 0's id, whether everybody could begin, and whether everybody's
-// communicator is there. A member that does not come within start_timeout_s is an error on all.
+// As party.h says; the same on all members. A member that does not come within start_timeout_s is
+// an error on all.
 Result<std::unique_ptr<DeviceBackend>> make_nccl_backend(
     const Party& party, double start_timeout_s = kNcclStartSeconds);
 

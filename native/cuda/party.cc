@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "cuda/device_backend.h"
+
 namespace hvd::cuda {
 namespace {
 
@@ -10,7 +12,7 @@ namespace {
 struct Verdict {
   Code code = Code::kOk;
   std::int32_t rank = -1;
-  std::array<char, 256> text{};
+  std::array<char, 512> text{};
 };
 
 Verdict verdict_of(const Status& status) {
@@ -21,13 +23,17 @@ Verdict verdict_of(const Status& status) {
   return verdict;
 }
 
-// Who names itself knows why; the others have only heard that somebody failed.
+// Who names itself knows why; the others have only heard that somebody failed, or waited in vain.
+bool knows(const Verdict& verdict, const Facts& member) {
+  return verdict.rank == member.rank && verdict.code != Code::kTimeout;
+}
+
 const Verdict* worst_of(const std::vector<Verdict>& verdicts, const std::vector<Facts>& members) {
   const Verdict* heard = nullptr;
   for (std::size_t place = 0; place < verdicts.size(); ++place) {
     const Verdict& verdict = verdicts[place];
     if (verdict.code == Code::kOk) continue;
-    if (verdict.rank == members[place].rank) return &verdict;
+    if (knows(verdict, members[place])) return &verdict;
     if (heard == nullptr) heard = &verdict;
   }
   return heard;
@@ -58,6 +64,11 @@ Status all_went_well(const Party& party, const Status& mine) {
   const Verdict* const worst = worst_of(all.value(), party.members);
   if (worst == nullptr) return Status::ok();
   return Status::make(worst->code, worst->text.data(), "cuda/party", worst->rank);
+}
+
+Status part_together(DeviceBackend& backend, const Party& party) {
+  backend.part();
+  return all_went_well(party, Status::ok());
 }
 
 }  // namespace hvd::cuda

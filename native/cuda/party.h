@@ -17,6 +17,8 @@
 
 namespace hvd::cuda {
 
+class DeviceBackend;
+
 // Who meets. Backends keep what they need of it; mesh, cpu and driver outlive them.
 struct Party {
   std::shared_ptr<Device> device;
@@ -46,5 +48,8 @@ Result<std::vector<T>> tell_all(const Party& party, const T& mine) {
 
 // How it went for the members: if it went wrong for one, its reason, the same on all of them.
 Status all_went_well(const Party& party, const Status& mine);
+
+// Closes what the backend has mapped of the others' memory. When all have done so, it may go.
+Status part_together(DeviceBackend& backend, const Party& party);
 
 }  // namespace hvd::cuda

@@ -18,8 +18,7 @@ Result<std::unique_ptr<PersistentRing>> PersistentRing::make(const Party& party,
     ring->mine_ = mine.take();
     status = ring->zero(aside, party.mesh->abort());
   }
-  auto peers = lend(party, status ? ring->mine_.get() : nullptr);
-  if (!status) return status;
+  auto peers = lend(party, status ? ring->mine_.get() : nullptr, status);
   if (!peers) return peers.status();
   ring->peers_ = peers.take();
   return ring;

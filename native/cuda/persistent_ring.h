@@ -17,8 +17,8 @@ namespace hvd::cuda {
 
 class PersistentRing {
  public:
-  // Collective (meeting.h): tells once. Waits for the device until the memory is zeroed, which the
-  // stream `aside` does.
+  // Collective (party.h), and goes well for all or for none. Waits for the device until the memory
+  // is zeroed, which the stream `aside` does.
   static Result<std::unique_ptr<PersistentRing>> make(const Party& party, unsigned blocks,
                                                       CUstream aside);
 

@@ -49,13 +49,14 @@ Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const Party& party) {
   if (!forms) return forms.status();
   const std::size_t bytes = least_arena(party.members);
   auto arena = Arena::make(party.device, bytes, members, party.mesh->abort());
-  auto peers = lend(party, arena ? &arena.value()->memory() : nullptr);
-  if (!arena) return arena.status();
+  auto peers = lend(party, arena ? &arena.value()->memory() : nullptr, arena.status());
   if (!peers) return peers.status();
   auto backend =
       std::make_unique<RingBackend>(party, ArenaShape(bytes, members), arena.take(), peers.take());
-  if (Status status = backend->add_forms(forms.value()); !status) return status;
-  return std::unique_ptr<DeviceBackend>(std::move(backend));
+  Status status = backend->add_forms(forms.value());
+  if (status) return std::unique_ptr<DeviceBackend>(std::move(backend));
+  const Status parted = part_together(*backend, party);
+  return parted ? status : parted;
 }
 
 RingBackend::RingBackend(const Party& party, const ArenaShape& shape, std::unique_ptr<Arena> arena,
@@ -68,13 +69,12 @@ RingBackend::RingBackend(const Party& party, const ArenaShape& shape, std::uniqu
 Status RingBackend::add_forms(const RingForms& forms) {
   if (forms.blocks == 0) return Status::ok();
   auto made = PersistentRing::make(party_, forms.blocks, arena_->aside());
-  Status status = all_went_well(party_, made.status());
-  if (!status) return forms.slices ? Status::ok() : status;
+  if (!made) return forms.slices ? Status::ok() : made.status();
   persistent_ = made.take();
   forms_.push_back(Form::kPersistent);
   if (!forms.slices) forms_.erase(forms_.begin());
   take(0);
-  return status;
+  return Status::ok();
 }
 
 bool RingBackend::goes_persistently(const std::vector<Operand>& operands,
@@ -113,18 +113,13 @@ Status RingBackend::allreduce_shared(const Team& team, const std::vector<Operand
 Result<DeviceRegion> RingBackend::share_memory(std::size_t bytes, const Status& own) {
   auto mine =
       own ? LentMemory::allocate(party_.device, bytes) : Result<std::shared_ptr<LentMemory>>(own);
-  Status status = Status::ok();
-  {
-    auto peers = lend(party_, mine ? mine.value().get() : nullptr);
-    status = all_went_well(party_, mine ? peers.status() : mine.status());
-    if (status) return region_of(mine.take(), peers.take());
-  }
-  // Nobody gives memory back that others have mapped. Then giving it back waits for the whole
-  // device, ranks that are threads of this process included: nobody goes on until all have.
-  if (Status met = all_went_well(party_, Status::ok()); !met) return met;
+  auto peers = lend(party_, mine ? mine.value().get() : nullptr, mine.status());
+  if (peers) return region_of(mine.take(), peers.take());
+  // Giving memory back waits for the whole device, ranks that are threads of this process included:
+  // nobody goes on until all have.
   if (mine) mine.take().reset();
-  if (Status met = all_went_well(party_, Status::ok()); !met) return met;
-  return status;
+  const Status met = all_went_well(party_, Status::ok());
+  return met ? peers.status() : met;
 }
 
 Status RingBackend::adasum(const Team& team, const std::vector<Operand>& operands,

@@ -22,7 +22,7 @@ class RingBackend final : public DeviceBackend {
   RingBackend(const Party& party, const ArenaShape& shape, std::unique_ptr<Arena> arena,
               Peers peers);
 
-  // Collective (meeting.h): tells twice where it can have the persistent ring, else nothing.
+  // Collective (party.h) where it can have the persistent ring, and the same on all members.
   Status add_forms(const RingForms& forms);
   std::size_t forms() const override { return forms_.size(); }
   void take(std::size_t form) override { form_ = forms_[form]; }
@@ -60,8 +60,8 @@ class RingBackend final : public DeviceBackend {
   const char* last_ = "LOCAL";
 };
 
-// As meeting.h says: tells once, the arena. Waits for this rank's own device once, until the words
-// of the arena are written.
+// As party.h says: lends the arena. Waits for this rank's own device once, until the words of the
+// arena are written.
 Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const Party& party);
 
 }  // namespace hvd::cuda

@@ -17,7 +17,7 @@ namespace hvd::cuda {
 
 constexpr std::size_t kStagedChunk = std::size_t{4} << 20U;
 
-// As meeting.h says; tells nothing. chunk_bytes: the same on all members.
+// As party.h says; tells nothing. chunk_bytes: the same on all members.
 Result<std::unique_ptr<DeviceBackend>> make_staged_backend(const Party& party,
                                                            std::size_t chunk_bytes = kStagedChunk);
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/deadline.h"
+#include "cuda/agreement.h"
 #include "cuda/ring_cases.h"
 #include "transport/bootstrap.h"
 
@@ -161,6 +162,30 @@ TEST_CASE("ring in a process: killed with the peer's arena open" * doctest::skip
   });
 }
 
+TEST_CASE("ring in a process: cannot open the peer's arena" * doctest::skip()) {
+  as_process([](Rank& rank, Mesh& /*mesh*/) {
+    if (rank.number() == 0) fake_cuda_slow("cuIpcCloseMemHandle", 100);  // longer than the other
+    if (rank.number() == 1) fake_cuda_fail("cuIpcOpenMemHandle", 1, CUDA_ERROR_INVALID_VALUE);
+    const Status status = make_ring_backend(rank.party(everybody(kSize, rank.number()))).status();
+    CHECK(status.message.find("(the memory is rank 0's)") != std::string::npos);
+    CHECK(counts().mappings == 0);
+    CHECK(fake_cuda_freed_under_others() == 0);
+  });
+}
+
+TEST_CASE("ring in a process: is not taken after its trial" * doctest::skip()) {
+  as_process([](Rank& rank, Mesh& /*mesh*/) {
+    if (rank.number() == 0) fake_cuda_slow("cuIpcCloseMemHandle", 100);  // longer than the other
+    if (rank.number() == 1) fake_cuda_fail("cuLaunchKernel", 1, CUDA_ERROR_LAUNCH_FAILED);
+    const Team team = everybody(kSize, rank.number());
+    const Status status = agree_on({Way::kRing}, rank.party(team)).status();
+    CHECK(status.rank == 1);
+    CHECK(status.message.find("CUDA_ERROR_LAUNCH_FAILED") != std::string::npos);
+    CHECK(counts().mappings == 0);
+    CHECK(fake_cuda_freed_under_others() == 0);
+  });
+}
+
 TEST_CASE("ring: two processes, every kind of operation, nothing left in either") {
   const std::array<int, kSize> ends = run_pair("ring in a process: every kind of operation");
   CHECK(ends[0] == 0);
@@ -172,6 +197,17 @@ TEST_CASE("ring: a process is killed in the middle; its peer's device is let go,
       run_pair("ring in a process: killed with the peer's arena open");
   CHECK(ends[0] == 0);
   CHECK(WIFSIGNALED(ends[1]));
+}
+
+TEST_CASE("ring: no process gives memory back that its peer has mapped, where there is no ring") {
+  const std::array<int, kSize> unopened =
+      run_pair("ring in a process: cannot open the peer's arena");
+  CHECK(unopened[0] == 0);
+  CHECK(unopened[1] == 0);
+  const std::array<int, kSize> untaken =
+      run_pair("ring in a process: is not taken after its trial");
+  CHECK(untaken[0] == 0);
+  CHECK(untaken[1] == 0);
 }
 
 }  // namespace hvd::cuda::test
