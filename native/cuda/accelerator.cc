@@ -72,6 +72,7 @@ Result<Backend*> CudaAccelerator::begin(int device, const Team& team, std::size_
   for (const MarkPtr& mark : ready) {
     if (Status status = home_->follow(home_->stream(), event_of(mark)); !status) return status;
   }
+  if (Status status = home_->pace().step(*home_, mesh_.abort()); !status) return status;
   if (Status status = begin_timing(); !status) return status;
   household_->gate().open_to(way_to(*table.value()));
   return static_cast<Backend*>(&household_->gate());

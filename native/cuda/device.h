@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
+#include "cuda/pace.h"
 #include "cuda/site.h"
 
 namespace hvd::cuda {
@@ -44,6 +45,7 @@ class Device : public std::enable_shared_from_this<Device> {
   CUcontext context() const { return context_; }
   CUstream stream() const { return stream_; }
   Kernels& kernels() const { return *kernels_; }
+  Pace& pace() { return pace_; }
   const Uuid& uuid() const { return uuid_; }
   const Site& site() const { return site_; }
 
@@ -100,6 +102,7 @@ class Device : public std::enable_shared_from_this<Device> {
   bool has_pools_ = false;
   CUdeviceptr probe_word_ = 0;
   std::unique_ptr<Kernels> kernels_;
+  Pace pace_;
   std::mutex mutex_;
   std::array<std::vector<CUevent>, 2> free_events_;  // by Timing; guarded by mutex_
   std::vector<CUstream> followers_;                  // guarded by mutex_

@@ -109,6 +109,7 @@ Status Communicator::gone(const std::string& what) const {
 
 Status Communicator::group(const std::string& what, const NcclCalls& calls) {
   if (calls.empty()) return Status::ok();
+  if (Status paced = device_->pace().step(*device_, mesh_.abort()); !paced) return paced;
   NcclResult result = NcclResult::kSuccess;
   {
     const std::lock_guard<std::mutex> lock(shared_->mutex);

@@ -7,7 +7,7 @@
 namespace hvd::cuda {
 
 PersistentRing::PersistentRing(const Party& party, unsigned blocks)
-    : device_(party.device), team_(party.team), shape_{blocks} {}
+    : device_(party.device), abort_(party.mesh->abort()), team_(party.team), shape_{blocks} {}
 
 Result<std::unique_ptr<PersistentRing>> PersistentRing::make(const Party& party, unsigned blocks,
                                                              CUstream aside) {
@@ -16,7 +16,7 @@ Result<std::unique_ptr<PersistentRing>> PersistentRing::make(const Party& party,
   Status status = mine.status();
   if (status) {
     ring->mine_ = mine.take();
-    status = ring->zero(aside, party.mesh->abort());
+    status = ring->zero(aside);
   }
   auto peers = lend(party, status ? ring->mine_.get() : nullptr, status);
   if (!peers) return peers.status();
@@ -24,7 +24,7 @@ Result<std::unique_ptr<PersistentRing>> PersistentRing::make(const Party& party,
   return ring;
 }
 
-Status PersistentRing::zero(CUstream aside, const Abort& abort) {
+Status PersistentRing::zero(CUstream aside) {
   const Current current(*device_);
   if (!current) return current.status();
   const Driver& driver = device_->driver();
@@ -32,7 +32,7 @@ Status PersistentRing::zero(CUstream aside, const Abort& abort) {
       driver.check(driver.cuMemsetD32Async(mine_->address(), 0, (shape_.bytes() + 3) / 4, aside),
                    "cuMemsetD32Async of the persistent ring's memory");
   if (!status) return status;
-  return wait_for_stream(*device_, aside, abort);
+  return wait_for_stream(*device_, aside, abort_);
 }
 
 // Of the member so many places further on, as this device sees it.
@@ -51,6 +51,8 @@ Status PersistentRing::allreduce(const std::vector<Operand>& operands, const Red
   Status status = Status::ok();
   for (const Operand& operand : operands) {
     if (operand.count == 0 || !status) continue;
+    status = device_->pace().step(*device_, abort_);
+    if (!status) continue;
     part.in = operand.in;
     part.out = operand.out;
     part.count = operand.count;

@@ -30,10 +30,11 @@ class PersistentRing {
 
  private:
   PersistentRing(const Party& party, unsigned blocks);
-  Status zero(CUstream aside, const Abort& abort);
+  Status zero(CUstream aside);
   std::byte* memory_at(std::size_t steps) const;
 
   std::shared_ptr<Device> device_;
+  const Abort& abort_;
   const Team team_;
   const RingShape shape_;
   std::shared_ptr<LentMemory> mine_;

@@ -10,10 +10,9 @@ CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(m
 
 }  // namespace
 
-Status wait_for(Device& device, const Device::Event& event, const Abort& abort,
-                const Deadline& deadline) {
+Status wait_for(Device& device, CUevent event, const Abort& abort, const Deadline& deadline) {
   for (Patience patience;; patience.pause()) {
-    const Result<bool> reached = device.reached(event.get());
+    const Result<bool> reached = device.reached(event);
     if (!reached) return reached.status();
     if (reached.value()) return Status::ok();
     if (abort.raised()) return abort.cause();
@@ -25,7 +24,7 @@ Status wait_for(Device& device, const Device::Event& event, const Abort& abort,
 
 Status wait_for_stream(Device& device, CUstream stream, const Abort& abort) {
   const auto given = device.recorded(stream);
-  return given ? wait_for(device, given.value(), abort) : given.status();
+  return given ? wait_for(device, given.value().get(), abort) : given.status();
 }
 
 Pinned::Pinned(std::shared_ptr<Device> device, const Abort& abort)

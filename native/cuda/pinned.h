@@ -14,7 +14,7 @@
 namespace hvd::cuda {
 
 // Waits for the device, and ends with the abort's cause, or kTimeout.
-Status wait_for(Device& device, const Device::Event& event, const Abort& abort,
+Status wait_for(Device& device, CUevent event, const Abort& abort,
                 const Deadline& deadline = Deadline::never());
 // The same, for what `stream` has been given so far.
 Status wait_for_stream(Device& device, CUstream stream, const Abort& abort);

@@ -28,9 +28,10 @@ CUstreamBatchMemOpParams awaited(CUdeviceptr word) {
 
 }  // namespace
 
-Ring::Ring(std::shared_ptr<Device> device, const Team& team, const ArenaShape& shape,
-           std::vector<std::byte*> bases)
+Ring::Ring(std::shared_ptr<Device> device, const Abort& abort, const Team& team,
+           const ArenaShape& shape, std::vector<std::byte*> bases)
     : device_(std::move(device)),
+      abort_(abort),
       place_(static_cast<std::size_t>(team.place)),
       shape_(shape),
       bases_(std::move(bases)) {}
@@ -64,7 +65,17 @@ void Ring::wait_all(Phase phase, std::size_t round) {
   for (std::size_t step = 1; step < size(); ++step) wait(phase, round, place_at(step));
 }
 
-Status Ring::flush() { return give(device_->stream(), due_); }
+Status Ring::flush() {
+  if (due_.empty()) return Status::ok();
+  if (Status status = device_->pace().step(*device_, abort_); !status) return status;
+  return give(device_->stream(), due_);
+}
+
+// What comes before the next kernel.
+Status Ring::step() {
+  if (Status status = flush(); !status) return status;
+  return device_->pace().step(*device_, abort_);
+}
 
 Status Ring::give(CUstream stream, std::vector<CUstreamBatchMemOpParams>& words) {
   const Driver& driver = device_->driver();
@@ -81,7 +92,7 @@ Status Ring::give(CUstream stream, std::vector<CUstreamBatchMemOpParams>& words)
 
 Status Ring::prescale(const Reduction& reduction, const std::vector<Piece>& pieces) {
   if (pieces.empty()) return Status::ok();
-  if (Status status = flush(); !status) return status;
+  if (Status status = step(); !status) return status;
   return device_->kernels().prescale(device_->stream(), reduction, pieces);
 }
 
@@ -94,14 +105,14 @@ Status Ring::copy(Dtype dtype, const std::vector<Piece>& pieces) {
 Status Ring::fold(const Reduction& reduction, void* out, const std::vector<const void*>& inputs,
                   std::size_t count) {
   if (count == 0) return Status::ok();
-  if (Status status = flush(); !status) return status;
+  if (Status status = step(); !status) return status;
   return device_->kernels().fold(device_->stream(), reduction, out, inputs, count);
 }
 
 Status Ring::fold_shared(const Reduction& reduction, const std::vector<Stretch>& stretches,
                          const std::vector<std::ptrdiff_t>& offsets) {
   if (stretches.empty()) return Status::ok();
-  if (Status status = flush(); !status) return status;
+  if (Status status = step(); !status) return status;
   return device_->kernels().fold_shared(device_->stream(), reduction, stretches, offsets);
 }
 

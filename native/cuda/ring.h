@@ -1,6 +1,6 @@
 // What the operations of one team on devices are made of: kernels on this rank's stream, and
-// signals between the streams of the members. The host gives all of it to the stream and waits for
-// nothing.
+// signals between the streams of the members. The host gives all of it to the stream and waits only
+// where the device has too much to do already (pace.h).
 //   member   a rank of the team; its place is its number in it. A peer is another one
 //   reader   who reads what a member has packed into a half: every peer, of some operations one
 //   use      one round's use of a half by the member whose half it is
@@ -50,8 +50,8 @@ namespace hvd::cuda {
 class Ring {
  public:
   // bases: of every member's arena as this process sees it, by place.
-  Ring(std::shared_ptr<Device> device, const Team& team, const ArenaShape& shape,
-       std::vector<std::byte*> bases);
+  Ring(std::shared_ptr<Device> device, const Abort& abort, const Team& team,
+       const ArenaShape& shape, std::vector<std::byte*> bases);
 
   std::size_t size() const { return bases_.size(); }
   std::size_t place() const { return place_; }
@@ -91,8 +91,10 @@ class Ring {
   CUdeviceptr word(std::size_t of, Phase phase, std::size_t half, std::size_t from) const;
   std::size_t half_of(std::size_t round) const { return (operation_ + round) % kHalves; }
   Status give(CUstream stream, std::vector<CUstreamBatchMemOpParams>& words);
+  Status step();
 
   std::shared_ptr<Device> device_;
+  const Abort& abort_;
   std::size_t place_;
   ArenaShape shape_;
   std::vector<std::byte*> bases_;

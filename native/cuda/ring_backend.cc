@@ -64,7 +64,7 @@ RingBackend::RingBackend(const Party& party, const ArenaShape& shape, std::uniqu
     : party_(party),
       arena_(std::move(arena)),
       peers_(std::move(peers)),
-      ring_(party.device, party.team, shape, bases_of(*arena_, peers_)) {}
+      ring_(party.device, party.mesh->abort(), party.team, shape, bases_of(*arena_, peers_)) {}
 
 Status RingBackend::add_forms(const RingForms& forms) {
   if (forms.blocks == 0) return Status::ok();

@@ -129,7 +129,7 @@ Status StagedBackend::pass(const Passage& passage, const Work& work) {
     if (number + 1 < chunks) {
       if (Status status = load(passage, number + 1, next); !status) return status;
     }
-    if (Status status = wait_for(*device_, loaded, mesh_.abort()); !status) return status;
+    if (Status status = wait_for(*device_, loaded.get(), mesh_.abort()); !status) return status;
     if (Status status = work(lay(passage, number)); !status) return status;
     if (Status status = store(passage, number); !status) return status;
   }

@@ -129,7 +129,7 @@ class Trial {
   }
 
   Status reach(const Device::Event& event) {
-    Status status = wait_for(device_, event, party_.mesh->abort(),
+    Status status = wait_for(device_, event.get(), party_.mesh->abort(),
                              Deadline::after_seconds(party_.trial_seconds));
     if (status.code != Code::kTimeout) return status;
     if (Status known = backend_.health(); !known) return known;

@@ -31,6 +31,11 @@ void abandon(Rank& rank, const std::vector<DeviceBackend*>& backends) {
   }
 }
 
+// Steps of streams, of all ranks.
+std::size_t given() {
+  return fake_cuda_calls("cuLaunchKernel") + fake_cuda_calls("cuStreamBatchMemOp");
+}
+
 const Reduction kSum{Dtype::kFloat32, ReduceOp::kSum, {}};
 
 // Streams that are let go read and write without waiting for each other: races, as meant.
@@ -46,7 +51,7 @@ TEST_CASE("abandon: one rank never comes, the others had queued operations of al
           doctest::skip(kRacesAreErrors)) {
   for (const int guilty : {0, 1, 2}) {
     CAPTURE(guilty);
-    on_rings({3, 2, 2048}, [&](Rank& rank) {
+    on_rings({3, 2, 65536}, [&](Rank& rank) {
       const Team team = everybody(3, rank.number());
       const auto ring = rank.ring(team);
       const Team pair = hvd::test::team_of({0, 1}, rank.number(), 1);
@@ -54,7 +59,7 @@ TEST_CASE("abandon: one rank never comes, the others had queued operations of al
       const OnDevice tensor(rank, Bytes(9000)), other(rank, Bytes(9000));
       check_allreduce(rank, *ring, team, {kSum, {1000}, true});
       if (rank.number() != guilty) {
-        for (int turn = 0; turn < 30; ++turn) {
+        for (int turn = 0; turn < 8; ++turn) {
           REQUIRE(ring->allreduce(team, {{tensor.data(), other.data(), 2250}}, kSum).is_ok());
           REQUIRE(ring->broadcast(team, {{other.data(), other.data(), 9000}}, turn % 3).is_ok());
           if (second != nullptr)
@@ -87,6 +92,33 @@ TEST_CASE("abandon: a rank whose kernel does not start says so; the others are l
     abandon(rank, {ring.get()});
   });
   CHECK(failed == 1);
+}
+
+TEST_CASE(
+    "abandon: who is far ahead of a device waits before the driver blocks; an abort ends that" *
+    doctest::skip(kRacesAreErrors)) {
+  on_rings({2, 2, 2048}, [&](Rank& rank) {
+    const Team team = everybody(2, rank.number());
+    const auto ring = rank.ring(team);
+    const OnDevice tensor(rank, Bytes(9000));
+    const std::size_t before = given();
+    char word = 0;
+    REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, 1).is_ok());
+    if (rank.number() == 1) {
+      const Deadline deadline = Deadline::after_seconds(kPatience);
+      while (given() - before < Pace::kWindow * Pace::kWindows) {
+        REQUIRE(!deadline.expired());
+        std::this_thread::yield();
+      }
+      rank.party(team).mesh->raise_everywhere(Status::make(Code::kRankDied, "rank 1 died", "test"));
+    } else {
+      Status status = Status::ok();
+      while (status) status = ring->allreduce(team, {{tensor.data(), tensor.data(), 2250}}, kSum);
+      CHECK(status.message == "rank 1 died");
+      CHECK(given() - before <= Pace::kWindow * (Pace::kWindows + 1));
+    }
+    abandon(rank, {ring.get()});
+  });
 }
 
 TEST_CASE("settle: a rank whose part is done waits until the others have read it") {

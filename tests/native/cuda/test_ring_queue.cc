@@ -1,5 +1,5 @@
-// Operations are given to the streams one after the other, without any waiting of the host: right
-// results, however far the host is ahead and however the streams get on.
+// Operations are given to the streams one after the other, the host is as far ahead as pace.h lets
+// it be: right results, however the streams get on.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -35,7 +35,6 @@ Bytes summed(int number) {
 class Stutter {
  public:
   Stutter(CUstream stream, unsigned seed) : stream_(stream) {
-    fake_cuda_hold(stream_);
     thread_ = std::thread([this, seed] { run(seed); });
   }
   ~Stutter() {
@@ -44,12 +43,10 @@ class Stutter {
   }
   Stutter(const Stutter&) = delete;
   Stutter& operator=(const Stutter&) = delete;
-  void begin() { begun_.store(true); }
 
  private:
   void run(unsigned seed) {
     std::mt19937 random(seed);
-    while (!begun_.load() && !ended_.load()) std::this_thread::yield();
     while (!ended_.load()) {
       fake_cuda_hold(stream_);
       for (auto turn = random() % 50; turn > 0; --turn) std::this_thread::yield();
@@ -60,7 +57,7 @@ class Stutter {
   }
 
   CUstream stream_;
-  std::atomic<bool> begun_{false}, ended_{false};
+  std::atomic<bool> ended_{false};
   std::thread thread_;
 };
 
@@ -91,8 +88,9 @@ void go_round(Backend& backend, const Team& team, int round, std::byte* x, std::
 
 }  // namespace
 
-TEST_CASE("ring: 1000 allreduces are queued while no stream moves; then all of them are right") {
+TEST_CASE("ring: allreduces are queued while no stream moves, then 1000 of them are right") {
   constexpr int kOperations = 1000;
+  constexpr int kHeld = 30;  // fewer steps than the host may be ahead
   on_rings({kSize, 1, 2048}, [&](Rank& rank) {
     const Team team = everybody(kSize, rank.number());
     const auto ring = rank.ring(team);
@@ -101,10 +99,13 @@ TEST_CASE("ring: 1000 allreduces are queued while no stream moves; then all of t
     for (int number = 0; number < kOperations; ++number)
       tensors.emplace_back(rank, numbers(number + rank.number()));
     fake_cuda_hold(rank.device().stream());
-    for (const OnDevice& tensor : tensors)
-      REQUIRE(ring->allreduce(team, {{tensor.data(), tensor.data(), kElements}}, sum).is_ok());
-    CHECK(!rank.device().idle().value());
-    fake_cuda_release(rank.device().stream());
+    for (int number = 0; number < kOperations; ++number) {
+      std::byte* const data = tensors[static_cast<std::size_t>(number)].data();
+      REQUIRE(ring->allreduce(team, {{data, data, kElements}}, sum).is_ok());
+      if (number + 1 != kHeld) continue;
+      CHECK(!rank.device().idle().value());
+      fake_cuda_release(rank.device().stream());
+    }
     for (int number = 0; number < kOperations; ++number) {
       INFO("operation ", number);
       CHECK(tensors[static_cast<std::size_t>(number)].read() == summed(number));
@@ -118,12 +119,11 @@ TEST_CASE("ring: a chain of operations of all kinds, through streams that stutte
     const auto ring = rank.ring(team);
     Bytes x = numbers(rank.number()), y(x.size()), z(x.size());
     const OnDevice at_x(rank, x), at_y(rank, y), at_z(rank, z);
-    Stutter stutter(rank.device().stream(), static_cast<unsigned>(rank.number()));
+    const Stutter stutter(rank.device().stream(), static_cast<unsigned>(rank.number()));
     for (int round = 0; round < 60; ++round) {
       go_round(*ring, team, round, at_x.data(), at_y.data(), at_z.data());
       go_round(rank.cpu(), team, round, x.data(), y.data(), z.data());
     }
-    stutter.begin();
     CHECK(at_x.read() == x);
     CHECK(at_y.read() == y);
     CHECK(at_z.read() == z);

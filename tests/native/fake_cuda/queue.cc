@@ -14,6 +14,7 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(2);
 constexpr auto kEnd = std::chrono::seconds(5);
+constexpr std::size_t kMostWork = 1000;  // about; whoever gives more waits
 
 bool finished(const CUstream_st& stream) { return stream.work.empty() && !stream.busy; }
 
@@ -72,7 +73,9 @@ CUresult find_own_stream(CUstream given, CUcontext context, CUstream& stream) {
 }
 
 void submit(CUstream stream, std::function<void()> piece) {
-  const std::lock_guard<std::mutex> lock(stream->mutex);
+  std::unique_lock<std::mutex> lock(stream->mutex);
+  while (stream->work.size() >= kMostWork && lost(stream->context) == CUDA_SUCCESS)
+    stream->changed.wait_for(lock, kLook);
   stream->work.push_back(std::move(piece));
   stream->changed.notify_all();
 }

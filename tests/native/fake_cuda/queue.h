@@ -28,6 +28,7 @@ void end_stream(CUstream stream);
 CUresult find_stream(CUstream given, CUcontext context, CUstream& stream);
 // The same, and it must be this context's.
 CUresult find_own_stream(CUstream given, CUcontext context, CUstream& stream);
+// Waits, as the driver does, while the queue is full.
 void submit(CUstream stream, std::function<void()> piece);
 bool idle(CUstream stream);
 // Until it is idle or the device is lost.
