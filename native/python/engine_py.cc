@@ -222,14 +222,15 @@ py::list pending(const Engine& self) {
 }
 
 py::dict counters(const Engine& self) {
-  const Counters& from = [&]() -> const Counters& {
+  const Counters* from = nullptr;
+  {
     const py::gil_scoped_release unlocked;
-    return self.counters();
-  }();
-  return py::dict("ops"_a = from.ops.load(), "bytes"_a = from.bytes.load(),
-                  "busy_ns"_a = from.busy_ns.load() + from.on_device_ns.load(),
-                  "wait_ns"_a = from.wait_ns.load() + from.exposed_ns.load(),
-                  "cycles"_a = from.cycles.load());
+    from = &self.counters();
+  }
+  return py::dict("ops"_a = from->ops.load(), "bytes"_a = from->bytes.load(),
+                  "busy_ns"_a = from->busy_ns.load() + from->on_device_ns.load(),
+                  "wait_ns"_a = from->wait_ns.load() + from->exposed_ns.load(),
+                  "cycles"_a = from->cycles.load());
 }
 
 py::tuple trace(const Engine& self, std::uint64_t cursor) {

@@ -4,7 +4,7 @@ Words.
   slices      the ring as it is for any memory: pack, fold, unpack, each rank in the order of its stream
   persistent  one kernel of each rank that stays until all is done, over slots in the memory of its neighbour
   shared      the same tensors in memory that the ranks share: folded from all into all
-  limit       see measure: the bytes that a way moves, at the speed of a copy within the device
+  limit       see measure: the bytes that a way moves, at the speed of a copy within the device, from 64 MiB on
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from hvdtest.gpu import BEYOND_L2
 
 from hvd_kernel._native import SUM, Engine, LocalHub
 from hvd_kernel.tensor import DTYPES
@@ -143,8 +145,9 @@ def main(copy: float) -> None:
         for label, size in SIZES.items():
             for way, moved in MOVED.items():
                 seconds = found[way, size]
-                busbw, share = 2 * (n - 1) / n * size / seconds / 1e9, 100 * moved(n) * size / copy / seconds
-                print(f"| {n} | {label} | {way} | {1e3 * seconds:.3f} | {busbw:.2f} | {share:.0f} % |", flush=True)
+                busbw = 2 * (n - 1) / n * size / seconds / 1e9
+                share = f"{100 * moved(n) * size / copy / seconds:.0f} %" if size >= BEYOND_L2 else ""
+                print(f"| {n} | {label} | {way} | {1e3 * seconds:.3f} | {busbw:.2f} | {share} |", flush=True)
 
 
 if __name__ == "__main__":

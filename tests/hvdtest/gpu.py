@@ -20,6 +20,8 @@ WAYS = {
     "core": {"HVD_GPU": "core", "HVD_GPU_OPERATIONS": "staged"},
     "torch": {"HVD_GPU": "staged"},
 }
+# Smaller tensors stay in a device's L2 cache, where what its memory can copy is no limit.
+BEYOND_L2 = 64 << 20
 _open: dict[tuple[int, str], RankPool] = {}
 
 
@@ -31,6 +33,10 @@ def gpu_ranks(np: int, way: str, **env: str) -> RankPool:
         pool = _open[np, way] = RankPool(np, "auto", HVD_DYNAMIC_PROCESS_SETS="1", **WAYS[way], **env)
         pool.run(start, way, timeout=120.0)
     return pool
+
+
+def layout_id(layout: tuple[int, str]) -> str:
+    return f"np{layout[0]}-{layout[1]}"
 
 
 def close_gpu_ranks() -> None:
