@@ -36,7 +36,8 @@ std::string why_no_nccl(const std::vector<Facts>& members) {
   for (const Facts& member : members)
     if (member.nccl == 0)
       return rank_of(member) +
-             " has no NCCL (pip install nvidia-nccl-cu13, or a torch that brings it)";
+             " has no NCCL (pip install nvidia-nccl-cu13, or a torch that brings it), or one that "
+             "blocks (unset NCCL_COMM_BLOCKING)";
   return of_pairs(members, [](const Facts& one, const Facts& other) -> std::string {
     if (one.nccl != other.nccl)
       return rank_of(one) + " has NCCL " + std::to_string(one.nccl) + " and " + rank_of(other) +

@@ -11,6 +11,7 @@
 #include <cuda.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,7 +62,8 @@ class Device : public std::enable_shared_from_this<Device> {
   Result<std::optional<double>> seconds_between(const Event& from, const Event& to) const;
   // What is given to the stream becomes part of a graph.
   bool captures(CUstream stream) const;
-  // Nothing is under way on our stream. An error: the device has failed.
+  // Nothing is under way on our stream; where a graph was ever captured, nor on a stream that came
+  // by follow(): its replays are not on ours. An error: the device has failed.
   Result<bool> idle();
 
   // Device memory on our stream: there for what is given to it from now on. It goes back behind
@@ -88,6 +90,7 @@ class Device : public std::enable_shared_from_this<Device> {
   void sweep();
   void return_behind(CUstream stream);
   void remember(CUstream stream);
+  bool followers_idle();
 
   const Driver& driver_;
   int number_;
@@ -101,6 +104,7 @@ class Device : public std::enable_shared_from_this<Device> {
   bool has_word_operations_ = false;
   bool has_pools_ = false;
   CUdeviceptr probe_word_ = 0;
+  mutable std::atomic<bool> has_captured_{false};
   std::unique_ptr<Kernels> kernels_;
   Pace pace_;
   std::mutex mutex_;

@@ -64,8 +64,12 @@ Result<std::optional<double>> Device::seconds_between(const Event& from, const E
 bool Device::captures(CUstream stream) const {
   const Current current(*this);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver_.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult asked = driver_.cuStreamIsCapturing(stream, &status);
+  // The default stream may not be touched while one that waits for it is captured.
+  if (asked == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  const bool captured = asked == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  if (captured) has_captured_.store(true, std::memory_order_relaxed);
+  return captured;
 }
 
 Status Device::follow(CUstream stream, CUevent event) {
@@ -102,7 +106,14 @@ Result<bool> Device::idle() {
   if (result == CUDA_ERROR_NOT_READY) return false;
   Status status = driver_.check(result, "an operation given to the device");
   if (!status) return status;
-  return true;
+  return !has_captured_.load(std::memory_order_relaxed) || followers_idle();
+}
+
+bool Device::followers_idle() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::none_of(followers_.begin(), followers_.end(), [&](CUstream stream) {
+    return captures(stream) || driver_.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+  });
 }
 
 Result<std::shared_ptr<void>> Device::allocate(std::size_t bytes) {

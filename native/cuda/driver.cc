@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -46,6 +47,23 @@ Status start(const Driver& driver) {
                 ": look at nvidia-smi (driver and kernel module must be of one version)");
 }
 
+// A driver runs what any toolkit of its own major version has made; that the kernels are compressed
+// those know that came with CUDA 12.4.
+constexpr int kLeastVersion = std::max(CUDA_VERSION / 1000 * 1000, 12'040);
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+Status check_version(const Driver& driver) {
+  int version = 0;
+  if (driver.cuDriverGetVersion(&version) == CUDA_SUCCESS && version >= kLeastVersion)
+    return Status::ok();
+  return refuse("the CUDA driver is for CUDA " + version_text(version) +
+                ", the core's kernels need one for " + version_text(kLeastVersion) +
+                " or later: update it, or build the core with an older CUDA");
+}
+
 template <typename Function>
 bool find(void* library, const char* symbol, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(library, symbol));
@@ -68,8 +86,9 @@ Result<std::unique_ptr<Driver>> load(const std::string& file) {
   driver->file = file;
   if (const char* const missing = find_all(library, *driver); missing != nullptr)
     return refuse("the CUDA driver (" + file + ") is too old, it has no " + missing +
-                  ": update it to one for CUDA 12 (525 or later)");
+                  ": update it to one for CUDA " + version_text(kLeastVersion) + " or later");
   Status status = start(*driver);
+  if (status) status = check_version(*driver);
   if (!status) return status;
   return driver;
 }

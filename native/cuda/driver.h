@@ -40,6 +40,7 @@ namespace hvd::cuda {
   X(cuMemFreeHost, cuMemFreeHost)                                         \
   X(cuMemGetInfo, cuMemGetInfo_v2)                                        \
   X(cuMemcpyAsync, cuMemcpyAsync)                                         \
+  X(cuMemcpyPeerAsync, cuMemcpyPeerAsync)                                 \
   X(cuMemsetD8Async, cuMemsetD8Async)                                     \
   X(cuMemsetD32Async, cuMemsetD32Async)                                   \
   X(cuStreamCreateWithPriority, cuStreamCreateWithPriority)               \

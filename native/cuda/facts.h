@@ -29,6 +29,7 @@ struct Facts {
   std::array<char, 12> ring{};        // the setting of the ring's form (ring_form.h)
   std::uint32_t multiprocessors = 0;
   std::uint32_t shared_contexts = 0;  // 1: MPS makes one of the contexts of all processes
+  std::uint32_t time_limit = 0;       // 1: the driver ends kernels that run for seconds
   std::array<char, 256> trouble{};    // not empty: why this member can take no way
 };
 

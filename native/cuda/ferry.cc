@@ -2,10 +2,29 @@
 
 #include <utility>
 
-#include "cuda/alone.h"
 #include "tensor/dtype.h"
 
 namespace hvd::cuda {
+
+namespace {
+
+struct Place {
+  const void* address;
+  CUcontext context;
+};
+
+Status copy(const Device& on, const Place& to, const Place& from, std::size_t bytes) {
+  const Current current(on);
+  if (!current) return current.status();
+  const Driver& driver = on.driver();
+  return driver.check(
+      driver.cuMemcpyPeerAsync(reinterpret_cast<CUdeviceptr>(to.address), to.context,
+                               reinterpret_cast<CUdeviceptr>(from.address), from.context, bytes,
+                               on.stream()),
+      "copying from device to device");
+}
+
+}  // namespace
 
 Ferry::Ferry(Backend& at_home, std::shared_ptr<Device> home, std::shared_ptr<Device> abroad)
     : at_home_(at_home), home_(std::move(home)), abroad_(std::move(abroad)) {}
@@ -16,6 +35,14 @@ Status Ferry::embark() {
   Result<Device::Event> there = abroad_->recorded(abroad_->stream());
   if (!there) return there.status();
   return home_->follow(home_->stream(), there.value().get());
+}
+
+Status Ferry::copy_home(void* to, const void* from, std::size_t bytes) const {
+  return copy(*home_, {to, home_->context()}, {from, abroad_->context()}, bytes);
+}
+
+Status Ferry::copy_back(void* to, const void* from, std::size_t bytes) const {
+  return copy(*home_, {to, abroad_->context()}, {from, home_->context()}, bytes);
 }
 
 Result<std::byte*> Ferry::room(std::size_t bytes) {
@@ -29,7 +56,7 @@ Result<std::byte*> Ferry::room(std::size_t bytes) {
 Result<std::byte*> Ferry::carried(const void* from, std::size_t bytes) {
   Result<std::byte*> at = room(bytes);
   if (!at || bytes == 0) return at;
-  Status status = copy_on(*home_, at.value(), from, bytes);
+  Status status = copy_home(at.value(), from, bytes);
   if (!status) return status;
   return at;
 }
@@ -41,7 +68,7 @@ void Ferry::expect(void* to, const std::byte* from, std::size_t bytes) {
 Status Ferry::land(const Status& operation) {
   Status status = operation;
   for (const Return& one : returns_)
-    if (status) status = copy_on(*home_, one.to, one.from, one.bytes);
+    if (status) status = copy_back(one.to, one.from, one.bytes);
   rooms_.clear();
   returns_.clear();
   return status;

@@ -79,6 +79,15 @@ Status not_scaled(Dtype dtype) {
   return refused(std::string(name_of(dtype)) + " is moved and never scaled: leave the factors 1");
 }
 
+const char* const kNotForIt =
+    ": the core has kernels for devices of compute capability 7.5 and later; with HVD_GPU=staged "
+    "torch copies the tensors, and none are needed";
+
+bool is_of_the_device(CUresult error) {
+  return error == CUDA_ERROR_NO_BINARY_FOR_GPU || error == CUDA_ERROR_INVALID_IMAGE ||
+         error == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+}
+
 class Loaded final : public Kernels {
  public:
   explicit Loaded(const Driver& driver) : driver_(driver) {}
@@ -91,10 +100,11 @@ class Loaded final : public Kernels {
   // Getting a function loads it. All of them now: loading one later could wait for the device,
   // which may be waiting for a peer.
   Status load() {
-    if (Status status =
-            driver_.check(driver_.cuModuleLoadData(&module_, hvd_cuda_fatbin), "cuModuleLoadData");
-        !status)
+    const CUresult loaded = driver_.cuModuleLoadData(&module_, hvd_cuda_fatbin);
+    if (Status status = driver_.check(loaded, "cuModuleLoadData"); !status) {
+      if (is_of_the_device(loaded)) status.message += kNotForIt;
       return status;
+    }
     for (unsigned function = 0; function < kFunctions; ++function) {
       const char* const name = kNames[function].name;
       const CUresult result = driver_.cuModuleGetFunction(&functions_[function], module_, name);

@@ -34,6 +34,7 @@ void describe(const Device& device, Facts& facts) {
   facts.multiprocessors =
       static_cast<std::uint32_t>(device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
   facts.shared_contexts = device.attribute(CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 1 ? 1 : 0;
+  facts.time_limit = device.attribute(CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT) == 1 ? 1 : 0;
 }
 
 Facts facts_of(const Guest& guest, const Topology& topology, const AcceleratorOptions& options) {

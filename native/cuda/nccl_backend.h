@@ -19,7 +19,8 @@
 
 namespace hvd::cuda {
 
-// Of the NCCL that this process can use; 0: there is none.
+// Of the NCCL that this process can use; 0: there is none, or its calls would block
+// (NCCL_COMM_BLOCKING=1).
 int nccl_version();
 
 constexpr double kNcclStartSeconds = 60;

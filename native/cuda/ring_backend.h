@@ -25,6 +25,7 @@ class RingBackend final : public DeviceBackend {
   // Collective (party.h) where it can have the persistent ring, and the same on all members.
   Status add_forms(const RingForms& forms);
   std::size_t forms() const override { return forms_.size(); }
+  void set_trial(double seconds) override { on_trial_ = seconds > 0; }
   void take(std::size_t form) override { form_ = forms_[form]; }
 
   Status allreduce(const Team& team, const std::vector<Operand>& operands,
@@ -55,6 +56,7 @@ class RingBackend final : public DeviceBackend {
   Ring ring_;
   std::vector<Form> forms_{Form::kSlices};
   Form form_ = Form::kSlices;
+  bool on_trial_ = false;
   std::unique_ptr<PersistentRing> persistent_;
   std::unique_ptr<DeviceBackend> staged_;  // for Adasum, from the first one on
   const char* last_ = "LOCAL";

@@ -4,7 +4,8 @@
 //   persistent   one kernel per rank that stays until all is done (ring.cuh). Kernels that wait for
 //                each other must run at the same time: those of different devices do, those of
 //                threads of one process too where there is room for all their blocks; those of
-//                processes that share a device take turns, unless MPS makes them one
+//                processes that share a device take turns, unless MPS makes them one. A driver
+//                that ends long kernels (a display hangs on the device) would end those that wait
 // auto: both where both are possible, and a trial finds the faster one (trial.h).
 #pragma once
 

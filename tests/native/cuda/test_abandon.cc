@@ -21,6 +21,13 @@ bool idle(Rank& rank) {
   return idle.value();
 }
 
+// Behind this, all have read what they have got so far: letting go spoils it.
+void meet(Rank& rank, const Team& team) {
+  char word = 0;
+  for (int root = 0; root < team.size(); ++root)
+    REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, root).is_ok());
+}
+
 // As the accelerator does it.
 void abandon(Rank& rank, const std::vector<DeviceBackend*>& backends) {
   const Deadline deadline = Deadline::after_seconds(kPatience);
@@ -58,6 +65,7 @@ TEST_CASE("abandon: one rank never comes, the others had queued operations of al
       const auto second = rank.number() < 2 ? rank.ring(pair) : nullptr;
       const OnDevice tensor(rank, Bytes(9000)), other(rank, Bytes(9000));
       check_allreduce(rank, *ring, team, {kSum, {1000}, true});
+      meet(rank, team);
       if (rank.number() != guilty) {
         for (int turn = 0; turn < 8; ++turn) {
           REQUIRE(ring->allreduce(team, {{tensor.data(), other.data(), 2250}}, kSum).is_ok());
@@ -82,6 +90,7 @@ TEST_CASE("abandon: a rank whose kernel does not start says so; the others are l
     const auto ring = rank.ring(team);
     const OnDevice tensor(rank, Bytes(9000));
     check_allreduce(rank, *ring, team, {kSum, {1000}, true});
+    meet(rank, team);
     if (rank.number() == 1) fake_cuda_fail("cuLaunchKernel", 9, CUDA_ERROR_LAUNCH_FAILED);
     const Status status = ring->allreduce(team, {{tensor.data(), tensor.data(), 2250}}, kSum);
     if (!status) {
@@ -102,8 +111,7 @@ TEST_CASE(
     const auto ring = rank.ring(team);
     const OnDevice tensor(rank, Bytes(9000));
     const std::size_t before = given();
-    char word = 0;
-    REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, 1).is_ok());
+    meet(rank, team);
     if (rank.number() == 1) {
       const Deadline deadline = Deadline::after_seconds(kPatience);
       while (given() - before < Pace::kWindow * Pace::kWindows) {

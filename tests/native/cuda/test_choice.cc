@@ -105,7 +105,8 @@ TEST_CASE("a wish that cannot be: which ranks, why, and what else") {
   without[0].nccl = 0;
   CHECK(ways(without) ==
         "HOROVOD_GPU_OPERATIONS=nccl is not possible among these ranks: rank 0 has no NCCL (pip "
-        "install nvidia-nccl-cu13, or a torch that brings it); use auto or staged");
+        "install nvidia-nccl-cu13, or a torch that brings it), or one that blocks (unset "
+        "NCCL_COMM_BLOCKING); use auto or staged");
 }
 
 TEST_CASE("wishes that differ or are none") {

@@ -99,6 +99,51 @@ TEST_CASE("whatever fails while a device is opened: the device is named and noth
   }
 }
 
+TEST_CASE("a device that the kernels are not for: which ones are, and what else there is") {
+  for (const CUresult error : {CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_UNSUPPORTED_PTX_VERSION}) {
+    fake_cuda_reset();
+    fake_cuda_fail("cuModuleLoadData", 1, error);
+    const Status status = Device::open(fake_driver(), 0, 2).status();
+    CHECK(status.message.find("rank 2, device 0") == 0);
+    CHECK(status.message.find("compute capability 7.5 and later") != std::string::npos);
+    CHECK(status.message.find("HVD_GPU=staged") != std::string::npos);
+  }
+  check_nothing_left();
+}
+
+TEST_CASE("where a graph was captured, it is idle when the streams that replay it are") {
+  fake_cuda_reset();
+  {
+    const auto device = opened();
+    const Theirs theirs(*device);
+    const auto done = device->recorded(device->stream());
+    REQUIRE(device->follow(theirs.get(), done.value().get()).message == "");
+    fake_cuda_hold(theirs.get());
+    REQUIRE(device->recorded(theirs.get()).status().message == "");
+    synchronize(*device, device->stream());
+    CHECK(device->idle().value());
+    fake_cuda_set_capturing(device->stream(), 1);
+    CHECK(device->captures(device->stream()));
+    fake_cuda_set_capturing(device->stream(), 0);
+    CHECK(!device->idle().value());
+    fake_cuda_release(theirs.get());
+    synchronize(*device, theirs.get());
+    CHECK(device->idle().value());
+  }
+  check_nothing_left();
+}
+
+TEST_CASE("a default stream that must not be touched for a capture's sake counts as captured") {
+  fake_cuda_reset();
+  {
+    const auto device = opened();
+    fake_cuda_fail("cuStreamIsCapturing", 1, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    CHECK(device->captures(nullptr));
+    CHECK(!device->captures(nullptr));
+  }
+  check_nothing_left();
+}
+
 TEST_CASE("what other devices it reaches, and whether word operations work") {
   fake_cuda_reset();
   fake_cuda_set_devices(3);

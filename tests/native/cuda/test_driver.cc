@@ -17,6 +17,11 @@ std::string another_name() {
   return file.substr(0, slash) + dots + file.substr(slash);
 }
 
+// Of the driver, for what this toolkit compiles.
+std::string least() {
+  return CUDA_VERSION < 13'000 ? "12.4" : std::to_string(CUDA_VERSION / 1000) + ".0";
+}
+
 Status refused(const std::string& file) {
   const auto driver = load_driver(file);
   REQUIRE(!driver.is_ok());
@@ -50,8 +55,8 @@ TEST_CASE("a driver that lacks a function is too old") {
   const Status status = refused("libm.so.6");
   CHECK(status.code == Code::kUnavailable);
   CHECK(status.message ==
-        "the CUDA driver (libm.so.6) is too old, it has no cuInit: update it to one for CUDA 12 "
-        "(525 or later)");
+        "the CUDA driver (libm.so.6) is too old, it has no cuInit: update it to one for CUDA " +
+            least() + " or later");
 }
 
 TEST_CASE("a driver that shows no device, and one that does not start") {
@@ -63,6 +68,17 @@ TEST_CASE("a driver that shows no device, and one that does not start") {
   CHECK(refused(another_name()).message ==
         "the CUDA driver does not start, CUDA_ERROR_UNKNOWN (unknown error): look at nvidia-smi "
         "(driver and kernel module must be of one version)");
+  CHECK(load_driver(another_name()).is_ok());
+}
+
+TEST_CASE("a driver that is older than the kernels can be: both versions, and what to do") {
+  fake_cuda_set_version(12'020);
+  const Status status = refused(another_name());
+  CHECK(status.code == Code::kUnavailable);
+  CHECK(status.message == "the CUDA driver is for CUDA 12.2, the core's kernels need one for " +
+                              least() +
+                              " or later: update it, or build the core with an older CUDA");
+  fake_cuda_reset();
   CHECK(load_driver(another_name()).is_ok());
 }
 

@@ -1,6 +1,8 @@
 // Values over NCCL, a fake one: every operation, type and number of ranks.
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+
 #include "cuda/nccl.h"
 #include "cuda/nccl_cases.h"
 #include "cuda/nccl_kind.h"
@@ -40,6 +42,9 @@ TEST_CASE("nccl: the one that the process has loaded is found, an old one is ref
   CHECK(old.status().message.find("pip install nvidia-nccl-cu13") != std::string::npos);
   FakeNccl::get().reset();
   CHECK(nccl_version() == 22803);
+  ::setenv("NCCL_COMM_BLOCKING", "1", 1);
+  CHECK(nccl_version() == 0);
+  ::unsetenv("NCCL_COMM_BLOCKING");
   const Result<const Nccl*> nccl = load_nccl("");
   REQUIRE(nccl.status().message == "");
   CHECK(nccl.value()->file.find("libfake_nccl.so") != std::string::npos);

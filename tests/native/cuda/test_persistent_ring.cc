@@ -61,6 +61,12 @@ TEST_CASE(
     CHECK(algorithm(*ring) == "CUDA_RING");
     check_allreduce(rank, *ring, team, {sum, {kEnough, 1}, true});
     CHECK(algorithm(*ring) == "CUDA_SLICES");
+    ring->set_trial(1);  // what is tried is what it is called, small as it may be
+    check_allreduce(rank, *ring, team, {sum, {1}, true});
+    CHECK(algorithm(*ring) == "CUDA_RING");
+    ring->set_trial(0);
+    check_allreduce(rank, *ring, team, {sum, {1}, true});
+    CHECK(algorithm(*ring) == "CUDA_SLICES");
     REQUIRE(ring->settle().message == "");
     rank.synchronize();
   });

@@ -64,6 +64,14 @@ TEST_CASE("forms: threads of one process share a device's multiprocessors") {
   CHECK(forms(tiny) == "slices");
 }
 
+TEST_CASE("forms: where a driver ends long kernels, none stays") {
+  auto shown = processes({0, 1});
+  shown[1].time_limit = 1;
+  CHECK(forms(shown) == "slices");
+  for (Facts& member : shown) put(member.ring, "persistent");
+  CHECK(forms(shown).find("seconds on the device of rank 1") != std::string::npos);
+}
+
 TEST_CASE("forms: a wish") {
   CHECK(forms(processes({0, 1}, "slices")) == "slices");
   CHECK(forms(processes({0, 1}, "persistent")) == "persistent 32");

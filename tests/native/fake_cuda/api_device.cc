@@ -84,7 +84,8 @@ CUresult cuInit(unsigned flags) {
 }
 
 CUresult cuDriverGetVersion(int* version) {
-  *version = CUDA_VERSION;
+  const std::lock_guard<std::mutex> lock(world().mutex);
+  *version = world().switches.version;
   return CUDA_SUCCESS;
 }
 

@@ -27,6 +27,43 @@ Range range_now(CUdeviceptr address, std::size_t bytes) {
   return range_of(address, bytes);
 }
 
+// Null: it is the host's.
+CUcontext context_of(CUdeviceptr address) {
+  const std::lock_guard<std::mutex> lock(world().mutex);
+  const auto memory = memory_of(address);
+  return memory == world().memory.end() ? nullptr : memory->second.context;
+}
+
+bool is_pooled(CUdeviceptr address) {
+  const std::lock_guard<std::mutex> lock(world().mutex);
+  const auto memory = memory_of(address);
+  return memory != world().memory.end() && memory->second.pooled;
+}
+
+// What is allocated in stream order is its own device's alone.
+bool out_of_reach(CUdeviceptr to, CUdeviceptr from) {
+  CUcontext const one = context_of(to);
+  CUcontext const other = context_of(from);
+  return one != nullptr && other != nullptr && one != other && (is_pooled(to) || is_pooled(from));
+}
+
+CUresult copy(CUcontext context, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
+              CUstream given) {
+  CUstream stream = nullptr;
+  if (const CUresult found = find_own_stream(given, context, stream); found != CUDA_SUCCESS)
+    return found;
+  for (const CUdeviceptr address : {to, from}) {
+    const Range range = range_now(address, bytes);
+    if (bytes > 0 && (address == 0 || range == Range::kGone || range == Range::kTooLong))
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  submit(stream, [=] {
+    if (bytes == 0 || !there(context, to, bytes) || !there(context, from, bytes)) return;
+    std::memmove(pointer(to), pointer(from), bytes);
+  });
+  return CUDA_SUCCESS;
+}
+
 template <typename Word>
 CUresult set(CUcontext context, CUdeviceptr to, Word value, std::size_t count, CUstream given) {
   CUstream stream = nullptr;
@@ -165,23 +202,18 @@ CUresult cuMemGetInfo(std::size_t* free, std::size_t* total) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream given) {
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   FAKE_CONTEXT_CALL("cuMemcpyAsync", context);
-  CUstream stream = nullptr;
-  if (const CUresult found = fake::find_own_stream(given, context, stream); found != CUDA_SUCCESS)
-    return found;
-  for (const CUdeviceptr address : {to, from}) {
-    const fake::Range range = fake::range_now(address, bytes);
-    if (bytes > 0 &&
-        (address == 0 || range == fake::Range::kGone || range == fake::Range::kTooLong))
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-  fake::submit(stream, [=] {
-    if (bytes == 0 || !fake::there(context, to, bytes) || !fake::there(context, from, bytes))
-      return;
-    std::memmove(fake::pointer(to), fake::pointer(from), bytes);
-  });
-  return CUDA_SUCCESS;
+  if (fake::out_of_reach(to, from)) return CUDA_ERROR_INVALID_VALUE;
+  return fake::copy(context, to, from, bytes, stream);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                           CUcontext from_context, std::size_t bytes, CUstream stream) {
+  FAKE_CONTEXT_CALL("cuMemcpyPeerAsync", context);
+  if (fake::context_of(to) != to_context || fake::context_of(from) != from_context)
+    return CUDA_ERROR_INVALID_VALUE;
+  return fake::copy(context, to, from, bytes, stream);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream) {

@@ -65,6 +65,11 @@ void fake_cuda_lose(int device, int error) {
   world().lost[static_cast<std::size_t>(device)].store(error, std::memory_order_release);
 }
 
+void fake_cuda_set_version(int version) {
+  const std::lock_guard<std::mutex> lock(world().mutex);
+  world().switches.version = version;
+}
+
 void fake_cuda_set_reachable(int reachable) {
   const std::lock_guard<std::mutex> lock(world().mutex);
   world().switches.reachable = reachable != 0;
@@ -111,6 +116,7 @@ void fake_cuda_reset() {
   fake_cuda_set_devices(1);
   const std::lock_guard<std::mutex> lock(world().mutex);
   world().switches.memory = std::size_t{1} << 30U;
+  world().switches.version = CUDA_VERSION;
   world().switches.reachable = true;
   world().switches.word_operations = true;
   world().switches.failures.clear();

@@ -48,6 +48,8 @@ void fake_cuda_fail_nothing();
 void fake_cuda_slow(const char* function, int milliseconds);
 // Every call for the device gives `error` from now on, and its queues stop; 0: it is well again.
 void fake_cuda_lose(int device, int error);
+// As cuDriverGetVersion says it; default: that of the cuda.h which this was built with.
+void fake_cuda_set_version(int version);
 // Devices reach each other (cuDeviceCanAccessPeer) or not; default: yes.
 void fake_cuda_set_reachable(int reachable);
 // Word operations (cuStreamBatchMemOp) are supported or not; default: yes.

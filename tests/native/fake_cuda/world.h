@@ -75,6 +75,7 @@ struct Switches {
   int devices = 1;
   std::vector<int> visible;  // which of the machine's devices the numbers stand for
   std::size_t memory = std::size_t{1} << 30U;
+  int version = CUDA_VERSION;
   bool reachable = true;
   bool word_operations = true;
   std::vector<Failure> failures;
