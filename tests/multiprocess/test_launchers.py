@@ -211,6 +211,8 @@ def test_some_ranks_without_mpi(members: list[int]) -> None:
 
 
 def a_communicator() -> str:
+    # Of a process that it has not started Open MPI leaves the shared memory behind.
+    os.environ["OMPI_MCA_btl"] = "self"  # noqa: SIM112 - its spelling
     from mpi4py import MPI
 
     from hvd_kernel import _session
