@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from hvd_kernel import gpus
+from hvd_kernel import config, gpus
 from hvd_kernel.cluster.leftovers import folders, orphans
 
 SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written
@@ -119,7 +119,11 @@ def _gpus() -> Finding:
     staged = "torch stages their tensors through host memory"
     if not gpus.has_plugin():
         return Finding("GPUs", good=True, found=f"{there}; {staged}, the core was built without nvcc")
-    how = "the core works on their tensors" if os.environ.get("HVD_GPU") == "core" else f"{staged} (HVD_GPU)"
+    how = (
+        "the core works on their tensors"
+        if config.elsewhere("HVD_GPU", os.environ) == "core"
+        else f"{staged} (HVD_GPU)"
+    )
     return Finding("GPUs", good=True, found=f"{there}; {how}")
 
 

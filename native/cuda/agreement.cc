@@ -56,8 +56,7 @@ Attempt attempt_once(Way way, const Party& party) {
   attempt.forms = made.value()->forms();
   const Result<double> seconds = try_out(way, *made.value(), party);
   if (!seconds) {
-    const Status parted = part_together(*made.value(), party);
-    attempt.status = parted ? seconds.status() : parted;
+    attempt.status = part_together(*made.value(), party, seconds.status());
     return attempt;
   }
   attempt.seconds = seconds.value();
@@ -85,7 +84,7 @@ Status part_with(DeviceBackend& loser, const Party& party) {
   Status status = loser.settle();
   if (status) status = wait_for_stream(*party.device, party.device->stream(), party.mesh->abort());
   status = all_went_well(party, status);
-  return status ? part_together(loser, party) : status;
+  return status ? part_together(loser, party, Status::ok()) : status;
 }
 
 std::string in_ms(const Attempt& attempt) {

@@ -5,7 +5,6 @@
 #include "tensor/dtype.h"
 
 namespace hvd::cuda {
-
 namespace {
 
 struct Place {
@@ -13,6 +12,8 @@ struct Place {
   CUcontext context;
 };
 
+// Memory that was allocated in stream order is its own device's alone: only a copy that names both
+// devices reaches it.
 Status copy(const Device& on, const Place& to, const Place& from, std::size_t bytes) {
   const Current current(on);
   if (!current) return current.status();
@@ -37,14 +38,6 @@ Status Ferry::embark() {
   return home_->follow(home_->stream(), there.value().get());
 }
 
-Status Ferry::copy_home(void* to, const void* from, std::size_t bytes) const {
-  return copy(*home_, {to, home_->context()}, {from, abroad_->context()}, bytes);
-}
-
-Status Ferry::copy_back(void* to, const void* from, std::size_t bytes) const {
-  return copy(*home_, {to, abroad_->context()}, {from, home_->context()}, bytes);
-}
-
 Result<std::byte*> Ferry::room(std::size_t bytes) {
   if (bytes == 0) return static_cast<std::byte*>(nullptr);
   Result<std::shared_ptr<void>> memory = home_->allocate(bytes);
@@ -56,7 +49,7 @@ Result<std::byte*> Ferry::room(std::size_t bytes) {
 Result<std::byte*> Ferry::carried(const void* from, std::size_t bytes) {
   Result<std::byte*> at = room(bytes);
   if (!at || bytes == 0) return at;
-  Status status = copy_home(at.value(), from, bytes);
+  Status status = copy(*home_, {at.value(), home_->context()}, {from, abroad_->context()}, bytes);
   if (!status) return status;
   return at;
 }
@@ -68,7 +61,8 @@ void Ferry::expect(void* to, const std::byte* from, std::size_t bytes) {
 Status Ferry::land(const Status& operation) {
   Status status = operation;
   for (const Return& one : returns_)
-    if (status) status = copy_back(one.to, one.from, one.bytes);
+    if (status)
+      status = copy(*home_, {one.to, abroad_->context()}, {one.from, home_->context()}, one.bytes);
   rooms_.clear();
   returns_.clear();
   return status;

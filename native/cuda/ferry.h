@@ -30,10 +30,6 @@ class Ferry final : public Backend {
  private:
   // Behind what the stream abroad has been given: the memory of the results is there.
   Status embark();
-  // On home's stream. Memory that was allocated in stream order is its own device's alone: only a
-  // copy that names both devices reaches it.
-  Status copy_home(void* to, const void* from, std::size_t bytes) const;
-  Status copy_back(void* to, const void* from, std::size_t bytes) const;
   // Memory at home until the operation has been given to the stream; null for no bytes.
   Result<std::byte*> room(std::size_t bytes);
   Result<std::byte*> carried(const void* from, std::size_t bytes);

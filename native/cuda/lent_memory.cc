@@ -159,8 +159,7 @@ Result<Peers> lend(const Party& party, const LentMemory* mine, const Status& own
     status = all_went_well(party, own ? peers.status() : own);
     if (status) return peers;
   }
-  const Status closed = all_went_well(party, Status::ok());
-  return closed ? status : closed;
+  return end_together(party, status);
 }
 
 }  // namespace hvd::cuda

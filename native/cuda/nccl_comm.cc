@@ -127,12 +127,18 @@ Status Communicator::group(const std::string& what, const NcclCalls& calls) {
 }
 
 Status Communicator::health() {
-  NcclResult state = NcclResult::kSuccess;
   const std::lock_guard<std::mutex> lock(shared_->mutex);
   if (shared_->ended) return gone("an operation");
+  const NcclResult known = error();
+  return known == NcclResult::kSuccess ? Status::ok() : blame(known, "an operation");
+}
+
+// With the mutex held: of what is under way.
+NcclResult Communicator::error() const {
+  NcclResult state = NcclResult::kSuccess;
   const NcclResult asked = nccl_.CommGetAsyncError(shared_->handle, &state);
-  if (asked != NcclResult::kSuccess) return blame(asked, "an operation");
-  return accepted(state) ? Status::ok() : blame(state, "an operation");
+  if (asked != NcclResult::kSuccess) return asked;
+  return accepted(state) ? NcclResult::kSuccess : state;
 }
 
 Status Communicator::watch_over_it() {
@@ -178,10 +184,7 @@ NcclResult Communicator::look() {
     last_ = nullptr;
     return NcclResult::kSuccess;
   }
-  NcclResult state = NcclResult::kSuccess;
-  const NcclResult asked = nccl_.CommGetAsyncError(shared_->handle, &state);
-  if (asked != NcclResult::kSuccess) return asked;
-  return state == NcclResult::kInProgress ? NcclResult::kSuccess : state;
+  return error();
 }
 
 Status Communicator::abort() { return end(false); }

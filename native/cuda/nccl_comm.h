@@ -70,6 +70,7 @@ class Communicator {
   Status watch_over_it();
   void watch();
   NcclResult look();
+  NcclResult error() const;
 
   const Nccl& nccl_;
   std::shared_ptr<Device> device_;

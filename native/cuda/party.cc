@@ -66,9 +66,14 @@ Status all_went_well(const Party& party, const Status& mine) {
   return Status::make(worst->code, worst->text.data(), "cuda/party", worst->rank);
 }
 
-Status part_together(DeviceBackend& backend, const Party& party) {
+Status end_together(const Party& party, const Status& why) {
+  const Status met = all_went_well(party, Status::ok());
+  return met ? why : met;
+}
+
+Status part_together(DeviceBackend& backend, const Party& party, const Status& why) {
   backend.part();
-  return all_went_well(party, Status::ok());
+  return end_together(party, why);
 }
 
 }  // namespace hvd::cuda

@@ -49,7 +49,9 @@ Result<std::vector<T>> tell_all(const Party& party, const T& mine) {
 // How it went for the members: if it went wrong for one, its reason, the same on all of them.
 Status all_went_well(const Party& party, const Status& mine);
 
+// Waits until all members are here. `why` they end what they do, or the mesh's abort.
+Status end_together(const Party& party, const Status& why);
 // Closes what the backend has mapped of the others' memory. When all have done so, it may go.
-Status part_together(DeviceBackend& backend, const Party& party);
+Status part_together(DeviceBackend& backend, const Party& party, const Status& why);
 
 }  // namespace hvd::cuda

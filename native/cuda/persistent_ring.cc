@@ -48,17 +48,16 @@ Status PersistentRing::allreduce(const std::vector<Operand>& operands, const Red
   part.own = mine_->base();
   part.left = memory_at(peers_.size() - 1);
   part.right = memory_at(1);
-  Status status = Status::ok();
   for (const Operand& operand : operands) {
-    if (operand.count == 0 || !status) continue;
-    status = device_->pace().step(*device_, abort_);
-    if (!status) continue;
+    if (operand.count == 0) continue;
+    if (Status paced = device_->pace().step(*device_, abort_); !paced) return paced;
     part.in = operand.in;
     part.out = operand.out;
     part.count = operand.count;
-    status = device_->kernels().ring_allreduce(device_->stream(), reduction, shape_, part);
+    Status status = device_->kernels().ring_allreduce(device_->stream(), reduction, shape_, part);
+    if (!status) return status;
   }
-  return status;
+  return Status::ok();
 }
 
 // The first word of the memory is the abort (kernels.h), which nobody takes back.

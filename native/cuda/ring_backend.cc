@@ -55,8 +55,7 @@ Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const Party& party) {
       std::make_unique<RingBackend>(party, ArenaShape(bytes, members), arena.take(), peers.take());
   Status status = backend->add_forms(forms.value());
   if (status) return std::unique_ptr<DeviceBackend>(std::move(backend));
-  const Status parted = part_together(*backend, party);
-  return parted ? status : parted;
+  return part_together(*backend, party, status);
 }
 
 RingBackend::RingBackend(const Party& party, const ArenaShape& shape, std::unique_ptr<Arena> arena,
@@ -118,8 +117,7 @@ Result<DeviceRegion> RingBackend::share_memory(std::size_t bytes, const Status& 
   // Giving memory back waits for the whole device, ranks that are threads of this process included:
   // nobody goes on until all have.
   if (mine) mine.take().reset();
-  const Status met = all_went_well(party_, Status::ok());
-  return met ? peers.status() : met;
+  return end_together(party_, peers.status());
 }
 
 Status RingBackend::adasum(const Team& team, const std::vector<Operand>& operands,
