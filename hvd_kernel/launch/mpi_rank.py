@@ -33,7 +33,7 @@ def call(door: str, secret: str) -> socket.socket:
         There is none.
     """
     names, _, port = door.rpartition(":")
-    why: object = "who answers there does not hold the secret of this run"
+    why: object = "it has no address"
     for where in [(name, int(port)) for name in names.split(",")] if port.isdecimal() else [f"\0{door[1:]}"]:
         connection = socket.socket(socket.AF_INET if isinstance(where, tuple) else socket.AF_UNIX)
         connection.settimeout(_CALL_S)
@@ -42,6 +42,7 @@ def call(door: str, secret: str) -> socket.socket:
             if proof.introduce(connection, secret):
                 connection.settimeout(None)
                 return connection
+            why = "who answers there does not hold the secret of this run"
         except OSError as error:
             why = error
         connection.close()

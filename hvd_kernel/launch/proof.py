@@ -30,11 +30,17 @@ def holds(said: bytes, secret: str, who: bytes, numbers: bytes) -> bool:
 
 
 def introduce(connection: socket.socket, secret: str) -> bool:
-    """Have the conversation, as the agent; tell whether it is the launcher who answers."""
+    """Have the conversation, as the agent; tell whether it is the launcher who answers.
+
+    Whoever hangs up has proved nothing: if it has read what we said the kernel tells of an end, else of a reset.
+    """
     mine = number()
-    numbers = _exactly(connection) + mine
-    connection.sendall(mine + of(secret, AGENT, numbers))
-    return holds(_exactly(connection), secret, LAUNCHER, numbers)
+    try:
+        numbers = _exactly(connection) + mine
+        connection.sendall(mine + of(secret, AGENT, numbers))
+        return holds(_exactly(connection), secret, LAUNCHER, numbers)
+    except (ConnectionResetError, BrokenPipeError):
+        return False
 
 
 def _exactly(connection: socket.socket) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import subprocess
 import sys
@@ -88,6 +89,23 @@ def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str]) -> N
             assert "who answers there does not hold the secret of this run" in wrong.communicate()[1]
     crew.end()
     assert right.wait(10) == 0
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["ends", "resets"])
+@pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET], ids=["here", "tcp"])
+def test_one_who_hangs_up_has_proved_nothing(family: socket.AddressFamily, reads: bool) -> None:
+    with socket.socket(family) as impostor:
+        impostor.bind(("127.0.0.1", 0) if family == socket.AF_INET else f"\0{secrets.token_hex()}")
+        impostor.listen()
+        name = impostor.getsockname()
+        process = knock(f"127.0.0.1:{name[1]}" if family == socket.AF_INET else f"@{name[1:].decode()}")
+        connection, _ = impostor.accept()
+        with connection:
+            connection.sendall(b"\1" * proof.LENGTH)
+            unread = 0 if reads else socket.MSG_PEEK
+            assert len(connection.recv(2 * proof.LENGTH, socket.MSG_WAITALL | unread)) == 2 * proof.LENGTH
+        assert process.wait(30) == 1
+    assert "who answers there does not hold the secret of this run" in process.communicate()[1]
 
 
 def test_a_rank_takes_orders_from_nobody_else() -> None:
