@@ -13,7 +13,7 @@ namespace {
 
 // How long shutdown() waits for its turn before it goes without.
 constexpr double kLeaveSeconds = 10;
-constexpr double kGoodbyeSeconds = 1;
+constexpr double kGoodbyeSeconds = 5;
 // Devices have no bell for when they are done.
 constexpr std::chrono::microseconds kBetweenLooks(100);
 

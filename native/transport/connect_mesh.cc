@@ -28,7 +28,6 @@ namespace hvd {
 namespace {
 
 const char* const kRoom = "transport/connect_mesh";
-constexpr double kFlushSeconds = 2;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
@@ -99,7 +98,7 @@ class ConnectedMesh : public Mesh {
   }
   void raise_everywhere(Status cause) override { watch_->raise_everywhere(cause); }
   void leave() override {
-    control_->flush(Deadline::after_seconds(kFlushSeconds));
+    control_->flush(Deadline::after_seconds(options_.flush_s));
     control_->finish();
     watch_->leave();
   }
@@ -275,8 +274,8 @@ class ConnectedMesh : public Mesh {
     from_.resize(at(size_));
     if (over_mpi() && size_ > 1) {
       Result<std::unique_ptr<MpiLinks>> mpi =
-          MpiLinks::open({rank_, size_, options_.slot_bytes, options_.slots}, bootstrap,
-                         watch_->abort(), deadline_);
+          MpiLinks::open({rank_, size_, options_.slot_bytes, options_.slots, options_.flush_s},
+                         bootstrap, watch_->abort(), deadline_);
       if (!mpi.is_ok()) return mpi.status();
       mpi_ = mpi.take();
     }
@@ -316,7 +315,7 @@ class ConnectedMesh : public Mesh {
     if (tcp_ == nullptr)
       tcp_ = std::make_unique<TcpLinks>(
           options_.slot_bytes, options_.slots, watch_->abort(),
-          [this](int who, const std::string& why) { watch_->suspect(who, why); });
+          [this](int who, const std::string& why) { watch_->suspect(who, why); }, options_.flush_s);
     tcp_->add(peer, std::move(streams), &watch_->left(peer), may_spin());
     to_[at(peer)] = tcp_->send_link(peer);
     from_[at(peer)] = tcp_->recv_link(peer);

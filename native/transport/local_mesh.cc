@@ -19,7 +19,6 @@
 namespace hvd {
 namespace {
 
-constexpr double kFlushSeconds = 2;
 const char* const kRoom = "transport/local_mesh";
 
 // What the others see of one rank.
@@ -129,7 +128,7 @@ class LocalMesh : public Mesh {
   void leave() override {
     // Nobody shall see this goodbye before the abort that is its reason.
     if (abort().raised()) raise_everywhere(abort().cause());
-    control_.flush(Deadline::after_seconds(kFlushSeconds));
+    control_.flush(Deadline::after_seconds(hub_->options.flush_s));
     mine().left.store(true);
     for (int rank = 0; rank < hub_->size; ++rank) hub_->news(rank);
   }

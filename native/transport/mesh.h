@@ -57,6 +57,7 @@ struct MeshOptions {
   double stop_warning_s = 0.5;    // a stopped (SIGSTOP) peer is named after so long ...
   double stop_abort_s = 5;        // ... and ends the operation after so long; 0: never
   double net_timeout_s = 30;      // another host that answers nothing for so long is lost; 0: never
+  double flush_s = 2;             // what is not sent yet has so long to go out when a rank leaves
   std::uint32_t first_count = 0;  // tests: where the counters of rings start (they wrap around)
   std::string agreement;          // further settings that must be the same on all ranks: lines of
                                   // name=value

@@ -14,7 +14,6 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr double kFlushSeconds = 2;
 constexpr double kCancelSeconds = 0.5;
 constexpr microseconds kEager{200};  // how long a wait only yields before it sleeps in between
 constexpr microseconds kNap{50};
@@ -317,7 +316,7 @@ void MpiLinks::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     if (stop_ && !said && !abort_.raised()) say_end();
-    if (stop_ && !said) last = Deadline::after_seconds(kFlushSeconds);
+    if (stop_ && !said) last = Deadline::after_seconds(shape_.flush_s);
     said = stop_;
     if (stop_ && (!pending() || abort_.raised() || last.expired())) return;
     int bytes = 0;

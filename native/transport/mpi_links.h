@@ -24,6 +24,7 @@ namespace hvd {
 struct MpiShape {
   int rank = 0, size = 1;
   std::size_t slot_bytes = 0, slots = 0;
+  double flush_s = 0;  // MeshOptions
 };
 
 class MpiLinks {
@@ -33,7 +34,7 @@ class MpiLinks {
   static Result<std::unique_ptr<MpiLinks>> open(const MpiShape& shape, Bootstrap& bootstrap,
                                                 const Abort& abort, Deadline deadline,
                                                 const MpiVerbs* verbs = nullptr);
-  ~MpiLinks();  // sends what is left, for two seconds at most
+  ~MpiLinks();  // sends what is left, for flush_s at most
   MpiLinks(const MpiLinks&) = delete;
   MpiLinks& operator=(const MpiLinks&) = delete;
 

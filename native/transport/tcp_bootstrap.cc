@@ -263,12 +263,14 @@ Result<std::vector<std::string>> TcpBootstrap::allgather(const std::string& mine
   if (rank_ == 0) return allgather_at_root(mine);
   // Rank 0 may use its whole timeout for the slowest rank before it answers.
   const Deadline deadline = Deadline::after_seconds(2 * timeout_s_);
-  Status status = send_frame(peers_[0], mine, deadline);
-  if (!status) return status;
+  const Status sent = send_frame(peers_[0], mine, deadline);
+  if (sent.code == Code::kInvalidArgument) return sent;
+  // Also when it takes nothing any more: it may have said why before it went away.
   const Result<std::string> frame = receive_frame(peers_[0], deadline);
-  if (!frame.is_ok())
-    return Status::make(frame.status().code,
-                        "rank 0 dropped out of the start: " + frame.status().message, kRoom, 0);
+  if (!frame.is_ok()) {
+    const Status& why = sent ? frame.status() : sent;
+    return Status::make(why.code, "rank 0 dropped out of the start: " + why.message, kRoom, 0);
+  }
   const Result<std::string> payload = opened(frame.value());
   if (!payload.is_ok()) return payload.status();
   Unpacker reader(payload.value());

@@ -13,7 +13,6 @@
 namespace hvd {
 namespace {
 
-constexpr double kFlushSeconds = 2;
 constexpr int kSliceMs = 10;   // how late, at worst, a waiter learns of what nobody told it
 constexpr int kStandByMs = 1;  // how late, at worst, the I/O thread takes over from a waiter
 constexpr std::chrono::microseconds kSpin{40};
@@ -64,8 +63,13 @@ void Link::release() { peer_.receiver.release(); }
 
 }  // namespace
 
-TcpLinks::TcpLinks(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken)
-    : slot_bytes_(slot_bytes), slots_(slots), abort_(abort), broken_(std::move(broken)) {}
+TcpLinks::TcpLinks(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken,
+                   double flush_s)
+    : slot_bytes_(slot_bytes),
+      slots_(slots),
+      flush_s_(flush_s),
+      abort_(abort),
+      broken_(std::move(broken)) {}
 
 TcpLinks::~TcpLinks() {
   if (!thread_.joinable()) return;
@@ -199,7 +203,7 @@ void TcpLinks::run() {
   std::optional<Deadline> last;
   for (;;) {
     if (stop_.load()) {
-      if (!last) last = Deadline::after_seconds(kFlushSeconds);
+      if (!last) last = Deadline::after_seconds(flush_s_);
       if (!pending() || abort_.raised() || last->expired()) break;
     }
     if (waiting_.load() == 0) push_pending();

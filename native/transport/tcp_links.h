@@ -22,8 +22,9 @@ class TcpLinks {
   // A connection broke, or ended: a death unless the peer has said goodbye. Any thread.
   using Broken = std::function<void(int peer, const std::string& why)>;
 
-  TcpLinks(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken);
-  ~TcpLinks();  // sends what is left, for two seconds at most
+  TcpLinks(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken,
+           double flush_s);
+  ~TcpLinks();  // sends what is left, for flush_s at most
   TcpLinks(const TcpLinks&) = delete;
   TcpLinks& operator=(const TcpLinks&) = delete;
 
@@ -55,6 +56,7 @@ class TcpLinks {
   Peer& peer_of(int rank) const;
 
   std::size_t slot_bytes_, slots_;
+  double flush_s_;
   const Abort& abort_;
   Broken broken_;
   std::vector<std::unique_ptr<Peer>> peers_;

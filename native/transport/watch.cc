@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "base/failpoint.h"
 #include "base/thread.h"
@@ -25,7 +26,7 @@ enum class Frame : std::uint8_t { kAbort = 1, kGoodbye = 2 };
 constexpr std::uint32_t kMostText = 16384;
 constexpr std::uint32_t kMostFrame = 2 * kMostText + 64;
 constexpr double kSuspicionSeconds = 0.5;
-constexpr double kVerdictSeconds = 2;
+constexpr double kVerdictSeconds = 30;  // only a watch that gets no core at all takes so long
 const char* const kRoom = "transport/watch";
 
 std::string cut(const std::string& text) { return text.substr(0, kMostText); }
@@ -132,6 +133,7 @@ void Watch::run() {
     serve_sockets(items.data() + lines_end);
     help();
     judge_goodbyes();
+    failpoint("watch.judge");
     judge_suspects();
     judge_stops();
   }
@@ -253,6 +255,8 @@ void Watch::suspect(int peer, const std::string& why) {
   signal_event(event_);
 }
 
+// Once more after the time is over: a goodbye that came while the watch got no core, before the
+// connection broke, is read first.
 void Watch::judge_suspects() {
   for (const Line& line : lines_) {
     std::string why;
@@ -260,9 +264,12 @@ void Watch::judge_suspects() {
       const std::lock_guard<std::mutex> lock(mutex_);
       Mark& mark = marks_[static_cast<std::size_t>(line.peer.rank)];
       if (!mark.suspected) continue;
-      if (!mark.left.load() && !mark.gone && !mark.suspected->expired()) continue;
-      if (!mark.left.load() && !mark.gone) why = mark.why;
+      if (!mark.left.load() && !mark.gone) {
+        if (!mark.suspected->expired() || !std::exchange(mark.overdue, true)) continue;
+        why = mark.why;
+      }
       mark.suspected.reset();
+      mark.overdue = false;
     }
     if (!why.empty()) died(line.peer.rank, why);
   }
@@ -273,7 +280,7 @@ Status Watch::verdict(int peer) {
   const Mark& mark = marks_[static_cast<std::size_t>(peer)];
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait_for(lock, std::chrono::duration<double>(kVerdictSeconds),
-                    [&] { return abort_.raised() || mark.left.load(); });
+                    [&] { return abort_.raised() || mark.left.load() || leaving_; });
   const bool left = mark.left.load();  // looked at first: an abort is told before the goodbye
   if (abort_.raised()) return abort_.cause();
   if (left) return Status::make(Code::kShutdown, name_of(peer) + " has shut down", kRoom, peer);
@@ -316,6 +323,7 @@ void Watch::leave() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (leaving_) return;
     leaving_ = true;
+    changed_.notify_all();
   }
   // Nobody shall see this goodbye before the abort that is its reason, whoever raised it.
   if (abort_.raised() && !told_.exchange(true)) tell_all(abort_frame(abort_.cause()));

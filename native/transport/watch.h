@@ -5,7 +5,7 @@
 //   hang-up, no goodbye   the peer has died: the abort is raised, and the others are told
 //   silence               the same of a peer on another host that answers nothing (keepalive)
 //   suspicion             another connection to the peer broke: a death, unless a goodbye comes
-//   within half a second
+//   within half a second, of which the watch learns although it was late itself
 // On one host a pidfd stands beside the socket: a child that the peer forked may hold the socket
 // open after the peer's death.
 #pragma once
@@ -86,6 +86,7 @@ class Watch {
     bool goodbye = false;  // said, but what it sent before may be under way; the watch's
     bool gone = false;     // nothing more comes from it; guarded by mutex_
     std::optional<Deadline> suspected;  // guarded by mutex_
+    bool overdue = false;               // that was over at the last look; the watch's
     std::string why;                    // guarded by mutex_
   };
   struct Line {  // one peer as the watch thread sees it

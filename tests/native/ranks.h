@@ -94,7 +94,7 @@ class Watchdog {
 
 // body(rank) runs on a thread per rank. A REQUIRE that fails in it ends that rank only and fails
 // the test.
-inline void run_ranks(int ranks, const std::function<void(int)>& body, double seconds = 60,
+inline void run_ranks(int ranks, const std::function<void(int)>& body, double seconds = 180,
                       const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   Watchdog watchdog(ranks);
   std::vector<std::thread> threads;

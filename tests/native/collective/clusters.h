@@ -39,6 +39,7 @@ inline void on_meshes(const Cluster& cluster, const std::function<void(int, Mesh
   Meeting meeting(cluster.size);
   run_ranks(cluster.size, [&](int rank) {
     MeshOptions options = cluster.mesh;
+    options.flush_s = 60;  // a reader may get no core for a while
     options.transport = cluster.transport.empty() ? "auto" : cluster.transport;
     if (!cluster.hosts.empty())
       options.host = std::string("host-") + cluster.hosts[static_cast<std::size_t>(rank)];

@@ -22,6 +22,7 @@ struct Host {
   std::map<int, std::string> operations;  // of a rank, where it is not auto
   std::map<int, int> devices;             // of a rank, where it is not 0
   std::string ring = "auto";
+  double trial_seconds = 20;
 };
 
 // "ring", or the message; the same on all ranks, which is checked.
@@ -41,7 +42,7 @@ Outcome met(const Cluster& cluster, const Host& host = {}) {
     auto device = Device::open(fake_driver(), number, rank);
     AcceleratorOptions options;
     options.arena_bytes = 4096;
-    options.trial_seconds = 3;
+    options.trial_seconds = host.trial_seconds;
     options.ring = host.ring;
     if (host.operations.count(rank) == 1) options.operations = host.operations.at(rank);
     const Guest guest{device ? device.value() : nullptr, device.status()};
@@ -117,14 +118,15 @@ TEST_CASE("where only the ring is wished, all fail for the one that cannot") {
 
 TEST_CASE("a ring whose trial goes wrong on a rank is not taken, first its newer form") {
   fake_cuda_reset();
+  Host host;
+  host.trial_seconds = 6;  // which the other rank waits in vain
   fake_cuda_fail("cuEventElapsedTime", 0, CUDA_ERROR_UNKNOWN);
-  CHECK(met(cluster_of(2)).text == "staged");
+  CHECK(met(cluster_of(2), host).text == "staged");
   for (const int lap :
        {3, 9}) {  // of four for each rank and form; then all of it without the newer
     CAPTURE(lap);
     fake_cuda_reset();
     fake_cuda_set_devices(2);
-    Host host;
     host.devices = {{1, 1}};
     CHECK(met(cluster_of(2), host).forms == 2);
     fake_cuda_fail("cuEventElapsedTime", lap, CUDA_ERROR_UNKNOWN);

@@ -113,7 +113,7 @@ TEST_CASE(
           REQUIRE(ring->allreduce(team, {{tensor.data(), tensor.data(), 10000}}, sum).is_ok());
         REQUIRE(ring->broadcast(team, {{tensor.data(), tensor.data(), 9000}}, 0).is_ok());
       }
-      const Deadline deadline = Deadline::after_seconds(20);
+      const Deadline deadline = Deadline::after_seconds(50);
       for (;;) {
         const Result<bool> idle = rank.device().idle();
         REQUIRE(idle.status().message == "");

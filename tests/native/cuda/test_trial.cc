@@ -150,7 +150,7 @@ TEST_CASE("trial: a rank whose part never begins holds nobody for ever") {
 
 TEST_CASE("trial: an error on one rank is everybody's, with its reason") {
   on_rings(kSetup, [&](Rank& rank) {
-    const Status status = tried(rank, 0.3, [&](const Call& call) {
+    const Status status = tried(rank, 5, [&](const Call& call) {  // others wait for it in vain
       return rank.number() == 1
                  ? Status::make(Code::kUnavailable, "this card is made of wood", "test", 1)
                  : call.go();

@@ -7,9 +7,20 @@
 #include <random>
 #include <set>
 
+#include "base/failpoint.h"
 #include "engines.h"
 
 namespace hvd::test {
+namespace {
+
+struct Armed {
+  explicit Armed(const std::string& text) { arm_failpoints(text.c_str()); }
+  ~Armed() { arm_failpoints(""); }
+  Armed(const Armed&) = delete;
+  Armed& operator=(const Armed&) = delete;
+};
+
+}  // namespace
 
 TEST_CASE_TEMPLATE("engine: sums and averages are exact for every dtype", T, std::uint8_t,
                    std::int32_t, std::int64_t, Float16, Bfloat16, float, double) {
@@ -171,6 +182,8 @@ TEST_CASE(
   const int size = 3;
   for (const bool large : {false, true}) {
     Engines engines = engines_of(size, {{"slot_bytes", "64"}});
+    // Some ten thousand slots, so that the ring turns until the abort, however late that comes.
+    const Armed armed(large ? "slot.after_publish:delay=1" : "");
     on_every_rank(engines, [&](Engine& engine, int rank) {
       std::vector<float> values(large ? 1000000 : 10);
       // Rank 2 never comes, or comes and aborts while the ring turns.

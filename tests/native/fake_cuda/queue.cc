@@ -13,7 +13,7 @@ namespace fake {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(2);
-constexpr auto kEnd = std::chrono::seconds(5);
+constexpr auto kEnd = std::chrono::seconds(30);
 constexpr std::size_t kMostWork = 1000;  // about; whoever gives more waits
 
 bool finished(const CUstream_st& stream) { return stream.work.empty() && !stream.busy; }

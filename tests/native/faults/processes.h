@@ -55,6 +55,8 @@ class Processes {
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
   // False: not all of these said so within the seconds.
   bool all_started(double seconds);
+  // False at once where the rank is gone, or reports without having said so.
+  bool has_started(int rank, double seconds) { return read_tag(rank, seconds) == 's'; }
   void go();
   void signal(int rank, int number) const { ::kill(pid(rank), number); }
   // Nothing: silent until the time was over, or gone without a word.

@@ -31,6 +31,9 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+// What is seen at once and not by a timer, of which the shortest lasts twice as long.
+constexpr double kAtOnceMs = 250, kNotAtOnceMs = 1e9;
+
 // What a process tells the test. As one write of fewer than 4,096 bytes, so reports do not mix.
 struct Report {
   std::int64_t at_ns = 0;

@@ -4,8 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <atomic>
 #include <csignal>
+#include <thread>
 
 #include "base/deadline.h"
 #include "ranks.h"
@@ -24,6 +25,8 @@ std::uint16_t free_port() {
   REQUIRE(listener.is_ok());
   return bound_port(listener.value());
 }
+
+constexpr double kAlways = 600;  // longer than any test may take
 
 bool mentions(const Status& status, const std::string& text) {
   return status.message.find(text) != std::string::npos;
@@ -65,29 +68,33 @@ TEST_CASE("bootstrap: a rank that is known is not waited for when its process ha
   }
   const Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, known, 0)));
   REQUIRE(pidfd);
-  const auto begin = std::chrono::steady_clock::now();
-  test::run_ranks(3, [&](int rank) {
+  test::run_ranks(3, [&](int rank) {  // for less time than the ranks have
     if (rank == 2) {
       ::kill(known, SIGKILL);
       return;
     }
-    const auto bootstrap = TcpBootstrap::connect(rank, 3, kHost, port, 60, "", {{2, pidfd.get()}});
+    const auto bootstrap =
+        TcpBootstrap::connect(rank, 3, kHost, port, kAlways, "", {{2, pidfd.get()}});
     REQUIRE_FALSE(bootstrap.is_ok());
     CHECK(bootstrap.status().code == Code::kRankDied);
     CHECK(bootstrap.status().rank == 2);
     CHECK(mentions(bootstrap.status(), "rank 2 has ended"));
   });
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
   ::waitpid(known, nullptr, 0);
 }
 
 TEST_CASE("bootstrap: the ranks that are missing are named on those that came") {
   const std::uint16_t port = free_port();
   test::run_ranks(2, [&](int rank) {
-    const auto bootstrap = TcpBootstrap::connect(rank, 4, kHost, port, 0.3);
-    REQUIRE_FALSE(bootstrap.is_ok());
-    CHECK(bootstrap.status().code == Code::kTimeout);
-    CHECK(mentions(bootstrap.status(), "2, 3"));
+    Status status;
+    // Rank 1 comes as soon as somebody listens; rank 0 gives it more time where that is not enough.
+    double patience = rank == 0 ? 0.3 : kAlways;
+    do {
+      status = TcpBootstrap::connect(rank, 4, kHost, port, patience).status();
+      patience *= 2;
+    } while (rank == 0 && mentions(status, "rank 1, 2, 3 did not come"));
+    CHECK(status.code == Code::kTimeout);
+    CHECK(mentions(status, "rank 2, 3 did not come"));
   });
 }
 
@@ -144,22 +151,58 @@ TEST_CASE("bootstrap: strangers do not disturb, and a rank that goes away is nam
   });
 }
 
+TEST_CASE(
+    "bootstrap: a rank 0 that goes away is named, whether it is seen in sending or receiving") {
+  const std::uint16_t port = free_port();
+  test::Meeting meeting(2);
+  test::run_ranks(2, [&](int rank) {
+    auto bootstrap = TcpBootstrap::connect(rank, 2, kHost, port, 20);
+    REQUIRE_MESSAGE(bootstrap.is_ok(), bootstrap.status().message);
+    if (rank == 0) {  // with something unread: a reset, behind which nothing can be sent
+      meeting.allgather(rank, "");
+      return;
+    }
+    const std::string large(std::size_t{8} << 20U, 'x');  // more than the sockets hold
+    std::thread late([&] { meeting.allgather(rank, ""); });
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      const Status status = bootstrap.value()->allgather(large).status();
+      CHECK(status.rank == 0);
+      CHECK_MESSAGE(mentions(status, "rank 0 dropped out of the start"), status.message);
+    }
+    late.join();
+  });
+}
+
 TEST_CASE("bootstrap: another secret is refused at once, and rank 0 says why somebody is missing") {
   const std::uint16_t port = free_port();
+  std::atomic<bool> over{false};
+  std::atomic<int> refusals{0};
   test::run_ranks(3, [&](int rank) {
-    const std::string secret = rank == 2 ? "wrong" : "right";
-    const auto start = Clock::now();
-    const auto bootstrap = TcpBootstrap::connect(rank, 3, kHost, port, 5, secret);
-    REQUIRE_FALSE(bootstrap.is_ok());
-    CHECK(mentions(bootstrap.status(), "HVD_SECRET_KEY"));
     if (rank == 2) {
-      CHECK(bootstrap.status().code == Code::kInvalidArgument);
-      CHECK(mentions(bootstrap.status(), "do not have the same secret"));
-      CHECK(Clock::now() - start < std::chrono::seconds(4));
-    } else {
-      CHECK(mentions(bootstrap.status(), "rank 2 did not come"));
+      while (!over.load()) {
+        const Status status = TcpBootstrap::connect(2, 3, kHost, port, 2, "wrong").status();
+        if (status.code == Code::kTimeout) continue;  // rank 0 was not there
+        CHECK(status.code == Code::kInvalidArgument);
+        CHECK(mentions(status, "do not have the same secret"));
+        CHECK(mentions(status, "HVD_SECRET_KEY"));
+        ++refusals;
+      }
+      return;
     }
+    // The others come as soon as somebody listens; where that is too late, for one or the other,
+    // rank 0 gives them more time.
+    double patience = rank == 0 ? 1 : kAlways;
+    Status status;
+    do {
+      status = TcpBootstrap::connect(rank, 3, kHost, port, patience, "right").status();
+      patience *= 2;
+    } while (rank == 0 &&
+             (mentions(status, "rank 1, 2 did not come") || !mentions(status, "HVD_SECRET_KEY")));
+    if (rank == 0) over = true;
+    CHECK(mentions(status, "rank 2 did not come"));
+    CHECK(mentions(status, "HVD_SECRET_KEY"));
   });
+  CHECK(refusals > 0);
 }
 
 TEST_CASE("bootstrap: an address that others can reach needs a secret") {
@@ -178,15 +221,14 @@ TEST_CASE("bootstrap: silent strangers at the door do not delay the ranks") {
   test::run_ranks(3, [&](int thread) {
     if (thread == 2) {
       std::vector<Fd> silent;
-      const Deadline deadline = Deadline::after_seconds(10);
+      const Deadline deadline = Deadline::after_seconds(20);
       while (silent.size() < 20 && !deadline.expired()) {
         Result<Fd> stranger = connect_tcp(kHost, port, deadline);
         if (stranger.is_ok()) silent.push_back(stranger.take());
       }
       REQUIRE(silent.size() == 20);
-      const auto start = Clock::now();
+      // One after the other, the silent ones would take two seconds each.
       REQUIRE(TcpBootstrap::connect(1, 2, kHost, port, 20).is_ok());
-      CHECK(Clock::now() - start < std::chrono::seconds(15));
     } else if (thread == 0) {
       REQUIRE(TcpBootstrap::connect(0, 2, kHost, port, 20).is_ok());
     }

@@ -31,6 +31,7 @@ MeshOptions options_of(const std::string& transport, std::uint32_t first_count =
   options.slot_bytes = 4096;
   options.heap_bytes = std::size_t{16} << 20U;
   options.first_count = first_count;
+  options.flush_s = 60;  // a reader may get no core for a while
   return options;
 }
 

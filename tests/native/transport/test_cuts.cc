@@ -19,14 +19,15 @@ using namespace hvd;
 namespace {
 
 constexpr std::size_t kNever = 1U << 30U;
-constexpr int kAtOnce = 12;  // cuts that are tried at the same time: most of it is waiting
-constexpr double kPatience = 0.3;
+constexpr int kAtOnce = 12;        // cuts that are tried at the same time: most of it is waiting
+constexpr double kPatience = 0.3;  // of ranks that are cut off; most of them use it up
+constexpr double kEnough = 30;     // of those that are not
 
 using Ends = std::array<Status, 2>;
 using Session = std::function<Status(int rank, test::Cutter& cutter)>;
 
 struct Scene {
-  std::function<Session()> session;
+  std::function<Session(double patience)> session;
   double seconds;  // that all cuts together may take
 };
 
@@ -50,7 +51,7 @@ struct Counts {
 };
 
 void cut_everywhere(const Scene& scene, Counts& counts) {
-  const auto [ends, all] = cut_after(kNever, scene.session());
+  const auto [ends, all] = cut_after(kNever, scene.session(kEnough));
   REQUIRE_MESSAGE(ends[0], ends[0].message);
   REQUIRE_MESSAGE(ends[1], ends[1].message);
   std::atomic<std::size_t> next{0};
@@ -58,7 +59,7 @@ void cut_everywhere(const Scene& scene, Counts& counts) {
       kAtOnce,
       [&, most = all](int) {
         for (std::size_t bytes = next++; bytes < most; bytes = next++) {
-          const Ends cut = cut_after(bytes, scene.session()).first;
+          const Ends cut = cut_after(bytes, scene.session(kPatience)).first;
           for (std::size_t rank = 0; rank < 2; ++rank) {
             CAPTURE(bytes);
             CAPTURE(cut[rank].message);
@@ -75,8 +76,8 @@ void cut_everywhere(const Scene& scene, Counts& counts) {
   CHECK(counts.cuts == static_cast<int>(all));
 }
 
-Session start_session() {
-  return [](int rank, test::Cutter& cutter) {
+Session start_session(double patience) {
+  return [patience](int rank, test::Cutter& cutter) {
     if (rank == 0) {
       Result<Fd> probe = listen_tcp("127.0.0.1", 0, 1);
       if (!probe.is_ok()) return probe.status();
@@ -84,7 +85,7 @@ Session start_session() {
     }
     while (cutter.target() == 0) std::this_thread::yield();
     auto met = TcpBootstrap::connect(rank, 2, "127.0.0.1",
-                                     rank == 0 ? cutter.target() : cutter.port(), kPatience);
+                                     rank == 0 ? cutter.target() : cutter.port(), patience);
     if (!met.is_ok()) return met.status();
     return met.value()->allgather(std::string(20, 'x')).status();
   };
@@ -133,15 +134,15 @@ Status exchange(Mesh& mesh) {
   return Status::ok();
 }
 
-Session mesh_session() {
+Session mesh_session(double patience) {
   auto meeting = std::make_shared<test::Meeting>(2);
-  return [meeting](int rank, test::Cutter& cutter) {
+  return [meeting, patience](int rank, test::Cutter& cutter) {
     Misled bootstrap(*meeting, rank, cutter);
     MeshOptions options;
     options.transport = "tcp";
     options.host = std::to_string(rank);
     options.tcp_interface = "127.0.0.1";
-    options.start_timeout_s = kPatience;
+    options.start_timeout_s = patience;
     options.slot_bytes = 64;
     auto mesh = connect_mesh(rank, 2, bootstrap, options);
     if (!mesh.is_ok()) return mesh.status();
