@@ -89,7 +89,7 @@ class Agent:
         if self._tells in ready:
             try:
                 self._write()
-            except ConnectionError:
+            except OSError:
                 return False
         if self._hears in ready and not self._hear():
             return False
@@ -155,7 +155,7 @@ class Agent:
         """Do what the launcher says; False: it is gone."""
         try:
             said = os.read(self._hears, _CHUNK)
-        except ConnectionError:
+        except OSError:  # a network has more ways to end it than a host
             return False
         for frame in self._frames.feed(said):
             if frame.kind is Kind.PLAN:
@@ -164,6 +164,10 @@ class Agent:
                 self._ranks[frame.rank].give(frame.payload)
             elif frame.kind is Kind.STOP:
                 self._stop(float(frame.payload))
+            elif frame.kind is Kind.SO_FAR:
+                for rank in self._ranks.values():
+                    self._drain(rank)
+                self._say(Kind.SO_FAR)
         return bool(said)
 
     def _start(self, plan: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ class Caller(Agent):
         """Return the frames that have come; notes its end."""
         try:
             data = self._connection.recv(_CHUNK)
-        except ConnectionError:
+        except OSError:  # a network has more ways to end it than a host
             data = b""
         if not self.known:
             self._introduce(data)
@@ -126,6 +126,8 @@ class Door:
         """
         deadline = time.monotonic() + seconds
         while len(there := [agent for agent in crew.agents if isinstance(agent, Caller) and agent.hello]) < np:
+            if time.monotonic() > deadline:  # nobody comes late while this process is stopped
+                raise starter.slow(seconds, len(there), np)
             for agent, frame in crew.heard(deadline - time.monotonic(), self._listening.fileno()):
                 if isinstance(agent, Caller):
                     agent.greet(frame)
@@ -134,8 +136,6 @@ class Door:
                 else:
                     starter.hear(frame.payload, aloud=False)
             crew.agents = [agent for agent in [*crew.agents, *self._let_in()] if not agent.gone]
-            if time.monotonic() > deadline:
-                raise starter.slow(seconds, len(there), np)
         if sorted(agent.rank for agent in there) != list(range(np)):
             raise ClusterError(
                 f"mpiexec started other ranks than the {np} it was asked for: leave their number to -np, "

@@ -5,6 +5,7 @@ The folder belongs to the process that called ``run``, which alone may write the
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import stat
@@ -35,6 +36,9 @@ def write_private(file: Path, content: bytes) -> None:
 def main(folder: Path) -> int:
     """Carry out the folder's call; return the exit status."""
     rank = next(int(os.environ[name]) for name in _RANK_NAMES if name in os.environ)
+    # Said when this process has nothing else left to do: who hears a traceback of a rank that lives on shows it.
+    words: list[str] = []
+    atexit.register(lambda: sys.stderr.write("".join(words)))
     errand = Errand(_call_of(folder))
     try:
         errand.perform()
@@ -43,7 +47,7 @@ def main(folder: Path) -> int:
         _leave(folder, rank, errand.answer)  # before the peers are released: what they raise then is not the cause
         _release_peers(f"{type(error).__name__}: {error}"[:_REASON_CHARS])
         if not errand.answer.secondary:
-            sys.stderr.write(errand.answer.trace)
+            words.append(errand.answer.trace)
         return 1
     assert errand.answer is not None
     _leave(folder, rank, errand.answer)

@@ -22,7 +22,7 @@ from hvd_kernel.launch.wire import Frame, Kind
 
 _NEVER = float("inf")
 _SETTLE_S = 0.5
-_SEARCH_S = 3.0  # the same where all that is known is that some other rank has failed
+_SEARCH_S = 10.0  # the same where all that is known is that some other rank has failed: it may be slow to end
 _TURN_S = 0.5
 _TAIL = 25
 _LINGER_S = 5.0  # that mpiexec may take to end when the ranks have
@@ -45,6 +45,7 @@ class Watch:
         self._crew, self._voices, self._home, self._grace_s, self._starter = crew, voices, home, grace_s, starter
         self._taken: set[int] = set()
         self._starter_due = _NEVER  # when mpiexec, or what it has left, is ended
+        self._released = False
         self.codes: dict[int, int] = {}
         self._first_failure = 0.0
         self._stopped_at = 0.0
@@ -95,6 +96,8 @@ class Watch:
             source.taken()
         elif frame.kind is Kind.EXIT:
             self._exited(frame.rank, int(frame.payload))
+        elif frame.kind is Kind.SO_FAR:
+            self._release()
         elif frame.kind is Kind.DISMISSED:
             self._taken |= {rank for rank, home in enumerate(self._home) if home is agent}
         elif frame.kind is Kind.ERROR:
@@ -111,10 +114,12 @@ class Watch:
             self._exited(rank, -signal.SIGKILL)
         if not agent.holds_ranks:
             self._expect_starters_end(_LATE_S)
+            if len(self.codes) == len(self._home):
+                self._release()
 
     def _of_starter(self, frame: Frame) -> None:
         if frame.kind in {Kind.STDOUT, Kind.STDERR} and self._starter is not None:
-            calm = not self.failures and not self._stopped_at and len(self.codes) < len(self._home)
+            calm = not self.failures and not self._stopped_at and not self._released
             self._starter.hear(frame.payload, aloud=calm)
 
     def _ask_starter(self) -> None:
@@ -136,8 +141,20 @@ class Watch:
             self.failures.append(Failure(rank, code, err.tail))
         if len(self.codes) == len(self._home):
             self._expect_starters_end(_LINGER_S)
-            for agent in self._crew.agents:
-                agent.release()
+            self._let_starter_finish()
+
+    def _let_starter_finish(self) -> None:
+        """Let the agents go when all is heard that mpiexec has said before: what it says of their end is not theirs."""
+        holders = [agent for agent in self._crew.agents if not agent.holds_ranks and not agent.gone]
+        for holder in holders:
+            holder.send(Frame(Kind.SO_FAR))
+        if not holders:
+            self._release()
+
+    def _release(self) -> None:
+        self._released = True
+        for agent in self._crew.agents:
+            agent.release()
 
     def _expect_starters_end(self, seconds: float) -> None:
         if self._starter is not None:

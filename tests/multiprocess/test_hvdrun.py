@@ -223,8 +223,15 @@ def test_a_rank_that_fails_ends_the_others(mark: str, how: str, end: str, status
     assert ("ValueError: my bug 7" in done.stderr) == ("bug" in end)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks have all the time they need to end by themselves: after a traceback, and after the first failure."""
+    for module, name in ((watch, "_SETTLE_S"), (watch, "_SEARCH_S"), (lines, "_HOLD_S")):
+        monkeypatch.setattr(module, name, 60.0)
+
+
 @EITHER
-def test_the_guilty_ranks_traceback_is_the_last_and_there_once(mark: str, how: str) -> None:
+def test_the_guilty_ranks_traceback_is_the_last_and_there_once(mark: str, how: str, patient: None) -> None:
     script = """
 import numpy as np
 from hvd_kernel import _session, ops
@@ -233,20 +240,15 @@ if _session.rank() == 1:
     raise ValueError("my bug 7")
 ops.allreduce(np.ones(3), name="x")
 """
-    done = hvdrun("-np", "3", how, script=script)
-    assert done.returncode == 1
-    *before, last = done.stderr.splitlines()
-    assert re.fullmatch(r"hvdrun: rank 1 failed \(exit status 1\)(; ranks? [02, ]+ failed because of it)?; .*", last)
+    err = io.StringIO()
+    job = Job([sys.executable, "-P", "-c", script], 3, use_mpi=how == "--mpi")
+    assert launch(job, stdout=io.StringIO(), stderr=err).status == 1
+    *before, last = err.getvalue().splitlines()
+    assert last == "hvdrun: rank 1 failed (exit status 1); ranks 0, 2 failed because of it; all ranks have ended."
     assert before[-1] == "[1]<stderr>:ValueError: my bug 7"
     begins = [number for number, line in enumerate(before) if line == "[1]<stderr>:Traceback (most recent call last):"]
     assert len(begins) == 1
     assert all(line.startswith("[1]<stderr>:") for line in before[begins[0] :])
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first failure the other ranks have all the time they need to end by themselves."""
-    monkeypatch.setattr(watch, "_SETTLE_S", 60.0)
 
 
 @EITHER

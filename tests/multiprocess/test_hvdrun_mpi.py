@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import signal
@@ -13,11 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hvdtest.cluster import until
 from hvdtest.hosts import Hosts, why_not
 from hvdtest.hvdrun import HVDRUN, RANK, SUM, gone, good, hvdrun, lines_of, marked, processes_with
 from hvdtest.launch import clean_environment
 
 from hvd_kernel.launch.api import Job, launch
+from hvd_kernel.launch.crew import Agent, Crew
+from hvd_kernel.launch.hosts import Host
+from hvd_kernel.launch.lines import Voice
+from hvd_kernel.launch.starter import NUMBER, Starter
+from hvd_kernel.launch.watch import Watch
+from hvd_kernel.launch.wire import Frame, Kind
 
 pytestmark = pytest.mark.mp
 
@@ -78,8 +86,20 @@ time.sleep(120)
     assert not shared_memory_of(done.stderr).exists()
 
 
-def test_every_ranks_end_is_known_under_mpi(mark: str) -> None:
-    script = RANK + "import time\nif rank == 1: raise SystemExit(3)\nif rank: time.sleep(60)"
+def test_every_ranks_end_is_known_under_mpi(mark: str, tmp_path: Path) -> None:
+    """Rank 0 holds one end of a pipe until its process ends, and rank 1, which would have it ended, waits for that."""
+    fifo = tmp_path / "rank0"
+    os.mkfifo(fifo)
+    script = f"""{RANK}
+import time
+if rank == 0:
+    os.open({str(fifo)!r}, os.O_WRONLY)
+if rank == 1:
+    os.read(os.open({str(fifo)!r}, os.O_RDONLY), 1)
+    raise SystemExit(3)
+if rank == 2:
+    time.sleep(120)
+"""
     job = Job([sys.executable, "-P", "-c", script], 3, use_mpi=True)
     outcome = launch(job, stdout=io.StringIO(), stderr=io.StringIO())
     assert (outcome.codes, outcome.failed, outcome.status) == ((0, 3, -15), 1, 3)
@@ -177,6 +197,72 @@ def test_what_mpiexec_says_itself_is_heard(mark: str) -> None:
     assert "JOB MAP" in done.stderr
 
 
+class Told(Agent):
+    """An agent that notes what it is told; what it says is in the test's hands."""
+
+    def __init__(self, *, holds_ranks: bool) -> None:
+        super().__init__(Host("localhost", 1), -1)
+        self.holds_ranks, self.told, self.released = holds_ranks, [], False
+
+    def send(self, frame: Frame) -> None:
+        self.told.append(frame.kind)
+
+    def release(self) -> None:
+        self.released = True
+
+
+class Turns(Crew):
+    """Agents that speak in this order."""
+
+    def __init__(self, agents: list[Agent], turns: Iterator[list[tuple[Agent, Frame | None]]]) -> None:
+        super().__init__()
+        self.agents, self._turns = agents, turns
+
+    def heard(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, Frame | None]]:
+        yield from next(self._turns)
+
+
+def test_what_mpiexec_said_before_the_ranks_ended_is_heard_however_late_it_comes() -> None:
+    """And what it says of the end of their agents is not: that is our doing."""
+    holder, home = Told(holds_ranks=False), Told(holds_ranks=True)
+    said: list[bytes] = []
+
+    def turns() -> Iterator[list[tuple[Agent, Frame | None]]]:
+        yield [(home, Frame(Kind.EXIT, 0, b"0"))]
+        assert (holder.told, home.released) == ([Kind.SO_FAR], False)
+        yield [(holder, Frame(Kind.STDERR, NUMBER, b"JOB MAP\n")), (holder, Frame(Kind.SO_FAR))]
+        assert home.released
+        yield [(holder, Frame(Kind.STDERR, NUMBER, b"an agent has ended\n"))]
+        holder.gone = home.gone = True
+        yield [(home, None), (holder, None)]
+
+    starter = Starter(said.append)
+    voices = [(Voice(said.append, bytes, None, holds=False), Voice(said.append, bytes, None, holds=True))]
+    Watch(Turns([holder, home], turns()), voices, [home], 5.0, starter).run(-1, float("inf"))
+    starter.close()
+    assert said == [b"JOB MAP\n"]
+
+
+def test_an_agent_says_all_that_it_has_heard_so_far(mark: str, tmp_path: Path) -> None:
+    spoken, crew = tmp_path / "spoken", Crew()
+    command = ["sh", "-c", f"echo one; echo two >&2; touch {spoken}; exec sleep 120"]
+    plan = {"command": command, "cwd": str(tmp_path), "folders": [], "far": False, "beside": 0, "env": dict(os.environ)}
+    plan["ranks"] = [{"rank": NUMBER, "env": {}, "listens": False}]
+    try:
+        crew.start([Host("localhost", 1)], None, None, 60)
+        crew.agents[0].send(Frame(Kind.PLAN, payload=json.dumps(plan).encode()))
+        until(spoken.exists)
+        crew.agents[0].send(Frame(Kind.SO_FAR))
+        heard = {Kind.STDOUT: b"", Kind.STDERR: b"", Kind.SO_FAR: None}
+        while heard[Kind.SO_FAR] is None:
+            for _, frame in crew.heard(60):
+                assert frame is not None
+                heard[frame.kind] = (heard[frame.kind] or b"") + frame.payload
+        assert heard == {Kind.STDOUT: b"one\n", Kind.STDERR: b"two\n", Kind.SO_FAR: b""}
+    finally:
+        crew.end()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_end_of_the_launcher_is_the_end_of_mpi(mark: str, number: int) -> None:
     script = """
@@ -197,8 +283,8 @@ time.sleep(120)
     assert job.stderr is not None
     assert {job.stdout.readline(), job.stdout.readline()} == {f"[{r}]<stdout>:up 2\n" for r in range(2)}
     job.send_signal(number)
-    assert job.wait(15) == (130 if number == signal.SIGINT else -9)
-    assert gone(mark, 2.0), processes_with(mark)
+    assert job.wait(60) == (130 if number == signal.SIGINT else -9)
+    assert gone(mark, 0.0 if number == signal.SIGINT else 30.0), processes_with(mark)
     assert not shared_memory_of(job.stderr.read()).exists()
     job.stdout.close()
     job.stderr.close()

@@ -33,6 +33,11 @@ def fails(guilty):
         raise Bad("shard", guilty)
     ops.barrier()
 
+def lingers():
+    import atexit
+    atexit.register(time.sleep, 4.0)  # longer than the traceback of a rank that lives on is kept back
+    raise Bad("slow", 0)
+
 def vanishes():
     if os.environ["HOROVOD_RANK"] == "1":
         os._exit(7)
@@ -114,6 +119,13 @@ def test_the_workers_exception_is_the_cause_and_the_others_end(tmp_path: Path, h
     assert said.count("Traceback (most recent call last)") == 1, "what the exception tells is not on stderr too"
     assert "hvdrun: rank" not in said
     assert found["seconds"] < 60
+
+
+def test_what_the_exception_tells_is_not_on_stderr_too_where_a_rank_takes_its_time_to_end(tmp_path: Path) -> None:
+    found, said = script(tmp_path, "caught(lingers)")
+    assert isinstance(found, dict)
+    assert found["cause"] == ["Bad", True, ["slow", 0]]
+    assert said.count("Traceback (most recent call last)") == 1
 
 
 def test_a_rank_that_vanishes_is_named_and_the_others_are_ended(tmp_path: Path) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import secrets
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch import proof
+from hvd_kernel.launch import callers, proof
 from hvd_kernel.launch.callers import DOOR, Caller, Door
-from hvd_kernel.launch.crew import Crew
+from hvd_kernel.launch.crew import Agent, Crew
 from hvd_kernel.launch.hosts import Host
 from hvd_kernel.launch.starter import Starter
 from hvd_kernel.launch.wire import Frame, Kind
@@ -60,7 +63,7 @@ def test_a_rank_is_started_heard_and_let_go(addresses: list[str]) -> None:
     assert said == [Frame(Kind.STDOUT, 7, b"01\n"), Frame(Kind.EXIT, 7, b"3")]
     assert process.poll() is None, "it stays until the launcher hangs up, so that mpiexec sees nothing end"
     agent.end()
-    assert process.wait(10) == 0
+    assert process.wait(30) == 0
     assert process.communicate()[1] == ""
 
 
@@ -88,7 +91,7 @@ def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str]) -> N
             assert wrong.wait() == 1
             assert "who answers there does not hold the secret of this run" in wrong.communicate()[1]
     crew.end()
-    assert right.wait(10) == 0
+    assert right.wait(30) == 0
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["ends", "resets"])
@@ -121,6 +124,23 @@ def test_a_rank_takes_orders_from_nobody_else() -> None:
     assert "does not hold the secret" in process.communicate()[1]
 
 
+class Unplugged(socket.socket):
+    """A connection to a host that cannot be reached any more."""
+
+    def recv(self, *_: object) -> bytes:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_host_that_is_lost_has_hung_up(known: bool) -> None:
+    here, there = socket.socketpair()
+    with there, Unplugged(fileno=here.detach()) as connection:
+        caller = Caller(connection, SECRET)
+        caller.known = known
+        assert caller.hear(connection.fileno()) == []
+        assert caller.gone
+
+
 def test_proofs_belong_to_a_role_and_a_conversation() -> None:
     numbers = proof.number() + proof.number()
     shown = proof.of(SECRET, proof.AGENT, numbers)
@@ -136,6 +156,27 @@ def test_ranks_that_do_not_come() -> None:
         door.gather(Crew(), Starter(lambda _: None), 2, 0.05)
 
 
+def test_ranks_that_have_come_while_the_launcher_could_not_look_are_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(callers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Stopped(Crew):
+        """The deadline passes while a hello is on its way."""
+
+        def heard(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, Frame | None]]:
+            for agent, frame in super().heard(seconds, also):
+                now[0] += 100
+                yield agent, frame
+
+    crew = Stopped()
+    with Door(SECRET, []) as door:
+        process = knock(door.address)
+        (agent,) = door.gather(crew, Starter(lambda _: None), 1, 60)
+    assert agent.hello["rank"] == 0
+    crew.end()
+    assert process.wait(30) == 0
+
+
 def test_other_ranks_than_were_asked_for() -> None:
     crew = Crew()
     with Door(SECRET, []) as door:
@@ -143,7 +184,7 @@ def test_other_ranks_than_were_asked_for() -> None:
         with pytest.raises(ClusterError, match=r"started other ranks than the 1 it was asked for: leave .* to -np"):
             door.gather(crew, Starter(lambda _: None), 1, 30)
     crew.end()
-    assert process.wait(10) == 0
+    assert process.wait(30) == 0
 
 
 def test_mpiexecs_own_words() -> None:

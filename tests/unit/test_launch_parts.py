@@ -27,7 +27,7 @@ def test_the_launcher_loads_neither_torch_nor_mpi_nor_the_extension() -> None:
         "import sys, hvd_kernel.launch.cli, hvd_kernel.launch.agent; "
         "print([m for m in ('torch', 'numpy', 'mpi4py', 'hvd_kernel._native', 'ipyparallel') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -206,12 +206,12 @@ def test_a_line_without_end_is_not_kept_for_ever() -> None:
 
 def test_a_traceback_is_held_until_it_is_the_last_or_overdue() -> None:
     heard = Heard(holds=True)
+    earliest = time.monotonic()
     heard.voice.say(b"before\nTraceback (most recent call last):\n  File\nE: no\n")
     assert heard.text == b"> before\n"
     assert heard.voice.tail == ("Traceback (most recent call last):", "  File", "E: no")
-    now = time.monotonic()
-    assert not heard.voice.overdue(now)
-    assert heard.voice.overdue(now + 3.1)
+    assert not heard.voice.overdue(earliest + 2.9)
+    assert heard.voice.overdue(time.monotonic() + 3.1)
     heard.voice.release()
     assert heard.text == b"> before\n> Traceback (most recent call last):\n>   File\n> E: no\n"
     heard.voice.say(b"after\n")
@@ -343,7 +343,7 @@ def test_horovodrun_is_put_where_there_is_none(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PATH", str(tmp_path / "other"))
     path = alias.install(tmp_path)
     assert path == tmp_path / "horovodrun"
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.count(".") == 2
     assert alias.install(tmp_path) == path  # ours: nothing to do
     path.write_text("#!/bin/sh\n")
