@@ -64,9 +64,9 @@ class JobMagics(DeskMagics):
                 raise UsageError("%hvdcancel: name one job, as in %hvdcancel train, or %hvdcancel all")
             jobs = [each for each in self.jobs if not each.ended.is_set()]
             if words[0] != "all":
-                jobs = [self.jobs.find(words[0])]
-            if ended := [job for job in jobs if job.ended.is_set()]:
-                raise UsageError(f"job {ended[0].name} has ended already: {ended[0].word(times=False)}")
+                jobs = [job := self.jobs.find(words[0])]
+                if job.ended.is_set():
+                    raise UsageError(f"job {job.name} has ended already: {job.word(times=False)}")
             for job in reversed(jobs):  # those that wait first: none of them shall begin
                 self.jobs.cancel(job)
             for job in jobs:

@@ -67,6 +67,11 @@ class Ears:
         since = before.since if before.doing == doing else now
         self._heard[sample.rank] = _Heard(now, since, doing)
 
+    def were_deaf(self, now: float) -> None:
+        """Count silence from here on: nobody was listening."""
+        for heard in self._heard.values():
+            heard.at = now
+
     def some_wait(self, now: float) -> bool:
         """Tell whether a rank has been in one operation for a while."""
         return any(heard.doing[0] and now - heard.since >= WAIT_S for heard in self._heard.values())

@@ -109,11 +109,13 @@ class Holder:
             raise UsageError(f"another cluster cannot start: {job.sentence()}; {remedy}")
 
     def _take(self) -> None:
-        if not self._busy.acquire(blocking=False):
-            job = self.jobs.at_work()
-            raise UsageError(
-                job.sentence() if job else "the ranks are busy with another cell: wait for it or interrupt it"
-            )
+        if self._busy.acquire(blocking=False):
+            return
+        job = self.jobs.at_work()
+        if job is not None:
+            raise UsageError(job.sentence())
+        if not self._busy.acquire(blocking=False):  # again: the last job may have ended between the two looks
+            raise UsageError("the ranks are busy with another cell: wait for it or interrupt it")
 
     def _clear(self) -> None:
         if not self.jobs.clear(OBEY_S):

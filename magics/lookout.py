@@ -20,6 +20,9 @@ PROC_S = 0.2
 ASK_S = 2.0
 """Between two questions to the ranks."""
 
+DEAF_S = 0.4
+"""A tick that comes this late: the notebook was held up, and what ranks have said meanwhile is yet to be heard."""
+
 
 class Lookout:
     """Feed it samples and call ``tick`` often; ``sentence`` says why ranks wait, "" while they do not."""
@@ -28,7 +31,8 @@ class Lookout:
         self.sentence = ""
         self._session = session
         self._ranks = tuple(ranks)
-        self._ears = Ears(ranks, time.monotonic())
+        self._ticked = time.monotonic()
+        self._ears = Ears(ranks, self._ticked)
         self._seen_stopped: set[int] = set()
         self._stopped: set[int] = set()
         self._looked = self._asked = 0.0
@@ -42,6 +46,9 @@ class Lookout:
     def tick(self) -> None:
         """Look, ask, or take answers, whatever is due."""
         now = time.monotonic()
+        if now - self._ticked >= DEAF_S:
+            self._ears.were_deaf(now)
+        self._ticked = now
         if now - self._looked >= PROC_S:
             self._looked = now
             self._look()

@@ -29,6 +29,7 @@ from hvd_kernel.protocol import Event, Prompt, RankDone
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
+    from hvd_kernel.cluster.gather import Gather
     from hvd_kernel.magics.render import Renderer
 
 SETTLE_S = 0.4
@@ -36,9 +37,6 @@ SETTLE_S = 0.4
 
 CAST_S = 2.0
 """How long a cast waits for a rank that it names and that is at no prompt yet."""
-
-ANSWER_S = 5.0
-"""A rank at a prompt is idle: what it does not take within this time is asked again."""
 
 NOBODY = (
     "input, getpass and breakpoint need a person: whoever runs this notebook answers no questions "
@@ -72,6 +70,7 @@ class Prompts:
         self._expected: dict[int, float] = {}
         self._asked: Prompt | None = None
         self._cast: Cast | None = None
+        self._sent: list[tuple[Prompt, str, Gather]] = []  # what the ranks have not said yet whether they took it
         self._begun = False
         self._parked = False
         self._since = 0.0  # when the first of the open prompts was asked
@@ -112,6 +111,7 @@ class Prompts:
         self._look()
         if self._person is None:
             return
+        self._say_what_came_too_late(self._person)
         if self._cast is not None and not self._cast_is_sent(self._person, self._cast):
             return
         asked = self._asked
@@ -201,10 +201,22 @@ class Prompts:
             self._close([(prompt.rank, prompt.number)])
             self._expected[prompt.rank] = time.monotonic() + SETTLE_S
         try:
-            self._session.ask("typed", [prompt.rank], {"number": prompt.number, **typed}, timeout=ANSWER_S, urgent=True)
-        except ClusterError:  # it has died, which ends the run by itself; or it was too slow
-            if prompt.rank in self._running and prompt.rank not in self._session.dead:
-                self._take_prompt(prompt)
+            answer = self._session.post("typed", [prompt.rank], {"number": prompt.number, **typed}, urgent=True)
+        except ClusterError:
+            return  # it has died, which ends the run by itself
+        if self._person is not None:
+            what = "the answer" if prompt.password else repr(typed.get("text", "the end of input"))
+            with self._lock:
+                self._sent.append((prompt, what, answer))
+
+    def _say_what_came_too_late(self, person: Person) -> None:
+        """Tell of lines that found no question any more; a rank that is slow takes its line when it gets to it."""
+        with self._lock:
+            answered = [(prompt, what, answer.so_far()) for prompt, what, answer in self._sent]
+            self._sent = [each for each, (*_, said) in zip(self._sent, answered, strict=True) if not said]
+        for prompt, what, said in answered:
+            if said and said[prompt.rank].get("taken") is False:
+                person.say(f"{named([prompt.rank])} does not ask any more and did not get {what}\n", "stderr")
 
     def _close(self, keys: Sequence[tuple[int, int]]) -> None:
         was_open = bool(self._open)

@@ -13,7 +13,7 @@ import re
 import select
 import socket
 import sysconfig
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 PATIENCE_S = 1.0
 """A rank that has not answered by then does not run Python."""
 
-_WRITTEN_S = 1.0
-_QUIET_S = 0.05  # no more lines: the handler writes them at one go
+_WRITTEN_S = 1.0  # from one piece to the next: the handler writes a line in many, and may be stopped between two
+_LAST = (b" in _run_module_as_main\n", b"\n  ...\n")  # a rank's outermost call; or there are more than can be written
 _LINE = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 _FOLDED = re.compile(r"/(hvd_kernel|IPython|ipykernel|ipyparallel|asyncio|tornado)/")
 _CELL = re.compile(r"/ipykernel_\d+/\d+\.py$")
@@ -117,20 +117,24 @@ def written(folder: Path, rank: int, pid: int) -> tuple[Frame, ...]:
     except OSError:
         return ()
     try:
-        list(_lines(pipe, 0.0))  # of an earlier question that was given up
+        while select.select([pipe], [], [], 0.0)[0] and os.read(pipe, 1 << 16):
+            pass  # of an earlier question that was given up
         os.kill(pid, STACK_SIGNAL)
-        return tuple(frames(list(_lines(pipe, _WRITTEN_S))))
+        return tuple(frames(_lines(pipe)))
     except ProcessLookupError:
         return ()
     finally:
         os.close(pipe)
 
 
-def _lines(pipe: int, patience: float) -> Iterator[str]:
+def _lines(pipe: int) -> list[str]:
     said = b""
-    while select.select([pipe], [], [], _QUIET_S if said else patience)[0]:
-        said += os.read(pipe, 1 << 16)
-    yield from said.decode(errors="replace").splitlines()
+    while not said.endswith(_LAST) and select.select([pipe], [], [], _WRITTEN_S)[0]:
+        piece = os.read(pipe, 1 << 16)
+        if not piece:  # the rank has ended
+            break
+        said += piece
+    return said.decode(errors="replace").splitlines()
 
 
 def frames(lines: list[str]) -> list[Frame]:

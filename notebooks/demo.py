@@ -70,6 +70,7 @@ def run(notebook: Any) -> float:
         notebook,
         kernel_name="hvd_kernel",
         timeout=600,
+        iopub_timeout=600,  # of itself nbclient waits 4 s for the last output, then goes on without it
         resources={"metadata": {"path": str(HERE)}},
         on_cell_executed=lambda cell, cell_index, execute_reply: progress.complete(cell),  # noqa: ARG005
     )

@@ -77,7 +77,7 @@ class Found(Supervised):
     def __init__(self, kept: Kept) -> None:
         line, pid = _through_door(kept)
         try:
-            welcome = _welcome(kept, line)
+            welcome, self.more = _welcome(kept, line)
             super().__init__(line, pid, *map(Path, welcome["folders"]))
         except BaseException:
             line.close()
@@ -130,13 +130,14 @@ def _through_door(kept: Kept) -> tuple[Line, int]:
         raise ClusterError(f"{kept.note.name} has just ended: nobody answers at its door ({error})") from None
 
 
-def _welcome(kept: Kept, line: Line) -> dict[str, Any]:
+def _welcome(kept: Kept, line: Line) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Wait to be let in; return the first word, and what came with it."""
     deadline = time.monotonic() + _WELCOME_S
     while is_ready(line.fileno(), max(0.0, deadline - time.monotonic())):
-        for word in line.read():
+        words = line.read()
+        for at, word in enumerate(words):
             if "welcome" in word:
-                found: dict[str, Any] = word["welcome"]
-                return found
+                return word["welcome"], words[at + 1 :]
             if "refused" in word:
                 who = f"kernel {word['refused']}"
                 remedy = "restart or shut down that notebook's kernel, or `%hvd stop` there"
@@ -171,6 +172,7 @@ def _resume(session: Session, found: Found, say: Callable[[str], None]) -> None:
         session._watch(rank, session._ranks[rank].pid)
     _go_on(session, silent - session._dead)
     session._at_work()
+    session._wire.soon(session._hear, found.more)
     remember(session)
 
 

@@ -60,6 +60,14 @@ def kill(pid: int, number: int) -> None:
         return
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process does nothing until it is continued, by a signal or a debugger."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in {"T", "t"}
+    except OSError:
+        return False
+
+
 # Whose a process or a folder is: a mark names its holder so that no other process, now or later, can be taken for it.
 
 HOLDER = "HVD_HOLDER"

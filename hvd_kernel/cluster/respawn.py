@@ -35,7 +35,6 @@ _LETHAL = "a rank died each time it was given; `%hvd respawn` tries again"
 _HANDSHAKE_S = 0.05  # between two tries
 _MEET_S = 60.0
 _MOVE_S = 600.0
-_SHOWS_S = 0.5  # within which a death shows that others have noticed
 _SIGN_S = 5.0  # for a rank to show that it lives, or to be seen dead
 _END_S = 10.0  # for the others' cell to end after a rank was killed in the middle of it
 Say = Callable[[str], None]
@@ -91,7 +90,7 @@ class Respawn:
             try:
                 return self._give()
             except ClusterError:
-                if not self._died_within(_SHOWS_S, set()):
+                if not self._explained_by_death(set()):
                     raise
             self._until_whole()
         return Respawned(tuple(sorted(session._bare)), 0, lost=dict.fromkeys(self._names, _LETHAL))
@@ -100,12 +99,16 @@ class Respawn:
         """Ask every rank for a sign of life, so that a death of this moment is noticed; return who keeps silent."""
         session = self._session
         living = set(range(session.n)) - session._dead
-        signs = _SignsOfLife(living, session._notify)
-        hello = {"verb": "hello", "channel": "control"}
-        session._wire.request(sorted(living), "hvd_request", hello, signs, urgent=True)
+        signs = self._signs(living)
         with session._changed:
             session._changed.wait_for(lambda: living <= {*signs.so_far()} | session._dead, _SIGN_S)
         return tuple(sorted(living - {*signs.so_far()} - session._dead))
+
+    def _signs(self, ranks: set[int]) -> _SignsOfLife:
+        signs = _SignsOfLife(ranks, self._session._notify)
+        hello = {"verb": "hello", "channel": "control"}
+        self._session._wire.request(sorted(ranks), "hvd_request", hello, signs, urgent=True)
+        return signs
 
     def _check(self, chosen: set[int], living: set[int], *, force: bool) -> None:
         session = self._session
@@ -149,7 +152,7 @@ class Respawn:
             try:
                 self._once(dead)
             except ClusterError:
-                if not self._died_within(_SHOWS_S, dead):
+                if not self._explained_by_death(dead):
                     raise  # another try would end in the same way
             else:
                 return
@@ -225,9 +228,14 @@ class Respawn:
         """Tell whether somebody has died since these were the dead."""
         return self._session._dead != dead or bool(self._session._fallen)
 
-    def _died_within(self, seconds: float, dead: set[int]) -> bool:
-        with self._session._changed:
-            return self._session._changed.wait_for(lambda: self._died(dead), seconds)
+    def _explained_by_death(self, dead: set[int]) -> bool:
+        """Tell whether somebody has died, which others may have noticed first: whoever lives shows it at once."""
+        session = self._session
+        living = (set(range(session.n)) - session._dead) | (set(session._arrivals) - session._fallen)
+        signs = self._signs(living)
+        with session._changed:
+            session._changed.wait_for(lambda: self._died(dead) or living <= {*signs.so_far()}, _SIGN_S)
+            return self._died(dead)
 
     def _check_alive(self, dead: set[int]) -> None:
         if self._died(dead):

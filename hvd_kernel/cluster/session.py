@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -52,6 +54,22 @@ class RankStatus:
     why: str = ""  # it has died, once that is known
 
 
+@contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """Have the interrupt key wait for the end of the block: what a start has begun must be somebody's to stop."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    pressed = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed.is_set():
+            signal.raise_signal(signal.SIGINT)
+
+
 class Session:
     """A running cluster. Made by ``Session.start``, or by ``attach.attach`` over a kept one."""
 
@@ -89,12 +107,16 @@ class Session:
 
         say = progress or (lambda _text: None)
         say(f"starting {spec.n} rank{'s' if spec.n != 1 else ''}")
-        session = cls(spec, Launched(spec))
-        atexit.register(session.end)
+        session: Session | None = None
         try:
+            with _not_interrupted():
+                session = cls(spec, Launched(spec))
+                atexit.register(session.end)
             connect(session, say)
         except BaseException:
-            session.stop()
+            if session is not None:
+                with _not_interrupted():
+                    session.stop()
             raise
         return session
 
@@ -448,7 +470,10 @@ class Session:
         self._remember()
 
     def _on_words(self) -> None:
-        for word in self._launched.read():
+        self._hear(self._launched.read())
+
+    def _hear(self, words: Sequence[Mapping[str, Any]]) -> None:
+        for word in words:
             if "exit" in word or "end" in word:
                 self._witnesses.launcher_ended(word.get("exit"))
                 for rank in sorted(self._by_mpi) if "exit" in word else range(self.n):

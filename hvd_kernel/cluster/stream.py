@@ -42,6 +42,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
     ) -> None:
         self.sinks: dict[str, tuple[int, Sink]] = {}
         self.uuids: dict[int, str] = {}
+        self._buried: dict[int, Failure] = {}  # ranks of which nobody will hear any more, and why
         self._on_lost = on_lost
         self._on_met = on_met
         super().__init__(connection)
@@ -66,7 +67,12 @@ class Stream(ipp.Client):  # type: ignore[misc]
         stream = self._control_stream if urgent else self._mux_stream
 
         def send() -> None:
-            for rank in [rank for rank in ranks if rank in self.uuids]:  # who waits for another hears of its death
+            for rank in ranks:
+                if rank in self._buried:  # since whoever asks has looked
+                    sink.on_dead(rank, self._buried[rank])
+                    continue
+                if rank not in self.uuids:  # who waits for it hears of its death
+                    continue
                 message = self.session.msg(kind, content=content)
                 self.sinks[message["header"]["msg_id"]] = (rank, sink)
                 # Through the stream: a send on its socket would swallow the wake-up for what has just arrived.
@@ -103,7 +109,8 @@ class Stream(ipp.Client):  # type: ignore[misc]
         self.close(linger=0)
 
     def forget(self, rank: int, failure: Failure) -> None:
-        """Tell every sink that waits for this rank. I/O thread."""
+        """Tell every sink that waits for this rank, or is going to before another process stands for it. I/O thread."""
+        self._buried[rank] = failure
         for message_id, (other, sink) in list(self.sinks.items()):
             if other == rank:
                 del self.sinks[message_id]
@@ -121,6 +128,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
 
     def _admit(self, rank: int, uuid: str) -> None:
         self.uuids[int(rank)] = uuid
+        self._buried.pop(int(rank), None)
 
     def _register_engine(self, msg: dict[str, Any]) -> None:
         self._admit(msg["content"]["id"], msg["content"]["uuid"])

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.cluster.line import Line, is_ready
-from hvd_kernel.cluster.processes import children
+from hvd_kernel.cluster.processes import children, is_stopped
 
 LOG = "cluster.log"
-_STOP_S = 4.0
+_STOP_S = 4.0  # for a supervisor that may be stopped
+_BUSY_S = 30.0  # more for one that runs: nobody else finds what cells have detached
 
 
 class Supervised:
@@ -48,12 +49,16 @@ class Supervised:
         if self._gone is None:
             return
         self.say({"stop": True})
-        if not is_ready(self._gone, _STOP_S):
+        if not self._ends(self._gone):
             signal.pidfd_send_signal(self._gone, signal.SIGKILL)
             is_ready(self._gone, None)
         self.leave()
         for folder in (self.folder, self._shared):  # there still only if the supervisor was killed
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _ends(self, gone: int) -> bool:
+        """Wait for its end; no longer than a moment where it is stopped."""
+        return is_ready(gone, _STOP_S) or (not is_stopped(self.pid) and is_ready(gone, _BUSY_S))
 
     def leave(self) -> None:
         """Hang up: a kept cluster goes on, another one ends. Idempotent."""

@@ -100,9 +100,11 @@ class Supervisor:
             self._mpi_gone = None
             self._tell({"exit": self._mpi.wait()})
         self._spares.look()
-        self._listen()
-        if self._keeper is not None and is_ready(self._keeper.door.fileno()):
-            self._admit(self._keeper)
+        keeper = self._keeper
+        has_knocked = keeper is not None and is_ready(keeper.door.fileno())
+        self._listen()  # after the look at the door: whoever has hung up and knocked again has hung up by now
+        if keeper is not None and has_knocked:
+            self._admit(keeper)
         self._tell_warm()
         if self._tenant is None and self._is_useless():
             self.finish(grace=_GRACE_S)

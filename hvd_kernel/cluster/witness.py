@@ -1,7 +1,7 @@
 """What is kept of every living rank of this host, so that its death can be explained: the gatherer for autopsy.py.
 
 How the status is known, though mpiexec is the parent: Linux tells it to whoever holds a pidfd (since 6.15), and mpiexec
-writes it to the cluster's log. Both come a moment after the death itself, so an examination may take a few tries.
+writes it to the cluster's log. Both come when the parent has reaped the rank, so an examination may take a few tries.
 
 Words.
   witness   a rank's pid, its pidfd, its memory cgroup, and how many processes that had killed when the cell began
@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import signal
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,8 @@ NATIVE = "native"
 """Begin of the names of Open MPI's stack files in the cluster's folder; the rank and the pid follow."""
 
 _PAUSE_S = 0.05
-_TRIES = 20
-_TRIES_OF_MPI = 100  # mpiexec always tells in the end, however late on a busy machine
+_TRIES = 100  # mpiexec always tells in the end, however late on a busy machine, and a parent always reaps
+_TRIES_REAPED = 20  # a supervisor writes no log: when it has reaped, only its own end may still be told
 _LOG_BYTES = 1 << 16
 _INFO_EXIT = 1 << 3
 _INFO_BYTES = 64
@@ -50,6 +51,15 @@ class Witness:
         """Note how often its memory cgroup has killed: only what comes after this can be its own death."""
         self._group = memory_group(_text(Path(f"/proc/{self.pid}/cgroup")))
         self._killed = self._kills()
+
+    @property
+    def is_reaped(self) -> bool:
+        """Whether its parent has waited for it, as far as can be told."""
+        try:
+            signal.pidfd_send_signal(self._pidfd.fileno(), 0)
+        except OSError:
+            return True
+        return False
 
     def close(self) -> None:
         """Forget the process."""
@@ -130,6 +140,7 @@ class Witnesses:
             return
 
         def look(tries: int) -> None:
+            reaped = not by_mpi and witness.is_reaped  # asked first: what it tells then is all
             try:
                 found = witness.evidence(self._folder, resident, self._launcher)
             except Exception:  # noqa: BLE001 - a death must be told whatever cannot be read: the cell waits for it
@@ -138,9 +149,9 @@ class Witnesses:
                 witness.close()
                 self._tell(rank, found, then)
             else:
-                later(_PAUSE_S, look, tries - 1)
+                later(_PAUSE_S, look, min(tries, _TRIES_REAPED if reaped else _TRIES) - 1)
 
-        look(_TRIES_OF_MPI if by_mpi else _TRIES)
+        look(_TRIES)
 
     def close(self) -> None:
         """Forget the living."""

@@ -13,7 +13,7 @@ import zmq
 from ipykernel.iostream import IOPubThread
 from zmq.eventloop.zmqstream import ZMQStream
 
-_LINGER_MS = 3000  # what a child's last words may take
+_LINGER_MS = 10_000  # what a child's last words may take, for a kernel that is paused on a busy machine to have them
 
 
 class PrivatePipe(IOPubThread):

@@ -101,7 +101,8 @@ class LogFile:
         self._lost += len(data)
         self.missing += len(data)
         if self._unlogged_bytes < _MAX_UNLOGGED:
-            self._unlogged.append((self.size, data))
+            at = self.size  # before the look at the list: in a call of the system another thread may take it
+            self._unlogged.append((at, data))
             self._unlogged_bytes += len(data)
 
 

@@ -70,12 +70,12 @@ class Prompts:
         StdinNotImplementedError
             Nobody can be asked.
         """
-        if not self._in_cell:
-            raise StdinNotImplementedError(_NO_CELL)
         prompt = Prompt(self._rank, next(self._numbers), text, password)
         answer: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         self._open[prompt.number] = prompt, answer
         try:
+            if not self._in_cell:  # looked at only now: a cell that ends refuses what is open by then
+                raise StdinNotImplementedError(_NO_CELL)
             with self._parking():
                 self._publish(PROMPT_TYPE, to_wire(prompt), parent)
                 return _line(answer.get())

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hvdtest.cluster import PATIENCE_S, Traces, drain, execute, living, processes_below, until
@@ -18,6 +19,7 @@ from hvdtest.kernel import Kernel, tagged
 
 from hvd_kernel.cluster import Session, kept
 from hvd_kernel.cluster.attach import attach, end
+from hvd_kernel.cluster.line import Line
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
 
@@ -44,6 +46,7 @@ import pathlib, time
 here = pathlib.Path({home!r})
 (here / f"begun-{name}-{{rank}}").touch()
 who = input("who? ") if rank == {asks} else ""
+(here / f"asked-{name}-{{rank}}").touch()
 while not (here / "go").exists():
     time.sleep(0.02)
 print("went on")
@@ -84,8 +87,8 @@ def pids(status: str) -> list[str]:
     return re.findall(r"^\d +alive +(\d+)", status, re.MULTILINE)
 
 
-def in_cell(home: Path, name: str) -> None:
-    until(lambda: all((home / f"begun-{name}-{rank}").exists() for rank in (0, 1)), "both ranks are in the cell")
+def in_cell(home: Path, name: str, where: str = "begun") -> None:
+    until(lambda: all((home / f"{where}-{name}-{rank}").exists() for rank in (0, 1)), "both ranks are in the cell")
 
 
 def test_a17_a18_kept_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(home: Path) -> None:
@@ -151,6 +154,7 @@ def test_a_cell_goes_on_while_the_kernel_restarts_and_is_a_job_of_the_next_one(h
             lambda: asked in kernel.run("%hvdpdb", person=True, allow_error=True).text(), "rank 1's question is heard"
         )
         kernel.run("%hvdpdb --ranks 1 ann", person=True)
+        in_cell(home, "cell", "asked")
         kernel.run("%hvdcancel cell2", allow_error=True)
         assert kernel.run("%hvdjobs --wait cell2", allow_error=True).reply["ename"] == "KeyboardInterrupt"
         assert kernel.run("%%hvdrun\nx, who").shown == ["[0] (0, '')\n[1] (1, 'ann')"]
@@ -218,6 +222,23 @@ def test_s6_a1_a_rank_that_dies_between_two_kernels_is_named_and_replaced_and_no
     try:
         assert session.dead == (), "the next kernel knows who has replaced whom"
         assert execute(session, SUM).results() == {0: "12", 1: "12"}
+    finally:
+        session.end()
+
+
+def test_what_the_supervisor_says_in_one_breath_with_its_welcome_is_heard(
+    orphaned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Line.read
+
+    def both(line: Line) -> list[dict[str, Any]]:
+        words = read(line)
+        return [*words, {"kept": "another name"}] if words and "welcome" in words[0] else words
+
+    monkeypatch.setattr(Line, "read", both)
+    session = attach(only_one(), print)
+    try:
+        until(lambda: session.kept == "another name", "both words are heard")
     finally:
         session.end()
 

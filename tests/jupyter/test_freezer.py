@@ -16,8 +16,8 @@ from hvdtest.gate import Gate
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
-STANDSTILL_S = 2.5
-POLICY_S = "1"  # after so long a rank that is stopped alone would be given up
+POLICY_S = 8  # after so long a rank that is stopped alone would be given up: one by one takes less on a busy machine
+STANDSTILL_S = POLICY_S + 1.5
 
 SUMS = """
 import torch
@@ -68,7 +68,7 @@ def frozen(pids: set[int]) -> Iterator[None]:
 def test_f8_a_cluster_that_stood_still_goes_on(
     standstill: Callable[[set[int]], AbstractContextManager[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HVD_STOP_ABORT", POLICY_S)
+    monkeypatch.setenv("HVD_STOP_ABORT", str(POLICY_S))
     with cluster(3) as session:
         pids = living({session.supervisor} | processes_below(session.supervisor))
         with Gate(tmp_path) as gate:

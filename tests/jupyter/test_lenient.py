@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hvdtest.kernel import Kernel, Outcome
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
 FAILS = "print('begun')\nif rank: raise ValueError('a bad shard')\nhvd.allreduce(torch.ones(1))"
 RIGHT = "%%hvdrun\nint(hvd.allreduce(torch.tensor([rank + 1]), op=hvd.Sum))"
@@ -19,6 +19,8 @@ RIGHT = "%%hvdrun\nint(hvd.allreduce(torch.tensor([rank + 1]), op=hvd.Sum))"
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     with Kernel(tmp_path_factory.mktemp("lenient")) as running:
         running.run("%%hvdrun -np 2\nimport os, time, torch\nkept = rank + 40", timeout=120)
+        # On a busy machine ranks may take long to obey when their time is over.
+        running.run("__import__('sys').modules['hvd_kernel.magics.runner'].GRACE_S = 60.0")
         yield running
 
 
@@ -52,13 +54,13 @@ def test_the_names_that_the_cell_was_to_set_are_the_error_and_not_older_values(k
 
 
 def test_a_time_limit_is_shown_too(kernel: Kernel) -> None:
-    outcome = kernel.run("%%hvdrun --no-raise-error --timeout 0.3\ntime.sleep(60)")
+    outcome = kernel.run("%%hvdrun --no-raise-error --timeout 0.3\ntime.sleep(600)")
     assert complaint(outcome)[0] == "HvdTimeout: the cell took longer than 0.3 s and was interrupted"
     assert kernel.run(RIGHT).shown == ["[0-1] 3"]
 
 
 def test_the_interrupt_key_still_fails_the_cell(kernel: Kernel) -> None:
-    started = kernel.start("%%hvdrun --no-raise-error\nif rank: input('inside')\ntime.sleep(60)", person=True)
+    started = kernel.start("%%hvdrun --no-raise-error\nif rank: input('inside')\ntime.sleep(600)", person=True)
     assert kernel.client.get_stdin_msg(timeout=60)["content"]["prompt"] == "[1] inside"
     kernel.press()
     assert kernel.finish_rest(started, allow_error=True).reply["ename"] == "KeyboardInterrupt"
@@ -77,7 +79,7 @@ def test_a_job_has_failed_and_whoever_waits_for_it_is_shown_the_error(kernel: Ke
     assert complaint(waited)[-1] == "[0] released, because rank 1 failed"
     assert kernel.run("%hvdjobs").text().splitlines()[1].split(maxsplit=2)[2] == "failed: ValueError on rank 1"
     assert kernel.run("str(res)").shown == ["'a bad shard'"]
-    kernel.run("%%hvdrun --bg slow --no-raise-error\ntime.sleep(60)")
+    kernel.run("%%hvdrun --bg slow --no-raise-error\ntime.sleep(600)")
     late = kernel.run("%hvdjobs --wait slow --timeout 0.2", allow_error=True)
     assert late.reply["ename"] == "HvdTimeout", "the wait has failed, not the job"
     kernel.run("%hvdcancel slow")
@@ -91,7 +93,7 @@ def status(kernel: Kernel, *, person: bool = False) -> list[str]:
 
 def test_a1_status_says_why_a_rank_died_and_to_a_person_how_many_spares_are_warm(kernel: Kernel) -> None:
     assert len(status(kernel)) == 3, "what differs from run to run is for a person"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while status(kernel, person=True)[3:] != ["1 spare warm"]:
         assert time.monotonic() < deadline, "no spare has become warm"
     died = kernel.run("%%hvdrun --no-raise-error\nif rank: os._exit(3)\nhvd.allreduce(torch.ones(1))")

@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     with Kernel(tmp_path_factory.mktemp("magics")) as running:
         assert running.run("%%hvdrun -np 4", timeout=120).stored == [], "a start leaves nothing in a saved notebook"
+        # On a busy machine ranks may take long to obey when their time is over.
+        running.run("__import__('sys').modules['hvd_kernel.magics.runner'].GRACE_S = 60.0")
         yield running
 
 
@@ -246,9 +248,9 @@ def test_auto(kernel: Kernel) -> None:
         assert kernel.run("size").shown == ["[0-3] 4"]
         assert kernel.run("%who_ls str").shown[0].startswith("[")
         silent = kernel.client.execute("auto_silent = 1", silent=True)
-        assert kernel._reply(silent, time.monotonic() + 20)["status"] == "ok"
+        assert kernel._reply(silent, time.monotonic() + 60)["status"] == "ok"
         asked = kernel.client.is_complete("for x in y:")
-        assert kernel._reply(asked, time.monotonic() + 20)["status"] == "incomplete"
+        assert kernel._reply(asked, time.monotonic() + 60)["status"] == "incomplete"
     finally:
         assert kernel.run("%hvdauto off").text() == "plain cells run here\n"
     assert kernel.run("auto_silent").shown == ["1"]

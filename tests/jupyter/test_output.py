@@ -13,6 +13,8 @@ import pytest
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel, Outcome
 
+from hvd_kernel.worker.logfile import Index, LogFile
+
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
 FLOOD_BYTES = 20_000_000
@@ -188,6 +190,24 @@ rank
     assert outcome.text("stderr") == "[1] 15 bytes of this cell are not in this rank's log: File too large\n"
     assert "[15 bytes are missing here: File too large]" in logs(kernel, "--ranks 1 --tail 3")
     assert "on a full disk" in logs(kernel, "--ranks 2 --tail 3")
+
+
+def test_e5_what_a_full_disk_does_not_take_is_not_lost_between_two_threads(tmp_path: Path) -> None:
+    """The I/O thread may take what was kept at any moment in which the other one asks the system for something."""
+    taken: list[tuple[int, bytes]] = []
+
+    class Taken(LogFile):
+        @property
+        def size(self) -> int:
+            taken.extend(self.take_unlogged())
+            return super().size
+
+    no_folder = tmp_path / "file"
+    no_folder.touch()
+    log = Taken(no_folder, 0, "stdout", Index(no_folder, 0), 1 << 20)
+    for text in (b"on a full", b" disk\n"):
+        log.append(text)
+    assert [*taken, *log.take_unlogged()] == [(0, b"on a full"), (0, b" disk\n")]
 
 
 def test_progress_bars_are_one_line_in_the_end(kernel: Kernel) -> None:

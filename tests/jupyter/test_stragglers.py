@@ -53,12 +53,11 @@ rank"""
     def badged(event: Event) -> bool:
         if isinstance(event, MetricsSample):
             board.feed(event)
-        return bool(board.slow)
+        return list(board.slow) == ["1"]  # another one may be slow as well for a moment, on a busy machine
 
     events_until(run, badged)
     enough.touch()
     outcome = drain(run, PATIENCE_S)
-    assert list(board.slow) == ["1"]
     times, share = board.slow["1"]
     assert times is not None
     assert share is not None
@@ -84,7 +83,7 @@ def test_a_rank_at_a_prompt_says_so_and_the_others_wait_for_it(session: Session)
     said = ""
     deadline = time.monotonic() + PATIENCE_S
     while not said:  # ranks explain nothing that has waited for less than a moment
-        found = look(session, range(RANKS))
+        found = look(session, range(RANKS), PATIENCE_S)
         assert found[2].state == "prompt"
         said = sentence(found, range(RANKS))
         assert time.monotonic() < deadline

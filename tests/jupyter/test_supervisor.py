@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from typing import Any
 import pytest
 from hvdtest.cluster import living, processes_below, until
 
+from hvd_kernel.cluster.door import Visitor, knock
 from hvd_kernel.cluster.line import Line, is_ready
 from hvd_kernel.cluster.processes import children
+from hvd_kernel.cluster.supervisor import Supervisor
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 
@@ -119,3 +122,42 @@ def test_an_accident_of_the_thread_that_watches_leaves_nothing(supervised: Super
     supervised.hear("joining")
     supervised.line.say({"spares": "many"})
     assert supervised.process.wait(PATIENCE_S) == 0
+
+
+class Hasty(Visitor):
+    """A kernel that does something in the very moment after the look at its line."""
+
+    def __init__(self, line: Line, act: Callable[[], None]) -> None:
+        super().__init__(line, os.getpid())
+        self._act = [act]
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether it had, before it acted."""
+        spoken = super().has_spoken
+        while self._act:
+            self._act.pop()()
+        return spoken
+
+
+def test_a_kernel_that_lets_go_and_comes_back_during_one_look_is_let_in(tmp_path: Path) -> None:
+    """Its process lives, so the supervisor must not take it for another one that has the cluster."""
+    ours, theirs = socket.socketpair()
+    kernel, back = Line(theirs, theirs), []
+
+    def come_back() -> None:
+        kernel.close()
+        back.append(knock(tmp_path)[0])
+
+    plan = {"mpiexec": ["sleep", "600"], "folders": [str(tmp_path)], "ranks": RANKS}
+    supervisor = Supervisor(plan, Hasty(Line(ours, ours), come_back))
+    try:
+        supervisor._keep({"name": "train", "place": "/", "n": RANKS, "hours": 1.0})
+        assert kernel.read() == [{"kept": "train"}]
+        for _ in range(2):
+            supervisor._look()
+        assert is_ready(back[0].fileno())
+        assert [next(iter(word)) for word in back[0].read()] == ["welcome"]
+    finally:
+        supervisor._mpi.kill()
+        supervisor._mpi.wait()

@@ -1,9 +1,13 @@
-"""Why ranks wait, from what they say: who is asked about, when, and in which words. No ranks, no clock."""
+"""Why ranks wait, from what they say: who is asked about, when, and in which words. No ranks, and a clock that is wound."""
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+from hvdtest.fakes import FakeSession
+
+from hvd_kernel.magics import lookout
 from hvd_kernel.magics.hang import Ears, operation, report, sentence, whereabouts
 from hvd_kernel.magics.stacks import frames
 from hvd_kernel.protocol import Frame, MetricsSample, Pending, Whereabouts, from_wire, to_wire
@@ -60,6 +64,43 @@ def test_a12_a_rank_that_does_not_speak_is_silent_and_one_that_ended_is_not() ->
     assert ears.silent(0.6) == set()
     assert ears.silent(0.8) == {0}
     assert ears.silent(1.3) == {0, 2}
+
+
+def test_a12_a_rank_whose_words_have_not_been_read_yet_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook that was stopped hears everybody late; who is looked at from outside may be woken from a sleep."""
+    now, looked_at = [100.0], list[set[int]]()
+
+    class Inquiry:
+        """Rank 0 has answered, rank 1 has not."""
+
+        def __init__(self, *_: object) -> None: ...
+
+        def silent(self) -> set[int]:
+            return {1}
+
+        def answers(self) -> dict[int, Whereabouts]:
+            return {0: waiting(0, missing=(1,))}
+
+        def from_outside(self, ranks: set[int]) -> dict[int, Whereabouts]:
+            looked_at.append(ranks)
+            return {rank: Whereabouts(rank, "silent") for rank in ranks}
+
+    monkeypatch.setattr(lookout, "Inquiry", Inquiry)
+    monkeypatch.setattr(lookout, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watch = lookout.Lookout(FakeSession(), [0, 1])
+    for sample in (in_collective(0), computing(1)):
+        watch.hear(sample)
+    watch.tick()
+    now[0] += 5
+    watch.hear(in_collective(0))
+    for _ in range(3):
+        watch.tick()
+    assert looked_at == []
+    for _ in range(8):
+        now[0] += 0.1
+        watch.hear(in_collective(0))
+        watch.tick()
+    assert looked_at == [{1}], "it has not spoken since either"
 
 
 def test_c5_tensor_rank_and_line() -> None:

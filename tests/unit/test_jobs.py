@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextvars import ContextVar
+from types import SimpleNamespace
 
 import pytest
+from hvdtest.fakes import FakeScreen as NotebookScreen
 
 from hvd_kernel.errors import HvdTimeout, UsageError
+from hvd_kernel.magics import background
+from hvd_kernel.magics import jobs as jobs_module
+from hvd_kernel.magics.background import JobMagics
 from hvd_kernel.magics.failure import merged_error
+from hvd_kernel.magics.holder import Holder
 from hvd_kernel.magics.jobs import CANCELLED, DONE, FAILED, KEEP, QUEUED, RUNNING, Job, Jobs, Work
 from hvd_kernel.protocol import Failure
 
 CELL: ContextVar[str] = ContextVar("cell")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class FakeScreen:
@@ -154,6 +161,49 @@ def test_clear_cancels_all_and_says_whether_the_ranks_are_free() -> None:
     assert not lock.locked()
 
 
+class EndsWhenLookedAt(threading.Event):
+    """An end that comes right after somebody has seen that there was none."""
+
+    def is_set(self) -> bool:
+        was = super().is_set()
+        self.set()
+        return was
+
+
+def obedient(one: Job) -> None:
+    """A job's work that goes on until the interrupt key is pressed."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not one.presses.count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_job_that_ends_while_all_are_cancelled_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "STUCK_S", PATIENCE_S)
+    jobs, _, (_, second) = begun(obedient, nothing)
+    second.ended = EndsWhenLookedAt()
+    magics, screen = JobMagics.__new__(JobMagics), NotebookScreen()
+    magics.jobs, magics.desk = jobs, SimpleNamespace(screen=lambda: screen)
+    magics.hvdcancel("all")
+    assert [text for _, text in screen.written] == ["job j0: done\n", "job j1: cancelled\n"]
+
+
+def test_who_comes_when_the_last_job_has_just_ended_finds_the_ranks_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, gate = Holder(), Gate()
+    last = job("last", gate)
+    holder.hand_over(last, lambda: None)
+    at_work = holder.jobs.at_work
+
+    def ends_first() -> Job | None:
+        gate.go.set()
+        last.wait(PATIENCE_S)
+        return at_work()
+
+    monkeypatch.setattr(holder.jobs, "at_work", ends_first)
+    with holder.use():
+        assert last.state == DONE
+
+
 def test_a_job_that_does_not_obey_is_given_up_and_its_end_changes_nothing() -> None:
     gate = Gate()
     jobs, lock, (stuck, behind) = begun(gate, nothing)
@@ -192,14 +242,17 @@ def test_a_wait_can_end_before_the_job() -> None:
     slow.wait(PATIENCE_S)
 
 
-def test_times_are_said_only_where_a_person_looks() -> None:
-    gate = Gate()
+def test_times_are_said_only_where_a_person_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, now = Gate(), [100.0]
+    monkeypatch.setattr(jobs_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     _, _, (quiet,) = begun(gate)
-    assert quiet.word(times=False) == "running"
-    assert quiet.word(times=True) == "running 0 s"
-    assert quiet.sentence() == "the ranks run job j0: wait with %hvdjobs --wait j0, or %hvdcancel j0"
     seen = job("seen", nothing, looked_at=True)
-    assert seen.sentence() == "the ranks run job seen since 0 s: wait with %hvdjobs --wait seen, or %hvdcancel seen"
+    seen.begin()
+    now[0] += 7.2
+    assert quiet.word(times=False) == "running"
+    assert quiet.word(times=True) == "running 7 s"
+    assert quiet.sentence() == "the ranks run job j0: wait with %hvdjobs --wait j0, or %hvdcancel j0"
+    assert seen.sentence() == "the ranks run job seen since 7 s: wait with %hvdjobs --wait seen, or %hvdcancel seen"
     gate.go.set()
     quiet.wait(PATIENCE_S)
 

@@ -17,11 +17,12 @@ from hvd_kernel.cluster.door import Door, Visitor, knock
 from hvd_kernel.cluster.keeper import Keeper
 from hvd_kernel.cluster.kept import Kept, Note
 from hvd_kernel.cluster.line import Line
-from hvd_kernel.cluster.processes import HOLDER, claim, holder_of, mark
+from hvd_kernel.cluster.processes import HOLDER, claim, environment_of, holder_of, mark
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.magics.holder import Holder
 
+PATIENCE_S = 60.0
 WISH = {"name": "train", "place": "/home/ann", "n": 4, "hours": 12.0}
 
 
@@ -43,6 +44,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pair() -> tuple[Line, Line]:
     here, there = socket.socketpair()
     return Line(here, here), Line(there, there)
+
+
+def until_it_has_its_environment(pid: int) -> None:
+    """A program has begun, as far as Popen can see, a moment before /proc shows what it was given."""
+    deadline = time.monotonic() + PATIENCE_S
+    while HOLDER not in environment_of(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_the_only_one_of_a_place_needs_no_name() -> None:
@@ -186,6 +195,7 @@ def test_a17_the_supervisor_of_a_kept_cluster_is_no_orphan_and_its_folder_no_lef
     gone.wait()
     supervisor = subprocess.Popen(["sleep", "600"], env={HOLDER: of_gone, "PATH": os.environ["PATH"]})
     try:
+        until_it_has_its_environment(supervisor.pid)
         assert supervisor.pid in {each.pid for each in leftovers.orphans()}
         kept.write(folder, Note(**WISH, kernel=0, since=0.0))
         (folder / "holder").write_text(mark(supervisor.pid))

@@ -13,6 +13,7 @@ import pytest
 from hvdtest.fakes import FakeBoard, FakeScreen
 from IPython.core.error import StdinNotImplementedError
 
+from hvd_kernel.cluster.gather import Gather
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics import prompts as prompts_module
 from hvd_kernel.magics.debug import split
@@ -22,6 +23,8 @@ from hvd_kernel.protocol import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_w
 from hvd_kernel.worker.debugger import RankPdb
 from hvd_kernel.worker.prompt import ANY
 from hvd_kernel.worker.prompt import Prompts as OfRank
+
+PATIENCE_S = 60.0
 
 
 class FakePerson:
@@ -43,28 +46,33 @@ class FakePerson:
 
 
 class FakeSession:
-    """Remembers what was typed for whom; ranks in ``deaf`` do not take it."""
+    """Remembers what was typed for whom; a ``slow`` one leaves it to the test to say whether that was taken."""
 
     n = 4
 
     def __init__(self) -> None:
         self.typed: list[tuple[int, int, str]] = []
         self.dead: tuple[int, ...] = ()
-        self.deaf: set[int] = set()
+        self.slow = False
+        self.sent: list[Gather] = []
 
-    def ask(self, verb: str, ranks: list[int], content: dict[str, Any], *, timeout: float, urgent: bool) -> None:
+    def post(self, verb: str, ranks: list[int], content: dict[str, Any], *, urgent: bool) -> Gather:
         assert (verb, urgent, len(ranks)) == ("typed", True, 1)
-        if ranks[0] in self.deaf:
-            raise ClusterError("no answer")
+        if ranks[0] in self.dead:
+            raise ClusterError("it has died")
         what = next(content[key] for key in ("text", "refused", "eof") if key in content)
         self.typed.append((ranks[0], content["number"], what))
+        self.sent.append(Gather(ranks, verb))
+        if not self.slow:
+            self.sent[-1].on_reply(ranks[0], {"taken": True}, [])
+        return self.sent[-1]
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A clock that only the test moves."""
     now = [100.0]
-    monkeypatch.setattr(prompts_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(prompts_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
 
     def advance(seconds: float) -> None:
         now[0] += seconds
@@ -232,20 +240,50 @@ def test_the_time_at_prompts_is_counted_once(clock: Callable[[float], None]) -> 
     assert prompts.waited == 4
 
 
-def test_a_line_that_was_not_taken_is_asked_again_unless_the_rank_is_dead() -> None:
+def test_a_rank_that_is_slow_to_take_its_line_is_not_asked_twice() -> None:
     person = FakePerson("a")
     prompts, session, _ = made(person)
-    session.deaf = {0}
+    session.slow = True
+    ask(prompts, 0)
+    for _ in range(3):
+        prompts.tick()
+    assert session.typed == [(0, 1, "a")]
+    assert person.seen == ["[0] ? "]
+    session.sent[0].on_reply(0, {"taken": True}, [])
+    prompts.tick()
+    assert person.seen == ["[0] ? "]
+
+
+def test_a_line_for_a_question_that_has_gone_is_not_lost_without_a_word(clock: Callable[[float], None]) -> None:
+    person = FakePerson("n")
+    prompts, session, _ = made(person)
+    session.slow = True
+    ask(prompts, 0)
+    prompts.take(Prompt(1, 1, "key: ", password=True))
+    prompts.tick()
+    person.lines = ["s3cret"]
+    clock(prompts_module.SETTLE_S)
+    prompts.tick()
+    for rank, sent in zip([0, 1], session.sent, strict=True):
+        sent.on_reply(rank, {"taken": False}, [])
+    for _ in range(2):
+        prompts.tick()
+    assert person.seen == [
+        "[0] ? ",
+        "password [1] key: ",
+        "stderr: rank 0 does not ask any more and did not get 'n'\n",
+        "stderr: rank 1 does not ask any more and did not get the answer\n",
+    ]
+
+
+def test_a_line_for_a_rank_that_has_died_is_not_asked_for_again() -> None:
+    person = FakePerson("c")
+    prompts, session, _ = made(person)
+    session.dead = (0,)
     ask(prompts, 0)
     prompts.tick()
-    session.deaf = set()
-    person.lines = ["b"]
     prompts.tick()
-    assert session.typed == [(0, 1, "b")]
-    ask(prompts, 0, number=2)
-    session.deaf, session.dead, person.lines = {0}, (0,), ["c"]
-    prompts.tick()
-    assert prompts.waiting() == {}
+    assert (prompts.waiting(), session.typed, person.seen) == ({}, [], ["[0] ? "])
 
 
 # Nobody in front, or a job.
@@ -265,7 +303,7 @@ def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
     assert prompts.cast([0, 1, 2], "n") == [1]
     assert session.typed == [(0, 1, "n"), (2, 1, "n")]
     found: list[str] = []
-    looker = threading.Thread(target=lambda: found.append(prompts.look([0, 2], 20)))
+    looker = threading.Thread(target=lambda: found.append(prompts.look([0, 2], PATIENCE_S)))
     looker.start()
     renderer.take(TextDelta(0, "stdout", "at line 4\n"))
     ask(prompts, 0, number=2, text="(Pdb) ")
@@ -335,25 +373,46 @@ def test_a_rank_publishes_its_prompt_and_takes_the_answer_that_names_it() -> Non
     prompts = OfRank(2, publish)
     with prompts.during_cell():
         thread, answers = asked(prompts, parent={"cell": 1})
-        assert said.acquire(timeout=10)
+        assert said.acquire(timeout=PATIENCE_S)
         assert published == [(PROMPT_TYPE, Prompt(2, 1, "? "), {"cell": 1})]
         assert not prompts.take({"number": 9, "text": "no"})
         assert prompts.take({"number": 1, "text": "yes"})
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert answers == ["yes"]
         assert not prompts.take({"number": 1, "text": "late"})
         thread, answers = asked(prompts, password=True)
-        assert said.acquire(timeout=10)
+        assert said.acquire(timeout=PATIENCE_S)
         assert not prompts.take({"number": ANY, "text": "a cast"})
         assert prompts.take({"number": 2, "eof": True})
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert isinstance(answers[0], EOFError)
         thread, answers = asked(prompts)
-        assert said.acquire(timeout=10)
-    thread.join(10)
+        assert said.acquire(timeout=PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert isinstance(answers[0], StdinNotImplementedError), "the cell's end frees a thread that still waits"
     with pytest.raises(StdinNotImplementedError, match="no cell of this rank is running"):
         prompts.ask("? ", password=False, parent={})
+
+
+def test_a_cell_that_ends_while_a_thread_is_about_to_ask_refuses_it_too() -> None:
+    published: list[object] = []
+    prompts = OfRank(2, lambda *what: published.append(what))
+    cell = prompts.during_cell()
+    cell.__enter__()
+
+    def number_of_a_late_prompt() -> int:
+        cell.__exit__(None, None, None)
+        return 1
+
+    prompts._numbers = iter(number_of_a_late_prompt, 0)
+    thread, answers = asked(prompts)
+    while thread.is_alive() and not published:
+        thread.join(0.01)
+    prompts.take({"number": 1, "text": "frees it"})
+    thread.join(PATIENCE_S)
+    assert published == [], "nobody would answer"
+    assert isinstance(answers[0], StdinNotImplementedError)
+    assert prompts.unanswered == []
 
 
 def test_a_prompt_crosses_the_wire() -> None:
