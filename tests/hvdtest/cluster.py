@@ -17,9 +17,9 @@ from hvd_kernel.cluster import Run, Session
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.protocol import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
 
-PATIENCE_S = 40.0
+PATIENCE_S = 100.0
 
-GONE_S = 15.0
+GONE_S = 40.0
 """How long what a cluster was may take to go, on a machine that is busy; a second is the target: faults/figures.py."""
 
 

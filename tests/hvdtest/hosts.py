@@ -107,7 +107,7 @@ class Hosts:
             for stream in (holder.stdin, holder.stdout):
                 assert stream is not None
                 stream.close()
-            holder.wait(10)
+            holder.wait(60)
         for own in self._own.values():
             os.close(own)
 

@@ -68,7 +68,7 @@ def hvdrun(
         input=given.encode() if isinstance(given, str) else given,
         env=clean_environment(**env),
         capture_output=True,
-        timeout=100,
+        timeout=200,
         cwd=cwd,
         check=False,
     )

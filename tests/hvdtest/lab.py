@@ -16,18 +16,19 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import psutil
+from hvdtest.launch import free_port
 from playwright.sync_api import Page, sync_playwright
 
 CHROMIUM = os.environ.get("HVD_TEST_CHROMIUM", "/usr/bin/chromium")
@@ -35,6 +36,7 @@ FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
+SHUNNED_PORT = 10080  # Chromium goes to none of that number, whatever is there
 START_S = 120
 READY = ".jp-Notebook-ExecutionIndicator[data-status='idle']"
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,9 +48,7 @@ class Lab:
     def __init__(self, folder: Path, theme: str = "JupyterLab Light") -> None:
         self.folder = folder
         self.token = secrets.token_hex(16)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = next(port for port in iter(free_port, None) if port != SHUNNED_PORT)
         self._home = tempfile.TemporaryDirectory(prefix="hvd-lab-")
         self._log = Path(self._home.name) / "server.log"
         settings = Path(self._home.name) / "jupyter_config_dir" / "lab" / "user-settings" / "@jupyterlab"
@@ -99,29 +99,32 @@ class Lab:
         server = psutil.Process(self._server.pid)
         return [server, *server.children(recursive=True)]
 
+    def running(self, module: str) -> list[psutil.Process]:
+        """Those of the family that run this module; one that ends while it is looked at is none."""
+        found = []
+        for each in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if module in " ".join(each.cmdline()):
+                    found.append(each)
+        return found
+
     def close(self) -> None:
         """End the server gently, then everything that is left of it."""
         family = self.family() if self._server.poll() is None else []
         if family:
             self._server.send_signal(signal.SIGTERM)
-        _, stubborn = psutil.wait_procs(family, timeout=8)
+        _, stubborn = psutil.wait_procs(family, timeout=30)
         for process in stubborn:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        self._server.wait(timeout=10)
+        psutil.wait_procs(stubborn, timeout=60)  # until it is gone it may write where we clean up
+        self._server.wait(timeout=60)
         self._home.cleanup()
 
     @contextlib.contextmanager
     def browser(self, width: int = 1180, height: int = 1000) -> Iterator[Browser]:
-        with sync_playwright() as playwright:
-            chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-            try:
-                page = chromium.new_page(viewport={"width": width, "height": height})
-                page.set_default_timeout(1000 * START_S)
-                page.set_default_navigation_timeout(1000 * START_S)
-                yield Browser(self, page)
-            finally:
-                chromium.close()
+        with blank_page(viewport={"width": width, "height": height}) as page:
+            yield Browser(self, page)
 
     def await_kernel(self) -> None:
         """Return when the page is connected to a kernel that has nothing to do."""
@@ -140,7 +143,7 @@ class Lab:
         while time.monotonic() < deadline:
             if self._server.poll() is not None:
                 raise AssertionError(f"JupyterLab ended at once:\n{self.log()}")
-            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=10) as answer:
+            with contextlib.suppress(OSError, HTTPException), urllib.request.urlopen(request, timeout=10) as answer:
                 if enough(json.load(answer)):
                     return
             time.sleep(0.1)  # the server offers no event to wait for
@@ -149,6 +152,26 @@ class Lab:
 
 def _is_idle(kernel: dict[str, Any]) -> bool:
     return bool(kernel["execution_state"] == "idle")
+
+
+@contextlib.contextmanager
+def blank_page(**how: Any) -> Iterator[Page]:
+    """A page of a headless Chromium, which is patient: of itself it would give up after half a minute."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=1000 * START_S)
+        try:
+            page = chromium.new_page(**how)
+            page.set_default_timeout(1000 * START_S)
+            page.set_default_navigation_timeout(1000 * START_S)
+            yield page
+        finally:
+            chromium.close()
+
+
+def panel(cell: int) -> str:
+    """An expression: the dashboard of that cell. A cell before it has one too where it took its time."""
+    titled = f"each.querySelector('h3').textContent === 'cell {cell}'"
+    return f"[...document.querySelectorAll('.hvd')].find(each => {titled})"
 
 
 class Browser:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -85,7 +86,7 @@ class RankPool:
         ]
 
     def run(
-        self, check: Callable[..., Any], *args: Any, timeout: float = 60.0, gone: Mapping[int, int] | None = None
+        self, check: Callable[..., Any], *args: Any, timeout: float = 120.0, gone: Mapping[int, int] | None = None
     ) -> list[Any]:
         """Run the check on every rank; return the results in rank order, None for those that are gone."""
         gone, timeout = gone or {}, min(timeout, LONGEST_S)
@@ -97,7 +98,7 @@ class RankPool:
         wrong = [
             f"--- rank {number}: {(answer or {}).get('error') or rank.end()}"
             for number, (rank, answer) in enumerate(zip(self.ranks, answers, strict=True))
-            if not ((answer is None and gone.get(number) == rank.end_status()) or "result" in (answer or {}))
+            if not (_went(rank, gone.get(number)) if answer is None else "result" in answer)
         ]
         if wrong:
             self.broken = True
@@ -146,9 +147,11 @@ class _Rank:
         self._text = b""
 
     def ask(self, call: str) -> None:
+        """Ask; that it has ended before it could hear shows by its answer."""
         assert self.process.stdin is not None
-        self.process.stdin.write(call.encode() + b"\n")
-        self.process.stdin.flush()
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(call.encode() + b"\n")
+            self.process.stdin.flush()
 
     def answer(self, deadline: float) -> dict[str, Any] | None:
         """None: the process ended, or is silent."""
@@ -172,7 +175,8 @@ class _Rank:
 
     def close(self) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):  # it has not heard all that it was asked
+            self.process.stdin.close()
         try:
             self.process.wait(ENDED_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -181,6 +185,11 @@ class _Rank:
             raise AssertionError(f"the rank did not end by itself\n{self.words.read_text()[-4000:]}") from None
         finally:
             os.close(self._answers)
+
+
+def _went(rank: _Rank, status: int | None) -> bool:
+    """Whether a rank without an answer ended as it was meant to; None: it was not meant to."""
+    return status is not None and rank.end_status() == status
 
 
 def members_of_session(leader: int) -> list[int]:

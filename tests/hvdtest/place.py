@@ -161,6 +161,14 @@ rounds
 """
 
 
+def text_of(path: Path) -> bytes:
+    """What is in a file; nothing where it has gone meanwhile, as SQLite's journal does."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
 def plant(folder: Path, canary: Path) -> None:
     for name in (*MODULES, *CONFIGS):
         text = PLANTED.format(canary=str(canary), name=name, folder=str(folder))

@@ -38,7 +38,7 @@ def said(launcher: list[str], np: int, line: str) -> str:
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         cwd=FOLDER,
         check=False,
     )

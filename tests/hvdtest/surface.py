@@ -39,7 +39,7 @@ class Listener:
             stranger = socket.socket(socket.AF_UNIX)
             stranger.connect(self.address.replace("@", "\0", 1))
             return stranger
-        return socket.create_connection(("::1" if self.kind == "tcp6" else "127.0.0.1", self.port), timeout=5)
+        return socket.create_connection(("::1" if self.kind == "tcp6" else "127.0.0.1", self.port), timeout=60)
 
 
 def room(pid: int) -> str:
@@ -53,35 +53,47 @@ def room(pid: int) -> str:
 
 def family(pid: int) -> dict[int, str]:
     """A process and all below it: pid -> room."""
+    return rooms({pid} | processes_below(pid))
+
+
+def rooms(pids: Iterable[int]) -> dict[int, str]:
+    """Which processes these are; those that have ended meanwhile are not among them."""
     found = {}
-    for each in {pid} | processes_below(pid):
-        try:
-            found[each] = room(each)
-        except OSError:
-            continue
+    for pid in pids:
+        with suppress(OSError):
+            found[pid] = room(pid)
     return found
+
+
+def told(pid: int, name: str) -> bytes:
+    """A file of a process below /proc; nothing where the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def listeners(pids: Iterable[int]) -> list[Listener]:
     """Every TCP, UDP and unix listener that the processes hold, sorted."""
-    owner = {inode: pid for pid in pids for inode in _sockets(pid)}
-    found = [_unix(line, owner) for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    known = rooms(pids)
+    owner = {inode: pid for pid in known for inode in _sockets(pid)}
+    found = [_unix(line, owner, known) for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     for kind, state in _LISTENS.items():
         for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == state and fields[9] in owner:
                 address, _, port = fields[1].partition(":")
                 pid = owner[fields[9]]
-                found.append(Listener(room(pid), kind, _ip(address), int(port, 16), pid))
+                found.append(Listener(known[pid], kind, _ip(address), int(port, 16), pid))
     return sorted(each for each in found if each is not None)
 
 
-def _unix(line: str, owner: dict[str, int]) -> Listener | None:
+def _unix(line: str, owner: dict[str, int], known: dict[int, str]) -> Listener | None:
     fields = line.split()
     if fields[6] not in owner or not int(fields[3], 16) & _ACCEPTS:
         return None
     pid = owner[fields[6]]
-    return Listener(room(pid), "unix", fields[7] if len(fields) > 7 else "", 0, pid)
+    return Listener(known[pid], "unix", fields[7] if len(fields) > 7 else "", 0, pid)
 
 
 def descriptors(pid: int) -> dict[Path, str]:

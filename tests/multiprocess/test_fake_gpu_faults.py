@@ -169,6 +169,7 @@ def ended_in_peace(rounds: int) -> list[int]:
         assert total.unique().tolist() == [hvd.size()]
         if hvd.rank() < 2:
             here(hvd.allreduce(there(torch.ones(1000)), name="pair", op=hvd.Sum, process_set=pair))
+        hvd.barrier()  # who leaves before the others does not wait for them for long
         hvd.shutdown()
         del kept
     return [fake_gpu.turn("fake_cuda_freed_under_others"), fake_gpu.counts()["mappings"]]

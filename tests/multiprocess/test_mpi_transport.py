@@ -32,6 +32,7 @@ def missing() -> str:
 with_plugin = pytest.mark.skipif(bool(missing()), reason=missing() or "none")
 whole_matrix = pytest.mark.timeout(LONGEST_S + 20)  # the first test of each number of ranks runs all of it
 
+KNOWN_WITHIN_S = 30.0  # it takes milliseconds; the rest is for a machine that does other things
 RANKS = (1, 2, 3, 4, 5, 8)
 MATRIX = Path(__file__).with_name("test_matrix.py")
 CHECKS = ("reductions", "movements", "shares", "groups", "scaled", "adasums", "every_size", "random_sums")
@@ -64,12 +65,12 @@ import json, os, signal, sys, time
 import torch
 import hvd_kernel.torch as hvd
 hvd.init()
-hvd.barrier()
-if hvd.rank() == 1:
-    time.sleep(0.3)
-    open(sys.argv[1] + "clock", "w").write(str(time.monotonic()))
-    os.kill(os.getpid(), signal.SIGKILL)
 try:
+    hvd.barrier()  # who has not left it yet when rank 1 dies hears of that here
+    if hvd.rank() == 1:
+        time.sleep(0.3)
+        open(sys.argv[1] + "clock", "w").write(str(time.monotonic()))
+        os.kill(os.getpid(), signal.SIGKILL)
     hvd.allreduce(torch.ones(1 << 22), name="never")
 except hvd.HorovodInternalError as error:
     said = [time.monotonic(), type(error).__name__, error.rank]
@@ -157,7 +158,7 @@ def test_a1_a_death_ends_the_waits_of_the_others(tmp_path: Path) -> None:
         assert (tmp_path / f"rank{rank}").exists(), done.stdout + done.stderr
         seen, kind, who = json.loads((tmp_path / f"rank{rank}").read_text())
         assert (kind, who) == ("RankDied", 1)
-        assert seen - died < 10
+        assert seen - died < KNOWN_WITHIN_S
 
 
 @with_plugin

@@ -15,8 +15,10 @@ from hvdtest.wire import Wire
 
 pytestmark = [pytest.mark.mp, pytest.mark.skipif(bool(why_not()), reason=why_not() or "none")]
 
-SETTINGS = {"HVD_SECRET_KEY": "0123456789abcdef0123456789abcdef", "HVD_NET_TIMEOUT": "2", "HVD_START_TIMEOUT": "60"}
-NAMED_WITHIN_S = 20.0  # HVD_NET_TIMEOUT is 2; the rest is for a machine that does other things
+SILENT_S = 6  # longer than a busy machine keeps this process, which carries every frame, from its core
+SETTINGS = {"HVD_SECRET_KEY": "0123456789abcdef0123456789abcdef", "HVD_NET_TIMEOUT": str(SILENT_S)}
+SETTINGS |= {"HVD_START_TIMEOUT": "60"}
+NAMED_WITHIN_S = SILENT_S + 20.0  # the rest is for a machine that does other things
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +112,9 @@ def test_f3_a_line_that_loses_five_per_cent_is_slower_and_right(hosts: Hosts, wi
 
 
 def test_f4_on_a_slow_line_nobody_is_taken_for_dead(hosts: Hosts, wire: Wire) -> None:
-    with HostPool(hosts, [0, 1], **SETTINGS | {"HVD_NET_TIMEOUT": "4"}) as pool:
+    with HostPool(hosts, [0, 1], **SETTINGS) as pool:
         pool.run(started)
         wire.slow_down("1mbit")
-        took = pool.run(sums, 1, 200_000, timeout=120)
+        took = pool.run(sums, 1, 300_000, timeout=120)
         wire.speed_up()
-    assert max(took) > 4, "800 kB each way take 6 s at 1 Mbit/s: longer than a host may be silent"
+    assert max(took) > SILENT_S, "1.2 MB each way take 10 s at 1 Mbit/s: longer than a host may be silent"

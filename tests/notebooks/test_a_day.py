@@ -66,7 +66,8 @@ def test_there_are_thirty_cells_of_every_kind() -> None:
 
 def test_nbval_finds_the_stored_outputs() -> None:
     sanitizer = ["--nbval-sanitize-with", "notebooks/nbval_sanitize.cfg"]
-    run("pytest", "-q", "--nbval", *sanitizer, "-p", "no:cacheprovider", "--timeout", "300", str(NOTEBOOK))
+    patient = ["--timeout", "300", "--nbval-kernel-startup-timeout", "200"]
+    run("pytest", "-q", "--nbval", *sanitizer, "-p", "no:cacheprovider", *patient, str(NOTEBOOK))
 
 
 def test_nbval_notices_an_output_that_has_changed(tmp_path: Path) -> None:
@@ -80,13 +81,16 @@ def test_nbval_notices_an_output_that_has_changed(tmp_path: Path) -> None:
 
 def test_papermill_runs_to_the_end_and_stores_the_same(tmp_path: Path) -> None:
     """papermill calls a notebook with error outputs failed, wanted or not: this one shows its errors as text."""
-    run("papermill", "--no-progress-bar", "--log-level", "ERROR", str(NOTEBOOK), str(tmp_path / "out.ipynb"))
+    options = ["--no-progress-bar", "--log-level", "ERROR", "--start-timeout", "200"]
+    run("papermill", *options, str(NOTEBOOK), str(tmp_path / "out.ipynb"))
     assert outputs(tmp_path / "out.ipynb") == outputs(NOTEBOOK)
 
 
 def test_nbconvert_executes_and_stores_the_same(tmp_path: Path) -> None:
     where = ["--output-dir", str(tmp_path), "--output", "out"]
-    run("nbconvert", "--to", "notebook", "--execute", *where, str(NOTEBOOK))
+    # After a cell's reply it would go on without what is slower on its way than 4 s.
+    patient = ["--ExecutePreprocessor.iopub_timeout=200", "--ExecutePreprocessor.startup_timeout=200"]
+    run("nbconvert", "--to", "notebook", "--execute", *patient, *where, str(NOTEBOOK))
     assert outputs(tmp_path / "out.ipynb") == outputs(NOTEBOOK)
     run("nbconvert", "--to", "html", *where, str(tmp_path / "out.ipynb"))
     page = (tmp_path / "out.html").read_text()

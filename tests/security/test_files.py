@@ -12,11 +12,12 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hvdtest.place import Place
-from hvdtest.surface import descriptors
+from hvdtest.place import Place, text_of
+from hvdtest.surface import descriptors, told
 
 from hvd_kernel.cluster import launcher
 from hvd_kernel.cluster.folders import private_folder
@@ -60,7 +61,7 @@ def test_s6_private_folders_are_0700_under_umask_000(place: Place) -> None:
 def test_s6_no_file_of_the_cluster_holds_a_key(place: Place) -> None:
     files = [path for folder in folders(place) for path in folder.rglob("*") if path.is_file()]
     assert len(files) >= 5
-    assert {str(path): seen for path in files if (seen := place.seen_in(path.read_bytes()))} == {}
+    assert {str(path): seen for path in files if (seen := place.seen_in(text_of(path)))} == {}
 
 
 def test_s6_logs_are_0600(place: Place) -> None:
@@ -76,10 +77,10 @@ def test_s6_nothing_is_open_for_writing_outside_the_private_folders(place: Place
         for entry, target in descriptors(pid).items():
             if room == "kernel" and int(entry.name) < 3:
                 continue  # what started it gave it those
-            try:
-                flags = int(Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text().split("flags:")[1].split()[0], 8)
-            except FileNotFoundError:
+            info = told(pid, f"fdinfo/{entry.name}").decode()
+            if not info:
                 continue  # closed meanwhile
+            flags = int(info.split("flags:")[1].split()[0], 8)
             if flags & os.O_ACCMODE and not target.startswith((*own, *ELSEWHERE)):
                 strange.add((room, target))
     assert strange == set()
@@ -92,9 +93,8 @@ def test_s9_shared_memory_has_no_name_and_cannot_be_cut(place: Place) -> None:
     for pid in ranks:
         for entry, target in descriptors(pid).items():
             if target.startswith("/memfd:hvd-"):
-                descriptor = os.open(entry, os.O_RDONLY)
-                seals[pid, target] = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-                os.close(descriptor)
+                with suppress(FileNotFoundError), entry.open("rb") as memory:  # it may be closed meanwhile
+                    seals[pid, target] = fcntl.fcntl(memory, fcntl.F_GET_SEALS)
     assert len({pid for pid, _ in seals}) == 2
     assert {each: found for each, found in seals.items() if not found & fcntl.F_SEAL_SHRINK} == {}
 

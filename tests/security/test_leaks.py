@@ -10,7 +10,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from hvdtest.place import Place
+from hvdtest.place import Place, text_of
+from hvdtest.surface import told
 from nbconvert import HTMLExporter
 
 from hvd_kernel.magics.verbs import VERBS
@@ -84,18 +85,10 @@ def test_i9_history_and_logs_hold_no_key(place: Place, book: nbformat.NotebookNo
     assert {str(path): seen for path in written if (seen := place.seen_in(text_of(path)))} == {}
 
 
-def text_of(path: Path) -> bytes:
-    """What is in a file; nothing where it has gone meanwhile, as SQLite's journal does."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-
-
 def test_s7_argv_and_environments_hold_no_key(place: Place) -> None:
     for pid, room in place.family().items():
         for name in ("cmdline", "environ"):
-            assert place.seen_in(Path(f"/proc/{pid}/{name}").read_bytes()) == [], (room, name)
+            assert place.seen_in(told(pid, name)) == [], (room, name)
 
 
 def test_s7_a_rank_forgets_no_key_into_its_environment(place: Place) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from hvdtest.lab import CHROMIUM, FLAGS, ROOT
+from hvdtest.lab import ROOT, blank_page
 from hvdtest.place import Place
 from nbconvert import HTMLExporter
-from playwright.sync_api import Page, Route, sync_playwright
+from playwright.sync_api import Page, Route
 
 from hvd_kernel.magics.failure import merged_error
 from hvd_kernel.protocol import Failure, MetricsSample
@@ -133,14 +133,11 @@ def page(files: dict[str, tuple[str, str]], policy: str = "") -> Iterator[tuple[
             asked.append(route.request.url)
             route.abort()
 
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        one = chromium.new_page()
+    with blank_page() as one:
         one.add_init_script(HOOKS)
         one.on("dialog", lambda dialog: (asked.append(f"dialog {dialog.message}"), dialog.dismiss()))
         one.route("**/*", answer)
         yield one, asked
-        chromium.close()
 
 
 def harmless(one: Page, asked: list[str]) -> None:

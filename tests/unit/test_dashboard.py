@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def test_importing_widgets_imports_no_ipywidgets() -> None:
     code = (
         "import sys, hvd_kernel.widgets; print([m for m in ('anywidget', 'ipywidgets', 'torch') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout.strip() == "[]"
 
 
@@ -34,7 +35,8 @@ def test_displaying_makes_one_model_and_keeps_the_picture() -> None:
     assert metadata["hvd"]["ranks"] == [0, 1, 2]
 
 
-def test_the_state_a_late_view_gets_is_the_present_one() -> None:
+def test_the_state_a_late_view_gets_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 50.0))
     board = Dashboard([0], "t")
     board._repr_mimebundle_()
     board.feed(MetricsSample(0, 1.0, "compute", step=41))
@@ -44,7 +46,7 @@ def test_the_state_a_late_view_gets_is_the_present_one() -> None:
     assert state["rows"]["0"][2] == 41
     assert state["log"] == [[0, "stdout", "hello"]]
     board._panel.set_state({"snapshot": {"rows": "forged by a page"}})
-    assert board._panel.get_state("snapshot")["snapshot"] == state | {"t": pytest.approx(state["t"], abs=1)}
+    assert board._panel.get_state("snapshot")["snapshot"] == state
 
 
 def test_many_threads_feed_while_one_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,12 +78,12 @@ def test_many_threads_feed_while_one_flushes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_flushes_are_at_most_ten_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [50.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     board = Dashboard([0], "t")
     board._repr_mimebundle_()
     sent: list[object] = []
     monkeypatch.setattr(board._panel, "send", sent.append)
-    now = [50.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     for _ in range(1000):
         board.flush()
         now[0] += 0.01

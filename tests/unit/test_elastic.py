@@ -408,7 +408,7 @@ def test_a_neighbour_that_has_ended_is_not_waited_for(monkeypatch: pytest.Monkey
         mine.meet_again()
         (reunion,) = met
         assert (list(reunion.pidfds), reunion.patience_s) == ([1, 2], 600.0)
-        ranks[1].communicate(timeout=20)
+        ranks[1].communicate(timeout=60)
         with pytest.raises(RankDied, match="rank 2 has ended while the ranks were to meet again") as caught:
             mine.meet_again()
         assert (caught.value.rank, len(met)) == (2, 1)

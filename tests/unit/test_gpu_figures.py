@@ -38,7 +38,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[FakeDevice]:
 
 def clock(monkeypatch: pytest.MonkeyPatch, *moments: float) -> None:
     ticks = iter(moments)
-    monkeypatch.setattr(gpu.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(gpu, "time", SimpleNamespace(monotonic=lambda: next(ticks)))  # no other thread's
 
 
 def test_figures_are_in_plain_units_and_of_the_ranks_own_device(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import pytest
@@ -87,6 +88,8 @@ def test_samples_are_counted_once_at_the_outermost_module() -> None:
 def test_a_search_that_finds_nothing_ends_with_its_optimizer() -> None:
     from torch.nn.modules import module
 
+    gc.collect()
+    torch.nn.Linear(1, 1)(torch.ones(1, 1))  # searches of optimizers that are forgotten already end here
     before = len(module._global_forward_pre_hooks)
     meter = SampleMeter([W])
     assert len(module._global_forward_pre_hooks) == before + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 from hvdtest.fakes import FakeBoard, FakeScreen
 from hypothesis import given
@@ -118,7 +119,7 @@ def test_training_means_new_steps_or_logged_values() -> None:
 
 def test_interactive_shows_the_board_after_a_second_and_freezes_it(monkeypatch: object) -> None:
     clock = iter([0.0, 0.5, 1.01, 1.05, 1.2, 1.3])
-    monkeypatch.setattr(render.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(render, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # no other thread's
     screen = FakeScreen(interactive=True)
     board = FakeBoard()
     renderer = Renderer(screen, board, [0])

@@ -45,7 +45,7 @@ def test_a_second_cell_is_told_to_wait() -> None:
     with holder.use():
         thread = threading.Thread(target=second)
         thread.start()
-        thread.join(5)
+        thread.join(60)
     assert caught == ["the ranks are busy with another cell: wait for it or interrupt it"]
     with holder.use():
         pass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,7 +124,9 @@ def test_c5_why_ranks_waited_is_part_of_the_error(monkeypatch: pytest.MonkeyPatc
     watch, _, _ = driven([None, press, RankDone(0), RankDone(1)])
     with pytest.raises(KeyboardInterrupt, match=r"variables are kept\nat that moment: barrier waits for rank 1$"):
         check(watch)
-    watch, _, _ = driven([lambda: time.sleep(0.02), None, RankDone(0), RankDone(1)], timeout=0.01)
+    now = [100.0]
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watch, _, _ = driven([lambda: now.append(now.pop() + 1.1), None, RankDone(0), RankDone(1)], timeout=1.0)
     with pytest.raises(HvdTimeout, match=r"was interrupted\nat that moment: barrier waits for rank 1$"):
         check(watch)
     watch, _, _ = driven([None, None, RankDone(0), RankDone(1)])

@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 from hvdtest.cluster import until
-from hvdtest.lab import Lab, Notebook
+from hvdtest.lab import Lab, Notebook, panel
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 STORY = """%%hvdrun
@@ -34,7 +34,6 @@ CELLS = [
     "%%hvdrun\nint(hvd.allreduce(torch.tensor(rank + 1), op=hvd.Sum))",
 ]
 BUSY = ".jp-Notebook-ExecutionIndicator[data-status='busy']"
-PANEL = "[...document.querySelectorAll('.hvd')].find(v => v.querySelector('h3').textContent === 'cell {cell}')"
 SHOWN = """(() => {{
     const panel = {panel};
     if (!panel) return null;
@@ -54,14 +53,14 @@ def write(folder: Path) -> str:
 
 
 def shown(cell: int) -> str:
-    return SHOWN.format(panel=PANEL.format(cell=cell))
+    return SHOWN.format(panel=panel(cell))
 
 
 def lines(*texts: str) -> list[str]:
     return sorted(f"[{rank}]{text}" for rank in (0, 1) for text in texts)
 
 
-def panel(notebook: Notebook, cell: int, status: str, *texts: str, above: int = 0) -> dict[str, Any]:
+def await_panel(notebook: Notebook, cell: int, status: str, *texts: str, above: int = 0) -> dict[str, Any]:
     """Wait until the panel of a cell shows this status, exactly these lines, and both ranks above a turn."""
     said = json.dumps(lines(*texts))
     what = f"p.status === '{status}' && JSON.stringify(p.lines) === JSON.stringify({said})"
@@ -90,24 +89,24 @@ def test_a_page_that_opens_while_a_cell_runs_shows_all_of_it_at_once_and_one_tha
             notebook.run(0)
             notebook.wait("document.querySelectorAll('.jp-InputPrompt')[0].textContent.includes('[1]')")
             notebook.run(1)
-            turns = panel(notebook, 2, "running", "seen")["turns"]
+            turns = await_panel(notebook, 2, "running", "seen")["turns"]
             save(notebook)
         (tmp_path / "a-closed").touch()
         both_said(tmp_path, "a")
 
         with lab.browser() as page:
             notebook = page.open(name, busy=True)
-            turns = panel(notebook, 2, "running", "seen", "unseen", above=max(turns))["turns"]
-            panel(notebook, 2, "running", "seen", "unseen", above=max(turns))
-            assert notebook.page.query_selector(BUSY), "the kernel is shown as what it is"
+            turns = await_panel(notebook, 2, "running", "seen", "unseen", above=max(turns))["turns"]
+            await_panel(notebook, 2, "running", "seen", "unseen", above=max(turns))
+            notebook.page.wait_for_selector(BUSY, state="attached")  # the kernel is shown as what it is
             notebook.shoot(tmp_path / "shots" / "running.png")
             (tmp_path / "a-go").touch()
-            panel(notebook, 2, "finished", "seen", "unseen", "end")
+            await_panel(notebook, 2, "finished", "seen", "unseen", "end")
             lab.await_kernel()
             notebook.run(2)
             notebook.wait(f"{OUTPUTS}[2].trim() === {json.dumps(LOGGED)}")
             notebook.run(3)
-            panel(notebook, 3, "running", "seen")
+            await_panel(notebook, 3, "running", "seen")
             save(notebook)
             notebook.shoot(tmp_path / "shots" / "second.png")
             assert page.errors == []
@@ -119,7 +118,7 @@ def test_a_page_that_opens_while_a_cell_runs_shows_all_of_it_at_once_and_one_tha
         with lab.browser() as page:
             notebook = page.open(name)
             for cell in (2, 3):
-                panel(notebook, cell, "finished", "seen", "unseen", "end")
+                await_panel(notebook, cell, "finished", "seen", "unseen", "end")
             notebook.run(4)
             notebook.wait(f"{OUTPUTS}[4].includes('[0-1] 3')")
             notebook.shoot(tmp_path / "shots" / "ended.png")

@@ -8,20 +8,19 @@ from typing import Any
 
 import nbformat
 import pytest
-from hvdtest.lab import CHROMIUM, FLAGS, ROOT, Lab, Notebook
+from hvdtest.lab import ROOT, Lab, Notebook, blank_page
 from nbconvert import HTMLExporter
-from playwright.sync_api import sync_playwright
 
 from hvd_kernel.protocol import MetricsSample
 from hvd_kernel.widgets import units
 from hvd_kernel.widgets.dashboard import Dashboard
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 SHOTS = ROOT / "build" / "widgets"
 PANELS = "document.querySelectorAll('.hvd')"
 
 TRAIN = """
-import math, threading, time
+import math, os, threading, time
 from IPython.display import display
 from hvd_kernel.protocol import MetricsSample
 from hvd_kernel.widgets import Dashboard
@@ -40,6 +39,8 @@ display(board, board)
 LIVE = """
 def feed():
     for i in range(60):
+        while i in (20, 40) and not os.path.exists(f"seen-{i}"):
+            time.sleep(0.05)
         round_of_samples(i, 4, board)
         time.sleep(0.1)
 feeder = threading.Thread(target=feed)
@@ -95,14 +96,15 @@ def test_numbers_move_in_every_view_and_survive_a_reload(tmp_path: Path) -> None
         notebook.run_all()
         notebook.wait(f"{PANELS}.length === 2 && {PANELS}[0].querySelectorAll('tbody tr').length === 4")
         seen = []
-        for step in (60, 120):
-            notebook.wait(f"Number({PANELS}[0].querySelectorAll('dd')[1].textContent) > {step}")
+        for at in (20, 40):  # where the cell waits until it was looked at
+            notebook.wait(f"Number({PANELS}[0].querySelectorAll('dd')[1].textContent) === {4 * (at - 1)}")
             seen.append(numbers(notebook)[0])
+            notebook.shoot(SHOTS / "live.png", ".hvd")
+            (tmp_path / f"seen-{at}").touch()
         assert seen[0]["status"] == seen[1]["status"] == "running"
         assert float(seen[0]["figures"]["loss"]) > float(seen[1]["figures"]["loss"])
         assert seen[1]["figures"]["communication"] == "30 %"
         assert seen[1]["figures"]["samples/s"] == "5,120"
-        notebook.shoot(SHOTS / "live.png", ".hvd")
         notebook.wait(f"[...{PANELS}].every(v => v.dataset.kind === 'bad')")
         first, second = numbers(notebook)
         assert first == second
@@ -195,15 +197,12 @@ def test_the_picture_runs_nothing_alone_in_a_page_and_in_nbconvert(tmp_path: Pat
     (tmp_path / "alone.svg").write_text(data["image/svg+xml"])
     (tmp_path / "inline.html").write_text(f"<!doctype html><meta charset=utf-8><body>{data['image/svg+xml']}")
     assert "data:image/svg+xml" in html or "<svg" in html
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = chromium.new_page()
+    with blank_page() as page:
         page.route("http*://**", lambda route: route.abort())
         for name in ("alone.svg", "inline.html", "nbconvert.html"):
             page.goto(f"file://{tmp_path / name}")
             assert page.evaluate("window.__ran") is None
             assert page.evaluate("document.querySelectorAll('img[src=x], iframe, form').length") == 0
-        chromium.close()
 
 
 def test_numbers_are_said_alike_in_python_and_in_the_browser() -> None:
@@ -229,10 +228,8 @@ def test_numbers_are_said_alike_in_python_and_in_the_browser() -> None:
     script = """async ([module, values]) => {
         const said = await import(URL.createObjectURL(new Blob([module], {type: 'text/javascript'})));
         return values.map(v => [said.number(v), said.metric(v), said.percent(v), said.size(v), said.duration(v ?? 0), said.multiple(v ?? 0), said.rate(v, 1000)]); }"""
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        said = chromium.new_page().evaluate(script, [module, json.loads(json.dumps(values))])
-        chromium.close()
+    with blank_page() as page:
+        said = page.evaluate(script, [module, json.loads(json.dumps(values))])
     assert said == [
         [f(v) for f in (units.number, units.metric, units.percent, units.size_of)]
         + [f(v or 0) for f in (units.duration, units.multiple)]

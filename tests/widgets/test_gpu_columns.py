@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hvdtest.lab import CHROMIUM, FLAGS, ROOT
-from playwright.sync_api import sync_playwright
+from hvdtest.lab import ROOT, blank_page
 
 from hvd_kernel.protocol import MetricsSample
 from hvd_kernel.widgets import units
@@ -47,16 +46,13 @@ def snapshot(*gpus: dict[str, float]) -> dict[str, Any]:
 def table(shot: dict[str, Any], name: str) -> list[list[str]]:
     module = "\n".join((ROOT / "widgets" / n).read_text() for n in ("static/uPlot.iife.min.js", "dashboard.js"))
     css = "\n".join((ROOT / "widgets" / n).read_text() for n in ("static/uPlot.min.css", "dashboard.css"))
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = chromium.new_page(viewport={"width": 1100, "height": 700})
+    with blank_page(viewport={"width": 1100, "height": 700}) as page:
         page.set_content(f"<!doctype html><style>{css}</style><body>")
         shown: list[list[str]] = page.evaluate(SHOW, [module, shot])
         SHOTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SHOTS / name)
         page.set_content(render(shot))
         page.screenshot(path=SHOTS / f"picture-{name}")
-        chromium.close()
     return shown
 
 

@@ -33,12 +33,13 @@ def test_tab_offers_names_of_the_ranks_while_they_wait_in_a_collective(tmp_path:
         for number in range(2):
             notebook.page.keyboard.press("Shift+Enter")
             notebook.wait(DONE.format(number, number + 1), 120)
-        notebook.page.wait_for_timeout(1000)  # Lab's indicator goes to idle with a delay, whatever has begun meanwhile
+        # Lab's indicator goes to idle with a delay, whatever has begun meanwhile: a later timer of the page comes after it.
+        notebook.page.evaluate("new Promise(done => setTimeout(done, 1000))")
         notebook.page.keyboard.press("Shift+Enter")
         notebook.wait(DONE.format(2, "*"))
         notebook.page.click(".jp-Cell >> nth=3 >> .cm-content")
         notebook.page.keyboard.press("Control+End")
-        for _ in range(10):  # a rank that misses its 0.2 s on a busy machine leaves the list empty
+        for _ in range(30):  # a rank that misses its 0.2 s on a busy machine leaves the list empty
             notebook.page.keyboard.press("Tab")
             with contextlib.suppress(PlaywrightTimeoutError):
                 notebook.wait(f"{OFFERED}.includes('weights_')", 5)

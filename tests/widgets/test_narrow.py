@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from hvdtest.lab import CHROMIUM, FLAGS, ROOT
-from playwright.sync_api import Page, sync_playwright
+from hvdtest.lab import ROOT, blank_page
+from playwright.sync_api import Page
 
 from hvd_kernel.protocol import MetricsSample
 from hvd_kernel.widgets.board import Board
@@ -43,10 +43,8 @@ def snapshot() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def page() -> Any:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium.new_page()
-        chromium.close()
+    with blank_page() as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("width", [420, 560, 700, 1000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import tempfile
@@ -47,44 +48,39 @@ def write(folder: Path) -> str:
     return "restart.ipynb"
 
 
-def below(lab: Lab, module: str) -> list[psutil.Process]:
-    """Processes of the server that run this module."""
-    return [each for each in lab.family() if each.is_running() and module in " ".join(each.cmdline())]
-
-
-def run(notebook: Notebook, cell: int, count: int) -> str:
-    """Run a cell and return what it shows when it has ended as the kernel's number ``count``."""
+def run(notebook: Notebook, cell: int, count: int, shown: str = "") -> None:
+    """Run a cell; return when it has ended as the kernel's number ``count`` and shows this, above it a panel if it took long."""
     notebook.run(cell)
     notebook.wait(f"{PROMPTS}[{cell}].includes('[{count}]')")
-    return str(notebook.page.evaluate(f"{OUTPUTS}[{cell}]")).strip()
+    notebook.wait(f"{OUTPUTS}[{cell}].includes({json.dumps(shown)})")
 
 
 def restart(lab: Lab, notebook: Notebook) -> None:
-    [before] = below(lab, "hvd_kernel.kernel")
+    [before] = lab.running("hvd_kernel.kernel")
     notebook.menu("Kernel", "Restart Kernel…")
     notebook.page.click(".jp-Dialog button.jp-mod-warn")
     until(lambda: not before.is_running(), "the kernel has ended")
-    until(lambda: below(lab, "hvd_kernel.kernel"), "another one has begun")
+    until(lambda: lab.running("hvd_kernel.kernel"), "another one has begun")
     lab.await_kernel()
 
 
 def test_a17_the_menus_restart_leaves_kept_ranks_with_their_variables_and_nothing_of_others(home: Path) -> None:
     with Lab(home) as lab, lab.browser(height=1250) as page:
         notebook = page.open(write(home))
-        assert "kept as ranks: after a restart of this kernel `%hvd attach` has them" in run(notebook, 0, 1)
+        run(notebook, 0, 1, "kept as ranks: after a restart of this kernel `%hvd attach` has them")
         restart(lab, notebook)
-        assert run(notebook, 1, 1).endswith("ranks: ranks 0-1 ready, with all variables")
-        assert run(notebook, 2, 2) == "[0] 10\n[1] 11"
+        run(notebook, 1, 1, "ranks: ranks 0-1 ready, with all variables")
+        run(notebook, 2, 2, "[0] 10\n[1] 11")
         notebook.shoot(home / "shots" / "attached.png")
-        assert run(notebook, 3, 3) == "the ranks are stopped"
+        run(notebook, 3, 3, "the ranks are stopped")
         assert kept.clusters() == []
 
         run(notebook, 4, 4)
-        ranks = below(lab, "hvd_kernel.worker") + below(lab, "hvd_kernel.cluster")
+        ranks = lab.running("hvd_kernel.worker") + lab.running("hvd_kernel.cluster")
         assert len(ranks) >= 3, "two ranks and what holds them"
         restart(lab, notebook)
         _, left = psutil.wait_procs(ranks, timeout=60)
         assert left == [], "the kernel was restarted, but its ranks still run"
-        assert run(notebook, 5, 1).endswith("[0-1] (False, 3)")
+        run(notebook, 5, 1, "[0-1] (False, 3)")
         notebook.shoot(home / "shots" / "fresh.png")
         assert page.errors == []
