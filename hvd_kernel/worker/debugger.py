@@ -136,6 +136,17 @@ class Debugging:
         if self._traces():
             sys.settrace(None)
 
+    def check_left(self) -> None:
+        """Raise where the person has left and nobody heard of it: a finalizer's exceptions go nowhere.
+
+        Raises
+        ------
+        bdb.BdbQuit
+            The statement that has ended was to end the cell.
+        """
+        if self._pdb is not None and self._pdb.quitting:
+            raise bdb.BdbQuit(_QUIT)
+
     def __enter__(self) -> None:
         """Go on stepping: a statement of the cell begins."""
         if self._paused and self._pdb is not None:

@@ -40,6 +40,8 @@ class RankShell(ZMQInteractiveShell):
         """Run one statement of the user's, where an interrupt may raise."""
         with self.kernel.control.users_code(), self.kernel.debugging:
             failed: bool = await super().run_code(*args, **kwargs)  # type: ignore[no-untyped-call]
+            if not failed:
+                self.kernel.debugging.check_left()
         return failed
 
     @contextmanager

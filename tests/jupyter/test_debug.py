@@ -228,6 +228,15 @@ def test_quitting_ends_the_cell_on_all_ranks(kernel: Kernel) -> None:
     assert_works(kernel)
 
 
+def test_quitting_where_nobody_hears_of_an_exception_ends_the_cell_too(kernel: Kernel) -> None:
+    lines = ["class Odd:", "    def __del__(self):", "        breakpoint()", "odd = Odd() if rank == 1 else None"]
+    cell = "\n".join(["%%hvdrun", *lines, "del odd", "hvd.barrier()"])
+    outcome = talk(kernel, cell, [("[1] (Pdb) ", "q")], error=True)
+    assert (outcome.reply["ename"], outcome.reply["evalue"]) == ("BdbQuit", "left the debugger with q")
+    assert outcome.error.startswith("BdbQuit on rank 1")
+    assert_works(kernel)
+
+
 @pytest.mark.parametrize("ask", ["input('? ')", "breakpoint()"])
 def test_b_interrupt_at_a_prompt_is_a_keyboard_interrupt_on_all_ranks(kernel: Kernel, ask: str) -> None:
     started = kernel.start(f"%%hvdrun\nkept = rank\nhvd.barrier()\nif rank == 2: {ask}\nhvd.barrier()", person=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bdb
 import builtins
+import gc
 import threading
 import types
 from collections.abc import Callable, Iterable
@@ -436,9 +437,13 @@ def debugged(
     debugger = RankPdb(FakeShell())
     names: dict[str, Any] = {"__name__": "__main__"}
     names["stop"] = lambda: debugger.stop_in(sys_frame())
-    for statement in statements:
-        exec(compile(statement, "cell", "exec"), names)
-    sys_untrace()
+    gc.disable()  # what it calls between two statements would be stepped into: here nobody hides it
+    try:
+        for statement in statements:
+            exec(compile(statement, "cell", "exec"), names)
+    finally:
+        gc.enable()
+        sys_untrace()
     return names, capsys.readouterr().out
 
 
@@ -474,7 +479,6 @@ def test_quit_raises_where_the_person_left(monkeypatch: pytest.MonkeyPatch, caps
     for lines in (["q"], ["n", "q"]):
         with pytest.raises(bdb.BdbQuit, match="left the debugger with q"):
             debugged(monkeypatch, capsys, lines, "stop()", "y = 1")
-        sys_untrace()
 
 
 def test_an_interrupt_at_the_prompt_ends_it(
@@ -486,7 +490,6 @@ def test_an_interrupt_at_the_prompt_ends_it(
 
     with pytest.raises(KeyboardInterrupt):
         debugged(monkeypatch, capsys, interrupted(), "stop()", "y = 1")
-    sys_untrace()
 
 
 def test_nothing_to_look_at_is_said() -> None:
