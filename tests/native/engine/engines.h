@@ -13,11 +13,20 @@
 #include <utility>
 #include <vector>
 
+#include "base/failpoint.h"
 #include "engine/engine.h"
 #include "ranks.h"
 #include "test_collective_values.h"
 
 namespace hvd::test {
+
+// Failpoints for as long as it lives.
+struct Armed {
+  explicit Armed(const std::string& text) { arm_failpoints(text.c_str()); }
+  ~Armed() { arm_failpoints(""); }
+  Armed(const Armed&) = delete;
+  Armed& operator=(const Armed&) = delete;
+};
 
 using Engines = std::vector<std::unique_ptr<Engine>>;
 using Table = std::map<std::string, std::string>;

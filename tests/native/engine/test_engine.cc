@@ -7,20 +7,9 @@
 #include <random>
 #include <set>
 
-#include "base/failpoint.h"
 #include "engines.h"
 
 namespace hvd::test {
-namespace {
-
-struct Armed {
-  explicit Armed(const std::string& text) { arm_failpoints(text.c_str()); }
-  ~Armed() { arm_failpoints(""); }
-  Armed(const Armed&) = delete;
-  Armed& operator=(const Armed&) = delete;
-};
-
-}  // namespace
 
 TEST_CASE_TEMPLATE("engine: sums and averages are exact for every dtype", T, std::uint8_t,
                    std::int32_t, std::int64_t, Float16, Bfloat16, float, double) {

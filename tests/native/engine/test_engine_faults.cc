@@ -14,13 +14,6 @@
 namespace hvd::test {
 namespace {
 
-struct Armed {
-  explicit Armed(const std::string& text) { arm_failpoints(text.c_str()); }
-  ~Armed() { arm_failpoints(""); }
-  Armed(const Armed&) = delete;
-  Armed& operator=(const Armed&) = delete;
-};
-
 // One step of work: asynchronous and synchronous, small and large, every few steps another kind.
 // The first failure of this rank, or ok.
 Status step(Engine& engine, int rank, int number) {
