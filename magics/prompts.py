@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.merge import label, named
 from hvd_kernel.magics.options import resolve
 from hvd_kernel.magics.person import END_OF_INPUT, Person
@@ -200,10 +200,7 @@ class Prompts:
         with self._lock:
             self._close([(prompt.rank, prompt.number)])
             self._expected[prompt.rank] = time.monotonic() + SETTLE_S
-        try:
-            answer = self._session.post("typed", [prompt.rank], {"number": prompt.number, **typed}, urgent=True)
-        except ClusterError:
-            return  # it has died, which ends the run by itself
+        answer = self._session.post("typed", [prompt.rank], {"number": prompt.number, **typed}, urgent=True)
         if self._person is not None:
             what = "the answer" if prompt.password else repr(typed.get("text", "the end of input"))
             with self._lock:

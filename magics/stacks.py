@@ -17,6 +17,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvd_kernel.cluster.processes import is_stopped
 from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.hang import report
 from hvd_kernel.magics.options import Options, resolve
@@ -97,14 +98,7 @@ def local_pids(session: Session) -> dict[int, int]:
 
 def stopped(session: Session) -> set[int]:
     """Return the ranks of this host that are stopped, by a signal or a debugger."""
-    return {rank for rank, pid in local_pids(session).items() if _state(pid) in ("T", "t")}
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
+    return {rank for rank, pid in local_pids(session).items() if is_stopped(pid)}
 
 
 def written(folder: Path, rank: int, pid: int) -> tuple[Frame, ...]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from hvd_kernel.cluster import kept
 from hvd_kernel.cluster.folders import is_own
 from hvd_kernel.cluster.line import is_ready
-from hvd_kernel.cluster.processes import CLAIM, HOLDER, environment_of, holder_of, is_gone, mark
+from hvd_kernel.cluster.processes import CLAIM, HOLDER, environment_of, holder_of, is_gone, mark, stat_of
 
 SHARED = Path("/dev/shm")  # noqa: S108 - looked at; removed there is only what is marked as ours
 _NAME = re.compile("hvd-([a-z0-9_]{8}|[0-9a-f]{32})")  # as mkdtemp and launcher.py make them
@@ -145,11 +145,8 @@ def _is_detached(process: Marked, supervisor: int) -> bool:
 
 
 def _parent_and_session(pid: int) -> tuple[int, int]:
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return 0, 0
-    return int(after_name[1]), int(after_name[3])
+    stat = stat_of(pid)
+    return (int(stat[1]), int(stat[3])) if stat else (0, 0)
 
 
 def _line_of(pid: int) -> set[int]:

@@ -62,10 +62,15 @@ def kill(pid: int, number: int) -> None:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process does nothing until it is continued, by a signal or a debugger."""
+    return stat_of(pid)[:1] in (["T"], ["t"])
+
+
+def stat_of(pid: int) -> list[str]:
+    """Return what /proc tells of a process behind its name, from its state on; [] if it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in {"T", "t"}
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
-        return False
+        return []
 
 
 # Whose a process or a folder is: a mark names its holder so that no other process, now or later, can be taken for it.
@@ -116,12 +121,8 @@ def environment_of(pid: int) -> dict[str, str]:
 
 def _birth(pid: int) -> tuple[str, ...]:
     """Return the start time of a process; () if it has ended, as a zombie has."""
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return ()
-    state, start = after_name[0], after_name[19]
-    return () if state in {"Z", "X"} else (start,)
+    stat = stat_of(pid)
+    return (stat[19],) if stat and stat[0] not in {"Z", "X"} else ()
 
 
 def _world() -> tuple[str, str]:

@@ -130,6 +130,20 @@ class Kernel:
         self.client.control_channel.send(self.client.session.msg("interrupt_request"))
         assert self.client.get_control_msg(timeout=60)["msg_type"] == "interrupt_reply"
 
+    def subshell(self) -> str:
+        """Make a subshell: it answers while the kernel is at a cell."""
+        self.client.control_channel.send(self.client.session.msg("create_subshell_request"))
+        made: str = self.client.get_control_msg(timeout=60)["content"]["subshell_id"]
+        return made
+
+    def reply_of(self, shell: str, code: str) -> dict[str, Any]:
+        """Run a cell in a subshell, and return its reply; other replies that come meanwhile are lost."""
+        content = {"code": code, "silent": False, "store_history": False, "stop_on_error": False}
+        message = self.client.session.msg("execute_request", content)
+        message["header"]["subshell_id"] = shell
+        self.client.shell_channel.send(message)
+        return self._reply(message["header"]["msg_id"], time.monotonic() + 60)
+
     @property
     def pid(self) -> int:
         return int(self.manager.provisioner.pid)

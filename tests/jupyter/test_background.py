@@ -307,28 +307,18 @@ def test_a_person_sees_the_dashboard_and_the_output_in_the_cell_that_started_it(
     assert "running" not in kernel.run("%hvdjobs", person=True).text()
 
 
-def in_subshell(kernel: Kernel, code: str, shell: str) -> dict[str, Any]:
-    content = {"code": code, "silent": False, "store_history": False, "stop_on_error": False}
-    message = kernel.client.session.msg("execute_request", content)
-    message["header"]["subshell_id"] = shell
-    kernel.client.shell_channel.send(message)
-    return kernel._reply(message["header"]["msg_id"], time.monotonic() + PATIENCE_S)
-
-
 def test_one_cell_at_a_time_has_the_ranks_from_whatever_shell_it_comes(kernel: Kernel, tmp_path: Path) -> None:
     inside, gate = tmp_path / "in", str(tmp_path / "go")
-    request = kernel.client.session.msg("create_subshell_request")
-    kernel.client.control_channel.send(request)
-    shell = kernel.client.control_channel.get_msg(timeout=PATIENCE_S)["content"]["subshell_id"]
+    shell = kernel.subshell()
     busy = kernel.start(f"%%hvdrun\nopen({str(inside)!r}, 'w').close()\n{GATE.format(path=gate)}'main'")
     until(inside.exists)
-    refusals = [in_subshell(kernel, f"%%hvdrun{how}\n1", shell) for how in ("", " --bg late")]
+    refusals = [kernel.reply_of(shell, f"%%hvdrun{how}\n1") for how in ("", " --bg late")]
     Path(gate).touch()
     assert kernel.finish(busy).shown == ["[0-1] 'main'"]
     sentence = "the ranks are busy with another cell: wait for it or interrupt it"
     assert [(reply["ename"], reply["evalue"]) for reply in refusals] == [("UsageError", sentence)] * 2
     assert "there is no job 'late'" in refused(kernel, "%hvdjobs late")
-    started = in_subshell(kernel, "%%hvdrun --bg aside\ntime.sleep(600)", shell)
+    started = kernel.reply_of(shell, "%%hvdrun --bg aside\ntime.sleep(600)")
     assert started["status"] == "ok"
     assert "the ranks run job aside" in refused(kernel, "%%hvdrun\n1")
     assert kernel.run("%hvdcancel aside").text() == "job aside: cancelled\n"

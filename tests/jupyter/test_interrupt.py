@@ -372,19 +372,13 @@ def test_a12_a_stack_is_read_however_slowly_it_is_written(
 def is_true(kernel: Kernel, condition: str, shell: str) -> bool:
     """Ask a subshell, while the kernel is at a cell, for a condition of the holder of the ranks."""
     code = f"holder = get_ipython().magics_manager.registry['RunMagics'].holder\nassert {condition}"
-    content = {"code": code, "silent": False, "store_history": False, "stop_on_error": False}
-    message = kernel.client.session.msg("execute_request", content)
-    message["header"]["subshell_id"] = shell
-    kernel.client.shell_channel.send(message)
-    return bool(kernel._reply(message["header"]["msg_id"], time.monotonic() + PATIENCE_S)["status"] == "ok")
+    return bool(kernel.reply_of(shell, code)["status"] == "ok")
 
 
 def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_alone(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nmine = 100 + rank")
     code = f"{DEADLOCK}print('in'); deadlock(ctypes.PyDLL(None)) if rank == 2 else hvd.barrier()"
-    request = kernel.client.session.msg("create_subshell_request")
-    kernel.client.control_channel.send(request)
-    shell = kernel.client.control_channel.get_msg(timeout=PATIENCE_S)["content"]["subshell_id"]
+    shell = kernel.subshell()
     with setting(kernel, runner_PATIENT_S=3600.0, interrupts_SAME_S=0.0, stacks__WRITTEN_S=30.0):
         started = kernel.start(f"%%hvdrun\n{code}", person=True)
         stuck = "barrier waits for rank 2, which is in C code, called in cell:5 deadlock()"

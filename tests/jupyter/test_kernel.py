@@ -112,9 +112,7 @@ def test_inspection_shows_the_options(kernel: Kernel) -> None:
 
 
 def test_a_subshell_answers_while_the_main_shell_works(kernel: Kernel, tmp_path: Path) -> None:
-    request = kernel.client.session.msg("create_subshell_request")
-    kernel.client.control_channel.send(request)
-    created = kernel.client.control_channel.get_msg(timeout=60)["content"]["subshell_id"]
+    created = kernel.subshell()
     gate = Gate(tmp_path)
     busy = kernel.start(gate.hold)
     message = kernel.client.session.msg("execute_request", {"code": "6 * 7", "silent": False, "store_history": False})
