@@ -108,6 +108,13 @@ const bool kArmedAtStart = [] {
 
 }  // namespace
 
+long failpoint_passages(const char* name) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (const Armed& armed : table())
+    if (armed.name == name) return armed.passed;
+  return 0;
+}
+
 bool failpoint_reached(const char* name) {
   Armed armed;
   if (!due(name, armed)) return false;

@@ -14,6 +14,8 @@ extern std::atomic<bool> failpoints_armed;
 [[gnu::cold]] bool failpoint_reached(const char* name);
 // Arms from a text as above; an empty text disarms. Unknown actions are ignored with a log line.
 void arm_failpoints(const char* text);
+// How often somebody has come by one that is armed, so that a test can wait for it.
+long failpoint_passages(const char* name);
 
 // True: the place shall fail.
 inline bool failpoint(const char* name) {

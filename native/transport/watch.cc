@@ -145,7 +145,7 @@ void Watch::help() {
 }
 
 void Watch::judge_stops() {
-  const std::optional<StopGuard::Stopped> stopped = stops_.look();
+  const std::optional<StopGuard::Stopped> stopped = stops_.look(Clock::now());
   if (!stopped || abort_.raised()) return;
   raise(Status::make(Code::kStalled,
                      name_of(stopped->rank) + " (process " + std::to_string(stopped->pid) +

@@ -56,8 +56,7 @@ bool StopGuard::waited_all_along() {
   return same;
 }
 
-std::optional<StopGuard::Stopped> StopGuard::look() {
-  const auto now = Clock::now();
+std::optional<StopGuard::Stopped> StopGuard::look(Clock::time_point now) {
   if (now - looked_ < std::chrono::milliseconds(kTickMs / 2)) return std::nullopt;
   const bool gap = now - looked_ > kOwnGap;
   looked_ = now;

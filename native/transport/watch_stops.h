@@ -33,8 +33,9 @@ class StopGuard {
     int rank;
     int pid;
   };
-  // Logs a warning when it is time for one; a rank that has been stopped too long.
-  std::optional<Stopped> look();
+  // Logs a warning when it is time for one; a rank that has been stopped too long. It knows no
+  // other time than the one it is given.
+  std::optional<Stopped> look(Clock::time_point now);
 
  private:
   struct Process {

@@ -45,6 +45,8 @@ TEST_CASE("failpoint: unarmed ones pass, armed ones act at their passage only") 
   CHECK_FALSE(failpoint("base.test"));
   arm_failpoints("base.test:fail@3;base.always:fail");
   for (int passage = 1; passage <= 5; ++passage) CHECK(failpoint("base.test") == (passage == 3));
+  CHECK(failpoint_passages("base.test") == 5);
+  CHECK(failpoint_passages("base.other") == 0);
   CHECK(failpoint("base.always"));
   CHECK(failpoint("base.always"));
   CHECK_FALSE(failpoint("base.other"));

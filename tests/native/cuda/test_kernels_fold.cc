@@ -88,7 +88,7 @@ TEST_CASE_TEMPLATE("kernels fold: as many inputs as there may be", T, std::int8_
 
 TEST_CASE_TEMPLATE("kernels fold: every length, nothing written beside it", T, HVD_ALL_DTYPES) {
   constexpr std::size_t kTile = 16384 / sizeof(T);
-  on_every_card([](const Card& card) {
+  on_every_card([&](const Card& card) {
     const auto all = inputs_of<T>(2, 2 * kTile + 1, true);
     std::vector<std::size_t> lengths{kTile - 1, kTile, kTile + 1, 2 * kTile, 2 * kTile + 1};
     for (std::size_t n = 0; n < 70; ++n) lengths.push_back(n);

@@ -180,7 +180,9 @@ TEST_CASE("ring in a process: is not taken after its trial" * doctest::skip()) {
     if (rank.number() == 0) fake_cuda_slow("cuIpcCloseMemHandle", 100);  // longer than the other
     if (rank.number() == 1) fake_cuda_fail("cuLaunchKernel", 1, CUDA_ERROR_LAUNCH_FAILED);
     const Team team = everybody(kSize, rank.number());
-    const Status status = agree_on({Way::kRing}, rank.party(team)).status();
+    Party party = rank.party(team);
+    party.trial_seconds = 3;  // which the other rank waits in vain
+    const Status status = agree_on({Way::kRing}, party).status();
     CHECK(status.rank == 1);
     CHECK(status.message.find("CUDA_ERROR_LAUNCH_FAILED") != std::string::npos);
     CHECK(counts().mappings == 0);

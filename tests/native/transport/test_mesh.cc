@@ -310,8 +310,7 @@ TEST_CASE("mesh: a goodbye that came while the watch got no core is not a death 
       // Between what it has read and what it makes of it, for longer than a suspicion lasts.
       arm_failpoints("watch.judge:delay=700");
       mesh.attend(true);  // wakes it
-      std::this_thread::sleep_for(
-          std::chrono::milliseconds(100));  // there by now, on most machines
+      while (failpoint_passages("watch.judge") == 0) std::this_thread::yield();
       REQUIRE(mesh.send_control(0, "go").is_ok());
       CHECK(mesh.from(0).peek(mesh.abort()).status().code == Code::kShutdown);
       CHECK_FALSE(mesh.abort().raised());
