@@ -127,13 +127,22 @@ class Started(Agent):
             self._mute = True  # it is gone already
         try:
             patience = _END_S if self.remote else _END_HERE_S
-            self._process.wait(patience if self.hello else 0.0)  # who never spoke holds nothing
+            deadline = time.monotonic() + (patience if self.hello else 0.0)  # who never spoke holds nothing
+            self._hear_out(deadline)
+            self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe is not None
             pipe.close()
+
+    def _hear_out(self, deadline: float) -> None:
+        """Let it say its last words, which nobody wants: it cannot end while its pipe is full."""
+        poll = select.poll()
+        poll.register(self.frames, select.POLLIN)
+        while not self.gone and poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            self.gone = not os.read(self.frames, _CHUNK)
 
 
 class Crew:
