@@ -382,8 +382,11 @@ def _out_of_place(arrays: Sequence[Array]) -> tuple[list[InOut], Finish]:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's object on every rank. Ranks must agree on ``name``, or on the type of their ``obj``."""
-    name = name or type(obj).__name__
+    """Return the root's object on every rank; what the others pass as ``obj`` is ignored.
+
+    Ranks must agree on ``name``. Horovod's default, the type of ``obj``, has ranks that pass None wait for ever.
+    """
+    name = name or "broadcast_object"
     root = _engine().rank == root_rank
     data = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if root else np.empty(0, np.uint8)
     length = int(broadcast(np.array([data.size], np.int64), root_rank, f"{name}.sz", process_set)[0])
@@ -392,8 +395,8 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Return every rank's object, in rank order. Ranks must agree on ``name``, or on the type of their ``obj``."""
-    name = name or type(obj).__name__
+    """Return every rank's object, in rank order. Ranks must agree on ``name``; their objects may be of any types."""
+    name = name or "allgather_object"
     data = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
     ends = np.cumsum(allgather(np.array([data.size], np.int64), f"{name}.sz", process_set))
     everything = allgather(data, f"{name}.t", process_set)

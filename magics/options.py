@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hvd_kernel import gpus
@@ -256,6 +257,9 @@ def _part(part: str, n: int) -> set[int]:
     raise UsageError(f"--ranks: {part!r} is not understood: write 0,2-3 or ::2 or all or root")
 
 
+_SLOTS = re.compile(r"(?:^[^\s:]+\s*:|\bslots\s*=)\s*(\S+)")
+
+
 def slots(hosts: str) -> int:
     """Return how many ranks ``h1:4,h2`` offers.
 
@@ -273,14 +277,47 @@ def slots(hosts: str) -> int:
     return total
 
 
+def slots_of_file(path: str) -> int:
+    """Return how many ranks a hostfile of lines ``host slots=4`` (or ``host:4``, or ``host``) offers.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read or names no host, or the number behind a host is none; the line is named.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hostfile {path}: it cannot be read: {error}") from None
+    total = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        host = line.partition("#")[0].strip()
+        found = _SLOTS.search(host)
+        if found and not found[1].isdecimal():
+            raise UsageError(f"--hostfile {path}, line {number}: {host!r} is not understood: write host slots=4")
+        total += int(found[1]) if found else bool(host)
+    if not total:
+        raise UsageError(f"--hostfile {path}: it offers no slot: write lines like host slots=4")
+    return total
+
+
 def wanted(options: Options, running: ClusterSpec | None, default_n: int) -> ClusterSpec:
-    """Return the cluster that a line asks for: what it does not say stays as it is in the running one."""
+    """Return the cluster that a line asks for: what it does not say stays as it is in the running one.
+
+    Raises
+    ------
+    UsageError
+        ``-H`` and ``--hostfile`` are both there, or one of them cannot be read.
+    """
     base = running or ClusterSpec(n=default_n)
-    n = options.n or (slots(options.hosts) if options.hosts else base.n)
+    if options.hosts and options.hostfile:
+        raise UsageError("-H and --hostfile both say where the ranks run: keep one of them")
+    says_where = bool(options.hosts or options.hostfile)
+    offered = slots(options.hosts) if options.hosts else slots_of_file(options.hostfile) if options.hostfile else base.n
     return ClusterSpec(
-        n=n,
-        hosts=options.hosts or base.hosts,
-        hostfile=options.hostfile or base.hostfile,
+        n=options.n or offered,
+        hosts=options.hosts if says_where else base.hosts,
+        hostfile=options.hostfile if says_where else base.hostfile,
         mpi_args=base.mpi_args if options.mpi_args is None else options.mpi_args,
         start_timeout_s=base.start_timeout_s,
         gpus=options.gpus or base.gpus,

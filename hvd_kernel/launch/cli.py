@@ -110,3 +110,6 @@ _ACTIONS: dict[str, Callable[[Request], int]] = {
     "check_build": _check_build,
     "install_horovodrun": _install,
 }
+
+if __name__ == "__main__":  # python -m horovod.runner.launch
+    sys.exit(main())

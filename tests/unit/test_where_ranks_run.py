@@ -1,0 +1,62 @@
+"""-H and --hostfile of the magics: how many ranks they mean, and what they replace in the cluster that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.config import ClusterSpec
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.options import Options, slots_of_file, wanted
+
+
+def file_of(tmp_path: Path, text: str) -> str:
+    (tmp_path / "hosts").write_text(text)
+    return str(tmp_path / "hosts")
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [
+        ("a slots=4\nb slots=2\n", 6),
+        ("a:4\nb\n", 5),
+        ("# the two of us\na slots = 3 max_slots=8  # big\n\nb max_slots=8 slots=2\n", 5),
+        ("10.0.0.1 slots=2", 2),
+    ],
+)
+def test_a_hostfile_without_np_offers_its_slots(tmp_path: Path, text: str, slots: int) -> None:
+    file = file_of(tmp_path, text)
+    assert slots_of_file(file) == slots
+    assert wanted(Options(hostfile=file), None, 2) == ClusterSpec(n=slots, hostfile=file)
+    assert wanted(Options(hostfile=file, n=1), None, 2) == ClusterSpec(n=1, hostfile=file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a slots=x", "line 1: 'a slots=x' is not understood: write host slots=4"),
+        ("a\nb:x", "line 2: 'b:x' is not understood"),
+        ("# nobody\n", "it offers no slot"),
+    ],
+)
+def test_a_hostfile_that_cannot_be_read_names_the_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        slots_of_file(file_of(tmp_path, text))
+
+
+def test_a_hostfile_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="--hostfile /nowhere/hosts: it cannot be read"):
+        slots_of_file("/nowhere/hosts")
+
+
+def test_both_are_refused_by_their_flags() -> None:
+    with pytest.raises(UsageError, match="-H and --hostfile both say where the ranks run: keep one of them"):
+        wanted(Options(hosts="a:1", hostfile="f"), None, 2)
+
+
+def test_one_replaces_the_other_of_the_running_cluster(tmp_path: Path) -> None:
+    file = file_of(tmp_path, "c slots=3")
+    assert wanted(Options(hostfile=file), ClusterSpec(n=2, hosts="a:2"), 4) == ClusterSpec(n=3, hostfile=file)
+    assert wanted(Options(hosts="a:2"), ClusterSpec(n=3, hostfile=file), 4) == ClusterSpec(n=2, hosts="a:2")
+    assert wanted(Options(), ClusterSpec(n=3, hostfile=file), 4) == ClusterSpec(n=3, hostfile=file)
