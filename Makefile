@@ -1,15 +1,17 @@
-# make demo   train on four ranks inside a notebook, from nothing
-# make lab    JupyterLab on the same environment
-# make test   everything: lint, types, native tests (plain, ASan+UBSan, TSan, fuzzer), Python, Jupyter, browser, notebooks, wheel
-# make bench  the figures of docs/performance.md
-# make clean  remove what make made
+# make demo       train on four ranks inside a notebook, from nothing
+# make lab        JupyterLab on the same environment
+# make test       every promise once: lint, types, native tests under ASan, Python, Jupyter, browser, notebooks, wheel
+# make test-all   everything, in shards: make test-all SHARD=native|multiprocess|jupyter|browser|faults|frameworks|platforms|calm
+# make changed    lint and the tests of what differs from HEAD
+# make bench      the figures of docs/performance.md
+# make clean      remove what make made
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test lint native pytest nbval wheel bench clean system
+.PHONY: help demo lab test test-all changed ci lint native pytest bench clean system
 SHELL := /bin/bash
-NATIVE := $(wildcard native/CMakeLists.txt native/*/*.cc native/*/*.h native/*/*.cu native/*/*.cuh native/*/*.cmake)
+NATIVE := $(wildcard native/CMakeLists.txt native/CMakePresets.json native/*/*.cc native/*/*.h native/*/*.cu native/*/*.cuh native/*/*.cmake)
 SETTINGS := pyproject.toml .ci/constraints.txt .ci/setup
-NBVAL_RUNS ?= 2
-PYTEST := .venv/bin/python -P -m pytest
+SHARDS := native multiprocess jupyter browser faults frameworks platforms
+SUITE := .venv/bin/python -P tools/suite
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -18,7 +20,8 @@ build/.demo: $(SETTINGS) $(NATIVE)
 	@bash .ci/setup torch,lab && mkdir -p build && touch $@
 
 build/.test: $(SETTINGS) $(NATIVE)
-	@bash .ci/setup torch,lab,test && mkdir -p build && touch build/.demo $@
+	@begin=$$SECONDS; bash .ci/setup torch,lab,test && bash .ci/system && \
+	  echo $$((SECONDS - begin)) >build/setup.seconds && touch build/.demo $@
 
 demo: build/.demo
 	@.venv/bin/python notebooks/demo.py
@@ -29,35 +32,26 @@ lab: build/.demo
 system:
 	@bash .ci/system
 
-lint: build/.test native-plain
-	@bash .ci/lint
+test: build/.test
+	@$(SUITE) default
 
-native-%: build/.test | system
-	@bash .ci/native $*
+test-all: build/.test
+	@status=0; for shard in $(or $(SHARD),$(SHARDS)); do $(SUITE) shard $$shard || status=1; done; exit $$status
 
-native: native-plain native-asan native-tsan native-fuzz
+changed: build/.test
+	@$(SUITE) changed
 
-pytest: build/.test | system
-	@$(PYTEST)
+ci: build/.test
+	@$(SUITE) ci
 
-nbval: build/.test
-	@.venv/bin/python -P -c "import matplotlib.font_manager" # without its cache it complains in the notebook, if it is slow
-	@for run in $$(seq $(NBVAL_RUNS)); do \
-	  echo "notebooks, run $$run of $(NBVAL_RUNS)"; \
-	  $(PYTEST) -q --nbval --nbval-sanitize-with notebooks/nbval_sanitize.cfg -p no:cacheprovider --timeout 300 notebooks || exit 1; \
-	done
+lint native: build/.test
+	@$(SUITE) default $@
 
-wheel: build/.test
-	@bash .ci/wheel
-
-test:
-	@$(MAKE) --no-print-directory build/.test system
-	@$(MAKE) --no-print-directory native lint
-	@$(MAKE) --no-print-directory nbval wheel
-	@$(MAKE) --no-print-directory pytest
+pytest: build/.test
+	@$(SUITE) default unit gpu multiprocess frameworks platforms jupyter faults browser notebooks
 
 bench: build/.test
-	@for each in start cell telemetry; do echo "$$each:"; .venv/bin/python tests/bench/$$each.py || exit 1; done
+	@for each in start cell telemetry; do echo "$$each:"; .venv/bin/python tools/bench/$$each.py || exit 1; done
 
 clean:
 	rm -rf build .venv

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from hvdtest.chaos import Chaos, expected
 from hvdtest.kernel import Kernel
 from hvdtest.sentences import parse
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600)]
-
 RANKS, STEPS = 3, 5  # per sentence
 # A stop of 0.2 s ends nothing, however late on a busy machine the process comes that is to end it.
-LATE = {"HVD_STOP_ABORT": "60"}
+pytestmark = [
+    pytest.mark.jupyter,
+    pytest.mark.mp,
+    pytest.mark.timeout(600),
+    pytest.mark.cluster(3, env={"HVD_STOP_ABORT": "60"}),
+]
 
 SENTENCES = [
     "raise on rank 1 at step 3",
@@ -28,19 +28,12 @@ SENTENCES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    tests = str(Path(__file__).resolve().parents[1])
-    with Kernel(tmp_path_factory.mktemp("chaos"), env={"PYTHONPATH": tests, **LATE}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def without_faults(kernel: Kernel) -> str:
     chaos = Chaos(kernel, RANKS)
     chaos.lap(STEPS * len(SENTENCES))
     digest = chaos.digest()
-    kernel.run("%hvd restart", timeout=120)
+    kernel.run("%%hvdrun\ndel model, optimizer, saved, done")  # it begins anew
     return digest
 
 

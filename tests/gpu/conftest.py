@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hvdtest.gpu import close_gpu_ranks, gpu_ranks, layout_id
+from hvdtest.gpu import gpu_ranks
 from hvdtest.launch import RankPool
+from hvdtest.pools import layouts
 
 LAYOUTS = [(1, "ring"), (2, "ring"), (4, "ring"), (1, "nccl"), (2, "core"), (4, "core"), (2, "torch")]
 
@@ -50,17 +50,9 @@ def _has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-@pytest.fixture(params=LAYOUTS, ids=layout_id)
-def layout(request: pytest.FixtureRequest) -> tuple[int, str]:
-    return request.param
+layout = layouts(*LAYOUTS)
 
 
 @pytest.fixture
 def ranks(layout: tuple[int, str]) -> RankPool:
     return gpu_ranks(*layout)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_stays_open() -> Iterator[None]:
-    yield
-    close_gpu_ranks()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from hvdtest.gpu import layout_id
 from hvdtest.launch import RankPool
+from hvdtest.pools import layout_id
 
 NATIVE = [(2, "ring"), (2, "core")]
 ON_TWO = pytest.mark.parametrize("layout", NATIVE, ids=layout_id)

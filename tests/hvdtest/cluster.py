@@ -6,9 +6,10 @@ Words.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,10 +165,14 @@ class Traces:
 
 
 def _command(pid: int) -> str:
+    return _arguments(pid).replace(b"\0", b" ").decode(errors="replace")[:80] or "gone"
+
+
+def _arguments(pid: int) -> bytes:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:80]
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return "gone"
+        return b""
 
 
 def until(condition: Callable[[], object], what: str = "what was waited for", patience: float = 60.0) -> None:
@@ -188,12 +193,44 @@ def wait_until_all_speak(run: Run, patience: float = PATIENCE_S) -> None:
         assert time.monotonic() < end, f"ranks {sorted(silent)} have said nothing for {patience:g} s"
 
 
+def spares_of(session: Session) -> set[int]:
+    """Processes that wait to take a dead rank's place, or get ready for it."""
+    ranks = {status.pid for status in session.status()}
+    return {pid for pid in processes_below(session.supervisor) - ranks if b"\0spare\0" in _arguments(pid)}
+
+
 def wait_for_spares(session: Session, number: int, patience: float = 240.0) -> None:
-    """Return when that many processes are ready to replace a rank: they are started when nobody needs the cores."""
+    """Return when that many processes are ready to replace a rank.
+
+    They get ready in time that no other process wants, of which a busy machine has none: they are given their share.
+    """
+    assert session._spares_wanted >= number, 'the cluster keeps none: say env={"HVD_SPARES": ...}'
     end = time.monotonic() + patience
     while session.spares != number:
         assert time.monotonic() < end, f"{session.spares} spares instead of {number} after {patience:g} s"
-        time.sleep(0.02)
+        for pid in spares_of(session):
+            hurry(pid)
+        time.sleep(0.1)
+
+
+def hurry(pid: int) -> None:
+    """Have every thread of a process take its turn as others do, where this user may say so."""
+    for thread in _entries(Path(f"/proc/{pid}/task")):
+        with suppress(OSError):
+            os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
+
+
+def cpu_share(pids: set[int], seconds: float) -> float:
+    """Of one core, which these processes use in a while. Little on a busy machine too, for who does not poll."""
+    began, before = time.monotonic(), sum(map(_ticks, pids))
+    time.sleep(seconds)
+    used = (sum(map(_ticks, pids)) - before) / os.sysconf("SC_CLK_TCK")
+    return used / (time.monotonic() - began)
+
+
+def _ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def why_not() -> str:
 
 
 def driver() -> Path:
-    return Path(os.environ.get("HVDTEST_FAKE_CUDA") or ROOT / "build" / "native-plain" / "libfake_cuda.so")
+    return Path(os.environ.get("HVDTEST_FAKE_CUDA") or ROOT / "build" / "editable" / "libfake_cuda.so")
 
 
 def wanted() -> bool:

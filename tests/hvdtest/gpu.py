@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from hvdtest.launch import RankPool
+from hvdtest.pools import kept
 
 if TYPE_CHECKING:
     import torch
@@ -22,26 +23,18 @@ WAYS = {
 }
 # Smaller tensors stay in a device's L2 cache, where what its memory can copy is no limit.
 BEYOND_L2 = 64 << 20
-_open: dict[tuple[int, str], RankPool] = {}
 
 
 def gpu_ranks(np: int, way: str, **env: str) -> RankPool:
     """Ranks whose tensors travel in that way, with hvd.init() done; one pool is open at a time."""
-    pool = _open.get((np, way))
-    if pool is None or pool.broken:
-        close_gpu_ranks()
-        pool = _open[np, way] = RankPool(np, "auto", HVD_DYNAMIC_PROCESS_SETS="1", **WAYS[way], **env)
+
+    def made() -> RankPool:
+        return RankPool(np, "auto", HVD_DYNAMIC_PROCESS_SETS="1", **WAYS[way], **env)
+
+    def begin(pool: RankPool) -> None:
         pool.run(start, way, timeout=120.0)
-    return pool
 
-
-def layout_id(layout: tuple[int, str]) -> str:
-    return f"np{layout[0]}-{layout[1]}"
-
-
-def close_gpu_ranks() -> None:
-    while _open:
-        _open.popitem()[1].close()
+    return kept((np, way, *env.items()), made, begin)
 
 
 # On a rank.

@@ -18,6 +18,9 @@ import pytest
 from hvdtest.launch import clean_environment
 
 HVDRUN = [sys.executable, "-P", "-m", "hvd_kernel.launch"]
+NIGHTLY = pytest.mark.nightly
+# What holds for our own agents and for MPI: by default over the first, at night over both.
+EITHER = pytest.mark.parametrize("how", ["--gloo", pytest.param("--mpi", marks=NIGHTLY)])
 # A rank's number for scripts that do not ask this package: MPI's ranks have its own variable for it.
 RANK = "import os; rank = int(os.environ.get('HOROVOD_RANK') or os.environ['OMPI_COMM_WORLD_RANK'])\n"
 SUM = """
@@ -36,6 +39,13 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv(name, "1")
     yield name
     assert gone(name), f"still there: {processes_with(name)}"
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What the test starts has this variable, and none of it is left at the end."""
+    with marked(monkeypatch) as name:
+        yield name
 
 
 def processes_with(variable: str) -> list[str]:

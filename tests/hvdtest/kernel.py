@@ -2,7 +2,8 @@
 
 Words.
   outcome   everything one cell caused: reply and iopub messages, in order
-  tag       a random word in the kernel's environment, which all its descendants inherit: by it ``close`` finds leftovers
+  tag       a random word in the kernel's environment, which all its descendants inherit: by it leftovers are found
+  figures   how long the kernel waits for what: tests have it wait longer, because the machine may be busy
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import os
 import queue
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
+from hvdtest import where
 from hvdtest.cluster import GONE_S
+from hvdtest.where import Silence, tagged, traced
 from jupyter_client.manager import KernelManager
 
 START_S = 100.0
@@ -98,7 +104,9 @@ class Kernel:
         self.tag = f"HVD_TEST_TAG={uuid.uuid4().hex}"
         key, _, value = self.tag.partition("=")
         own = {"IPYTHONDIR": str(home / "ipython"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"), key: value}
-        self._env = {**os.environ, "JUPYTER_PLATFORM_DIRS": "1", **own, **(env or {})}
+        self._stacks = home / "stacks"
+        self._env = {**os.environ, "JUPYTER_PLATFORM_DIRS": "1", **traced(self._stacks), **own, **(env or {})}
+        self.ended = False  # by the test's own hand or because it hung
         self.manager = KernelManager(kernel_name=name)
         self.client: Any = None
 
@@ -115,10 +123,24 @@ class Kernel:
         self.client.wait_for_ready(timeout=START_S)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is not None and where.hangs(error):
+            self.hung(error)
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=kind is not None)
         if kind is None:
             self.assert_nothing_left()
+
+    def hung(self, error: BaseException) -> None:
+        """Add to an error where everybody is, and end them all."""
+        self.ended = True
+        where.told_with(error, self.tag, self._stacks)
+
+    @contextmanager
+    def figures(self, **values: object) -> Iterator[None]:
+        """Have other figures in the kernel: ``runner_PATIENT_S=3600`` is PATIENT_S of magics/runner.py."""
+        self.run(f"__import__('hvdtest.tidy').tidy.figures({values!r})")
+        yield
+        self.run("__import__('hvdtest.tidy').tidy.figures_back()")
 
     def restart(self) -> None:
         self.client.stop_channels()
@@ -201,7 +223,12 @@ class Kernel:
         try:
             return get(timeout=max(0.01, deadline - time.monotonic()))
         except queue.Empty:
-            raise AssertionError("the kernel said nothing more within the time given to the cell") from None
+            silence = Silence("the kernel said nothing more within the time given to the cell")
+            self.hung(silence)
+            raise silence from None
+        except pytest.fail.Exception as late:  # the test's time is over
+            self.hung(late)
+            raise
 
     def assert_nothing_left(self) -> None:
         """Assert that soon no process carries the tag."""
@@ -232,15 +259,3 @@ def await_tagged(tag: str, number: int) -> None:
     while len(found := tagged(tag)) != number:
         assert time.monotonic() < deadline, f"there are {found} instead of {number}"
         time.sleep(0.02)
-
-
-def tagged(tag: str) -> dict[int, str]:
-    """Living processes that carry the tag: pid -> command line."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if tag.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120]
-        except OSError:
-            continue
-    return found

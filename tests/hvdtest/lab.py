@@ -1,12 +1,14 @@
 """JupyterLab on a folder, driven in headless Chromium.
 
-    with Lab(folder) as lab, lab.browser() as page:
-        notebook = page.open("demo.ipynb")
+    with chromium() as browsers, Lab(folder, browsers) as lab, lab.browser() as page:
+        notebook = page.open(folder / "demo.ipynb")
         notebook.run_all()
         notebook.wait("document.querySelector('.hvd') !== null")
         notebook.shoot("build/demo.png")
+        assert lab.end_kernels() == []
 
-Each Lab has its own Jupyter and IPython folders, a free port and a token, and is ended by its process id, with all it started.
+Each Lab has its own folders of Jupyter, IPython and temporary files, a free port and a token, and is ended by its process id, with
+all it started. tests/browser/conftest.py has one of each for all tests.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from typing import Any, Self
 
 import psutil
 from hvdtest.launch import free_port
+from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page, sync_playwright
 
 CHROMIUM = os.environ.get("HVD_TEST_CHROMIUM", "/usr/bin/chromium")
@@ -39,25 +42,33 @@ FLAGS = [
 SHUNNED_PORT = 10080  # Chromium goes to none of that number, whatever is there
 START_S = 120
 READY = ".jp-Notebook-ExecutionIndicator[data-status='idle']"
+# The page knows its kernel's state by messages, and one that comes before it listens is lost: from time to time it asks again.
+KNOWS_ITS_KERNEL = """() => {
+    const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;
+    if (kernel?.connectionStatus !== 'connected') return false;
+    window.looks = (window.looks ?? 0) + 1;
+    if (window.looks % 50 === 0) kernel.requestKernelInfo().catch(() => {});
+    return kernel.status === 'idle';
+}"""
+LOOK_EVERY_MS = 100
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Lab:
     """A running JupyterLab server."""
 
-    def __init__(self, folder: Path, theme: str = "JupyterLab Light") -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, chromium: Chromium) -> None:
+        self.folder, self._chromium = folder, chromium
         self.token = secrets.token_hex(16)
         self.port = next(port for port in iter(free_port, None) if port != SHUNNED_PORT)
         self._home = tempfile.TemporaryDirectory(prefix="hvd-lab-")
         self._log = Path(self._home.name) / "server.log"
+        self.scratch = Path(self._home.name) / "tmp"  # where its kernels have their temporary files
+        self.scratch.mkdir(mode=0o700)
         settings = Path(self._home.name) / "jupyter_config_dir" / "lab" / "user-settings" / "@jupyterlab"
-        themes = settings / "apputils-extension" / "themes.jupyterlab-settings"
-        themes.parent.mkdir(parents=True)
-        themes.write_text(f'{{"theme": "{theme}"}}')
-        (settings / "apputils-extension" / "notification.jupyterlab-settings").write_text(
-            '{"fetchNews": "false", "checkForUpdates": false}'
-        )
+        notifications = settings / "apputils-extension" / "notification.jupyterlab-settings"
+        notifications.parent.mkdir(parents=True)
+        notifications.write_text('{"fetchNews": "false", "checkForUpdates": false}')
 
     def __enter__(self) -> Self:
         home = Path(self._home.name)
@@ -65,11 +76,12 @@ class Lab:
         own = {name: str(home / name.lower()) for name in names}
         settings = str(home / "jupyter_config_dir" / "lab" / "user-settings")
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, **own, "JUPYTERLAB_SETTINGS_DIR": settings, "PYTHONPATH": paths}
+        more = {"JUPYTERLAB_SETTINGS_DIR": settings, "PYTHONPATH": paths, "TMPDIR": str(self.scratch)}
+        environment = {**os.environ, **own, **more}
         command = [
             *(sys.executable, "-P", "-m", "jupyter", "lab", "--allow-root", "--no-browser", "--ServerApp.ip=127.0.0.1"),
             *(f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}"),
-            f"--ServerApp.root_dir={self.folder}",
+            *(f"--ServerApp.root_dir={self.folder}", "--LabApp.expose_app_in_browser=True"),
         ]
         with self._log.open("wb") as log:
             self._server = subprocess.Popen(
@@ -108,6 +120,13 @@ class Lab:
                     found.append(each)
         return found
 
+    def end_kernels(self) -> list[psutil.Process]:
+        """Shut every notebook's kernel down; return what is left of the kernels and of their ranks all the same."""
+        started = self.family()[1:]
+        for session in self._ask("api/sessions"):
+            self._ask(f"api/sessions/{session['id']}", "DELETE")
+        return psutil.wait_procs(started, timeout=60)[1]
+
     def close(self) -> None:
         """End the server gently, then everything that is left of it."""
         family = self.family() if self._server.poll() is None else []
@@ -123,7 +142,7 @@ class Lab:
 
     @contextlib.contextmanager
     def browser(self, width: int = 1180, height: int = 1000) -> Iterator[Browser]:
-        with blank_page(viewport={"width": width, "height": height}) as page:
+        with page_of(self._chromium, viewport={"width": width, "height": height}) as page:
             yield Browser(self, page)
 
     def await_kernel(self) -> None:
@@ -139,15 +158,20 @@ class Lab:
 
     def _await(self, what: str, enough: Callable[[Any], bool]) -> None:
         deadline = time.monotonic() + START_S
-        request = urllib.request.Request(f"{self.url}/{what}", headers={"Authorization": f"token {self.token}"})
         while time.monotonic() < deadline:
             if self._server.poll() is not None:
                 raise AssertionError(f"JupyterLab ended at once:\n{self.log()}")
-            with contextlib.suppress(OSError, HTTPException), urllib.request.urlopen(request, timeout=10) as answer:
-                if enough(json.load(answer)):
+            with contextlib.suppress(OSError, HTTPException):
+                if enough(self._ask(what)):
                     return
             time.sleep(0.1)  # the server offers no event to wait for
         raise AssertionError(f"JupyterLab was not ready within {START_S} s ({what}):\n{self.log()}")
+
+    def _ask(self, what: str, method: str = "GET") -> Any:
+        headers = {"Authorization": f"token {self.token}"}
+        request = urllib.request.Request(f"{self.url}/{what}", headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read() or b"null")
 
 
 def _is_idle(kernel: dict[str, Any]) -> bool:
@@ -155,17 +179,33 @@ def _is_idle(kernel: dict[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def blank_page(**how: Any) -> Iterator[Page]:
-    """A page of a headless Chromium, which is patient: of itself it would give up after half a minute."""
+def chromium() -> Iterator[Chromium]:
+    """A headless Chromium. While it runs, this thread counts as one with a running event loop."""
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=1000 * START_S)
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=1000 * START_S)
         try:
-            page = chromium.new_page(**how)
-            page.set_default_timeout(1000 * START_S)
-            page.set_default_navigation_timeout(1000 * START_S)
-            yield page
+            yield started
         finally:
-            chromium.close()
+            started.close()
+
+
+@contextlib.contextmanager
+def page_of(chromium: Chromium, **how: Any) -> Iterator[Page]:
+    """A page that shares nothing with others, and is patient: of itself it would give up after half a minute."""
+    context = chromium.new_context(**how)
+    try:
+        context.set_default_timeout(1000 * START_S)
+        context.set_default_navigation_timeout(1000 * START_S)
+        yield context.new_page()
+    finally:
+        context.close()
+
+
+@contextlib.contextmanager
+def blank_page(**how: Any) -> Iterator[Page]:
+    """A page of a Chromium of its own."""
+    with chromium() as started, page_of(started, **how) as page:
+        yield page
 
 
 def panel(cell: int) -> str:
@@ -187,18 +227,15 @@ class Browser:
         page.on("request", lambda request: self._look(request.url))
         page.on("websocket", lambda socket: socket.on("framereceived", self._count))
 
-    def open(self, name: str, *, busy: bool = False) -> Notebook:
-        """Open a notebook of the folder, which names its kernel, and return when that is ready, unless it is ``busy``.
-
-        Lab shows a kernel as idle before it has one, and asks which to take when a cell is run then.
-        """
+    def open(self, file: Path, *, busy: bool = False) -> Notebook:
+        """Open a notebook of the folder, which names its kernel, and return when that is ready, unless it is ``busy``."""
+        name = file.relative_to(self.lab.folder)
         self.page.goto(f"{self.lab.url}/lab/tree/{name}?token={self.lab.token}&reset")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=1000 * START_S)
-        if busy:
-            return Notebook(self)
-        self.lab.await_kernel()
-        self.page.wait_for_selector(READY, state="attached")
-        return Notebook(self)
+        notebook = Notebook(self)
+        if not busy:
+            notebook.await_kernel()
+        return notebook
 
     def _look(self, url: str) -> None:
         if not url.startswith((self.lab.url, "blob:", "data:")):
@@ -214,6 +251,15 @@ class Notebook:
     def __init__(self, browser: Browser) -> None:
         self.browser = browser
         self.page = browser.page
+
+    def await_kernel(self) -> None:
+        """Return when the page has a kernel that has nothing to do, knows it and shows it.
+
+        Lab shows a kernel as idle before it has one, and asks which to take when a cell is run then.
+        """
+        self.browser.lab.await_kernel()
+        self.page.wait_for_function(KNOWS_ITS_KERNEL, polling=LOOK_EVERY_MS)
+        self.page.wait_for_selector(READY, state="attached")
 
     def run_all(self) -> None:
         self.menu("Run", "Run All Cells")

@@ -1,8 +1,9 @@
 """Real processes as ranks: a pool that runs functions of the test files on all of them, and leaves nothing behind.
 
 Words.
-  check  a function of a test file that runs on every rank; gives back something that JSON can carry
-  gone   ranks that a check is meant to lose, with the exit status they end with
+  check    a function of a test file that runs on every rank; gives back something that JSON can carry
+  gone     ranks that a check is meant to lose, with the exit status they end with
+  overdue  a rank that lives and has not answered in time: it says what it waits for and where, and is ended
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from pathlib import Path
 from typing import Any, Self
 
 TESTS = Path(__file__).resolve().parents[1]
-# Where device time is short, a check that hangs must not cost minutes: tests/gpu_check.sh sets the most that one may have.
+# Where device time is short, a check that hangs must not cost minutes: tools/gpu/check.sh sets the most that one may have.
 LONGEST_S = float(os.environ.get("HVDTEST_LONGEST_S", "inf"))
 ENDED_WITHIN_S = min(60.0, LONGEST_S)
+TOLD_WITHIN_S = 20.0  # it takes milliseconds; a rank that is silent for so long cannot run Python
 _LAUNCHERS = ("HOROVOD_", "HVD_", "OMPI_", "PMI", "PRTE_", "TORCHELASTIC_", "MASTER_")
 _RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
@@ -65,6 +67,8 @@ def torch_variables(rank: int, size: int, port: int) -> dict[str, str]:
 class RankPool:
     """np processes that know who they are from the environment; each runs checks until it is closed."""
 
+    user: Path | None = None  # the file of tests that has it, where several share it
+
     def __init__(
         self,
         np: int,
@@ -90,11 +94,17 @@ class RankPool:
     ) -> list[Any]:
         """Run the check on every rank; return the results in rank order, None for those that are gone."""
         gone, timeout = gone or {}, min(timeout, LONGEST_S)
-        call = {"file": check.__code__.co_filename, "function": check.__name__, "args": args, "timeout": timeout}
-        for rank in self.ranks:
-            rank.ask(json.dumps(call))
-        deadline = time.monotonic() + timeout + 10
-        answers = [rank.answer(deadline) for rank in self.ranks]
+        call = {"file": check.__code__.co_filename, "function": check.__name__, "args": args}
+        try:
+            for rank in self.ranks:
+                rank.ask(json.dumps(call))
+            deadline = time.monotonic() + timeout
+            answers = [rank.answer(deadline) for rank in self.ranks]
+        except BaseException as error:  # the test's time is over, or Ctrl-C
+            error.add_note(self._who_waits_where(check.__name__))
+            raise
+        if any(rank.overdue() for rank in self.ranks):
+            raise AssertionError(self._who_waits_where(check.__name__))
         wrong = [
             f"--- rank {number}: {(answer or {}).get('error') or rank.end()}"
             for number, (rank, answer) in enumerate(zip(self.ranks, answers, strict=True))
@@ -104,6 +114,17 @@ class RankPool:
             self.broken = True
             raise AssertionError(f"{check.__name__} failed\n" + "\n".join(wrong))
         return [answer and answer["result"] for answer in answers]
+
+    def _who_waits_where(self, check: str) -> str:
+        """Every rank's own word; then they are ended, for nobody knows what they would do next."""
+        self.broken = True
+        for rank in self.ranks:
+            rank.ask_where()
+        deadline = time.monotonic() + min(TOLD_WITHIN_S, LONGEST_S)
+        told = [rank.where(deadline) for rank in self.ranks]
+        for rank in self.ranks:
+            rank.process.kill()
+        return f"{check} is overdue\n" + "\n".join(f"--- rank {number}: {each}" for number, each in enumerate(told))
 
     def close(self) -> None:
         """End the processes, and see that nothing is left. (The core's shared memory has no name: it goes with them.)"""
@@ -133,22 +154,27 @@ class _Rank:
     def __init__(self, folder: Path, env: Mapping[str, str], rank: int) -> None:
         self.words = folder / f"rank{rank}.txt"
         self._answers, theirs = os.pipe()
+        self._watch, watched = socket.socketpair()
         with self.words.open("wb") as words:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hvdtest.rank", str(theirs)],
+                [sys.executable, "-P", "-m", "hvdtest.rank", str(theirs), str(watched.fileno())],
                 env=clean_environment(**env),
                 stdin=subprocess.PIPE,
                 stdout=words,
                 stderr=words,
-                pass_fds=[theirs],
+                pass_fds=[theirs, watched.fileno()],
                 start_new_session=True,
             )
         os.close(theirs)
+        watched.close()
         self._text = b""
+        self._owes = False  # an answer
+        self._said = 0  # bytes of its words, when it was asked where it is
 
     def ask(self, call: str) -> None:
         """Ask; that it has ended before it could hear shows by its answer."""
         assert self.process.stdin is not None
+        self._owes = True
         with suppress(BrokenPipeError):
             self.process.stdin.write(call.encode() + b"\n")
             self.process.stdin.flush()
@@ -159,10 +185,31 @@ class _Rank:
             ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
             more = os.read(self._answers, 1 << 16) if ready else b""
             if not more:
+                self._owes = not ready
                 return None
             self._text += more
         line, _, self._text = self._text.partition(b"\n")
+        self._owes = False
         return json.loads(line)
+
+    def overdue(self) -> bool:
+        return self._owes
+
+    def ask_where(self) -> None:
+        self._said = self.words.stat().st_size
+        with suppress(OSError):
+            self._watch.sendall(b"?")
+
+    def where(self, deadline: float) -> str:
+        """What it waits for and where its threads are; one that cannot run Python is told by faulthandler as it aborts."""
+        if not self._owes or self.answer(deadline=0) or not self._owes:
+            return "has answered, or has ended"
+        with suppress(OSError):
+            self._watch.settimeout(max(0.01, deadline - time.monotonic()))
+            self._watch.recv(1)
+            return _tail(self.words, self._said)
+        self.process.send_signal(signal.SIGABRT)
+        return f"runs no Python, exit status {self.end_status()}\n{_tail(self.words, self._said)}"
 
     def end_status(self) -> int | None:
         try:
@@ -171,7 +218,7 @@ class _Rank:
             return None
 
     def end(self) -> str:
-        return f"no answer, exit status {self.end_status()}\n{self.words.read_text()[-4000:]}"
+        return f"no answer, exit status {self.end_status()}\n{_tail(self.words)}"
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -182,9 +229,14 @@ class _Rank:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise AssertionError(f"the rank did not end by itself\n{self.words.read_text()[-4000:]}") from None
+            raise AssertionError(f"the rank did not end by itself\n{_tail(self.words)}") from None
         finally:
             os.close(self._answers)
+            self._watch.close()
+
+
+def _tail(words: Path, begin: int = 0) -> str:
+    return words.read_bytes()[begin:].decode(errors="replace")[-8000:]
 
 
 def _went(rank: _Rank, status: int | None) -> bool:

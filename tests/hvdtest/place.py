@@ -49,13 +49,6 @@ CONFIGS = (
     *("ipython_config", "ipython_kernel_config", "ipcontroller_config", "ipengine_config", "jupyter_config"),
     *("ipcluster_config", "ipython_parallel_config", ".hvdrc", "startup", ".pythonrc"),
 )
-SPARE_IS_WARM = """
-import time as _time
-_end = _time.monotonic() + 60
-while not get_ipython().magics_manager.registry["RunMagics"].holder.session.spares and _time.monotonic() < _end:
-    _time.sleep(0.05)
-del _time, _end
-"""
 TELL_KEYS = """
 import json as _json
 _session = get_ipython().magics_manager.registry["RunMagics"].holder.session
@@ -77,7 +70,7 @@ class PlacedKernel(Kernel):
     """A kernel that Jupyter starts in the notebook's folder, as it does, with an encrypted connection."""
 
     def __init__(self, home: Path, folder: Path) -> None:
-        super().__init__(home)
+        super().__init__(home, env={"HVD_SPARES": "0"})  # what it opens would look like a stranger's doing
         self.folder = folder
         self.manager.transport_encryption = "required"
 

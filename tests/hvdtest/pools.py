@@ -1,33 +1,52 @@
-"""Pools of ranks that stay for several tests. One is open at a time, because the ranks share few cores with everything else."""
+"""Pools of ranks that stay for several tests. One is open at a time, because the ranks share few cores with everything else.
+
+Words.
+  layout  a number of ranks, and how they reach each other: (2, "shm"); for GPUs also the way of their tensors: (2, "ring")
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hvdtest.launch import RankPool
 
-_open: dict[tuple[int, str], RankPool] = {}
+_open: dict[Any, RankPool] = {}
 
 
-def layouts(*pairs: tuple[int, str]) -> Any:
-    """A fixture ``layout`` over (ranks, transport), for a file whose tests ask for ``ranks``."""
+def layout_id(layout: tuple[int, str]) -> str:
+    return f"np{layout[0]}-{layout[1]}"
 
-    @pytest.fixture(scope="module", name="layout", params=pairs, ids=lambda pair: f"np{pair[0]}-{pair[1]}")
+
+def layouts(*usual: tuple[int, str], nightly: tuple[tuple[int, str], ...] = ()) -> Any:
+    """A fixture ``layout`` for a file whose tests ask for ``ranks``: those of every run, and those of the nightly one."""
+    params = [*usual, *(pytest.param(each, marks=pytest.mark.nightly) for each in nightly)]
+
+    @pytest.fixture(name="layout", params=params, ids=layout_id)
     def chosen(request: pytest.FixtureRequest) -> tuple[int, str]:
         return request.param
 
     return chosen
 
 
-def pool_of(layout: tuple[int, str]) -> RankPool:
-    """The pool of (ranks, transport), with hvd.init() done on every rank; a new one where a check has broken it."""
-    pool = _open.get(layout)
+def pool_of(layout: tuple[int, str], file: Path) -> RankPool:
+    """The pool of (ranks, transport), with hvd.init() done on every rank; each file of tests begins with a new engine."""
+    pool = kept(layout, lambda: RankPool(*layout))
+    if pool.user != file:  # what the last one has left (sets, names by number) may be another on each rank
+        assert set(pool.run(start)) <= {layout[1], "self"} or layout[1] == "auto"
+        pool.user = file
+    return pool
+
+
+def kept(key: tuple[Any, ...], made: Callable[[], RankPool], begin: Callable[[RankPool], Any] = bool) -> RankPool:
+    """The pool that is open under this key; if there is none that works, a new one instead of what is open."""
+    pool = _open.get(key)
     if pool is None or pool.broken:
         close_all()
-        pool = RankPool(*layout)
-        _open[layout] = pool
-        assert set(pool.run(start)) <= {layout[1], "self"} or layout[1] == "auto"
+        pool = _open[key] = made()
+        begin(pool)
     return pool
 
 
@@ -37,9 +56,10 @@ def close_all() -> None:
 
 
 def start() -> str:
-    """Initialise; say by what the next rank is reached."""
+    """Initialise anew; say by what the next rank is reached."""
     import hvd_kernel.torch as hvd
     from hvd_kernel import _session
 
+    hvd.shutdown()
     hvd.init()
     return _session.engine().transport_to((hvd.rank() + 1) % hvd.size()) if hvd.size() > 1 else "self"

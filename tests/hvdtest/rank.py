@@ -1,6 +1,6 @@
 """What runs in each process of a RankPool: takes "call this function of that file", gives back its result, one line of JSON each.
 
-A call that takes too long ends the process, after it has said on stderr what the core waits for and where every thread is.
+Whoever has started it may ask at any time where it is: it says on stderr what its core waits for and where every thread is.
 """
 
 from __future__ import annotations
@@ -9,26 +9,23 @@ import faulthandler
 import importlib.util
 import json
 import os
+import socket
 import sys
 import threading
 import traceback
 from types import ModuleType
 from typing import Any
 
-OVERDUE = 86
+ALONE = 86  # whoever has started it is gone
 _modules: dict[str, ModuleType] = {}
 
 
 def main() -> None:
-    answers = os.fdopen(int(sys.argv[1]), "w")
+    faulthandler.enable()
+    answers, watch = os.fdopen(int(sys.argv[1]), "w"), socket.socket(fileno=int(sys.argv[2]))
+    threading.Thread(target=_tell_where, args=(watch,), name="watch", daemon=True).start()
     for line in sys.stdin:
-        call = json.loads(line)
-        alarm = threading.Timer(call["timeout"], _overdue, (call["function"],))
-        alarm.daemon = True
-        alarm.start()
-        answer = _answer(call)
-        alarm.cancel()
-        answers.write(json.dumps(answer) + "\n")
+        answers.write(json.dumps(_answer(json.loads(line))) + "\n")
         answers.flush()
 
 
@@ -59,13 +56,24 @@ def release(reason: str) -> None:
         _session.engine().abort(reason)
 
 
-def _overdue(function: str) -> None:
+def _tell_where(watch: socket.socket) -> None:
+    while watch.recv(1):
+        sys.stderr.write(f"waits for {_waits_for()}\n")
+        sys.stderr.flush()
+        faulthandler.dump_traceback(all_threads=True)
+        watch.send(b".")
+    os._exit(ALONE)
+
+
+def _waits_for() -> str:
     from hvd_kernel import _session
 
-    waits = _session.engine().pending() if _session.is_initialized() else "not initialised"
-    sys.stderr.write(f"{function} is overdue; the core waits for: {waits}\n")
-    faulthandler.dump_traceback(all_threads=True)
-    os._exit(OVERDUE)
+    if not _session.is_initialized():
+        return "nothing: hvd is not initialised"
+    waits = [
+        f"{one['name']} ({one['op']}, missing {one['missing'] or 'unknown'})" for one in _session.engine().pending()
+    ]
+    return ", ".join(waits) or "no operation"
 
 
 if __name__ == "__main__":

@@ -13,29 +13,22 @@ from typing import Any
 
 import pytest
 from hvdtest.cluster import until
+from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel, tagged
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
-
-GATE = "import os, time\nwhile not os.path.exists({path!r}): time.sleep(0.02)\n"
 PATIENCE_S = 60.0
-PATIENT = f"""
-import sys
-def _patient(stuck):  # on a busy machine ranks may take long to obey or to answer
-    sys.modules["hvd_kernel.magics.background"].STUCK_S = stuck
-    sys.modules["hvd_kernel.magics.runner"].GRACE_S = {PATIENCE_S}
-    sys.modules["hvd_kernel.magics.stacks"].look.__defaults__ = ({PATIENCE_S},)
-_patient({PATIENCE_S})
-"""
+PATIENT = {  # on a busy machine ranks may take long to obey or to answer
+    "background_STUCK_S": PATIENCE_S,
+    "runner_GRACE_S": PATIENCE_S,
+    "stacks_look.__defaults__": (PATIENCE_S,),
+}
+pytestmark = [
+    pytest.mark.jupyter,
+    pytest.mark.mp,
+    pytest.mark.timeout(240),
+    pytest.mark.cluster(2, setup=("%%hvdrun\nimport time",), figures=PATIENT),
+]
 RIGHT = "%%hvdrun\nimport torch\nint(hvd.allreduce(torch.tensor([rank + 1]), op=hvd.Sum))"
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with Kernel(tmp_path_factory.mktemp("background")) as running:
-        running.run("%%hvdrun -np 2\nimport time", timeout=120)
-        running.run(PATIENT)
-        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -74,14 +67,14 @@ def late(kernel: Kernel, started: str, enough: Callable[[list[dict[str, Any]]], 
 
 
 def test_a_job_leaves_the_notebook_free_and_one_line_behind(kernel: Kernel, tmp_path: Path) -> None:
-    gate = str(tmp_path / "go")
-    outcome = kernel.run(f"%%hvdrun --bg train\n{GATE.format(path=gate)}print('trained', rank)\nrank * 10")
+    gate = Gate(tmp_path)
+    outcome = kernel.run(f"%%hvdrun --bg train\n{gate.hold}\nprint('trained', rank)\nrank * 10")
     assert outcome.stored == [{"type": "stream", "name": "stdout", "text": said("train")}]
     for number in range(5):
         assert kernel.run(f"{number} + 1").shown == [str(number + 1)]  # the job cannot have ended
     assert rows(kernel)["train"] == ["0-1", "running"]
     assert kernel.run("%hvdjobs train").text() == "job train: running; its output comes when it has ended\n"
-    Path(gate).touch()
+    gate.open()
     assert kernel.run("%hvdjobs --wait train").stored == []
     assert rows(kernel)["train"] == ["0-1", "done"]
     shown = kernel.run("%hvdjobs train")
@@ -111,10 +104,10 @@ def test_everything_else_that_needs_the_ranks_is_told_which_job_has_them(kernel:
 
 
 def test_jobs_come_one_after_the_other_in_their_order(kernel: Kernel, tmp_path: Path) -> None:
-    gate = str(tmp_path / "go")
+    gate = Gate(tmp_path)
     kernel.run("%%hvdrun\norder = []")
     kernel.run("mine = 7")
-    kernel.run(f"%%hvdrun --bg first\n{GATE.format(path=gate)}order.append('first')")
+    kernel.run(f"%%hvdrun --bg first\n{gate.hold}\norder.append('first')")
     kernel.run("%%hvdrun --bg second --push mine\norder.append(('second', mine))")
     kernel.run("mine = 8")
     kernel.run("%%hvdrun --bg third --ranks 1\norder.append('third')")
@@ -124,7 +117,7 @@ def test_jobs_come_one_after_the_other_in_their_order(kernel: Kernel, tmp_path: 
         ["0-1", "queued"],
         ["1", "queued"],
     ], "ranks that others use are not given away: collectives need all of them"
-    Path(gate).touch()
+    gate.open()
     kernel.run("%hvdjobs --wait")
     assert kernel.run("%%hvdrun\norder").shown == [
         "[0] ['first', ('second', 7)]\n[1] ['first', ('second', 7), 'third']"
@@ -191,30 +184,38 @@ def test_cancel_all_lets_none_of_them_begin(kernel: Kernel) -> None:
 
 
 def test_values_are_there_when_it_is_done(kernel: Kernel, tmp_path: Path) -> None:
-    gate = str(tmp_path / "go")
+    gate = Gate(tmp_path)
     kernel.run("res, y = 'not yet', 'not yet'")
-    kernel.run(f"%%hvdrun --bg -o res --pull y\n{GATE.format(path=gate)}print('hi')\ny = rank * 2\nrank + 7")
+    kernel.run(f"%%hvdrun --bg -o res --pull y\n{gate.hold}\nprint('hi')\ny = rank * 2\nrank + 7")
     assert kernel.run("res, y").shown == ["('not yet', 'not yet')"]
-    Path(gate).touch()
+    gate.open()
     kernel.run("%hvdjobs --wait")
     assert kernel.run("res[0], res[1], y[1], res.stdout").shown == ["(7, 8, 2, {0: 'hi', 1: 'hi'})"]
 
 
-def test_pushed_values_are_those_of_the_moment(kernel: Kernel) -> None:
+def test_pushed_values_are_those_of_the_moment(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("import numpy; grown = numpy.zeros(3)")
-    kernel.run("%%hvdrun --bg --push grown\ntime.sleep(0.3); float(grown.sum())")
-    kernel.run("grown += 1")
+    with Gate(tmp_path) as gate:
+        kernel.run(f"%%hvdrun --bg --push grown\n{gate.hold}\nfloat(grown.sum())")
+        kernel.run("grown += 1")
     kernel.run("%hvdjobs --wait")
     assert kernel.run("%%hvdrun\nfloat(grown.sum())").shown == ["[0-1] 0.0"]
+
+
+WAITS = """
+import sys, threading, traceback
+stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
+assert any(call.name == "wait" and call.filename.endswith("magics/jobs.py") for call in stack)
+"""
 
 
 def test_waiting_has_an_end_and_the_job_goes_on(kernel: Kernel) -> None:
     kernel.run("%%hvdrun --bg slow\ntime.sleep(600)")
     late_word = refused(kernel, "%hvdjobs --wait slow --timeout 0.2")
     assert late_word == "HvdTimeout: job slow has not ended within 0.2 s and goes on: %hvdcancel slow ends it"
+    shell = kernel.subshell()
     waiting = kernel.start("%hvdjobs --wait", person=True)
-    kernel.wait_for("execute_input")
-    time.sleep(0.3)  # the key is meant for the wait, which nothing announces
+    until(lambda: kernel.reply_of(shell, WAITS)["status"] == "ok", "the cell waits for the job")
     kernel.manager.interrupt_kernel()
     outcome = kernel.finish_rest(waiting, allow_error=True)
     assert outcome.reply["ename"] == "KeyboardInterrupt"
@@ -243,11 +244,11 @@ for _ in range(3): o.zero_grad(); p.sum().backward(); o.step()
 
 
 def test_a_person_who_asks_for_a_running_job_sees_its_text_so_far(kernel: Kernel, tmp_path: Path) -> None:
-    inside, gate = tmp_path / "in", str(tmp_path / "go")
+    inside, gate = tmp_path / "in", Gate(tmp_path)
     text = "import sys\nprint('epoch 1')\nprint('half', rank, file=sys.stderr)\nprint('open line', end='')\n"
     signs = f"open({str(inside)!r} + str(rank), 'w').close()\n"
     kernel.run("%%hvdrun\nprint('of an earlier cell')")
-    kernel.run(f"%%hvdrun --bg talks\n{text}{signs}{GATE.format(path=gate)}print(' ends')")
+    kernel.run(f"%%hvdrun --bg talks\n{text}{signs}{gate.hold}\nprint(' ends')")
     kernel.run("%%hvdrun --bg behind\n1")
     until(lambda: all(Path(f"{inside}{rank}").exists() for rank in range(2)))
     told = kernel.run("%hvdjobs talks", person=True)
@@ -257,7 +258,7 @@ def test_a_person_who_asks_for_a_running_job_sees_its_text_so_far(kernel: Kernel
     assert told.text("stderr") == "[0] half 0\n[1] half 1\n"
     assert kernel.run("%hvdjobs behind", person=True).text() == "job behind: queued\n"
     assert kernel.run("%hvdjobs talks").text() == "job talks: running; its output comes when it has ended\n"
-    Path(gate).touch()
+    gate.open()
     kernel.run("%hvdjobs --wait")
     assert kernel.run("%hvdjobs talks", person=True).text() == "[0-1] epoch 1\n[0-1] open line ends\n"
 
@@ -308,12 +309,12 @@ def test_a_person_sees_the_dashboard_and_the_output_in_the_cell_that_started_it(
 
 
 def test_one_cell_at_a_time_has_the_ranks_from_whatever_shell_it_comes(kernel: Kernel, tmp_path: Path) -> None:
-    inside, gate = tmp_path / "in", str(tmp_path / "go")
+    inside, gate = tmp_path / "in", Gate(tmp_path)
     shell = kernel.subshell()
-    busy = kernel.start(f"%%hvdrun\nopen({str(inside)!r}, 'w').close()\n{GATE.format(path=gate)}'main'")
+    busy = kernel.start(f"%%hvdrun\nopen({str(inside)!r}, 'w').close()\n{gate.hold}\n'main'")
     until(inside.exists)
     refusals = [kernel.reply_of(shell, f"%%hvdrun{how}\n1") for how in ("", " --bg late")]
-    Path(gate).touch()
+    gate.open()
     assert kernel.finish(busy).shown == ["[0-1] 'main'"]
     sentence = "the ranks are busy with another cell: wait for it or interrupt it"
     assert [(reply["ename"], reply["evalue"]) for reply in refusals] == [("UsageError", sentence)] * 2
@@ -375,19 +376,17 @@ def test_the_third_cancel_ends_the_ranks_that_do_not_obey_and_only_these(kernel:
     until((tmp_path / "deaf").exists)
     left = "getattr(get_ipython().magics_manager.registry['JobMagics'].jobs.find('deaf').watch, 'left', [])"
     until(lambda: kernel.run(left).shown == ["[1]"], "rank 0 has ended the cell")
-    kernel.run("_patient(5.0)")
-    for _ in range(2):
-        word = refused(kernel, "%hvdcancel deaf")
-        assert word.startswith("ClusterError: job deaf was interrupted and has not ended within 5 s: rank 1 "), word
-        assert "sleep" in word
-    kernel.run(f"_patient({PATIENCE_S})")
+    with kernel.figures(background_STUCK_S=1.0):
+        for _ in range(2):
+            word = refused(kernel, "%hvdcancel deaf")
+            assert word.startswith("ClusterError: job deaf was interrupted and has not ended within 1 s: rank 1 "), word
+            assert "sleep" in word
     kernel.run("%hvdcancel deaf", allow_error=True)
     until(lambda: rows(kernel)["deaf"] == ["0-1", "cancelled"])
     assert "rank 1 was ended and replaced" in refused(kernel, "%hvdjobs --wait deaf")
     assert kernel.run("%%hvdrun --ranks 0\nkept").shown == ["[0] 'kept'"]
     assert kernel.run("%%hvdrun --ranks 1\n'kept' in globals()").shown == ["[1] False"]
     assert kernel.run(RIGHT).shown == ["[0-1] 3"]
-    kernel.run("%%hvdrun\nimport time")
 
 
 def test_force_ends_the_job_and_then_the_ranks(kernel: Kernel, tmp_path: Path) -> None:
@@ -403,10 +402,9 @@ def test_force_ends_the_job_and_then_the_ranks(kernel: Kernel, tmp_path: Path) -
     assert kernel.run(RIGHT).shown == ["[0-1] 3"]
     threads = "import threading; sum(t.name == 'hvd-jobs' for t in threading.enumerate())"
     until(lambda: kernel.run(threads).shown == ["0"])
-    kernel.run("%%hvdrun\nimport time")
 
 
-@pytest.mark.parametrize("how", ["shutdown", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("shutdown", marks=pytest.mark.nightly), "kill"])
 def test_nothing_is_left_of_a_kernel_that_ends_with_a_job(tmp_path: Path, how: str) -> None:
     with Kernel(tmp_path) as kernel:
         kernel.run("%%hvdrun -np 2 --bg forever\nimport time; time.sleep(600)", timeout=120)

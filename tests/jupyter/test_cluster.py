@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hvdtest.cluster import PATIENCE_S, Outcome, cluster, drain, execute, wait_until_all_speak
+from hvdtest.cluster import PATIENCE_S, Outcome, drain, execute, wait_until_all_speak
 from hvdtest.gate import Gate
 
 from hvd_kernel.cluster import Run, Session
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol import Prompt, RankDone, RichOutput, TextDelta
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    with cluster(2) as started:
-        yield started
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.cluster(2)]
 
 
 def test_engine_id_is_mpi_rank_is_horovod_rank(session: Session) -> None:

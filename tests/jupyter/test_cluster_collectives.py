@@ -5,35 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hvdtest.cluster import PATIENCE_S, Outcome, cluster, drain, execute, until, wait_until_all_speak
+from hvdtest.cluster import PATIENCE_S, Outcome, drain, execute, until, wait_until_all_speak
 from hvdtest.gate import Gate
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol import MetricsSample
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.cluster(3)]
 
 RELEASED_S = 30.0
 """Milliseconds on a machine that is not busy, see faults/figures.py; without a release ranks would wait for ever."""
 REDUCE = "import torch\nhvd.allreduce(torch.full((3,), float(rank + 1)), name='x', op=hvd.Sum).tolist()"
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    with cluster(3) as started:
-        yield started
-
-
-@pytest.fixture
-def doomed(session: Session) -> Iterator[Session]:
-    """The cluster for a test that damages it."""
-    yield session
-    session.respawn()
 
 
 def assert_sound(session: Session) -> None:
@@ -117,43 +103,43 @@ def test_user_may_shut_down_and_initialise_again(session: Session) -> None:
     assert_sound(session)
 
 
-def test_dead_rank(doomed: Session) -> None:
-    assert_sound(doomed)
-    execute(doomed, "kept = rank")
-    run = doomed.run("print('in', flush=True)\nhvd.barrier() if rank != 1 else __import__('time').sleep(600)")
+def test_dead_rank(session: Session) -> None:
+    assert_sound(session)
+    execute(session, "kept = rank")
+    run = session.run("print('in', flush=True)\nhvd.barrier() if rank != 1 else __import__('time').sleep(600)")
     wait_until_all_speak(run)
-    pid = doomed.status()[1].pid
+    pid = session.status()[1].pid
     os.kill(pid, signal.SIGKILL)
     outcome = drain(run)
     assert (outcome.failures[1].ename, outcome.failures[1].secondary) == ("RankDied", False)
     assert f"rank 1 (process {pid}" in outcome.failures[1].evalue
     for rank in (0, 2):
         assert (outcome.failures[rank].ename, outcome.failures[rank].secondary) == ("RankDied", True)
-    assert doomed.dead == (1,)
-    assert [status.alive for status in doomed.status()] == [True, False, True]
+    assert session.dead == (1,)
+    assert [status.alive for status in session.status()] == [True, False, True]
     with pytest.raises(ClusterError, match=r"rank 1 \(killed \(SIGKILL\)\) is dead.*%hvd respawn.*%hvd restart"):
-        doomed.run("1")
-    assert doomed.pull(["kept"]) == {0: {"kept": 0}, 2: {"kept": 2}}
+        session.run("1")
+    assert session.pull(["kept"]) == {0: {"kept": 0}, 2: {"kept": 2}}
 
 
-def test_rank_that_exits_by_itself(doomed: Session) -> None:
-    outcome = execute(doomed, "import os\nif rank == 0: os._exit(3)\nhvd.barrier()")
+def test_rank_that_exits_by_itself(session: Session) -> None:
+    outcome = execute(session, "import os\nif rank == 0: os._exit(3)\nhvd.barrier()")
     assert {rank: f.ename for rank, f in outcome.failures.items()} == dict.fromkeys(range(3), "RankDied")
-    assert doomed.dead == (0,)
+    assert session.dead == (0,)
 
 
-def test_a_cell_that_comes_to_a_rank_whose_death_has_been_told_ends(doomed: Session) -> None:
+def test_a_cell_that_comes_to_a_rank_whose_death_has_been_told_ends(session: Session) -> None:
     """Between the look at who is dead and the message to the ranks there is a moment."""
-    os.kill(doomed.status()[1].pid, signal.SIGKILL)
-    until(lambda: doomed.status()[1].why, "the death is told")
-    doomed._dead.discard(1)
-    run = doomed.run("rank")
-    doomed._dead.add(1)
+    os.kill(session.status()[1].pid, signal.SIGKILL)
+    until(lambda: session.status()[1].why, "the death is told")
+    session._dead.discard(1)
+    run = session.run("rank")
+    session._dead.add(1)
     outcome = drain(run)
     assert {rank: f.ename for rank, f in outcome.failures.items()} == {1: "RankDied"}
     assert outcome.results() == {0: "0", 2: "2"}
 
 
-def test_idle_rank_that_dies_is_listed(doomed: Session) -> None:
-    os.kill(doomed.status()[2].pid, signal.SIGKILL)
-    until(lambda: doomed.dead == (2,), "the death is noticed")
+def test_idle_rank_that_dies_is_listed(session: Session) -> None:
+    os.kill(session.status()[2].pid, signal.SIGKILL)
+    until(lambda: session.dead == (2,), "the death is noticed")

@@ -62,7 +62,7 @@ def test_horovods_names_in_a_plain_cell(tmp_path_factory: pytest.TempPathFactory
         assert both.text() == "[0-1] 0.28.1\n0.28.1\n"
 
 
-@pytest.mark.parametrize("told", ["0", "sometimes"])
+@pytest.mark.parametrize("told", ["0", pytest.param("sometimes", marks=pytest.mark.nightly)])
 def test_a_kernel_that_is_told_otherwise(tmp_path: Path, told: str) -> None:
     with Kernel(tmp_path, env={"HVD_COMPAT": told}) as kernel:
         failed = kernel.run("import horovod", allow_error=True)
@@ -70,14 +70,14 @@ def test_a_kernel_that_is_told_otherwise(tmp_path: Path, told: str) -> None:
         assert kernel.run("%hvd status").text() == "no ranks are running\n"
 
 
-def test_horovods_names_and_recovery_in_a_cell(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with Kernel(tmp_path_factory.mktemp("compat")) as kernel:
-        outcome = kernel.run(PROGRAM, timeout=120)
-        assert outcome.error == ""
-        assert outcome.shown == ["[0-1] ('0.28.1', '0.28.1', ([3.0, 3.0], 1))"]
-        failed = kernel.run(FAILS, allow_error=True)  # rank 0 does not wait for a rank that left
-        assert "KeyError: 'my bug'" in failed.error
-        after = kernel.run("%%hvdrun\nhvd.allreduce(torch.ones(1), name='y', op=hvd.Sum).tolist()")
-        assert after.shown == ["[0-1] [2.0]"]
-        missing = kernel.run("%%hvdrun\nimport horovod.tensorflow as tf_hvd", allow_error=True)
-        assert "hvd_kernel stands in for Horovod in this process" in missing.error
+@pytest.mark.cluster(2)
+def test_horovods_names_and_recovery_in_a_cell(kernel: Kernel) -> None:
+    outcome = kernel.run(PROGRAM, timeout=120)
+    assert outcome.error == ""
+    assert outcome.shown == ["[0-1] ('0.28.1', '0.28.1', ([3.0, 3.0], 1))"]
+    failed = kernel.run(FAILS, allow_error=True)  # rank 0 does not wait for a rank that left
+    assert "KeyError: 'my bug'" in failed.error
+    after = kernel.run("%%hvdrun\nhvd.allreduce(torch.ones(1), name='y', op=hvd.Sum).tolist()")
+    assert after.shown == ["[0-1] [2.0]"]
+    missing = kernel.run("%%hvdrun\nimport horovod.tensorflow as tf_hvd", allow_error=True)
+    assert "hvd_kernel stands in for Horovod in this process" in missing.error

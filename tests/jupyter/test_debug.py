@@ -14,18 +14,15 @@ import pexpect
 import pytest
 from hvdtest.kernel import Kernel, Outcome
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.jupyter,
+    pytest.mark.mp,
+    pytest.mark.timeout(400),
+    # A cell that takes a second, as any may on a busy machine, would show a dashboard.
+    pytest.mark.cluster(3, figures={"render_SHOW_AFTER_S": 3600.0}),
+]
 
 PATIENCE_S = 100.0
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with Kernel(tmp_path_factory.mktemp("debug")) as running:
-        running.run("%%hvdrun -np 3")
-        # A cell that takes a second, as any may on a busy machine, would show a dashboard.
-        running.run("__import__('sys').modules['hvd_kernel.magics.render'].SHOW_AFTER_S = 3600.0")
-        yield running
 
 
 def question(kernel: Kernel) -> dict[str, object]:
@@ -49,15 +46,8 @@ def talk(kernel: Kernel, cell: str, turns: Sequence[tuple[str, str]], *, error: 
 @pytest.fixture
 def unhurried(kernel: Kernel) -> Iterator[None]:
     """Have the kernel expect a rank's next prompt, in its turn, for longer than a busy machine may take to it."""
-    patience = {("prompts", "SETTLE_S"): 10.0, ("prompts", "CAST_S"): 30.0, ("debug", "LOOK_S"): 60.0}
-    before = {}
-    for (module, name), seconds in patience.items():
-        place = f"__import__('sys').modules['hvd_kernel.magics.{module}'].{name}"
-        before[place] = kernel.run(place).shown[0]
-        kernel.run(f"{place} = {seconds}")
-    yield
-    for place, seconds in before.items():
-        kernel.run(f"{place} = {seconds}")
+    with kernel.figures(prompts_SETTLE_S=10.0, prompts_CAST_S=30.0, debug_LOOK_S=60.0):
+        yield
 
 
 def assert_asked_no_more(kernel: Kernel) -> None:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hvdtest.kernel import Kernel
 
 from hvd_kernel import gpus
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.cluster(0)]
 
 SEEN = "import os; (os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get('HVD_GPUS'), str(device))"
 HIDDEN = "('-1', None, 'cpu')"
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with Kernel(tmp_path_factory.mktemp("gpus")) as running:
-        yield running
 
 
 def test_no_device_for_ranks_nor_for_who_takes_a_dead_ones_place(kernel: Kernel) -> None:

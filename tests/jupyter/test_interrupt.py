@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,25 @@ from hvdtest.kernel import Kernel, Outcome, await_tagged
 from hvd_kernel.magics import stacks
 from hvd_kernel.protocol import STACK_PIPE
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
-
 PATIENCE_S = 60.0
 """Generous: on an idle machine each of these takes well under a second."""
+
+pytestmark = [
+    pytest.mark.jupyter,
+    pytest.mark.mp,
+    pytest.mark.timeout(400),
+    # A rank that is stopped is waited for until the test has seen what is said of it.
+    pytest.mark.cluster(
+        4,
+        env={"HVD_STOP_ABORT": "0"},
+        figures={"render_SHOW_AFTER_S": 0.0},  # a dashboard tells who is inside the cell: it opens at once
+        setup=(
+            "%%hvdrun\nimport asyncio, time, torch\nkept = [rank, 'kept']",
+            # On a busy machine an interrupt may come to one rank much later than to another.
+            "%%hvdrun\nimport hvd_kernel.worker.control\nhvd_kernel.worker.control._COHERENT_S = 60.0",
+        ),
+    ),
+]
 
 DEADLOCK = """
 import ctypes
@@ -33,30 +46,6 @@ def deadlock(library):
     library.pthread_mutex_lock(lock)
     library.pthread_mutex_lock(lock)  # for ever, whatever signals come
 """
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    # A rank that is stopped is waited for until the test has seen what is said of it.
-    with Kernel(tmp_path_factory.mktemp("interrupt"), env={"HVD_STOP_ABORT": "0"}) as running:
-        running.run("%%hvdrun -np 4\nimport asyncio, time, torch\nkept = [rank, 'kept']", timeout=120)
-        # On a busy machine an interrupt may come to one rank much later than to another.
-        running.run("%%hvdrun\nimport hvd_kernel.worker.control\nhvd_kernel.worker.control._COHERENT_S = 60.0")
-        yield running
-
-
-@contextmanager
-def setting(kernel: Kernel, **values: float) -> Iterator[None]:
-    """Have other figures in the kernel: ``runner_PATIENT_S=3600`` is PATIENT_S of magics/runner.py."""
-    places = {
-        name: "__import__('sys').modules['hvd_kernel.magics.{}'].{}".format(*name.split("_", 1)) for name in values
-    }
-    before = {name: kernel.run(place).shown[0] for name, place in places.items()}
-    for name, value in values.items():
-        kernel.run(f"{places[name]} = {value}")
-    yield
-    for name, value in before.items():
-        kernel.run(f"{places[name]} = {value}")
 
 
 def assert_sound(kernel: Kernel) -> None:
@@ -70,7 +59,7 @@ def pids(kernel: Kernel) -> list[int]:
 
 
 def wait_until_inside(kernel: Kernel, started: tuple[str, float], ranks: int = 4) -> None:
-    """A dashboard is opened one second into the cell, and shows what every rank says there."""
+    """A dashboard shows what every rank says there."""
     gather(kernel, started[0], lambda seen: lines_said(seen) >= ranks)
 
 
@@ -146,14 +135,15 @@ except BaseException as error:
 """
 
 
-@pytest.mark.parametrize("turn", range(4))
+@pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.nightly) for turn in (1, 2, 3))])
 def test_b3_ranks_in_four_different_calls_all_raise_the_same(kernel: Kernel, turn: int) -> None:
     interrupted(kernel, MIXED.replace("{turn}", str(turn)))
     assert kernel.run("%%hvdrun\nraised").shown == ["[0-3] 'KeyboardInterrupt'"]
     assert_sound(kernel)
 
 
-def test_b1_twenty_interrupts_in_a_loop_of_large_sums_are_coherent(kernel: Kernel) -> None:
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.nightly)])
+def test_b1_interrupts_in_a_loop_of_large_sums_are_coherent(kernel: Kernel, times: int) -> None:
     """At random moments: every rank sees KeyboardInterrupt, and the next sum is right."""
     loop = """%%hvdrun
 big, raised = torch.ones(1 << 24), ''
@@ -165,7 +155,7 @@ except BaseException as error:
     raise
 """
     chance = random.Random(5)
-    for _ in range(20):
+    for _ in range(times):
         started = kernel.start(loop, person=True)
         wait_until_inside(kernel, started)
         time.sleep(chance.random() / 2)  # the moment is what varies
@@ -177,7 +167,7 @@ except BaseException as error:
 
 
 def test_b2_interrupts_in_quick_succession_and_between_cells_do_no_harm(kernel: Kernel) -> None:
-    with setting(kernel, interrupts_SAME_S=600.0):  # on a busy machine it may not be that quick
+    with kernel.figures(interrupts_SAME_S=600.0):  # on a busy machine it may not be that quick
         outcome = interrupted(kernel, "print('in')\ntime.sleep(600)", presses=5)
     assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
     for _ in range(5):
@@ -185,9 +175,10 @@ def test_b2_interrupts_in_quick_succession_and_between_cells_do_no_harm(kernel: 
         assert_sound(kernel)
 
 
-def test_b2_interrupts_at_any_moment_of_short_cells_never_wedge(kernel: Kernel) -> None:
+@pytest.mark.parametrize("times", [8, pytest.param(30, marks=pytest.mark.nightly)])
+def test_b2_interrupts_at_any_moment_of_short_cells_never_wedge(kernel: Kernel, times: int) -> None:
     chance = random.Random(7)
-    for _ in range(30):
+    for _ in range(times):
         started = kernel.start("%%hvdrun\nhvd.barrier()\nkept[0]")
         time.sleep(chance.random() / 20)  # the moment is what varies
         kernel.press()
@@ -286,7 +277,7 @@ def test_a13_ranks_that_are_merely_slow_are_not_explained(kernel: Kernel) -> Non
 for i in range(12):
     time.sleep(0.3 * (i % 4 == rank)); began = time.monotonic()
     hvd.allreduce(torch.ones(4), name='turn'); longest = max(longest, time.monotonic() - began)"""
-    with setting(kernel, hang_WAIT_S=3.0):
+    with kernel.figures(hang_WAIT_S=3.0):
         started = kernel.start(f"%%hvdrun\n{code}", person=True)
         outcome = kernel.finish(started, timeout=PATIENCE_S)
     kernel.run("%%hvdrun -o longest\nlongest")
@@ -379,7 +370,7 @@ def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_
     kernel.run("%%hvdrun\nmine = 100 + rank")
     code = f"{DEADLOCK}print('in'); deadlock(ctypes.PyDLL(None)) if rank == 2 else hvd.barrier()"
     shell = kernel.subshell()
-    with setting(kernel, runner_PATIENT_S=3600.0, interrupts_SAME_S=0.0, stacks__WRITTEN_S=30.0):
+    with kernel.figures(runner_PATIENT_S=3600.0, interrupts_SAME_S=0.0, stacks__WRITTEN_S=30.0):
         started = kernel.start(f"%%hvdrun\n{code}", person=True)
         stuck = "barrier waits for rank 2, which is in C code, called in cell:5 deadlock()"
         gather(kernel, started[0], lambda seen: stuck in waits(seen))
@@ -403,16 +394,16 @@ def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_
     assert_sound(kernel)
 
 
-@pytest.mark.parametrize("presses", [1, 2])
-def test_b2_interrupt_while_ranks_start(tmp_path: Path, presses: int) -> None:
-    with Kernel(tmp_path) as kernel:
-        started = kernel.start("%hvd start -np 2", person=True)
-        kernel.wait_for("display_data")  # "starting 2 ranks"
-        for _ in range(presses):
-            kernel.press()
-        outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
-        assert outcome.reply["ename"] == "KeyboardInterrupt"
-        assert kernel.run("%%hvdrun -np 2\nrank", timeout=120).shown == ["[0] 0\n[1] 1"]
+@pytest.mark.cluster(0)
+@pytest.mark.parametrize("presses", [pytest.param(1, marks=pytest.mark.nightly), 2])
+def test_b2_interrupt_while_ranks_start(kernel: Kernel, presses: int) -> None:
+    started = kernel.start("%hvd start -np 2", person=True)
+    kernel.wait_for("display_data")  # "starting 2 ranks"
+    for _ in range(presses):
+        kernel.press()
+    outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
+    assert outcome.reply["ename"] == "KeyboardInterrupt"
+    assert kernel.run("%%hvdrun -np 2\nrank", timeout=120).shown == ["[0] 0\n[1] 1"]
 
 
 @pytest.mark.parametrize("how", ["restart", "shutdown"])

@@ -141,6 +141,7 @@ def test_the_debugger_is_there(kernel: Kernel) -> None:
     assert kernel.client.control_channel.get_msg(timeout=60)["content"]["success"] is True
 
 
+@pytest.mark.nightly  # by day a cell runs meanwhile: test_b5 of test_interrupt.py and test_a17 of faults/test_deaths.py
 @pytest.mark.parametrize("how", ["shutdown", "restart", "kill"])
 def test_ranks_end_with_the_kernel(tmp_path: Path, how: str) -> None:
     with Kernel(tmp_path) as kernel:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator
 
 import pytest
-from hvdtest.kernel import Kernel, Outcome
+from hvdtest.cluster import hurry, until
+from hvdtest.kernel import Kernel, Outcome, tagged
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.jupyter,
+    pytest.mark.mp,
+    pytest.mark.timeout(400),
+    # On a busy machine ranks may take long to obey when their time is over.
+    pytest.mark.cluster(
+        2, setup=("%%hvdrun\nimport os, time, torch\nkept = rank + 40",), figures={"runner_GRACE_S": 60.0}
+    ),
+]
 
 FAILS = "print('begun')\nif rank: raise ValueError('a bad shard')\nhvd.allreduce(torch.ones(1))"
 RIGHT = "%%hvdrun\nint(hvd.allreduce(torch.tensor([rank + 1]), op=hvd.Sum))"
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with Kernel(tmp_path_factory.mktemp("lenient")) as running:
-        running.run("%%hvdrun -np 2\nimport os, time, torch\nkept = rank + 40", timeout=120)
-        # On a busy machine ranks may take long to obey when their time is over.
-        running.run("__import__('sys').modules['hvd_kernel.magics.runner'].GRACE_S = 60.0")
-        yield running
 
 
 def complaint(outcome: Outcome) -> list[str]:
@@ -91,11 +89,7 @@ def status(kernel: Kernel, *, person: bool = False) -> list[str]:
     return kernel.run("%hvd status", person=person).text().splitlines()
 
 
-def test_a1_status_says_why_a_rank_died_and_to_a_person_how_many_spares_are_warm(kernel: Kernel) -> None:
-    assert len(status(kernel)) == 3, "what differs from run to run is for a person"
-    deadline = time.monotonic() + 240
-    while status(kernel, person=True)[3:] != ["1 spare warm"]:
-        assert time.monotonic() < deadline, "no spare has become warm"
+def test_a1_status_says_why_a_rank_died(kernel: Kernel) -> None:
     died = kernel.run("%%hvdrun --no-raise-error\nif rank: os._exit(3)\nhvd.allreduce(torch.ones(1))")
     assert complaint(died)[0] == "RankDied on rank 1"
     header, alive, dead = status(kernel)
@@ -104,5 +98,19 @@ def test_a1_status_says_why_a_rank_died_and_to_a_person_how_many_spares_are_warm
     refused = kernel.run("%hvdpull kept", allow_error=True)
     assert refused.error == "ClusterError: nothing was pulled: rank 1 is dead; --ranks 0 pulls from the others"
     assert kernel.run("%hvdpull kept --ranks 0\nkept[0]").shown == ["40"]
-    kernel.run("%hvd respawn")
+    kernel.run("%hvd respawn", timeout=120)
     assert status(kernel)[0].split() == ["rank", "state", "pid", "host", "device"]
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster(2, env={"HVD_SPARES": "1"})
+def test_status_says_to_a_person_how_many_spares_are_warm(kernel: Kernel) -> None:
+    assert len(status(kernel)) == 3, "what differs from run to run is for a person"
+    until(lambda: status(kernel, person=True)[3:] == ["1 spare warm"] or hurry_spares(kernel), patience=240)
+
+
+def hurry_spares(kernel: Kernel) -> None:
+    """It gets ready in time that no other process wants, of which a busy machine has none."""
+    for pid, command in tagged(kernel.tag).items():
+        if " spare " in command:
+            hurry(pid)

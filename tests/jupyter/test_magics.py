@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with Kernel(tmp_path_factory.mktemp("magics")) as running:
-        assert running.run("%%hvdrun -np 4", timeout=120).stored == [], "a start leaves nothing in a saved notebook"
-        # On a busy machine ranks may take long to obey when their time is over.
-        running.run("__import__('sys').modules['hvd_kernel.magics.runner'].GRACE_S = 60.0")
-        yield running
+pytestmark = [
+    pytest.mark.jupyter,
+    pytest.mark.mp,
+    pytest.mark.timeout(400),
+    # On a busy machine ranks may take long to obey when their time is over.
+    pytest.mark.cluster(4, figures={"runner_GRACE_S": 60.0}),
+]
 
 
 def test_the_example_of_the_readme(kernel: Kernel) -> None:
@@ -67,11 +63,9 @@ rank // 2
 
 @pytest.mark.parametrize("person", [False, True])
 def test_traffic_of_a_short_cell_is_at_most_twice_the_payload(kernel: Kernel, *, person: bool) -> None:
-    after = "__import__('sys').modules['hvd_kernel.magics.render'].SHOW_AFTER_S"
-    told = kernel.run(f"{after} = {after} + 600; {after} - 600").shown[0]  # short also on a busy machine
     cell = "%%hvdrun\nfor i in range(800): print(f'{rank}:{i:021d}')"
-    outcome = kernel.run(cell, person=person)
-    kernel.run(f"{after} = {told}")
+    with kernel.figures(render_SHOW_AFTER_S=600.0):  # short also on a busy machine
+        outcome = kernel.run(cell, person=person)
     payload = 4 * 800 * 24
     assert outcome.text() == "".join(f"[{r}] {r}:{i:021d}\n" for r in range(4) for i in range(800))
     assert outcome.size <= 2 * payload, outcome.size / payload

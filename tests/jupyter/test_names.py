@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel
-
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
 SETUP = """%%hvdrun
 import torch
@@ -40,15 +37,15 @@ trap = Trap()
 """
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with Kernel(tmp_path_factory.mktemp("names"), env={"HVD_MAX_MOVE": "10M"}) as running:
-        running.run("%%hvdrun -np 4", timeout=120)
-        running.run(SETUP, timeout=120)
-        running.run("x = 'local'\nonly_here = 1\nto_push = [1]")
-        # On a busy machine a rank may miss its 0.2 s, and then there is nothing from it.
-        running.run("__import__('sys').modules['hvd_kernel.magics.names'].ANSWER_S = 20.0")
-        yield running
+pytestmark = [
+    pytest.mark.jupyter,
+    pytest.mark.mp,
+    pytest.mark.timeout(400),
+    # On a busy machine a rank may miss its 0.2 s, and then there is nothing from it.
+    pytest.mark.cluster(
+        4, setup=(SETUP, "x = 'local'\nonly_here = 1\nto_push = [1]"), figures={"names_ANSWER_S": 20.0}
+    ),
+]
 
 
 def reply_to(kernel: Kernel, identity: str) -> dict[str, Any]:
@@ -236,7 +233,9 @@ def test_a_local_name_error_says_where_the_name_lives(kernel: Kernel) -> None:
 
 
 def test_the_size_guard_refuses_before_anything_moves_and_says_what_to_do(kernel: Kernel) -> None:
-    kernel.run("import numpy; big = numpy.zeros(1 << 19)")  # 4 MiB, 16 on four ranks
+    kernel.run(
+        "import numpy, os; os.environ['HVD_MAX_MOVE'] = '10M'; big = numpy.zeros(1 << 19)"
+    )  # 4 MiB, 16 on four ranks
     refused = kernel.run("%hvdpush big", allow_error=True)
     assert refused.error == (
         "UsageError: pushing `big` 16.0 MiB would move more than 10.0 MiB: push to one rank (--ranks 0), take a slice, "

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from hvdtest.kernel import Kernel
-
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
 FIRST = """
 import hvd_kernel, os
@@ -20,11 +17,12 @@ def total(scale, power=1):
 """
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with Kernel(tmp_path_factory.mktemp("run")) as running:
-        running.run(FIRST)
-        yield running
+pytestmark = [
+    pytest.mark.jupyter,
+    pytest.mark.mp,
+    pytest.mark.timeout(400),
+    pytest.mark.cluster(2, setup=(FIRST,)),
+]
 
 
 def test_the_first_call_starts_ranks_and_the_second_starts_none(kernel: Kernel) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hvdtest.kernel import Kernel
 from hvdtest.scripts import FOLDER, HVDRUN, SMALL, final_loss, said
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400), pytest.mark.cluster(2)]
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with Kernel(tmp_path_factory.mktemp("scripts")) as running:
-        running.run("%%hvdrun -np 2", timeout=120)
-        yield running
+BY_DAY = {"digits", "chars"}
 
 
-@pytest.mark.parametrize("which", ["digits", "digits-16-bits", "digits-adasum", "resnet", "chars"])
+@pytest.mark.parametrize(
+    "which",
+    [
+        pytest.param(which, marks=() if which in BY_DAY else pytest.mark.nightly)
+        for which in ("digits", "digits-16-bits", "digits-adasum", "resnet", "chars")
+    ],
+)
 def test_a_cell_and_hvdrun_agree(kernel: Kernel, which: str) -> None:
     outcome = kernel.run(f"%%hvdrun\n%run {FOLDER}/{SMALL[which]}", timeout=120)
     assert final_loss(outcome.text()) == final_loss(said(HVDRUN, 2, SMALL[which]))

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hvdtest.cluster import drain
 
 from hvd_kernel.cluster import Run, Session
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.magics.hang import sentence
 from hvd_kernel.magics.stacks import look
 from hvd_kernel.protocol import Event, MetricsSample, Prompt
 from hvd_kernel.widgets.board import Board
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240), pytest.mark.cluster(3)]
 
 RANKS = 3
+
 PATIENCE_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    with_ranks = Session.start(ClusterSpec(RANKS))
-    yield with_ranks
-    with_ranks.stop()
 
 
 def events_until(run: Run, happened: Callable[[Event], bool]) -> None:

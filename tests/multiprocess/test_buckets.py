@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
-from hvdtest.pools import pool_of
+from hvdtest.pools import layout_id, layouts
 
 pytestmark = pytest.mark.mp
 
 
-@pytest.fixture(
-    params=[(1, "auto"), (2, "shm"), (3, "shm"), (3, "tcp"), (4, "shm")], ids=lambda one: f"np{one[0]}-{one[1]}"
+layout = layouts((2, "shm"), (3, "tcp"), nightly=((1, "auto"), (3, "shm"), (4, "shm")))
+on_two = pytest.mark.parametrize("layout", [(2, "shm")], ids=layout_id)
+in_memory = pytest.mark.parametrize(
+    "layout", [(2, "shm"), pytest.param((3, "shm"), marks=pytest.mark.nightly)], ids=layout_id
 )
-def ranks(request: pytest.FixtureRequest) -> RankPool:
-    return pool_of(request.param)
 
 
 def model_of() -> object:
@@ -156,8 +156,9 @@ def in_place() -> bool:
     return True
 
 
-def test_nothing_is_copied() -> None:
-    assert pool_of((2, "shm")).run(in_place) == [True] * 2
+@on_two
+def test_nothing_is_copied(ranks: RankPool) -> None:
+    assert ranks.run(in_place) == [True] * 2
 
 
 def outlived() -> None:
@@ -208,8 +209,9 @@ def hvd_size_before(mine: object) -> int:
     return size
 
 
-def test_after_shutdown() -> None:
-    pool_of((2, "shm")).run(outlived)
+@on_two
+def test_after_shutdown(ranks: RankPool) -> None:
+    ranks.run(outlived)
 
 
 def released() -> list[int]:
@@ -231,9 +233,10 @@ def released() -> list[int]:
     return counts
 
 
-def test_regions_are_given_back() -> None:
-    for found in pool_of((3, "shm")).run(released):
-        assert found == [4, 2, 2, 0]
+@in_memory
+def test_regions_are_given_back(ranks: RankPool) -> None:
+    for found in ranks.run(released):
+        assert found == [4, 5 - ranks.np, ranks.np - 1, 0]
 
 
 def shared_tensors() -> None:
@@ -272,9 +275,9 @@ def shared_tensors() -> None:
     assert hvd.shared_empty(5).shape == (5,)
 
 
-@pytest.mark.parametrize("np", [2, 3])
-def test_shared_tensors(np: int) -> None:
-    pool_of((np, "shm")).run(shared_tensors)
+@in_memory
+def test_shared_tensors(ranks: RankPool) -> None:
+    ranks.run(shared_tensors)
 
 
 def refused() -> None:
@@ -286,5 +289,6 @@ def refused() -> None:
     same(hvd.allreduce(torch.ones(1), name="after"), torch.ones(1))
 
 
-def test_without_shared_memory() -> None:
-    pool_of((2, "tcp")).run(refused)
+@pytest.mark.parametrize("layout", [(3, "tcp")], ids=layout_id)
+def test_without_shared_memory(ranks: RankPool) -> None:
+    ranks.run(refused)

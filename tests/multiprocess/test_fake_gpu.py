@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 from hvdtest import fake_gpu
-from hvdtest.gpu import close_gpu_ranks, gpu_ranks
-from hvdtest.launch import RankPool
+from hvdtest.gpu import gpu_ranks
+from hvdtest.launch import TESTS, RankPool
+from hvdtest.pools import layouts
 
 pytestmark = [
     pytest.mark.mp,
@@ -22,9 +22,8 @@ pytestmark = [
 ]
 
 
-def _checks(name: str) -> ModuleType:
-    file = Path(__file__).resolve().parents[1] / "gpu" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"gpu_{name}", file)
+def _module(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"gpu_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -32,27 +31,15 @@ def _checks(name: str) -> ModuleType:
     return module
 
 
-VALUES, ERRORS, BUCKETS = _checks("test_values"), _checks("test_errors"), _checks("test_buckets")
+VALUES, ERRORS, BUCKETS = (_module(TESTS / "gpu" / f"test_{name}.py") for name in ("values", "errors", "buckets"))
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(1, "ring"), (2, "ring"), (3, "ring"), (2, "core")],
-    ids=lambda each: f"np{each[0]}-{each[1]}",
-)
-def layout(request: pytest.FixtureRequest) -> tuple[int, str]:
-    return request.param
+layout = layouts((2, "ring"), (2, "core"), nightly=((1, "ring"), (3, "ring")))
 
 
 @pytest.fixture
 def ranks(layout: tuple[int, str]) -> RankPool:
     return gpu_ranks(*layout, HVD_CUDA_DRIVER=str(fake_gpu.driver()))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_stays_open() -> Iterator[None]:
-    yield
-    close_gpu_ranks()
 
 
 @pytest.mark.parametrize("op", ["Average", "Sum", "Min", "Max", "Product"])
@@ -96,7 +83,9 @@ class _FakeRank:
 
 @pytest.mark.parametrize("n", [2, 4])
 def test_what_measures_ranks_that_are_threads(n: int) -> None:
-    took = _checks("threads").took(n, [4096, 100_000], _FakeRank, {"cuda_driver": str(fake_gpu.driver())})
+    took = _module(TESTS.parent / "tools" / "gpu" / "threads.py").took(
+        n, [4096, 100_000], _FakeRank, {"cuda_driver": str(fake_gpu.driver())}
+    )
     assert set(took) == {(way, size) for way in ("slices", "persistent", "shared") for size in (4096, 100_000)}
     assert all(seconds > 0 for seconds in took.values())
 

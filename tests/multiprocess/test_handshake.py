@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from hvdtest.launch import RankPool
-from hvdtest.pools import close_all
 
 pytestmark = pytest.mark.mp
 
@@ -32,7 +31,6 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[RankPool]:
-    close_all()
     with RankPool(3) as pool:
         yield pool
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import psutil
 import pytest
 from hvdtest.launch import RankPool
-from hvdtest.pools import close_all
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.nightly]
 
 ELEMENTS = 2**31 + 17
 NEEDED = 2 * ELEMENTS + (2 << 30)  # two ranks, in place, and what everything else takes
@@ -33,7 +32,6 @@ def huge(elements: int) -> list[int]:
 
 @pytest.mark.timeout(300)
 def test_over_two_to_the_31() -> None:
-    close_all()
     free = psutil.virtual_memory().available
     if free < NEEDED:
         pytest.skip(f"needs {NEEDED >> 20} MiB of memory, {free >> 20} are free")

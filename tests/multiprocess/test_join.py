@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
+from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
+
+
+layout = layouts((2, "shm"), (3, "tcp"), nightly=((1, "auto"), (2, "tcp"), (3, "shm"), (4, "shm"), (4, "tcp")))
 
 
 def at_once() -> list[int]:

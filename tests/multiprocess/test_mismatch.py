@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
-from hvdtest.pools import pool_of
+from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
 
 
-@pytest.fixture(params=[(2, "shm"), (3, "tcp")], ids=["np2-shm", "np3-tcp"])
-def several(request: pytest.FixtureRequest) -> RankPool:
-    return pool_of(request.param)
+layout = layouts((2, "shm"), (3, "tcp"))
 
 
 def disagreements() -> list[str]:
@@ -55,8 +53,8 @@ def disagreements() -> list[str]:
     return said
 
 
-def test_disagreements(several: RankPool) -> None:
-    said = several.run(disagreements)
+def test_disagreements(ranks: RankPool) -> None:
+    said = ranks.run(disagreements)
     assert all(each == said[0] for each in said), "every rank hears the same"
     assert all("rank 0" in text or "ranks 0" in text for text in said[0]), "every rank's value is told"
     assert all("rank 1" in text or "ranks 1" in text for text in said[0]), "every rank's value is told"
@@ -116,5 +114,5 @@ def local_errors() -> None:
     same(hvd.allreduce(x, name="after"), x)
 
 
-def test_local_errors(several: RankPool) -> None:
-    several.run(local_errors)
+def test_local_errors(ranks: RankPool) -> None:
+    ranks.run(local_errors)

@@ -32,8 +32,7 @@ def missing() -> str:
 with_plugin = pytest.mark.skipif(bool(missing()), reason=missing() or "none")
 whole_matrix = pytest.mark.timeout(LONGEST_S + 20)  # the first test of each number of ranks runs all of it
 
-KNOWN_WITHIN_S = 30.0  # it takes milliseconds; the rest is for a machine that does other things
-RANKS = (1, 2, 3, 4, 5, 8)
+RANKS = (2, *(pytest.param(np, marks=pytest.mark.nightly) for np in (1, 3, 4, 5, 8)))
 MATRIX = Path(__file__).with_name("test_matrix.py")
 CHECKS = ("reductions", "movements", "shares", "groups", "scaled", "adasums", "every_size", "random_sums")
 WANTED = [*(f"mpi:{check}" for check in CHECKS), "shm:random_sums"]
@@ -68,13 +67,14 @@ hvd.init()
 try:
     hvd.barrier()  # who has not left it yet when rank 1 dies hears of that here
     if hvd.rank() == 1:
-        time.sleep(0.3)
-        open(sys.argv[1] + "clock", "w").write(str(time.monotonic()))
+        while not all(os.path.exists(sys.argv[1] + f"{other}waits") for other in (0, 2)):
+            time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGKILL)
-    hvd.allreduce(torch.ones(1 << 22), name="never")
+    handle = hvd.allreduce_async(torch.ones(1 << 22), name="never")
+    open(sys.argv[1] + f"{hvd.rank()}waits", "w").close()
+    hvd.synchronize(handle)
 except hvd.HorovodInternalError as error:
-    said = [time.monotonic(), type(error).__name__, error.rank]
-    open(sys.argv[1] + str(hvd.rank()), "w").write(json.dumps(said))
+    open(sys.argv[1] + str(hvd.rank()), "w").write(json.dumps([type(error).__name__, error.rank]))
 os._exit(0)  # MPI itself may not know how to end without the dead rank
 """
 
@@ -141,6 +141,7 @@ def test_sums_have_the_same_bytes_over_mpi_and_memory_and_on_every_rank(matrix: 
 
 
 @with_plugin
+@pytest.mark.nightly
 @pytest.mark.parametrize("np", [2, 4])
 def test_values(tmp_path: Path, np: int) -> None:
     done = scripted(tmp_path, np, VALUES)
@@ -152,13 +153,9 @@ def test_values(tmp_path: Path, np: int) -> None:
 @with_plugin
 def test_a1_a_death_ends_the_waits_of_the_others(tmp_path: Path) -> None:
     done = scripted(tmp_path, 3, DEATH, "--with-ft", "ulfm")
-    assert (tmp_path / "rankclock").exists(), done.stdout + done.stderr
-    died = float((tmp_path / "rankclock").read_text())
     for rank in (0, 2):
         assert (tmp_path / f"rank{rank}").exists(), done.stdout + done.stderr
-        seen, kind, who = json.loads((tmp_path / f"rank{rank}").read_text())
-        assert (kind, who) == ("RankDied", 1)
-        assert seen - died < KNOWN_WITHIN_S
+        assert json.loads((tmp_path / f"rank{rank}").read_text()) == ["RankDied", 1]
 
 
 @with_plugin

@@ -8,7 +8,7 @@ import sys
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool, clean_environment
-from hvdtest.pools import close_all, pool_of
+from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
 
@@ -20,11 +20,13 @@ def renewed() -> None:
     hvd.init(process_sets="dynamic")
 
 
-@pytest.fixture(params=[(2, "shm"), (4, "shm"), (3, "tcp")], ids=lambda layout: f"np{layout[0]}-{layout[1]}")
-def ranks(request: pytest.FixtureRequest) -> RankPool:
-    pool = pool_of(request.param)
-    pool.run(renewed)
-    return pool
+layout = layouts((2, "shm"), (3, "tcp"), nightly=((4, "shm"),))
+
+
+@pytest.fixture
+def ranks(ranks: RankPool) -> RankPool:
+    ranks.run(renewed)
+    return ranks
 
 
 def lived() -> None:
@@ -211,16 +213,18 @@ def allowed_by_the_environment() -> list[int]:
     return one.ranks
 
 
-@pytest.mark.parametrize("variable", ["HVD_DYNAMIC_PROCESS_SETS", "HOROVOD_DYNAMIC_PROCESS_SETS"])
+@pytest.mark.parametrize(
+    "variable", ["HOROVOD_DYNAMIC_PROCESS_SETS", pytest.param("HVD_DYNAMIC_PROCESS_SETS", marks=pytest.mark.nightly)]
+)
 def test_sets_are_dynamic_where_the_environment_says_so(variable: str) -> None:
-    close_all()
     with RankPool(2, **{variable: "Yes"}) as pool:
         assert pool.run(allowed_by_the_environment) == [[1], [1]]
 
 
-def test_communicators() -> None:
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=pytest.mark.nightly)])
+def test_communicators(np: int) -> None:
     mpirun = [f"{sys.prefix}/bin/mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-    plain = ["--mca", "pml", "ob1", "--mca", "btl", "self,sm", "-np", "4"]
+    plain = ["--mca", "pml", "ob1", "--mca", "btl", "self,sm", "-np", str(np)]
     done = subprocess.run(
         [*mpirun, *plain, sys.executable, __file__],
         env=clean_environment(),

@@ -9,7 +9,7 @@ from hvdtest.launch import RankPool
 
 pytestmark = pytest.mark.mp
 
-SETTLED_WITHIN_S = 10.0
+SETTLED_WITHIN_S = 60.0
 
 
 def more(now: list[int], before: list[int]) -> bool:
@@ -54,8 +54,13 @@ def cycles(count: int) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize(
     ("layout", "count"),
-    [((2, "shm"), 1000), ((2, "tcp"), 200), ((4, "shm"), 100)],
-    ids=["np2-shm", "np2-tcp", "np4-shm"],
+    [
+        ((2, "shm"), 200),
+        pytest.param((2, "shm"), 1000, marks=pytest.mark.nightly),
+        pytest.param((2, "tcp"), 200, marks=pytest.mark.nightly),
+        pytest.param((4, "shm"), 100, marks=pytest.mark.nightly),
+    ],
+    ids=str,
 )
 def test_over_and_over(layout: tuple[int, str], count: int) -> None:
     with RankPool(*layout) as pool:

@@ -10,32 +10,37 @@ from pathlib import Path
 import pytest
 from hvdtest.exact import raises
 from hvdtest.launch import RankPool
-from hvdtest.pools import layouts, pool_of, start
+from hvdtest.pools import layouts, start
 
 pytestmark = pytest.mark.mp
 
-LAYOUTS = [(2, "shm"), (2, "tcp"), (4, "shm"), (4, "tcp")]
-RELEASED_WITHIN_S = 20.0  # it takes milliseconds; the rest is for a machine that does other things
+
+layout = layouts((2, "shm"), (3, "tcp"), nightly=((2, "tcp"), (4, "shm"), (4, "tcp")))
 
 
-layout = layouts(*LAYOUTS)
+def waiting(folder: str) -> list[object]:
+    """Wait in each kind of collective for a rank that does not come; return the errors.
 
+    That this rank waits in the first of them is told by a file of its number.
+    """
+    import threading
 
-@pytest.fixture
-def alive(layout: tuple[int, str]) -> RankPool:
-    """Ranks that are all there after the test."""
-    return pool_of(layout)
-
-
-def waiting() -> list[object]:
-    """Wait in each kind of collective for a rank that does not come; return error and seconds of the first, then the rest."""
     import torch
 
     import hvd_kernel.torch as hvd
+    from hvd_kernel import _session
+
+    engine = _session.engine()
+
+    def tell() -> None:
+        while not any(one["name"] == "allreduce.first" for one in engine.pending()):
+            time.sleep(0.001)
+        Path(folder, str(hvd.rank())).touch()
 
     said = []
     handles = [hvd.allreduce_async(torch.ones(10), name="pending")]
-    began = time.monotonic()
+    teller = threading.Thread(target=tell)
+    teller.start()
     calls = [
         lambda: hvd.allreduce(torch.ones(100), name="first"),
         lambda: hvd.synchronize(handles[0]),
@@ -52,16 +57,25 @@ def waiting() -> list[object]:
             said.append([type(error).__name__, error.rank, str(error)])
         else:
             raise AssertionError("the collective succeeded without the other rank")
-    return [time.monotonic() - began, said]
+    teller.join()
+    return said
 
 
-def raising(guilty: int) -> object:
+def until_the_others_wait(folder: str) -> None:
+    import hvd_kernel.torch as hvd
+
+    others = {str(rank) for rank in range(hvd.size())} - {str(hvd.rank())}
+    while {path.name for path in Path(folder).iterdir()} != others:
+        time.sleep(0.001)
+
+
+def raising(guilty: int, folder: str) -> object:
     import hvd_kernel.torch as hvd
     from hvd_kernel import _session
 
     if hvd.rank() != guilty:
-        return waiting()
-    time.sleep(0.3)  # so that the others are waiting
+        return waiting(folder)
+    until_the_others_wait(folder)
     _session.engine().abort("ValueError: my bug 7")
     return None
 
@@ -77,23 +91,21 @@ def again() -> float:
 
 
 @pytest.mark.parametrize("guilty", [0, 1])
-def test_abort(alive: RankPool, guilty: int) -> None:
-    found = alive.run(raising, guilty)
-    for rank, answer in enumerate(found):
+def test_abort(ranks: RankPool, guilty: int, tmp_path: Path) -> None:
+    found = ranks.run(raising, guilty, str(tmp_path))
+    for rank, said in enumerate(found):
         if rank != guilty:
-            seconds, said = answer
-            assert seconds < RELEASED_WITHIN_S
             assert {(kind, who) for kind, who, _ in said} == {("RankFailed", guilty)}
             assert all("my bug 7" in text and f"ank {guilty}" in text for _, _, text in said)
-    assert alive.run(again) == [float(alive.np)] * alive.np
+    assert ranks.run(again) == [float(ranks.np)] * ranks.np
 
 
-def leaving(guilty: int, how: str) -> object:
+def leaving(guilty: int, how: str, folder: str) -> object:
     import hvd_kernel.torch as hvd
 
     if hvd.rank() != guilty:
-        return waiting()
-    time.sleep(0.3)
+        return waiting(folder)
+    until_the_others_wait(folder)
     if how == "shutdown":
         hvd.shutdown()
         return None
@@ -103,29 +115,33 @@ def leaving(guilty: int, how: str) -> object:
     return None
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
-@pytest.mark.parametrize(("layout", "how", "status"), [((2, "tcp"), "exit", 3), ((4, "shm"), "kill", -9)], ids=str)
-def test_death(layout: tuple[int, str], guilty: int, how: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("layout", "how", "status", "guilty"),
+    [
+        ((2, "tcp"), "exit", 3, 1),
+        ((3, "shm"), "kill", -9, 0),
+        pytest.param((2, "tcp"), "exit", 3, 0, marks=pytest.mark.nightly),
+        pytest.param((4, "shm"), "kill", -9, 1, marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
+def test_death(layout: tuple[int, str], how: str, status: int, guilty: int, tmp_path: Path) -> None:
     with RankPool(*layout) as mortal:
         mortal.run(start)
-        found = mortal.run(leaving, guilty, how, gone={guilty: status})
-    for rank, answer in enumerate(found):
+        found = mortal.run(leaving, guilty, how, str(tmp_path), gone={guilty: status})
+    for rank, said in enumerate(found):
         if rank != guilty:
-            seconds, said = answer
-            assert seconds < RELEASED_WITHIN_S
             assert {(kind, who) for kind, who, _ in said} == {("RankDied", guilty)}
             assert all(f"ank {guilty}" in text for _, _, text in said)
 
 
 @pytest.mark.parametrize("guilty", [0, 1])
-def test_shutdown_of_one(alive: RankPool, guilty: int) -> None:
-    found = alive.run(leaving, guilty, "shutdown")
-    for rank, answer in enumerate(found):
+def test_shutdown_of_one(ranks: RankPool, guilty: int, tmp_path: Path) -> None:
+    found = ranks.run(leaving, guilty, "shutdown", str(tmp_path))
+    for rank, said in enumerate(found):
         if rank != guilty:
-            seconds, said = answer
-            assert seconds < RELEASED_WITHIN_S
             assert all("Horovod has been shut down" in text and f"ank {guilty}" in text for _, _, text in said)
-    assert alive.run(again) == [float(alive.np)] * alive.np
+    assert ranks.run(again) == [float(ranks.np)] * ranks.np
 
 
 def orderly() -> str:
@@ -153,8 +169,8 @@ def orderly() -> str:
     return "done"
 
 
-def test_shutdown_of_all(alive: RankPool) -> None:
-    assert alive.run(orderly) == ["done"] * alive.np
+def test_shutdown_of_all(ranks: RankPool) -> None:
+    assert ranks.run(orderly) == ["done"] * ranks.np
 
 
 def interrupted(at_once: bool) -> str:
@@ -175,7 +191,7 @@ def interrupted(at_once: bool) -> str:
 
     def press() -> None:
         while not begun():
-            time.sleep(0)
+            time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
 
     hvd.barrier()
@@ -183,9 +199,7 @@ def interrupted(at_once: bool) -> str:
         tensor = torch.full((1 << 20,), 3.0)
         held = weakref.ref(tensor)
         threading.Thread(target=press).start()
-        began = time.monotonic()
-        raises(KeyboardInterrupt, "", hvd.allreduce_, tensor, name="interrupted")
-        assert time.monotonic() - began < RELEASED_WITHIN_S
+        raises(KeyboardInterrupt, "", hvd.allreduce_, tensor, name="interrupted")  # the others come when it is out
         del tensor
         gc.collect()
         assert held() is not None, "the core would write into memory that is somebody else's"
@@ -204,8 +218,8 @@ def interrupted(at_once: bool) -> str:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_interrupt(alive: RankPool, at_once: bool) -> None:
-    assert alive.run(interrupted, at_once) == ["None"] * alive.np
+def test_interrupt(ranks: RankPool, at_once: bool) -> None:
+    assert ranks.run(interrupted, at_once) == ["None"] * ranks.np
 
 
 def nameless() -> bool:
@@ -215,8 +229,8 @@ def nameless() -> bool:
     return "/memfd:" in maps
 
 
-def test_shared_memory_has_no_name(alive: RankPool, layout: tuple[int, str]) -> None:
-    assert alive.run(nameless) == [layout[1] == "shm"] * alive.np
+def test_shared_memory_has_no_name(ranks: RankPool, layout: tuple[int, str]) -> None:
+    assert ranks.run(nameless) == [layout[1] == "shm"] * ranks.np
 
 
 def forked() -> int:
@@ -237,5 +251,5 @@ def forked() -> int:
     return status
 
 
-def test_fork(alive: RankPool) -> None:
-    assert alive.run(forked) == [0] * alive.np
+def test_fork(ranks: RankPool) -> None:
+    assert ranks.run(forked) == [0] * ranks.np

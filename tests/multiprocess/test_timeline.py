@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hvdtest.exact import raises
 from hvdtest.launch import RankPool
-from hvdtest.pools import close_all
 
 pytestmark = pytest.mark.mp
 
@@ -66,10 +66,15 @@ def recorded(folder: str) -> dict[str, object]:
     return found
 
 
-def test_start_and_stop(tmp_path: Path) -> None:
-    close_all()
+@pytest.fixture(scope="module")
+def dynamic() -> Iterator[RankPool]:
+    """Ranks that may start timelines; not initialised."""
     with RankPool(2, HOROVOD_TIMELINE="DYNAMIC") as pool:
-        first, second = pool.run(recorded, str(tmp_path))
+        yield pool
+
+
+def test_start_and_stop(dynamic: RankPool, tmp_path: Path) -> None:
+    first, second = dynamic.run(recorded, str(tmp_path))
     assert second == {}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "1.json"]
     for number in range(2):
@@ -97,10 +102,10 @@ def refused(folder: str) -> list[str]:
     return said
 
 
-def test_a_path_that_cannot_be_written_is_refused_on_every_rank_and_what_runs_goes_on(tmp_path: Path) -> None:
-    close_all()
-    with RankPool(2, HOROVOD_TIMELINE="DYNAMIC") as pool:
-        first, second = pool.run(refused, str(tmp_path))
+def test_a_path_that_cannot_be_written_is_refused_on_every_rank_and_what_runs_goes_on(
+    dynamic: RankPool, tmp_path: Path
+) -> None:
+    first, second = dynamic.run(refused, str(tmp_path))
     no_folder = f"there is no folder {tmp_path}/none; make it first"
     assert first == second
     assert first == [
@@ -122,7 +127,6 @@ def static() -> None:
 
 
 def test_from_the_start(tmp_path: Path) -> None:
-    close_all()
     with RankPool(2, HOROVOD_TIMELINE=str(tmp_path / "t.json")) as pool:
         pool.run(static)
     text = (tmp_path / "t.json").read_text()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
+from hvdtest.offenders import NATIVE_SUFFIXES, PRODUCT, name, nobody, sources, text
 
 WALL = re.compile(
     r"system_clock|high_resolution_clock|gettimeofday|CLOCK_REALTIME|\btime\((?:NULL|nullptr|0)?\)"
@@ -17,15 +19,26 @@ FOR_PEOPLE = {  # nothing waits for any of them
     "hvd_kernel/cluster/kept.py": "how long that is ago",
     "hvd_kernel/cluster/leftovers.py": "the age of a folder, which the file system tells by the wall clock",
 }
+FILES = [*sources("native", suffixes=NATIVE_SUFFIXES), *sources(*PRODUCT)]
 
 
-def sources() -> list[Path]:
-    ours = [*(ROOT / "native").rglob("*.cc"), *(ROOT / "native").rglob("*.h")]
-    for package in ("hvd_kernel", "magics", "widgets"):
-        ours += (ROOT / package).rglob("*.py")
-    return [path for path in ours if not path.is_symlink()]
+def wall_clocks(path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text(path).splitlines(), 1):
+        yield from ((number, f"reads {match[0]}") for match in WALL.finditer(line))
 
 
 def test_f7_nothing_that_waits_reads_the_wall_clock() -> None:
-    found = {str(path.relative_to(ROOT)) for path in sources() if WALL.search(path.read_text())}
-    assert found == set(FOR_PEOPLE)
+    nobody("waits read the monotonic clock", (p for p in FILES if name(p) not in FOR_PEOPLE), wall_clocks)
+
+
+def test_f7_who_may_read_the_wall_clock_does() -> None:
+    assert {name(path) for path in FILES if name(path) in FOR_PEOPLE and list(wall_clocks(path))} == set(FOR_PEOPLE)
+
+
+@pytest.mark.parametrize(
+    "read", ["time.time()", "datetime.now(UTC)", "std::chrono::system_clock::now()", "time(nullptr)"]
+)
+def test_f7_the_rule_sees_what_it_forbids(read: str, tmp_path: Path) -> None:
+    (bad := tmp_path / "bad.cc").write_text(f"\n{read}\n")
+    with pytest.raises(AssertionError, match=r"bad\.cc:2: reads "):
+        nobody("a rule", [bad], wall_clocks)

@@ -290,10 +290,10 @@ def test_the_environments_own_sitecustomize_runs_too(tmp_path: Path) -> None:
 def test_python_m(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import sys, beside, horovod.torch as hvd\nprint(__name__, sys.argv[1:], beside.x, hvd.__name__)\n"
+        "import sys, beside, horovod.data as hvd\nprint(__name__, sys.argv[1:], beside.x, hvd.__name__)\n"
     )
     (tmp_path / "beside.py").write_text("x = 1\n")
-    expected = "__main__ ['--lr', '1'] 1 hvd_kernel.torch"
+    expected = "__main__ ['--lr', '1'] 1 hvd_kernel.data"
     assert python("", "-m", "hvd_kernel.compat", str(script), "--lr", "1") == expected
     assert python("", "-m", "hvd_kernel.compat", "-m", "train", "--lr", "1", PYTHONPATH=str(tmp_path)) == expected
     assert python("", str(script), "--lr", "1", **rank()) == expected

@@ -188,7 +188,10 @@ def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch
     assert said == [f"these ranks are fresh; train was kept and has its variables: {remedy}"]
 
 
-def test_a17_the_supervisor_of_a_kept_cluster_is_no_orphan_and_its_folder_no_leftover(folder: Path) -> None:
+def test_a17_the_supervisor_of_a_kept_cluster_is_no_orphan_and_its_folder_no_leftover(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "_MOMENT_S", 0.0)
     gone = subprocess.Popen(["sleep", "600"])
     of_gone = mark(gone.pid)
     gone.kill()

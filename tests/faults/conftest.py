@@ -1,0 +1,11 @@
+"""The kernels and clusters that tests share: see hvdtest/sharing.py."""
+
+from hvdtest.sharing import (  # noqa: F401 - fixtures and hooks are found by their names
+    kernel,
+    no_spare,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_runtest_makereport,
+    pytest_runtest_teardown,
+    session,
+)

@@ -1,0 +1,230 @@
+"""What is easily missed of Horovod's API: handles, names, shapes, types, and the values that its own tests leave out."""
+
+from __future__ import annotations
+
+import pytest
+from hvdtest.exact import raises, same
+from hvdtest.launch import RankPool
+from hvdtest.pools import layouts
+
+pytestmark = pytest.mark.mp
+
+
+layout = layouts((2, "shm"), nightly=((1, "auto"), (3, "tcp")))
+
+
+def handles() -> None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    size = hvd.size()
+    one = hvd.allreduce_async(torch.ones(2), name="one", op=hvd.Sum)
+    same(hvd.synchronize(one), torch.full((2,), float(size)))
+    assert hvd.synchronize(one) is None, "it was waited for already"
+    assert hvd.synchronize(10**9) is None
+    for handle in (one, 10**9):
+        raises(ValueError, f"Handle {handle} was not created or has been cleared.", hvd.poll, handle)
+    x = torch.arange(size)
+    output, received = hvd.synchronize(hvd.alltoall_async(x, name="pair"))
+    same(output, torch.full((size,), hvd.rank()))
+    same(received, torch.ones(size, dtype=torch.int32))
+    same(hvd.alltoall(x, name="alone"), output)
+    both = hvd.alltoall(x, torch.ones(size, dtype=torch.int32), name="both")
+    assert isinstance(both, tuple)
+    same(both[1], received)
+    group = hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1), torch.ones(2)], name="group", op=hvd.Sum))
+    assert isinstance(group, tuple)
+    for function in (hvd.grouped_allreduce, hvd.grouped_allreduce_, hvd.grouped_allgather):
+        assert isinstance(function([torch.ones(1), torch.ones(2).int()], name="list"), list)
+    assert isinstance(hvd.grouped_reducescatter([torch.ones(size)], name="list"), list)
+    x = torch.ones(3)
+    assert hvd.allreduce_(x, name="place") is x
+    assert hvd.broadcast_(x, 0, name="place") is x
+    assert hvd.synchronize(hvd.allreduce_async_(x, name="place")) is x
+
+
+def test_handles(ranks: RankPool) -> None:
+    ranks.run(handles)
+
+
+def names() -> list[int]:
+    """A name in flight is refused at once; a barrier passes it; unnamed ones count every call, also one that fails."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    hvd.barrier()
+    if rank == 0:
+        first = hvd.allreduce_async(torch.ones(1), name="twice", op=hvd.Sum)
+        if size > 1:
+            text = "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor"
+            raises(ValueError, text, hvd.allreduce_async, torch.ones(1), name="twice")
+    hvd.barrier()
+    if rank:
+        first = hvd.allreduce_async(torch.ones(1), name="twice", op=hvd.Sum)
+    same(hvd.synchronize(first), torch.full((1,), float(size)))
+    if rank or size == 1:  # one failed call everywhere by now: the numbers are in step
+        text = "Number of entries in splits does not equal number of workers."
+        raises(ValueError, text, hvd.alltoall, torch.ones(1), torch.ones(size + 1, dtype=torch.int32))
+    for number in range(3):
+        same(hvd.allreduce(torch.full((2,), float(rank * number)), op=hvd.Max), torch.full((2,), (size - 1.0) * number))
+        hvd.barrier()
+        same(hvd.allgather(torch.tensor([rank])), torch.arange(size))
+    numbers = []
+    for _ in range(2):
+        hvd.shutdown()
+        hvd.init()
+        numbers.append(hvd.allreduce_async(torch.ones(1), name="abandoned"))
+    hvd.shutdown()  # does not wait for an answer that nobody asks for
+    hvd.init()
+    return numbers
+
+
+def test_names(ranks: RankPool) -> None:
+    found = ranks.run(names)
+    assert all(one == found[0] for one in found), "handles are numbered alike on all ranks"
+    assert len(set(found[0])) == 1, "and from the start after shutdown"
+
+
+def two_sided() -> None:
+    """Reducescatter, broadcast and alltoall of numbers that say where they come from and where they belong."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    for rows in (size, 2 * size + 1, 1, 3 * size - 1):
+        for dtype in (torch.float64, torch.int32):
+            x = (torch.arange(rows * 3).reshape(rows, 3) * (rank + 1)).to(dtype)
+            whole = torch.arange(rows * 3).reshape(rows, 3) * (size * (size + 1) // 2)
+            counts = [rows // size + (r < rows % size) for r in range(size)]
+            mine = whole[sum(counts[:rank]) : sum(counts[: rank + 1])]
+            same(hvd.reducescatter(x, f"rs{rows}{dtype}", op=hvd.Sum), mine.to(dtype), rows)
+            mean = (mine / size).to(dtype)
+            same(hvd.reducescatter(x, f"rs{rows}{dtype}"), mean, "the default is the average")
+            two = hvd.grouped_reducescatter([x, 2 * x], f"group{rows}{dtype}", op=hvd.Sum)
+            same(two[0], mine.to(dtype))
+            same(two[1], (2 * mine).to(dtype))
+            scaled = hvd.reducescatter(
+                x.double(), f"sc{rows}{dtype}", op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0
+            )
+            same(scaled, mine.double() * 1.5)
+    for root in range(size):
+        x = torch.arange(5) * 100 + rank
+        same(hvd.broadcast(x, root, name=f"root{root}"), torch.arange(5) * 100 + root)
+        same(x, torch.arange(5) * 100 + rank, "the input stays")
+        same(hvd.broadcast_(x, root, name=f"root{root}"), torch.arange(5) * 100 + root)
+    splits = [(rank + q) % 3 for q in range(size)]
+    x = torch.tensor([[1000 * rank + q, i] for q, rows in enumerate(splits) for i in range(rows)] or [[0, 0]][:0])
+    x = x.reshape(-1, 2)
+    got, received = hvd.alltoall(x, splits, name="to all")
+    want = [[1000 * q + rank, i] for q in range(size) for i in range((rank + q) % 3)]
+    same(got, torch.tensor(want, dtype=x.dtype).reshape(-1, 2))
+    same(received, torch.tensor([(rank + q) % 3 for q in range(size)], dtype=torch.int32))
+    part = hvd.alltoall(torch.arange(size + 2) + 10 * rank, [1] * size, name="the tail stays")[0]
+    same(part, 10 * torch.arange(size) + rank)
+    raises(ValueError, "Reducescatter does not support scalar inputs", hvd.reducescatter, torch.tensor(1.0))
+    for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Adasum):
+        text = "Reducescatter currently only supports AVERAGE and SUM."
+        raises(hvd.HorovodInternalError, text, hvd.reducescatter, torch.ones(size, dtype=torch.int32), op=op)
+
+
+def test_values_of_every_rank(ranks: RankPool) -> None:
+    ranks.run(two_sided)
+
+
+def small_and_odd() -> None:
+    """Empty, 0-dimensional and non-contiguous tensors, types that Horovod refuses, integers that do not divide."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    same(hvd.allreduce(torch.tensor([]), name="empty"), torch.tensor([]))
+    same(hvd.allreduce(torch.tensor(rank / 2), name="0-d", op=hvd.Sum), torch.tensor(size * (size - 1) / 4))
+    raises(IndexError, "tuple index out of range", hvd.allgather, torch.tensor(1.0))
+    rows = hvd.allgather(torch.full((rank, 2), rank), name="rows")
+    same(rows[:, 0], torch.tensor([r for r in range(size) for _ in range(r)], dtype=rows.dtype))
+    whole = -3 * size * (size + 1) // 2
+    average = hvd.allreduce(torch.tensor([-3 * (rank + 1), 3 * (rank + 1)]), name="toward zero")
+    same(average, torch.tensor([-(-whole // size), -whole // size]))
+    same(
+        hvd.allreduce(torch.ones(2, dtype=torch.uint8), name="uint8", op=hvd.Sum),
+        torch.full((2,), size).to(torch.uint8),
+    )
+    same(hvd.allreduce(torch.tensor([rank == 0, True]), name="bool", op=hvd.Min), torch.tensor([size == 1, True]))
+    matrix = (torch.arange(6.0).reshape(2, 3) * (rank + 1)).t()
+    assert not matrix.is_contiguous()
+    same(hvd.allreduce(matrix, name="t", op=hvd.Sum), torch.arange(6.0).reshape(2, 3).t() * (size * (size + 1) / 2))
+    x = torch.full((3,), 1.0 + 2.0**-12) * (rank + 1)
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
+        got = hvd.allreduce(x, name="narrow", compression=compression, op=hvd.Sum)
+        same(got, torch.full((3,), size * (size + 1) / 2), "the small part is lost on the way")
+        got = hvd.grouped_allreduce([x, x.int()], name="narrow group", compression=compression, op=hvd.Sum)
+        assert [one.dtype for one in got] == [torch.float32, torch.int32]
+        same(got[1], torch.full((3,), size * (size + 1) // 2, dtype=torch.int32))
+        same(
+            hvd.reducescatter(x.repeat(size), name="narrow rows", compression=compression, op=hvd.Sum),
+            torch.full((3,), size * (size + 1) / 2),
+        )
+    assert hvd.allreduce(torch.full((1,), 1e30), name="wide", compression=hvd.Compression.bf16).isfinite().all()
+
+
+def test_small_and_odd_tensors(ranks: RankPool) -> None:
+    ranks.run(small_and_odd)
+
+
+def side_by_side() -> None:
+    """Operations that could travel together keep their own factor, operator and type; ranks start them in any order."""
+    import random
+
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    whole = size * (size + 1) // 2
+    factorial = [1, 1, 2, 6, 24][size]
+    cases = []
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16):
+        x = torch.full((5,), rank + 1).to(dtype)
+        for op, want in ((hvd.Sum, whole), (hvd.Min, 1), (hvd.Max, size), (hvd.Product, factorial)):
+            cases.append((x, {"op": op}, want))
+        if dtype != torch.int64:
+            cases += [(x, {"op": hvd.Sum, "prescale_factor": 2.0}, 2 * whole)]
+            cases += [(x, {"op": hvd.Sum, "postscale_factor": 0.5}, whole / 2)]
+    order = list(range(len(cases)))
+    random.Random(rank).shuffle(order)
+    started = {i: hvd.allreduce_async(cases[i][0], name=f"case{i}", **cases[i][1]) for i in order}
+    for i, (x, how, want) in enumerate(cases):
+        same(hvd.synchronize(started[i]), torch.full((5,), want).to(x.dtype), (x.dtype, how))
+
+
+def test_side_by_side(ranks: RankPool) -> None:
+    ranks.run(side_by_side)
+
+
+def objects() -> None:
+    """Default names come from the type of each rank's own object, so ranks with other types must give one."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    mine = {"rank": rank} if rank == 0 else [rank]
+    assert hvd.broadcast_object(mine, 0, name="named") == {"rank": 0}
+    assert hvd.broadcast_object((rank, "x"), size - 1) == (size - 1, "x")
+    assert hvd.allgather_object([rank] * rank) == [[r] * r for r in range(size)]
+    state = {"b": torch.tensor(rank), "a": torch.full((2,), rank, dtype=torch.uint8), "c": torch.tensor([rank > 0])}
+    hvd.broadcast_parameters(state, root_rank=size - 1)
+    same(state["b"], torch.tensor(size - 1))
+    same(state["a"], torch.full((2,), size - 1, dtype=torch.uint8))
+    same(state["c"], torch.tensor([size > 1]))
+    hvd.broadcast_parameters([("x", state["b"].fill_(rank))], root_rank=0)
+    same(state["b"], torch.tensor(0))
+
+
+def test_objects(ranks: RankPool) -> None:
+    ranks.run(objects)

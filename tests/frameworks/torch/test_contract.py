@@ -1,0 +1,287 @@
+"""What a program written for Horovod does that is easily missed: every optimizer class, uneven batches, copies, wrong things."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hvdtest.exact import raises, same
+from hvdtest.launch import RankPool
+from hvdtest.pools import layouts
+
+if TYPE_CHECKING:
+    import torch
+
+pytestmark = pytest.mark.mp
+
+
+layout = layouts((2, "shm"), nightly=((1, "auto"), (3, "tcp")))
+
+
+def classes() -> list[Any]:
+    """Every optimizer that this torch has."""
+    from torch import optim
+
+    found = [one for one in vars(optim).values() if isinstance(one, type) and issubclass(one, optim.Optimizer)]
+    return [one for one in found if one is not optim.Optimizer]
+
+
+def weight(seed: int) -> torch.nn.Parameter:
+    import torch
+
+    return torch.nn.Parameter(torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)))
+
+
+def counted(rank: int, like: torch.Tensor) -> torch.Tensor:
+    """A rank's gradient: whole numbers, so that their mean is exact."""
+    import torch
+
+    return (torch.arange(12.0).reshape(4, 3) - 5).to(like.dtype) * (rank + 1)
+
+
+def every_class() -> list[str]:
+    """Each takes the steps that the plain one takes with the mean of the gradients, to the bit."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    for kind in classes():
+        sparse = kind is torch.optim.SparseAdam
+        mine, alone = weight(1), weight(1)
+        plain = kind([alone], lr=0.125)
+        optimizer = hvd.DistributedOptimizer(kind([mine], lr=0.125), named_parameters=[("mine", mine)])
+        assert type(optimizer).__name__ == kind.__name__
+        assert isinstance(optimizer, kind)
+
+        def closure(mine: torch.Tensor = mine, optimizer: Any = optimizer, sparse: bool = sparse) -> torch.Tensor:
+            optimizer.zero_grad()
+            rows = torch.nn.functional.embedding(torch.arange(4), mine, sparse=sparse)
+            loss = (rows * counted(rank, mine)).sum()
+            loss.backward()
+            return loss
+
+        def whole(alone: torch.Tensor = alone, sparse: bool = sparse) -> torch.Tensor:
+            means = sum(counted(r, alone) for r in range(size)) / size
+            alone.grad = means.to_sparse(1) if sparse else means
+            return (alone.detach() * means).sum()
+
+        for _ in range(3):
+            optimizer.step(closure)
+            plain.step(whole)
+        same(mine.detach(), alone.detach(), kind.__name__)
+        optimizer.load_state_dict(plain.state_dict())
+        plain.load_state_dict(optimizer.state_dict())
+    return [kind.__name__ for kind in classes()]
+
+
+def test_every_optimizer_class(ranks: RankPool) -> None:
+    assert {"SGD", "Adam", "AdamW", "SparseAdam", "LBFGS", "Rprop", "ASGD"} <= set(ranks.run(every_class)[0])
+
+
+def every_state() -> None:
+    """The root's state and options arrive with their types; where there is none, nothing moves."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, root = hvd.rank(), hvd.size() - 1
+
+    def told(value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            return [str(value.dtype), list(value.shape), value.tolist()]
+        return [type(value).__name__, repr(value)]
+
+    for kind in classes():
+        if kind is torch.optim.LBFGS:
+            continue
+        param = weight(rank)
+        optimizer = kind([param], lr=0.125 * (rank + 1))
+        for step in range(rank + 1):
+            param.grad = counted(step, param)
+            param.grad = param.grad.to_sparse(1) if kind is torch.optim.SparseAdam else param.grad
+            optimizer.step()
+        hvd.broadcast_optimizer_state(optimizer, root)
+        found = [[name, told(value)] for name, value in optimizer.state[param].items()]
+        found += [[name, told(value)] for name, value in optimizer.param_groups[0].items() if name != "params"]
+        assert found == hvd.broadcast_object(found, root), kind.__name__
+        assert optimizer.param_groups[0]["lr"] == 0.125 * (root + 1)
+        fresh = weight(5)
+        hvd.broadcast_optimizer_state(
+            kind([fresh], lr=0.125, weight_decay=0.5) if kind is torch.optim.SGD else kind([fresh]), 0
+        )
+        same(fresh.detach(), weight(5).detach(), kind.__name__)
+
+
+def test_state_of_every_optimizer_class(ranks: RankPool) -> None:
+    ranks.run(every_state)
+
+
+def zero_gradients() -> None:
+    """Horovod leaves gradients of zeros where there was no state; programs look at them."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    trained, frozen = weight(1), torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([trained, frozen], lr=1.0, momentum=0.9, weight_decay=0.5))
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    same(trained.grad, torch.zeros(4, 3))
+    same(hvd.broadcast(trained.grad, 0, name="zeros"), torch.zeros(4, 3))
+    assert frozen.grad is None
+    same(trained.detach(), weight(1).detach(), "without Horovod's step: no weight decay")
+    trained.grad.add_(1.0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    same(trained.grad, torch.ones(4, 3), "what is there stays")
+    optimizer.step()
+    model = torch.nn.Sequential(torch.nn.Embedding(4, 3, sparse=True), torch.nn.Linear(3, 1))
+    hvd.broadcast_optimizer_state(torch.optim.SGD(model.parameters(), lr=1.0), root_rank=0, model=model)
+    assert [param.grad.is_sparse for param in model.parameters()] == [True, False, False]
+    hvd.broadcast_optimizer_state(torch.optim.SparseAdam([trained]), root_rank=0)
+    rows = weight(2)
+    hvd.broadcast_optimizer_state(torch.optim.SparseAdam([rows]), root_rank=0)
+    assert rows.grad.is_sparse
+    assert rows.grad._nnz() == 0
+
+
+def test_zero_gradients_after_the_broadcast_of_no_state(ranks: RankPool) -> None:
+    ranks.run(zero_gradients)
+
+
+def uneven(options: dict[str, Any]) -> None:
+    """Rank r has r + 1 batches, then joins; the mean is over all ranks, the last one's parameters are everybody's."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    model = [torch.nn.Parameter(torch.zeros(n)) for n in (5, 3)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model, lr=0.125), **options)
+    passes = options.get("backward_passes_per_step", 1)
+    for _ in range(2):  # epochs
+        for _ in range(rank + 1):
+            for _ in range(passes):
+                sum((param * (rank + 1.0)).sum() for param in model).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        last = hvd.join()
+        assert last == size - 1
+        hvd.broadcast_parameters({f"weight{i}": param for i, param in enumerate(model)}, last)
+    for param in model:
+        want = torch.zeros(param.numel())
+        for _ in range(2):
+            for batch in range(size):
+                mean = torch.tensor(float(sum(passes * (r + 1) for r in range(batch, size)))) / size
+                want.add_(mean, alpha=-0.125)
+        same(param.detach(), want)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"groups": 1}, {"gradients_in_buckets": False}, {"backward_passes_per_step": 2}],
+    ids=["plain", "groups", "copies", "passes"],
+)
+def test_training_with_uneven_batches(ranks: RankPool, options: dict[str, Any]) -> None:
+    ranks.run(uneven, options)
+
+
+def pending_at_join() -> None:
+    """What a rank has started before it joins is its own part still."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    started = hvd.allreduce_async(torch.ones(3), name="started", op=hvd.Sum) if rank == 0 else -1
+    if rank == 0:
+        hvd.join()
+        same(hvd.synchronize(started), torch.full((3,), float(size)))
+        return
+    same(hvd.allreduce(torch.ones(3), name="started", op=hvd.Sum), torch.full((3,), float(size)))
+    same(hvd.allreduce(torch.ones(3), name="later", op=hvd.Sum), torch.full((3,), size - 1.0))
+    hvd.join()
+
+
+def test_join_with_an_operation_on_its_way(ranks: RankPool) -> None:
+    ranks.run(pending_at_join)
+
+
+def copied() -> None:
+    """A copy is the plain optimizer, with the state, and says so: what it does is not reduced."""
+    import copy
+    import io
+    import pickle
+    import warnings
+
+    import cloudpickle
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    param = weight(1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam([param], lr=0.5))
+    param.sum().backward()
+    optimizer.step()
+
+    def saved(one: object) -> object:
+        file = io.BytesIO()
+        torch.save(one, file)
+        file.seek(0)
+        return torch.load(file, weights_only=False)
+
+    ways = (
+        copy.deepcopy,
+        lambda one: pickle.loads(pickle.dumps(one)),
+        lambda one: cloudpickle.loads(cloudpickle.dumps(one)),
+        saved,
+    )
+    for way in ways:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            twin = way(optimizer)
+        assert type(twin) is torch.optim.Adam
+        assert [w.category for w in caught] == [UserWarning]
+        assert "A copy of a DistributedOptimizer is a plain Adam" in str(caught[0].message)
+        assert twin.param_groups[0]["lr"] == 0.5
+        own = twin.param_groups[0]["params"][0]
+        assert own is not param
+        same(twin.state[own]["exp_avg"], optimizer.state[param]["exp_avg"])
+        own.grad = torch.ones(4, 3)
+        hvd.DistributedOptimizer(twin).step()
+    same(param.grad, torch.ones(4, 3))
+
+
+def test_copies_of_an_optimizer(ranks: RankPool) -> None:
+    ranks.run(copied)
+
+
+def wrong_things() -> None:
+    """What is no tensor is refused by name, before anything is sent."""
+    import numpy as np
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    calls = {
+        "allreduce": hvd.allreduce,
+        "allreduce_": hvd.allreduce_,
+        "allreduce_async": hvd.allreduce_async,
+        "allgather": hvd.allgather,
+        "alltoall": hvd.alltoall,
+        "reducescatter": hvd.reducescatter,
+        "broadcast": lambda thing: hvd.broadcast(thing, 0),
+        "broadcast_": lambda thing: hvd.broadcast_(thing, 0),
+        "grouped_allreduce": lambda thing: hvd.grouped_allreduce([torch.ones(1), thing]),
+        "grouped_allgather": lambda thing: hvd.grouped_allgather([torch.ones(1), thing]),
+        "grouped_reducescatter": lambda thing: hvd.grouped_reducescatter([torch.ones(1), thing]),
+    }
+    for call in calls.values():
+        for thing, name in ((np.ones(2), "ndarray"), ([1.0], "list"), (None, "NoneType"), (1.5, "float")):
+            raises(TypeError, f"{name} is no torch.Tensor", call, thing)
+    text = "sparse_allreduce_async needs a sparse tensor, 'x' is torch.strided"
+    raises(ValueError, text, hvd.sparse_allreduce_async, torch.ones(2), "x", hvd.Sum)
+    same(hvd.allreduce(torch.ones(1), name="after"), torch.ones(1))
+
+
+def test_things_that_are_no_tensors(ranks: RankPool) -> None:
+    ranks.run(wrong_things)

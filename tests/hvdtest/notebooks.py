@@ -1,0 +1,48 @@
+"""Notebooks as files, and the tools that run them."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[2]
+SANITIZER = ROOT / "notebooks" / "nbval_sanitize.cfg"
+ALL = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def run(*words: str) -> None:
+    """Run a module from the root, not as a test's own child: pytest's variables would change what the kernel does."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    command = [sys.executable, "-P", "-m", *words]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+
+
+def outputs(path: Path) -> list[list[tuple[str, ...]]]:
+    """Of each code cell: every output's kind, and its text without what differs by nature (nbval_sanitize.cfg)."""
+    notebook = nbformat.read(path, as_version=4)
+    return [[_said(output) for output in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _said(output: dict[str, Any]) -> tuple[str, ...]:
+    kind = str(output["output_type"])
+    if kind == "stream":
+        return kind, output["name"], _sanitized(output["text"])
+    if kind == "error":
+        return kind, output["ename"], _sanitized(output["evalue"])
+    return kind, *sorted(output["data"]), _sanitized(output["data"]["text/plain"])
+
+
+def _sanitized(text: str) -> str:
+    rules = configparser.RawConfigParser()
+    rules.read(SANITIZER)
+    for section in rules.sections():
+        text = re.sub(rules[section]["regex"], rules[section]["replace"], text)
+    return text

@@ -1,0 +1,101 @@
+"""Who waits where: the Python stacks of a kernel, its supervisor and its ranks, taken from outside when a test hangs.
+
+Words.
+  tag     a word in the environment of a kernel and of all its descendants, by which they are found
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hvdtest.surface import room
+
+INSIDE = Path(__file__).parent / "inside"
+WRITTEN_S = 5.0  # a process writes its stacks at once; on a busy machine it must first have its turn
+HEADING = "where the kernel and its ranks are:"
+
+
+class Silence(AssertionError):
+    """Nothing came of what a test waited for."""
+
+
+def traced(folder: Path) -> dict[str, str]:
+    """Return the environment in which Python processes tell where they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = os.pathsep.join(filter(None, (str(INSIDE), str(INSIDE.parents[1]), os.environ.get("PYTHONPATH", ""))))
+    return {"HVD_TEST_STACKS": str(folder), "PYTHONPATH": path}
+
+
+def tagged(tag: str) -> dict[int, str]:
+    """Living processes that carry the tag: pid -> command line."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if tag.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120]
+        except OSError:
+            continue
+    return found
+
+
+def stacks(tag: str, folder: Path) -> str:
+    """Where every process with the tag is, outermost first."""
+    told = []
+    for pid in sorted(tagged(tag)):
+        with suppress(OSError):
+            told.append(f"process {pid}, {room(pid)}, {_state(pid)}\n{_written(pid, folder / str(pid))}")
+    return f"{HEADING}\n" + ("\n".join(told) or "no process is left")
+
+
+def hangs(error: BaseException) -> bool:
+    """Whether it is pytest-timeout's, or that of a wait without an end."""
+    return isinstance(error, Silence) or (isinstance(error, pytest.fail.Exception) and "Timeout" in str(error.msg))
+
+
+def told_with(error: BaseException, tag: str, folder: Path) -> None:
+    """Have the end of a wait say where everybody is, and end them all: whoever comes next gets fresh ones."""
+    if isinstance(error, pytest.fail.Exception):
+        if HEADING not in str(error.msg):
+            error.msg = f"{error.msg}\n{stacks(tag, folder)}"
+    elif HEADING not in str(error):
+        error.args = (f"{error}\n{stacks(tag, folder)}",)
+    end_all(tag)
+
+
+def end_all(tag: str) -> None:
+    """Kill every process with the tag."""
+    while found := tagged(tag):
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _state(pid: int) -> str:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.partition("\t")[2] for line in lines if line.startswith("State:"))
+
+
+def _listens(pid: int) -> bool:
+    """Whether the signal is awaited: who does not await it would die of it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next(int(line.partition("\t")[2], 16) for line in lines if line.startswith("SigCgt:"))
+    return bool(caught >> (signal.SIGUSR1 - 1) & 1)
+
+
+def _written(pid: int, file: Path) -> str:
+    if not file.exists() or not _listens(pid):
+        return "  it is no Python process that tells"
+    before = file.stat().st_size
+    os.kill(pid, signal.SIGUSR1)
+    deadline, size = time.monotonic() + WRITTEN_S, before
+    while time.monotonic() < deadline and (size == before or size != file.stat().st_size):
+        size = file.stat().st_size
+        time.sleep(0.05)
+    lines = file.read_text().encode()[before:].decode().splitlines()
+    return "\n".join(f"  {line}" for line in lines) or f"  it has written nothing in {WRITTEN_S:g} s"

@@ -1,0 +1,34 @@
+"""nbval runs the notebooks and finds what is stored in them. By default the quickstart is run by test_demo.py alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from hvdtest.notebooks import ALL, SANITIZER, run
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600)]
+
+NBVAL = ["pytest", "-q", "--nbval", "-p", "no:cacheprovider"]
+PATIENT = ["--timeout", "300", "--nbval-kernel-startup-timeout", "200"]
+BY_NIGHT = [pytest.param(path, marks=pytest.mark.nightly, id=f"{path.stem}-again") for path in ALL]
+ONCE = [
+    pytest.param(path, marks=pytest.mark.nightly if path.stem == "01_quickstart" else (), id=path.stem) for path in ALL
+]
+
+
+@pytest.mark.parametrize("notebook", [*ONCE, *BY_NIGHT])
+def test_nbval_finds_the_stored_outputs(notebook: Path) -> None:
+    run(*NBVAL, "--nbval-sanitize-with", str(SANITIZER), *PATIENT, str(notebook))
+
+
+@pytest.mark.nightly
+def test_nbval_notices_an_output_that_has_changed(tmp_path: Path) -> None:
+    (path,) = (path for path in ALL if path.stem == "03_a_day")
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if "good morning" in cell.source]
+    notebook.cells[0].outputs[0]["text"] = "[0-3] good evening\n"
+    nbformat.write(notebook, tmp_path / "changed.ipynb")
+    with pytest.raises(AssertionError, match="good evening"):
+        run(*NBVAL, *PATIENT, str(tmp_path / "changed.ipynb"))

@@ -1,0 +1,201 @@
+"""hvdrun, through the real command: what ranks get, and what is heard of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of
+from hvdtest.launch import clean_environment
+
+pytestmark = pytest.mark.mp
+
+
+# What ranks get.
+
+
+@pytest.mark.parametrize("np", [pytest.param(1, marks=NIGHTLY), pytest.param(2, marks=NIGHTLY), 4])
+def test_ranks_find_each_other(mark: str, np: int) -> None:
+    text = good(hvdrun("-np", str(np), script=SUM))
+    total = np * (np + 1) / 2
+    assert [lines_of(text, rank) for rank in range(np)] == [
+        [f"{rank} {np} {rank} {np} 1 {total}"] for rank in range(np)
+    ]
+
+
+def test_two_jobs_at_once_do_not_meet(mark: str) -> None:
+    jobs = [
+        subprocess.Popen(
+            [*HVDRUN, "-np", "2", sys.executable, "-P", "-c", SUM],
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for job in jobs:
+        text = job.communicate(timeout=100)[0]
+        assert job.returncode == 0
+        assert [lines_of(text, rank) for rank in range(2)] == [["0 2 0 2 1 3.0"], ["1 2 1 2 1 3.0"]]
+
+
+def test_variables_that_scripts_written_for_horovod_read(mark: str) -> None:
+    names = [
+        "RANK",
+        "SIZE",
+        "LOCAL_RANK",
+        "LOCAL_SIZE",
+        "CROSS_RANK",
+        "CROSS_SIZE",
+        "HOSTNAME",
+        "CONTROLLER",
+        "CPU_OPERATIONS",
+    ]
+    script = f"import os; print(*(os.environ['HOROVOD_' + n] for n in {names}), os.environ['PYTHONUNBUFFERED'])"
+    text = good(hvdrun("-np", "2", script=script))
+    assert lines_of(text, 0) == ["0 2 0 2 0 1 localhost gloo gloo 1"]
+    assert lines_of(text, 1) == ["1 2 1 2 0 1 localhost gloo gloo 1"]
+
+
+def test_what_another_launcher_left_is_not_passed_on(mark: str) -> None:
+    left = {"OMPI_COMM_WORLD_RANK": "3", "RANK": "3", "HOROVOD_SIZE": "9", "HVD_BOOTSTRAP": "none", "FOO": "a b\n'c"}
+    script = (
+        "import os; print({n: os.environ.get(n) for n in ['OMPI_COMM_WORLD_RANK', 'RANK', 'HVD_BOOTSTRAP', 'FOO']})"
+    )
+    text = good(hvdrun("-np", "1", script=script, **left))
+    expected = {"OMPI_COMM_WORLD_RANK": None, "RANK": None, "HVD_BOOTSTRAP": None, "FOO": "a b\n'c"}
+    assert lines_of(text, 0) == [str(expected)]
+
+
+@EITHER
+def test_programs_written_for_horovod(mark: str, how: str) -> None:
+    script = """
+import numpy as np, torch
+import horovod.torch as hvd
+hvd.init()
+x = hvd.allreduce(torch.tensor([hvd.rank() + 1]), op=hvd.Sum)
+print(x.item(), hvd.__name__)
+"""
+    assert good(hvdrun("-np", "2", how, script=script)).count("3 hvd_kernel.torch") == 2
+
+
+@EITHER
+def test_working_folder(mark: str, how: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; print(os.getcwd())")
+    text = good(hvdrun("-np", "2", how, sys.executable, "train.py", cwd=tmp_path))
+    assert [lines_of(text, rank) for rank in range(2)] == [[str(tmp_path)]] * 2
+
+
+def test_flags_win_over_the_file_and_both_over_the_environment(mark: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("params: {cycle_time_ms: 7, fusion_threshold_mb: 3}\nautotune: {enabled: true}\n")
+    script = "from hvd_kernel import config; import json; print(json.dumps(config.engine_options()))"
+    words = ["-np", "1", "--config-file", str(file), "--cycle-time-ms", "2.5", "--no-stall-check"]
+    text = good(hvdrun(*words, script=script, HVD_FUSION_THRESHOLD="9", HOROVOD_CYCLE_TIME="1"))
+    found = dict(json.loads(lines_of(text, 0)[0]))
+    del found["secret"]
+    assert found == {"fusion_threshold": "3145728", "cycle_time_ms": "2.5", "autotune": "1", "stall_warning_s": "0"}
+
+
+@EITHER
+def test_stdin_goes_to_rank_0_whole(mark: str, how: str) -> None:
+    script = "import sys; data = sys.stdin.buffer.read(); print(len(data), data[:2], data[-2:])"
+    text = good(hvdrun("-np", "2", how, script=script, given=b"ab" + bytes(5_000_000) + b"yz"))
+    assert lines_of(text, 0) == [f"5000004 {b'ab'} {b'yz'}"]
+    assert lines_of(text, 1) == [f"0 {b''} {b''}"]
+
+
+@EITHER
+def test_stdin_that_nobody_reads_holds_nothing_up(mark: str, how: str) -> None:
+    assert lines_of(good(hvdrun("-np", "1", how, script="print('done')", given=bytes(5_000_000))), 0) == ["done"]
+
+
+# What is heard.
+
+
+@EITHER
+def test_prefixes_and_order(mark: str, how: str) -> None:
+    script = (
+        RANK
+        + """
+import sys
+for i in range(300):
+    print("out", rank, i)
+    print("err", rank, i, file=sys.stderr)
+sys.stdout.write("no end")
+"""
+    )
+    done = hvdrun("-np", "3", how, script=script)
+    assert done.returncode == 0
+    for rank in range(3):
+        assert lines_of(done.stdout, rank) == [*(f"out {rank} {i}" for i in range(300)), "no end"]
+        assert lines_of(done.stderr, rank, "stderr") == [f"err {rank} {i}" for i in range(300)]
+    assert len(done.stdout.splitlines()) == 903
+    assert len(done.stderr.splitlines()) == 900
+
+
+@EITHER
+def test_lines_stay_whole(mark: str, how: str) -> None:
+    script = (
+        RANK
+        + """
+letter = b"abcd"[rank]
+for i in range(60):
+    for piece in range(10):
+        os.write(1, bytes([letter]) * 3000)
+    os.write(1, b"\\n")
+"""
+    )
+    text = good(hvdrun("-np", "4", how, script=script))
+    wrong = [line[:40] for line in text.splitlines() if not re.fullmatch(r"\[(\d)\]<stdout>:(a+|b+|c+|d+)", line)]
+    assert wrong == []
+    assert {len(line) for line in text.splitlines()} == {len("[0]<stdout>:") + 30_000}
+    assert len(text.splitlines()) == 240
+
+
+@EITHER
+def test_time_before_every_line(mark: str, how: str) -> None:
+    text = good(hvdrun("-np", "1", how, "-prefix-timestamp", script="print('a')"))
+    assert re.fullmatch(r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\[0\]<stdout>:a\n", text), text
+
+
+@EITHER
+def test_output_files_hold_what_a_rank_wrote(mark: str, how: str, tmp_path: Path) -> None:
+    script = RANK + "import sys; print('out', rank); print('err', file=sys.stderr)"
+    text = good(hvdrun("-np", "2", how, "--output-filename", str(tmp_path / "a" / "b"), script=script))
+    assert [lines_of(text, rank) for rank in range(2)] == [["out 0"], ["out 1"]]
+    for rank in range(2):
+        assert (tmp_path / f"a/b/rank.{rank}/stdout").read_text() == f"out {rank}\n"
+        assert (tmp_path / f"a/b/rank.{rank}/stderr").read_text() == "err\n"
+
+
+def test_a_reader_that_leaves_ends_the_job(mark: str) -> None:
+    script = "while True: print('y' * 1000)"
+    command = subprocess.list2cmdline([*HVDRUN, "-np", "2", sys.executable, "-P", "-c"]) + f' "{script}" | head -n 1'
+    done = subprocess.run(
+        ["bash", "-c", command], env=clean_environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert re.fullmatch(r"\[\d\]<stdout>:y+\n", done.stdout)
+    assert "Traceback" not in done.stderr
+    assert gone(mark)
+
+
+# Without ranks.
+
+
+def test_version_and_build(mark: str) -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", good(hvdrun("--version")))
+    text = good(hvdrun("--check-build"))
+    for row in ("[X] PyTorch", "[ ] TensorFlow", "[X] MPI", "[X] the core's own"):
+        assert f"    {row}\n" in text
+
+
+def test_wrong_use_is_status_2(mark: str) -> None:
+    done = hvdrun("-np", "2", "--cycle-time-ms", "soon", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--cycle-time-ms: 'soon' cannot be used: it must be a number" in done.stderr

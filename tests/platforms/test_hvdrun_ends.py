@@ -1,0 +1,313 @@
+"""hvdrun, through the real command: how ranks end, what is said of it, and that nothing stays."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from hvdtest.cluster import until
+from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, RANK, gone, hvdrun, processes_with
+from hvdtest.launch import clean_environment
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch import crew, lines, watch
+from hvd_kernel.launch.api import Job, launch
+from hvd_kernel.launch.crew import Crew
+from hvd_kernel.launch.hosts import Host
+from hvd_kernel.launch.wire import Frame, Kind
+
+pytestmark = [pytest.mark.mp, pytest.mark.usefixtures("mark")]
+
+
+@EITHER
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        ("sys.exit(7)", 7, "rank 1 failed (exit status 7)"),
+        ("os.kill(os.getpid(), 9)", 137, "rank 1 failed (signal 9)"),
+        pytest.param("os.abort()", 134, "rank 1 failed (signal 6)", marks=NIGHTLY),
+        pytest.param("raise ValueError('my bug 7')", 1, "rank 1 failed (exit status 1)", marks=NIGHTLY),
+    ],
+)
+def test_a_rank_that_fails_ends_the_others(mark: str, how: str, end: str, status: int, said: str) -> None:
+    script = f"{RANK}import sys, time\nif rank == 1: {end}\ntime.sleep(300)"
+    done = hvdrun("-np", "3", how, script=script)  # which waits for less than the others sleep
+    assert done.returncode == status, done.stderr
+    assert done.stderr.splitlines()[-1] == f"hvdrun: {said}; all ranks have ended."
+    assert ("ValueError: my bug 7" in done.stderr) == ("bug" in end)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks have all the time they need to end by themselves: after a traceback, and after the first failure."""
+    for module, name in ((watch, "_SETTLE_S"), (watch, "_SEARCH_S"), (lines, "_HOLD_S")):
+        monkeypatch.setattr(module, name, 60.0)
+
+
+@EITHER
+def test_the_guilty_ranks_traceback_is_the_last_and_there_once(mark: str, how: str, patient: None) -> None:
+    script = """
+import numpy as np
+from hvd_kernel import _session, ops
+_session.init()
+if _session.rank() == 1:
+    raise ValueError("my bug 7")
+ops.allreduce(np.ones(3), name="x")
+"""
+    err = io.StringIO()
+    job = Job([sys.executable, "-P", "-c", script], 3, use_mpi=how == "--mpi")
+    assert launch(job, stdout=io.StringIO(), stderr=err).status == 1
+    *before, last = err.getvalue().splitlines()
+    assert last == "hvdrun: rank 1 failed (exit status 1); ranks 0, 2 failed because of it; all ranks have ended."
+    assert before[-1] == "[1]<stderr>:ValueError: my bug 7"
+    begins = [number for number, line in enumerate(before) if line == "[1]<stderr>:Traceback (most recent call last):"]
+    assert len(begins) == 1
+    assert all(line.startswith("[1]<stderr>:") for line in before[begins[0] :])
+
+
+@EITHER
+def test_what_all_ranks_raise_is_there_once(mark: str, how: str, patient: None) -> None:
+    err = io.StringIO()
+    job = Job([sys.executable, "-P", "-c", "import nothing_of_that_name"], 3, use_mpi=how == "--mpi")
+    outcome = launch(job, stdout=io.StringIO(), stderr=err)
+    assert outcome.codes == (1, 1, 1)
+    assert err.getvalue().count("ModuleNotFoundError") == 1
+    last = err.getvalue().splitlines()[-1]
+    assert re.fullmatch(r"hvdrun: rank \d failed \(exit status 1\); ranks \d, \d failed alike; .*", last), last
+
+
+def test_who_says_the_same_and_is_ended_before_it_has_failed_is_not_heard_again(
+    mark: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = f"""{RANK}
+import sys, time, traceback
+from pathlib import Path
+said = Path({str(tmp_path)!r}, "said")
+while rank == 1 and not said.exists():
+    time.sleep(0.01)
+try:
+    import nothing_of_that_name
+except ImportError:
+    if rank == 1:
+        raise
+    sys.stderr.write(traceback.format_exc())
+    said.touch()
+time.sleep(120)
+"""
+    monkeypatch.setattr(lines, "_HOLD_S", 60.0)  # it may be slow to be ended, but it is ended
+    err = io.StringIO()
+    outcome = launch(Job([sys.executable, "-P", "-c", script], 2), stdout=io.StringIO(), stderr=err)
+    assert outcome.codes == (-signal.SIGTERM, 1)
+    assert err.getvalue().count("ModuleNotFoundError") == 1
+    assert err.getvalue().splitlines()[-1] == "hvdrun: rank 1 failed (exit status 1); all ranks have ended."
+
+
+@EITHER
+def test_a_rank_that_will_not_end_is_killed_with_its_group(mark: str, how: str, tmp_path: Path) -> None:
+    script = f"""{RANK}
+import signal, subprocess, sys, time
+from pathlib import Path
+stubborn = Path({str(tmp_path)!r}, "stubborn")
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
+if rank == 0:
+    stubborn.touch()
+while rank == 1 and not stubborn.exists():
+    time.sleep(0.01)
+if rank == 1:
+    sys.exit(3)
+time.sleep(120)
+"""
+    out, err = io.StringIO(), io.StringIO()
+    job = Job(
+        [sys.executable, "-P", "-c", script],
+        2,
+        env={"PYTHONWARNINGS": "ignore"},
+        grace_s=0.5,
+        use_mpi=how == "--mpi",
+        timeout_s=60.0,  # half of what they sleep
+    )
+    outcome = launch(job, stdout=out, stderr=err)
+    assert (outcome.codes, outcome.failed, outcome.status) == ((-9, 3), 1, 3)
+    assert gone(mark, 0.0), processes_with(mark)
+
+
+@EITHER
+def test_a_stopped_rank_does_not_hold_up_the_end(mark: str, how: str, tmp_path: Path) -> None:
+    script = f"""{RANK}
+import signal, time
+from pathlib import Path
+pid = Path({str(tmp_path)!r}, "pid")
+if rank == 0:
+    pid.with_name("new").write_text(str(os.getpid()))
+    pid.with_name("new").rename(pid)
+    os.kill(os.getpid(), signal.SIGSTOP)
+while not (pid.exists() and Path("/proc", pid.read_text(), "stat").read_text().rpartition(")")[2].split()[0] == "T"):
+    time.sleep(0.01)
+raise SystemExit(5)
+"""
+    done = hvdrun("-np", "2", how, script=script)
+    assert done.returncode == 5
+
+
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=NIGHTLY), signal.SIGTERM, signal.SIGKILL])
+def test_the_end_of_the_launcher_is_the_end_of_all(mark: str, number: int) -> None:
+    script = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
+print(os.getpid(), child.pid)
+time.sleep(120)
+"""
+    job = subprocess.Popen(
+        [*HVDRUN, "-np", "2", sys.executable, "-P", "-c", script],
+        env=clean_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    said = dict(job.stdout.readline().split(":") for _ in range(2))
+    assert set(said) == {"[0]<stdout>", "[1]<stdout>"}
+    alive = "\n".join(processes_with(mark))
+    assert "hvd_kernel.launch.agent" in alive
+    for pid in (job.pid, *" ".join(said.values()).split()):  # the launcher, each rank and its child
+        assert f"({pid})" in alive
+    job.send_signal(number)
+    assert job.wait(60) == (-9 if number == signal.SIGKILL else 128 + number)
+    assert gone(mark, 30.0 if number == signal.SIGKILL else 0.0), processes_with(mark)
+    assert job.communicate()[1] == ""
+
+
+WITH_ALL_THE_TIME = """
+import functools, sys
+from hvd_kernel.launch import cli
+cli.Job = functools.partial(cli.Job, grace_s=1000.0)
+sys.exit(cli.main())
+"""
+
+
+@EITHER
+def test_a_second_ctrl_c_does_not_wait(mark: str, how: str) -> None:
+    script = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("not yet"))
+print("up")
+while True:
+    time.sleep(1)
+"""
+    job = subprocess.Popen(
+        [sys.executable, "-P", "-c", WITH_ALL_THE_TIME, "-np", "1", how, sys.executable, "-P", "-c", script],
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == "[0]<stdout>:up\n"
+    job.send_signal(signal.SIGINT)
+    assert job.stdout.readline() == "[0]<stdout>:not yet\n"
+    job.send_signal(signal.SIGINT)
+    assert job.wait(60) == 130
+    assert gone(mark)
+    job.stdout.close()
+
+
+def test_on_a_terminal(mark: str) -> None:
+    """Rank 0 reads what is typed; Ctrl-C reaches the launcher alone, which ends the job."""
+    import pty
+
+    def said(wanted: bytes) -> bytes:
+        text = b""
+        while wanted not in text:
+            text += os.read(terminal, 4096)
+        return text
+
+    script = 'import os, time; os.environ["HOROVOD_RANK"] == "0" and print("got " + input()); time.sleep(120)'
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*HVDRUN, "-np", "2", sys.executable, "-P", "-c", script], clean_environment())
+    os.write(terminal, b"typed\n")
+    assert b"[0]<stdout>:got typed" in said(b"got typed\r\n")
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    os.close(terminal)
+    assert gone(mark)
+
+
+@EITHER
+def test_a_command_that_is_not_there(mark: str, how: str) -> None:
+    done = hvdrun("-np", "2", how, "no-such-command-here")
+    assert (done.returncode, done.stdout) == (1, "")
+    said = r"hvdrun: rank \d cannot be started on localhost: No such file or directory: no-such-command-here\.\n"
+    assert re.fullmatch(said, done.stderr), done.stderr
+
+
+def test_too_late(mark: str) -> None:
+    script = "print('waiting', flush=True); import time; time.sleep(60)"
+    with pytest.raises(ClusterError, match="did not end in time"):
+        launch(Job([sys.executable, "-P", "-c", script], 2, timeout_s=1.0), stdout=io.StringIO(), stderr=io.StringIO())
+
+
+def test_the_function_takes_streams_of_text_and_of_bytes(mark: str) -> None:
+    out, err = io.BytesIO(), io.StringIO()
+    script = "import sys; print('ä'); print('ö', file=sys.stderr)"
+    outcome = launch(Job([sys.executable, "-P", "-c", script], 1, env={"PYTHONUTF8": "1"}), stdout=out, stderr=err)
+    assert (outcome.codes, outcome.failed, outcome.status) == ((0,), None, 0)
+    assert (out.getvalue(), err.getvalue()) == ("[0]<stdout>:ä\n".encode(), "[0]<stderr>:ö\n")
+
+
+def test_an_agent_ends_though_nobody_reads_what_it_still_has_to_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It waited until it was killed, 20 s after whoever read hvdrun's output had left."""
+    monkeypatch.setattr(crew, "_END_HERE_S", 100.0)
+    plan = {"command": ["yes"], "cwd": str(tmp_path), "folders": [], "far": False, "beside": 0, "env": dict(os.environ)}
+    plan["ranks"] = [{"rank": 0, "env": {}, "listens": False}]
+    ours = Crew()
+    try:
+        ours.start([Host("localhost", 1)], None, None, 60)
+        (agent,) = ours.agents
+        agent.send(Frame(Kind.PLAN, payload=json.dumps(plan).encode()))
+        until(lambda: fills(agent.frames), "it says more than anybody reads")
+    finally:
+        ours.end()
+    assert agent._process.returncode == 0, "it was killed"
+
+
+def fills(pipe: int) -> bool:
+    """Half is enough to tell, and a full pipe need not have full pages."""
+    waiting = bytearray(4)
+    fcntl.ioctl(pipe, termios.FIONREAD, waiting)
+    return int.from_bytes(waiting, sys.byteorder) > fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) // 2
+
+
+# A caller that tells of failures itself.
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_quiet_job_leaves_the_last_words_to_the_caller(mark: str, quiet: bool, patient: None) -> None:
+    script = (
+        RANK
+        + """
+import sys
+print("before", file=sys.stderr)
+if rank == 1: raise ValueError("my bug 7")
+"""
+    )
+    err = io.StringIO()
+    outcome = launch(Job([sys.executable, "-P", "-c", script], 2, quiet=quiet), stdout=io.StringIO(), stderr=err)
+    assert (outcome.failed, outcome.last_lines[-1]) == (1, "ValueError: my bug 7")
+    said = err.getvalue()
+    assert said.count("before") == 2
+    assert [said.count(words) for words in ("Traceback", "my bug 7", "hvdrun: rank 1")] == [0 if quiet else 1] * 3

@@ -1,0 +1,264 @@
+"""The ranks find each other however they are started: mpirun, srun, torchrun, Horovod's variables, torch's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.hvdrun import NIGHTLY
+from hvdtest.launch import RankPool, clean_environment, free_port, torch_variables
+from hvdtest.slurm import Slurm, why_not
+
+pytestmark = pytest.mark.mp
+
+SCRIPT = """
+import json, sys
+import numpy as np
+from hvd_kernel import _session as here, ops
+from hvd_kernel.process_sets import init
+found = []
+for round in range(2):
+    init()
+    x = ops.allreduce(np.array([here.rank() + 1.0]), name="x", op=ops.Sum).item()
+    place = [here.local_rank(), here.local_size(), here.cross_rank(), here.cross_size()]
+    found.append([here.rank(), here.size(), *place, x])
+    here.shutdown()
+with open(sys.argv[1] + str(found[0][0]), "w") as file:
+    json.dump(found, file)
+"""
+MPIRUN = [
+    f"{sys.prefix}/bin/mpirun",
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "--bind-to",
+    "none",
+    "--mca",
+    "pml",
+    "ob1",
+    "--mca",
+    "btl",
+    "self,sm",
+]
+
+
+def launched(command: list[str], tmp_path: Path, np: int, **env: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [*command, str(script), str(tmp_path / "rank")],
+        env=clean_environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(np):
+        one = [rank, np, rank, np, 0, 1, np * (np + 1) / 2]
+        assert json.loads((tmp_path / f"rank{rank}").read_text()) == [one, one]
+
+
+@pytest.mark.parametrize("np", [pytest.param(1, marks=NIGHTLY), 3])
+def test_mpirun(tmp_path: Path, np: int) -> None:
+    launched([*MPIRUN, "-np", str(np), sys.executable, "-P"], tmp_path, np)
+
+
+def test_the_line_of_horovods_tutorials(tmp_path: Path) -> None:
+    # They write one dash, as Open MPI 4 has it; the mpirun of Open MPI 5 wants two before bind-to and map-by.
+    line = "-np 4 -H localhost:4 --bind-to none --map-by slot -x NCCL_DEBUG=INFO -mca pml ob1 -mca btl ^openib"
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    launched([f"{sys.prefix}/bin/mpirun", *line.split(), sys.executable], tmp_path, 4, **as_root)
+
+
+@NIGHTLY
+def test_mpirun_without_mpi(tmp_path: Path) -> None:
+    meeting = {"HOROVOD_CONTROLLER_ADDR": "127.0.0.1", "HOROVOD_CONTROLLER_PORT": str(free_port())}
+    blind = "import sys; sys.modules['mpi4py'] = None; import runpy; sys.argv.pop(0); runpy.run_path(sys.argv[0])"
+    command = [*MPIRUN, "-np", "2", sys.executable, "-P", "-c", blind]
+    launched(command, tmp_path, 2, HVD_BOOTSTRAP="tcp", **meeting)
+
+
+SRUN = """
+# srun of a machine without Slurm: starts the tasks of one step here, with the variables that Slurm gives them.
+import os, subprocess, sys
+count = int(sys.argv[1].removeprefix("-n"))
+step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": str(count),
+        "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "node[1-1]", "SLURM_NTASKS": str(count)}
+tasks = [subprocess.Popen(sys.argv[2:], env={**os.environ, **step, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)})
+         for i in range(count)]
+sys.exit(max(task.wait() for task in tasks))
+"""
+
+
+@pytest.mark.parametrize("np", [pytest.param(1, marks=NIGHTLY), 3])
+def test_srun(tmp_path: Path, np: int) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text(SRUN)
+    launched([sys.executable, str(srun), f"-n{np}", sys.executable, "-P"], tmp_path, np)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with Slurm(tmp_path_factory.mktemp("slurm")) as running:
+        yield running
+
+
+@NIGHTLY
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "none")
+@pytest.mark.parametrize(("np", "nodes"), [(1, 1), (3, 1), (4, 2)])
+def test_srun_of_slurm(slurm: Slurm, tmp_path: Path, np: int, nodes: int) -> None:
+    """Ranks on several nodes know each other by the secret that the batch script has made."""
+    secret = {"HVD_SECRET_KEY": "0123456789abcdef0123456789abcdef"} if nodes > 1 else {}
+    command = ["srun", f"-N{nodes}", f"-n{np}", sys.executable, "-P"]
+    launched(command, tmp_path, np, **slurm.variables, **secret)
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--nproc-per-node", "3"]
+    launched([*torchrun, "--master-port", str(free_port())], tmp_path, 3)
+
+
+@NIGHTLY
+def test_torchrun_wins_over_the_mpi_that_started_it(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    outer = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    launched([*torchrun, "--master-port", str(free_port())], tmp_path, 2, **outer)
+
+
+def test_nothing(tmp_path: Path) -> None:
+    launched([sys.executable, "-P"], tmp_path, 1)
+
+
+def who() -> list[int]:
+    from hvd_kernel import _session
+    from hvd_kernel.process_sets import init
+
+    init()
+    return [_session.rank(), _session.size(), _session.local_rank(), _session.local_size()]
+
+
+def test_torch_variables() -> None:
+    with RankPool(2, variables=torch_variables) as pool:
+        assert pool.run(who) == [[0, 2, 0, 2], [1, 2, 1, 2]]
+
+
+@NIGHTLY
+def test_both_kinds_of_variables() -> None:
+    def both(rank: int, size: int, port: int) -> dict[str, str]:
+        horovod = {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size), "HOROVOD_LOCAL_RANK": str(rank)}
+        return torch_variables(1 - rank, size, port) | horovod  # they contradict: Horovod's win
+
+    with RankPool(2, variables=both) as pool:
+        assert pool.run(who) == [[0, 2, 0, 2], [1, 2, 1, 2]]
+
+
+def absent() -> str:
+    from hvd_kernel import _session
+    from hvd_kernel.errors import HorovodInternalError
+    from hvd_kernel.process_sets import init
+
+    with pytest.raises(HorovodInternalError) as caught:
+        init()
+    assert not _session.is_initialized()
+    return str(caught.value)
+
+
+def test_a_rank_that_never_comes() -> None:
+    def three(rank: int, _size: int, port: int) -> dict[str, str]:
+        return {**torch_variables(rank, 3, port), "HVD_START_TIMEOUT": "2"}
+
+    with RankPool(2, variables=three) as pool:
+        for text in pool.run(absent, timeout=45):
+            assert re.match(r"rank (\d, )?2 did not come to rank 0 at |rank 0 did not answer at ", text), text
+
+
+MPI_SCRIPT = """
+from mpi4py import MPI
+import numpy as np
+from hvd_kernel import _session as here, ops
+from hvd_kernel.process_sets import init
+world = MPI.COMM_WORLD
+half = world.Split(world.rank % 2, -world.rank)
+init(half)
+assert (here.rank(), here.size()) == (half.rank, half.size)
+assert ops.allreduce(np.array([world.rank]), "x", ops.Sum).item() == (2 if world.rank % 2 == 0 else 1)
+here.shutdown()
+if world.rank != 1:
+    init([0, 2])
+    assert (here.rank(), here.size()) == (world.rank // 2, 2)
+    assert ops.allgather(np.array([world.rank]), "g").tolist() == [0, 2]
+    here.shutdown()
+world.Barrier()
+"""
+
+
+def test_communicators(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(MPI_SCRIPT)
+    command = [*MPIRUN, "-np", "3", sys.executable, "-P", str(script)]
+    done = subprocess.run(
+        command, env=clean_environment(), capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def some(members: list[int]) -> list[object]:
+    import numpy as np
+
+    from hvd_kernel import _session, ops
+
+    if int(os.environ["HOROVOD_RANK"]) not in members:
+        return []
+    found: list[object] = []
+    for _ in range(2):
+        _session.init(members)
+        mine = np.array([int(os.environ["HOROVOD_RANK"])])
+        found.append([_session.rank(), _session.size(), ops.allgather(mine, "g").tolist()])
+        _session.shutdown()
+    return found
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        pytest.param([0, 2], marks=NIGHTLY),
+        [2, 0],
+        pytest.param([0, 1, 2], marks=NIGHTLY),
+        pytest.param([0], marks=NIGHTLY),
+    ],
+)
+def test_some_ranks_without_mpi(members: list[int]) -> None:
+    with RankPool(3) as pool:
+        found = pool.run(some, members)
+    for rank in range(3):
+        one = [members.index(rank), len(members), members] if rank in members else None
+        assert found[rank] == ([one, one] if one else [])
+
+
+def a_communicator() -> str:
+    # Of a process that it has not started Open MPI leaves the shared memory behind.
+    os.environ["OMPI_MCA_btl"] = "self"  # noqa: SIM112 - its spelling
+    from mpi4py import MPI
+
+    from hvd_kernel import _session
+    from hvd_kernel.errors import ConfigError
+
+    with pytest.raises(ConfigError) as caught:
+        _session.init(MPI.COMM_WORLD)
+    _session.init()
+    assert _session.size() == 2
+    return str(caught.value)
+
+
+@NIGHTLY
+def test_a_communicator_where_mpi_did_not_start_the_ranks() -> None:
+    with RankPool(2) as pool:
+        for text in pool.run(a_communicator):
+            assert "HOROVOD_SIZE=2: MPI did not start these ranks" in text

@@ -1,0 +1,92 @@
+"""The wheel: what it holds, and that it works in a fresh environment where no framework and no JupyterLab is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(900)
+
+ROOT = Path(__file__).resolve().parents[2]
+PIP = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+REQUIRED = {
+    "hvd_kernel/__init__.py",
+    "hvd_kernel/py.typed",
+    "hvd_kernel/_native.pyi",
+    "hvd_kernel/magics/hvdrun.py",
+    "hvd_kernel/widgets/dashboard.js",
+    "hvd_kernel/widgets/static/uPlot.iife.min.js",
+    "hvd_kernel/kernel/__main__.py",
+    "hvd_kernel/launch/agent.py",
+    "hvd_kernel/launch/mpi_rank.py",
+}
+BARE = """
+import importlib.util, json, subprocess, sys
+there = [name for name in ("torch", "tensorflow", "jax", "jupyterlab") if importlib.util.find_spec(name)]
+assert there == [], f"the environment is not bare, or the plain dependencies grew: {there}"
+
+import numpy as np
+import hvd_kernel
+from hvd_kernel import _native, _session, ops
+assert hvd_kernel.__file__.startswith(sys.prefix), hvd_kernel.__file__
+_session.init()
+x = np.arange(5, dtype=np.float32)
+assert (np.asarray(ops.allreduce(x, name="x", op=ops.Sum)) == x).all()
+_session.shutdown()
+assert _native.__version__ == hvd_kernel.__version__
+
+command = [sys.executable, "-m", "jupyter_client.kernelspecapp", "list", "--json"]
+specs = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["kernelspecs"]
+assert specs["hvd_kernel"]["spec"]["display_name"] == "Python 3 (hvd)", specs
+"""
+
+
+def run(*words: str | Path, cwd: Path = ROOT) -> None:
+    """With all that it starts: a compiler must not outlive a test that was cut short."""
+    with subprocess.Popen(
+        words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        try:
+            said = process.communicate()[0]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said[-8000:]
+
+
+@pytest.fixture(
+    scope="module", params=["of_the_editable_build", pytest.param("from_nothing", marks=pytest.mark.nightly)]
+)
+def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of what the editable installation has compiled, for the devices that it knows; or compiled anew, for all devices."""
+    folder = tmp_path_factory.mktemp("wheel")
+    editable = request.param == "of_the_editable_build"
+    build = ["-Cbuild-dir=build/editable", "-Ccmake.define.HVD_MPI=ON"] if editable else [f"-Cbuild-dir={folder}/build"]
+    run(sys.executable, *PIP, "wheel", "--no-deps", "--no-build-isolation", *build, "-w", folder, ROOT)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def test_it_holds_our_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name for name in REQUIRED if name not in names} == set()
+    assert [name for name in names if name.startswith("hvd_kernel/_native.") and name.endswith(".so")] != []
+    assert [name for name in names if name.endswith(".data/data/share/jupyter/kernels/hvd_kernel/kernel.json")] != []
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if top != "hvd_kernel" and not top.endswith((".dist-info", ".data"))} == set()
+    assert sorted(names) == sorted(set(names)), "a file is there twice"
+
+
+def test_it_reduces_and_has_its_kernelspec_in_a_bare_environment(wheel: Path, tmp_path: Path) -> None:
+    python = tmp_path / "bare" / "bin" / "python"
+    run(sys._base_executable, "-m", "venv", tmp_path / "bare")  # not this environment's child
+    run(python, *PIP, "install", "--no-compile", "-c", ROOT / ".ci" / "constraints.txt", wheel)
+    run(python, "-c", BARE, cwd=tmp_path)

@@ -1,0 +1,65 @@
+"""Nothing is unpickled before the peer has shown the key: who may import pickle, and who reads from sockets, are apart.
+
+Rows I6, S4. What happens to a pickle sent to every port is in tests/faults/security/test_ports.py.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.offenders import PRODUCT, imports, nobody, sources, tree
+
+LOADERS = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "_pickle", "joblib"}
+WIRES = {"socket", "socketserver", "ssl", "http", "asyncio.streams", "zmq", "xmlrpc", "multiprocessing.connection"}
+FILES = sources(*PRODUCT)
+
+
+def loaders_beside_wires(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines at which a file that also reads from a wire imports what unpickles."""
+    lines: dict[str, int] = {}
+    for name, line in imports(path):
+        for end in range(1, len(name) + 1):
+            lines.setdefault(".".join(name[:end]), line)
+    wires = sorted(WIRES & set(lines))
+    if wires:
+        yield from ((lines[name], f"{name} beside {', '.join(wires)}") for name in sorted(LOADERS & set(lines)))
+
+
+def code_on_a_wire(path: Path) -> Iterator[tuple[int, str]]:
+    """The session's packer is JSON, and numpy's loader may not unpickle."""
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.keyword):
+            continue
+        value = node.value.value if isinstance(node.value, ast.Constant) else None
+        if node.arg == "allow_pickle" and value is not False:
+            yield node.lineno, "allow_pickle is not False"
+        if node.arg in {"packer", "unpacker"} and value == "pickle":
+            yield node.lineno, f"{node.arg} is pickle"
+
+
+def test_i6_s4_who_reads_from_a_socket_imports_no_pickle() -> None:
+    nobody("who reads from a socket imports no pickle", FILES, loaders_beside_wires)
+
+
+def test_s4_no_wire_carries_code() -> None:
+    nobody("no wire carries code", FILES, code_on_a_wire)
+
+
+@pytest.mark.parametrize(
+    ("broken", "source"),
+    [
+        (loaders_beside_wires, "import socket\ndef hear():\n    from pickle import loads\n"),
+        (loaders_beside_wires, "import multiprocessing.connection\n\nimport cloudpickle as c\n"),
+        (code_on_a_wire, "import numpy\n\nnumpy.load(f, allow_pickle=True)\n"),
+        (code_on_a_wire, "\n\nSession(packer='pickle')\n"),
+    ],
+)
+def test_i6_the_rules_see_what_they_forbid(
+    broken: Callable[[Path], Iterable[tuple[int, str]]], source: str, tmp_path: Path
+) -> None:
+    (bad := tmp_path / "bad.py").write_text(source)
+    with pytest.raises(AssertionError, match=r"bad\.py:3: "):
+        nobody("a rule", [bad], broken)

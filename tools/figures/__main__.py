@@ -1,0 +1,51 @@
+"""The figures of docs/reliability.md: python tools/figures [R4 R10=20 ...]; a number after = is how often.
+
+Numbers as in the fault matrix: R1 a death known to all, R2 stopped and hung ranks named, R3 false deaths, R4 usable again
+after a death, R5 survivors' variables, R8 throughput under faults, R10 interrupts, R11 orphans of a killed kernel,
+R12 files left, R20 ten minutes of cells, R21 memory per cell, R22 memory in a flood, R27 how often the chaos test fails,
+R28 listeners on a wildcard address.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+import deaths
+import recovery
+import sessions
+
+FIGURES: dict[str, tuple[str, Callable[..., str]]] = {
+    "R1": ("a rank killed in an allreduce of 16 MB, until each survivor has the error", deaths.known),
+    "R2": ("a rank stopped, or hung in C code, until the dashboard names it", sessions.named),
+    "R3": ("ranks stopped for at most 400 ms during allreduces", deaths.false_deaths),
+    "R4": (
+        "an idle rank killed, a spare being warm, until an allreduce of all ranks is right again (R5 with it)",
+        recovery.usable_again,
+    ),
+    "R8": ("training with a rank killed every 29 s, against the same steps without", recovery.throughput),
+    "R10": ("interrupt in a loop of 64 MB allreduces", sessions.interrupts),
+    "R11": ("kernel killed while ranks wait in a collective (R12 with it)", recovery.orphans),
+    "R20": ("cells one after the other for ten minutes", sessions.ten_minutes),
+    "R21": ("memory per cell", sessions.per_cell),
+    "R22": ("a flood from every rank", sessions.flood),
+    "R27": ("the chaos test, run again and again", sessions.flakes),
+    "R28": ("listeners on a wildcard address", sessions.listeners),
+}
+
+
+def main() -> None:
+    """Measure what the command line names, or everything; write rows of a table."""
+    for chosen in sys.argv[1:] or FIGURES:
+        name, _, times = chosen.partition("=")
+        what, measure = FIGURES[name]
+        often = [float(times) if "." in times else int(times)] if times else []
+        sys.stdout.write(f"| {name} | {what} | {measure(*often)} |\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Phases of a tier or shard: lint, native builds with their tests, and one pytest process per folder. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from suite.budget import NATIVE as NATIVE_KIND
+from suite.budget import Budget, Shard
+
+PYTEST = (".venv/bin/python", "-P", "-m", "pytest", "-q")
+NBVAL = ("-p", "nbval.plugin", "-p", "hvdtest.record", "-p", "no:cacheprovider", "--nbval")
+SANITIZED = ("--nbval-sanitize-with", "notebooks/nbval_sanitize.cfg")
+PARALLEL = {"unit": ("-n", "2", "--dist", "loadfile")}
+"""Folders whose tests share nothing: two processes at a time."""
+DEFAULT_TIER = ("-m", "not nightly")
+FOLDERS = ("unit", "gpu", "multiprocess", "frameworks", "platforms", "jupyter", "faults", "browser", "notebooks")
+NATIVE = ("asan", "plain")
+"""Kinds of native builds in the default tier; .ci/native says which rooms run in which."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One command. ``pytest``: it writes a record of its tests, and its rest can run without those that have ended."""
+
+    name: str
+    command: tuple[str, ...]
+    pytest: bool = False
+    python_path: str = ""
+
+
+def pytest_of(folder: str, more: Sequence[str] = ()) -> Phase:
+    """A folder of tests/."""
+    return Phase(folder, (*PYTEST, *PARALLEL.get(folder, ()), *more, f"tests/{folder}"), pytest=True)
+
+
+def nbval() -> Phase:
+    """Every notebook, against the outputs that it was saved with."""
+    return Phase("notebooks", (*PYTEST, *NBVAL, *SANITIZED, "notebooks"), pytest=True, python_path="tests")
+
+
+def native(kind: str, tier: str) -> Phase:
+    """Build and run the native tests with one kind of instrumentation; compilers: build with each that is here."""
+    if kind == "compilers":
+        return Phase("native/compilers", ("bash", ".ci/compilers"))
+    return Phase(f"native/{kind}", ("bash", ".ci/native", kind, tier))
+
+
+def default_tier(only: Iterable[str] = ()) -> list[Phase]:
+    """What ``make test`` runs; ``only``: of these folders."""
+    phases = [Phase("lint", ("bash", ".ci/lint"))]
+    phases += [native(kind, "default") for kind in NATIVE]
+    phases += [pytest_of(folder, DEFAULT_TIER) for folder in FOLDERS]
+    phases.append(nbval())
+    wanted = set(only)
+    return [phase for phase in phases if not wanted or phase.name.split("/")[0] in wanted]
+
+
+def shard(which: Shard) -> list[Phase]:
+    """What ``make test-all SHARD=name`` runs: everything of its folders, the nightly tests too."""
+    return [phase for what in which.seconds for phase in _whole(what)]
+
+
+def _whole(what: str) -> list[Phase]:
+    if what.startswith(NATIVE_KIND):
+        return [native(what.removeprefix(NATIVE_KIND), "all")]
+    return [pytest_of(what), *([nbval()] if what == "notebooks" else [])]
+
+
+def shard_of(path: str, budget: Budget) -> str | None:
+    """The shard that runs a file or folder below tests/."""
+    for name, each in budget.shards.items():
+        if any(path == folder or path.startswith(f"{folder}/") for folder in each.seconds):
+            return name
+    return "native" if path.startswith("native/") else None
