@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <system_error>
@@ -39,6 +40,13 @@ Status errno_status(const std::string& what, const std::string& where, int error
                       what + ": " + std::generic_category().message(error) + " (errno " +
                           std::to_string(error) + ")" + limit_behind(error),
                       where);
+}
+
+void allow_descriptors(std::size_t needed) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
+  limit.rlim_cur = std::min<rlim_t>(needed, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 Result<Fd> make_event() {

@@ -39,6 +39,10 @@ inline bool again(int error) { return would_block(error) || error == EINTR; }
 Status errno_status(const std::string& what, const std::string& where, int error);
 
 // An eventfd for waking a poll(); nonblocking, close-on-exec.
+// poll() refuses more descriptors than RLIMIT_NOFILE: its soft limit is raised where so many are
+// needed, as far as the hard one allows.
+void allow_descriptors(std::size_t needed);
+
 Result<Fd> make_event();
 void signal_event(const Fd& event);
 void drain_event(const Fd& event);

@@ -154,6 +154,7 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
   }
   task->small = is_small(request, caller_runs_bytes_);
   task->held = waits_next && task->small;
+  task->keeps_name = !waits_next;
   task->request = std::move(request);
   task->operands = std::move(operands);
   status = handles_.add(task);
@@ -173,12 +174,14 @@ Status Engine::has_accelerator() {
   return visit && !forked() ? devices_->available() : Status::ok();
 }
 
-Result<bool> Engine::poll(std::int64_t handle, bool reached) const {
+Result<bool> Engine::poll(std::int64_t handle, bool reached) {
   if (forked()) return in_a_child();
   const TaskPtr task = handles_.find(handle);
   if (task == nullptr) return no_such_handle(handle);
   if (!task->done()) return false;
-  return !reached || task->mark == nullptr || reached_or_lost(*task->mark);
+  if (reached && task->mark != nullptr && !reached_or_lost(*task->mark)) return false;
+  handles_.free_name(*task);
+  return true;
 }
 
 Result<bool> Engine::help(std::int64_t handle, std::chrono::nanoseconds longest) {

@@ -81,7 +81,7 @@ class Engine {
   Status has_accelerator();
   // wait() would return at once; reached: and what was given to a device is done there, or will
   // never be. An error: the handle was never given out, or its outcome has been given.
-  Result<bool> poll(std::int64_t handle, bool reached = true) const;
+  Result<bool> poll(std::int64_t handle, bool reached = true);
   // Waits, and carries it out where that is quicker. True: it is done; the outcome stays.
   Result<bool> help(std::int64_t handle, std::chrono::nanoseconds longest);
   // Nothing when it is not done after `longest`. The outcome is given once.

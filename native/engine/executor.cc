@@ -181,6 +181,7 @@ Status Executor::allgather(const Work& work) {
   if (!complete(work)) return not_asked_for(work);
   const auto team = team_of(work);
   if (!team) return team.status();
+  if (Status status = sizes_fit(work, *team.value()); !status) return status;
   const auto backend = backend_of(work, *team.value());
   if (!backend) return backend.status();
   const Result<std::vector<Gather>> tensors = gathers_of(work, *team.value(), ground_);
@@ -194,6 +195,7 @@ Status Executor::alltoall(const Work& work) {
   if (!complete(work)) return not_asked_for(work);
   const auto team = team_of(work);
   if (!team) return team.status();
+  if (Status status = sizes_fit(work, *team.value()); !status) return status;
   const auto backend = backend_of(work, *team.value());
   if (!backend) return backend.status();
   const Result<Exchange> exchange =

@@ -60,20 +60,26 @@ TaskPtr Handles::find(std::int64_t handle) const {
 }
 
 bool Handles::forget(std::int64_t handle) {
+  TaskPtr task;  // outlives the lock: it may be the last to know its memory
   const std::lock_guard<std::mutex> lock(mutex_);
-  return by_handle_.erase(handle) == 1;
+  const auto found = by_handle_.find(handle);
+  if (found == by_handle_.end()) return false;
+  task = std::move(found->second);
+  by_handle_.erase(found);
+  if (task->finished) erase_name(*task);
+  return true;
 }
 
 TaskPtr Handles::in_flight(int set, std::string_view name) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = by_name_.find(Key{set, name});
-  return found == by_name_.end() ? nullptr : found->second;
+  return found == by_name_.end() || found->second->finished ? nullptr : found->second;
 }
 
 TaskPtr Handles::in_flight(Kind kind) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [key, task] : by_name_) {
-    if (task->request.kind == kind) return task;
+    if (task->request.kind == kind && !task->finished) return task;
   }
   return nullptr;
 }
@@ -82,18 +88,30 @@ std::vector<TaskPtr> Handles::all_in_flight() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<TaskPtr> tasks;
   tasks.reserve(by_name_.size());
-  for (const auto& [key, task] : by_name_) tasks.push_back(task);
+  for (const auto& [key, task] : by_name_) {
+    if (!task->finished) tasks.push_back(task);
+  }
   return tasks;
 }
 
 void Handles::finish(const TaskPtr& task, const Ending& ending) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = by_name_.find(Key{task->request.set, task->request.name});
-    if (found == by_name_.end() || found->second != task) return;  // closed meanwhile
-    by_name_.erase(found);
+    if (task->finished) return;  // closed meanwhile
+    task->finished = true;
+    if (!task->keeps_name || by_handle_.count(task->handle) == 0) erase_name(*task);
   }
   complete(*task, ending);
+}
+
+void Handles::free_name(const Task& task) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (task.finished) erase_name(task);
+}
+
+void Handles::erase_name(const Task& task) {
+  const auto found = by_name_.find(Key{task.request.set, task.request.name});
+  if (found != by_name_.end() && found->second.get() == &task) by_name_.erase(found);
 }
 
 void Handles::close(const Ending& ending) noexcept {
@@ -103,8 +121,13 @@ void Handles::close(const Ending& ending) noexcept {
     if (closed_ != nullptr) return;
     closed_ = ending;
     rest.swap(by_name_);
+    for (auto& [key, task] : rest) {
+      if (std::exchange(task->finished, true)) task = nullptr;
+    }
   }
-  for (const auto& [key, task] : rest) complete(*task, ending);
+  for (const auto& [key, task] : rest) {
+    if (task != nullptr) complete(*task, ending);
+  }
 }
 
 Status Handles::closed() const {

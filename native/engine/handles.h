@@ -3,8 +3,10 @@
 //             is waited for
 //   handle    the number under which the user waits for a task; counted from 0 by every call, also
 //             by calls that fail
-// A task is in flight (its name is taken within its set) until it is finished; it is known by its
-// handle until its outcome has been given.
+// A task is in flight until it is finished, and known by its handle until its outcome has been
+// given. Its name is taken within its set as long as it is in flight; where the caller does not
+// wait at once, until poll() has said that it is finished or its outcome has been given: so whether
+// a second task of the name is refused depends on this rank's calls, not on how fast others are.
 #pragma once
 
 #include <atomic>
@@ -34,6 +36,8 @@ struct Task {
   std::int64_t handle = 0;
   std::int64_t enqueued_ns = 0;
   bool small = false;             // a caller may carry it out itself
+  bool keeps_name = false;        // until the caller knows that it is finished
+  bool finished = false;          // guarded by the mutex of Handles
   std::atomic<bool> held{false};  // nobody has been asked yet: who waits for it does so
   Request request;
   std::vector<Operand> operands;  // one per tensor of the request, in elements
@@ -59,13 +63,14 @@ class Handles {
   Handles();
   std::int64_t next() { return counter_.fetch_add(1); }
 
-  // Refuses a name that is in flight. After close() the task is taken and finished at once with the
+  // Refuses a name that is taken. After close() the task is taken and finished at once with the
   // closing status.
   Status add(const TaskPtr& task);
 
   // Null for a handle that was never given out or whose outcome has been given.
   TaskPtr find(std::int64_t handle) const;
   bool forget(std::int64_t handle);  // true: it was known; of several threads one is told so
+  void free_name(const Task& task);  // the caller has been told that it is finished
 
   // By name; null when this rank has nothing of that name in flight.
   TaskPtr in_flight(int set, std::string_view name) const;
@@ -89,6 +94,8 @@ class Handles {
       return std::hash<std::string_view>()(key.name) ^ static_cast<std::size_t>(key.set);
     }
   };
+
+  void erase_name(const Task& task);  // with the mutex
 
   std::atomic<std::int64_t> counter_{0};
   mutable std::mutex mutex_;

@@ -86,7 +86,62 @@ std::int64_t stand_in_bytes(const Work& work) {
   return bytes;
 }
 
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;  // of one result: more than there is
+
+Status wrong_sizes(const Work& work) {
+  return Status::make(
+      Code::kInternal,
+      "rank 0 sent sizes for " + work.response.names.front() + " that do not fit its tensors",
+      "engine/outputs", 0);
+}
+
+// Whether the sum of non-negative numbers, each of so many bytes, can be a size in memory.
+bool holds(const std::int64_t* first, std::size_t count, std::int64_t bytes) {
+  std::int64_t most = kMostBytes / std::max<std::int64_t>(bytes, 1);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (first[i] < 0 || first[i] > most) return false;
+    most -= first[i];
+  }
+  return true;
+}
+
+bool gather_fits(const Work& work, const Team& team) {
+  const auto n = static_cast<std::size_t>(team.size());
+  const std::vector<std::int64_t>& sizes = work.response.sizes;
+  std::size_t at = 0;
+  for (const TaskPtr& task : work.tasks) {
+    for (const TensorMeta& tensor : task->request.tensors) {
+      if (at + n > sizes.size() || tensor.shape.empty()) return false;
+      const std::int64_t* const rows = sizes.data() + at;
+      if (!holds(rows, n, static_cast<std::int64_t>(bytes_of_row(tensor)))) return false;
+      if (rows[team.place] != tensor.shape.front()) return false;
+      at += n;
+    }
+  }
+  return at == sizes.size();
+}
+
+bool exchange_fits(const Work& work, const Team& team) {
+  const auto n = static_cast<std::size_t>(team.size());
+  const auto mine = static_cast<std::size_t>(team.place);
+  const std::vector<std::int64_t>& sizes = work.response.sizes;
+  const TensorMeta& tensor = work.tasks.front()->request.tensors.front();
+  const auto row = static_cast<std::int64_t>(bytes_of_row(tensor));
+  if (tensor.shape.empty() || sizes.size() != n * n || !holds(sizes.data(), n * n, row))
+    return false;
+  const auto sent = sizes.begin() + static_cast<std::ptrdiff_t>(mine * n);
+  const std::int64_t all = std::accumulate(sent, sent + team.size(), std::int64_t{0});
+  return all <= tensor.shape.front();
+}
+
 }  // namespace
+
+Status sizes_fit(const Work& work, const Team& team) {
+  const bool fit = work.response.kind == Kind::kAllgather  ? gather_fits(work, team)
+                   : work.response.kind == Kind::kAlltoall ? exchange_fits(work, team)
+                                                           : true;
+  return fit ? Status::ok() : wrong_sizes(work);
+}
 
 std::int64_t needed_bytes(const Work& work, const Team& team, int place) {
   switch (work.response.kind) {

@@ -16,6 +16,11 @@
 
 namespace hvd {
 
+// Whether the sizes that came with an agreement are those of this rank's requests: as many, none
+// negative or more than memory can hold, and this rank's own what it has asked with. Rank 0 is not
+// trusted to say so: what it sends decides how much is copied here.
+Status sizes_fit(const Work& work, const Team& team);
+
 // Of the whole operation, the same on every rank.
 std::int64_t whole_bytes(const Work& work, const Team& team);
 // What place `place` needs of memory that the core has to find before it can carry the work out.

@@ -164,7 +164,7 @@ std::int64_t allocate(Engine& self, std::int64_t bytes, int device) {
   return call.enqueue(self);
 }
 
-bool poll(const Engine& self, std::int64_t handle) { return value_or_raise(self.poll(handle)); }
+bool poll(Engine& self, std::int64_t handle) { return value_or_raise(self.poll(handle)); }
 
 py::object device_trouble(Engine& self) {
   const Status status = [&] {

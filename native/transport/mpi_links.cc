@@ -64,7 +64,7 @@ struct MpiLinks::Peer {
   MpiRequest end_out, end_in;
   std::uint64_t end_sent = 0, end_received = 0;
   bool end_posted = false, end_pending = false, ended = false;
-  bool failed = false;
+  std::optional<Clock::time_point> failed;  // when MPI first reported an error with this peer
   const std::atomic<bool>* left = nullptr;
 };
 
@@ -98,7 +98,7 @@ Result<std::unique_ptr<MpiLinks>> MpiLinks::open(const MpiShape& shape, Bootstra
 }
 
 MpiLinks::MpiLinks(const MpiShape& shape, const Abort& abort, const MpiVerbs* verbs)
-    : shape_(shape), abort_(abort), verbs_(verbs) {}
+    : shape_(shape), failure_grace_(shape.failure_s), abort_(abort), verbs_(verbs) {}
 
 // Every rank tells whether it can use MPI, which number it has there, and how often it has started.
 Status MpiLinks::meet(Bootstrap& bootstrap, Deadline deadline, const Status& loaded) {
@@ -193,7 +193,7 @@ void MpiLinks::publish(Peer& peer, std::size_t bytes) {
   if (verbs_->send(verbs_->self, peer.out.data() + place * shape_.slot_bytes,
                    static_cast<int>(bytes), world_[static_cast<std::size_t>(peer.rank)], tag_,
                    &peer.sends[place]) != 0) {
-    peer.failed = true;  // the watch tells of a death
+    fail(peer);
     return;
   }
   ++peer.used;
@@ -217,7 +217,7 @@ void MpiLinks::post(Peer& peer, std::size_t place) {
       verbs_->receive(verbs_->self, peer.in.data() + place * shape_.slot_bytes,
                       static_cast<int>(shape_.slot_bytes),
                       world_[static_cast<std::size_t>(peer.rank)], tag_, &receive.request) == 0;
-  if (!receive.posted) peer.failed = true;
+  if (!receive.posted) fail(peer);
 }
 
 void MpiLinks::move_on(Peer& peer) {
@@ -225,10 +225,19 @@ void MpiLinks::move_on(Peer& peer) {
   while (peer.used > 0) {
     const int state = verbs_->test(verbs_->self, &peer.sends[peer.first], &bytes);
     if (state == 0) return;
-    if (state < 0) peer.failed = true;
+    if (state < 0) fail(peer);
     peer.first = (peer.first + 1) % shape_.slots;
     --peer.used;
   }
+}
+
+void MpiLinks::fail(Peer& peer) {
+  if (!peer.failed) peer.failed = Clock::now();
+}
+
+std::optional<Clock::time_point> MpiLinks::failed_at(const Peer& peer) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return peer.failed;
 }
 
 Slot MpiLinks::attempt(Peer& peer, Way way) {
@@ -245,7 +254,7 @@ Slot MpiLinks::attempt(Peer& peer, Way way) {
   if (receive.posted && !receive.there) {
     const int state = verbs_->test(verbs_->self, &receive.request, &bytes);
     if (state != 0) receive.posted = false;
-    if (state < 0) peer.failed = true;
+    if (state < 0) fail(peer);
     receive.there = state > 0;
     receive.bytes = static_cast<std::size_t>(bytes);
   }
@@ -279,6 +288,16 @@ Result<Slot> MpiLinks::wait(Peer& peer, Way way, const Abort& abort) {
           Code::kShutdown,
           "rank " + std::to_string(peer.rank) + " has shut down while this rank still needs it",
           "transport/mpi_links: wait", peer.rank);
+      break;
+    }
+    // An error of MPI is a death as a rule, of which the watch tells with its cause; if it does
+    // not, nobody else will end this wait.
+    if (const auto failed = failed_at(peer); failed && Clock::now() - *failed > failure_grace_) {
+      status = Status::make(Code::kInternal,
+                            "MPI reports an error in the exchange with rank " +
+                                std::to_string(peer.rank) +
+                                ", which is alive (its own words, if any, are on stderr)",
+                            "transport/mpi_links: wait", peer.rank);
       break;
     }
     if (Clock::now() < eager_end) {

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -24,7 +25,8 @@ namespace hvd {
 struct MpiShape {
   int rank = 0, size = 1;
   std::size_t slot_bytes = 0, slots = 0;
-  double flush_s = 0;  // MeshOptions
+  double flush_s = 0;    // MeshOptions
+  double failure_s = 5;  // how long the watch may take to tell that a peer has died
 };
 
 class MpiLinks {
@@ -62,12 +64,15 @@ class MpiLinks {
   Slot attempt(Peer& peer, Way way);
   void post(Peer& peer, std::size_t place);
   void move_on(Peer& peer);
+  static void fail(Peer& peer);  // with the mutex
+  std::optional<Clock::time_point> failed_at(const Peer& peer) const;
   bool pending() const;
   void say_end();
   void cancel_receives();
   void run();
 
   MpiShape shape_;
+  const std::chrono::duration<double> failure_grace_;
   const Abort& abort_;
   const MpiVerbs* verbs_;
   int tag_ = 0;

@@ -119,11 +119,15 @@ void Watch::run() {
       items.push_back({line.process.get(), POLLIN, 0});
     }
     const std::size_t lines_end = items.size();
+    allow_descriptors(items.size() + served_.size());
     for (const Served* const served : served_) {
       const unsigned events = (served->reads() ? kIn : 0U) | (served->writes() ? kOut : 0U);
       items.push_back({events == 0 ? -1 : served->fd(), static_cast<short>(events), 0});
     }
-    if (::poll(items.data(), items.size(), wait_ms()) < 0) continue;  // EINTR
+    if (::poll(items.data(), items.size(), wait_ms()) < 0) {
+      if (errno == EINTR || errno == EAGAIN) continue;
+      return blind(errno, items.size());
+    }
     if (items[0].revents != 0) drain_event(event_);
     for (std::size_t i = 0; i < lines_.size(); ++i) {
       const bool ended = items[2 + 2 * i].revents != 0;
@@ -137,6 +141,13 @@ void Watch::run() {
     judge_suspects();
     judge_stops();
   }
+}
+
+// Deaths would stay unseen, and every wait might be for ever: better none.
+void Watch::blind(int error, std::size_t descriptors) {
+  raise(errno_status(
+      "the watch of other ranks cannot wait for " + std::to_string(descriptors) + " descriptors",
+      kRoom, error));
 }
 
 void Watch::help() {

@@ -96,6 +96,7 @@ class Watch {
   };
 
   void run();
+  void blind(int error, std::size_t descriptors);
   int wait_ms();
   void read(Line& line);
   bool take_frames(Line& line);

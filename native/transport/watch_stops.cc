@@ -39,7 +39,10 @@ bool StopGuard::attend(bool waiting) {
 }
 
 int StopGuard::sleep_ms() {
-  if (processes_.empty()) return -1;
+  if (processes_.empty()) {  // nobody to look at: no wait is worth a wake-up
+    asleep_.store(false, std::memory_order_relaxed);
+    return -1;
+  }
   asleep_.store(true, std::memory_order_seq_cst);
   const std::uint32_t now = waits_.load(std::memory_order_seq_cst);
   // Whoever waits now and then is not worth a wake-up each time: one more look before sleep.

@@ -242,6 +242,27 @@ TEST_CASE("mpi links: an abort ends both kinds of wait, and the end does not wai
   });
 }
 
+TEST_CASE("mpi links: an error of MPI ends the wait though nobody has died") {
+  World world(2);
+  for (World::Rank& rank : world.ranks)
+    rank.verbs.test = [](void*, MpiRequest*, int*) { return -1; };
+  test::Meeting meeting(2);
+  test::run_ranks(2, [&](int rank) {
+    Own own;
+    test::ThreadBootstrap bootstrap(meeting, rank);
+    const MpiShape shape{rank, 2, kSlot, 3, 0, 0.05};
+    auto links = MpiLinks::open(shape, bootstrap, own.abort, Deadline::after_seconds(20),
+                                &world.verbs(rank));
+    REQUIRE_MESSAGE(links.is_ok(), links.status().message);
+    own.links = links.take();
+    own.links->left(1 - rank, &own.left);
+    const Status status = own.links->recv_link(1 - rank)->peek(own.abort).status();
+    CHECK(status.code == Code::kInternal);
+    CHECK(status.rank == 1 - rank);
+    CHECK(status.message.find("MPI reports an error in the exchange with rank") == 0);
+  });
+}
+
 TEST_CASE("mpi links: one rank that cannot use MPI is named on all of them") {
   World world(3);
   world.ranks[2].verbs.trouble = [](void*) { return "no threads"; };
