@@ -7,7 +7,7 @@ namespace {
 
 const char* const kRoom = "cuda/choice";
 
-std::string wish_of(const Facts& member) { return member.operations.data(); }
+std::string wish_of(const Facts& member) { return text_in(member.operations); }
 
 bool reaches(const Facts& from, const Facts& to) {
   const auto* const end =

@@ -40,6 +40,12 @@ void put(std::array<char, n>& to, const std::string& text) {
   std::copy_n(text.data(), std::min(text.size(), n - 1), to.data());
 }
 
+// What a peer has put there, which need not have ended it.
+template <std::size_t n>
+std::string text_in(const std::array<char, n>& from) {
+  return {from.begin(), std::find(from.begin(), from.end(), '\0')};
+}
+
 inline std::string rank_of(const Facts& member) { return "rank " + std::to_string(member.rank); }
 
 // The first pair of members of which that is true: "" or what to say of it.

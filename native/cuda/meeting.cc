@@ -57,7 +57,7 @@ Facts facts_of(const Guest& guest, const Topology& topology, const AcceleratorOp
 Status trouble_of(const std::vector<Facts>& members) {
   for (const Facts& member : members)
     if (member.trouble.front() != '\0')
-      return Status::make(Code::kUnavailable, member.trouble.data(), kRoom, member.rank);
+      return Status::make(Code::kUnavailable, text_in(member.trouble), kRoom, member.rank);
   return Status::ok();
 }
 

@@ -23,6 +23,12 @@ Verdict verdict_of(const Status& status) {
   return verdict;
 }
 
+// A peer's number may be none of ours.
+Code code_in(const Verdict& verdict) {
+  const auto number = static_cast<int>(verdict.code);
+  return number > 0 && number < kCodeCount ? verdict.code : Code::kInternal;
+}
+
 // Who names itself knows why; the others have only heard that somebody failed, or waited in vain.
 bool knows(const Verdict& verdict, const Facts& member) {
   return verdict.rank == member.rank && verdict.code != Code::kTimeout;
@@ -63,7 +69,7 @@ Status all_went_well(const Party& party, const Status& mine) {
   if (!all) return all.status();
   const Verdict* const worst = worst_of(all.value(), party.members);
   if (worst == nullptr) return Status::ok();
-  return Status::make(worst->code, worst->text.data(), "cuda/party", worst->rank);
+  return Status::make(code_in(*worst), text_in(worst->text), "cuda/party", worst->rank);
 }
 
 Status end_together(const Party& party, const Status& why) {

@@ -43,7 +43,7 @@ std::string why_not_persistent(const std::vector<Facts>& members) {
 }  // namespace
 
 Result<RingForms> ring_forms(const std::vector<Facts>& members) {
-  const std::string wish = members.front().ring.data();
+  const std::string wish = text_in(members.front().ring);
   if (wish == "slices" || members.size() < 2) return RingForms{};
   const std::string why_not = why_not_persistent(members);
   if (why_not.empty()) return RingForms{wish != "persistent", blocks_of(members)};
