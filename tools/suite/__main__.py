@@ -40,6 +40,8 @@ def shard(name: str) -> int:
 def _shard(chosen: budget.Shard) -> int:
     if chosen.extras:
         subprocess.run(["bash", ".ci/setup", ",".join(("torch", "lab", "test", *chosen.extras))], check=True)
+    for word in chosen.system:
+        subprocess.run(["bash", ".ci/system", word], check=True)
     began, wanted = time.monotonic(), sum(chosen.seconds.values())
     status = run.finish(
         run.run(phases.shard(chosen), run.RESULTS / chosen.name.replace("/", "-"), {"HVDTEST_TIER": "all"}), None

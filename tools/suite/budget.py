@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,11 +18,12 @@ NATIVE = "native/"
 
 @dataclass(frozen=True)
 class Shard:
-    """What ``make test-all SHARD=name`` runs: seconds of folders below tests/ and of native/KIND; extras it installs."""
+    """What ``make test-all SHARD=name`` runs: seconds of folders below tests/ and of native/KIND; extras and system packages it installs."""
 
     name: str
     seconds: Mapping[str, float]
     extras: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def read(file: Path = FILE) -> Budget:
             name,
             {what: float(seconds) for what, seconds in each.items()},
             tuple(extra for what in each for extra in table.get("extras", {}).get(what, ())),
+            tuple(word for what in each for word in table.get("system", {}).get(what, ())),
         )
         for name, each in table["shards"].items()
     }
@@ -78,7 +80,7 @@ def read(file: Path = FILE) -> Budget:
 
 def parts(shard: Shard) -> list[Shard]:
     """A shard as shards of one folder or native kind each, which are named ``shard: folder``."""
-    return [Shard(f"{shard.name}: {what}", {what: seconds}, shard.extras) for what, seconds in shard.seconds.items()]
+    return [replace(shard, name=f"{shard.name}: {what}", seconds={what: each}) for what, each in shard.seconds.items()]
 
 
 def over(folders: Iterable[Folder], budget: Mapping[str, float]) -> list[str]:

@@ -9,8 +9,6 @@ from suite.budget import NATIVE as NATIVE_KIND
 from suite.budget import Budget, Shard
 
 PYTEST = (".venv/bin/python", "-P", "-m", "pytest", "-q")
-NBVAL = ("-p", "nbval.plugin", "-p", "hvdtest.record", "-p", "no:cacheprovider", "--nbval")
-SANITIZED = ("--nbval-sanitize-with", "notebooks/nbval_sanitize.cfg")
 PARALLEL = {"unit": ("-n", "2", "--dist", "loadfile")}
 """Folders whose tests share nothing: two processes at a time."""
 DEFAULT_TIER = ("-m", "not nightly")
@@ -34,11 +32,6 @@ def pytest_of(folder: str, more: Sequence[str] = ()) -> Phase:
     return Phase(folder, (*PYTEST, *PARALLEL.get(folder, ()), *more, f"tests/{folder}"), pytest=True)
 
 
-def nbval() -> Phase:
-    """Every notebook, against the outputs that it was saved with."""
-    return Phase("notebooks", (*PYTEST, *NBVAL, *SANITIZED, "notebooks"), pytest=True, python_path="tests")
-
-
 def native(kind: str, tier: str) -> Phase:
     """Build and run the native tests with one kind of instrumentation; compilers: build with each that is here."""
     if kind == "compilers":
@@ -51,20 +44,16 @@ def default_tier(only: Iterable[str] = ()) -> list[Phase]:
     phases = [Phase("lint", ("bash", ".ci/lint"))]
     phases += [native(kind, "default") for kind in NATIVE]
     phases += [pytest_of(folder, DEFAULT_TIER) for folder in FOLDERS]
-    phases.append(nbval())
     wanted = set(only)
     return [phase for phase in phases if not wanted or phase.name.split("/")[0] in wanted]
 
 
 def shard(which: Shard) -> list[Phase]:
     """What ``make test-all SHARD=name`` runs: everything of its folders, the nightly tests too."""
-    return [phase for what in which.seconds for phase in _whole(what)]
-
-
-def _whole(what: str) -> list[Phase]:
-    if what.startswith(NATIVE_KIND):
-        return [native(what.removeprefix(NATIVE_KIND), "all")]
-    return [pytest_of(what), *([nbval()] if what == "notebooks" else [])]
+    return [
+        native(what.removeprefix(NATIVE_KIND), "all") if what.startswith(NATIVE_KIND) else pytest_of(what)
+        for what in which.seconds
+    ]
 
 
 def shard_of(path: str, budget: Budget) -> str | None:
