@@ -34,9 +34,7 @@ def load_ipython_extension(ip: Any) -> None:
 
 
 def unload_ipython_extension(ip: Any) -> None:
-    """Undo ``%load_ext hvd_kernel``, where the magics know how to."""
+    """Undo ``%load_ext hvd_kernel``: end the ranks, but for kept ones, and take the magics away."""
     from hvd_kernel import magics  # noqa: PLC0415 - only a notebook pays for the magics
 
-    unload = getattr(magics, "unload_ipython_extension", None)
-    if unload is not None:
-        unload(ip)
+    magics.unload_ipython_extension(ip)

@@ -18,7 +18,9 @@ from hvd_kernel.magics.logs import LogMagics
 from hvd_kernel.magics.names import RankNames
 from hvd_kernel.magics.transform import Transformer
 
-__all__ = ["holder_of", "load_ipython_extension", "names_of"]
+__all__ = ["holder_of", "load_ipython_extension", "names_of", "unload_ipython_extension"]
+
+_MAGICS = (RunMagics, ControlMagics, DebugMagics, JobMagics, LogMagics)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -37,6 +39,28 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     complete.install(shell, names, desk.holder.jobs)
     hints.install(shell, names)
     compat.install_as_told()
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """End the ranks, but for kept ones, and take back what loading has registered; unloading twice changes nothing."""
+    holder = holder_of(shell)
+    if holder is None:
+        return
+    holder.close()
+    manager = shell.magics_manager
+    for kind in _MAGICS:
+        instance = manager.registry.pop(kind.__name__)
+        for table in manager.magics.values():
+            for name in [name for name, magic in table.items() if getattr(magic, "__self__", None) is instance]:
+                del table[name]
+        if isinstance(instance, JobMagics):
+            instance.close()
+    ours = [each for each in shell.input_transformers_cleanup if isinstance(each, Transformer)]
+    for transformer in ours:
+        shell.input_transformers_cleanup.remove(transformer)
+    complete.uninstall(shell)
+    hints.uninstall(shell)
+    compat.uninstall()
 
 
 def holder_of(shell: InteractiveShell) -> Holder | None:

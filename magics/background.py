@@ -31,6 +31,10 @@ class JobMagics(DeskMagics):
         self.jobs = desk.holder.jobs
         self.shell.events.register("pre_run_cell", self._announce)
 
+    def close(self) -> None:
+        """Hear of no cell any more."""
+        self.shell.events.unregister("pre_run_cell", self._announce)
+
     @no_var_expand
     @line_magic
     def hvdjobs(self, line: str) -> None:

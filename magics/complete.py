@@ -39,6 +39,12 @@ def install(shell: Any, names: RankNames, jobs: Jobs) -> None:
         shell.set_hook("complete_command", partial(_complete, remote, local, of_jobs), str_key=magic)
 
 
+def uninstall(shell: Any) -> None:
+    """Take it back: IPython has no call for that, but a table."""
+    for magic in {*TABLE, *WORDS}:
+        shell.strdispatchers["complete_command"].strs.pop(magic, None)
+
+
 def _complete(remote: Finder, local: Finder, of_jobs: Finder, _completer: object, event: SimpleNamespace) -> list[str]:
     options = flags(event.command) if event.command in TABLE else []
     if event.symbol.startswith("-"):

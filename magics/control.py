@@ -50,14 +50,17 @@ class ControlMagics(DeskMagics):
     @no_var_expand
     @line_magic
     def hvdpull(self, line: str) -> None:
-        """Bring variables of the ranks to the notebook: %hvdpull a b [--ranks 0,2-3] [--force]; a[0] is rank 0's."""
+        """Bring variables of the ranks to the notebook: %hvdpull a b [--ranks 0,2-3] [--force].
+
+        a[0] is rank 0's, list(a) and np.asarray(a) are the values in rank order; with --ranks 2 a is rank 2's value.
+        """
         with plain_errors():
             options = parse("%hvdpull", line)
             found = tuple(names(options, "%hvdpull"))
             with self.desk.holder.use():
                 session = self.desk.holder.current()
                 ranks = resolve(options.ranks, session.n)
-                self.shell.user_ns.update(pulled(session, found, ranks, force=options.force))
+                self.shell.user_ns.update(pulled(session, found, options, ranks))
 
     @no_var_expand
     @line_magic

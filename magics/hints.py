@@ -21,6 +21,12 @@ def install(shell: Any, names: RankNames) -> None:
         shell.set_custom_exc((NameError,), shown)
 
 
+def uninstall(shell: Any) -> None:
+    """Take the hint back, unless somebody has set a handler since."""
+    if shell.custom_exceptions == (NameError,):
+        shell.set_custom_exc((), None)
+
+
 def own_traceback(error: BaseException) -> bool:
     """Whether an error brings its own traceback: what a rank raised has its hint already."""
     return hasattr(error, "_render_traceback_")

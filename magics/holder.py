@@ -205,6 +205,11 @@ class Holder:
             session.end()
         self.jobs.abandon()
 
+    def close(self) -> None:
+        """End as with the kernel, which goes on without the magics."""
+        atexit.unregister(self.end)
+        self.end()
+
     @property
     def _name(self) -> str:
         """The name under which the ranks are kept."""

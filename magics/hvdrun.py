@@ -20,7 +20,7 @@ from hvd_kernel.magics.jobs import Job
 from hvd_kernel.magics.ladder import replace_stuck
 from hvd_kernel.magics.local import run_here
 from hvd_kernel.magics.merge import named, spans
-from hvd_kernel.magics.options import Options, parse, resolve, wanted
+from hvd_kernel.magics.options import Options, parse, resolve, says_one_rank, wanted
 from hvd_kernel.magics.person import person_at
 from hvd_kernel.magics.plain import plain_errors
 from hvd_kernel.magics.prompts import Prompts
@@ -61,7 +61,8 @@ class RunMagics(DeskMagics):
         --ranks 0,2-3|::2|all|root   only these ranks (also --targets, -t)
         --local                      also here, in the notebook, afterwards
         --push a,b                   copy variables from the notebook to the ranks first
-        --pull c                     bring variables of the ranks here afterwards: c[0] is rank 0's
+        --pull c                     bring variables of the ranks here afterwards: c[0] is rank 0's;
+                                     with --ranks 2 c is rank 2's
         --force                      push and pull however much it is
         -o NAME, --out NAME          keep the last expressions: NAME[0], NAME.stdout[0]
         --timeout S                  interrupt the cell after S seconds
@@ -127,7 +128,7 @@ class RunMagics(DeskMagics):
 
     def _pull(self, session: Session, options: Options, ranks: tuple[int, ...]) -> None:
         if options.pull:
-            self.shell.user_ns.update(pulled(session, options.pull, ranks, force=options.force))
+            self.shell.user_ns.update(pulled(session, options.pull, options, ranks))
 
     def _run(
         self,
@@ -232,18 +233,18 @@ def local_values(shell: InteractiveShell, names: tuple[str, ...]) -> dict[str, A
     return {name: shell.user_ns[name] for name in names}
 
 
-def pulled(
-    session: Session, names: tuple[str, ...], ranks: tuple[int, ...], *, force: bool = False
-) -> dict[str, PerRank]:
-    """Return variables of the ranks, one value per rank each.
+def pulled(session: Session, names: tuple[str, ...], options: Options, ranks: tuple[int, ...]) -> dict[str, Any]:
+    """Return variables of the ranks: one value per rank each, or the plain value where ``--ranks`` says one number.
 
     Raises
     ------
     ClusterError
         If one of the ranks is dead, or has no such variable.
     """
-    values = session.pull(names, ranks, force=force)
+    values = session.pull(names, ranks, force=options.force)
     if lost := [rank for rank in ranks if rank not in values]:
         remedy = f"--ranks {spans(values)} pulls from the others" if values else "%hvd restart starts fresh ones"
         raise ClusterError(f"nothing was pulled: {named(lost)} {'is' if len(lost) == 1 else 'are'} dead; {remedy}")
+    if says_one_rank(options.ranks):
+        return dict(values[ranks[0]])
     return {name: PerRank({rank: values[rank][name] for rank in ranks}) for name in names}

@@ -241,6 +241,11 @@ def resolve(text: str, n: int) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
+def says_one_rank(text: str) -> bool:
+    """Whether ``--ranks`` says one rank by its number or as ``root``: a slice that happens to be one is none."""
+    return text.isdecimal() or text == "root"
+
+
 def _part(part: str, n: int) -> set[int]:
     if part == "all":
         return set(range(n))

@@ -25,9 +25,7 @@ from hvd_kernel.cluster.supervised import LOG, Supervised
 from hvd_kernel.cluster.witness import NATIVE
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
-
-_FOREIGN = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_")
-_FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+from hvd_kernel.settings.launchers import without_launchers
 
 
 class Launched(Supervised):
@@ -128,9 +126,9 @@ def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the kernel's environment without what another launcher may have left in it."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN) and k not in _FOREIGN_NAMES}
     stacks = {"OMPI_MCA_opal_stacktrace_output": f"file:{folder / NATIVE}", HOLDER: mark(os.getpid())}
-    return kept | stacks | {"IPYTHONDIR": str(folder / "ipython"), "PRTE_MCA_prte_tmpdir_base": str(folder)}
+    own = {"IPYTHONDIR": str(folder / "ipython"), "PRTE_MCA_prte_tmpdir_base": str(folder)}
+    return without_launchers(os.environ) | stacks | own
 
 
 def is_far(spec: ClusterSpec) -> bool:

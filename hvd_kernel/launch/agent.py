@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import hvd_kernel
@@ -182,7 +183,7 @@ class Agent:
             try:
                 self._ranks[one["rank"]] = Rank(one["rank"], plan, base | one["env"], listens=one["listens"])
             except OSError as error:
-                self._refuse(f"{error.strerror}: {error.filename}", one["rank"])
+                self._refuse(f"{error.strerror}: {error.filename}{_remedy(plan)}", one["rank"])
                 return
 
     def _refuse(self, why: str, rank: int) -> None:
@@ -200,6 +201,13 @@ class Agent:
         for rank in self._ranks.values():
             if not rank.ended:
                 rank.signal(number)
+
+
+def _remedy(plan: dict[str, Any]) -> str:
+    """Return what to write instead of a script that is no program; empty where it is none."""
+    program = Path(plan["command"][0])
+    is_script = program.suffix == ".py" and (Path(plan["cwd"]) / program).is_file()
+    return f" (it is a script: did you mean `python {program}`?)" if is_script else ""
 
 
 def _environment(plan: dict[str, Any]) -> dict[str, str]:

@@ -29,6 +29,7 @@ from hvd_kernel.launch.verdict import shell_status
 from hvd_kernel.launch.watch import Watch
 from hvd_kernel.launch.wire import Frame, Kind
 from hvd_kernel.routes import addresses
+from hvd_kernel.settings.launchers import without_launchers
 
 _NEVER = float("inf")
 
@@ -90,7 +91,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
     ClusterError
         The ranks could not be started, a host was lost, or ``timeout_s`` is over.
     """
-    env = variables.without_launchers(os.environ) | (job.env or {})
+    env = without_launchers(os.environ) | (job.env or {})
     patience = job.start_timeout_s or config.start_timeout(env)
     begun = time.monotonic()
     default_out, default_err = standard()
@@ -136,7 +137,7 @@ def _start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Ag
             for rank in range(job.np)
             if where[rank] == index
         ]
-        env = variables.without_launchers(os.environ)
+        env = without_launchers(os.environ)
         env = _for_ranks(job, (variables.carried(env) if agent.remote else env) | common)
         agent.send(_plan(job, len(ranks), env=env, ranks=ranks, far=agent.remote))
     return [crew.agents[host] for host in where]
@@ -144,7 +145,7 @@ def _start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Ag
 
 def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
     """Return these variables with the user's, and with those by which `import horovod` means us."""
-    env = env | (job.env or {})
+    env = {"PYTHONFAULTHANDLER": "1"} | env | (job.env or {})  # a rank that crashes in C says where it was
     return env | rank_environment(env)
 
 
@@ -154,7 +155,7 @@ def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Wr
     crew.start([Host("localhost", 1)], None, None, patience)
     holder = crew.agents[0]
     holder.holds_ranks = False
-    env = variables.without_launchers(os.environ) | {"PYTHONUNBUFFERED": "1", "HVD_SECRET_KEY": secrets.token_hex(32)}
+    env = without_launchers(os.environ) | {"PYTHONUNBUFFERED": "1", "HVD_SECRET_KEY": secrets.token_hex(32)}
     env = _for_ranks(job, env)
     far = not all(is_local(host.name) for host in hosts)
     with Door(env["HVD_SECRET_KEY"], _reachable(holder, job.network_interface) if far else []) as door:

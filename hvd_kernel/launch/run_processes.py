@@ -16,6 +16,7 @@ from hvd_kernel.errors import RankDied, RankFailed
 from hvd_kernel.launch.api import Job, Outcome, launch
 from hvd_kernel.launch.run_call import Answer
 from hvd_kernel.launch.run_task import CALL, answer_file, write_private
+from hvd_kernel.launch.verdict import told
 
 
 def in_processes(call: bytes, job: Job, *, far: bool) -> list[Any]:
@@ -72,9 +73,7 @@ def failure(rank: int, np: int, answer: Answer) -> RankFailed:
 
 
 def _last_words(rank: int, np: int, outcome: Outcome) -> str:
-    code = outcome.codes[rank]
-    how = f"signal {-code}" if code < 0 else f"exit status {code}"
-    what = f"rank {rank} of {np} ended with {how} before its function returned."
+    what = f"rank {rank} of {np} ended with {told(outcome.codes[rank])} before its function returned."
     said = "".join(f"\n  {line}" for line in outcome.last_lines) if rank == outcome.failed else ""
     return f"{what} It said last:{said}" if said else what
 

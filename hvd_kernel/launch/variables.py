@@ -13,16 +13,6 @@ from hvd_kernel.routes import addresses, reached
 
 Env = dict[str, str]
 
-# What another launcher may have left: its ranks are not ours.
-_FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "TORCHELASTIC_", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_GLOO_REN")
-_FOREIGN_NAMES = frozenset(
-    {
-        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
-        *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_CONTROLLER_ADDR", "HOROVOD_CONTROLLER_PORT"),
-        *("HVD_BOOTSTRAP", "HVD_SECRET_KEY"),
-    }
-)
-_USERS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")  # the user's own settings of Open MPI
 _STAYS = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC_")
 _STAYS_NAMES = frozenset(
     {
@@ -30,15 +20,6 @@ _STAYS_NAMES = frozenset(
         *("HOME", "USER", "LOGNAME", "MAIL", "SHELL"),
     }
 )
-
-
-def without_launchers(env: Mapping[str, str]) -> Env:
-    """Return the variables that no other launcher has left there."""
-    return {
-        name: value
-        for name, value in env.items()
-        if name.startswith(_USERS) or not (name.startswith(_FOREIGN) or name in _FOREIGN_NAMES)
-    }
 
 
 def carried(env: Mapping[str, str]) -> Env:

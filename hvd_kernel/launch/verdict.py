@@ -8,6 +8,7 @@ Words.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,14 @@ def culprit(failures: Sequence[Failure]) -> Failure | None:
     """Return the first failure that is none of another's consequences; else the first."""
     own = [failure for failure in failures if not is_consequence(failure)]
     return next(iter([*own, *failures]), None)
+
+
+def told(code: int) -> str:
+    """Return how an end is told: ``exit status 3``, or ``signal 11, SIGSEGV``."""
+    if code >= 0:
+        return f"exit status {code}"
+    known = -code in set(signal.Signals)  # most real-time signals have no name
+    return f"signal {-code}, {signal.Signals(-code).name}" if known else f"signal {-code}"
 
 
 def shell_status(code: int) -> int:

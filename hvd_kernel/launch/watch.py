@@ -17,7 +17,7 @@ from hvd_kernel.launch.crew import Agent, Crew
 from hvd_kernel.launch.lines import Voice, Write
 from hvd_kernel.launch.source import Source
 from hvd_kernel.launch.starter import NUMBER, Starter
-from hvd_kernel.launch.verdict import Failure, culprit, is_consequence
+from hvd_kernel.launch.verdict import Failure, culprit, is_consequence, told
 from hvd_kernel.launch.wire import Frame, Kind
 
 _NEVER = float("inf")
@@ -233,10 +233,9 @@ class Watch:
 
 def sentence(guilty: Failure, alike: Sequence[int], because: Sequence[int]) -> str:
     """Return the last line of a job that failed."""
-    how = f"exit status {guilty.code}" if guilty.code > 0 else f"signal {-guilty.code}"
     more = "".join(
         f"; rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))} failed {why}"
         for ranks, why in ((alike, "alike"), (because, "because of it"))
         if ranks
     )
-    return f"hvdrun: rank {guilty.rank} failed ({how}){more}; all ranks have ended.\n"
+    return f"hvdrun: rank {guilty.rank} failed ({told(guilty.code)}){more}; all ranks have ended.\n"

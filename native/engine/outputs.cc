@@ -86,7 +86,7 @@ std::int64_t stand_in_bytes(const Work& work) {
   return bytes;
 }
 
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;  // of one result: more than there is
+constexpr std::int64_t kMostBytes = 0x0100'0000'0000'0000;  // of one result: more than there is
 
 Status wrong_sizes(const Work& work) {
   return Status::make(

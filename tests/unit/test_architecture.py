@@ -64,7 +64,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "compat": CORE | {"_session", "tensor", "process_sets"},
     "worker": CORE
     | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "torch", "compat", "kept", "ranklog"},
-    "cluster": SHARED | {"routes"},
+    "cluster": SHARED | {"routes", "settings"},
     "launch": SHARED | {"magics", "settings", "cluster", "compat", "routes"},
     "widgets": SHARED,
     "magics": SHARED | {"cluster", "widgets", "compat", "ranklog"},

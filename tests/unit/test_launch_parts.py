@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from hvd_kernel.launch import agent, alias, cli, lines, mpi, mpi_hosts, variable
 from hvd_kernel.launch.api import Job
 from hvd_kernel.launch.hosts import Host, is_local, named, parse, places, read_hostfile
 from hvd_kernel.launch.lines import Voice
-from hvd_kernel.launch.verdict import Failure, culprit, shell_status
+from hvd_kernel.launch.verdict import Failure, culprit, shell_status, told
 from hvd_kernel.launch.watch import sentence
 from hvd_kernel.launch.wire import MAGIC, Frame, Kind, Reader
 
@@ -113,8 +114,6 @@ def test_what_a_rank_alone_is_told() -> None:
 
 
 def test_what_stays_here() -> None:
-    env = {"PATH": "p", "OMPI_COMM_WORLD_RANK": "1", "OMPI_MCA_btl": "tcp", "RANK": "1", "HOROVOD_AUTOTUNE": "1"}
-    assert set(variables.without_launchers(env)) == {"PATH", "OMPI_MCA_btl", "HOROVOD_AUTOTUNE"}
     assert set(variables.carried({"PATH": "p", "SSH_AUTH_SOCK": "s", "TMPDIR": "t", "FOO": "f"})) == {"PATH", "FOO"}
 
 
@@ -249,7 +248,7 @@ def test_the_guilty_rank_is_the_first_that_had_a_reason_of_its_own() -> None:
 def test_the_last_line() -> None:
     start, end = "hvdrun: rank 1 failed (", "; all ranks have ended.\n"
     assert sentence(Failure(1, 3), [], []) == f"{start}exit status 3){end}"
-    assert sentence(Failure(1, -9), [0], []) == f"{start}signal 9); rank 0 failed alike{end}"
+    assert sentence(Failure(1, -9), [0], []) == f"{start}signal 9, SIGKILL); rank 0 failed alike{end}"
     both = f"{start}exit status 1); rank 0 failed alike; ranks 2, 3 failed because of it{end}"
     assert sentence(Failure(1, 1), [0], [3, 2]) == both
 
@@ -359,3 +358,11 @@ def test_horovodrun_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match="is on PATH"):
         alias.install(tmp_path)
     assert not (tmp_path / "horovodrun").exists()
+
+
+def test_an_end_is_told_with_its_signals_name() -> None:
+    assert [told(code) for code in (3, -11, -signal.SIGRTMIN - 1)] == [
+        "exit status 3",
+        "signal 11, SIGSEGV",
+        f"signal {signal.SIGRTMIN + 1}",
+    ]

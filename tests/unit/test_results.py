@@ -4,19 +4,43 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.holder import Holder
+from hvd_kernel.magics.options import says_one_rank
 from hvd_kernel.magics.results import CellResult, PerRank
 
 
-def test_per_rank_is_a_mapping_with_a_merged_repr() -> None:
+def test_per_rank_is_the_values_in_rank_order_with_a_merged_repr() -> None:
     values = PerRank({2: "b", 0: "a", 1: "a"})
-    assert (values[2], values.rank(0), list(values), len(values)) == ("b", "a", [0, 1, 2], 3)
+    assert (values[2], values.rank(0), list(values), len(values)) == ("b", "a", ["a", "a", "b"], 3)
+    assert (dict(values), list(values.keys()), list(values.values())) == (
+        {0: "a", 1: "a", 2: "b"},
+        [0, 1, 2],
+        ["a", "a", "b"],
+    )
+    assert list(values.items()) == [(0, "a"), (1, "a"), (2, "b")]
     assert repr(values) == "[0-1] 'a'\n[2] 'b'"
     with pytest.raises(KeyError, match="no value of rank 3; there are values of"):
         values[3]
+
+
+def test_per_rank_as_an_array_is_the_values_not_the_ranks() -> None:
+    """A list of losses was drawn as [0]: the numbers of the ranks."""
+    losses = PerRank({0: [3.0, 2.0], 1: [5.0, 4.0]})
+    assert np.asarray(losses).tolist() == [[3.0, 2.0], [5.0, 4.0]]
+    assert np.asarray(losses, dtype=np.int64).tolist() == [[3, 2], [5, 4]]
+    assert sum(PerRank({0: 1.5, 3: 2.0})) == 3.5
+    with pytest.raises(ValueError, match=r"different shapes \(rank 0: \(2,\), rank 1: \(1,\)\): take one rank's"):
+        np.asarray(PerRank({0: [1, 2], 1: [1]}))
+    with pytest.raises(ValueError, match="by a copy"):
+        np.array(losses, copy=False)
+
+
+def test_one_rank_is_said_by_its_number_alone() -> None:
+    assert [says_one_rank(text) for text in ("2", "root", "all", "1:", "0,2", "2-2")] == [True, True, *[False] * 4]
 
 
 def test_cell_result_has_the_text() -> None:

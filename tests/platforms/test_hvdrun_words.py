@@ -1,0 +1,50 @@
+"""hvdrun, through the real command: what it says of a crash in C, and of a command that is none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hvdtest.hvdrun import RANK, hvdrun
+
+pytestmark = [pytest.mark.mp, pytest.mark.usefixtures("mark")]
+
+CRASH = f"""{RANK}
+import ctypes, time
+def reads_what_is_not_there():
+    ctypes.string_at(0)
+if rank == 1:
+    reads_what_is_not_there()
+time.sleep(300)
+"""
+
+
+def test_a_crash_in_c_has_the_signals_name_and_pythons_stack() -> None:
+    done = hvdrun("-np", "2", script=CRASH)
+    assert done.returncode == 139
+    said = done.stderr.splitlines()
+    assert said[-1] == "hvdrun: rank 1 failed (signal 11, SIGSEGV); all ranks have ended."
+    assert any("Fatal Python error: Segmentation fault" in line for line in said)
+    assert any("in reads_what_is_not_there" in line for line in said)
+
+
+def test_who_wants_no_fault_handler_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "")
+    done = hvdrun("-np", "2", script=CRASH)
+    assert "Fatal Python error" not in done.stderr
+    assert "signal 11, SIGSEGV" in done.stderr
+
+
+@pytest.mark.parametrize("executable", [False, True], ids=["no program", "no interpreter in its first line"])
+def test_a_script_that_is_no_program_is_told_with_what_to_write(
+    executable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("print('never')\n")
+    (tmp_path / "train.py").chmod(0o755 if executable else 0o644)
+    monkeypatch.chdir(tmp_path)
+    if executable:
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    done = hvdrun("-np", "2", "train.py")
+    assert done.returncode == 1
+    assert "train.py (it is a script: did you mean `python train.py`?)" in done.stderr
