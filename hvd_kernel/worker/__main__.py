@@ -11,6 +11,7 @@ from hvd_kernel.worker import devices, life
 if __name__ == "__main__":
     life.tie_to_parent()  # before anything slow: from here on this process ends with the one that started it
     haste, *ranks = sys.argv[1:] or [""]
+    life.free_children()
     life.share_cores(*map(int, ranks))
     devices.settle()
     from hvd_kernel.worker import bootstrap
