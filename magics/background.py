@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 
 from hvd_kernel.errors import ClusterError, UsageError
@@ -51,8 +53,7 @@ class JobMagics(DeskMagics):
             options = parse("%hvdjobs", line)
             named_jobs = [self.jobs.find(word) for word in options.words]
             if options.wait:
-                for job in named_jobs or [each for each in self.jobs if not each.awaited]:
-                    self._wait(job, options.timeout)
+                self._wait(named_jobs or [each for each in self.jobs if not each.awaited], options.timeout)
             elif named_jobs:
                 self._show(named_jobs)
             else:
@@ -78,13 +79,19 @@ class JobMagics(DeskMagics):
             if not jobs:
                 self.desk.screen().say("no job runs\n")
 
-    def _wait(self, job: Job, timeout: float | None) -> None:
-        try:
-            job.wait(timeout)
-        except lenient.OF_THE_RANKS as error:
-            if job.raise_error or error is not job.error:  # else it is the wait that took too long
-                raise
-            lenient.show(error, self.desk.screen())
+    def _wait(self, jobs: list[Job], timeout: float | None) -> None:
+        """Wait for the end of all; fail as the first that has failed, and show what went wrong with the others."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for job in jobs:
+            job.wait_end(timeout, None if deadline is None else max(0.0, deadline - time.monotonic()))
+        failed = [job for job in jobs if job.error is not None]
+        raised = next((job for job in failed if job.raise_error), None)
+        for job in failed:
+            assert job.error is not None
+            if job is not raised:
+                lenient.show(job.error, self.desk.screen())
+        if raised is not None and raised.error is not None:
+            raise raised.error.with_traceback(None)
 
     def _see_end(self, job: Job) -> None:
         if not job.ended.wait(STUCK_S):

@@ -81,13 +81,17 @@ class Job:
         HvdTimeout
             If it goes on after ``timeout`` seconds.
         """
-        if not self.ended.wait(timeout):
+        self.wait_end(timeout)
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+
+    def wait_end(self, timeout: float | None, left: float | None = None) -> None:
+        """Wait for its end, however it ended; ``left``: what is left of the ``timeout`` that the message names."""
+        if not self.ended.wait(timeout if left is None else left):
             raise HvdTimeout(
                 f"job {self.name} has not ended within {timeout:g} s and goes on: {_REMEDY} {self.name} ends it"
             )
         self.awaited = True
-        if self.error is not None:
-            raise self.error.with_traceback(None)
 
     def _age(self) -> str:
         return f"{time.monotonic() - self.since:.0f} s"

@@ -1,4 +1,4 @@
-"""The last rung of the interrupt ladder: ranks that three presses did not move are ended, they alone, and replaced."""
+"""The third interrupt: ranks that did not obey the first two are ended, they alone, and replaced."""
 
 from __future__ import annotations
 
@@ -18,8 +18,14 @@ def replace_stuck(desk: Desk, watch: Watch) -> None:
     if not watch.given_up:
         return
     who, was = named(watch.left), "was" if len(watch.left) == 1 else "were"
+    session = desk.holder.current()
+    gone = {*watch.left, *session.dead}
+    if len(gone) == session.n:  # nobody is left to go on from
+        desk.holder.start(session.spec, desk.screen().status())
+        watch.fate = f"{who} {was} ended, and fresh ranks have started: all variables are missing"
+        return
     try:
-        respawn(desk, watch.left, force=True)
+        respawn(desk, sorted(gone), force=True)
     except ClusterError as error:
         watch.fate = f"{who} {was} ended, but not replaced: {error}"
     else:

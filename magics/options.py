@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import shlex
 from collections.abc import Sequence
@@ -51,16 +52,18 @@ class Options:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of ranks: write 1 or more")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks: write 1 or more")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no time: write seconds, more than 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write seconds, more than 0")
     return value
 
 
@@ -95,10 +98,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is no number of lines: write 0 or more")
-    return value
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines: write 0 or more")
+    return int(text)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -175,13 +177,22 @@ TABLE: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {
 """magic -> its options, as argparse takes them. Completion and usage are made from it too."""
 
 
+def nearest(word: str, known: Sequence[str]) -> str:
+    """Return ``: did you mean ...?`` with the known word that is most like this one; empty where none is."""
+    found = difflib.get_close_matches(word, known, n=1)
+    return f": did you mean {found[0]}?" if found else ""
+
+
 class _Parser(argparse.ArgumentParser):
     def format_usage(self) -> str:
         """Escape the magic's own %: argparse takes this for a pattern when options and words are mixed."""
         return super().format_usage().replace("%", "%%")
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}. {self.format_usage().replace('%%', '%').strip()}")
+        unknown = message.partition("unrecognized arguments: ")[2].split()
+        known = [flag for action in self._actions for flag in action.option_strings]
+        near = nearest(unknown[0].partition("=")[0], known) if unknown else ""
+        raise UsageError(f"{self.prog}: {message}{near}. {self.format_usage().replace('%%', '%').strip()}")
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from hvd_kernel.magics.check import check
 from hvd_kernel.magics.clean import clean
 from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.doctor import examine, report
-from hvd_kernel.magics.options import Options
+from hvd_kernel.magics.options import Options, nearest
 from hvd_kernel.magics.stacks import stacks
 
 MANY = 1000
@@ -27,6 +27,10 @@ class Verb:
     doc: str
     more_words: int = 0  # how many words may follow
     anytime: bool = False  # also while a cell runs (from a subshell, or beside a background cell)
+
+
+def _help(desk: Desk, _options: Options) -> None:
+    desk.screen().say(usage())
 
 
 def _doctor(desk: Desk, _options: Options) -> None:
@@ -68,6 +72,7 @@ VERBS: dict[str, Verb] = {
         "end what clusters of dead kernels have left (--dry-run: list; --kept NAME: end kept ranks)",
         anytime=True,
     ),
+    "help": Verb(_help, "%hvd help", "this list", anytime=True),
     "doctor": Verb(_doctor, "%hvd doctor", "what is missing on this machine, and how to get it", anytime=True),
 }
 
@@ -83,7 +88,8 @@ def find(options: Options) -> Verb:
     name = options.words[0] if options.words else "status"
     verb = VERBS.get(name)
     if verb is None:
-        raise UsageError(f"%hvd: {' '.join(options.words)!r} is not understood: %hvd? lists its words")
+        said = " ".join(options.words)
+        raise UsageError(f"%hvd: {said!r} is not understood{nearest(name, [*VERBS])}; %hvd help lists its words")
     if len(options.words) > 1 + verb.more_words:
         raise UsageError(f"%hvd: {' '.join(options.words)!r} has too many words: write {verb.usage}")
     return verb

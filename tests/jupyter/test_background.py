@@ -412,3 +412,17 @@ def test_nothing_is_left_of_a_kernel_that_ends_with_a_job(tmp_path: Path, how: s
         if how == "kill":
             os.kill(kernel.pid, signal.SIGKILL)
             kernel.assert_nothing_left()
+
+
+def test_waiting_for_all_waits_for_all_and_then_fails(kernel: Kernel, tmp_path: Path) -> None:
+    """It raised at the first failure, while the second job still ran and blocked every later cell."""
+    with Gate(tmp_path) as gate:
+        kernel.run("%%hvdrun --bg broken\nraise ValueError('of the first')")
+        kernel.run(f"%%hvdrun --bg slow\n{gate.arrive}\n{gate.hold}\nraise KeyError('of the second')")
+        started = kernel.start("%hvdjobs --wait")
+        gate.wait_for(0, 1)
+    outcome = kernel.finish(started, allow_error=True)
+    assert outcome.reply["ename"] == "ValueError"
+    assert "KeyError" in outcome.text("stderr"), "of the other one it is shown what went wrong"
+    assert [row[1].split()[0] for row in rows(kernel).values()][-2:] == ["failed:", "failed:"]
+    assert kernel.run(RIGHT).shown == ["[0-1] 3"], "the ranks are free"

@@ -49,4 +49,3 @@ def test_pools_in_a_cell_end(kernel: Kernel, number: int) -> None:
 
 def test_a_child_takes_signals_as_any_python_process(kernel: Kernel) -> None:
     assert kernel.run(SIGNALS).shown == ["[0-1] (([True, True], []), -15)"]
-

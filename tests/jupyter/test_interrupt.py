@@ -394,6 +394,37 @@ def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_
     assert_sound(kernel)
 
 
+DISOBEYS = """print('in', flush=True)
+while True:
+    try:
+        time.sleep(600)
+    except BaseException:
+        pass
+"""
+
+
+@pytest.mark.cluster(2)
+@pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.nightly) for turn in range(1, 10))])
+def test_b3_the_third_press_starts_fresh_ranks_where_all_disobey(kernel: Kernel, turn: int) -> None:
+    """It called them ended though they lived, and every later cell was told to interrupt the previous one first."""
+    kernel.run("%%hvdrun\nimport time\nmine = rank")
+    before = {row.split()[2] for row in kernel.run("%hvd status").text().splitlines()[1:3]}
+    with kernel.figures(runner_PATIENT_S=3600.0, interrupts_SAME_S=0.0):
+        started = kernel.start(f"%%hvdrun\n{DISOBEYS}", person=True)
+        wait_until_inside(kernel, started, 2)
+        for _ in range(3):
+            kernel.press()
+        outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
+    assert outcome.reply["ename"] == "KeyboardInterrupt"
+    assert "ranks 0-1 were ended, and fresh ranks have started: all variables are missing" in outcome.error
+    assert kernel.run("%%hvdrun\nimport torch\nint(hvd.allreduce(torch.tensor([rank + 1]), op=hvd.Sum))").shown == [
+        "[0-1] 3"
+    ]
+    after = {row.split()[2] for row in kernel.run("%hvd status").text().splitlines()[1:3]}
+    assert not before & after
+    assert kernel.run("%%hvdrun\n'mine' in globals()").shown == ["[0-1] False"]
+
+
 @pytest.mark.cluster(0)
 @pytest.mark.parametrize("presses", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_b2_interrupt_while_ranks_start(kernel: Kernel, presses: int) -> None:

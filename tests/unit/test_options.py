@@ -65,8 +65,11 @@ def test_mpi_args_may_begin_with_a_dash(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("-np 0", "not a number of ranks"),
-        ("-np x", "invalid"),
+        ("-np 0", "'0' is not a number of ranks: write 1 or more"),
+        ("-np four", "'four' is not a number of ranks: write 1 or more"),
+        ("--timeout soon", "'soon' is no time: write seconds, more than 0"),
+        ("--rank 2", r"unrecognized arguments: --rank: did you mean --ranks\?"),
+        ("--time 2", r"did you mean --timeout\?"),
         ("-np", "expected one argument"),
         ("--timeout 0", "more than 0"),
         ("--timeout nan", "more than 0"),
