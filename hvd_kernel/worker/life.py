@@ -1,4 +1,4 @@
-"""A rank's tie to its parent, its share of the cores, its children. Standard library only: it runs before any import."""
+"""A rank's tie to its parent, its cores, its children. Standard library only: it runs before all imports."""
 
 from __future__ import annotations
 
