@@ -20,7 +20,7 @@ build/.demo: $(SETTINGS) $(NATIVE)
 	@bash .ci/setup torch,lab && mkdir -p build && touch $@
 
 build/.test: $(SETTINGS) $(NATIVE)
-	@begin=$$SECONDS; bash .ci/setup torch,lab,test && bash .ci/system && \
+	@begin=$$SECONDS; bash .ci/system & system=$$!; bash .ci/setup torch,lab,test && wait $$system && \
 	  echo $$((SECONDS - begin)) >build/setup.seconds && touch build/.demo $@
 
 demo: build/.demo

@@ -6,12 +6,19 @@ a notebook says ``%load_ext hvd_kernel`` (the kernel named ``hvd_kernel`` has do
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hvd_kernel.kept import keep
     from hvd_kernel.launch.run import run
+
+if sys.platform != "linux":
+    raise ImportError(
+        f"hvd_kernel runs on Linux only, this is {sys.platform}: its ranks share memory and watch each other by "
+        "calls of the Linux kernel (memfd, pidfd, futex). On Windows use WSL 2, on macOS a Linux container."
+    )
 
 __version__ = "0.1.0"
 

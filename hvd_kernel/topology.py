@@ -21,6 +21,7 @@ With ``HVD_BOOTSTRAP=tcp`` an MPI launcher's variables say who this is, but MPI 
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
@@ -156,13 +157,25 @@ def _from_group(world: Any, ranks: list[int], env: Env) -> Peers:
 
 def _mpi() -> Any:
     try:
-        from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI
+        from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI, as a rule
     except ImportError as error:
         raise ConfigError(
             f"an MPI launcher started this process, but mpi4py cannot be loaded: {error}. Install it, or {_WITHOUT_MPI}"
         ) from error
+    if MPI.Is_finalized():
+        raise ConfigError(f"this process has finalised MPI already: call init() before that, or {_WITHOUT_MPI}")
+    if not MPI.Is_initialized():  # mpi4py.rc.initialize is False: who starts it ends it
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        atexit.register(_finalize)
     uncaught.watch()
     return MPI
+
+
+def _finalize() -> None:
+    from mpi4py import MPI  # noqa: PLC0415 - it is there already
+
+    if not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 def _mpi_exchange(comm: Any, env: Env) -> Exchange:

@@ -85,7 +85,8 @@ class JobMagics(DeskMagics):
         for job in jobs:
             job.wait_end(timeout, None if deadline is None else max(0.0, deadline - time.monotonic()))
         failed = [job for job in jobs if job.error is not None]
-        raised = next((job for job in failed if job.raise_error), None)
+        own = (job for job in failed if job.raise_error or not isinstance(job.error, lenient.OF_THE_RANKS))
+        raised = next(own, None)
         for job in failed:
             assert job.error is not None
             if job is not raised:

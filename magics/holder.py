@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import gpus
 from hvd_kernel.cluster import kept
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from hvd_kernel.protocol import MetricsSample
 
 Say = Callable[[str], None]
+
+LISTED = 5
+"""Names of variables in a sentence."""
+
+MOVE_S = 600.0
+"""How long variables may take to be packed, or to be unpacked."""
 
 OBEY_S = 3.0
 """How long a job may take to obey an interrupt before ``force`` ends the ranks with it."""
@@ -123,26 +129,39 @@ class Holder:
             self.stop()
             self._ended_name = name
 
-    def ensure(self, spec: ClusterSpec, say: Say, progress: Say) -> Session:
-        """Return a session for ``spec``: the running one, or a new one in its place.
+    def ensure(self, spec: ClusterSpec, say: Say, progress: Say, *, force: bool = False) -> Session:
+        """Return a session for ``spec``: the running one, or a new one in its place, with what was to be kept.
 
         Parameters
         ----------
         spec
             The cluster that is wanted.
         say
-            Told, before it happens, that variables are going to be lost.
+            Told, before it happens, that the ranks start again, and with what.
         progress
             Told how far the start is.
+        force
+            Variables that no cell has asked to keep may be lost.
+
+        Raises
+        ------
+        UsageError
+            They would be, and ``force`` is not there; they are named, and nothing has happened.
         """
-        if self.session is not None:
-            if self.session.spec == spec:
-                return self.session
-            say(f"{_change(self.session.spec, spec)}: the ranks start again, their variables are lost.")
-            self.stop()
-        else:
+        if self.session is None:
             self._recall(say)
-        return self.start(spec, progress)
+            return self.start(spec, progress)
+        if self.session.spec == spec:
+            return self.session
+        change = _change(self.session.spec, spec)
+        names, packed = _packed(self.session, change, force=force)
+        with_what = f" with {', '.join(names)} from the ranks before" if names else ""
+        say(f"{change}: the ranks start again{with_what}.")
+        self.stop()
+        session = self.start(spec, progress)
+        if names:
+            session.ask("unpack", None, {"kept": names}, buffers=[packed], timeout=MOVE_S)
+        return session
 
     def _recall(self, say: Say) -> None:
         """Say that other ranks wait for a kernel of this place, before fresh ones are taken for them."""
@@ -214,6 +233,32 @@ class Holder:
     def _name(self) -> str:
         """The name under which the ranks are kept."""
         return self.session.kept if self.session else self._ended_name
+
+
+def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], Any]:
+    """Return the names that go to fresh ranks, and their values as the lowest living rank has packed them.
+
+    Raises
+    ------
+    UsageError
+        Without ``force``: the ranks hold other variables too.
+    """
+    living = [rank for rank in range(session.n) if rank not in session.dead]
+    if not living:
+        return [], b""
+    answers = [content for content, _ in session.ask("held", living).values()]
+    names = sorted(set(answers[0]["kept"]))  # of the lowest
+    others = sorted({name for content in answers for name in content["names"]} - set(names))
+    if others and not force:
+        listed = ", ".join(f"`{name}`" for name in others[:LISTED]) + (", ..." if len(others) > LISTED else "")
+        raise UsageError(
+            f"{change}: the ranks would start again, and {listed} there be lost. Add --force to lose "
+            f"{'it' if len(others) == 1 else 'them'}, or call hvd_kernel.keep({others[0]!r}) in a cell on the ranks"
+        )
+    if not names:
+        return [], b""
+    content, buffers = session.ask("pack", living[:1], {"names": names}, timeout=MOVE_S)[living[0]]
+    return [name for name in names if name not in content["lost"]], buffers[0]
 
 
 def _change(old: ClusterSpec, new: ClusterSpec) -> str:

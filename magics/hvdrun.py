@@ -63,7 +63,7 @@ class RunMagics(DeskMagics):
         --push a,b                   copy variables from the notebook to the ranks first
         --pull c                     bring variables of the ranks here afterwards: c[0] is rank 0's;
                                      with --ranks 2 c is rank 2's
-        --force                      push and pull however much it is
+        --force                      push and pull however much it is; with another -np lose variables that are not kept
         -o NAME, --out NAME          keep the last expressions: NAME[0], NAME.stdout[0]
         --timeout S                  interrupt the cell after S seconds
         --no-raise-error             show what fails on the ranks, but let the cell succeed; the names of -o and --pull
@@ -120,7 +120,7 @@ class RunMagics(DeskMagics):
         self, spec: ClusterSpec, screen: Screen, values: dict[str, Any], ranks: tuple[int, ...], options: Options
     ) -> Session:
         keep.check(self.desk, options)
-        session = self.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status())
+        session = self.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status(), force=options.force)
         respawn.if_wanted(self.desk)
         keep.keep(self.desk, options)
         _push(session, values, ranks, force=options.force)

@@ -20,7 +20,7 @@ def start(desk: Desk, options: Options) -> None:
     screen = desk.screen()
     spec = wanted(options, desk.holder.spec, default_n(options.gpus))
     keep.check(desk, options)
-    desk.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status())
+    desk.holder.ensure(spec, lambda text: screen.say(f"{text}\n"), screen.status(), force=options.force)
     _ready(desk)
     keep.keep(desk, options)
 

@@ -18,6 +18,7 @@ import cloudpickle
 
 from hvd_kernel import kept, ops
 from hvd_kernel.process_sets import ProcessSet
+from hvd_kernel.worker.variables import users
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.control import Control
@@ -48,6 +49,25 @@ def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
         lost = dict.fromkeys(names, _said(error))
     kept.keep(*content["kept"])
     return {"lost": lost}, []
+
+
+def held(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Answer which variables the user has here, and which of them cells have asked to keep."""
+    names = users(control.names)
+    return {"names": names, "kept": [name for name in kept.names() if name in names]}, []
+
+
+def pack(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Answer with variables as bytes, for ranks that have not started; ``lost``: what they do not hold, and why."""
+    packed, lost = _pack(control.names, content["names"])
+    return {"lost": lost}, [packed]
+
+
+def unpack(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
+    """Take over what another rank has packed."""
+    control.names.update(_load(bytes(buffers[0])))
+    kept.keep(*content["kept"])
+    return {}, []
 
 
 def _pack(found: Mapping[str, Any], names: list[str]) -> tuple[bytes, dict[str, str]]:

@@ -144,6 +144,7 @@ def test_a14_out_of_memory_is_named_with_limit_and_use(kernel: Kernel) -> None:
         box.rmdir()
 
 
+@pytest.mark.nightly
 def test_a_forked_child_that_crashes_or_leaves_is_not_its_rank(kernel: Kernel) -> None:
     cell = """%%hvdrun
 import os, signal
@@ -282,6 +283,7 @@ def test_a18_a19_the_end_of_what_holds_the_ranks_is_said_and_leaves_nothing(vict
         session.stop()
 
 
+@pytest.mark.nightly
 def test_a1_an_older_linux_tells_by_mpiexecs_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 6.15 a pidfd does not say how its process ended."""
     monkeypatch.setattr(witness, "_GET_INFO", 0)

@@ -171,5 +171,6 @@ def ended_in_peace(rounds: int) -> list[int]:
     return [fake_gpu.turn("fake_cuda_freed_under_others"), fake_gpu.counts()["mappings"]]
 
 
+@pytest.mark.nightly
 def test_memory_that_others_have_mapped_is_given_back_when_they_have_closed_it() -> None:
     assert ranks_for("ring").run(ended_in_peace, 4, timeout=120.0) == [[0, 0]] * NP

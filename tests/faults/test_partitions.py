@@ -67,6 +67,7 @@ def patience() -> list[int]:
     return found
 
 
+@pytest.mark.nightly
 def test_one_connection_to_each_rank_of_another_host_ends_when_it_is_silent_for_so_long(one_each: HostPool) -> None:
     one_each.run(started, SILENT_S)
     for found in one_each.run(patience):

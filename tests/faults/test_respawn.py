@@ -169,6 +169,7 @@ def test_a4_a_second_death_while_the_first_is_mended_converges(session: Session,
     assert_whole(session, {1, 2})
 
 
+@pytest.mark.nightly
 def test_a4_a_replacement_that_dies_is_replaced(session: Session) -> None:
     kill(session, 2)
     fallen: list[int] = []
@@ -253,6 +254,7 @@ def test_a_process_set_that_a_rank_did_not_come_to_know_has_not_been_added(sessi
     execute(session, "hvd.remove_process_set(half), hvd.remove_process_set(pair), hvd.remove_process_set(tail)")
 
 
+@pytest.mark.nightly
 def test_a2_a_death_of_this_very_moment_is_noticed(session: Session) -> None:
     os.kill(session.status()[2].pid, signal.SIGKILL)
     assert session.respawn().ranks == (2,)
@@ -302,6 +304,7 @@ def arm(session: Session, packing: list[Path], unpacking: list[Path]) -> None:
     assert execute(session, code).failures == {}
 
 
+@pytest.mark.nightly
 def test_a4_a_death_that_the_others_hear_of_first_is_mended_too(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +322,7 @@ def test_a4_a_death_that_the_others_hear_of_first_is_mended_too(
     assert_whole(session, {2, 3})
 
 
+@pytest.mark.nightly
 def test_a4_a_death_while_kept_state_travels_is_mended_too(session: Session, tmp_path: Path) -> None:
     arm(session, [tmp_path / "once"], [])
     kill(session, 2)
@@ -329,6 +333,7 @@ def test_a4_a_death_while_kept_state_travels_is_mended_too(session: Session, tmp
     assert_whole(session, {0, 2})
 
 
+@pytest.mark.nightly
 def test_a4_what_kills_whoever_is_given_it_is_not_given_and_the_next_respawn_tries_again(
     session: Session, tmp_path: Path
 ) -> None:
@@ -357,6 +362,7 @@ def test_a_cell_may_shut_down_and_meet_again(session: Session) -> None:
 
 
 @WITH_A_SPARE
+@pytest.mark.nightly
 def test_a_spare_that_is_gone_is_done_without(session: Session) -> None:
     wait_for_spares(session, 1)
     with pytest.MonkeyPatch.context() as patch:
@@ -373,12 +379,14 @@ def test_a_spare_that_is_gone_is_done_without(session: Session) -> None:
 
 
 @WITH_A_SPARE
+@pytest.mark.nightly
 def test_the_spare_waits_without_using_the_processor(session: Session) -> None:
     wait_for_spares(session, 1)
     (spare,) = spares_of(session)
     until(lambda: cpu_share({spare}, 1.0) <= 0.02, "it is quiet: it may have something to do still, who polls is never")
 
 
+@pytest.mark.nightly
 def test_s7_no_key_in_arguments_environment_or_files_of_a_replacement(session: Session) -> None:
     keys = [session._wire._config[name].encode() for name in ("key", "curve_serverkey")]
     kill(session, 1)

@@ -194,6 +194,7 @@ def only_one() -> kept.Kept:
     return found
 
 
+@pytest.mark.nightly
 def test_s6_a1_a_rank_that_dies_between_two_kernels_is_named_and_replaced_and_no_key_is_written(orphaned: Path) -> None:
     session = attach(only_one(), print)
     assert execute(session, "x = 10 + rank\nx", cell=7).results() == {0: "10", 1: "11"}
@@ -261,6 +262,7 @@ def test_a_cell_that_fails_while_no_kernel_is_there_leaves_ranks_that_work(orpha
         session.end()
 
 
+@pytest.mark.nightly
 def test_a17_kept_ranks_end_when_no_kernel_comes_back(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVD_KEEP_HOURS", "0.0001")
     session = Session.start(ClusterSpec(1))

@@ -205,7 +205,7 @@ def test_pushed_values_are_those_of_the_moment(kernel: Kernel, tmp_path: Path) -
 WAITS = """
 import sys, threading, traceback
 stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
-assert any(call.name == "wait" and call.filename.endswith("magics/jobs.py") for call in stack)
+assert any(call.name == "wait_end" and call.filename.endswith("magics/jobs.py") for call in stack)
 """
 
 
@@ -370,6 +370,7 @@ def go_deaf(sign: Path) -> str:
     return "if rank:" + "".join(f"\n    {line}" for line in lines)
 
 
+@pytest.mark.nightly
 def test_the_third_cancel_ends_the_ranks_that_do_not_obey_and_only_these(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%%hvdrun\nkept = 'kept' if rank == 0 else 'lost'")
     kernel.run(f"%%hvdrun --bg deaf\n{go_deaf(tmp_path / 'deaf')}")
@@ -389,6 +390,7 @@ def test_the_third_cancel_ends_the_ranks_that_do_not_obey_and_only_these(kernel:
     assert kernel.run(RIGHT).shown == ["[0-1] 3"]
 
 
+@pytest.mark.nightly
 def test_force_ends_the_job_and_then_the_ranks(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%%hvdrun --bg doomed\ntime.sleep(600)")
     kernel.run("%%hvdrun --bg behind\n1")

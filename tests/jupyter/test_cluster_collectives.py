@@ -51,6 +51,7 @@ def test_exception_releases_the_peers_and_the_next_cell_works(session: Session, 
     assert session.pull(["kept"]) == {rank: {"kept": [rank] * 3} for rank in range(3)}
 
 
+@pytest.mark.nightly
 def test_twenty_failures_in_a_row_heal(session: Session) -> None:
     for turn in range(20):
         outcome = execute(session, f"1 / (rank - {turn % 3})\nhvd.barrier()")

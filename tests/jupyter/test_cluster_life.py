@@ -85,6 +85,7 @@ def test_kill_9_of_the_kernel_leaves_nothing(code: str) -> None:
     traces.wait_none_left()
 
 
+@pytest.mark.nightly
 def test_kill_9_of_the_kernel_with_a_stopped_rank() -> None:
     process, traces, ranks = kernel("")
     os.kill(ranks[0], signal.SIGSTOP)
@@ -109,6 +110,7 @@ def test_kernel_that_ends_without_stopping() -> None:
     traces.wait_none_left()
 
 
+@pytest.mark.nightly
 def test_kernel_forked_a_child_that_lives_on() -> None:
     """A child of the kernel holds copies of its pipes: the end of the kernel must be seen all the same."""
     process, traces, _ = kernel("", then="child = os.fork(); child and print(child, flush=True); time.sleep(600)")
@@ -156,6 +158,7 @@ def test_interrupt_while_starting_leaves_nothing() -> None:
     assert ended.stdout == "left set()\n", ended.stderr
 
 
+@pytest.mark.nightly
 def test_interrupt_in_the_moment_in_which_there_is_a_supervisor_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     begin, begun = launcher._supervisor, []
 
@@ -170,6 +173,7 @@ def test_interrupt_in_the_moment_in_which_there_is_a_supervisor_leaves_nothing(m
     assert not living({begun[0].pid} | processes_below(begun[0].pid))
 
 
+@pytest.mark.nightly
 def test_a_stop_waits_for_a_supervisor_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it nobody would end what a cell has detached."""
     monkeypatch.setattr(supervised, "_STOP_S", 0.0)  # as if it had taken longer
@@ -184,6 +188,7 @@ WITH_A_SPARE = pytest.mark.cluster(2, env={"HVD_SPARES": "1"})
 
 
 @WITH_A_SPARE
+@pytest.mark.nightly
 def test_a_cluster_is_its_ranks_a_supervisor_a_launcher_and_a_spare(session: Session) -> None:
     wait_for_spares(session, 1)
     supervisor = session.supervisor
@@ -265,6 +270,7 @@ def test_start_that_fails_says_why() -> None:
         Session.start(ClusterSpec(2, start_timeout_s=0.3))
 
 
+@pytest.mark.nightly
 def test_progress_is_told() -> None:
     said: list[str] = []
     cluster = Session.start(ClusterSpec(1), said.append)

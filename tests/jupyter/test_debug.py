@@ -192,6 +192,7 @@ def test_breakpoints_can_be_switched_off(kernel: Kernel) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
+@pytest.mark.nightly
 def test_two_ranks_at_a_breakpoint_are_asked_in_rank_order(kernel: Kernel) -> None:
     cell = "%%hvdrun\nv = rank * 7\nhvd.barrier()\nif rank != 1: breakpoint()\nhvd.barrier()\nv"
     lines = ["v = 100", "c"]
@@ -338,6 +339,7 @@ def test_a8_a_rank_that_dies_at_its_prompt_ends_the_cell(kernel: Kernel) -> None
     assert_asked_no_more(kernel)
 
 
+@pytest.mark.nightly
 def test_in_a_terminal_the_prompt_is_a_line_and_ctrl_c_is_an_interrupt(tmp_path: Path) -> None:
     options = ["-P", "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor"]
     terminal = pexpect.spawn(sys.executable, options, encoding="utf8", timeout=PATIENCE_S, cwd=tmp_path)

@@ -98,6 +98,7 @@ def lines_said(messages: list[dict[str, Any]]) -> int:
     return max((part.get("lines", 0) for part in panel(messages)), default=0)
 
 
+@pytest.mark.nightly
 def test_the_button_sends_a_message(kernel: Kernel) -> None:
     assert kernel.manager.kernel_spec.interrupt_mode == "message"
 
@@ -271,6 +272,7 @@ def test_a10_a_stopped_rank_is_named(kernel: Kernel) -> None:
     assert_sound(kernel)
 
 
+@pytest.mark.nightly
 def test_a13_ranks_that_are_merely_slow_are_not_explained(kernel: Kernel) -> None:
     """Ranks come to their sums up to 0.3 s late, in turn: nobody is stuck, though all together takes long."""
     code = """longest = 0.0
@@ -437,7 +439,7 @@ def test_b2_interrupt_while_ranks_start(kernel: Kernel, presses: int) -> None:
     assert kernel.run("%%hvdrun -np 2\nrank", timeout=120).shown == ["[0] 0\n[1] 1"]
 
 
-@pytest.mark.parametrize("how", ["restart", "shutdown"])
+@pytest.mark.parametrize("how", ["restart", pytest.param("shutdown", marks=pytest.mark.nightly)])
 def test_b5_restart_and_shutdown_during_a_cell_leave_nothing(tmp_path: Path, how: str) -> None:
     with Kernel(tmp_path) as kernel:
         kernel.run("%%hvdrun -np 2\nimport torch", timeout=120)

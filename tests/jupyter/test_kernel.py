@@ -133,6 +133,7 @@ def test_loading_the_extension_again_changes_nothing(kernel: Kernel) -> None:
     assert kernel.run("%hvd").text() == "no ranks are running\n"
 
 
+@pytest.mark.nightly
 def test_the_debugger_is_there(kernel: Kernel) -> None:
     arguments = {"clientID": "test", "adapterID": "", "supportsRunInTerminalRequest": True, "locale": "en"}
     content = {"type": "request", "seq": 1, "command": "initialize", "arguments": arguments}

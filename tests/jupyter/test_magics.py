@@ -131,7 +131,7 @@ def test_push_pull_and_out(kernel: Kernel) -> None:
     kernel.run(cell)
     assert kernel.run("c").shown == ["[0] 101\n[1] 102\n[2] 103\n[3] 104"]
     assert kernel.run("c[3], c.rank(0), dict(d)[1], d").shown == ["(104, 101, 'same', [0-3] 'same')"]
-    assert kernel.run("res[2], res.stdout[1], sorted(res)").shown == ["(206, 'from 1', [0, 1, 2, 3])"]
+    assert kernel.run("res[2], res.stdout[1], list(res)").shown == ["(206, 'from 1', [202, 204, 206, 208])"]
     kernel.run("import numpy; big = numpy.arange(1_000_000)\n%hvdpush big --ranks 1")
     assert kernel.run("%%hvdrun --ranks 1\nint(big.sum())").shown == ["[1] 499999500000"]
     kernel.run("%%hvdrun\nbig = rank")
@@ -266,11 +266,26 @@ def test_status_and_doctor(kernel: Kernel) -> None:
     ]  # fmt: skip
 
 
-def test_another_number_of_ranks_says_what_happens(kernel: Kernel) -> None:
-    kernel.run("%%hvdrun -np 4\nlost = 1")
-    outcome = kernel.run("%%hvdrun -np 2\nprint('lost' in globals(), size)", timeout=120)
-    assert outcome.text() == ("2 ranks instead of 4: the ranks start again, their variables are lost.\n[0-1] False 2\n")
-    assert kernel.run("%%hvdrun\nsize").shown == ["[0-1] 2"]
+def test_another_number_of_ranks_carries_what_is_kept_and_asks_before_it_loses_the_rest(kernel: Kernel) -> None:
+    """Kept names went with the others, after one line of text."""
+    kernel.run(
+        "%%hvdrun -np 4\nimport torch, hvd_kernel\nlost = 1\nmodel = torch.full((3,), 7.0 + rank)\nhvd_kernel.keep('model')"
+    )
+    cell = "%%hvdrun -np 2{force}\nprint('lost' in globals(), model.tolist(), size)"
+    refused = kernel.run(cell.format(force=""), allow_error=True)
+    assert refused.error == (
+        "UsageError: 2 ranks instead of 4: the ranks would start again, and `lost` there be lost. Add --force to lose it, "
+        "or call hvd_kernel.keep('lost') in a cell on the ranks"
+    )
+    assert kernel.run("%%hvdrun\nlost, size").shown == ["[0-3] (1, 4)"], "nothing has happened"
+    outcome = kernel.run(cell.format(force=" --force"), timeout=120)
+    assert outcome.text() == (
+        "2 ranks instead of 4: the ranks start again with model from the ranks before.\n[0-1] False [7.0, 7.0, 7.0] 2\n"
+    )
+    kernel.run("%%hvdrun\nmodel += 1")
+    kept = kernel.run("%hvd start -np 1", timeout=120)
+    assert kept.text() == "1 rank instead of 2: the ranks start again with model from the ranks before.\nrank 0 ready\n"
+    assert kernel.run("%%hvdrun\nmodel.tolist(), size").shown == ["[0] ([8.0, 8.0, 8.0], 1)"]
     assert kernel.run("%hvd restart -np 3", timeout=120).text() == "ranks 0-2 ready\n"
     assert kernel.run("%hvd start").text() == "ranks 0-2 ready\n"
     assert kernel.run("%hvd stop").text() == "the ranks are stopped\n"

@@ -81,6 +81,7 @@ hvd_kernel.run(whole_script, np=2)
     assert kernel.run("%%hvdrun\nhvd.size()").shown == ["[0-1] 2"]
 
 
+@pytest.mark.nightly
 def test_another_number_of_ranks_is_fresh_and_loses_nothing(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -np 2\nmine = 'kept'", timeout=120)
     cell = "def size():\n    import hvd_kernel.torch as hvd\n    hvd.init()\n    return hvd.size()\nhvd_kernel.run(size, np=1)"
@@ -89,6 +90,7 @@ def test_another_number_of_ranks_is_fresh_and_loses_nothing(kernel: Kernel) -> N
     assert kernel.run("%%hvdrun\nmine").shown == ["[0-1] 'kept'"]
 
 
+@pytest.mark.nightly
 def test_a_killed_rank_is_named(kernel: Kernel) -> None:
     cell = """
 def dies():

@@ -9,7 +9,7 @@ from hvdtest.scripts import FOLDER, HVDRUN, SMALL, final_loss, said
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400), pytest.mark.cluster(2)]
 
 
-BY_DAY = {"digits", "chars"}
+BY_DAY = {"chars"}
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ MPIRUN = [
 ]
 
 
-def launched(command: list[str], tmp_path: Path, np: int, **env: str) -> None:
+def launched(command: list[str], tmp_path: Path, np: int, first: str = "", **env: str) -> None:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(first + SCRIPT)
     done = subprocess.run(
         [*command, str(script), str(tmp_path / "rank")],
         env=clean_environment(**env),
@@ -68,6 +68,27 @@ def launched(command: list[str], tmp_path: Path, np: int, **env: str) -> None:
 @pytest.mark.parametrize("np", [pytest.param(1, marks=NIGHTLY), 3])
 def test_mpirun(tmp_path: Path, np: int) -> None:
     launched([*MPIRUN, "-np", str(np), sys.executable, "-P"], tmp_path, np)
+
+
+@pytest.mark.parametrize("finalize", [None, pytest.param(False, marks=NIGHTLY), pytest.param(True, marks=NIGHTLY)])
+def test_mpi_is_started_where_mpi4py_does_not(tmp_path: Path, finalize: bool | None) -> None:
+    """The job was aborted: "MPI_Comm_rank() was called before MPI_INIT"."""
+    first = f"import mpi4py\nmpi4py.rc.initialize = False\nmpi4py.rc.finalize = {finalize}\n"
+    launched([*MPIRUN, "-np", "2", sys.executable, "-P"], tmp_path, 2, first)
+
+
+def test_mpi_that_the_program_has_finalised_is_told(tmp_path: Path) -> None:
+    script = "from mpi4py import MPI; MPI.Finalize(); from hvd_kernel import _session; _session.init()"
+    done = subprocess.run(
+        [*MPIRUN, "-np", "1", sys.executable, "-P", "-c", script],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert "ConfigError: this process has finalised MPI already: call init() before that" in done.stderr
 
 
 def test_the_line_of_horovods_tutorials(tmp_path: Path) -> None:

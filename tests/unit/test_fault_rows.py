@@ -46,7 +46,6 @@ ELSEWHERE = {  # rows whose tests have other names -> one that must be in the de
 }
 
 NIGHTLY = {  # rows that only tests of make test-all try -> why
-    "A14": "a rank at the limit of its memory cgroup: needs one of version 1",
     "D6": "more than 2^31 elements take 6 GB of memory and half a minute",
 }
 

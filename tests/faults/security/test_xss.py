@@ -283,6 +283,7 @@ def test_s11_the_page_can_make_the_notebook_do_nothing() -> None:
     panel.close()
 
 
+@pytest.mark.nightly
 def test_the_page_would_notice() -> None:
     """These tests can fail: as markup, the corpus does run, calls and asks elsewhere.
 

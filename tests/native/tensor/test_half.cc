@@ -249,7 +249,8 @@ TEST_CASE_TEMPLATE("half D3: a sum in float32 with one rounding is the float64 s
   });
 }
 
-TEST_CASE("half D4: every value with every kind of value, 10^8 pairs of every operator") {
+TEST_CASE("half D4: every value with every kind of value, 10^8 pairs of every operator" *
+          doctest::test_suite("nightly")) {
   for (const ReduceOp op : all_ops()) {
     CAPTURE(std::string(name_of(op)));
     Pairs pairs;
