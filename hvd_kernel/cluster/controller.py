@@ -23,7 +23,9 @@ HEARTBEAT_MS = 100  # a rank's registration completes with its first heartbeat; 
 HEARD = {"registration_request", "connection_request"}
 """Of what ipyparallel's hub can be asked: the rest, shutdown or unregistration among it, is nobody's business."""
 
-MISSES = 100  # 10 s of silence end a rank on another host; deaths on this host are known at once, by pidfd
+MISSES = 100  # 10 s of silence end a rank on another host
+LOOPBACK = "127.0.0.1"  # where a cluster meets that is on this host alone
+NEVER = 1 << 40  # on this host a death is known at once, by pidfd; a rank that is silent is stopped, not dead
 
 
 class _HeartThread(threading.Thread):
@@ -100,6 +102,11 @@ def _refuse_strangers(hub: Any) -> None:
     hub.query_handlers = {kind: handler for kind, handler in hub.query_handlers.items() if kind in HEARD}
 
 
+def misses(address: str) -> int:
+    """Return after how many missed heartbeats a rank counts as dead, in a cluster that meets at this address."""
+    return NEVER if address == LOOPBACK else MISSES
+
+
 def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     """Run the controller in this thread, the main one, for ever."""
     ipp_app.Process = _HeartThread
@@ -115,7 +122,7 @@ def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     config.IPController.db_class = "ipyparallel.controller.dictdb.NoDB"  # else it keeps every request of the session
     config.IPController.log_level = logging.ERROR
     config.HeartMonitor.period = HEARTBEAT_MS
-    config.HeartMonitor.max_heartmonitor_misses = MISSES
+    config.HeartMonitor.max_heartmonitor_misses = misses(address)
     controller = Controller.instance(config=config)
     controller.deliver = deliver
     controller.stopped = stopped

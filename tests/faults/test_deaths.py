@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 import uuid
 from pathlib import Path
 
@@ -293,3 +294,16 @@ def test_a1_an_older_linux_tells_by_mpiexecs_words(monkeypatch: pytest.MonkeyPat
         assert "died: killed (SIGKILL); " in failures[1].evalue
     finally:
         session.stop()
+
+
+@pytest.mark.nightly  # the silence lasts as long as one of another host may
+def test_a10_a_rank_that_is_stopped_for_long_is_no_death_and_goes_on(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun\nkept = rank + 40")
+    pid = int(kernel.run("%hvd status").text().splitlines()[2].split()[2])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(18)  # longer than ten seconds of missed heartbeats and the search for the cause of a death
+        assert [row.split()[1] for row in kernel.run("%hvd status").text().splitlines()[1:]] == ["alive"] * 2
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert kernel.run("%%hvdrun\nkept").shown == ["[0] 40\n[1] 41"]
