@@ -51,7 +51,7 @@ class Holder:
         self.respawn = ""  # "auto" or "off" as %hvd start said it: whether a cell first replaces dead ranks
         self._busy = threading.Lock()
         self.jobs = Jobs(self._busy)
-        self._ended_spec: ClusterSpec | None = None  # of ranks that were ended by force
+        self._ended_spec: ClusterSpec | None = None  # of ranks that were ended by force, or that never came up
         self.place = str(Path.cwd())  # the notebook's folder; its cells may go elsewhere
         self._ended_name = ""  # under which they were kept
         atexit.register(self.end)
@@ -176,7 +176,9 @@ class Holder:
 
         name = self._name
         self.stop()
+        self._ended_spec = spec  # if the start is interrupted, the next line without -np means these ranks
         self.session = Session.start(spec, progress)
+        self._ended_spec = None
         self.samples.clear()
         if name:
             self.session.keep(name, self.place)

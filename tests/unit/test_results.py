@@ -7,9 +7,10 @@ import threading
 import numpy as np
 import pytest
 
+from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.holder import Holder
-from hvd_kernel.magics.options import says_one_rank
+from hvd_kernel.magics.options import Options, says_one_rank, wanted
 from hvd_kernel.magics.results import CellResult, PerRank
 
 
@@ -54,6 +55,20 @@ def test_without_a_cluster() -> None:
     assert holder.spec is None
     with pytest.raises(ClusterError, match="%hvd start -np 4 starts them"):
         holder.current()
+
+
+def test_a_start_that_is_interrupted_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare %%hvdrun after an interrupted %%hvdrun -np 4 started two ranks."""
+
+    def pressed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hvd_kernel.cluster.Session.start", pressed)
+    holder = Holder()
+    with pytest.raises(KeyboardInterrupt):
+        holder.start(ClusterSpec(4), print)
+    assert holder.spec == ClusterSpec(4)
+    assert wanted(Options(), holder.spec, 2) == ClusterSpec(4)
 
 
 def test_a_second_cell_is_told_to_wait() -> None:
