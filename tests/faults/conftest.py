@@ -4,7 +4,6 @@ from hvdtest.sharing import (  # noqa: F401 - fixtures and hooks are found by th
     kernel,
     no_spare,
     pytest_collection_modifyitems,
-    pytest_configure,
     pytest_runtest_makereport,
     pytest_runtest_teardown,
     session,

@@ -129,11 +129,6 @@ def abandon(error: BaseException | None) -> None:
             one.session.stop()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "cluster(ranks, env, figures, setup): the kernel or session that tests share")
-    config.addinivalue_line("markers", "spare: of its ranks one that dies is replaced by a warm spare")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Within a folder, tests of equal needs one after the other."""
     root = Path(__file__).parents[1]
