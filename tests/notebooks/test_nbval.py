@@ -10,7 +10,7 @@ from hvdtest.notebooks import ALL, SANITIZER, run
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600)]
 
-NBVAL = ["pytest", "-q", "-p", "nbval.plugin", "--nbval", "-p", "no:cacheprovider"]
+NBVAL = ["pytest", "-q", "-p", "no:nbval", "-p", "nbval.plugin", "--nbval", "-p", "no:cacheprovider"]
 PATIENT = ["--timeout", "300", "--nbval-kernel-startup-timeout", "200"]
 BY_NIGHT = [pytest.param(path, marks=pytest.mark.nightly, id=f"{path.stem}-again") for path in ALL]
 ONCE = [
