@@ -91,8 +91,8 @@ class JobMagics(DeskMagics):
             assert job.error is not None
             if job is not raised:
                 lenient.show(job.error, self.desk.screen())
-        if raised is not None and raised.error is not None:
-            raise raised.error.with_traceback(None)
+        if raised is not None:
+            raised.wait()
 
     def _see_end(self, job: Job) -> None:
         if not job.ended.wait(STUCK_S):

@@ -53,7 +53,10 @@ def played(tmp_path: Path, source: str, silent: float = 60.0) -> run.Folder:
     )
     command = (sys.executable, "-P", "-m", "pytest", "-q", *plugins, str(tmp_path))
     (folder,) = run.run(
-        [Phase("played", command, pytest=True, python_path=TESTS)], tmp_path / "results", {"PYTEST_ADDOPTS": ""}, silent
+        [Phase("played", command, pytest=True)],
+        tmp_path / "results",
+        {"PYTEST_ADDOPTS": "", "PYTHONPATH": TESTS},
+        silent,
     )
     return folder
 

@@ -22,11 +22,10 @@ from suite import budget, calm, changes, phases, run
 CI_S = 3600
 
 
-def default(only: list[str]) -> int:
-    """The default tier."""
+def default(only: list[str], setup: list[budget.Folder]) -> int:
+    """The default tier, behind what the setup took."""
     held = budget.read()
-    folders = run.setup() + run.run(phases.default_tier(only))
-    return run.finish(folders, held.default)
+    return run.finish(setup + run.run(phases.default_tier(only)), held.default)
 
 
 def shard(name: str) -> int:
@@ -73,8 +72,9 @@ def changed() -> int:
 
 def ci() -> int:
     """What .ci/run does."""
-    began = time.monotonic() - sum(folder.seconds for folder in _setup_so_far())
-    status = default([])
+    setup = run.setup()
+    began = time.monotonic() - sum(folder.seconds for folder in setup)
+    status = default([], setup)
     if status:
         return status
     held = budget.read()
@@ -88,15 +88,11 @@ def ci() -> int:
     return status
 
 
-def _setup_so_far() -> list[budget.Folder]:
-    return [budget.Folder("setup", float(run.SETUP.read_text()))] if run.SETUP.exists() else []
-
-
 def main() -> int:
     """Do what the command line says; the exit status."""
     match sys.argv[1:]:
         case ["default", *only]:
-            return default(only)
+            return default(only, run.setup())
         case ["shard", "calm"] | ["calm"]:
             return calm.main()
         case ["shard", name]:

@@ -24,7 +24,6 @@ class Phase:
     name: str
     command: tuple[str, ...]
     pytest: bool = False
-    python_path: str = ""
 
 
 def pytest_of(folder: str, more: Sequence[str] = ()) -> Phase:

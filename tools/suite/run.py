@@ -32,7 +32,7 @@ def say(text: str) -> None:
 
 
 def setup() -> list[Folder]:
-    """How long .ci/setup took, where it had something to do."""
+    """How long .ci/setup took, where it had something to do; said once."""
     if not SETUP.exists():
         return []
     seconds = float(SETUP.read_text())
@@ -78,8 +78,7 @@ def finish(folders: list[Folder], budget: Mapping[str, float] | None) -> int:
 
 
 def _environment(lines: Path, phase: Phase, more: Mapping[str, str]) -> dict[str, str]:
-    path = {"PYTHONPATH": phase.python_path} if phase.python_path else {}
-    return {**os.environ, "HVDTEST_RECORD": str(lines), "HVDTEST_FOLDER": phase.name, **path, **more}
+    return {**os.environ, "HVDTEST_RECORD": str(lines), "HVDTEST_FOLDER": phase.name, **more}
 
 
 def _command(phase: Phase, lines: Path, env: Mapping[str, str]) -> list[Folder]:
