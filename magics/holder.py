@@ -153,6 +153,7 @@ class Holder:
             return self.start(spec, progress)
         if self.session.spec == spec:
             return self.session
+        self.session.check(spec)
         change = _change(self.session.spec, spec)
         names, packed = _packed(self.session, change, force=force)
         with_what = f" with {', '.join(names)} from the ranks before" if names else ""
@@ -171,9 +172,10 @@ class Holder:
                 say(f"these ranks are fresh; {each.note.name} was kept and has its variables: {remedy}")
 
     def start(self, spec: ClusterSpec, progress: Say) -> Session:
-        """Start a cluster; one that runs is stopped first."""
+        """Start a cluster; one that runs is stopped first, unless ``spec`` asks for what is not there."""
         from hvd_kernel.cluster import Session  # noqa: PLC0415 - a kernel that uses no ranks need not load ipyparallel
 
+        Session.check(spec)
         name = self._name
         self.stop()
         self._ended_spec = spec  # if the start is interrupted, the next line without -np means these ranks

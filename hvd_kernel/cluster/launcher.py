@@ -32,7 +32,7 @@ class Launched(Supervised):
     """The supervisor that this kernel has started, with its cluster."""
 
     def __init__(self, spec: ClusterSpec) -> None:
-        mpiexec, choice = find_mpiexec(), _gpus(spec)
+        mpiexec, choice = possible(spec)
         leftovers.sweep()
         with ExitStack() as undo:  # the key may be pressed anywhere in here
             folder = private_folder()
@@ -73,18 +73,21 @@ def _supervisor(
         )
 
 
-def _gpus(spec: ClusterSpec) -> dict[str, str]:
-    """Return what tells every process of the cluster, spares too, which devices it may see.
+def possible(spec: ClusterSpec) -> tuple[str, dict[str, str]]:
+    """Return mpiexec's path, and what tells every process of the cluster, spares too, which devices it may see.
 
     Raises
     ------
+    ClusterError
+        There is no mpiexec.
     ConfigError
-        This host has not got them. Another one says so itself.
+        This host has not got the devices. Another one says so itself.
     """
+    mpiexec = find_mpiexec()
     choice = gpus.checked(spec.gpus or os.environ.get(gpus.CHOICE, "") or "auto")
     if not is_far(spec):
         gpus.check_there(choice, os.environ)
-    return {gpus.CHOICE: choice}
+    return mpiexec, {gpus.CHOICE: choice}
 
 
 def find_mpiexec() -> str:

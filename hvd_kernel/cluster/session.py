@@ -23,7 +23,7 @@ from hvd_kernel import config
 from hvd_kernel.cluster import failure, values
 from hvd_kernel.cluster.autopsy import Cause
 from hvd_kernel.cluster.gather import Gather
-from hvd_kernel.cluster.launcher import Launched
+from hvd_kernel.cluster.launcher import Launched, possible
 from hvd_kernel.cluster.run import Run
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.cluster.witness import Witnesses
@@ -93,6 +93,17 @@ class Session:
         self._witnesses = Witnesses(launched.folder)
         self._latest: Run | None = None
         self._runs = 0  # an interrupt names its run, because it may overtake or be overtaken on its own channel
+
+    @staticmethod
+    def check(spec: ClusterSpec) -> None:
+        """Refuse what this host cannot start, before anything of an earlier cluster is lost for it.
+
+        Raises
+        ------
+        ConfigError, ClusterError
+            Naming what is missing.
+        """
+        possible(spec)
 
     @classmethod
     def start(cls, spec: ClusterSpec, progress: Progress | None = None) -> Session:

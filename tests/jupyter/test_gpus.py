@@ -44,5 +44,9 @@ def test_a_device_that_is_not_there_starts_nothing(kernel: Kernel) -> None:
         "write --gpus none or leave it away."
     )
     assert kernel.run("%hvd status").text() == "no ranks are running\n"
+    assert kernel.run("%%hvdrun -np 2\nmine = rank\nmine").shown == ["[0] 0\n[1] 1"], "it is not remembered"
+    again = kernel.run("%hvd restart --gpus 0,1", allow_error=True)
+    assert again.error == refused.error
+    assert kernel.run("%%hvdrun\nmine").shown == ["[0] 0\n[1] 1"], "nothing was lost for what is not there"
     wrong = kernel.run("%%hvdrun --gpus 0-1\nrank", allow_error=True)
     assert "'0-1' is no device's number: write 0,1 or auto or all or none" in wrong.error
