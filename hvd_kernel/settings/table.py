@@ -148,8 +148,8 @@ _NEGOTIATION = (
         "CYCLE_TIME",
         number(0.0, 60_000),
         "0",
-        "longest time in milliseconds that a small tensor waits for company. There is no cycle here: operations "
-        "start when they are asked for, so 0 is the natural value (Horovod's default is 1)",
+        "longest time in milliseconds that a small tensor waits to be fused with others. There is no cycle here: "
+        "operations start when they are asked for, so 0 is the natural value (Horovod's default is 1)",
     ),
     _row("cache_capacity", "CACHE_CAPACITY", whole(0), "1024", "names that the response cache holds; 0: no cache"),
     _row(
@@ -254,6 +254,14 @@ _DEVICES = (
         "auto",
         "the ring between GPUs: slices (short kernels, nothing spins), persistent (one kernel per rank that stays; not "
         "where processes share a GPU); auto: what a trial at the first operation finds faster",
+    ),
+    _row(
+        "gpu_timeout_s",
+        "HVD_GPU_TIMEOUT",
+        number(0.0),
+        "600",
+        "seconds that an operation may take on a GPU, with its inputs, before all ranks get RankStalled; 0: never (a "
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS that is in force and shorter counts instead)",
     ),
     _row("gpu_arena_bytes", "HVD_GPU_ARENA_BYTES", whole(65536), "67108864", "GPU memory that each rank's peers map"),
     _row("cuda_driver", "HVD_CUDA_DRIVER", anything, "", "for tests: file of the CUDA driver; empty: the system's"),

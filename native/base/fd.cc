@@ -1,20 +1,72 @@
 #include "base/fd.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <system_error>
 
 namespace hvd {
+namespace {
+
+// The descriptors that a forked child does not get, a bit each: a child may not take a lock that
+// another thread of its parent had. Those beyond, which no usual limit allows, it gets.
+constexpr std::size_t kMostClosed = std::size_t{1} << 20U, kWordBits = 64;
+std::array<std::atomic<std::uint64_t>, kMostClosed / kWordBits> closed_on_fork;
+std::atomic<std::size_t> words_used{0};
+
+void set_closed_on_fork(int fd, bool closed) {
+  const auto number = static_cast<std::size_t>(fd);
+  if (number >= kMostClosed) return;
+  const std::uint64_t bit = std::uint64_t{1} << (number % kWordBits);
+  std::atomic<std::uint64_t>& word = closed_on_fork[number / kWordBits];
+  if (!closed) {
+    word.fetch_and(~bit);
+    return;
+  }
+  word.fetch_or(bit);
+  std::size_t used = words_used.load();
+  while (used <= number / kWordBits &&
+         !words_used.compare_exchange_weak(used, number / kWordBits + 1)) {
+  }
+}
+
+// In the child, where only what a signal handler may call may be called. The numbers stay taken:
+// their owners close them as ever.
+void close_in_child() {
+  const int error = errno;
+  const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (std::size_t word = 0; word < words_used.load(); ++word) {
+    for (std::uint64_t rest = closed_on_fork[word].exchange(0); rest != 0; rest &= rest - 1) {
+      const int fd = static_cast<int>(word * kWordBits) + __builtin_ctzll(rest);
+      if (nowhere < 0 || ::dup3(nowhere, fd, O_CLOEXEC) < 0) ::close(fd);
+    }
+  }
+  if (nowhere >= 0) ::close(nowhere);
+  errno = error;
+}
+
+}  // namespace
 
 void Fd::reset(int fd) {
+  if (std::exchange(parents_only_, false)) set_closed_on_fork(fd_, false);
   if (fd_ >= 0) ::close(fd_);  // Linux frees the descriptor even on EINTR: never retried
   fd_ = fd;
+}
+
+void Fd::close_on_fork() {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, close_in_child);
+  if (fd_ < 0 || registered != 0) return;
+  parents_only_ = true;
+  set_closed_on_fork(fd_, true);
 }
 
 namespace {

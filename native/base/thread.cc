@@ -1,22 +1,39 @@
 #include "base/thread.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <csignal>
+#include <exception>
+#include <new>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/fd.h"
 
 namespace hvd {
 
-Status start_thread(std::thread& into, std::function<void()> body) {
+namespace {
+
+void run_guarded(const std::function<void()>& body, const Failed& failed) noexcept {
+  const auto tell = [&](const char* what) { tried([&] { failed(what); }); };
   try {
-    into = std::thread(std::move(body));
+    body();
+  } catch (const std::exception& error) {
+    tell(error.what());
+  } catch (...) {
+    tell("unknown exception");
+  }
+}
+
+}  // namespace
+
+Status start_thread(std::thread& into, std::function<void()> body, Failed failed) {
+  try {
+    into = std::thread(run_guarded, std::move(body), std::move(failed));
     return Status::ok();
+  } catch (const std::bad_alloc&) {
+    return Status::make(Code::kUnavailable, "no memory for a thread", "base/thread");
   } catch (const std::system_error& error) {
     return errno_status(
         "cannot start a thread (RLIMIT_NPROC and the cgroup's pids.max bound "
@@ -35,15 +52,6 @@ void block_signals() {
   for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP})
     sigdelset(&all, fault);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  const unsigned cores =
-      std::thread::hardware_concurrency();  // over 1,024 cores the mask is bigger
-  return cores == 0 ? 1 : static_cast<int>(cores);
 }
 
 }  // namespace hvd

@@ -26,9 +26,9 @@
 #include <new>
 #include <thread>
 
+#include "base/cores.h"
 #include "base/deadline.h"
 #include "base/fd.h"
-#include "base/thread.h"
 #include "bench/engine_way.h"
 #include "bench/staged.h"
 #include "collective/cpu_backend.h"

@@ -33,6 +33,8 @@ class Mark {
   virtual Status follow(void* stream) = 0;
   // An error: the device has failed before it came there.
   virtual Result<bool> reached() = 0;
+  // Part of a graph that is captured: it is reached whenever the graph runs, and may not be asked.
+  virtual bool captured() const { return false; }
 };
 using MarkPtr = std::shared_ptr<Mark>;
 
@@ -61,7 +63,8 @@ class Accelerator {
   // Any thread. kInvalidArgument: there is no such device.
   virtual Result<MarkPtr> mark(int device, void* stream) = 0;
   // Device memory, 256-byte aligned; given back behind all work that uses it. For what comes behind
-  // the marks of the operation that is being carried out. kUnavailable: there is not that much.
+  // the marks of the operation that is being carried out, or of a later one. kUnavailable: there is
+  // not that much.
   virtual Result<std::shared_ptr<void>> allocate(int device, std::size_t bytes) = 0;
 
   // Turn-holder only; what all members of the team do, in the same order. begin() gives the backend
@@ -103,7 +106,7 @@ struct AcceleratorOptions {
   double trial_seconds = 20;  // that an operation may take when a way between devices is tried
 };
 
-constexpr std::uint32_t kAcceleratorVersion = 4;
+constexpr std::uint32_t kAcceleratorVersion = 5;
 constexpr const char* kCudaPlugin = "libhvd_cuda.so";
 constexpr const char* kCudaSymbol = "hvd_cuda_open";
 

@@ -165,13 +165,15 @@ Status CpuBackend::broadcast(const Team& team, const std::vector<Operand>& opera
 }
 
 Status CpuBackend::allgather(const Team& team, const std::vector<Gather>& tensors) {
-  constexpr Way kWays[] = {kDirect, kRing, kHierarchical};  // by hvd::Way
+  constexpr Way kWays[] = {kDirect, kRing, kHierarchical};  // by GatherAlgorithm
   last_ = "LOCAL";
   Known& with = known(team);
-  if (team.size() == 1) return hvd::allgather(mesh_, with.crew, tensors, hvd::Way::kDirect, 1);
-  const hvd::Way way = gather_way(with.crew, tensors, options_.hierarchical_allgather);
-  used(with, kWays[static_cast<int>(way)]);
-  return hvd::allgather(mesh_, with.crew, tensors, way, segment_bytes(with.crew));
+  if (team.size() == 1)
+    return hvd::allgather(mesh_, with.crew, tensors, GatherAlgorithm::kDirect, 1);
+  const GatherAlgorithm algorithm =
+      gather_algorithm(with.crew, tensors, options_.hierarchical_allgather);
+  used(with, kWays[static_cast<int>(algorithm)]);
+  return hvd::allgather(mesh_, with.crew, tensors, algorithm, segment_bytes(with.crew));
 }
 
 Status CpuBackend::alltoall(const Team& team, const Exchange& exchange) {

@@ -91,25 +91,27 @@ Status by_hosts(Mesh& mesh, const Crew& crew, const std::vector<Gather>& tensors
 
 }  // namespace
 
-Way gather_way(const Crew& crew, const std::vector<Gather>& tensors, bool by_hosts) {
-  if (crew.hosts() > 1 && by_hosts) return Way::kByHosts;
+GatherAlgorithm gather_algorithm(const Crew& crew, const std::vector<Gather>& tensors,
+                                 bool by_hosts) {
+  if (crew.hosts() > 1 && by_hosts) return GatherAlgorithm::kByHosts;
   std::size_t bytes = 0;
   for (const Gather& tensor : tensors) {
     for (const std::size_t block : tensor.bytes) bytes += block;
   }
-  return crew.size() <= kFewMembers || bytes <= kSmall ? Way::kDirect : Way::kRing;
+  return crew.size() <= kFewMembers || bytes <= kSmall ? GatherAlgorithm::kDirect
+                                                       : GatherAlgorithm::kRing;
 }
 
-Status allgather(Mesh& mesh, Crew& crew, const std::vector<Gather>& tensors, Way way,
-                 std::size_t segment_bytes) {
+Status allgather(Mesh& mesh, Crew& crew, const std::vector<Gather>& tensors,
+                 GatherAlgorithm algorithm, std::size_t segment_bytes) {
   copy_own(crew, tensors);
   if (crew.size() == 1) return Status::ok();
-  if (way == Way::kByHosts) return by_hosts(mesh, crew, tensors, segment_bytes);
+  if (algorithm == GatherAlgorithm::kByHosts) return by_hosts(mesh, crew, tensors, segment_bytes);
   std::vector<Chunk> chunks(index(crew.size()));
   for (int place = 0; place < crew.size(); ++place)
     add_blocks(chunks[index(place)], tensors, place, false);
   const Plan plan = Plan::listed(chunks, 1, segment_bytes);
-  return way == Way::kDirect ? exchange_same(crew, plan) : go_round(crew, plan);
+  return algorithm == GatherAlgorithm::kDirect ? exchange_same(crew, plan) : go_round(crew, plan);
 }
 
 }  // namespace hvd

@@ -10,11 +10,12 @@
 
 namespace hvd {
 
-enum class Way { kDirect, kRing, kByHosts };
+enum class GatherAlgorithm { kDirect, kRing, kByHosts };
 
-Way gather_way(const Crew& crew, const std::vector<Gather>& tensors, bool by_hosts);
+GatherAlgorithm gather_algorithm(const Crew& crew, const std::vector<Gather>& tensors,
+                                 bool by_hosts);
 
-Status allgather(Mesh& mesh, Crew& crew, const std::vector<Gather>& tensors, Way way,
-                 std::size_t segment_bytes);
+Status allgather(Mesh& mesh, Crew& crew, const std::vector<Gather>& tensors,
+                 GatherAlgorithm algorithm, std::size_t segment_bytes);
 
 }  // namespace hvd

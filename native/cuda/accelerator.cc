@@ -88,7 +88,7 @@ Result<MarkPtr> CudaAccelerator::end() {
   if (home_ != abroad_) {
     if (Status status = queue_behind(*abroad_, *home_); !status) return status;
   }
-  return mark_of(abroad_, abroad_->stream());
+  return mark_of(abroad_, abroad_->stream(), home_->captures(home_->stream()));
 }
 
 // Not what becomes part of a graph, nor what is ferried: events of two devices have no distance.

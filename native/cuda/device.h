@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -67,8 +68,8 @@ class Device : public std::enable_shared_from_this<Device> {
   Result<bool> idle();
 
   // Device memory on our stream: there for what is given to it from now on. It goes back behind
-  // what our stream and every stream that came by follow() have been given when the last pointer
-  // goes. (Frontends' streams live as long as the process.) kUnavailable: there is not that much.
+  // what our stream and every stream that came by follow() since have been given when the last
+  // pointer goes: such a stream must live as long. kUnavailable: there is not that much.
   Result<std::shared_ptr<void>> allocate(std::size_t bytes);
 
   // The devices that kernels of this one can read and write directly, itself among them.
@@ -90,6 +91,8 @@ class Device : public std::enable_shared_from_this<Device> {
   void sweep();
   void return_behind(CUstream stream);
   void remember(CUstream stream);
+  void forget_followers();
+  std::vector<CUstream> users_of_dying() const;
   bool followers_idle();
 
   const Driver& driver_;
@@ -109,9 +112,18 @@ class Device : public std::enable_shared_from_this<Device> {
   Pace pace_;
   std::mutex mutex_;
   std::array<std::vector<CUevent>, 2> free_events_;  // by Timing; guarded by mutex_
-  std::vector<CUstream> followers_;                  // guarded by mutex_
-  std::vector<CUdeviceptr> dying_;                   // guarded by mutex_; nobody has them any more
-  std::mutex sweep_mutex_;                           // one at a time gives memory back
+  // A handle may not be touched once its owner has destroyed the stream, and nobody says when that
+  // is: so they are kept only while memory lives that was there when they followed last, or where a
+  // graph was captured, which may be replayed on any of them.
+  struct Follower {
+    CUstream stream;
+    std::uint64_t last;  // of the follows so far
+  };
+  std::vector<Follower> followers_;  // guarded by mutex_, as what follows
+  std::uint64_t follows_ = 0;
+  std::map<CUdeviceptr, std::uint64_t> living_;  // and how many follows were before
+  std::map<CUdeviceptr, std::uint64_t> dying_;   // the same; nobody has them any more
+  std::mutex sweep_mutex_;                       // one at a time gives memory back
 };
 
 class Current {

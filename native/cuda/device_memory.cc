@@ -83,8 +83,33 @@ Status Device::follow(CUstream stream, CUevent event) {
 
 void Device::remember(CUstream stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (std::find(followers_.begin(), followers_.end(), stream) == followers_.end())
-    followers_.push_back(stream);
+  const auto known = std::find_if(followers_.begin(), followers_.end(),
+                                  [&](const Follower& one) { return one.stream == stream; });
+  if (known == followers_.end())
+    followers_.push_back({stream, ++follows_});
+  else
+    known->last = ++follows_;
+}
+
+// With the mutex: those that followed before any memory that is left.
+void Device::forget_followers() {
+  if (has_captured_.load(std::memory_order_relaxed)) return;
+  std::uint64_t oldest = follows_;
+  for (const auto* const all : {&living_, &dying_})
+    for (const auto& [memory, before] : *all) oldest = std::min(oldest, before);
+  followers_.erase(std::remove_if(followers_.begin(), followers_.end(),
+                                  [&](const Follower& one) { return one.last <= oldest; }),
+                   followers_.end());
+}
+
+// With the mutex: the streams that may use what nobody has any more.
+std::vector<CUstream> Device::users_of_dying() const {
+  std::uint64_t oldest = follows_;
+  for (const auto& [memory, before] : dying_) oldest = std::min(oldest, before);
+  std::vector<CUstream> users;
+  for (const Follower& one : followers_)
+    if (one.last > oldest) users.push_back(one.stream);
+  return users;
 }
 
 Result<bool> Device::reached(CUevent event) {
@@ -111,8 +136,8 @@ Result<bool> Device::idle() {
 
 bool Device::followers_idle() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return std::none_of(followers_.begin(), followers_.end(), [&](CUstream stream) {
-    return captures(stream) || driver_.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+  return std::none_of(followers_.begin(), followers_.end(), [&](const Follower& one) {
+    return captures(one.stream) || driver_.cuStreamQuery(one.stream) == CUDA_ERROR_NOT_READY;
   });
 }
 
@@ -133,6 +158,10 @@ Result<std::shared_ptr<void>> Device::allocate(std::size_t bytes) {
                                            : driver_.cuMemAlloc(&memory, least),
                                 what.c_str());
   if (!status) return status;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    living_.emplace(memory, follows_);
+  }
   return std::shared_ptr<void>(pointer_to(memory), [self = shared_from_this(), memory](void*) {
     self->take_back_memory(memory);
   });
@@ -141,7 +170,7 @@ Result<std::shared_ptr<void>> Device::allocate(std::size_t bytes) {
 void Device::take_back_memory(CUdeviceptr memory) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    dying_.push_back(memory);
+    dying_.insert(living_.extract(memory));
   }
   const Current current(*this);
   if (current) sweep();
@@ -150,19 +179,20 @@ void Device::take_back_memory(CUdeviceptr memory) {
 // Not while somebody captures a graph: our stream would become part of it by waiting.
 void Device::sweep() {
   const std::lock_guard<std::mutex> sweeping(sweep_mutex_);
-  std::vector<CUdeviceptr> dead;
-  std::vector<CUstream> followers;
+  std::map<CUdeviceptr, std::uint64_t> dead;
+  std::vector<CUstream> users;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (dying_.empty()) return;
-    followers = followers_;
+    users = users_of_dying();
     const auto captured = [&](CUstream stream) { return captures(stream); };
-    if (captures(stream_) || std::any_of(followers.begin(), followers.end(), captured)) return;
+    if (captures(stream_) || std::any_of(users.begin(), users.end(), captured)) return;
     dead.swap(dying_);
+    forget_followers();
   }
-  followers.push_back(stream_);
-  for (CUstream const stream : followers) return_behind(stream);
-  for (const CUdeviceptr memory : dead) {
+  users.push_back(stream_);
+  for (CUstream const stream : users) return_behind(stream);
+  for (const auto& [memory, before] : dead) {
     if (has_pools_)
       driver_.cuMemFreeAsync(memory, return_);
     else

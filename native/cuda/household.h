@@ -57,6 +57,7 @@ class Household : public std::enable_shared_from_this<Household> {
   void let_go();
   void part();
   void see_out();
+  bool look_out();
   bool seen_out();
 
   const Driver& driver_;

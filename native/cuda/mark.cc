@@ -5,8 +5,11 @@
 namespace hvd::cuda {
 
 EventMark::EventMark(std::shared_ptr<Device> device, Device::Event event,
-                     std::shared_ptr<Stopwatch> watch)
-    : device_(std::move(device)), event_(std::move(event)), watch_(std::move(watch)) {}
+                     std::shared_ptr<Stopwatch> watch, bool captured)
+    : device_(std::move(device)),
+      event_(std::move(event)),
+      watch_(std::move(watch)),
+      captured_(captured) {}
 
 Status EventMark::follow(void* stream) {
   auto* const follower = static_cast<CUstream>(stream);
@@ -20,10 +23,10 @@ Status EventMark::follow(void* stream) {
 
 Result<bool> EventMark::reached() { return device_->reached(event_.get()); }
 
-Result<MarkPtr> mark_of(const std::shared_ptr<Device>& device, CUstream stream) {
+Result<MarkPtr> mark_of(const std::shared_ptr<Device>& device, CUstream stream, bool captured) {
   Result<Device::Event> event = device->recorded(stream);
   if (!event) return event.status();
-  return MarkPtr(std::make_shared<EventMark>(device, event.take()));
+  return MarkPtr(std::make_shared<EventMark>(device, event.take(), nullptr, captured));
 }
 
 }  // namespace hvd::cuda

@@ -88,13 +88,15 @@ Status check(const Nccl& nccl, NcclResult result, const std::string& what) {
 
 Result<const Nccl*> load_nccl(const std::string& file) {
   static std::mutex mutex;
-  static std::map<std::string, std::unique_ptr<const Nccl>> loaded;
+  // For ever: threads of ours may call it while the process ends.
+  using Libraries = std::map<std::string, std::unique_ptr<const Nccl>>;
+  static auto* const loaded = new Libraries;  // NOLINT(cppcoreguidelines-owning-memory)
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto known = loaded.find(file);
-  if (known != loaded.end()) return known->second.get();
+  const auto known = loaded->find(file);
+  if (known != loaded->end()) return known->second.get();
   Result<std::unique_ptr<const Nccl>> nccl = load(file);
   if (!nccl) return nccl.status();
-  return loaded.emplace(file, nccl.take()).first->second.get();
+  return loaded->emplace(file, nccl.take()).first->second.get();
 }
 
 }  // namespace hvd::cuda

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "cuda/patience.h"
@@ -33,6 +34,12 @@ bool closed(const Nccl& nccl, NcclHandle handle) {
 }
 
 }  // namespace
+
+void Communicator::Shared::end() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  over = true;
+  changed.notify_all();
+}
 
 Communicator::Communicator(const Nccl& nccl, std::shared_ptr<Device> device, Mesh& mesh)
     : nccl_(nccl), device_(std::move(device)), mesh_(mesh), shared_(std::make_shared<Shared>()) {}
@@ -145,7 +152,14 @@ Status Communicator::watch_over_it() {
   Result<Device::Event> event = device_->recorded(device_->stream());
   if (!event) return event.status();
   if (!watch_.joinable()) {
-    if (Status status = start_thread(watch_, [this] { watch(); }); !status) return status;
+    Status status = start_thread(
+        watch_, [this] { watch(); },
+        [this](const char* what) {
+          mesh_.raise_everywhere(Status::make(
+              Code::kInternal, device_->site().name + ": the watch of NCCL has ended: " + what,
+              kRoom, device_->site().rank));
+        });
+    if (!status) return status;
   }
   const std::lock_guard<std::mutex> lock(shared_->mutex);
   if (last_ == nullptr) shared_->changed.notify_all();
@@ -164,6 +178,7 @@ void Communicator::watch() {
       continue;
     }
     shared_->changed.wait_for(lock, kLook);
+    failpoint("nccl.watch");
     const NcclResult error = look();
     if (error != NcclResult::kRemoteError) cause = Deadline::after_seconds(kCauseSeconds);
     if (error == NcclResult::kSuccess || (error == NcclResult::kRemoteError && !cause.expired()))
@@ -205,12 +220,14 @@ Status Communicator::end(bool orderly) {
       if (!orderly || !closed(nccl, shared->handle)) nccl.CommAbort(shared->handle);
     }
     device.reset();
-    const std::lock_guard<std::mutex> lock(shared->mutex);
-    shared->over = true;
-    shared->changed.notify_all();
+    shared->end();
+  };
+  const auto failed = [shared](const char* what) {
+    shared->end();
+    log(Level::kError, kRoom, what);
   };
   std::thread thread;
-  if (Status status = start_thread(thread, std::move(body)); !status) return status;
+  if (Status status = start_thread(thread, std::move(body), failed); !status) return status;
   thread.detach();
   return Status::ok();
 }

@@ -61,6 +61,8 @@ class Communicator {
     NcclHandle handle = nullptr;
     bool ended = false;  // an end has begun
     bool over = false;   // ... and is done
+
+    void end();
   };
 
   Status end(bool orderly);

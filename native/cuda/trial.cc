@@ -32,8 +32,12 @@ std::size_t count_of(const Party& party) {
 
 class Trial {
  public:
-  Trial(DeviceBackend& backend, const Party& party)
-      : backend_(backend), party_(party), device_(*party.device), host_(count_of(party)) {
+  Trial(DeviceBackend& backend, const Party& party, const LapSeconds& seconds_of)
+      : backend_(backend),
+        party_(party),
+        device_(*party.device),
+        seconds_of_(seconds_of),
+        host_(count_of(party)) {
     backend_.set_trial(party.trial_seconds);
   }
   ~Trial() { backend_.set_trial(0); }
@@ -123,9 +127,7 @@ class Trial {
     if (!done) return done.status();
     status = reach(done.value());
     if (!status) return status;
-    const auto took = device_.seconds_between(begun.value(), done.value());
-    if (!took) return took.status();
-    return took.value().value_or(kLong);
+    return seconds_of_(device_, begun.value(), done.value());
   }
 
   Status reach(const Device::Event& event) {
@@ -160,6 +162,7 @@ class Trial {
   DeviceBackend& backend_;
   const Party& party_;
   Device& device_;
+  const LapSeconds& seconds_of_;
   // Not pinned: giving that back would wait for the whole device, and so for ranks that are threads
   // of this process.
   std::vector<float> host_;
@@ -181,7 +184,15 @@ Seconds slowest_of(const std::vector<Seconds>& all) {
 
 }  // namespace
 
-Result<double> pass_trial(DeviceBackend& backend, const Party& party) {
+Result<double> seconds_of_lap(const Device& device, const Device::Event& begun,
+                              const Device::Event& done) {
+  const auto took = device.seconds_between(begun, done);
+  if (!took) return took.status();
+  return took.value().value_or(kLong);
+}
+
+Result<double> pass_trial(DeviceBackend& backend, const Party& party,
+                          const LapSeconds& seconds_of) {
   const Current current(*party.device);
   const auto captures = tell_all(
       party, std::int32_t{current && party.device->captures(party.device->stream()) ? 1 : 0});
@@ -189,7 +200,7 @@ Result<double> pass_trial(DeviceBackend& backend, const Party& party) {
   if (anybody(captures.value())) return 0.0;
   Seconds seconds{};
   {
-    Trial trial(backend, party);
+    Trial trial(backend, party, seconds_of);
     Status status = all_went_well(party, current ? trial.prepare() : current.status());
     if (status) status = trial.run(seconds);
     if (!status) return status;

@@ -8,14 +8,24 @@
 //             each other collective
 #pragma once
 
+#include <functional>
+
+#include "cuda/device.h"
 #include "cuda/device_backend.h"
 #include "cuda/party.h"
 
 namespace hvd::cuda {
 
+// How long a lap took on the device, from one event with timing to the other.
+using LapSeconds = std::function<Result<double>(const Device& device, const Device::Event& begun,
+                                                const Device::Event& done)>;
+Result<double> seconds_of_lap(const Device& device, const Device::Event& begun,
+                              const Device::Event& done);
+
 // Collective: the same outcome on all members, unless the mesh's abort came. Waits for the device,
 // a lap at most party.trial_seconds (NCCL connects in its first one). Gives how long a sum takes,
 // in seconds on the slowest member; 0: nothing was tried, for a member captures a graph.
-Result<double> pass_trial(DeviceBackend& backend, const Party& party);
+Result<double> pass_trial(DeviceBackend& backend, const Party& party,
+                          const LapSeconds& seconds_of = seconds_of_lap);
 
 }  // namespace hvd::cuda

@@ -19,7 +19,6 @@ constexpr std::chrono::nanoseconds kForEver = std::chrono::hours(1);
 constexpr std::int64_t kSpinNs = 50'000;
 // Where there are none to spare, it lets the others have this one so often first.
 constexpr unsigned kYields = 16;
-constexpr int kAttempts = 3;
 
 std::vector<int> neighbours_of(int rank, int size, int fanout) {
   std::vector<int> neighbours = children_of(rank, size, fanout);
@@ -403,12 +402,10 @@ void Coordinator::fail_everywhere(const Status& status) {
 }
 
 void Coordinator::raise_after_exception(const char* what) noexcept {
-  for (int attempt = 0; attempt < kAttempts && !mesh_.abort().raised(); ++attempt) {
-    try {
-      mesh_.raise_everywhere(Status::make(Code::kInternal, what, "engine/coordinator", rank_));
-    } catch (...) {  // NOLINT(bugprone-empty-catch): once more, then without telling the others
-    }
-  }
+  tried([&] {  // else without telling the others
+    if (mesh_.abort().raised()) return;
+    mesh_.raise_everywhere(Status::make(Code::kInternal, what, "engine/coordinator", rank_));
+  });
 }
 
 void Coordinator::fail_after_exception(const char* what) noexcept {

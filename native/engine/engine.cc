@@ -1,11 +1,14 @@
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <new>
 
 #include "base/deadline.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "engine/forked.h"
+#include "engine/outputs.h"
+#include "engine/stall.h"
 #include "engine/validate.h"
 
 namespace hvd {
@@ -54,6 +57,21 @@ bool is_small(const Request& request, std::int64_t limit) {
   return request.kind != Kind::kJoin && !request.on_device() && request.bytes() <= limit;
 }
 
+// Devices have a deadline in any case: what hangs there has no rank that could still come.
+DeviceRules device_rules(const EngineOptions& options, int rank) {
+  DeviceRules rules;
+  rules.rank = rank;
+  rules.warning_ns = options.conductor.stall_warning_ns;
+  rules.deadline_ns = options.gpu_timeout_ns;
+  rules.setting = "HVD_GPU_TIMEOUT";
+  const std::int64_t shutdown = shutdown_after(options.conductor);
+  if (shutdown > 0 && (rules.deadline_ns <= 0 || shutdown < rules.deadline_ns)) {
+    rules.deadline_ns = shutdown;
+    rules.setting = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS";
+  }
+  return rules;
+}
+
 // An error: it will never be.
 bool reached_or_lost(Mark& mark) {
   const Result<bool> reached = mark.reached();
@@ -82,7 +100,9 @@ Engine::Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options)
       regions_(std::make_unique<Regions>(*mesh_)),
       backends_(std::make_unique<Backends>(*mesh_, options.algorithms, options.accelerator,
                                            options.open_accelerator)),
-      devices_(std::make_unique<Devices>(backends_->accelerators())),
+      devices_(std::make_unique<Devices>(
+          backends_->accelerators(), device_rules(options, topology_.rank),
+          [this](const Status& overdue) { mesh_->raise_everywhere(overdue); })),
       coordinator_(std::make_unique<Coordinator>(
           Parts{*mesh_, handles_, teams_, *regions_, *backends_, *devices_, counters_, trace_},
           options)) {
@@ -91,11 +111,14 @@ Engine::Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options)
     if (!status) log(Level::kWarning, "engine", status.message);
   }
   thread_ = std::make_unique<std::thread>();
-  const Status status = start_thread(*thread_, [this] {
-    coordinator_->run();
-    stopped_.store(1, std::memory_order_release);
-    futex_wake_all(stopped_);
-  });
+  const Status status = start_thread(
+      *thread_,
+      [this] {
+        coordinator_->run();
+        stopped_.store(1, std::memory_order_release);
+        futex_wake_all(stopped_);
+      },
+      [](const char* what) { log(Level::kError, "engine", what); });  // it has its own boundary
   if (status) return;
   mesh_->raise_everywhere(status);
   handles_.close(std::make_shared<const Status>(status));
@@ -157,6 +180,11 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
   task->keeps_name = !waits_next;
   task->request = std::move(request);
   task->operands = std::move(operands);
+  if (visit && task->request.kind == Kind::kReducescatter) {
+    const Result<Ground> ground = devices_->ground(task->request.tensors.front().device);
+    if (!ground) return ground.status();
+    if (status = find_shares(*task, *team, ground.value()); !status) return status;
+  }
   status = handles_.add(task);
   if (!status || !visit || task->held) return status;
   try {
@@ -269,7 +297,11 @@ Status Engine::ended() const {
 std::vector<Pending> Engine::pending() const {
   if (forked()) return {};
   std::vector<Waiting> waiting;
-  if (const Visit visit(visitors_); visit) waiting = coordinator_->waiting();
+  std::vector<DeviceOperation> on_devices;
+  if (const Visit visit(visitors_); visit) {
+    waiting = coordinator_->waiting();
+    on_devices = devices_->outstanding();
+  }
   std::vector<Pending> all;
   const auto seconds = [now = now_ns()](std::int64_t since) {
     return static_cast<double>(now - since) / 1e9;
@@ -287,6 +319,17 @@ std::vector<Pending> Engine::pending() const {
     }
     if (mine) continue;
     all.push_back({one.name, one.kind, seconds(one.since_ns), one.set, std::move(one.missing)});
+  }
+  const auto known = [&](const std::string& name, int set) {
+    return std::any_of(all.begin(), all.end(), [&](const Pending& pending) {
+      return pending.name == name && pending.set == set;
+    });
+  };
+  for (const DeviceOperation& one : on_devices) {
+    for (const std::string& name : one.names) {
+      if (known(name, one.set)) continue;
+      all.push_back({name, one.kind, seconds(one.since_ns), one.set, {}});
+    }
   }
   return all;
 }
@@ -309,11 +352,11 @@ void Engine::shutdown() {
   leave_in_time();
   if (thread_->joinable()) thread_->join();
   visitors_.close_and_wait();
-  stop_timeline();
-  settle_devices();
-  time_devices();
-  mesh_->leave();
-  await_goodbyes();
+  tried([&] { stop_timeline(); });
+  tried([&] { settle_devices(); });
+  tried([&] { time_devices(); });
+  tried([&] { mesh_->leave(); });
+  tried([&] { await_goodbyes(); });
   coordinator_.reset();
   devices_.reset();
   backends_.reset();
@@ -371,15 +414,17 @@ void Engine::park(bool parked) {
 }
 
 void Engine::leave_in_time() {
-  Request leave;
-  leave.kind = Kind::kLeave;
-  coordinator_->submit(std::move(leave));
-  const Deadline deadline = Deadline::after_seconds(kLeaveSeconds);
+  const bool asked = tried([&] {
+    Request leave;
+    leave.kind = Kind::kLeave;
+    coordinator_->submit(std::move(leave));
+  });
+  const Deadline deadline = Deadline::after_seconds(asked ? kLeaveSeconds : 0);
   while (stopped_.load(std::memory_order_acquire) == 0 && !deadline.expired()) {
     futex_wait(stopped_, 0, deadline.remaining());
   }
   if (stopped_.load(std::memory_order_acquire) == 0) {
-    mesh_->raise_everywhere(shut_down_by(topology_.rank));
+    tried([&] { mesh_->raise_everywhere(shut_down_by(topology_.rank)); });
   }
 }
 

@@ -37,6 +37,22 @@ Status several_devices(const Work& work) {
                       "engine/executor");
 }
 
+DeviceOperation operation_of(const Work& work) {
+  DeviceOperation operation;
+  operation.names = work.response.names;
+  operation.kind = work.response.kind;
+  operation.set = work.response.set;
+  operation.device = work.device();
+  operation.since_ns = now_ns();
+  std::int64_t newest = -1;
+  for (const TaskPtr& task : work.tasks) {
+    if (task == nullptr || task->enqueued_ns <= newest) continue;
+    newest = task->enqueued_ns;
+    operation.ready = task->ready;
+  }
+  return operation;
+}
+
 // What leaves a rank once for every member is more than what it gave.
 std::int64_t bytes_moved(const Work& work, const Team* team) {
   const Kind kind = work.response.kind;
@@ -216,13 +232,11 @@ Status Executor::reducescatter(const Work& work) {
   std::vector<std::pair<Dtype, std::vector<Scatter>>> by_dtype;  // in order of appearance
   for (const TaskPtr& task : work.tasks) {
     for (std::size_t i = 0; i < task->request.tensors.size(); ++i) {
-      Result<Scatter> scatter = scatter_of(*task, i, *team.value(), ground_);
-      if (!scatter) return scatter.status();
       const Dtype dtype = task->request.tensors[i].dtype;
       auto pass = std::find_if(by_dtype.begin(), by_dtype.end(),
                                [&](const auto& one) { return one.first == dtype; });
       if (pass == by_dtype.end()) pass = by_dtype.insert(pass, {dtype, {}});
-      pass->second.push_back(scatter.take());
+      pass->second.push_back(scatter_of(*task, i, *team.value()));
     }
   }
   Reduction reduction = reduction_of(*work.request(0), *team.value());
@@ -371,7 +385,7 @@ Status Executor::begin_on_device(const Work& work, const Team& team) {
     if (its != device) return several_devices(work);
     if (task != nullptr) ready.push_back(task->ready);
   }
-  const auto begun = parts_.devices.begin(device, team, whole_bytes(work, team), ready);
+  const auto begun = parts_.devices.begin(operation_of(work), team, whole_bytes(work, team), ready);
   if (!begun) return begun.status();
   used_ = begun.value().backend;
   ground_ = begun.value().ground;

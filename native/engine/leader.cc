@@ -24,11 +24,6 @@ Response response_to(const Request& request) {
   return response;
 }
 
-std::int64_t shutdown_after(const ConductorOptions& options) {
-  const bool sensible = options.stall_shutdown_ns >= options.stall_warning_ns;
-  return options.stall_warning_ns > 0 && sensible ? options.stall_shutdown_ns : 0;
-}
-
 }  // namespace
 
 Leader::Leader(Node& node, const ConductorOptions& options, Post& post)

@@ -235,6 +235,9 @@ Rows accelerator_rows() {
       {"gpu_arena_bytes",
        {"a whole number of bytes, at least 65536",
         [](Text t, Options o) { return whole(t, o.accelerator.arena_bytes, 65'536); }}},
+      {"gpu_timeout_s",
+       {"seconds",
+        [](Text t, Options o) { return nanoseconds(t, 1e9, kLongestSeconds, o.gpu_timeout_ns); }}},
   };
 }
 

@@ -24,6 +24,8 @@ struct EngineOptions {
   AlgorithmOptions algorithms;
   AcceleratorOptions accelerator;
   OpenAccelerator open_accelerator = nullptr;  // tests: instead of the plugin's
+  // An operation that a device has not done by then, or whose inputs it has not: the engine ends.
+  std::int64_t gpu_timeout_ns = std::int64_t{600} * 1'000'000'000;  // 0: never
   ConductorOptions conductor;
   std::size_t trace_capacity = 16384;
   std::string timeline;  // path; empty: none until start_timeline()

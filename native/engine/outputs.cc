@@ -217,7 +217,7 @@ Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std
   return exchange;
 }
 
-Result<Scatter> scatter_of(Task& task, std::size_t index, const Team& team, const Ground& ground) {
+Scatter scatter_of(const Task& task, std::size_t index, const Team& team) {
   const TensorMeta& tensor = task.request.tensors[index];
   const auto n = static_cast<std::size_t>(team.size());
   const auto rows = static_cast<std::size_t>(tensor.shape.front());
@@ -226,13 +226,22 @@ Result<Scatter> scatter_of(Task& task, std::size_t index, const Team& team, cons
   scatter.in = task.operands[index].in;
   for (std::size_t p = 0; p <= n; ++p) scatter.begins.push_back(slice_begin(rows, p, n) * row);
   scatter.out = task.operands[index].out;
-  if (scatter.out != nullptr) return scatter;
-  const auto mine = static_cast<std::size_t>(team.place);
-  const std::size_t share = slice_begin(rows, mine + 1, n) - slice_begin(rows, mine, n);
-  Result<std::byte*> out = add_output(task, tensor, static_cast<std::int64_t>(share), ground);
-  if (!out) return out.status();
-  scatter.out = out.value();
   return scatter;
+}
+
+Status find_shares(Task& task, const Team& team, const Ground& ground) {
+  const auto n = static_cast<std::size_t>(team.size());
+  const auto mine = static_cast<std::size_t>(team.place);
+  for (std::size_t i = 0; i < task.operands.size(); ++i) {
+    const TensorMeta& tensor = task.request.tensors[i];
+    if (task.operands[i].out != nullptr) continue;
+    const auto rows = static_cast<std::size_t>(tensor.shape.front());
+    const std::size_t share = slice_begin(rows, mine + 1, n) - slice_begin(rows, mine, n);
+    Result<std::byte*> out = add_output(task, tensor, static_cast<std::int64_t>(share), ground);
+    if (!out) return out.status();
+    task.operands[i].out = out.value();
+  }
+  return Status::ok();
 }
 
 }  // namespace hvd

@@ -37,8 +37,11 @@ Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team, const
 Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows,
                              const Ground& ground);
 
-// Place p gets rows / n rows, the first rows % n places one more. The result goes where the operand
-// says, or is added to the task.
-Result<Scatter> scatter_of(Task& task, std::size_t index, const Team& team, const Ground& ground);
+// Of a reducescatter. Place p gets rows / n rows, the first rows % n places one more.
+Scatter scatter_of(const Task& task, std::size_t index, const Team& team);
+// Finds memory for this place's shares where the operands name none, and names it there. How large
+// they are this rank knows by itself, so that is done before anybody else hears of the operation:
+// kUnavailable is the caller's own.
+Status find_shares(Task& task, const Team& team, const Ground& ground);
 
 }  // namespace hvd

@@ -36,6 +36,12 @@ inline std::int64_t sooner(std::int64_t a, std::int64_t b) {
   return std::min(a, b);
 }
 
+// After how long what waits is failed; 0: never.
+inline std::int64_t shutdown_after(const ConductorOptions& options) {
+  const bool sensible = options.stall_shutdown_ns >= options.stall_warning_ns;
+  return options.stall_warning_ns > 0 && sensible ? options.stall_shutdown_ns : 0;
+}
+
 // Horovod's warning, and who waits for what since when. shutdown_ns: what waits longer is marked;
 // zero: nothing.
 std::string stall_text(const std::vector<Waiting>& stalled, std::int64_t warning_ns,

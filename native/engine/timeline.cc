@@ -71,6 +71,10 @@ class ArrayFile {
   off_t end_ = 0;  // where the closing bracket is
 };
 
+void give_up_writing(const std::string& why) {
+  log(Level::kWarning, kWhere, why + ": it ends here, training goes on");
+}
+
 }  // namespace
 
 struct Timeline::State {
@@ -97,7 +101,7 @@ struct Timeline::State {
       lock.unlock();
       const Status status = write_news(last);
       if (!status) {
-        log(Level::kWarning, kWhere, status.message + ": it ends here, training goes on");
+        give_up_writing(status.message);
         return;
       }
       lock.lock();
@@ -154,7 +158,9 @@ Result<std::unique_ptr<Timeline>> Timeline::start(const Trace& trace, const std:
       TimelineEvents::first(std::chrono::duration_cast<std::chrono::microseconds>(epoch).count()));
   if (!file) return file.status();
   auto state = std::make_unique<State>(trace, file.take(), cursor, origin_ns, mark_cycles);
-  Status status = start_thread(state->thread, [mine = state.get()] { mine->run(); });
+  Status status = start_thread(
+      state->thread, [mine = state.get()] { mine->run(); },
+      [](const char* what) { give_up_writing(what); });
   if (!status) return status;
   return std::unique_ptr<Timeline>(new Timeline(std::move(state)));
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <mutex>
 
+#include "base/cores.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -237,7 +238,7 @@ class ConnectedMesh : public Mesh {
     control_ = std::make_unique<Control>(ControlRules{
         bell_.get(), &watch.abort(),
         [&watch](int peer) { return watch.left(peer).load(std::memory_order_acquire); },
-        [&watch](int peer) { return watch.verdict(peer); },
+        [&watch](int peer) { watch.suspect(peer, "its connection broke"); },
         [&watch](int peer) { watch.raise_everywhere(unreadable_control(peer)); }});
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_ || !neighbours(rank_, peer)) continue;
@@ -258,8 +259,8 @@ class ConnectedMesh : public Mesh {
     const std::size_t lower = place(child ? peer : rank_);
     const auto ring_peer = [bell = Bell(arena_->bell(place(peer)))]() mutable { bell.ring(); };
     auto line = std::make_unique<MemoryLine>(
-        peer, arena_->control(lower, child ? Way::kDown : Way::kUp),
-        arena_->control(lower, child ? Way::kUp : Way::kDown),
+        peer, arena_->control(lower, child ? Direction::kDown : Direction::kUp),
+        arena_->control(lower, child ? Direction::kUp : Direction::kDown),
         MemoryLine::Calls{ring_peer, ring_peer, [this] { watch_->nudge(); }});
     watch_->help([line = line.get()] {
       line->flush();
@@ -275,7 +276,7 @@ class ConnectedMesh : public Mesh {
     if (over_mpi() && size_ > 1) {
       Result<std::unique_ptr<MpiLinks>> mpi =
           MpiLinks::open({rank_, size_, options_.slot_bytes, options_.slots, options_.flush_s},
-                         bootstrap, watch_->abort(), deadline_);
+                         bootstrap, watch_->abort(), raises("hvd-mpi"), deadline_);
       if (!mpi.is_ok()) return mpi.status();
       mpi_ = mpi.take();
     }
@@ -293,6 +294,10 @@ class ConnectedMesh : public Mesh {
     Status status = tcp_->start();
     wake_links_ = [this] { tcp_->wake(); };
     return status;
+  }
+
+  Failed raises(const char* thread) {
+    return [this, thread](const char* what) { watch_->raise_failure(thread, what); };
   }
 
   void link_over_mpi(int peer) {
@@ -315,7 +320,8 @@ class ConnectedMesh : public Mesh {
     if (tcp_ == nullptr)
       tcp_ = std::make_unique<TcpLinks>(
           options_.slot_bytes, options_.slots, watch_->abort(),
-          [this](int who, const std::string& why) { watch_->suspect(who, why); }, options_.flush_s);
+          [this](int who, const std::string& why) { watch_->suspect(who, why); }, raises("hvd-io"),
+          options_.flush_s);
     tcp_->add(peer, std::move(streams), &watch_->left(peer), may_spin());
     to_[at(peer)] = tcp_->send_link(peer);
     from_[at(peer)] = tcp_->recv_link(peer);

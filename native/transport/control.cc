@@ -66,7 +66,7 @@ Status Control::send(int peer, const std::string& bytes) {
         "a control message of " + std::to_string(bytes.size()) + " bytes is too long", kRoom);
   if (failpoint("control.before_send"))
     return Status::make(Code::kInternal, "failpoint control.before_send", kRoom);
-  if (!line->send(bytes)) return rules_.broken(peer);
+  if (!line->send(bytes)) rules_.broken(peer);
   if (failpoint("control.after_send"))
     return Status::make(Code::kInternal, "failpoint control.after_send", kRoom);
   return Status::ok();

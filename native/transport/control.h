@@ -51,7 +51,7 @@ struct ControlRules {
   Bell* bell = nullptr;  // of this rank: rung after every message to it
   const Abort* abort = nullptr;
   std::function<bool(int peer)> left;
-  std::function<Status(int peer)> broken;    // what became of a peer whose line broke
+  std::function<void(int peer)> broken;      // the line broke: the next look learns what it means
   std::function<void(int peer)> unreadable;  // it sent rubbish
 };
 

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/cores.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "transport/control.h"
 #include "transport/control_line.h"
 #include "transport/heap_ring.h"

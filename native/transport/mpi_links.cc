@@ -4,8 +4,9 @@
 #include <chrono>
 #include <cstring>
 #include <string>
+#include <utility>
 
-#include "base/thread.h"
+#include "base/failpoint.h"
 #include "transport/pack.h"
 #include "transport/tcp_stream.h"
 
@@ -82,23 +83,27 @@ void keep_for_good(std::unique_ptr<MpiLinks::Peer> peer) {
 }  // namespace
 
 Result<std::unique_ptr<MpiLinks>> MpiLinks::open(const MpiShape& shape, Bootstrap& bootstrap,
-                                                 const Abort& abort, Deadline deadline,
-                                                 const MpiVerbs* verbs) {
+                                                 const Abort& abort, Failed failed,
+                                                 Deadline deadline, const MpiVerbs* verbs) {
   Status loaded;
   if (verbs == nullptr) {
     const Result<const MpiVerbs*> plugin = load_mpi();
     if (plugin.is_ok()) verbs = plugin.value();
     loaded = plugin.status();
   }
-  std::unique_ptr<MpiLinks> links(new MpiLinks(shape, abort, verbs));
+  std::unique_ptr<MpiLinks> links(new MpiLinks(shape, abort, std::move(failed), verbs));
   Status status = links->meet(bootstrap, deadline, loaded);
   if (status) status = links->start();
   if (!status) return status;
   return links;
 }
 
-MpiLinks::MpiLinks(const MpiShape& shape, const Abort& abort, const MpiVerbs* verbs)
-    : shape_(shape), failure_grace_(shape.failure_s), abort_(abort), verbs_(verbs) {}
+MpiLinks::MpiLinks(const MpiShape& shape, const Abort& abort, Failed failed, const MpiVerbs* verbs)
+    : shape_(shape),
+      failure_grace_(shape.failure_s),
+      abort_(abort),
+      failed_(std::move(failed)),
+      verbs_(verbs) {}
 
 // Every rank tells whether it can use MPI, which number it has there, and how often it has started.
 Status MpiLinks::meet(Bootstrap& bootstrap, Deadline deadline, const Status& loaded) {
@@ -152,7 +157,7 @@ Status MpiLinks::start() {
     if (peer.failed || !peer.end_posted)
       return Status::make(Code::kUnavailable, "MPI does not take a receive", kRoom, rank);
   }
-  return start_thread(thread_, [this] { run(); });
+  return start_thread(thread_, [this] { run(); }, failed_);
 }
 
 MpiLinks::~MpiLinks() {
@@ -334,6 +339,7 @@ void MpiLinks::run() {
   bool said = false;
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
+    failpoint("mpi.thread");
     if (stop_ && !said && !abort_.raised()) say_end();
     if (stop_ && !said) last = Deadline::after_seconds(shape_.flush_s);
     said = stop_;

@@ -16,6 +16,7 @@
 
 #include "base/abort.h"
 #include "base/deadline.h"
+#include "base/thread.h"
 #include "transport/bootstrap.h"
 #include "transport/link.h"
 #include "transport/mpi_plugin.h"
@@ -32,10 +33,10 @@ struct MpiShape {
 class MpiLinks {
  public:
   // Collective. Fails on all ranks, with the same sentence, when one of them cannot use MPI.
-  // verbs: null for the plugin's.
+  // failed: the thread of its own has. verbs: null for the plugin's.
   static Result<std::unique_ptr<MpiLinks>> open(const MpiShape& shape, Bootstrap& bootstrap,
-                                                const Abort& abort, Deadline deadline,
-                                                const MpiVerbs* verbs = nullptr);
+                                                const Abort& abort, Failed failed,
+                                                Deadline deadline, const MpiVerbs* verbs = nullptr);
   ~MpiLinks();  // sends what is left, for flush_s at most
   MpiLinks(const MpiLinks&) = delete;
   MpiLinks& operator=(const MpiLinks&) = delete;
@@ -57,7 +58,7 @@ class MpiLinks {
  private:
   enum class Way { kSend, kReceive };
 
-  MpiLinks(const MpiShape& shape, const Abort& abort, const MpiVerbs* verbs);
+  MpiLinks(const MpiShape& shape, const Abort& abort, Failed failed, const MpiVerbs* verbs);
   Status meet(Bootstrap& bootstrap, Deadline deadline, const Status& loaded);
   Status start();
   Result<Slot> wait(Peer& peer, Way way, const Abort& abort);
@@ -74,6 +75,7 @@ class MpiLinks {
   MpiShape shape_;
   const std::chrono::duration<double> failure_grace_;
   const Abort& abort_;
+  const Failed failed_;
   const MpiVerbs* verbs_;
   int tag_ = 0;
   std::vector<int> world_;                    // the ranks' numbers in MPI's world

@@ -17,8 +17,8 @@ constexpr std::size_t kPage = 4096;
 constexpr unsigned kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 const char* const kRoom = "transport/shm_arena";
 
-std::size_t control_index(std::size_t child, Way way) {
-  return 2 * child + (way == Way::kDown ? 1 : 0);
+std::size_t control_index(std::size_t child, Direction direction) {
+  return 2 * child + (direction == Direction::kDown ? 1 : 0);
 }
 
 }  // namespace
@@ -108,8 +108,8 @@ LaneMemory ShmArena::lane() const {
           static_cast<unsigned>(shape_.ranks)};
 }
 
-ControlMemory ShmArena::control(std::size_t child, Way way) const {
-  const std::size_t index = control_index(child, way);
+ControlMemory ShmArena::control(std::size_t child, Direction direction) const {
+  const std::size_t index = control_index(child, direction);
   return {std::launder(reinterpret_cast<ControlHeader*>(base_ + shape_.control_headers_at() +
                                                         index * sizeof(ControlHeader))),
           base_ + shape_.header_bytes() + index * kControlRingBytes, kControlRingBytes};

@@ -45,7 +45,7 @@ bool seal(const Fd& memory);
 bool sealed(const Fd& memory);
 
 // The control rings of a rank and its parent in the tree.
-enum class Way : std::uint8_t { kUp, kDown };
+enum class Direction : std::uint8_t { kUp, kDown };
 
 class ShmArena {
  public:
@@ -60,7 +60,7 @@ class ShmArena {
   const Fd& fd() const { return memory_; }
   BellMemory& bell(std::size_t rank) const;
   LaneMemory lane() const;
-  ControlMemory control(std::size_t child, Way way) const;
+  ControlMemory control(std::size_t child, Direction direction) const;
   RingMemory ring(std::size_t from, std::size_t to) const;
   Status claim(const RingMemory& ring) const;
 

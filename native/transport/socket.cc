@@ -80,6 +80,13 @@ bool stays_here(const sockaddr& address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
+// Not a child's: a rank's death is told by the end of its connections.
+Fd own(int made) {
+  Fd socket(made);
+  socket.close_on_fork();
+  return socket;
+}
+
 void send_at_once(const Fd& socket) {
   const int on = 1;
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -112,7 +119,7 @@ Status finish_connect(const Fd& socket, Deadline deadline) {
 }  // namespace
 
 Result<Fd> listen_unix(const std::string& name, int backlog) {
-  Fd socket(::socket(AF_UNIX, kFlags, 0));
+  Fd socket = own(::socket(AF_UNIX, kFlags, 0));
   sockaddr_un address{};
   const socklen_t length = unix_address(name, address);
   if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
@@ -126,7 +133,7 @@ Result<Fd> listen_tcp(const std::string& host, std::uint16_t port, int backlog) 
   if (!list.is_ok()) return list.status();
   int error = 0;
   for (const addrinfo* item = list.value().get(); item != nullptr; item = item->ai_next) {
-    Fd socket(::socket(item->ai_family, kFlags, 0));
+    Fd socket = own(::socket(item->ai_family, kFlags, 0));
     const int on = 1;
     if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (socket && ::bind(socket.get(), item->ai_addr, item->ai_addrlen) == 0 &&
@@ -155,7 +162,7 @@ std::uint16_t bound_port(const Fd& listener) {
 }
 
 Result<Fd> accept_one(const Fd& listener) {
-  Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  Fd socket = own(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (socket) send_at_once(socket);  // has no effect on a unix socket
   // Whoever waits goes on waiting until there is room for it: that would never end.
   const bool no_room = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
@@ -166,7 +173,7 @@ Result<Fd> accept_one(const Fd& listener) {
 Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
   sockaddr_un address{};
   const socklen_t length = unix_address(name, address);
-  Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Fd socket = own(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket) return errno_status("cannot make a unix socket", kRoom, errno);
   // A full backlog blocks; the send timeout bounds that.
   timeval limit{};
@@ -182,7 +189,7 @@ Result<Fd> connect_tcp(const std::string& host, std::uint16_t port, Deadline dea
   if (!list.is_ok()) return list.status();
   Status last = Status::make(Code::kUnavailable, "no address", kRoom);
   for (const addrinfo* item = list.value().get(); item != nullptr; item = item->ai_next) {
-    Fd socket(::socket(item->ai_family, kFlags, 0));
+    Fd socket = own(::socket(item->ai_family, kFlags, 0));
     if (!socket) return errno_status("cannot make a socket", kRoom, errno);
     const int done = ::connect(socket.get(), item->ai_addr, item->ai_addrlen);
     last = done == 0              ? Status::ok()

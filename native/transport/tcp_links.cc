@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "base/deadline.h"
+#include "base/failpoint.h"
 #include "base/futex.h"
-#include "base/thread.h"
 
 namespace hvd {
 namespace {
@@ -64,12 +64,13 @@ void Link::release() { peer_.receiver.release(); }
 }  // namespace
 
 TcpLinks::TcpLinks(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken,
-                   double flush_s)
+                   Failed failed, double flush_s)
     : slot_bytes_(slot_bytes),
       slots_(slots),
       flush_s_(flush_s),
       abort_(abort),
-      broken_(std::move(broken)) {}
+      broken_(std::move(broken)),
+      failed_(std::move(failed)) {}
 
 TcpLinks::~TcpLinks() {
   if (!thread_.joinable()) return;
@@ -90,7 +91,7 @@ Status TcpLinks::start() {
     if (!made.is_ok()) return made.status();
     *event = made.take();
   }
-  return start_thread(thread_, [this] { run(); });
+  return start_thread(thread_, [this] { run(); }, failed_);
 }
 
 TcpLinks::Peer& TcpLinks::peer_of(int rank) const {
@@ -207,6 +208,7 @@ void TcpLinks::run() {
       if (!pending() || abort_.raised() || last->expired()) break;
     }
     if (waiting_.load() == 0) push_pending();
+    failpoint("tcp.io");
     sleep_of_io();
   }
   for (const auto& peer : peers_)

@@ -13,6 +13,7 @@
 
 #include "base/abort.h"
 #include "base/fd.h"
+#include "base/thread.h"
 #include "transport/tcp_stream.h"
 
 namespace hvd {
@@ -22,8 +23,9 @@ class TcpLinks {
   // A connection broke, or ended: a death unless the peer has said goodbye. Any thread.
   using Broken = std::function<void(int peer, const std::string& why)>;
 
+  // failed: the I/O thread has.
   TcpLinks(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken,
-           double flush_s);
+           Failed failed, double flush_s);
   ~TcpLinks();  // sends what is left, for flush_s at most
   TcpLinks(const TcpLinks&) = delete;
   TcpLinks& operator=(const TcpLinks&) = delete;
@@ -59,6 +61,7 @@ class TcpLinks {
   double flush_s_;
   const Abort& abort_;
   Broken broken_;
+  Failed failed_;
   std::vector<std::unique_ptr<Peer>> peers_;
   Fd news_, work_;  // events: for those who wait; for the I/O thread
   std::atomic<int> waiting_{0};

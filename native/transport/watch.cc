@@ -26,7 +26,6 @@ enum class Frame : std::uint8_t { kAbort = 1, kGoodbye = 2 };
 constexpr std::uint32_t kMostText = 16384;
 constexpr std::uint32_t kMostFrame = 2 * kMostText + 64;
 constexpr double kSuspicionSeconds = 0.5;
-constexpr double kVerdictSeconds = 30;  // only a watch that gets no core at all takes so long
 const char* const kRoom = "transport/watch";
 
 std::string cut(const std::string& text) { return text.substr(0, kMostText); }
@@ -76,6 +75,8 @@ Fd process_of(const Fd& socket, int pid) {
 Watch::Watch(int size, std::vector<Peer> peers, StopRules stops, std::function<void()> on_news)
     : marks_(static_cast<std::size_t>(size)), on_news_(std::move(on_news)), stops_(stops) {
   for (Peer& peer : peers) lines_.push_back({std::move(peer), {}, ""});
+  no_memory_ = Status::make(Code::kInternal, name_of(own_rank()) + " has no memory to go on", kRoom,
+                            own_rank());
 }
 
 Status Watch::prepare() {
@@ -90,7 +91,8 @@ Status Watch::start() {
       line.process = process_of(line.peer.socket, line.peer.pid);
   for (const Line& line : lines_)
     if (line.process) stops_.add(line.peer.rank, line.peer.pid, line.process.get());
-  return start_thread(thread_, [this] { run(); });
+  return start_thread(
+      thread_, [this] { run(); }, [this](const char* what) { raise_failure("hvd-watch", what); });
 }
 
 Watch::~Watch() {
@@ -252,7 +254,6 @@ void Watch::drop(Line& line) {
   line.peer.socket.reset();
   line.process.reset();
   marks_[static_cast<std::size_t>(line.peer.rank)].gone = true;
-  changed_.notify_all();
 }
 
 void Watch::suspect(int peer, const std::string& why) {
@@ -286,19 +287,14 @@ void Watch::judge_suspects() {
   }
 }
 
-Status Watch::verdict(int peer) {
-  suspect(peer, "its connection broke");
-  const Mark& mark = marks_[static_cast<std::size_t>(peer)];
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait_for(lock, std::chrono::duration<double>(kVerdictSeconds),
-                    [&] { return abort_.raised() || mark.left.load() || leaving_; });
-  const bool left = mark.left.load();  // looked at first: an abort is told before the goodbye
-  if (abort_.raised()) return abort_.cause();
-  if (left) return Status::make(Code::kShutdown, name_of(peer) + " has shut down", kRoom, peer);
-  return Status::make(Code::kRankDied, name_of(peer) + " does not answer any more", kRoom, peer);
-}
-
 std::string Watch::name_of(int peer) const { return "rank " + std::to_string(peer); }
+
+// The one that is nobody's peer.
+int Watch::own_rank() const {
+  int own = 0;
+  for (const Line& line : lines_) own += own == line.peer.rank ? 1 : 0;  // they are in order
+  return own;
+}
 
 void Watch::died(int peer, const std::string& why) {
   int pid = 0;
@@ -324,21 +320,37 @@ void Watch::raise(const Status& cause) {
 // as it knows, and to those who have not heard yet its death must not be the cause.
 void Watch::raise_everywhere(const Status& cause) {
   if (abort_.raised()) return;
-  if (!told_.exchange(true) && !leaving()) tell_all(abort_frame(cause));
+  const std::string frame = abort_frame(cause);  // first: there may be no memory
+  if (!told_.exchange(true) && !leaving()) tell_all(frame);
   failpoint("watch.told");
   if (abort_.raise(cause)) news();
 }
 
+// Told in its own words, else in those that need no memory.
+void Watch::raise_failure(const char* thread, const char* what) noexcept {
+  const int own = own_rank();
+  tried([&] {
+    raise_everywhere(Status::make(Code::kInternal,
+                                  name_of(own) + ": its thread " + thread + " has ended: " + what,
+                                  kRoom, own));
+  });
+  if (!abort_.raised() && !no_memory_raised_.exchange(true)) abort_.raise(std::move(no_memory_));
+  tried([&] { news(); });
+}
+
 void Watch::leave() {
+  const std::string goodbye = goodbye_frame();  // first: there may be no memory
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (leaving_) return;
     leaving_ = true;
-    changed_.notify_all();
   }
   // Nobody shall see this goodbye before the abort that is its reason, whoever raised it.
-  if (abort_.raised() && !told_.exchange(true)) tell_all(abort_frame(abort_.cause()));
-  tell_all(goodbye_frame());
+  if (abort_.raised()) {
+    const std::string frame = abort_frame(abort_.cause());
+    if (!told_.exchange(true)) tell_all(frame);
+  }
+  tell_all(goodbye);
 }
 
 // At most an abort and a goodbye go over a socket in its life: they fit into its buffer, so this
@@ -352,12 +364,6 @@ void Watch::tell_all(const std::string& frame) {
   }
 }
 
-void Watch::news() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    changed_.notify_all();
-  }
-  on_news_();
-}
+void Watch::news() { on_news_(); }
 
 }  // namespace hvd

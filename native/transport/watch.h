@@ -6,14 +6,13 @@
 //   silence               the same of a peer on another host that answers nothing (keepalive)
 //   suspicion             another connection to the peer broke: a death, unless a goodbye comes
 //   within half a second, of which the watch learns although it was late itself
-// On one host a pidfd stands beside the socket: a child that the peer forked may hold the socket
-// open after the peer's death.
+// On one host a pidfd stands beside the socket, which a child may hold open after the peer's death
+// that was made without the handlers of fork() (base/fd.h: close_on_fork).
 #pragma once
 
 #include <poll.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -73,12 +72,12 @@ class Watch {
   }
 
   void raise_everywhere(const Status& cause);
+  // A thread of this rank's ended in an exception (no memory): the abort is raised whatever
+  // happens.
+  void raise_failure(const char* thread, const char* what) noexcept;
   void leave();
   // Another connection to the peer broke. Any thread.
   void suspect(int peer, const std::string& why);
-  // What became of a peer whose connection broke: waits until the watch knows (an abort, or a
-  // goodbye).
-  Status verdict(int peer);
 
  private:
   struct Mark {
@@ -113,15 +112,17 @@ class Watch {
   void drop(Line& line);
   void news();
   std::string name_of(int peer) const;
+  int own_rank() const;
 
   std::vector<Line> lines_;  // sockets are closed by the watch thread alone, under mutex_
   std::vector<Mark> marks_;  // by rank
   std::function<void()> on_news_;
   StopGuard stops_;
   Abort abort_;
+  Status no_memory_;  // made beforehand
+  std::atomic<bool> no_memory_raised_{false};
   Fd event_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   bool leaving_ = false;           // guarded by mutex_
   std::atomic<bool> told_{false};  // the peers have the abort from us, or will
   std::vector<Served*> served_;

@@ -4,12 +4,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <thread>
 
 #include "base/abort.h"
 #include "base/deadline.h"
 #include "base/fd.h"
-#include "base/thread.h"
 #include "base/trace.h"
 #include "ranks.h"
 #include "transport/pack.h"
@@ -57,11 +55,6 @@ TEST_CASE("abort: the first cause wins, whoever raises") {
   const int first = abort.cause().rank;
   CHECK_FALSE(abort.raise(Status::make(Code::kInternal, "later", "test", 9)));
   CHECK(abort.cause().rank == first);
-}
-
-TEST_CASE("thread: there is at least one core, and at most what the machine has") {
-  CHECK(usable_cores() >= 1);
-  CHECK(usable_cores() <= static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 TEST_CASE("trace: records come back whole, in order, once") {

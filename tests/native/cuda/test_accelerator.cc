@@ -9,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "base/failpoint.h"
 #include "collective/cpu_backend.h"
 #include "cuda/accelerator.h"
 #include "cuda/rings.h"
@@ -358,7 +359,7 @@ TEST_CASE("peace: idle when all have done with each other's memory, then nothing
   });
 }
 
-TEST_CASE("a rank that never comes: the device is let go, and the engine's end takes no call") {
+void wait_for_one_that_never_comes() {
   with_seats(2, 1, [](Seat& seat) {
     const Team team = everybody(2, seat.rank());
     const Tensor tensor(seat, 0, numbers_of(seat.rank()));
@@ -376,6 +377,31 @@ TEST_CASE("a rank that never comes: the device is let go, and the engine's end t
     tensor.read();  // the stream goes on
     CHECK(done.value()->reached().value());
     CHECK(backend.value()->allreduce(team, {tensor.operand()}, sum()).code == Code::kShutdown);
+  });
+}
+
+TEST_CASE("a rank that never comes: the device is let go, and the engine's end takes no call") {
+  wait_for_one_that_never_comes();
+}
+
+TEST_CASE("A20 an exception on the way lets the device go all the same") {
+  arm_failpoints("cuda.end:throw@1");
+  wait_for_one_that_never_comes();
+  CHECK(failpoint_passages("cuda.end") > 1);
+  arm_failpoints("");
+}
+
+TEST_CASE("the mark of what becomes part of a graph says so") {
+  with_seats(1, 1, [](Seat& seat) {
+    const Team team = everybody(1, seat.rank());
+    for (const bool captured : {false, true}) {
+      if (captured) fake_cuda_fail("cuStreamIsCapturing", 0, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+      REQUIRE(seat.accelerator().begin(0, team, 64, {}).status().message == "");
+      const auto done = seat.accelerator().end();
+      fake_cuda_fail_nothing();
+      REQUIRE(done.status().message == "");
+      CHECK(done.value()->captured() == captured);
+    }
   });
 }
 

@@ -246,6 +246,31 @@ TEST_CASE("memory goes back behind the streams that have followed") {
   check_nothing_left();
 }
 
+// Follows our stream, and is destroyed by its owner.
+void come_and_go(Device& device) {
+  const Theirs theirs(device);
+  const auto there = device.recorded(device.stream());
+  REQUIRE(device.follow(theirs.get(), there.value().get()).message == "");
+}
+
+TEST_CASE("a stream that followed before memory was there is not touched when that goes back") {
+  fake_cuda_reset();
+  const std::size_t before = fake_cuda_lost_streams();
+  {
+    const auto device = opened();
+    for (int i = 0; i < 3; ++i) {
+      come_and_go(*device);
+      auto memory = device->allocate(64);
+      const std::size_t frees = fake_cuda_calls("cuMemFreeAsync");
+      memory.value().reset();
+      CHECK(fake_cuda_calls("cuMemFreeAsync") == frees + 1);
+    }
+    CHECK(device->idle().value());
+  }
+  CHECK(fake_cuda_lost_streams() == before);
+  check_nothing_left();
+}
+
 TEST_CASE("more memory than there is: how much, on which device") {
   fake_cuda_reset();
   fake_cuda_set_memory(1U << 20U);

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/deadline.h"
+#include "base/failpoint.h"
 #include "cuda/nccl_cases.h"
 
 namespace hvd::cuda::test {
@@ -100,6 +101,27 @@ TEST_CASE("nccl: an abort ends the building of a communicator") {
   });
   CHECK(FakeNccl::get().communicators() == 0);
   FakeNccl::get().reset();
+}
+
+TEST_CASE("nccl: A20 the watch of a communicator that ends in an exception is the abort") {
+  arm_failpoints("nccl.watch:throw@1");
+  on_nccl(2, [&](Rank& rank) {
+    const Team team = everybody(2, rank.number());
+    const Party party = rank.party(team);
+    const auto backend = nccl(rank, team);
+    const OnDevice tensor(rank, Bytes(64));
+    if (rank.number() == 0) {
+      REQUIRE(backend->allreduce(team, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
+    }
+    REQUIRE(until([&] { return party.mesh->abort().raised(); }));
+    const Status cause = party.mesh->abort().cause();
+    CHECK(cause.code == Code::kInternal);
+    CHECK(cause.rank == 0);
+    CHECK(cause.message ==
+          "rank 0, device 0 (Fake GPU): the watch of NCCL has ended: failpoint nccl.watch");
+    check_let_go(rank, *backend);
+  });
+  arm_failpoints("");
 }
 
 TEST_CASE("nccl: letting go frees a device that waits for a rank which never comes") {

@@ -2,6 +2,7 @@
 // everybody's reason not to take it; of several forms the fastest is taken.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <functional>
 #include <string>
 
@@ -163,22 +164,48 @@ TEST_CASE("trial: an error on one rank is everybody's, with its reason") {
 #endif
 
 TEST_CASE("trial: the form whose slowest rank was fastest is taken, by all") {
-  for (const std::size_t fast : {0, 1}) {
-    CAPTURE(fast);
+  struct Case {
+    std::array<std::array<double, 2>, 3> seconds;  // by rank and form, of the fastest lap
+    std::size_t taken;
+    double slowest;
+  };
+  for (const Case& one :
+       {Case{{{{1, 2}, {1, 2}, {1, 2}}}, 0, 1}, Case{{{{2, 1}, {2, 1}, {2, 1}}}, 1, 1},
+        // quicker on two ranks, and on average
+        Case{{{{1, 3}, {1, 3}, {4, 3}}}, 1, 3}}) {
+    CAPTURE(one.taken);
     on_rings(kSetup, [&](Rank& rank) {
       const Team team = everybody(3, rank.number());
-      Trick trick(rank.ring(team), 2, [&](const Call& call) {
-        Status status = Status::ok();
-        for (int turn = 0; turn < (call.form == fast ? 1 : 10) && status; ++turn)
-          status = call.go();
-        return status;
-      });
-      REQUIRE(pass_trial(trick, rank.party(team)).status().message == "");
-      CHECK(trick.taken() == fast);
+      std::array<int, 2> laps{};
+      Trick trick(rank.ring(team), 2, [&](const Call& call) { return call.go(); });
+      const auto seconds_of = [&](const Device& device, const Device::Event& begun,
+                                  const Device::Event& done) -> Result<double> {
+        CHECK(seconds_of_lap(device, begun, done).is_ok());
+        const std::size_t form = trick.taken();
+        const double fastest = one.seconds[static_cast<std::size_t>(rank.number())][form];
+        const int lap = laps[form]++;
+        return lap == 0 ? 0.0 : lap == 2 ? fastest : 2 * fastest;  // the first one does not count
+      };
+      const auto passed = pass_trial(trick, rank.party(team), seconds_of);
+      REQUIRE(passed.status().message == "");
+      CHECK(passed.value() == one.slowest);
+      CHECK(trick.taken() == one.taken);
       REQUIRE(trick.settle().message == "");
       rank.synchronize();
     });
   }
+}
+
+TEST_CASE("trial: a lap's time is what the device measured") {
+  on_rings({1, 1, 4096}, [&](Rank& rank) {
+    Device& device = rank.device();
+    const auto begun = device.recorded(device.stream(), Device::Timing::kOn);
+    const auto done = device.recorded(device.stream(), Device::Timing::kOn);
+    rank.synchronize();
+    const auto took = seconds_of_lap(device, begun.value(), done.value());
+    REQUIRE(took.status().message == "");
+    CHECK(took.value() == device.seconds_between(begun.value(), done.value()).value().value_or(-1));
+  });
 }
 
 }  // namespace hvd::cuda::test

@@ -8,14 +8,20 @@
 
 namespace hvd::test {
 
-inline Engines engines_on(FakeMachine& /*machine*/, int size, const Table& table = {}) {
-  EngineOptions options = options_of(table);
-  options.open_accelerator = &FakeMachine::open;
+// Each rank gets what `table_of` says.
+inline Engines engines_on(FakeMachine& /*machine*/, int size,
+                          const std::function<Table(int)>& table_of) {
   Engines engines;
-  for (auto& mesh : make_local_meshes(size, options.mesh)) {
+  for (auto& mesh : make_local_meshes(size, options_of(table_of(0)).mesh)) {
+    EngineOptions options = options_of(table_of(mesh->topology().rank));
+    options.open_accelerator = &FakeMachine::open;
     engines.push_back(std::make_unique<Engine>(std::move(mesh), options));
   }
   return engines;
+}
+
+inline Engines engines_on(FakeMachine& machine, int size, const Table& table = {}) {
+  return engines_on(machine, size, [&](int /*rank*/) { return table; });
 }
 
 inline void* stream_of(std::uintptr_t number) {

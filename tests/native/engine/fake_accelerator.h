@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -99,10 +100,12 @@ class FakeTensor {
 
 // What a test says to the fake of one rank, and hears from it.
 struct FakeDevice {
-  std::string missing;            // why this rank has none; empty: it has
-  std::atomic<bool> held{false};  // marks made now are not reached until this is false
-  std::atomic<bool> busy{false};  // not idle
-  std::atomic<long> looks{0};     // how often the core has asked whether it is idle
+  std::string missing;                // why this rank has none; empty: it has
+  std::atomic<bool> held{false};      // marks made now are not reached until this is false
+  std::atomic<bool> stuck{false};     // operations are begun at the abort only
+  std::atomic<bool> captures{false};  // marks made now are part of a graph
+  std::atomic<bool> busy{false};      // not idle
+  std::atomic<long> looks{0};         // how often the core has asked whether it is idle
   std::atomic<std::size_t> room{std::size_t{1} << 40U};  // bytes that one allocation may have
   std::atomic<bool> broken{false};                       // operations fail
   std::atomic<bool> failed{false};                       // marks tell of a device that has failed
@@ -133,7 +136,10 @@ inline std::string pointer_text(const void* pointer) {
 class FakeMark final : public Mark {
  public:
   FakeMark(FakeDevicePtr device, std::string name)
-      : device_(std::move(device)), name_(std::move(name)), held_(device_->held) {}
+      : device_(std::move(device)),
+        name_(std::move(name)),
+        held_(device_->held),
+        captured_(device_->captures) {}
   Status follow(void* stream) override {
     device_->note("stream " + pointer_text(stream) + " follows " + name_);
     return Status::ok();
@@ -142,12 +148,13 @@ class FakeMark final : public Mark {
     if (device_->failed) return Status::make(Code::kInternal, "the fake device has failed", "fake");
     return !held_ || !device_->held || device_->let_go;
   }
+  bool captured() const override { return captured_; }
   const std::string& name() const { return name_; }
 
  private:
   const FakeDevicePtr device_;
   const std::string name_;
-  const bool held_;
+  const bool held_, captured_;
 };
 
 class FakeBackend final : public Backend {
@@ -257,8 +264,11 @@ class FakeBackend final : public Backend {
 
 class FakeAccelerator final : public Accelerator {
  public:
-  FakeAccelerator(FakeDevicePtr device, Backend& cpu, int rank)
-      : device_(std::move(device)), cpu_(cpu), backend_(device_, cpu, rank) {}
+  FakeAccelerator(FakeDevicePtr device, Mesh& mesh, Backend& cpu)
+      : device_(std::move(device)),
+        mesh_(mesh),
+        cpu_(cpu),
+        backend_(device_, cpu, mesh.topology().rank) {}
   ~FakeAccelerator() override { device_->note("gone"); }
 
   Result<MarkPtr> mark(int device, void* stream) override {
@@ -286,6 +296,8 @@ class FakeAccelerator final : public Accelerator {
                        " bytes " + std::to_string(bytes) + ":";
     for (const MarkPtr& mark : ready) text += " " + static_cast<FakeMark&>(*mark).name();
     device_->note(text);
+    while (device_->stuck && !mesh_.abort().raised()) std::this_thread::yield();
+    if (device_->stuck) return mesh_.abort().cause();
     backend_.use(device);
     return static_cast<Backend*>(&backend_);
   }
@@ -337,6 +349,7 @@ class FakeAccelerator final : public Accelerator {
 
  private:
   const FakeDevicePtr device_;
+  Mesh& mesh_;
   Backend& cpu_;
   FakeBackend backend_;
   int number_ = 0;
@@ -361,7 +374,7 @@ class FakeMachine {
     const FakeDevicePtr& device = current()->devices_[static_cast<std::size_t>(rank)];
     device->note("open");
     if (device->missing.empty() && version == kAcceleratorVersion) {
-      return new FakeAccelerator(device, cpu, rank);  // NOLINT: the core's
+      return new FakeAccelerator(device, mesh, cpu);  // NOLINT: the core's
     }
     why = Status::make(Code::kUnavailable, device->missing, "fake");
     return nullptr;

@@ -110,6 +110,30 @@ TEST_CASE("device: no device memory for a result on one rank fails it on all, an
   }
 }
 
+TEST_CASE("device: no memory for its share is told to the rank that has none, and all go on") {
+  FakeMachine machine(3);
+  machine[2].room = 16;
+  Engines engines = engines_on(machine, 3);
+  on_every_rank(engines, [&](Engine& engine, int rank) {
+    const FakeTensor<float> tensor(0, small_numbers<float>(rank, 3 * kCount));
+    const Request request = device_request<float>("r", 3 * kCount, 0, Kind::kReducescatter);
+    const std::vector<Operand> operands{{tensor.data(), nullptr, 3 * kCount}};
+    if (rank == 2) {
+      const Status status = engine.enqueue(request, operands).status();
+      CHECK(status.code == Code::kUnavailable);
+      CHECK(status.message == "no memory for the 256 bytes that come out of r");
+      machine[rank].room = 1000;
+    }
+    const Outcome outcome = give(engine, request, operands);
+    CHECK(outcome.status.message == "");
+    const auto sums = reduced<float>({0, 1, 2}, 3 * kCount, ReduceOp::kSum);
+    REQUIRE(outcome.outputs.size() == 1);
+    CHECK(values_of<float>(*outcome.outputs[0]) ==
+          std::vector<float>(sums.begin() + rank * static_cast<int>(kCount),
+                             sums.begin() + (rank + 1) * static_cast<int>(kCount)));
+  });
+}
+
 TEST_CASE(
     "device: what cannot be given to one rank's device ends all ranks with that rank's name") {
   FakeMachine machine(3);

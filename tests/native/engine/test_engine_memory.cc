@@ -1,4 +1,4 @@
-// A15: every single request for memory of the coordinator's thread fails once, and all after one of
+// A15: every single request for memory of a thread of the core's fails once, and all after one of
 // them: the process lives, every wait ends. operator new is replaced for this whole binary; it
 // fails only while a test wants it to.
 #include <doctest/doctest.h>
@@ -17,15 +17,16 @@ namespace {
 std::atomic<long> countdown{-1};  // requests until one fails; negative: none does
 std::atomic<bool> for_good{false};
 std::atomic<long> failed{0};
+std::atomic<const char*> victim{"hvd-coordinator"};  // the name of the threads that have none
 
-bool on_coordinator() {
+bool on_victim() {
   char name[16] = {};
   return pthread_getname_np(pthread_self(), name, sizeof name) == 0 &&
-         std::strcmp(name, "hvd-coordinator") == 0;
+         std::strcmp(name, victim.load()) == 0;
 }
 
 bool shall_fail() {
-  if (countdown.load(std::memory_order_relaxed) < 0 || !on_coordinator()) return false;
+  if (countdown.load(std::memory_order_relaxed) < 0 || !on_victim()) return false;
   const long left = countdown.fetch_sub(1);
   if (left > 0) return false;
   if (for_good.load()) countdown.store(0);
@@ -71,8 +72,16 @@ Status work(Engine& engine, int steps) {
 }
 
 // All work is the background threads' own.
-long failures_when(long nth, bool from_there_on) {
-  Engines engines = engines_of(2, {{"caller_runs_bytes", "0"}});
+Engines local_engines() { return engines_of(2, {{"caller_runs_bytes", "0"}}); }
+
+// With a thread that looks after the peers.
+Engines engines_over_tcp() {
+  return connected_engines(
+      2, [](int /*rank*/) { return Table{{"transport", "tcp"}, {"caller_runs_bytes", "0"}}; });
+}
+
+long failures_when(long nth, bool from_there_on, const std::function<Engines()>& made) {
+  Engines engines = made();
   failed.store(0);
   for_good.store(from_there_on);
   countdown.store(nth);
@@ -95,13 +104,53 @@ long failures_when(long nth, bool from_there_on) {
 
 TEST_CASE("engine: A15: any single request for memory of the coordinator may fail") {
   long nth = 0;
-  while (failures_when(nth, false) > 0) ++nth;
+  while (failures_when(nth, false, local_engines) > 0) ++nth;
   CHECK(nth > 100);  // there were that many, and each of them failed once
 }
 
 TEST_CASE("engine: A15: from any request on there is no memory any more") {
-  for (long nth = 0; failures_when(nth, true) > 0; nth += 7) {
+  for (long nth = 0; failures_when(nth, true, local_engines) > 0; nth += 7) {
   }
+}
+
+namespace {
+
+// Of the watch's thread; how many requests there were.
+long fail_each_of_the_watch(bool from_there_on, long step) {
+  victim.store("hvd-watch");
+  long nth = 0;
+  while (failures_when(nth, from_there_on, engines_over_tcp) > 0) nth += step;
+  victim.store("hvd-coordinator");
+  return nth;
+}
+
+}  // namespace
+
+TEST_CASE("engine: A15 A20: a watch that has no memory any more is the abort") {
+  CHECK(fail_each_of_the_watch(true, 8) > 0);
+}
+
+TEST_CASE("engine: A15 A20: any single request for memory of the watch may fail" *
+          doctest::test_suite("nightly")) {
+  CHECK(fail_each_of_the_watch(false, 1) > 0);
+  CHECK(fail_each_of_the_watch(true, 1) > 0);
+}
+
+TEST_CASE("engine: A15: an engine that has no memory to say that it leaves ends all the same") {
+  Engines engines = engines_of(2);
+  run_ranks(2, [&](int rank) {
+    Engine& engine = *engines[static_cast<std::size_t>(rank)];
+    check_usable(engine, "before");
+    if (rank == 0) {
+      while (engine.ended().is_ok()) std::this_thread::yield();
+      CHECK(engine.ended().code == Code::kShutdown);
+      CHECK(engine.ended().rank == 1);
+      return;
+    }
+    const Armed armed("engine.alloc:fail");
+    engine.shutdown();
+    CHECK_FALSE(engine.ended().is_ok());
+  });
 }
 
 }  // namespace hvd::test

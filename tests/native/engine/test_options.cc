@@ -39,6 +39,7 @@ const std::vector<Example>& examples() {
       {"gpu_ring", "slices", [](O o) { return o.accelerator.ring == "slices"; }},
       {"cuda_driver", "/a/driver.so", [](O o) { return o.accelerator.driver == "/a/driver.so"; }},
       {"gpu_arena_bytes", "65536", [](O o) { return o.accelerator.arena_bytes == 65536; }},
+      {"gpu_timeout_s", "1.5", [](O o) { return o.gpu_timeout_ns == 1'500'000'000; }},
       {"allreduce_algorithm", "ring",
        [](O o) { return o.algorithms.allreduce == Algorithm::kRing; }},
       {"hierarchical_allreduce", "0", [](O o) { return !o.algorithms.hierarchical_allreduce; }},

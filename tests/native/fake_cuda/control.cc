@@ -105,6 +105,11 @@ std::size_t fake_cuda_freed_under_others() {
   return world().freed_under_others;
 }
 
+std::size_t fake_cuda_lost_streams() {
+  const std::lock_guard<std::mutex> lock(world().mutex);
+  return world().lost_streams;
+}
+
 std::size_t fake_cuda_calls(const char* function) {
   const std::lock_guard<std::mutex> lock(world().mutex);
   const auto found = world().calls.find(function);

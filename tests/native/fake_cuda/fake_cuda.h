@@ -68,6 +68,8 @@ int fake_cuda_current_device();
 // How much memory was freed while another process had it open, since the start: of that the
 // driver's documentation says that anything may happen.
 std::size_t fake_cuda_freed_under_others();
+// How often a stream was named that is none, or no longer, since the start: the driver may crash.
+std::size_t fake_cuda_lost_streams();
 // How often a function was called since the start.
 std::size_t fake_cuda_calls(const char* function);
 // Puts all switches back as they were at the start (not the counts).

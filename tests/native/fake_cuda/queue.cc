@@ -63,7 +63,9 @@ void end_stream(CUstream stream) {
 CUresult find_stream(CUstream given, CUcontext context, CUstream& stream) {
   const std::lock_guard<std::mutex> lock(world().mutex);
   stream = given == nullptr || given == CU_STREAM_LEGACY ? context->stream : given;
-  return world().streams.count(stream) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  if (world().streams.count(stream) == 1) return CUDA_SUCCESS;
+  ++world().lost_streams;
+  return CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult find_own_stream(CUstream given, CUcontext context, CUstream& stream) {

@@ -103,6 +103,7 @@ struct World {
   std::vector<std::unique_ptr<CUmod_st>> all_modules;
   std::array<std::size_t, kMostDevices> used{};  // bytes
   std::size_t freed_under_others = 0;            // since the start
+  std::size_t lost_streams = 0;                  // the same
 };
 
 World& world();

@@ -143,8 +143,7 @@ TEST_CASE("control: lengths that lie are refused, and never lead out of the ring
     Bell bell(bells);
     Abort abort;
     int guilty = -1;
-    Control control({&bell, &abort, [](int) { return false; },
-                     [](int) { return Status::make(Code::kInternal, "", ""); },
+    Control control({&bell, &abort, [](int) { return false; }, [](int) {},
                      [&](int peer) {
                        guilty = peer;
                        abort.raise(Status::make(Code::kInternal, "unreadable", "test", peer));
@@ -155,6 +154,30 @@ TEST_CASE("control: lengths that lie are refused, and never lead out of the ring
     CHECK(guilty == 7);
     CHECK(control.send(7, "late").code == Code::kInternal);
   }
+}
+
+TEST_CASE("control: a line that broke is told to the watch, and its sender waits for nothing") {
+  class Broken final : public ControlLine {
+   public:
+    Broken() : ControlLine(7) {}
+    bool send(const std::string& /*message*/) override { return false; }
+    bool collect(std::deque<ControlMessage>& /*inbox*/) override { return true; }
+    void flush() override {}
+    bool pending() const override { return false; }
+    void finish() override {}
+  };
+  BellMemory bells;
+  Bell bell(bells);
+  Abort abort;
+  std::vector<int> broken;
+  Control control(
+      {&bell, &abort, [](int) { return false; }, [&](int peer) { broken.push_back(peer); }, {}});
+  control.add(std::make_unique<Broken>());
+  CHECK(control.send(7, "x").is_ok());  // what became of the peer is not known yet
+  CHECK(broken == std::vector<int>{7});
+  CHECK(control.poll().from == -1);
+  REQUIRE(abort.raise(Status::make(Code::kRankDied, "gone", "test", 7)));
+  CHECK(control.send(7, "x").message == "gone");
 }
 
 TEST_CASE("control: F6 a message that comes twice, late or before its turn is refused") {

@@ -326,6 +326,32 @@ TEST_CASE("mesh: a goodbye that came while the watch got no core is not a death 
   });
 }
 
+TEST_CASE("mesh: A20 a thread that ends in an exception is the end on all ranks, with its name") {
+  const struct Disarm {
+    ~Disarm() { arm_failpoints(""); }
+  } disarm;
+  for (const auto& [point, thread] :
+       {std::pair<std::string, std::string>{"watch.judge", "hvd-watch"}, {"tcp.io", "hvd-io"}}) {
+    CAPTURE(point);
+    run_mesh(2, {with("tcp")}, [&, &where = point, &who = thread](Mesh& mesh) {
+      meet_over_control(mesh);
+      if (mesh.topology().rank == 0) {
+        arm_failpoints((where + ":throw@1").c_str());
+        REQUIRE(mesh.send_control(1, "wakes its watch").is_ok());
+        Result<Slot> slot = mesh.to(1).acquire(mesh.abort());  // nobody reads: some is left to send
+        for (; slot.is_ok(); slot = mesh.to(1).acquire(mesh.abort())) mesh.to(1).publish(4096);
+      }
+      while (!mesh.abort().raised()) std::this_thread::yield();
+      const Status cause = mesh.abort().cause();
+      CHECK(cause.code == Code::kInternal);
+      CHECK(cause.message == "rank " + std::to_string(cause.rank) + ": its thread " + who +
+                                 " has ended: failpoint " + where);
+      mesh.leave();
+    });
+    arm_failpoints("");
+  }
+}
+
 TEST_CASE("mesh: a rank that vanishes without a goodbye is named on the others") {
   for (const std::string transport : {"shm", "tcp"}) {
     CAPTURE(transport);

@@ -164,9 +164,12 @@ TEST_CASE("limits: A16 no thread to be had is a Status that names the limit" *
     if (::setrlimit(RLIMIT_AS, &limit) != 0) return 1;
     Status status;
     for (std::thread& thread : threads) {
-      status = start_thread(thread, [&stop] {
-        while (!stop.load()) std::this_thread::yield();
-      });
+      status = start_thread(
+          thread,
+          [&stop] {
+            while (!stop.load()) std::this_thread::yield();
+          },
+          [](const char*) {});
       if (!status) break;
     }
     stop = true;

@@ -140,6 +140,8 @@ class World {
   std::vector<std::unique_ptr<Message>> all_;  // guarded by mutex
 };
 
+void nobody(const char* what) { FAIL_CHECK(what); }
+
 struct Own {
   Abort abort;
   std::atomic<bool> left{false};
@@ -151,7 +153,7 @@ constexpr double kFlushSeconds = 600;  // a reader may get no core for a while
 
 void open(Own& own, World& world, test::Meeting& meeting, int rank, int size) {
   test::ThreadBootstrap bootstrap(meeting, rank);
-  auto links = MpiLinks::open({rank, size, kSlot, 3, kFlushSeconds}, bootstrap, own.abort,
+  auto links = MpiLinks::open({rank, size, kSlot, 3, kFlushSeconds}, bootstrap, own.abort, nobody,
                               Deadline::after_seconds(20), &world.verbs(rank));
   REQUIRE_MESSAGE(links.is_ok(), links.status().message);
   own.links = links.take();
@@ -251,7 +253,7 @@ TEST_CASE("mpi links: an error of MPI ends the wait though nobody has died") {
     Own own;
     test::ThreadBootstrap bootstrap(meeting, rank);
     const MpiShape shape{rank, 2, kSlot, 3, 0, 0.05};
-    auto links = MpiLinks::open(shape, bootstrap, own.abort, Deadline::after_seconds(20),
+    auto links = MpiLinks::open(shape, bootstrap, own.abort, nobody, Deadline::after_seconds(20),
                                 &world.verbs(rank));
     REQUIRE_MESSAGE(links.is_ok(), links.status().message);
     own.links = links.take();
@@ -270,7 +272,7 @@ TEST_CASE("mpi links: one rank that cannot use MPI is named on all of them") {
   test::run_ranks(3, [&](int rank) {
     Abort abort;
     test::ThreadBootstrap bootstrap(meeting, rank);
-    const auto links = MpiLinks::open({rank, 3, kSlot, 3, kFlushSeconds}, bootstrap, abort,
+    const auto links = MpiLinks::open({rank, 3, kSlot, 3, kFlushSeconds}, bootstrap, abort, nobody,
                                       Deadline::after_seconds(20), &world.verbs(rank));
     REQUIRE_FALSE(links.is_ok());
     CHECK(links.status().message == "rank 2: transport mpi cannot be used: no threads");
@@ -284,7 +286,7 @@ TEST_CASE("mpi links: a part of MPI's world is refused") {
   test::run_ranks(2, [&](int rank) {
     Abort abort;
     test::ThreadBootstrap bootstrap(meeting, rank);
-    const auto links = MpiLinks::open({rank, 2, kSlot, 3, kFlushSeconds}, bootstrap, abort,
+    const auto links = MpiLinks::open({rank, 2, kSlot, 3, kFlushSeconds}, bootstrap, abort, nobody,
                                       Deadline::after_seconds(20), &world.verbs(rank));
     REQUIRE_FALSE(links.is_ok());
     CHECK(links.status().message.find("MPI has 3 ranks and 2 are asked for") != std::string::npos);
@@ -298,7 +300,7 @@ TEST_CASE("mpi links: a communicator that does not come ends at the deadline") {
   test::run_ranks(2, [&](int rank) {
     Abort abort;
     test::ThreadBootstrap bootstrap(meeting, rank);
-    const auto links = MpiLinks::open({rank, 2, kSlot, 3, kFlushSeconds}, bootstrap, abort,
+    const auto links = MpiLinks::open({rank, 2, kSlot, 3, kFlushSeconds}, bootstrap, abort, nobody,
                                       Deadline::after_seconds(0.2), &world.verbs(rank));
     REQUIRE_FALSE(links.is_ok());
     CHECK(links.status().code == Code::kTimeout);

@@ -42,7 +42,7 @@ struct Side {
           const std::lock_guard<std::mutex> lock(mutex);
           broken.push_back(std::to_string(peer) + ": " + why);
         },
-        kFlushSeconds);
+        [](const char* what) { FAIL_CHECK(what); }, kFlushSeconds);
     links->add(1 - number, std::move(streams), &left, false);
     REQUIRE(links->start());
     to = links->send_link(1 - number);
