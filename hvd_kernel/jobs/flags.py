@@ -1,0 +1,118 @@
+"""Command-line flags as tables: which there are, how many words each takes, and what a reader does with it. Pure.
+
+Words.
+  use      what a flag is for: np, hosts, variable, ...; "aside": nothing here, and its note says what is done instead;
+           "quiet": nothing, and nobody misses it; "refused": its note says what to write instead
+  spelled  a flag and its values as they were written
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from hvd_kernel.jobs.spec import JobError
+from hvd_kernel.jobs.words import Word
+
+_LEFT_OUT = {"...", "…"}
+_USELESS = {"aside", "quiet", "refused"}
+_GLUED = re.compile(r"(-{1,2}(?:np|n))([0-9]+)")
+
+
+class Flag(NamedTuple):
+    """A row of a table."""
+
+    use: str
+    words: int = 1
+    note: str = ""
+
+
+class Given(NamedTuple):
+    """A flag of a line, with its values."""
+
+    name: str
+    flag: Flag
+    values: tuple[str, ...]
+    spelled: str
+
+
+Table = Mapping[str, Flag]
+
+
+def table(*rows: tuple[str, Flag]) -> dict[str, Flag]:
+    """Return a table of rows ``("n np c", Flag(...))``: several names, without their dashes, for one flag."""
+    return {name: flag for names, flag in rows for name in names.split()}
+
+
+def take(line: Sequence[Word], known: Table, name: str) -> tuple[list[Given], int]:
+    """Return the flags at the beginning of a line, and where what follows them begins.
+
+    One dash or two mean the same, ``--flag=value`` is ``--flag value``, and dots stand for what documentation left out.
+
+    Raises
+    ------
+    JobError
+        A flag is unknown or refused, or its value is missing.
+    """
+    found: list[Given] = []
+    at = 0
+    while at < len(line) and (line[at].value[:1] == "-" or line[at].value in _LEFT_OUT):
+        text = line[at].value
+        if text in _LEFT_OUT:
+            found.append(Given(text, Flag("aside", 0, "what stood there is unknown"), (), text))
+            at += 1
+            continue
+        if text == "--":
+            return found, at + 1
+        given = _given(line, at, known, name)
+        found.append(given)
+        at += 1 + given.flag.words - ("=" in text and given.flag.words > 0)
+    return found, at
+
+
+def _given(line: Sequence[Word], at: int, known: Table, name: str) -> Given:
+    text = line[at].value
+    bare, equals, rest = text.lstrip("-").partition("=")
+    flag = known.get(bare)
+    if flag is None:
+        raise JobError(f"{name}: {_unknown(text.partition('=')[0], bare, known)}")
+    if flag.use == "refused":
+        raise JobError(f"{name}: {text}: {flag.note}.")
+    first = [rest] if equals and flag.words else []
+    values = (*first, *(word.value for word in line[at + 1 : at + 1 + flag.words - len(first)]))
+    if len(values) < flag.words:
+        wanted = "a value" if flag.words == 1 else f"{flag.words} values"
+        raise JobError(f"{name}: {text} wants {wanted}, and the line ends there.")
+    spelled = " ".join(word.raw for word in line[at : at + 1 + flag.words - len(first)])
+    return Given(bare, flag, values, spelled)
+
+
+def _unknown(text: str, bare: str, known: Table) -> str:
+    if glued := _GLUED.fullmatch(text):
+        return f"{text!r} is no flag: write {glued[1]} {glued[2]}, with a space."
+    near = difflib.get_close_matches(bare, known, 1)
+    hint = f"did you mean {'-' * min(2, len(near[0]))}{near[0]}? " if near else ""
+    used = sorted((each for each, flag in known.items() if flag.use not in _USELESS), key=str.lower)
+    dashed = ", ".join("-" * min(2, len(each)) + each for each in used)
+    return f"{text!r} is no flag known here: {hint}what means something is {dashed}."
+
+
+def asides(given: Sequence[Given]) -> tuple[str, ...]:
+    """Return a sentence on each flag that is left aside."""
+    return tuple(f"{each.spelled} is left aside: {each.flag.note}" for each in given if each.flag.use == "aside")
+
+
+def count(given: Given, name: str, *, most: int = 100_000) -> int:
+    """Return a flag's value as a whole number of at least 1.
+
+    Raises
+    ------
+    JobError
+        It is none.
+    """
+    text = given.values[0]
+    if not (text.isascii() and text.isdecimal() and len(text) < 9 and 1 <= int(text) <= most):  # noqa: PLR2004
+        raise JobError(f"{name}: {given.spelled}: {text!r} must be a whole number, from 1 to {most}.")
+    return int(text)

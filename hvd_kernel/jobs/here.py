@@ -1,0 +1,101 @@
+"""Job sources on this host: files, command lines, the allocation that this process is in, the machine itself.
+
+The part of jobs that is not pure: it reads files, the environment and names of hosts. It starts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from hvd_kernel import gpus
+from hvd_kernel.errors import UsageError
+from hvd_kernel.jobs import readers
+from hvd_kernel.jobs.place import Machine
+from hvd_kernel.jobs.readers.allocation import Allocation, detect
+from hvd_kernel.jobs.spec import JobError, JobSpec
+from hvd_kernel.jobs.words import join
+
+_ASK_S = 10.0
+_MOST = 1 << 20  # characters of a job file
+
+
+def of_words(files: Sequence[str], line: Sequence[str], kind: str) -> JobSpec:
+    """Return the job of a file, or of a command line behind ``--``.
+
+    Raises
+    ------
+    UsageError
+        Neither is there, or a file too many.
+    JobError
+        It cannot be used.
+    """
+    if len(files) > 1:
+        raise UsageError(f"hvdrun job: one file at a time, but there are {', '.join(files)}")
+    if files:
+        return of_file(Path(files[0]), kind)
+    if line:
+        return readers.read(join([Path(line[0]).name, *line[1:]]), "the command line", kind, text_of)
+    raise UsageError("hvdrun job: which job? Name its file, or a line behind --: hvdrun job plan -- mpirun -np 4 ...")
+
+
+def of_file(path: Path, kind: str = "") -> JobSpec:
+    """Return the job of a file.
+
+    Raises
+    ------
+    JobError
+        It cannot be read, or used.
+    """
+    text = text_of(str(path))
+    if text is None:
+        raise JobError(f"{path}: there is no such file, or it is no text: look at the path.")
+    return readers.read(text, str(path), kind, text_of)
+
+
+def text_of(path: str) -> str | None:
+    """Return a file's text; None: there is none that could be read."""
+    try:
+        with Path(path).open() as file:
+            return file.read(_MOST + 1)
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def allocation(env: Mapping[str, str]) -> Allocation | None:
+    """Return the allocation that this process is in.
+
+    Raises
+    ------
+    JobError
+        Its environment contradicts itself.
+    """
+    return detect(env, text_of, _addresses, _answer)
+
+
+def _answer(words: list[str]) -> str | None:
+    """Return what a scheduler's own command prints; None: it cannot be asked."""
+    try:
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=_ASK_S, check=False)  # noqa: S603 - fixed words
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout if asked.returncode == 0 else None
+
+
+def _addresses(name: str) -> list[str]:
+    """Return the addresses of a name, each once, in order."""
+    try:
+        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return sorted({str(address[0]) for _, _, _, _, address in found})
+
+
+def machine() -> Machine:
+    """Return what this machine has."""
+    return Machine(len(os.sched_getaffinity(0)), psutil.virtual_memory().total, gpus.count())

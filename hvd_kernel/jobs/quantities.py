@@ -1,0 +1,66 @@
+"""Resource quantities as platforms write them: "500m" cores, "1Gi", "256M" or 4096 megabytes, as plain numbers.
+
+Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/ ; Slurm's and LSF's sizes are
+powers of 1024 with one letter.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_PARTS = {"n": 10**9, "u": 10**6, "m": 10**3}
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})([numkMGTPE]|[KMGTPE]i)?")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGTP]?)I?B?")
+MEBIBYTE = 2**20
+
+
+def quantity(text: str | float) -> float:
+    """Return a Kubernetes quantity as a number: ``quantity("500m") == 0.5``, ``quantity("1Gi") == 2**30``.
+
+    Raises
+    ------
+    ValueError
+        It is none; the text says what could be written.
+    """
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return text
+    found = _QUANTITY.fullmatch(str(text).strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no quantity: write 2, 0.5, 500m, 256M or 1Gi")
+    number, unit = found[1], found[2] or ""
+    if unit in _PARTS:
+        return float(number) / _PARTS[unit]  # 9 * 1e-3 is not 0.009
+    return float(number) * (_BINARY[unit] if unit in _BINARY else _DECIMAL[unit])
+
+
+def size(text: str | float, *, unit: int = MEBIBYTE) -> int:
+    """Return bytes of a size in powers of 1024 with one letter; a plain number counts ``unit`` bytes.
+
+    ``size("2G") == 2**31``, ``size(256) == 256 * 2**20``, as Slurm, LSF, Polyaxon 0.x and RiseML count memory.
+
+    Raises
+    ------
+    ValueError
+        It is none; the text says what could be written.
+    """
+    found = None if isinstance(text, bool) else _SIZE.fullmatch(str(text).strip().upper())
+    if found is None:
+        raise ValueError(f"{text!r} is no amount of memory: write 4096, 512M or 4G")
+    power = " KMGTP".index(found[2]) if found[2] else 0
+    return int(float(found[1]) * (2 ** (10 * power) if power else unit))
+
+
+def binary(number: float) -> str:
+    """Return bytes as a Kubernetes quantity, exactly: ``binary(2**30) == "1Gi"``, ``binary(1000) == "1000"``."""
+    whole = int(number)
+    for unit, factor in reversed(_BINARY.items()):
+        if whole and whole % factor == 0:
+            return f"{whole // factor}{unit}"
+    return str(whole)
+
+
+def cores(number: float) -> str:
+    """Return cores as a Kubernetes quantity: ``cores(2.0) == "2"``, ``cores(0.5) == "500m"``."""
+    return str(int(number)) if number == int(number) else f"{round(number * 1000)}m"

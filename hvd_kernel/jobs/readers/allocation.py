@@ -1,0 +1,138 @@
+"""Allocation detection: the scheduler's job, pod or task in which this process is, from its environment -> JobSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from hvd_kernel.jobs.readers import lsf, pbs, pods, sge, slurm
+from hvd_kernel.jobs.spec import JobSpec, Replica
+
+Env = Mapping[str, str]
+File = Callable[[str], str | None]
+Resolve = Callable[[str], Sequence[str]]
+Ask = Callable[[list[str]], str | None]
+
+_MOST_NAMES = 4
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """Where this process is.
+
+    Parameters
+    ----------
+    spec
+        The hosts, with slots and what is known of their resources; no steps.
+    sentence
+        What it is and what it gives, for people: "Slurm job 42 gives 2 hosts (n1, n2) with 4 slots each".
+    via
+        What starts a process on a host besides ssh: "srun" or "jsrun"; empty: nothing does.
+    own
+        Where each part of the job starts its own ranks alone: the index of the replica that this is; None: whoever
+        reads this starts all.
+    """
+
+    spec: JobSpec
+    sentence: str
+    via: str = ""
+    own: int | None = None
+
+
+def detect(env: Env, file: File, resolve: Resolve, ask: Ask = lambda _: None) -> Allocation | None:
+    """Return what this process is in; None: a plain machine, or a job of others that says no hosts.
+
+    Parameters
+    ----------
+    env
+        The environment.
+    file
+        Gives the text of a file by its path, None if there is none.
+    resolve
+        Gives the addresses of a host's name, none if there are none.
+    ask
+        Gives what a command (its words) prints, None if it cannot be run: CSM's queries.
+
+    Raises
+    ------
+    JobError
+        What was found contradicts itself, or this is a rank already; the variable or the file is named.
+    """
+    return next((found(env, file, resolve, ask) for speaks, found in _TABLE if speaks(env)), None)
+
+
+def _slurm(env: Env, _file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
+    spec = slurm.read(env)
+    return Allocation(spec, f"{slurm.title(env)} gives {_hosts(spec.replicas)}", via="srun")
+
+
+def _lsf(env: Env, file: File, _resolve: Resolve, ask: Ask) -> Allocation:
+    spec = lsf.read(env, file, lsf.asked(env, ask))
+    return Allocation(spec, f"LSF job {env['LSB_JOBID']} gives {_hosts(spec.replicas)}", via="jsrun")
+
+
+def _pbs(env: Env, file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
+    spec = pbs.read(env, file)
+    return Allocation(spec, f"PBS job {env['PBS_JOBID']} gives {_hosts(spec.replicas)}")
+
+
+def _sge(env: Env, file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
+    spec = sge.read(env, file)
+    return Allocation(spec, f"Grid Engine job {env.get('JOB_ID', '?')} gives {_hosts(spec.replicas)}")
+
+
+def _mpijob(env: Env, file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
+    spec = pods.mpijob(env, file)
+    return Allocation(spec, f"the MPIJob's {pods.hostfile_of(env)} gives {_hosts(spec.replicas)}")
+
+
+def _indexed_job(env: Env, _file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
+    spec, own = pods.indexed_job(env), pods.own(env)
+    return Allocation(spec, f"this is pod {own} of the Indexed Job {spec.name}: {_parts(spec, 'pod')}", own=own)
+
+
+def _swarm(env: Env, _file: File, resolve: Resolve, _ask: Ask) -> Allocation:
+    spec, own = pods.swarm(env, resolve), pods.own(env)
+    return Allocation(spec, f"this is task {own + 1} of the service {spec.name}: {_parts(spec, 'task')}", own=own)
+
+
+_TABLE = (  # the first that speaks; a batch system's job may run in a container of Kubernetes, seldom the reverse
+    (slurm.speaks, _slurm),
+    (lsf.speaks, _lsf),
+    (pbs.speaks, _pbs),
+    (sge.speaks, _sge),
+    (pods.is_mpijob_launcher, _mpijob),
+    (pods.is_indexed_job, _indexed_job),
+    (pods.is_swarm_task, _swarm),
+)
+
+
+def _hosts(replicas: Sequence[Replica]) -> str:
+    """Return ``2 hosts (n1, n2) with 4 slots and 2 GPUs each``; ``2 hosts with 3 slots (n1: 2, n2: 1)``."""
+    slots = [replica.slots for replica in replicas]
+    gpus = {replica.resources.gpus or 0 for replica in replicas}
+    devices = f" and {_number(max(gpus), 'GPU')}" if len(gpus) == 1 and max(gpus) else ""
+    hosts = _number(len(replicas), "host")
+    if len(set(slots)) > 1:
+        names = [f"{replica.host}: {replica.slots}" for replica in replicas]
+        return f"{hosts} with {_number(sum(slots), 'slot')} ({_few(names)})" + (devices and f"{devices} each")
+    each = " each" if len(replicas) > 1 else ""
+    return f"{hosts} ({_few([replica.host for replica in replicas])}) with {_number(slots[0], 'slot')}{devices}{each}"
+
+
+def _parts(spec: JobSpec, part: str) -> str:
+    """Return ``4 pods with 2 slots each; they meet at train-0.train:7000``."""
+    each = " each" if len(spec.replicas) > 1 else ""
+    where = f"{spec.rendezvous.host}:{spec.rendezvous.port}" if spec.rendezvous else ""
+    slots = _number(spec.replicas[0].slots, "slot")
+    return f"{_number(len(spec.replicas), part)} with {slots}{each}; they meet at {where}"
+
+
+def _few(names: Sequence[str]) -> str:
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return ", ".join([*names[: _MOST_NAMES - 1], "...", names[-1]])
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -1,0 +1,161 @@
+"""Paperspace's ``gradient experiments create|run multinode``: a master and workers, each with a command of its own.
+
+The master's command is a line of mpirun that names a hostfile, which the platform makes; the workers wait and end with
+it. Gradient itself is gone since August 2026: what only it could use becomes a warning.
+Source: gradient-cli 1.x, gradient/cli/experiments.py; Paperspace's page "Distributed Machine Learning with MPI".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hvd_kernel.jobs.documents import parse
+from hvd_kernel.jobs.flags import Given, count, take
+from hvd_kernel.jobs.readers import mpirun
+from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources, Variable
+from hvd_kernel.jobs.tables.gradient import FLAGS, REQUIRED, gpus_of
+from hvd_kernel.jobs.words import bare, refuse_operators, words
+
+_LOOKS = re.compile(r"(?:\S*/)?gradient\s+experiments?\s+(?:create|run)\b")
+_PATH = (("gradient",), ("experiments", "experiment"), ("create", "run"), ("multinode",))
+_MOST_WORKERS = 10_000
+
+
+def matches(text: str, _name: str) -> bool:
+    """Tell the line by its first words."""
+    return _LOOKS.match(bare(text[:10_000])) is not None
+
+
+def read(text: str, name: str, file: mpirun.File | None = None) -> JobSpec:
+    """Return the job of a line; ``file`` returns the text of its --optionsFile.
+
+    Raises
+    ------
+    JobError
+        A flag is unknown, missing, or its value wrong.
+    """
+    given = _given(text, name)
+    options = _options(given, name, file)
+    missing = [f"--{each}" for each in REQUIRED if not options.get(each)]
+    if missing:
+        raise JobError(f"{name}: missing: {', '.join(missing)}. Gradient asks for each of them.")
+    _check_type(options["experimentType"], name)
+    workers = _number(options, "workerCount", name)
+    if _number(options, "masterCount", name) != 1:
+        raise JobError(f"{name}: --masterCount {options['masterCount']}: one master starts the ranks: write 1.")
+    line = mpirun.line_of(options["masterCommand"], f"{name}: --masterCommand")
+    replicas = (
+        _replica(options, "master", 0, line, 1 + workers),
+        *(_replica(options, "worker", index, line, 1 + workers) for index in range(workers)),
+    )
+    return JobSpec(
+        "gradient",
+        replicas,
+        steps=line.steps,
+        np=_fit(line, replicas, name),
+        environment=_variables(options, line, name),
+        name=options.get("name", ""),
+        image=options["masterContainer"],
+        workdir=line.workdir or options.get("workingDirectory", ""),
+        interfaces=line.interfaces,
+        hostfile=line.hostfile,
+        warnings=(*_asides(given), *_warnings(options, line), *line.warnings),
+    )
+
+
+def _replica(options: Mapping[str, str], role: str, index: int, line: mpirun.Line, replicas: int) -> Replica:
+    """Return the master or a worker; where its machine's GPUs are unknown, it takes its share of the ranks."""
+    gpus = gpus_of(options[f"{role}MachineType"])
+    slots = line.per_host or (gpus or 1 if gpus is not None else -(-line.np // replicas) or 1)
+    return Replica(role, index, slots=slots, resources=Resources(gpus=gpus), command=options[f"{role}Command"])
+
+
+def _given(text: str, name: str) -> list[Given]:
+    line = words(text, name)
+    refuse_operators(line, name)
+    for at, allowed in enumerate(_PATH):
+        word = line[at].value if at < len(line) else ""
+        if word.rpartition("/")[2] not in allowed:
+            raise JobError(
+                f"{name}: {word!r} is not read: write `gradient experiments create multinode` or `run multinode`."
+            )
+    given, at = take(line[len(_PATH) :], FLAGS, name)
+    if len(_PATH) + at < len(line):
+        word = line[len(_PATH) + at].value
+        raise JobError(f"{name}: {word!r} belongs to no flag: put a value with blanks in quotes.")
+    return given
+
+
+def _options(given: Iterable[Given], name: str, file: mpirun.File | None) -> dict[str, str]:
+    """Return the values of flags; those of the line win over those of --optionsFile."""
+    said = {each.name: each.values[0] for each in given if each.flag.use != "aside"}
+    path = said.pop("optionsFile", "")
+    return (_of_file(path, name, file) if path else {}) | said
+
+
+def _of_file(path: str, name: str, file: mpirun.File | None) -> dict[str, str]:
+    text = file(path) if file else None
+    if text is None:
+        raise JobError(f"{name}: the file {path} of --optionsFile is not there: write it, or give its values as flags.")
+    document = parse(text, path)
+    if not isinstance(document.value, dict):
+        raise document.error((), "names of flags with values are wanted there")
+    unknown = [each for each in document.value if each not in FLAGS]
+    if unknown:
+        raise document.error((unknown[0],), "is no flag of gradient experiments create multinode")
+    used = {key: value for key, value in document.value.items() if FLAGS[key].use != "aside" and value is not None}
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in used.items()}
+
+
+def _number(options: Mapping[str, str], flag: str, name: str) -> int:
+    return count(Given(flag, FLAGS[flag], (options[flag],), f"--{flag} {options[flag]}"), name, most=_MOST_WORKERS)
+
+
+def _check_type(kind: str, name: str) -> None:
+    if kind.upper() in ("GRPC", "2"):
+        raise JobError(f"{name}: --experimentType {kind}: ranks have no parameter servers: write MPI, with a master.")
+    if kind.upper() not in ("MPI", "3"):
+        raise JobError(f"{name}: --experimentType {kind!r} is unknown: allowed is MPI.")
+
+
+def _fit(line: mpirun.Line, replicas: tuple[Replica, ...], name: str) -> int:
+    try:
+        return line.fit(replicas)
+    except JobError as error:
+        raise JobError(f"{name}: --masterCommand: {error}") from None
+
+
+def _variables(options: Mapping[str, str], line: mpirun.Line, name: str) -> tuple[Variable, ...]:
+    """Return --experimentEnv, and what mpirun's -x adds."""
+    try:
+        given: Any = json.loads(options.get("experimentEnv", "{}"))
+    except (ValueError, RecursionError) as error:
+        raise JobError(f'{name}: --experimentEnv is no JSON: {error}. Write \'{{"NAME": "value"}}\'.') from None
+    if not isinstance(given, dict) or any(isinstance(value, (dict, list)) for value in given.values()):
+        raise JobError(f'{name}: --experimentEnv must be names with values: \'{{"NAME": "value"}}\'.')
+    own = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
+    taken = {each.name: own.get(each.name) if each.value is None else each.value for each in line.environment}
+    return tuple(Variable(key, value) for key, value in (own | taken).items())
+
+
+def _asides(given: Iterable[Given]) -> Iterable[str]:
+    """Yield a sentence for each reason to leave flags aside. Values are not shown: some are passwords."""
+    reasons: dict[str, list[str]] = {}
+    for each in given:
+        if each.flag.use == "aside":
+            reasons.setdefault(each.flag.note, []).append(each.spelled.split()[0].partition("=")[0])
+    for why, names in reasons.items():
+        shown = list(dict.fromkeys(names))
+        yield f"{', '.join(shown)} {'is' if len(shown) == 1 else 'are'} left aside: {why}"
+
+
+def _warnings(options: Mapping[str, str], line: mpirun.Line) -> Iterable[str]:
+    for kind in dict.fromkeys(options[f"{role}MachineType"] for role in ("master", "worker")):
+        if gpus_of(kind) is None:
+            share = f"{line.per_host} slots" if line.per_host else "its share of -np" if line.np else "one slot"
+            yield f"the machine type {kind} is unknown: each has {share}, and nothing is said of its GPUs"
+    if line.kind == "mpirun" and line.steps and not line.hostfile and not line.hosts:
+        yield "the master's command names no --hostfile /generated/hostfile: on Gradient only the master would run it"

@@ -1,0 +1,193 @@
+"""Hostfile reader: ``host slots=4``, ``host:4`` or ``host``, as Open MPI, Intel MPI, MPICH, PBS and Horovod write them.
+
+A host of several lines has the sum of their slots, at the place of its first one. # begins a comment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from hvd_kernel.jobs.spec import JobError, JobSpec, Replica
+
+_HOST = re.compile(r"\s*(?P<user>\w[\w.-]*@)?(?:\[(?P<address>[^\]\s]*)\]|(?P<name>\w[\w.-]*))(?=[\s:]|$)")
+_COLON = re.compile(r"(?P<blank>\s*):(?P<after>\s*)(?P<count>\S*)")
+_OPTION = re.compile(r"\s+(?P<key>[A-Za-z][\w-]*)\s*=\s*(?P<value>[^\s=]\S*)")
+_USER = re.compile(r"\w[\w.-]*")
+_COUNT = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)
+_SLOTS = ("slots", "count", "cpu", "cpus")  # Open MPI has all four
+_USERS = ("user", "username", "user_name")
+_ASIDE = ("max_slots", "port", "boards", "sockets", "cores", "binding", "ifname", "netmask")
+_ALLOWED = (_SLOTS[0], _USERS[0], *_ASIDE)
+_ALSO = {  # Open MPI's other spellings of those
+    *("slots_max", "max_count", "count_max", "max_cpu", "cpu_max", "sockets_per_board", "cores_per_socket")
+}
+_WRITE = "write host slots=4, host:4 or host"
+_LONGEST = 80
+
+
+class Line(NamedTuple):
+    """A host, its slots (None: not said), the names of options that mean nothing here, and whether it is host:4."""
+
+    host: str
+    slots: int | None
+    aside: tuple[str, ...] = ()
+    tight: bool = True
+
+
+class _WrongError(ValueError):
+    """A line that cannot be read; ``ours``: it is a hostfile's all the same, with a slip in an option."""
+
+    def __init__(self, at: int, what: str, *, ours: bool = False) -> None:
+        super().__init__(what)
+        self.at, self.ours = at, ours
+
+
+def matches(text: str, name: str) -> bool:
+    """Tell a hostfile by each of its lines being one, or nearly: with ``slot=2`` or ``slots=two``.
+
+    A command's only word is none, nor is YAML's ``name: 4``.
+    """
+    lines = [line for _, line in _lines(text)]
+    return name != "the command line" and bool(lines) and all(map(_is_one, lines))
+
+
+def _is_one(text: str) -> bool:
+    try:
+        return _line(text).tight
+    except _WrongError as wrong:
+        return wrong.ours
+
+
+def read(text: str, name: str, slots: int = 1) -> JobSpec:
+    """Return the hosts of a hostfile as a job without a command; ``slots``: of a host that does not say.
+
+    Raises
+    ------
+    JobError
+        A line that cannot be read, with its number and column; or no host.
+    """
+    hosts: dict[str, int] = {}
+    aside: dict[str, list[int]] = {}
+    for number, text_of_line in _lines(text):
+        try:
+            line = _line(text_of_line)
+        except _WrongError as wrong:
+            raise JobError(f"{name}:{number}:{wrong.at + 1}: {wrong}.") from None
+        hosts[line.host] = hosts.get(line.host, 0) + (slots if line.slots is None else line.slots)
+        for key in line.aside:
+            aside.setdefault(key, []).append(number)
+    if not hosts:
+        raise JobError(f"{name}:1:1: the hostfile names no host: write lines like `host slots=4`.")
+    return JobSpec("hostfile", replicas(hosts), warnings=tuple(_told(name, key, at) for key, at in aside.items()))
+
+
+def host_list(text: str, name: str) -> list[tuple[str, int]]:
+    """Return the hosts of ``h1:2,h2:4`` in order, with their slots; without a number a host has one.
+
+    Raises
+    ------
+    JobError
+        Naming the entry that cannot be read.
+    """
+    found = []
+    for entry in text.split(","):
+        try:
+            line = _line(entry.strip())
+        except _WrongError:
+            raise JobError(
+                f"{name}: {entry.strip()!r} is not a host with its slots: write host:4 (in a file: host slots=4)."
+            ) from None
+        found.append((line.host, 1 if line.slots is None else line.slots))
+    return found
+
+
+def spelled(host: str, slots: int) -> str:
+    """Return a host as ``host_list`` and hostfiles have it: ``spelled("joe@::1", 2) == "joe@[::1]:2"``."""
+    user, at, name = host.rpartition("@")
+    return f"{user}{at}[{name}]:{slots}" if _is_ipv6(name) else f"{host}:{slots}"
+
+
+def replicas(hosts: Mapping[str, int]) -> tuple[Replica, ...]:
+    """Return hosts with their slots as the replicas of a job."""
+    return tuple(Replica("host", index, host, slots) for index, (host, slots) in enumerate(hosts.items()))
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.partition("#")[0].rstrip()
+        if bare:
+            yield number, bare
+
+
+def _line(text: str) -> Line:
+    """Return what a line without a comment says."""
+    start, word = len(text) - len(text.lstrip()), (text.split(maxsplit=1) or [""])[0]
+    if _is_ipv6(word):
+        raise _WrongError(start, f"{_short(word)!r} is not a host: an IPv6 address has brackets, as in [fe80::1]:4")
+    found = _HOST.match(text)
+    if found is None or (found["address"] is not None and not _is_ipv6(found["address"])):
+        raise _WrongError(start, f"{_short(text.strip())!r} is not a host: {_WRITE}")
+    colon = _COLON.match(text, found.end())
+    slots, user, aside = _options(text, colon.end() if colon else found.end())
+    if (colon and slots is not None) or (found["user"] and user):
+        raise _WrongError(start, f"{_short(text.strip())!r} says its slots or its user twice: {_WRITE}")
+    if colon:
+        slots = _count(colon["count"], colon.start("count"))
+    host = (found["user"] or user) + (found["address"] or found["name"])
+    return Line(host, slots, aside, not colon or not colon["blank"] + colon["after"])
+
+
+def _options(text: str, at: int) -> tuple[int | None, str, tuple[str, ...]]:
+    """Return the slots, ``user@``, and the names of the rest, of options from a place in a line on."""
+    slots, user, aside = None, "", []
+    while option := _OPTION.match(text, at):
+        key = option["key"].lower().replace("-", "_")
+        if key in _SLOTS:
+            slots = _count(option["value"], option.start("value"), ours=True)
+        elif key in _USERS:
+            user = _user(option["value"], option.start("value"))
+        elif key in _ASIDE or key in _ALSO:
+            aside.append(option["key"])
+        else:
+            near = difflib.get_close_matches(key, _ALLOWED, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            what = f"{_short(option['key'])!r} is unknown here: {hint}allowed are {', '.join(_ALLOWED)}"
+            raise _WrongError(option.start("key"), what, ours=bool(near))
+        at = option.end()
+    rest = text[at:].lstrip()
+    if rest:
+        raise _WrongError(len(text) - len(rest), f"{_short(rest)!r} is not understood: {_WRITE}")
+    return slots, user, tuple(aside)
+
+
+def _count(text: str, at: int, *, ours: bool = False) -> int:
+    if not _COUNT.fullmatch(text):
+        what = f"{_short(text)!r} is no number of slots from 1 to 999999" if text else "the number of slots is missing"
+        raise _WrongError(at, f"{what}: {_WRITE}", ours=ours)
+    return int(text)
+
+
+def _user(text: str, at: int) -> str:
+    if not _USER.fullmatch(text):  # ssh would take some for an option
+        raise _WrongError(at, f"{_short(text)!r} is no user's name: {_WRITE}")
+    return text + "@"
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6  # noqa: PLR2004 - its number
+    except ValueError:
+        return False
+
+
+def _told(name: str, key: str, lines: list[int]) -> str:
+    where = f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]} to {lines[-1]}"
+    return f"{name}: {key} is left aside, in {where}: only a host, its user and its slots are used"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

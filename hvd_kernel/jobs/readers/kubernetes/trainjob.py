@@ -1,0 +1,108 @@
+"""TrainJob of Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, with an mpi runtime.
+
+What the TrainJob does not say is its runtime's, and that is in the cluster.
+Source: https://github.com/kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_types.go.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from hvd_kernel.jobs.documents import aside
+from hvd_kernel.jobs.readers.kubernetes import objects, pod
+from hvd_kernel.jobs.readers.scripts import commands
+from hvd_kernel.jobs.spec import JobSpec, Replica
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+Label = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+_LAUNCHER = "-launcher-0-0"
+_AT = ("spec", "trainer")
+_MANAGERS = ("trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue")
+_RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
+_RUNTIMES_OWN = "what it changes is the runtime's, which is in the cluster"
+
+
+class _Runtime(msgspec.Struct, forbid_unknown_fields=True):
+    name: Label
+    apiGroup: str | None = None  # noqa: N815 - the Trainer's names, as those below
+    kind: str | None = None
+
+
+class _Trainer(msgspec.Struct, forbid_unknown_fields=True):
+    image: Annotated[str, msgspec.Meta(max_length=500)] | None = None
+    command: list[str] | None = None
+    args: list[str] | None = None
+    env: list[pod.EnvVar] | None = None
+    numNodes: Count | None = None  # noqa: N815
+    numProcPerNode: Count | None = None  # noqa: N815
+    resourcesPerNode: pod.Requirements | None = None  # noqa: N815
+
+
+class _Spec(msgspec.Struct, forbid_unknown_fields=True):
+    runtimeRef: _Runtime  # noqa: N815
+    trainer: _Trainer = msgspec.field(default_factory=_Trainer)
+    suspend: bool | None = None
+    activeDeadlineSeconds: Count | None = None  # noqa: N815
+    managedBy: str | None = None  # noqa: N815
+    labels: Any = None
+    annotations: Any = None
+    initializer: Annotated[Any, msgspec.Meta(description="what it downloads must be there already")] = None
+    runtimePatches: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
+    podTemplateOverrides: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
+    podSpecOverrides: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    apiVersion: str  # noqa: N815
+    kind: str
+    spec: _Spec
+    metadata: objects.Meta = msgspec.field(default_factory=objects.Meta)
+    status: Any = None
+
+
+matches = objects.looks("TrainJob")
+
+
+def read(text: str, name: str) -> JobSpec:
+    """Return the job of a TrainJob's manifest.
+
+    Raises
+    ------
+    JobError
+        With line, column and field.
+    """
+    document = objects.only(text, name, "TrainJob", "trainer.kubeflow.org/v1alpha1")
+    file = document.convert(_File)
+    trainer = file.spec.trainer
+    objects.one_of(document, ("spec", "managedBy"), file.spec.managedBy, _MANAGERS)
+    objects.one_of(document, ("spec", "runtimeRef", "kind"), file.spec.runtimeRef.kind, _RUNTIMES)
+    nodes = trainer.numNodes or 1
+    called = objects.called(document, file.metadata, max(_LAUNCHER, f"-node-0-{nodes - 1}", key=len), "TrainJob")
+    container = pod.Container(trainer.image or "", trainer.command, trainer.args, trainer.env)
+    line, variables, asides = pod.run(document, _AT, container)
+    resources = pod.resources(document, (*_AT, "resourcesPerNode"), trainer.resourcesPerNode)
+    slots = trainer.numProcPerNode or resources.gpus or 1
+    replicas = tuple(Replica("worker", index, slots=slots, resources=resources) for index in range(nodes))
+    known = {each.name for each in variables}
+    return JobSpec(
+        "trainjob",
+        replicas,
+        steps=line.steps,
+        np=commands.fit(line, replicas, document, (*_AT, "command")),
+        environment=(*variables, *(each for each in line.environment if each.name not in known)),
+        name=called,
+        image=trainer.image or "",
+        workdir=line.workdir,
+        interfaces=line.interfaces,
+        warnings=(*_unsaid(trainer), *aside(file.spec, ("spec",)), *asides, *line.warnings),
+    )
+
+
+def _unsaid(trainer: _Trainer) -> list[str]:
+    told = {
+        "numNodes is not there: the runtime says it, and 1 is taken": trainer.numNodes,
+        "numProcPerNode is not there: the runtime says it, and one per GPU is taken": trainer.numProcPerNode,
+    }
+    return [f"spec.trainer.{sentence}" for sentence, value in told.items() if value is None]

@@ -1,0 +1,187 @@
+"""LSF allocation reader: LSB_MCPU_HOSTS, LSB_DJOB_HOSTFILE, or what IBM's CSM says of the job; and jsrun's rank file.
+
+On machines with CSM a job begins on a launch node, which LSF lists first, with one slot; no rank runs there.
+Tried with golden texts alone: there is no LSF here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from hvd_kernel.jobs.documents import Document, parse
+from hvd_kernel.jobs.readers import hostfile
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources
+
+Env = Mapping[str, str]
+File = Callable[[str], str | None]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+
+_CSM = "/opt/ibm/csm/bin"
+_PREAMBLE = "overlapping_rs: allow\ncpu_index_using: logical\n"
+_ASK_CSM = "LSF counts cores, and the GPUs of a node are not known here: say -np"
+
+
+class Csm(NamedTuple):
+    """What IBM's Cluster System Manager has answered to ``allocation_query`` and ``node_query``."""
+
+    allocation: str
+    node: str
+
+
+class _Allocation(msgspec.Struct):
+    compute_nodes: list[str]
+    isolated_cores: Count = 0
+
+
+class _Node(msgspec.Struct):
+    discovered_cores: Count
+    discovered_sockets: Count
+    discovered_gpus: Count
+
+
+class _Answer(msgspec.Struct):
+    record: _Node = msgspec.field(name="Record_1")
+
+
+def speaks(env: Env) -> bool:
+    """Tell whether this process is in a job of LSF."""
+    return bool(env.get("LSB_JOBID")) and any(env.get(name) for name in (*_LISTS, "CSM_ALLOCATION_ID"))
+
+
+def allocation_query(env: Env) -> list[str]:
+    """Return the command that asks CSM for the job's nodes; none where CSM is not."""
+    number = env.get("CSM_ALLOCATION_ID", "").strip()
+    return [f"{_CSM}/csm_allocation_query", "-a", number] if number else []
+
+
+def node_query(allocation: str) -> list[str]:
+    """Return the command that asks CSM for what the first node of an allocation has."""
+    _, asked = _allocation(allocation)
+    return [f"{_CSM}/csm_node_attributes_query", "-n", asked.compute_nodes[0]]
+
+
+def asked(env: Env, ask: Callable[[list[str]], str | None]) -> Csm | None:
+    """Return what CSM answers through ``ask``, which gives what a command prints; None: there is no CSM."""
+    question = allocation_query(env)
+    allocation = ask(question) if question else None
+    node = None if allocation is None else ask(node_query(allocation))
+    return None if allocation is None or node is None else Csm(allocation, node)
+
+
+def read(env: Env, file: File, csm: Csm | None = None) -> JobSpec:
+    """Return the job's hosts; by CSM with one slot per GPU, else with LSF's slots.
+
+    Raises
+    ------
+    JobError
+        A variable or an answer cannot be read, which is named.
+    """
+    name = env.get("LSB_JOBNAME", "")
+    if csm is not None:
+        return JobSpec("lsf", _compute_nodes(csm), name=name)
+    hosts = next((found for variable, of in _LISTS.items() if env.get(variable) for found in [of(env, file)]), {})
+    launched = bool(env.get("CSM_ALLOCATION_ID"))
+    first = next(iter(hosts), "")
+    if launched and len(hosts) > 1 and hosts[first] == 1:
+        del hosts[first]
+    if not hosts:
+        raise JobError(f"LSF job {env.get('LSB_JOBID', '?')}: none of {', '.join(_LISTS)} is set: -H names the hosts.")
+    return JobSpec("lsf", hostfile.replicas(hosts), name=name, warnings=(_ASK_CSM,) if launched else ())
+
+
+def _mcpu_hosts(env: Env, _file: File) -> dict[str, int]:
+    """Return the hosts of ``h1 4 h2 4``."""
+    words = env["LSB_MCPU_HOSTS"].split()
+    names, numbers = words[::2], words[1::2]
+    if len(names) != len(numbers) or not all(each.isascii() and each.isdecimal() and int(each) for each in numbers):
+        raise JobError(f"LSB_MCPU_HOSTS={env['LSB_MCPU_HOSTS']!r} is not a list of hosts with their slots: h1 4 h2 4.")
+    return _summed(zip(names, map(int, numbers), strict=True))
+
+
+def _djob_hostfile(env: Env, file: File) -> dict[str, int]:
+    path = env["LSB_DJOB_HOSTFILE"]
+    text = file(path)
+    if text is None:
+        raise JobError(f"LSB_DJOB_HOSTFILE={path!r} cannot be read: run this where LSF has started the job.")
+    return {replica.host: replica.slots for replica in hostfile.read(text, path).replicas}
+
+
+def _hosts(env: Env, _file: File) -> dict[str, int]:
+    """Return the hosts of ``h1 h1 h2``."""
+    return _summed((name, 1) for name in env["LSB_HOSTS"].split())
+
+
+_LISTS: dict[str, Callable[[Env, File], dict[str, int]]] = {
+    "LSB_MCPU_HOSTS": _mcpu_hosts,
+    "LSB_DJOB_HOSTFILE": _djob_hostfile,
+    "LSB_HOSTS": _hosts,
+}
+
+
+def _summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    hosts: dict[str, int] = {}
+    for name, slots in pairs:
+        hosts[name] = hosts.get(name, 0) + slots
+    return hosts
+
+
+def _allocation(text: str) -> tuple[Document, _Allocation]:
+    document = parse(text, "csm_allocation_query")
+    asked = document.convert(_Allocation)
+    if not asked.compute_nodes:
+        raise document.error(("compute_nodes",), "the allocation has no node")
+    return document, asked
+
+
+def _compute_nodes(csm: Csm) -> tuple[Replica, ...]:
+    _, asked = _allocation(csm.allocation)
+    node = parse(csm.node, "csm_node_attributes_query").convert(_Answer).record
+    cores = node.discovered_cores - node.discovered_sockets * asked.isolated_cores
+    own = Resources(Bounds(max(cores, 0)), gpus=node.discovered_gpus)
+    slots = node.discovered_gpus or 1
+    return tuple(Replica("host", index, name, slots, own) for index, name in enumerate(sorted(asked.compute_nodes)))
+
+
+def rank_file(spec: JobSpec, threads: int = 1) -> str:
+    """Return jsrun's explicit resource file (``--erf_input``): a line per rank, with its part of its host's CPUs.
+
+    Parameters
+    ----------
+    spec
+        Hosts that say their cores, and their GPUs if they have any.
+    threads
+        Of each core.
+
+    Raises
+    ------
+    JobError
+        A host has more slots than GPUs, or too few cores for one CPU per rank.
+    """
+    lines, before = [_PREAMBLE], ""
+    place = 0
+    for rank, replica in spec.ranks():
+        if replica.host != before:
+            lines.append("\n")
+            before, place = replica.host, 0
+        cpus = _cpus(replica, threads)
+        lines.append(
+            f"rank: {rank}: {{ hostname: {replica.host}; cpu: {{{place}-{place + cpus - 1}}} ; gpu: * ; mem: * }}\n"
+        )
+        place += cpus
+    return "".join(lines)
+
+
+def _cpus(replica: Replica, threads: int) -> int:
+    """Return the CPUs of each rank: a part for each GPU, also for those without a rank."""
+    gpus, cores = replica.resources.gpus or 0, int(replica.resources.cpu.request or 0)
+    if gpus and replica.slots > gpus:
+        raise JobError(
+            f"{replica.host}: {replica.slots} slots are more than its {gpus} GPU(s): jsrun gives a rank one."
+        )
+    cpus = cores * threads // (gpus or replica.slots)
+    if cpus < 1:
+        raise JobError(f"{replica.host}: {cores} core(s) are too few for {replica.slots} rank(s): lower the slots.")
+    return cpus

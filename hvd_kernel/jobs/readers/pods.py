@@ -1,0 +1,151 @@
+"""Pod and task environment readers: an MPIJob's launcher, a pod of our Indexed Job, a task of our swarm service.
+
+The launcher starts all ranks. In the other two every pod or task runs the same hvdrun, which starts its own ranks; all
+meet at the first one. Our writers put these variables there:
+  HVD_JOB_NAME, HVD_JOB_SERVICE  the Job, and its headless Service: pod i is NAME-i.SERVICE
+  HVD_SWARM_SERVICE, _SLOT       the service's name, and {{.Task.Slot}}, which counts from 1
+  HVD_JOB_SIZE, HVD_JOB_SLOTS    how many pods or tasks, and ranks in each
+  HVD_JOB_PORT                   where the ranks meet
+  HVD_SECRET_KEY                 from a Secret
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from hvd_kernel.jobs.readers import hostfile
+from hvd_kernel.jobs.spec import JobError, JobSpec, Rendezvous, Replica
+
+Env = Mapping[str, str]
+File = Callable[[str], str | None]
+Resolve = Callable[[str], Sequence[str]]
+
+_FILES = ("OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE")
+_SLOTS = ("OMPI_MCA_orte_set_default_slots", "I_MPI_PERHOST")
+_DEFAULT = "/etc/mpi/hostfile"
+_NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
+_MEETING_PORTS = 65_535
+
+
+def is_mpijob_launcher(env: Env) -> bool:
+    """Tell the launcher's pod of a Kubeflow MPIJob."""
+    return env.get("K_MPI_JOB_ROLE") == "launcher"
+
+
+def mpijob(env: Env, file: File) -> JobSpec:
+    """Return the workers of an MPIJob, from the hostfile that its launcher has for any of the three MPIs.
+
+    Raises
+    ------
+    JobError
+        The file is not there, or cannot be read.
+    """
+    path = hostfile_of(env)
+    text = file(path)
+    if text is None:
+        raise JobError(f"the MPIJob's hostfile {path} cannot be read: the operator mounts it in the launcher's pod.")
+    slots = next((_whole(env, name, 1) for name in _SLOTS if name in env), 1)
+    return msgspec.structs.replace(hostfile.read(text, path, slots), kind="mpijob")
+
+
+def hostfile_of(env: Env) -> str:
+    """Return the path of an MPIJob's hostfile."""
+    return next((env[name] for name in _FILES if env.get(name)), _DEFAULT)
+
+
+def discovered(text: str, name: str, slots_per_host: int) -> JobSpec:
+    """Return the hosts that discover_hosts.sh prints: those that run, without slots.
+
+    Raises
+    ------
+    JobError
+        A line that cannot be read; or no host.
+    """
+    return msgspec.structs.replace(hostfile.read(text, name, slots_per_host), kind="mpijob")
+
+
+def is_indexed_job(env: Env) -> bool:
+    """Tell a pod of an Indexed Job of ours."""
+    return "JOB_COMPLETION_INDEX" in env and "HVD_JOB_NAME" in env
+
+
+def indexed_job(env: Env) -> JobSpec:
+    """Return all pods of the Indexed Job that this one belongs to.
+
+    Raises
+    ------
+    JobError
+        A variable is missing or wrong, which is named.
+    """
+    own(env)
+    name, service = _text(env, "HVD_JOB_NAME"), _text(env, "HVD_JOB_SERVICE")
+    return _symmetric(
+        env, "job", name, [f"{name}-{index}.{service}" for index in range(_whole(env, "HVD_JOB_SIZE", 1))]
+    )
+
+
+def is_swarm_task(env: Env) -> bool:
+    """Tell a task of a swarm service of ours."""
+    return "HVD_SWARM_SERVICE" in env and "HVD_SWARM_SLOT" in env
+
+
+def swarm(env: Env, resolve: Resolve) -> JobSpec:
+    """Return all tasks of the service that this one belongs to.
+
+    Swarm's names tell all addresses of a service, and not which task has which: the ranks try each until the first
+    task's answers.
+
+    Raises
+    ------
+    JobError
+        A variable is missing or wrong, which is named; or the service's name has no address.
+    """
+    own(env)
+    service = _text(env, "HVD_SWARM_SERVICE")
+    there = f"tasks.{service}"
+    if not resolve(there):
+        raise JobError(f"{there} has no address: the service {service} must be on an overlay network of its stack.")
+    return _symmetric(env, "swarm", service, [""] * _whole(env, "HVD_JOB_SIZE", 1), there)
+
+
+def own(env: Env) -> int:
+    """Return the index of this pod or task among those of its job.
+
+    Raises
+    ------
+    JobError
+        There is none, or it is beyond the job's size.
+    """
+    name, first = ("JOB_COMPLETION_INDEX", 0) if is_indexed_job(env) else ("HVD_SWARM_SLOT", 1)
+    index, size = _whole(env, name, first) - first, _whole(env, "HVD_JOB_SIZE", 1)
+    if index >= size:
+        raise JobError(f"{name}={env[name]} is beyond HVD_JOB_SIZE={size}: scale the job by its file, not by hand.")
+    return index
+
+
+def _symmetric(env: Env, kind: str, name: str, hosts: Sequence[str], meeting: str = "") -> JobSpec:
+    slots, port = _whole(env, "HVD_JOB_SLOTS", 1), _whole(env, "HVD_JOB_PORT", 1)
+    if port > _MEETING_PORTS:
+        raise JobError(f"HVD_JOB_PORT={port} is no port: at most {_MEETING_PORTS}.")
+    if len(hosts) > 1 and not env.get("HVD_SECRET_KEY"):
+        raise JobError(
+            f"HVD_SECRET_KEY is not set: the {len(hosts)} parts of {name} know each other by it, from a Secret."
+        )
+    replicas = tuple(Replica("worker", index, host, slots) for index, host in enumerate(hosts))
+    return JobSpec(kind, replicas, name=name, rendezvous=Rendezvous(meeting or hosts[0], port))
+
+
+def _text(env: Env, name: str) -> str:
+    if not env.get(name):
+        raise JobError(f"{name} is not set: `hvdrun job write` puts it into the file.")
+    return env[name]
+
+
+def _whole(env: Env, name: str, low: int) -> int:
+    text = _text(env, name)
+    if not _NUMBER.fullmatch(text) or int(text) < low:
+        raise JobError(f"{name}={text!r} must be a whole number, at least {low}.")
+    return int(text)

@@ -1,0 +1,237 @@
+"""Polyaxon's component of version 1.1 with ``run.kind: mpijob``: a launcher, and workers of some slots each.
+
+The launcher is no rank: it runs a line of mpirun, which starts ranks on the workers. Names are camelCase, resources are
+Kubernetes's. An operation is read too where its component stands in the same file.
+Source: https://polyaxon.com/docs/experimentation/distributed/mpi-jobs/
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from hvd_kernel.jobs.documents import Document, Path
+from hvd_kernel.jobs.quantities import quantity
+from hvd_kernel.jobs.readers.mpirun import Line
+from hvd_kernel.jobs.readers.scripts.commands import of_words
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, Variable
+
+_KINDS = ("component", "operation")
+_TEMPLATE = re.compile(r"\{\{([^{}]*)\}\}")
+_QUIET = {"version", "kind", "description", "tags", "outputs", "type", "isOptional", "name"}
+Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+
+
+class _Resources(msgspec.Struct):
+    requests: dict[str, str | float] = msgspec.field(default_factory=dict)
+    limits: dict[str, str | float] = msgspec.field(default_factory=dict)
+
+
+class _Env(msgspec.Struct, rename="camel"):
+    name: str
+    value: str | float | bool | None = None
+    value_from: Any = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    image: str = ""
+    command: str | list[str | float] = msgspec.field(default_factory=list)
+    args: str | list[str | float] = msgspec.field(default_factory=list)
+    env: list[_Env] = msgspec.field(default_factory=list)
+    resources: _Resources = msgspec.field(default_factory=_Resources)
+    working_dir: str = ""
+
+
+class _Replica(msgspec.Struct):
+    replicas: Count = 1
+    container: _Container = msgspec.field(default_factory=_Container)
+
+
+class _Run(msgspec.Struct, rename="camel"):
+    kind: str
+    slots_per_worker: Count = 1
+    launcher: _Replica | None = None
+    worker: _Replica | None = None
+
+
+class _Input(msgspec.Struct):
+    name: str
+    value: Any = None
+
+
+class _Param(msgspec.Struct):
+    value: Any = None
+
+
+class _Component(msgspec.Struct):
+    run: _Run
+    name: str = ""
+    inputs: list[_Input] = msgspec.field(default_factory=list)
+    params: dict[str, _Param] = msgspec.field(default_factory=dict)
+
+
+class _Operation(msgspec.Struct):
+    component: _Component
+    name: str = ""
+    params: dict[str, _Param] = msgspec.field(default_factory=dict)
+
+
+def is_one(document: Document) -> bool:
+    """Tell a component or an operation by its kind, or by a ``run`` that has a kind."""
+    value = document.value
+    if not isinstance(value, dict):
+        return False
+    run = value.get("run")
+    return value.get("kind") in _KINDS or (isinstance(run, dict) and "kind" in run)
+
+
+def read(document: Document) -> JobSpec:
+    """Return the job of a component.
+
+    Raises
+    ------
+    JobError
+        With line, column and field.
+    """
+    path, component, params = _component(document)
+    run = component.run
+    at = (*path, "run")
+    if run.kind != "mpijob":
+        raise document.error((*at, "kind"), f"{run.kind!r} is no job of ranks: allowed is mpijob")
+    if run.worker is None:
+        raise document.error(at, "there is no worker: ranks run on run.worker.replicas workers")
+    known = {each.name: each.value for each in component.inputs} | {key: each.value for key, each in params.items()}
+    resources = _resources(run.worker.container.resources, (*at, "worker", "container", "resources"), document)
+    workers = tuple(
+        Replica("worker", index, slots=run.slots_per_worker, resources=resources)
+        for index in range(run.worker.replicas)
+    )
+    line = _line(run, known, at, document)
+    told = [*line.warnings, *_warnings(document, path, run)]
+    return JobSpec(
+        "polyaxonfile",
+        workers,
+        steps=line.steps,
+        np=_fit(line, workers, at, document),
+        environment=_variables(run, line),
+        name=component.name,
+        image=run.worker.container.image or (run.launcher.container.image if run.launcher else ""),
+        workdir=line.workdir or run.worker.container.working_dir,
+        interfaces=line.interfaces,
+        warnings=tuple(told),
+    )
+
+
+def _component(document: Document) -> tuple[Path, _Component, dict[str, _Param]]:
+    if document.value.get("kind") != "operation":
+        found = document.convert(_Component)
+        return (), found, found.params
+    if "component" not in document.value:
+        raise document.error((), "component is not there: one that stands elsewhere (hubRef, pathRef) is not fetched")
+    operation = document.convert(_Operation)
+    return ("component",), operation.component, operation.component.params | operation.params
+
+
+def _line(run: _Run, known: Mapping[str, Any], at: Path, document: Document) -> Line:
+    """Return what the launcher runs, or, if it says nothing, each worker."""
+    for role, replica in (("launcher", run.launcher), ("worker", run.worker)):
+        where = (*at, role, "container")
+        fill = functools.partial(filled, known=known, document=document, path=where)
+        command = _command(replica.container, fill) if replica else []
+        if command:
+            try:
+                return of_words(command, document.name)
+            except JobError as error:
+                raise document.error(where, str(error).removeprefix(f"{document.name}: ")) from None
+    return Line(warnings=(f"{'.'.join(map(str, at))}.launcher has no command: `job run` needs one",))
+
+
+def _fit(line: Line, workers: tuple[Replica, ...], at: Path, document: Document) -> int:
+    try:
+        return line.fit(workers)
+    except JobError as error:
+        raise document.error((*at, "launcher", "container"), str(error)) from None
+
+
+def _command(container: _Container, fill: Callable[[str], str] = str) -> list[str]:
+    """Return the words of a container's command; one that is a text is a shell's."""
+    if isinstance(container.command, str) and container.command and not container.args:
+        return ["sh", "-c", fill(container.command)]
+    lists = [[each] if isinstance(each, str) else each for each in (container.command, container.args) if each]
+    return [fill(str(part)) for each in lists for part in each]
+
+
+def filled(text: str, known: Mapping[str, Any], document: Document, path: Path) -> str:
+    """Return a command with ``{{ name }}`` replaced by values.
+
+    Raises
+    ------
+    JobError
+        A name has no value, or is more than a name.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1].strip().removeprefix("params.").removesuffix(".value")
+        if not isinstance(known.get(name), (str, int, float)):
+            raise document.error(path, f"{found[0]} has no value: there are {', '.join(sorted(known)) or 'none'}")
+        return str(known[name])
+
+    return _TEMPLATE.sub(value, text)
+
+
+def _resources(asked: _Resources, path: Path, document: Document) -> Resources:
+    def bounds(name: str) -> Bounds:
+        return Bounds(*(quantity(part[name]) if name in part else None for part in (asked.requests, asked.limits)))
+
+    devices = {key: value for key, value in (asked.requests | asked.limits).items() if key.endswith("/gpu")}
+    try:
+        gpus = sum(int(value) for value in devices.values()) if devices else None
+        return Resources(bounds("cpu"), bounds("memory"), gpus)
+    except (ValueError, OverflowError, JobError) as error:
+        raise document.error(path, str(error)) from None
+
+
+def _variables(run: _Run, line: Line) -> tuple[Variable, ...]:
+    """Return the workers' variables, and those that mpirun takes along from the launcher."""
+    own, launchers = _env(run.worker), _env(run.launcher)
+    taken = {each.name: launchers.get(each.name) if each.value is None else each.value for each in line.environment}
+    named = own | {name: own.get(name) if value is None else value for name, value in taken.items()}
+    return tuple(Variable(name, value) for name, value in named.items())
+
+
+def _env(replica: _Replica | None) -> dict[str, str | None]:
+    return {each.name: _plain(each.value) for each in replica.container.env} if replica else {}
+
+
+def _plain(value: str | float | bool | None) -> str | None:
+    return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
+
+
+def _warnings(document: Document, path: Path, run: _Run) -> Iterable[str]:
+    """Yield a sentence on each part of the file that is left aside."""
+    models: dict[Path, type[msgspec.Struct]] = {
+        (): _Operation if path else _Component,
+        path: _Component,
+        (*path, "run"): _Run,
+    }
+    for role in ("launcher", "worker"):
+        models |= {(*path, "run", role): _Replica, (*path, "run", role, "container"): _Container}
+    for where, model in models.items():
+        value: Any = document.value
+        for step in where:
+            value = value.get(step) or {}
+        known = model.__struct_encode_fields__
+        for name in value:
+            if name not in known and name not in _QUIET:
+                near = difflib.get_close_matches(name, known, 1, 0.8)
+                if near:
+                    hint = f"did you mean {near[0]!r}? read are {', '.join(known)}"
+                    raise document.error((*where, name), f"is unknown here: {hint}")
+                yield f"{'.'.join(map(str, (*where, name)))} is left aside: it is for Polyaxon's cluster"
+    if run.launcher and run.worker and _command(run.worker.container) and _command(run.launcher.container):
+        yield "run.worker.container.command is left aside: the launcher's line starts the ranks"

@@ -1,0 +1,170 @@
+"""Polyaxon's polyaxonfile of 0.4 to 0.6: a master and workers of Horovod, each with resources of its own.
+
+The master is rank 0. It is always there and n_workers does not count it: seven workers are eight tasks. Memory counts
+mebibytes, and each line of ``run.cmd`` is a step. A file of version 1.1 goes on to component.py.
+Source: Polyaxon's pages "Environment" and "Horovod" of 0.6; fields: tables/polyaxon.py.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hvd_kernel.jobs.documents import Document, Path, aside, parse
+from hvd_kernel.jobs.quantities import quantity, size
+from hvd_kernel.jobs.readers.polyaxon import component
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, Variable
+from hvd_kernel.jobs.tables.polyaxon import Amounts, Asked, File, Replicas
+
+_LOOKS = re.compile(
+    r"^framework:[ \t]*['\"]?horovod\b|\bn_workers[ \t]*:|^kind:[ \t]*['\"]?(experiment|group|component|operation)\b"
+    r"|\bkind:[ \t]*['\"]?mpijob\b",
+    re.MULTILINE,
+)
+_KUBERNETES = re.compile(r"^['\"]?apiVersion\b", re.MULTILINE)
+_KINDS = ("experiment", "group")
+_SECTIONS = ("replicas", "horovod", "tensorflow", "pytorch", "mxnet")
+
+
+def matches(text: str, _name: str) -> bool:
+    """Tell a polyaxonfile by its framework, its n_workers, or its kind; what has an apiVersion is Kubernetes's."""
+    return _LOOKS.search(text) is not None and not _KUBERNETES.search(text)
+
+
+def read(text: str, name: str) -> JobSpec:
+    """Return the job of a polyaxonfile.
+
+    Raises
+    ------
+    JobError
+        With line, column and field.
+    """
+    document = parse(text, name)
+    if component.is_one(document):
+        return component.read(document)
+    file = document.convert(File)
+    where, replicas = _replicas(file, document)
+    steps = (file.run.cmd,) if isinstance(file.run.cmd, str) else tuple(file.run.cmd)
+    known = (file.declarations or {}) | (file.params or {})
+    return JobSpec(
+        "polyaxonfile",
+        _tasks(file, replicas, where, document),
+        steps=tuple(component.filled(step, known, document, ("run", "cmd")) for step in steps),
+        environment=_variables(file, document),
+        name=file.name,
+        image=(file.build.image if file.build else "") or file.run.image,
+        warnings=_warnings(file, replicas, where),
+    )
+
+
+def _replicas(file: File, document: Document) -> tuple[Path, Replicas]:
+    """Return the section that says how many workers there are, and the path to it."""
+    if file.kind not in _KINDS:
+        raise document.error(("kind",), f"{file.kind!r} is no job of ranks: allowed are {', '.join(_KINDS)}")
+    given = [name for name in _SECTIONS if getattr(file.environment, name) is not None]
+    for name in given:
+        if name not in _SECTIONS[:2]:
+            raise document.error(
+                ("environment", name), "is another framework's section: allowed are replicas and horovod, one of them"
+            )
+    if len(given) > 1:
+        raise document.error(("environment", given[1]), f"excludes {given[0]}, which says the same: keep one of them")
+    if given and file.framework not in ("", "horovod"):
+        raise document.error(("framework",), f"{file.framework!r} with {given[0]}: allowed is horovod")
+    section = given[0] if given else "replicas"
+    return ("environment", section), getattr(file.environment, section) or Replicas()
+
+
+def _tasks(file: File, replicas: Replicas, where: Path, document: Document) -> tuple[Replica, ...]:
+    own = ("environment", "resources")
+    master = Replica("master", 0, resources=_resources(file.environment.resources, own, document))
+    places = _default(file, replicas, where)
+    default = _resources(places[0], places[1], document)
+    special = _special(file, replicas, where, document)
+    return (
+        master,
+        *(Replica("worker", index, resources=special.get(index, default)) for index in range(replicas.n_workers)),
+    )
+
+
+def _default(file: File, replicas: Replicas, where: Path) -> tuple[Asked | None, Path]:
+    """Return the resources of workers without their own, and where they stand: of three spellings the newest wins."""
+    if replicas.default_worker and replicas.default_worker.resources:
+        return replicas.default_worker.resources, (*where, "default_worker", "resources")
+    if replicas.default_worker_resources:
+        return replicas.default_worker_resources, (*where, "default_worker_resources")
+    return file.environment.default_worker_resources, ("environment", "default_worker_resources")
+
+
+def _special(file: File, replicas: Replicas, where: Path, document: Document) -> dict[int, Resources]:
+    """Return the resources of workers that have their own, by index."""
+    named: list[tuple[int, Asked | None, Path, Path]] = []
+    for number, worker in enumerate(replicas.worker or ()):
+        path = (*where, "worker", number)
+        named.append((worker.index, worker.resources, (*path, "resources"), path))
+    for above, entries in ((where, replicas.worker_resources), (where[:1], file.environment.worker_resources)):
+        for number, entry in enumerate(entries or ()):
+            path = (*above, "worker_resources", number)
+            named.append((entry.index, entry, path, path))
+    seen: set[int] = set()
+    found: dict[int, Resources] = {}
+    for index, asked, path, entry_path in named:
+        at = (*entry_path, "index")
+        if not 0 <= index < replicas.n_workers:
+            allowed = f"0 to {replicas.n_workers - 1}" if replicas.n_workers else "none"
+            raise document.error(
+                at, f"there is no worker {index}: n_workers is {replicas.n_workers}, allowed: {allowed}"
+            )
+        if index in seen:
+            raise document.error(at, f"worker {index} stands there twice: keep one entry for each worker")
+        seen.add(index)
+        if asked is not None:
+            found[index] = _resources(asked, path, document)
+    return found
+
+
+def _resources(asked: Asked | None, path: Path, document: Document) -> Resources:
+    if asked is None:
+        return Resources()
+    return Resources(
+        _bounds(asked.cpu, quantity, (*path, "cpu"), document),
+        _bounds(asked.memory, size, (*path, "memory"), document),
+        None if asked.gpu is None else (asked.gpu.requests if asked.gpu.limits is None else asked.gpu.limits),
+    )
+
+
+def _bounds(asked: Amounts | None, number: Any, path: Path, document: Document) -> Bounds:
+    if asked is None:
+        return Bounds()
+    try:
+        return Bounds(*(None if value is None else number(value) for value in (asked.requests, asked.limits)))
+    except (ValueError, JobError) as error:
+        raise document.error(path, str(error)) from None
+
+
+def _variables(file: File, document: Document) -> tuple[Variable, ...]:
+    """Return the variables of ``env_vars``, which are pairs or names with values; the later section wins."""
+    found: dict[str, str] = {}
+    sections = {"build": file.build, "run": file.run, "environment": file.environment}
+    for section, model in sections.items():
+        given = getattr(model, "env_vars", None) or []
+        pairs = list(given.items()) if isinstance(given, dict) else given
+        for number, pair in enumerate(pairs if isinstance(pairs, list) else [pairs]):
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or isinstance(pair[1], (list, dict)):  # noqa: PLR2004
+                raise document.error((section, "env_vars", number), "must be a name and its value: [NAME, value]")
+            found[str(pair[0])] = "" if pair[1] is None else str(pair[1])
+    return tuple(Variable(name, value) for name, value in found.items())
+
+
+def _warnings(file: File, replicas: Replicas, where: Path) -> tuple[str, ...]:
+    models: list[tuple[Any, Path]] = [(file, ()), (file.run, ("run",)), (file.build, ("build",)), (replicas, where)]
+    pods: list[tuple[Any, Path]] = [
+        (file.environment, ("environment",)),
+        (replicas.default_worker, (*where, "default_worker")),
+        *((worker, (*where, "worker", number)) for number, worker in enumerate(replicas.worker or ())),
+    ]
+    models += pods + [(pod.resources, (*path, "resources")) for pod, path in pods if pod]
+    told = [sentence for model, path in models for sentence in aside(model, path)]
+    if not file.run.cmd:
+        told.append("run.cmd is not there: `job run` needs a command")
+    return tuple(told)

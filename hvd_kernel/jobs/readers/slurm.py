@@ -1,0 +1,245 @@
+"""Slurm allocation reader: the environment of a batch script, of salloc's shell or of an interactive step -> JobSpec.
+
+What the job has been given is a request here: Slurm itself sees to the limits. Tried with Slurm 22.05:
+  * A batch script has SLURM_PROCID=0 and no SLURM_STEP_ID. It is no task.
+  * salloc's shell is on no node: it does not know SLURM_CPUS_ON_NODE, nor, after --gres, any GPU.
+  * In a step the variables of tasks speak of the step, those of nodes and cores of the job. An interactive step
+    (salloc with use_interactive_step) stands for the whole job.
+  * Without --ntasks there is no SLURM_NTASKS, and SLURM_TASKS_PER_NODE counts cores.
+  * A heterogeneous job has its variables once per component, with _HET_GROUP_N behind the name; in a batch script
+    those of the first one also without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from hvd_kernel.jobs.quantities import size
+from hvd_kernel.jobs.spec import MAX_RANKS, Bounds, JobError, JobSpec, Replica, Resources
+
+Env = Mapping[str, str]
+
+_INTERACTIVE = str(2**32 - 6)
+_HET = (("SLURM_HET_SIZE", "_HET_GROUP_"), ("SLURM_PACK_SIZE", "_PACK_GROUP_"))  # the second one up to Slurm 20.02
+_OF_THE_JOB = (  # in a step
+    *("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK"),
+    "SLURM_JOB_GPUS",
+)
+_ITEM = r"(?:[^\[\],\s]|\[[^\[\]]*\])+"
+_LIST = re.compile(rf"{_ITEM}(?:,{_ITEM})*")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", re.ASCII)
+_TIMES = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", re.ASCII)
+_GPUS = re.compile(r"(?:[\w.-]+:)*([0-9]{1,6})", re.ASCII)
+_A_STEP_KNOWS = (
+    "Slurm does not say here how many GPUs each node has: in a step it would (srun --overlap -N1 -n1 -w NODE env)"
+)
+
+
+def speaks(env: Env) -> bool:
+    """Tell whether this process is in an allocation of Slurm."""
+    lists = (
+        "SLURM_JOB_NODELIST",
+        "SLURM_NODELIST",
+        "SLURM_JOB_NODELIST_HET_GROUP_0",
+        "SLURM_JOB_NODELIST_PACK_GROUP_0",
+    )
+    return bool(env.get("SLURM_JOB_ID")) and any(env.get(name) for name in lists)
+
+
+def is_task(env: Env) -> bool:
+    """Tell whether srun started this process as one of several tasks: it is a rank, and not to start any."""
+    return _in_step(env) and env.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+
+
+def read(env: Env) -> JobSpec:
+    """Return the nodes of the allocation, or, in a step of one task, of that step.
+
+    A node's slots are the tasks that were asked for, else its GPUs, else what Slurm would start.
+
+    Raises
+    ------
+    JobError
+        This is one of several tasks of a step; or a variable cannot be read, which is named.
+    """
+    if is_task(env):
+        number = f"{env.get('SLURM_JOB_ID', '?')}.{env['SLURM_STEP_ID']}"
+        raise JobError(
+            f"srun has started this process as task {env.get('SLURM_PROCID', '?')} of {env['SLURM_STEP_NUM_TASKS']} of "
+            f"Slurm step {number}, so each of them would start ranks: leave hvdrun out (srun python train.py), or srun "
+            "(hvdrun python train.py)."
+        )
+    found: list[Replica] = []
+    for component in _components(env):
+        found += _nodes(component, len(found))
+    return JobSpec("slurm", tuple(found), name=env.get("SLURM_JOB_NAME", ""), warnings=_warnings(env, found))
+
+
+def title(env: Env) -> str:
+    """Return what people call this: Slurm job 42, or Slurm step 42.1."""
+    job = env.get("SLURM_JOB_ID", "?")
+    return f"Slurm step {job}.{env['SLURM_STEP_ID']}" if _in_step(env) else f"Slurm job {job}"
+
+
+def expand(names: str, variable: str = "SLURM_JOB_NODELIST") -> list[str]:
+    """Return the names of a node list: ``expand("a[1-2]b[01,03],c") == ["a1b01", "a1b03", "a2b01", "a2b03", "c"]``.
+
+    Raises
+    ------
+    JobError
+        It is none, or has more than ``MAX_RANKS`` names.
+    """
+    if not _LIST.fullmatch(names):
+        raise JobError(f"{variable}={names!r} is no list of nodes, as in n[1-3,07],m: a bracket or a name is missing.")
+    found: list[str] = []
+    for item in re.findall(_ITEM, names):
+        parts = re.split(r"\[([^\]]*)\]", item)
+        sets = [_numbers(part, variable) if place % 2 else [part] for place, part in enumerate(parts)]
+        total = 1
+        for each in sets:
+            total *= len(each)
+        if total + len(found) > MAX_RANKS:
+            raise JobError(f"{variable}={names!r} has more than {MAX_RANKS} nodes.")
+        found += ["".join(one) for one in product(*sets)]
+    return found
+
+
+def _numbers(ranges: str, variable: str) -> list[str]:
+    found: list[str] = []
+    for each in ranges.split(","):
+        match = _RANGE.fullmatch(each)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if match is None or not 0 <= high - low < MAX_RANKS:
+            raise JobError(f"{variable}: [{ranges}] has {each!r}, which is no range of numbers: 1, 1-3 or 001-100.")
+        found += [str(number).zfill(len(match[1])) for number in range(low, high + 1)]
+    return found
+
+
+def counts(text: str, variable: str) -> list[int]:
+    """Return the numbers of ``counts("4(x2),3", ...) == [4, 4, 3]``.
+
+    Raises
+    ------
+    JobError
+        It is none of those.
+    """
+    found: list[int] = []
+    for each in text.split(","):
+        match = _TIMES.fullmatch(each)
+        times = int(match[2] or 1) if match else 0
+        if match is None or times + len(found) > MAX_RANKS:
+            raise JobError(f"{variable}={text!r} is no number for each node, as in 4(x2),3.")
+        found += [int(match[1])] * times
+    return found
+
+
+def _in_step(env: Env) -> bool:
+    return bool(env.get("SLURM_STEP_ID")) and env["SLURM_STEP_ID"] != _INTERACTIVE
+
+
+def _components(env: Env) -> list[Env]:
+    """Return the environment as each component of a heterogeneous job would have it alone."""
+    if _in_step(env):
+        alone = {name: value for name, value in env.items() if name not in _OF_THE_JOB}
+        nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST", "")
+        cores = env.get("SLURM_CPUS_ON_NODE", "")
+        return [alone | {"SLURM_JOB_NODELIST": nodes, "SLURM_JOB_CPUS_PER_NODE": cores, "SLURM_TASKS_PER_NODE": "1"}]
+    for variable, mark in _HET:
+        if variable in env:
+            total = _whole(env, variable)
+            components = [_component(env, f"{mark}{number}") for number in range(min(total, MAX_RANKS))]
+            here = {name: env[name] for name in ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS") if name in env}
+            return [here | component if number == 0 else component for number, component in enumerate(components)]
+    return [env]
+
+
+def _component(env: Env, suffix: str) -> dict[str, str]:
+    own = {name.removesuffix(suffix): value for name, value in env.items() if name.endswith(suffix)}
+    own["SLURM_JOB_NODELIST"] = own.get("SLURM_JOB_NODELIST") or own.get("SLURM_NODELIST", "")
+    if not own["SLURM_JOB_NODELIST"]:
+        raise JobError(f"SLURM_JOB_NODELIST{suffix} is not set: the heterogeneous job has lost a component.")
+    return own
+
+
+def _nodes(env: Env, first: int) -> list[Replica]:
+    names = expand(env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", ""))
+    tasks = _each(env, "SLURM_TASKS_PER_NODE", len(names)) or _same(env, "SLURM_NTASKS_PER_NODE", len(names))
+    cores = _each(env, "SLURM_JOB_CPUS_PER_NODE", len(names))
+    gpus = _gpus(env, len(names), tasks)
+    asked = "SLURM_NTASKS" in env or "SLURM_NTASKS_PER_NODE" in env
+    slots = tasks if tasks and (asked or not gpus) else [gpus or 1] * len(names)
+    found = []
+    for index, name in enumerate(names):
+        node_cores = cores[index] if cores else None
+        own = Resources(Bounds(node_cores), Bounds(_memory(env, node_cores)), gpus)
+        found.append(Replica("host", first + index, name, slots[index], own))
+    return found
+
+
+def _each(env: Env, variable: str, nodes: int) -> list[int]:
+    """Return a number per node; none where the variable is not set, or an interactive step's own."""
+    if not env.get(variable):
+        return []
+    found = counts(env[variable], variable)
+    if len(found) == nodes and all(found):
+        return found
+    if env.get("SLURM_STEP_ID") == _INTERACTIVE:
+        return []
+    raise JobError(
+        f"{variable}={env[variable]!r} is for {len(found)} node(s), but there are {nodes}: if the job was resized, "
+        f"unset {variable}."
+    )
+
+
+def _same(env: Env, variable: str, nodes: int) -> list[int]:
+    return [_whole(env, variable)] * nodes if env.get(variable) else []
+
+
+def _gpus(env: Env, nodes: int, tasks: Sequence[int]) -> int | None:
+    """Return the GPUs of each node; None where Slurm does not say, or where nodes may differ."""
+    here = _whole(env, "SLURM_GPUS_ON_NODE") if env.get("SLURM_GPUS_ON_NODE") else None
+    if here is None and env.get("SLURM_JOB_GPUS"):
+        here = len(env["SLURM_JOB_GPUS"].split(","))
+    if env.get("SLURM_GPUS_PER_NODE"):
+        return _sum(env, "SLURM_GPUS_PER_NODE")
+    if env.get("SLURM_GPUS_PER_TASK") and tasks and len(set(tasks)) == 1:
+        return _sum(env, "SLURM_GPUS_PER_TASK") * tasks[0]
+    if env.get("SLURM_GPUS") and nodes > 1 and _sum(env, "SLURM_GPUS") != (here or 0) * nodes:
+        return None
+    return _sum(env, "SLURM_GPUS") if here is None and nodes == 1 and env.get("SLURM_GPUS") else here
+
+
+def _sum(env: Env, variable: str) -> int:
+    """Return the GPUs of ``2``, ``a100:2`` or ``a100:1,v100:1``."""
+    found = [_GPUS.fullmatch(each) for each in env[variable].split(",")]
+    if not all(found):
+        raise JobError(f"{variable}={env[variable]!r} is no number of GPUs, as in 2 or a100:2.")
+    return sum(int(each[1]) for each in found if each)
+
+
+def _memory(env: Env, cores: int | None) -> int | None:
+    """Return a node's memory in bytes; Slurm counts mebibytes, and 0 is all that there is."""
+    try:
+        whole = size(env.get("SLURM_MEM_PER_NODE", "0"))
+        per_core = size(env.get("SLURM_MEM_PER_CPU", "0"))
+    except ValueError as error:
+        raise JobError(f"SLURM_MEM_PER_NODE or SLURM_MEM_PER_CPU: {error}.") from None
+    return whole or (per_core * cores if cores else 0) or None
+
+
+def _whole(env: Env, variable: str) -> int:
+    if not re.fullmatch(r"0*[1-9][0-9]{0,5}|0", env[variable], re.ASCII):
+        raise JobError(f"{variable}={env[variable]!r} is no whole number.")
+    return int(env[variable])
+
+
+def _warnings(env: Env, nodes: Sequence[Replica]) -> tuple[str, ...]:
+    there = env.get("SLURM_JOB_NUM_NODES", "")
+    gpus = {node.resources.gpus for node in nodes}
+    only = f"of the job's {there} nodes only this step's are used: start hvdrun outside of srun to have them all"
+    told = {
+        only: _in_step(env) and there.isdecimal() and int(there) > len(nodes),
+        _A_STEP_KNOWS: None in gpus and (not env.get("SLURMD_NODENAME") or len(gpus) > 1),
+    }
+    return tuple(text for text, holds in told.items() if holds)

@@ -1,0 +1,200 @@
+"""Docker stack files for a swarm: the service whose tasks have the ranks.
+
+Source: https://docs.docker.com/reference/compose-file/ ; ``$$`` is one $, and {{...}} is swarm's.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from hvd_kernel.jobs.documents import Document, Path, parse_all
+from hvd_kernel.jobs.quantities import size
+from hvd_kernel.jobs.readers.scripts import commands
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Rendezvous, Replica, Resources, Variable
+
+_LOOKS = re.compile(r"^[\"']?services[\"']?:\s*(#.*)?$", re.MULTILINE)
+_OWN = ("HVD_SWARM_SERVICE", "HVD_SWARM_SLOT", "HVD_JOB_SIZE", "HVD_JOB_SLOTS", "HVD_JOB_PORT")
+Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+Value = str | int | float | bool | None
+
+
+class _Discrete(msgspec.Struct):
+    kind: str = ""
+    value: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class _Generic(msgspec.Struct):
+    discrete_resource_spec: _Discrete = msgspec.field(default_factory=_Discrete)
+
+
+class _Amounts(msgspec.Struct):
+    cpus: str | float | None = None
+    memory: str | int | None = None
+    generic_resources: list[_Generic] | None = None
+
+
+class _Resources(msgspec.Struct):
+    limits: _Amounts = msgspec.field(default_factory=_Amounts)
+    reservations: _Amounts = msgspec.field(default_factory=_Amounts)
+
+
+class _Deploy(msgspec.Struct):
+    mode: str = "replicated"
+    replicas: Count = 1
+    resources: _Resources = msgspec.field(default_factory=_Resources)
+
+
+class _Service(msgspec.Struct):
+    image: str = ""
+    entrypoint: str | list[str] | None = None
+    command: str | list[str] | None = None
+    working_dir: str = ""
+    environment: dict[str, Value] | list[str] | None = None
+    deploy: _Deploy = msgspec.field(default_factory=_Deploy)
+
+
+class _File(msgspec.Struct):
+    services: dict[str, Any]
+
+
+def matches(text: str, _name: str) -> bool:
+    """Tell a stack file by its section ``services``."""
+    return _LOOKS.search(text) is not None
+
+
+def read(text: str, name: str) -> JobSpec:
+    """Return the job of a stack file.
+
+    Raises
+    ------
+    JobError
+        With line, column and field.
+    """
+    document, *others = parse_all(text, name)
+    if others:
+        raise others[0].error((), "a second document stands there: a stack file has one")
+    called = _chosen(document, document.convert(_File).services)
+    path: Path = ("services", called)
+    service = document.convert(_Service, path)
+    if service.deploy.mode not in {"replicated", "replicated-job"}:
+        raise document.error(
+            (*path, "deploy", "mode"), f"{service.deploy.mode!r} has no number of tasks: write replicated"
+        )
+    variables = _variables(document, path, service.environment)
+    own = {name: variables.pop(name) or "" for name in _OWN if name in variables}
+    words = [*_words(document, path, service.entrypoint), *_words(document, path, service.command)]
+    line = commands.of_words(words, name)
+    resources = _resources(document, (*path, "deploy", "resources"), service.deploy.resources)
+    slots = _whole(document, path, own, "HVD_JOB_SLOTS") or 1
+    replicas = tuple(
+        Replica("worker", index, slots=slots, resources=resources) for index in range(service.deploy.replicas)
+    )
+    port = _whole(document, path, own, "HVD_JOB_PORT")
+    return JobSpec(
+        "swarm",
+        replicas,
+        steps=line.steps,
+        np=commands.fit(line, replicas, document, (*path, "command")),
+        environment=_merged(variables, line.environment),
+        name=called,
+        image=_plain(service.image),
+        workdir=_plain(service.working_dir) or line.workdir,
+        rendezvous=Rendezvous(f"tasks.{called}", port) if "HVD_SWARM_SLOT" in own else None,
+        interfaces=line.interfaces,
+        warnings=line.warnings,
+    )
+
+
+def _chosen(document: Document, services: Mapping[str, Any]) -> str:
+    """Return the name of the service that has ranks: the only one, or the one of ours."""
+    ours = [name for name, each in services.items() if "HVD_SWARM_SLOT" in str(each)]
+    found = list(services) if len(services) == 1 else ours
+    if len(found) != 1:
+        raise document.error(
+            ("services",), f"one service with ranks is wanted, and there are {len(services)}: leave the others out"
+        )
+    return found[0]
+
+
+def _variables(document: Document, path: Path, said: Mapping[str, Value] | list[str] | None) -> dict[str, str | None]:
+    pairs = said.items() if isinstance(said, Mapping) else (_pair(each) for each in said or [])
+    found: dict[str, str | None] = {}
+    for name, value in pairs:
+        text = str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
+        found[name] = None if text is None else text if name in _OWN else _plain(_literal(text))
+        try:
+            Variable(name, found[name])
+        except JobError as error:
+            raise document.error((*path, "environment"), str(error)) from None
+    return found
+
+
+def _pair(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.partition("=")
+    return name, value if equals else None
+
+
+def _merged(variables: Mapping[str, str | None], line: tuple[Variable, ...]) -> tuple[Variable, ...]:
+    return (
+        *(Variable(name, value) for name, value in variables.items()),
+        *(each for each in line if each.name not in variables),
+    )
+
+
+def _words(document: Document, path: Path, said: str | list[str] | None) -> list[str]:
+    if isinstance(said, list):
+        return [_plain(word) for word in said]
+    try:
+        return shlex.split(_plain(said or ""))
+    except ValueError as error:
+        raise document.error((*path, "command"), str(error).lower()) from None
+
+
+def _plain(text: str) -> str:
+    """Return text as a stack file makes it of what is written."""
+    return text.replace("$$", "$")
+
+
+def _literal(text: str) -> str:
+    return text.replace('{{"{{"}}', "{{")
+
+
+def _resources(document: Document, path: Path, asked: _Resources) -> Resources:
+    reserved, limits = asked.reservations, asked.limits
+
+    def cpus(side: str, amounts: _Amounts) -> float | None:
+        try:
+            return None if amounts.cpus is None else float(amounts.cpus)
+        except ValueError:
+            raise document.error((*path, side, "cpus"), f"{amounts.cpus!r} is no number of cores") from None
+
+    def memory(side: str, amounts: _Amounts) -> int | None:
+        try:
+            return None if amounts.memory is None else size(amounts.memory, unit=1)
+        except ValueError as error:
+            raise document.error((*path, side, "memory"), str(error)) from None
+
+    devices = [each.discrete_resource_spec for each in reserved.generic_resources or []]
+    gpus = [each.value for each in devices if "gpu" in each.kind.lower()]
+    try:
+        return Resources(
+            Bounds(cpus("reservations", reserved), cpus("limits", limits)),
+            Bounds(memory("reservations", reserved), memory("limits", limits)),
+            sum(gpus) if gpus else None,
+        )
+    except JobError as error:
+        if str(error).startswith(f"{document.name}:"):
+            raise
+        raise document.error(path, str(error)) from None
+
+
+def _whole(document: Document, path: Path, own: Mapping[str, str], name: str) -> int:
+    text = own.get(name, "0")
+    if not (text.isascii() and text.isdecimal() and len(text) < 7):  # noqa: PLR2004 - a million
+        raise document.error((*path, "environment", name), f"{text!r} must be a whole number")
+    return int(text)

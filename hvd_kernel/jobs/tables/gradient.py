@@ -1,0 +1,71 @@
+"""Flags of ``gradient experiments create|run multinode``, and the GPUs of the machine types that it had.
+
+Source: gradient-cli 1.x, gradient/cli/experiments.py; the pages on machine types of Paperspace and of AWS.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hvd_kernel.jobs.flags import Flag, table
+
+_IDS = "only Paperspace knew what is meant"
+_PULL = "ranks run in this environment, as whoever starts the job"
+_CODE = "ranks run in the folder that the job is started in"
+_FILES = "ranks see the files of the machine that they run on"
+_GRPC = "an experiment of type MPI has no parameter servers"
+_BOARD = "`%hvd track` and HVD_TRACK=tensorboard write its files"
+_HERE = "a job is started where you are, and its output is shown"
+
+FLAGS = table(
+    ("name", Flag("name")),
+    ("projectId", Flag("projectId")),
+    ("experimentType", Flag("type")),
+    ("workerContainer", Flag("workerContainer")),
+    ("workerMachineType", Flag("workerMachineType")),
+    ("workerCommand", Flag("workerCommand")),
+    ("workerCount", Flag("workerCount")),
+    ("masterContainer", Flag("masterContainer")),
+    ("masterMachineType", Flag("masterMachineType")),
+    ("masterCommand", Flag("masterCommand")),
+    ("masterCount", Flag("masterCount")),
+    ("workingDirectory", Flag("workdir")),
+    ("experimentEnv", Flag("experimentEnv")),
+    ("optionsFile", Flag("file")),
+    ("clusterId apiKey modelType modelPath tag tags", Flag("aside", 1, _IDS)),
+    ("workspace workspaceUrl workspaceRef workspaceUsername workspacePassword", Flag("aside", 1, _CODE)),
+    ("workspaceArchive ignoreFiles", Flag("aside", 1, _CODE)),
+    ("artifactDirectory datasetUri datasetName datasetAwsAccessKeyId", Flag("aside", 1, _FILES)),
+    ("datasetAwsSecretAccessKey datasetVersionId datasetEtag", Flag("aside", 1, _FILES)),
+    ("datasetVolumeKind datasetVolumeSize", Flag("aside", 1, _FILES)),
+    ("workerContainerUser workerRegistryUsername workerRegistryPassword workerRegistryUrl", Flag("aside", 1, _PULL)),
+    ("masterContainerUser masterRegistryUsername masterRegistryPassword masterRegistryUrl", Flag("aside", 1, _PULL)),
+    ("parameterServerContainer parameterServerMachineType parameterServerCommand", Flag("aside", 1, _GRPC)),
+    ("parameterServerCount parameterServerContainerUser parameterServerRegistryUsername", Flag("aside", 1, _GRPC)),
+    ("parameterServerRegistryPassword parameterServerRegistryUrl", Flag("aside", 1, _GRPC)),
+    ("ports", Flag("aside", 1, "ranks choose their ports themselves")),
+    ("tensorboard_set", Flag("aside", 1, _BOARD)),
+    ("tensorboard", Flag("aside", 0, _BOARD)),
+    ("isPreemptible vpc no-vpc no-logs", Flag("aside", 0, _HERE)),
+)
+REQUIRED = (
+    *("projectId", "experimentType", "workerContainer", "workerMachineType", "workerCommand", "workerCount"),
+    *("masterContainer", "masterMachineType", "masterCommand", "masterCount"),
+)
+_AWS = {
+    1: "p2.xlarge p3.2xlarge g3s.xlarge g3.4xlarge g4dn.xlarge g4dn.2xlarge g4dn.4xlarge g4dn.8xlarge g4dn.16xlarge",
+    2: "g3.8xlarge",
+    4: "p3.8xlarge g3.16xlarge g4dn.12xlarge",
+    8: "p2.8xlarge p3.16xlarge p3dn.24xlarge p4d.24xlarge g4dn.metal",
+    16: "p2.16xlarge",
+}
+_GPUS = {name: gpus for gpus, names in _AWS.items() for name in names.split()}
+_PAPERSPACE = re.compile(r"(?:K80|GPU\+|[MPVAH]\d{3,4}|RTX\d{4})(?:-\d+G)?(?:x(?P<gpus>[1-8]))?", re.IGNORECASE)
+_CPU_ONLY = re.compile(r"C\d{1,2}|[cmrt]\d[a-z]*\.\w+", re.ASCII)
+
+
+def gpus_of(machine: str) -> int | None:
+    """Return the GPUs of a machine type: ``gpus_of("p3.8xlarge") == 4``; None: it is unknown."""
+    if found := _PAPERSPACE.fullmatch(machine):
+        return int(found["gpus"] or 1)
+    return _GPUS.get(machine, 0 if _CPU_ONLY.fullmatch(machine) else None)

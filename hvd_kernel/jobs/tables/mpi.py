@@ -1,0 +1,128 @@
+"""Flags of mpirun, mpiexec and horovodrun, as tables: what each means here, or what is done instead.
+
+Sources: mpirun(1) of Open MPI 4 and 5; MPICH's wiki, "Using the Hydra Process Manager"; Intel MPI's reference, "Global
+Hydra Options"; Horovod's ``horovodrun --help``.
+"""
+
+from __future__ import annotations
+
+from hvd_kernel.jobs.flags import Flag, table
+
+_PLACE = "ranks take the hosts in order, and no rank is bound to cores"
+_SHELL = "ranks are started by hvdrun's own agents"
+_SHOWN = "`hvdrun job plan` shows who runs where"
+_OUTPUT = "`hvdrun --output-filename DIR` keeps each rank's output"
+_LOOKS = "each line already says its rank, and `hvdrun --prefix-output-with-timestamp` adds the time"
+_ENDS = "a rank that fails ends the others, and the job's status is its own"
+_ONE_LINE = "read here is one line for all ranks: write the flags and the command on it"
+_ELASTIC = "left out, as a job's size does not change while it runs: give -np and -H instead"
+
+_COMMON = (
+    ("np", Flag("np")),
+    ("H", Flag("hosts")),
+    ("hostfile", Flag("hostfile")),
+)
+MPI = table(
+    *_COMMON,
+    ("n c", Flag("np")),
+    ("host hosts", Flag("hosts")),
+    ("machinefile machine f default-hostfile", Flag("hostfile")),
+    ("N npernode ppn perhost", Flag("per_host")),
+    ("pernode", Flag("one_per_host", 0)),
+    ("x", Flag("variable")),
+    ("genv env", Flag("pair", 2)),
+    ("genvlist envlist", Flag("names")),
+    ("wdir wd", Flag("workdir")),
+    ("iface", Flag("interfaces")),
+    ("mca gmca omca prtemca pmixmca", Flag("mca", 2)),
+    ("map-by", Flag("map_by")),
+    ("oversubscribe", Flag("oversubscribe", 0)),
+    ("genvall envall v verbose q quiet nooversubscribe allow-run-as-root disable-x noconf", Flag("quiet", 0)),
+    ("genvnone envnone", Flag("aside", 0, "ranks have the variables of whoever starts the job")),
+    ("bind-to rank-by cpus-per-proc cpus-per-rank cpu-set cpu-list", Flag("aside", 1, _PLACE)),
+    ("bind-to-core bind-to-socket bind-to-none bycore bynode byslot bysocket nolocal", Flag("aside", 0, _PLACE)),
+    ("use-hwthread-cpus rr", Flag("aside", 0, _PLACE)),
+    ("order-nodes usize", Flag("aside", 1, _PLACE)),
+    ("prefix path launch-agent launcher launcher-exec bootstrap bootstrap-exec rmk", Flag("aside", 1, _SHELL)),
+    ("tune am personality dvm-uri gtool gtoolfile", Flag("aside", 1, _SHELL)),
+    ("localhost preload-files demux topolib", Flag("aside", 1, _SHELL)),
+    ("enable-x preload-binary leave-session-attached no-ready-msg", Flag("aside", 0, _SHELL)),
+    ("report-bindings display-map display-allocation display-devel-map print-rank-map info", Flag("aside", 0, _SHOWN)),
+    ("display report-uri report-pid", Flag("aside", 1, _SHOWN)),
+    ("output-filename output outfile-pattern errfile-pattern", Flag("aside", 1, _OUTPUT)),
+    ("tag-output timestamp-output merge-stderr-to-stdout prepend-rank l", Flag("aside", 0, _LOOKS)),
+    ("xterm prepend-pattern", Flag("aside", 1, _LOOKS)),
+    ("stdin s", Flag("aside", 1, "what comes on stdin goes to rank 0")),
+    ("timeout", Flag("aside", 1, "nothing ends a job that runs for long")),
+    ("max-restarts", Flag("aside", 1, _ENDS)),
+    ("enable-recovery disable-recovery continuous print-all-exitcodes disable-auto-cleanup", Flag("aside", 0, _ENDS)),
+    ("configfile app", Flag("refused", 1, _ONE_LINE)),
+    ("rankfile rf", Flag("refused", 1, "its order is not read: write -H host:slots in the order of the ranks")),
+    ("arch soft", Flag("refused", 1, _ONE_LINE)),
+    ("h help V version", Flag("refused", 0, "it starts no job: leave it out")),
+)
+HOROVOD = table(
+    *_COMMON,
+    ("num-proc", Flag("np")),
+    ("hosts", Flag("hosts")),
+    ("network-interface network-interfaces", Flag("interfaces")),
+    ("start-timeout", Flag("HOROVOD_START_TIMEOUT")),
+    ("gpus", Flag("HVD_GPUS")),
+    ("tcp", Flag("NCCL_IB_DISABLE=1", 0)),
+    ("gloo verbose disable-cache", Flag("quiet", 0)),
+    ("mpi", Flag("aside", 0, "ranks meet without MPI; `hvdrun --mpi` starts them with it")),
+    ("jsrun", Flag("aside", 0, "inside LSF ranks go out by jsrun where it is")),
+    ("mpi-args binding-args", Flag("aside", 1, "ranks are started without MPI; `hvdrun --mpi` takes it")),
+    ("p ssh-port", Flag("aside", 1, "say it as `hvdrun -p`, or in ~/.ssh/config")),
+    ("i ssh-identity-file", Flag("aside", 1, "say it as `hvdrun -i`, or in ~/.ssh/config")),
+    ("output-filename", Flag("aside", 1, _OUTPUT)),
+    ("prefix-timestamp prefix-output-with-timestamp", Flag("aside", 0, _LOOKS)),
+    ("config-file", Flag("aside", 1, "its values are not looked at: give them as flags")),
+    ("min-np min-num-proc max-np max-num-proc slots-per-host elastic-timeout", Flag("refused", 1, _ELASTIC)),
+    ("reset-limit host-discovery-script", Flag("refused", 1, _ELASTIC)),
+    ("blacklist-cooldown-range", Flag("refused", 2, _ELASTIC)),
+    ("v version cb check-build install-horovodrun h help", Flag("refused", 0, "it starts no job: leave it out")),
+    ("fusion-threshold-mb", Flag("HOROVOD_FUSION_THRESHOLD", 1, "MiB")),
+    ("cycle-time-ms", Flag("HOROVOD_CYCLE_TIME")),
+    ("cache-capacity", Flag("HOROVOD_CACHE_CAPACITY")),
+    ("hierarchical-allreduce", Flag("HOROVOD_HIERARCHICAL_ALLREDUCE=1", 0)),
+    ("no-hierarchical-allreduce", Flag("HOROVOD_HIERARCHICAL_ALLREDUCE=0", 0)),
+    ("hierarchical-allgather", Flag("HOROVOD_HIERARCHICAL_ALLGATHER=1", 0)),
+    ("no-hierarchical-allgather", Flag("HOROVOD_HIERARCHICAL_ALLGATHER=0", 0)),
+    ("torus-allreduce", Flag("HOROVOD_TORUS_ALLREDUCE=1", 0)),
+    ("no-torus-allreduce", Flag("HOROVOD_TORUS_ALLREDUCE=0", 0)),
+    ("autotune", Flag("HOROVOD_AUTOTUNE=1", 0)),
+    ("no-autotune", Flag("HOROVOD_AUTOTUNE=0", 0)),
+    ("autotune-log-file", Flag("HOROVOD_AUTOTUNE_LOG")),
+    ("autotune-warmup-samples", Flag("HOROVOD_AUTOTUNE_WARMUP_SAMPLES")),
+    ("autotune-steps-per-sample", Flag("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE")),
+    ("autotune-bayes-opt-max-samples", Flag("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES")),
+    ("autotune-gaussian-process-noise", Flag("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE")),
+    ("timeline-filename", Flag("HOROVOD_TIMELINE")),
+    ("timeline-mark-cycles", Flag("HOROVOD_TIMELINE_MARK_CYCLES=1", 0)),
+    ("no-timeline-mark-cycles", Flag("HOROVOD_TIMELINE_MARK_CYCLES=0", 0)),
+    ("stall-check", Flag("HOROVOD_STALL_CHECK_DISABLE=0", 0)),
+    ("no-stall-check", Flag("HOROVOD_STALL_CHECK_DISABLE=1", 0)),
+    ("stall-check-warning-time-seconds", Flag("HOROVOD_STALL_CHECK_TIME_SECONDS")),
+    ("stall-check-shutdown-time-seconds", Flag("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")),
+    ("mpi-threads-disable", Flag("HOROVOD_MPI_THREADS_DISABLE=1", 0)),
+    ("no-mpi-threads-disable", Flag("HOROVOD_MPI_THREADS_DISABLE=0", 0)),
+    ("num-nccl-streams", Flag("HOROVOD_NUM_NCCL_STREAMS")),
+    ("thread-affinity", Flag("HOROVOD_THREAD_AFFINITY")),
+    ("gloo-timeout-seconds", Flag("HOROVOD_GLOO_TIMEOUT_SECONDS")),
+    ("log-level", Flag("HOROVOD_LOG_LEVEL")),
+    ("log-with-timestamp no-log-hide-timestamp", Flag("HOROVOD_LOG_HIDE_TIME=0", 0)),
+    ("log-without-timestamp log-hide-timestamp", Flag("HOROVOD_LOG_HIDE_TIME=1", 0)),
+)
+"""What becomes a variable has its name for a use: ``NAME=value`` of a switch, else the flag's value."""
+MCA = {
+    "btl_tcp_if_include": "",
+    "oob_tcp_if_include": "",
+    "plm_rsh_args": "say the port as `hvdrun -p`, or in ~/.ssh/config",
+    "plm_rsh_agent": _SHELL,
+    "plm_rsh_no_tree_spawn": _SHELL,
+    "btl_tcp_if_exclude": "name the interfaces that ranks shall use: `hvdrun --network-interfaces`",
+    "oob_tcp_if_exclude": "name the interfaces that ranks shall use: `hvdrun --network-interfaces`",
+}
+"""Parameters of Open MPI with a word of their own: empty, they name network interfaces; for all others see below."""
+MCA_NOTE = "ranks choose their links (shared memory, TCP) themselves, without Open MPI"

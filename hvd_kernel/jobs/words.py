@@ -1,0 +1,121 @@
+"""Command lines as pages print them: several lines with a backslash at their ends, quotes, a prompt before them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import NamedTuple
+
+from hvd_kernel.jobs.spec import JobError
+
+_JOINED = re.compile(r"\\[ \t]*(?:\r?\n|$)")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_PROMPT = re.compile(r"^\s*\$\s+")
+_SYNTAX = re.compile(r"[|&;<>()$`\\\"'*?\[\]#~=%{}\n!]")
+_QUOTED = r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\""
+_RAW = re.compile(rf"((?:[^ \t\r\n'\"\\]|{_QUOTED})+)([ \t\r\n]*)", re.DOTALL)
+_QUOTES = re.compile(r"['\"\\]")
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_OPERATOR = re.compile(rf"(?:{_QUOTED}|[^|&;<>'\"\\])*[|&;<>]", re.DOTALL)
+
+MAX_LINE = 1 << 16
+_LOOKED_AT = 10_000
+
+
+class Word(NamedTuple):
+    """A word of a command line: its value, how it was written, and whether it begins a line of its own."""
+
+    value: str
+    raw: str
+    first: bool
+
+    @property
+    def operates(self) -> bool:
+        """Tell whether it holds what the shell takes for itself: ``|``, ``2>&1``, ``;``."""
+        return _OPERATOR.match(self.raw) is not None
+
+
+def split(text: str, name: str) -> list[str]:
+    """Return the words of one command line.
+
+    Raises
+    ------
+    JobError
+        A quote is not closed, or there are no words.
+    """
+    return [word.value for word in words(text, name)]
+
+
+def words(text: str, name: str) -> list[Word]:
+    """As ``split``; with how each word was written.
+
+    Raises
+    ------
+    JobError
+        As ``split``.
+    """
+    if len(text) > MAX_LINE:
+        raise JobError(f"{name}: the line has {len(text)} characters; {MAX_LINE} are allowed.")
+    line = bare(text)
+    found: list[Word] = []
+    at, gap = 0, "\n"
+    while at < len(line):
+        match = _RAW.match(line, at)
+        if match is None:
+            raise JobError(f"{name}: no closing quotation: close it, or write a backslash before the quote.")
+        found.append(Word(_value(match[1]), match[1], "\n" in gap))
+        at, gap = match.end(), match[2]
+    if not found:
+        raise JobError(f"{name}: there is no command.")
+    return found
+
+
+def _value(raw: str) -> str:
+    return "".join(shlex.split(raw)) if _QUOTES.search(raw) else raw
+
+
+def is_assigned(word: Word) -> bool:
+    """Tell whether a word before a command is ``NAME=value``."""
+    return _ASSIGNED.match(word.raw) is not None
+
+
+def program(text: str) -> str:
+    """Return the file name of what a line calls, without a look at the rest of it; empty: nothing that can be told."""
+    line = bare(text[:_LOOKED_AT])
+    at = 0
+    while match := _RAW.match(line, at):
+        if not _ASSIGNED.match(match[1]):
+            return "" if _QUOTES.search(match[1]) else match[1].rpartition("/")[2]
+        at = match.end()
+    return ""
+
+
+def refuse_operators(line: list[Word], name: str) -> None:
+    """Refuse what only a shell would understand: read is one command.
+
+    Raises
+    ------
+    JobError
+        Naming the first operator that is not quoted.
+    """
+    operator = next((word.raw for word in line if word.operates), "")
+    if operator:
+        raise JobError(
+            f"{name}: {operator!r} is the shell's, and read is one command alone: leave it and what follows out, or "
+            "put it in quotes."
+        )
+
+
+def bare(text: str) -> str:
+    """Return a command line without comments, continuations of lines, and the prompt."""
+    return _PROMPT.sub("", _JOINED.sub(" ", _COMMENT.sub("", text)).strip())
+
+
+def join(words: list[str]) -> str:
+    """Return words as one shell line: ``join(["echo", "a b"]) == "echo 'a b'"``."""
+    return shlex.join(words)
+
+
+def is_plain(line: str) -> bool:
+    """Tell whether a shell would only split the line at its blanks."""
+    return not _SYNTAX.search(line)

@@ -1,0 +1,160 @@
+"""Parts of all job writers: which replicas have ranks, whether they are alike, what a format cannot say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica
+from hvd_kernel.jobs.writers.options import Options
+
+PORT = 61440  # above what Linux gives to connections
+SECRETS = ("HVD_SECRET_KEY", "HOROVOD_SECRET_KEY")
+_GIBIBYTE = 2**30
+_SHOWN = 5
+
+
+class Shape:
+    """The replicas that have ranks; ``np`` is 0 where they take all slots; ``notes`` name replicas without any."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.size, seats = spec.size, 0
+        found: list[Replica] = []
+        for replica in spec.replicas:
+            if seats >= self.size:
+                break
+            found.append(replica)
+            seats += replica.slots
+        self.replicas = tuple(found)
+        self.np = 0 if seats == self.size else self.size
+        idle = spec.replicas[len(found) :]
+        self.notes = [f"{_named(idle)} left out: np {self.size} gives them no rank"] if idle else []
+
+    def alike(self, kind: str) -> Replica:
+        """Return the first replica, which stands for all.
+
+        Raises
+        ------
+        JobError
+            One of them differs in slots or resources.
+        """
+        return alike(self.replicas, kind)
+
+    def filled(self, kind: str, part: str) -> int:
+        """Return how many ranks each part of the job starts, where each starts its own and knows no others.
+
+        Raises
+        ------
+        JobError
+            The parts differ, or the last would have fewer ranks.
+        """
+        slots, parts = self.alike(kind).slots, len(self.replicas)
+        if self.np == 0 or parts == 1:
+            return self.np or slots
+        raise JobError(
+            f"np: {self.np} ranks do not fill {parts} {part}s of {slots}: "
+            f"ask for {slots * (parts - 1)} or {slots * parts}."
+        )
+
+    def counted(self, part: str) -> str:
+        """Return ``8 ranks in 2 pods of 4``."""
+        parts, slots = len(self.replicas), self.replicas[0].slots
+        each = f" of {slots}" if parts > 1 and self.np == 0 else ""
+        return f"{self.size} rank{'s'[: self.size > 1]} in {parts} {part}{'s'[: parts > 1]}{each}"
+
+
+def alike(replicas: Sequence[Replica], kind: str) -> Replica:
+    """As ``Shape.alike``."""
+    first = replicas[0]
+    for replica in replicas[1:]:
+        differ = [name for name in ("slots", "resources") if getattr(replica, name) != getattr(first, name)]
+        if differ:
+            raise JobError(
+                f"{replica.role} {replica.index}: {differ[0]} differ from those of {first.role} {first.index}, and all "
+                f"of one {kind} are alike: give all the larger ones, or write a slurm script, where they may differ."
+            )
+    return first
+
+
+def steps(spec: JobSpec) -> tuple[str, ...]:
+    """Return the steps.
+
+    Raises
+    ------
+    JobError
+        There is none, or a process could not be given it.
+    """
+    if not spec.steps:
+        raise JobError("steps: the job does not say what to run: give a command.")
+    return tuple(whole(step, "steps") for step in spec.steps)
+
+
+def whole(text: str, field: str) -> str:
+    """Return a text that a process can be given.
+
+    Raises
+    ------
+    JobError
+        It has a NUL character.
+    """
+    if "\0" in text:
+        raise JobError(f"{field}: {text!r} has a NUL character: leave it out.")
+    return text
+
+
+def lost(spec: JobSpec, kind: str) -> list[str]:
+    """Return a sentence on each thing that no written file says."""
+    hosts = [replica.host for replica in spec.replicas if replica.host]
+    commands = [replica.command for replica in spec.replicas if replica.command]
+    told = {
+        f"hosts {_some(hosts)} are left out: {kind} chooses": hosts,
+        f"what replicas run themselves is left out: {_some(commands)}": commands,
+        f"must be installed there: {_some(spec.requires)}": spec.requires,
+    }
+    return [sentence for sentence, holds in told.items() if holds] + list(spec.warnings)
+
+
+def taken_over(spec: JobSpec) -> list[str]:
+    """Return a sentence on variables that a container cannot take over from whoever starts it."""
+    names = [variable.name for variable in spec.environment if variable.value is None]
+    return [f"{_some(names)} left as the image has it: nobody's environment comes into a container"] if names else []
+
+
+def kept_secret(spec: JobSpec, instead: str) -> list[str]:
+    """Return a sentence on a secret that stands in the environment, and so never comes into the file."""
+    names = [variable.name for variable in spec.environment if variable.name in SECRETS]
+    return [f"{_some(names)} of the environment left out: {instead}"] if names else []
+
+
+def head(does: str, how: Sequence[str], notes: Iterable[str]) -> str:
+    """Return the comment at a file's head: what it does, how to submit it, what it does not say."""
+    told = [f"note: {' '.join(note.split())}" for note in dict.fromkeys(notes)]
+    return "".join(f"# {line}".rstrip() + "\n" for line in (f"{does}. Written by `hvdrun job write`.", *how, *told))
+
+
+def shm_bytes(replica: Replica, options: Options) -> int:
+    """Return the size of /dev/shm."""
+    memory = top(replica.resources.memory_bytes)
+    return options.shm_bytes or (int(memory) // 2 if memory else replica.slots * _GIBIBYTE)
+
+
+def top(bounds: Bounds) -> float | None:
+    """Return the limit, else the request."""
+    return bounds.request if bounds.limit is None else bounds.limit
+
+
+def mebibytes(number: float, what: str, notes: list[str]) -> int:
+    """Return bytes as mebibytes; a fraction counts whole, and is noted."""
+    rounded = math.ceil(number / 2**20)
+    if rounded * 2**20 != number:
+        notes.append(f"{what} of {number:.0f} bytes became {rounded} MiB: only whole ones can be asked for")
+    return rounded
+
+
+def _named(replicas: Sequence[Replica]) -> str:
+    return _some([f"{replica.role} {replica.index}" for replica in replicas])
+
+
+def _some(names: Sequence[str]) -> str:
+    unique = list(dict.fromkeys(names))
+    return ", ".join(unique[:_SHOWN]) + (f" and {len(unique) - _SHOWN} more" if len(unique) > _SHOWN else "")

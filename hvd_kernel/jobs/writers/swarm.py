@@ -1,0 +1,127 @@
+"""Docker stack file for a swarm: one service whose tasks each run hvdrun, on an overlay network, with a sized /dev/shm.
+
+Traps that this file steps around: a stack file puts variables in for $NAME (``$$`` is one $), swarm expands {{...}} in
+environments, and a service's /dev/shm is 64 MiB unless memory is mounted there.
+Source: https://docs.docker.com/reference/compose-file/ and docker/cli's schema of version 3.8.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from hvd_kernel.jobs import lines
+from hvd_kernel.jobs.quantities import binary
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources
+from hvd_kernel.jobs.writers import common, kubernetes
+from hvd_kernel.jobs.writers.options import Options
+
+GPU = "NVIDIA-GPU"
+_KEY = "HVD_SECRET_KEY=$(cat /run/secrets/hvd_secret_key)\nexport HVD_SECRET_KEY\n"
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}", re.ASCII)
+_VARIABLE = re.compile(r"[^=\s\0]+")
+
+
+def write(spec: JobSpec, options: Options) -> str:
+    """Return the stack file.
+
+    Raises
+    ------
+    JobError
+        The job has no image or no steps, its tasks differ, or its name is no service's.
+    """
+    shape = common.Shape(spec)
+    name = spec.name or "hvd"
+    if not _NAME.fullmatch(name):
+        raise JobError(f"name: {name!r} is no service's name: letters, digits, dots, dashes, at most 63.")
+    service = _service(spec, shape, options)
+    made = {
+        "version": "3.8",
+        "services": {name: service},
+        "networks": {"ranks": {"driver": "overlay"}},
+        "secrets": {"hvd_secret_key": {"external": True, "name": f"{name}_hvd_secret_key"}},
+    }
+    notes = [*shape.notes, *common.lost(spec, "the swarm"), *common.taken_over(spec), *_moved(spec, name)]
+    notes += common.kept_secret(spec, "the swarm's secret has it")
+    if shape.replicas[0].resources.gpus:
+        notes.append(f"nodes must announce their GPUs: node-generic-resources {GPU}=UUID in Docker's daemon.json")
+    how = [
+        f"  openssl rand -hex 32 | docker secret create {name}_hvd_secret_key -",
+        f"  docker stack deploy -c FILE {name} && docker service logs -f {name}_{name}",
+    ]
+    return common.head(f"{shape.counted('task')}, of a Docker swarm's service", how, notes) + kubernetes.dumped([made])
+
+
+def _service(spec: JobSpec, shape: common.Shape, options: Options) -> dict[str, Any]:
+    if not spec.image:
+        raise JobError("image: a task needs one that has hvd_kernel in it: give it.")
+    tasks, replica = len(shape.replicas), shape.alike("swarm service")
+    script = _KEY + lines.script(common.steps(spec), 0, spec.interfaces, parts=tasks)
+    shm = {"type": "tmpfs", "target": "/dev/shm", "tmpfs": {"size": common.shm_bytes(replica, options)}}  # noqa: S108
+    service: dict[str, Any] = {"image": escaped(common.whole(spec.image, "image"))}
+    service |= {"entrypoint": ["/bin/sh", "-ec"], "command": [escaped(script)]}
+    service |= {"working_dir": escaped(common.whole(spec.workdir, "workdir"))} if spec.workdir else {}
+    return service | {
+        "environment": _environment(spec, shape, options),
+        "networks": ["ranks"],
+        "secrets": ["hvd_secret_key"],
+        "volumes": [shm],
+        "deploy": _deploy(tasks, replica),
+    }
+
+
+def _environment(spec: JobSpec, shape: common.Shape, options: Options) -> dict[str, str]:
+    own = {"HVD_SWARM_SERVICE": "{{.Service.Name}}", "HVD_SWARM_SLOT": "{{.Task.Slot}}"}
+    port = options.port or (spec.rendezvous.port if spec.rendezvous else 0) or common.PORT
+    own |= {"HVD_JOB_SIZE": str(len(shape.replicas)), "HVD_JOB_SLOTS": str(shape.filled("swarm service", "task"))}
+    own["HVD_JOB_PORT"] = str(port)
+    for variable in spec.environment:
+        if variable.name in own:
+            raise JobError(f"environment: {variable.name} has another meaning there: leave it out.")
+        if not _VARIABLE.fullmatch(variable.name):
+            raise JobError(f"environment: {variable.name!r} is no variable's name: rename it, or leave it out.")
+    said = {each.name: each.value for each in spec.environment if each.value is not None}
+    return own | {name: escaped(literal(value)) for name, value in said.items() if name not in common.SECRETS}
+
+
+def escaped(text: str) -> str:
+    """Return text as a stack file leaves it."""
+    return text.replace("$", "$$")
+
+
+def literal(text: str) -> str:
+    """Return text as swarm's templates leave it."""
+    return text.replace("{{", '{{"{{"}}')
+
+
+def _deploy(tasks: int, replica: Replica) -> dict[str, Any]:
+    asked = replica.resources
+    limits = _amounts(asked, "limit")
+    reserved: dict[str, Any] = _amounts(asked, "request")
+    if asked.gpus is not None:
+        reserved["generic_resources"] = [{"discrete_resource_spec": {"kind": GPU, "value": asked.gpus}}]
+    resources = {side: each for side, each in (("limits", limits), ("reservations", reserved)) if each}
+    deploy: dict[str, Any] = {"mode": "replicated", "replicas": tasks, "restart_policy": {"condition": "none"}}
+    return deploy | ({"resources": resources} if resources else {})
+
+
+def _amounts(asked: Resources, which: str) -> dict[str, str]:
+    cpu, memory = _side(asked.cpu, which), _side(asked.memory_bytes, which)
+    found = {} if cpu is None else {"cpus": f"{math.ceil(round(cpu * 1e9, 3)) / 1e9:.9f}".rstrip("0").rstrip(".")}
+    return found | ({} if memory is None else {"memory": _memory(memory)})
+
+
+def _memory(number: float) -> str:
+    """Return bytes with one letter, whose powers are of 1024 there: 4G."""
+    return binary(math.ceil(number)).removesuffix("i")
+
+
+def _side(bounds: Bounds, which: str) -> float | None:
+    value: float | None = getattr(bounds, which)
+    return value
+
+
+def _moved(spec: JobSpec, name: str) -> list[str]:
+    moved = spec.rendezvous is not None and spec.rendezvous.host != f"tasks.{name}"
+    return ["the ranks meet at the service's first task"] if moved else []

@@ -1,0 +1,263 @@
+"""Lines of mpirun, mpiexec and horovodrun as their pages print them: what is read, left aside, refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvd_kernel.jobs import JobError, JobSpec, readers
+from hvd_kernel.jobs.tables.mpi import HOROVOD, MPI
+from hvd_kernel.launch import flags, knobs
+
+HOSTFILE = "# two hosts\na slots=2\nb:4\n"
+
+
+def read(line: str) -> JobSpec:
+    return readers.read(line, "the command line", "", {"hosts.txt": HOSTFILE}.get)
+
+
+def hosts(spec: JobSpec) -> list[tuple[str, int]]:
+    return [(replica.host, replica.slots) for replica in spec.replicas]
+
+
+def refused(line: str) -> str:
+    with pytest.raises(JobError) as error:
+        read(line)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mpirun -np 4 -H a:2,b:2 python train.py",
+        "$ mpirun --np 4 --host a:2,b:2 python train.py",
+        "mpirun -n 4 -H a:2 -H b:2 python train.py",
+        "mpirun -np 4 \\\n    -H a:2,b:2 \\\n    python train.py\n",
+        "mpirun -np 4 \\\r\n    -H a:2,b:2 \\  \r\n    python train.py",
+        "mpirun -np 4\n    -H a:2,b:2\n    python train.py",  # no backslashes, as some pages have them
+        "mpirun -np 4 -H a,a,b,b python train.py",
+        "mpirun -np 4 -H a,b -npernode 2 python train.py",
+        "mpirun -np 4 -H a,b --map-by ppr:2:node:pe=4 python train.py",
+        "mpirun -np 4 -H a,b --oversubscribe python train.py",
+        "mpirun -np 4 -H a,b --map-by slot:OVERSUBSCRIBE python train.py",
+        "mpirun --np=4 --host=a:2,b:2 -- python train.py",
+        "/usr/lib/openmpi/bin/orterun -np 4 -H a:2,b:2 python train.py",
+        "mpiexec.hydra -n 4 -ppn 2 -hosts a,b python train.py",
+        "mpiexec.hydra -n 4 -hosts a,b python train.py",  # Hydra begins with the first host again
+        "mpiexec -n 4 -host a:2,b:2 python train.py",
+    ],
+)
+def test_spellings_of_four_ranks_on_two_hosts(line: str) -> None:
+    spec = read(line)
+    assert (hosts(spec), spec.np, spec.steps) == ([("a", 2), ("b", 2)], 4, ("python train.py",))
+
+
+@pytest.mark.parametrize("flag", ["--hostfile", "-hostfile", "-machinefile", "-f", "--default-hostfile"])
+def test_a_hostfile_gives_the_hosts(flag: str) -> None:
+    spec = read(f"mpirun -np 5 {flag} hosts.txt python train.py")
+    assert (hosts(spec), spec.size) == ([("a", 2), ("b", 4)], 5)
+
+
+def test_hosts_and_hostfile_choose_among_its_hosts() -> None:
+    assert hosts(read("mpirun --hostfile hosts.txt -H b:3 python train.py")) == [("b", 3)]
+    assert refused("mpirun --hostfile hosts.txt -H c python train.py") == (
+        "hosts.txt: the hostfile does not have c, which -H names."
+    )
+
+
+def test_a_hostfile_that_is_not_there_leaves_open_where_ranks_run() -> None:
+    spec = read("mpirun -np 2 --hostfile /generated/hostfile python train.py")
+    assert (hosts(spec), spec.size, spec.hostfile) == ([("", 2)], 2, "/generated/hostfile")
+    assert spec.warnings == (
+        ("the hostfile /generated/hostfile is not here, and it stays open where ranks run: -H host:slots says it"),
+    )
+
+
+def test_ranks_beyond_the_slots_go_to_all_hosts_in_turn_where_the_line_allows_it() -> None:
+    assert hosts(read("mpirun -np 7 -H a:1,b:2 --oversubscribe python train.py")) == [("a", 3), ("b", 4)]
+    assert refused("mpirun -np 7 -H a:1,b:2 python train.py") == (
+        "the command line: -np 7 ranks do not fit on a:1,b:2, which has 3 slot(s): give hosts more of them (host:8), or "
+        "write --oversubscribe."
+    )
+
+
+def test_without_hosts_it_is_left_open_where_ranks_run() -> None:
+    spec = read("mpirun -np 3 python train.py")
+    assert (hosts(spec), spec.size, spec.warnings) == ([("", 3)], 3, ())
+    assert read("mpirun python train.py").warnings == ("the line does not say how many ranks: one; -np N says it",)
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("mpirun -np 1 -x A -x B=1 -x 'C=x y' -x D= python a.py", {"A": None, "B": "1", "C": "x y", "D": ""}),
+        ("mpirun -np 1 -genv A 1 -env B 2 -genvlist C,D python a.py", {"A": "1", "B": "2", "C": None, "D": None}),
+        ("A=1 B='x y' mpirun -np 1 -x A -x C python a.py", {"A": "1", "B": "x y", "C": None}),
+    ],
+)
+def test_variables_are_set_or_taken_over(line: str, wanted: dict[str, str | None]) -> None:
+    assert {each.name: each.value for each in read(line).environment} == wanted
+
+
+def test_interfaces_for_tcp_are_the_ranks_interfaces() -> None:
+    spec = read(
+        "mpirun -np 1 -mca btl_tcp_if_include eth0,ib0 -mca oob_tcp_if_include eth0 "
+        "-mca btl_tcp_if_exclude lo,docker0 python a.py"
+    )
+    assert spec.interfaces == ("eth0", "ib0")
+    assert spec.warnings == (
+        (
+            "-mca btl_tcp_if_exclude lo,docker0 is left aside: "
+            "name the interfaces that ranks shall use: `hvdrun --network-interfaces`"
+        ),
+    )
+
+
+def test_subnets_are_no_interfaces() -> None:
+    spec = read("mpirun -np 1 -mca btl_tcp_if_include 10.0.0.0/8 python a.py")
+    assert (spec.interfaces, len(spec.warnings)) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    ("flag", "why"),
+    [
+        ("-bind-to core", "ranks take the hosts in order, and no rank is bound to cores"),
+        ("-map-by node", "ranks take the hosts in order, as with -map-by slot"),
+        ("-mca pml ob1", "ranks choose their links (shared memory, TCP) themselves, without Open MPI"),
+        ("-mca plm_rsh_args '-p 12345'", "say the port as `hvdrun -p`, or in ~/.ssh/config"),
+        ("--tag-output", "each line already says its rank, and `hvdrun --prefix-output-with-timestamp` adds the time"),
+        ("--output-filename logs", "`hvdrun --output-filename DIR` keeps each rank's output"),
+        ("--prefix /opt/openmpi", "ranks are started by hvdrun's own agents"),
+        ("-rmk slurm", "ranks are started by hvdrun's own agents"),
+        ("...", "what stood there is unknown"),
+    ],
+)
+def test_what_only_tunes_mpi_is_left_aside_with_a_word_on_what_is_done(flag: str, why: str) -> None:
+    spec = read(f"mpirun {flag} -np 2 python train.py")
+    assert spec.warnings == (f"{flag} is left aside: {why}",)
+    assert (spec.np, spec.steps) == (2, ("python train.py",))
+
+
+@pytest.mark.parametrize("flag", ["-map-by slot", "--allow-run-as-root", "-q", "-genvall"])
+def test_what_holds_anyway_is_not_worth_a_word(flag: str) -> None:
+    assert read(f"mpirun {flag} -np 2 python train.py").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "step"),
+    [
+        ("python train.py --dir $HOME/data", "python train.py --dir $HOME/data"),
+        ("python train.py --name 'a b' \\\n  --lr 0.1", "python train.py --name 'a b' --lr 0.1"),
+        ("python train.py -np 4 -x A", "python train.py -np 4 -x A"),
+        ("sh -c 'python a.py | tee log'", "sh -c 'python a.py | tee log'"),
+        ('python train.py --filter "a && b"', 'python train.py --filter "a && b"'),
+    ],
+)
+def test_the_command_is_as_it_was_written(command: str, step: str) -> None:
+    assert read(f"mpirun -np 2 {command}").steps == (step,)
+
+
+def test_a_line_without_a_command_still_plans() -> None:
+    spec = read("mpirun -np 2 -H a:2 ...")
+    assert (spec.steps, spec.size) == ((), 2)
+    assert spec.warnings[-1] == "the line has no command: `job run` needs one"
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        (
+            "mpirun -np 1 python a.py : -np 1 python b.py",
+            "':' begins a second program (MPMD), and all ranks run the same one: write one line for all.",
+        ),
+        (
+            "mpirun -np 2 python a.py 2>&1 | tee log",
+            "'2>&1' is the shell's, and read is one command alone: leave it and what follows out, or put it in quotes.",
+        ),
+        (
+            "mpirun -np 2 python a.py && echo done",
+            "'&&' is the shell's, and read is one command alone: leave it and what follows out, or put it in quotes.",
+        ),
+        (
+            "mpirun -np 2 python a.py\nmpirun -np 2 python b.py",
+            "'mpirun' begins a second line: end the first with a backslash, or leave it out.",
+        ),
+        ("mpirun -np four python a.py", "-np four: 'four' must be a whole number, from 1 to 100000."),
+        ("mpirun -np 0 python a.py", "-np 0: '0' must be a whole number, from 1 to 100000."),
+        ("mpirun -np4 python a.py", "'-np4' is no flag: write -np 4, with a space."),
+        ("mpirun -np", "-np wants a value, and the line ends there."),
+        ("mpirun -mca pml", "-mca wants 2 values, and the line ends there."),
+        ("mpirun -np 2 -H a:x python a.py", "-H a:x: 'a:x' is not a host with its slots: write host:4"),
+        ("mpirun -np 2 'python a.py", "no closing quotation: close it, or write a backslash before the quote."),
+        (
+            "mpirun -np 2 --hostfil h python a.py",
+            (
+                "'--hostfil' is no flag known here: did you mean --hostfile? what means something is "
+                "-c, --default-hostfile, --env,"
+            ),
+        ),
+        (
+            "mpirun -rf ranks.txt python a.py",
+            "-rf: its order is not read: write -H host:slots in the order of the ranks.",
+        ),
+        ("mpirun --version", "--version: it starts no job: leave it out."),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_named(line: str, wanted: str) -> None:
+    assert refused(line).startswith(f"the command line: {wanted}")
+
+
+def test_horovodruns_flags_are_variables_hosts_and_interfaces() -> None:
+    spec = read(
+        "horovodrun -np 8 -H a:4,b:4 --network-interface eth0,ib0 --fusion-threshold-mb 32 --cycle-time-ms 3.5 "
+        "--autotune --no-stall-check --log-level INFO --tcp -p 12345 --mpi python train.py"
+    )
+    assert (spec.kind, hosts(spec), spec.np, spec.steps) == (
+        "horovodrun",
+        [("a", 4), ("b", 4)],
+        8,
+        ("python train.py",),
+    )
+    assert spec.interfaces == ("eth0", "ib0")
+    assert {each.name: each.value for each in spec.environment} == {
+        "HOROVOD_FUSION_THRESHOLD": str(32 << 20),
+        "HOROVOD_CYCLE_TIME": "3.5",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+        "HOROVOD_LOG_LEVEL": "INFO",
+        "NCCL_IB_DISABLE": "1",
+    }
+    assert spec.warnings == (
+        "-p 12345 is left aside: say it as `hvdrun -p`, or in ~/.ssh/config",
+        "--mpi is left aside: ranks meet without MPI; `hvdrun --mpi` starts them with it",
+    )
+
+
+def test_horovodrun_of_a_job_that_changes_its_size_is_refused() -> None:
+    assert refused("horovodrun -np 8 --min-np 4 --host-discovery-script d.sh python train.py") == (
+        "the command line: --min-np: left out, as a job's size does not change while it runs: give -np and -H instead."
+    )
+
+
+@pytest.mark.parametrize("knob", knobs.KNOBS, ids=lambda knob: knob.key)
+def test_each_of_hvdruns_knobs_is_read_as_the_same_variable(knob: knobs.Knob) -> None:
+    sides = [(flag, "1") for flag in knob.flags] + [(flag, "0") for flag in knob.off]
+    for flag, side in sides:
+        text = side if knob.switch else "7"
+        value = HOROVOD[flag.lstrip("-")]
+        assert value.words == (0 if knob.switch else 1)
+        [variable] = read(f"horovodrun -np 1 {flag} {'' if knob.switch else text} python a.py").environment
+        assert (variable.name, variable.value) == (knob.variable, knob.turn(text))
+
+
+def test_each_of_hvdruns_other_flags_is_in_the_table_with_as_many_values() -> None:
+    for table in (flags.ACTIONS, flags.JOB, flags.ELASTIC):
+        for names, how in table.items():
+            none = how.get("action") == "store_true"
+            for name in names:
+                assert HOROVOD[name.lstrip("-")].words == (0 if none else how.get("nargs", 1)), name
+
+
+@pytest.mark.parametrize("table", [MPI, HOROVOD], ids=["mpi", "horovod"])
+def test_what_is_left_aside_or_refused_says_why(table) -> None:
+    silent = [name for name, flag in table.items() if flag.use in ("aside", "refused") and not flag.note]
+    assert silent == []
