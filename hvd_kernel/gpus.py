@@ -38,7 +38,7 @@ def checked(text: str) -> str:
     if words in (["auto"], ["all"], ["none"]):
         return words[0]
     if wrong := [word for word in words if not re.fullmatch(r"[0-9]{1,6}", word)]:
-        raise ConfigError(f"--gpus {text}: {wrong[0]!r} is no device's number: write 0,1 or auto or all or none.")
+        raise ConfigError(f"--gpus {text}: {wrong[0]!r} is not a device number: write 0,1 or auto or all or none.")
     numbers = [str(int(word)) for word in words]
     if twice := [number for i, number in enumerate(numbers) if number in numbers[:i]]:
         raise ConfigError(
@@ -96,7 +96,7 @@ def check_there(choice: str, env: Mapping[str, str]) -> None:
     if absent:
         where = "on this host" if shown is None else f"among those of {VISIBLE}={env[VISIBLE]}"
         known = f"there are devices 0 to {there - 1}" if there else "there is no GPU"
-        remedy = "name others, or auto" if there else "write --gpus none or leave it away"
+        remedy = "name others, or auto" if there else "write --gpus none or leave it out"
         raise ConfigError(f"--gpus {choice}: device {absent[0]} is not there: {known} {where}; {remedy}.")
 
 

@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,15 @@ from hvd_kernel.cluster.processes import kill_descendants, take_orphans
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch.held import Rank
 from hvd_kernel.launch.wire import MAGIC, Frame, Kind, Reader
+from hvd_kernel.processes import limits
 from hvd_kernel.routes import machine, networks
+from hvd_kernel.settings.launchers import without_launchers
 
 _CHUNK = 1 << 16
 _PIPE = 1 << 20  # bytes that a pipe can hold
 _ROOM = 1 << 20  # bytes that wait for the launcher before the ranks have to
 _DISMISSED_S = 0.5  # until ranks are killed: whoever ends this process kills it a second later
+_NEVER = float("inf")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -46,6 +50,7 @@ class Agent:
         self._ranks: dict[int, Rank] = {}
         self._folders: list[str] = []
         self._deadline: float | None = None  # when what still runs is killed
+        self._look_due = _NEVER  # at the ranks' memory
         self._started = False
         self._parent = os.pidfd_open(os.getppid())
         self._bell = os.eventfd(0)
@@ -99,7 +104,19 @@ class Agent:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._deadline = None
             self._signal(signal.SIGKILL)
+        self._look_at_limits()
         return True
+
+    def _look_at_limits(self) -> None:
+        """Kill the ranks that have passed theirs, where no cgroup does it."""
+        if time.monotonic() < self._look_due:
+            return
+        looking = [rank for rank in self._ranks.values() if rank.confined.looks and not rank.ended]
+        for rank in looking:
+            if why := rank.confined.passed(rank.process.pid):
+                self._say(Kind.KILLED, why.encode(), rank.number)
+                rank.signal(signal.SIGKILL)
+        self._look_due = time.monotonic() + limits.LOOK_S if looking else _NEVER
 
     def _wait(self) -> set[int]:
         poll = select.poll()
@@ -115,7 +132,8 @@ class Agent:
                 poll.register(rank.input, select.POLLOUT)
             for fd in rank.streams if len(self._out) < _ROOM else ():
                 poll.register(fd, select.POLLIN)
-        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic()) * 1000 + 1
+        due = min(self._look_due, _NEVER if self._deadline is None else self._deadline)
+        left = None if due == _NEVER else max(0.0, due - time.monotonic()) * 1000 + 1
         return {fd for fd, _ in poll.poll(left)}
 
     def _attend(self, rank: Rank, ready: set[int]) -> None:
@@ -127,6 +145,8 @@ class Agent:
             status = rank.process.wait()
             rank.ended = True
             self._drain(rank)
+            if why := rank.confined.ended():
+                self._say(Kind.KILLED, why.encode(), rank.number)
             self._say(Kind.EXIT, str(status).encode(), rank.number)
 
     def _carry(self, rank: Rank, fd: int) -> bool:
@@ -181,10 +201,13 @@ class Agent:
             return
         for one in plan["ranks"]:
             try:
-                self._ranks[one["rank"]] = Rank(one["rank"], plan, base | one["env"], listens=one["listens"])
+                env = _fewer_threads(base, one["limits"], plan["env"]) | one["env"]
+                self._ranks[one["rank"]] = Rank(one, plan, env)
             except OSError as error:
                 self._refuse(f"{error.strerror}: {error.filename}{_remedy(plan)}", one["rank"])
                 return
+
+        self._look_due = 0.0
 
     def _refuse(self, why: str, rank: int) -> None:
         self._say(Kind.ERROR, why.encode(), rank)
@@ -210,6 +233,13 @@ def _remedy(plan: dict[str, Any]) -> str:
     return f" (it is a script: did you mean `python {program}`?)" if is_script else ""
 
 
+def _fewer_threads(env: dict[str, str], kept_to: dict[str, Any], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a rank that may use fewer cores than its part; what the user has chosen stays."""
+    most = limits.threads(limits.Limits(**kept_to))
+    names = [name for name in _THREADS if name not in chosen and most is not None and name in env]
+    return env | {name: str(min(int(env[name]), most or 1)) for name in names if env[name].isdecimal()}
+
+
 def _environment(plan: dict[str, Any]) -> dict[str, str]:
     """Return what all ranks have: devices, and each its part of the cores, unless the user has decided.
 
@@ -222,7 +252,8 @@ def _environment(plan: dict[str, Any]) -> dict[str, str]:
     """
     cores, beside = len(os.sched_getaffinity(0)), plan["beside"]
     share = dict.fromkeys(_THREADS, str(max(1, cores // beside))) if beside else {}
-    env: dict[str, str] = share | (dict(os.environ) if plan["far"] else {}) | plan["env"]
+    own = without_launchers(os.environ) if plan["step"] else os.environ  # srun has told this process that it is a task
+    env: dict[str, str] = share | (dict(own) if plan["far"] else {}) | plan["env"]
     if plan["far"] and "HVD_HOST" in os.environ:  # this host's own name for itself, not the launcher's
         env["HVD_HOST"] = os.environ["HVD_HOST"]
     if beside:

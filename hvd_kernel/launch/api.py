@@ -12,11 +12,11 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from hvd_kernel import config
+from hvd_kernel import config, tracking
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch import mpi, variables
@@ -28,6 +28,7 @@ from hvd_kernel.launch.starter import NUMBER, Starter
 from hvd_kernel.launch.verdict import shell_status
 from hvd_kernel.launch.watch import Watch
 from hvd_kernel.launch.wire import Frame, Kind
+from hvd_kernel.processes.limits import Limits
 from hvd_kernel.routes import addresses
 from hvd_kernel.settings.launchers import without_launchers
 
@@ -56,6 +57,9 @@ class Job:
     stdin: int = -1  # descriptor that rank 0 reads from; below 0: nothing
     use_mpi: bool = False  # mpiexec starts the ranks
     mpi_args: tuple[str, ...] = ()
+    part: variables.Part | None = None  # of a job with several launchers, on this host
+    via: str = ""  # srun or jsrun: what starts agents on other hosts, instead of ssh
+    limits: tuple[Limits, ...] = ()  # of each rank; (): none has any
     verbose: bool = False  # say on stderr what is started where
     quiet: bool = False  # write neither tracebacks of ranks that failed nor the verdict: whoever called tells of them
 
@@ -64,8 +68,15 @@ class Job:
             raise ConfigError(f"np={self.np}: a job has 1 rank or more, e.g. np=4.")
         if not self.command:
             raise ConfigError("there is no command to run: e.g. hvdrun -np 4 python train.py.")
+        if self.limits and len(self.limits) != self.np:
+            raise ConfigError(f"limits are for {len(self.limits)} rank(s), but np={self.np}.")
         if not self.use_mpi and self.mpi_args:
             raise ConfigError("mpi_args are for ranks that MPI starts: add --mpi (use_mpi=True).")
+
+    @property
+    def first(self) -> int:
+        """The number of the first rank that this launcher starts."""
+        return self.part.index * self.np if self.part else 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,7 @@ class Outcome:
     failed: int | None = None  # the rank that failed first, for a reason of its own
     last_lines: tuple[str, ...] = ()  # the end of its stderr, a traceback whole
     status: int = 0  # the shell's status of the whole: the failed rank's; 128 + N where signal N ended it
+    why: str = ""  # a limit that it has passed: "killed for memory: 1.02 GiB of its limit of 1 GiB"
 
 
 def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = None) -> Outcome:
@@ -92,6 +104,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
         The ranks could not be started, a host was lost, or ``timeout_s`` is over.
     """
     env = without_launchers(os.environ) | (job.env or {})
+    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env))
     patience = job.start_timeout_s or config.start_timeout(env)
     begun = time.monotonic()
     default_out, default_err = standard()
@@ -124,22 +137,27 @@ def _start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Ag
     hosts = named(job.hosts, job.hostfile, job.np)
     where = places(hosts, job.np)
     used = hosts[: where[-1] + 1]
-    crew.start(used, job.ssh_port, job.ssh_identity_file, patience)
+    crew.start(used, job.ssh_port, job.ssh_identity_file, patience, job.via)
     hellos = [agent.hello for agent in crew.agents]
-    meeting = variables.meeting(hellos, [agent.remote for agent in crew.agents], job.network_interface)
-    own = variables.own([hellos[host]["host"] for host in where], [used[host].name for host in where])
-    common = variables.shared(job.np, meeting, secrets.token_hex(32))
+    if job.part is not None:
+        meeting, secret, size = job.part.meeting, job.part.secret, job.np * job.part.parts
+        own = job.part.own(job.np, hellos[0]["name"])
+    else:
+        meeting = variables.meeting(hellos, [agent.remote for agent in crew.agents], job.network_interface)
+        secret, size = secrets.token_hex(32), job.np
+        own = variables.own([hellos[host]["host"] for host in where], [used[host].name for host in where])
+    common = variables.shared(size, meeting, secret)
     if tell is not None:
         tell(_told(used, where, meeting).encode())
     for index, agent in enumerate(crew.agents):
         ranks = [
-            {"rank": rank, "env": own[rank], "listens": rank == 0 and job.stdin >= 0}
+            _one(job, rank, int(own[rank]["HOROVOD_LOCAL_RANK"]), own[rank])
             for rank in range(job.np)
             if where[rank] == index
         ]
         env = without_launchers(os.environ)
         env = _for_ranks(job, (variables.carried(env) if agent.remote else env) | common)
-        agent.send(_plan(job, len(ranks), env=env, ranks=ranks, far=agent.remote))
+        agent.send(_plan(job, len(ranks), env=env, ranks=ranks, far=agent.remote, step=bool(job.via)))
     return [crew.agents[host] for host in where]
 
 
@@ -173,15 +191,22 @@ def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Wr
         )
         if tell is not None:
             tell(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
-        ranks = [{"rank": NUMBER, "env": {}, "listens": False}]
+        ranks = [_one(job, NUMBER, 0, {})]
         holder.send(_plan(job, 0, command=plan.command, env=plan.env, ranks=ranks, folders=plan.folders))
         home = door.gather(crew, starter, job.np, patience)
     starter.up()
     more = plan.settle([agent.hello for agent in home])
     for rank, agent in enumerate(home):
-        ranks = [{"rank": rank, "env": more, "listens": rank == 0 and job.stdin >= 0}]
+        ranks = [_one(job, rank, rank, more)]
         agent.send(_plan(job, agent.hello["beside"], env={}, ranks=ranks, far=True))  # MPI has carried the environment
     return home
+
+
+def _one(job: Job, rank: int, seat: int, env: dict[str, str]) -> dict[str, Any]:
+    """Return what an agent is told of one rank; ``seat``: which one it is on its host, for cores of its own."""
+    limits = job.limits[rank] if job.limits and rank != NUMBER else Limits()
+    listens = rank == 0 and job.stdin >= 0
+    return {"rank": rank, "seat": seat, "env": env, "listens": listens, "limits": limits.packed()}
 
 
 def _reachable(holder: Agent, interface: str) -> list[str]:
@@ -193,8 +218,8 @@ def _reachable(holder: Agent, interface: str) -> list[str]:
 
 def _plan(job: Job, beside: int, **rest: Any) -> Frame:
     """Return what an agent is told to start; ``beside``: how many ranks share its host, which share the cores."""
-    plan = {"command": job.command, "cwd": job.cwd or str(Path.cwd()), "folders": [], "far": False, **rest}
-    plan["beside"] = beside
+    usual: dict[str, Any] = {"folders": [], "far": False, "step": False, "beside": beside}
+    plan = usual | {"command": job.command, "cwd": job.cwd or str(Path.cwd())} | rest
     return Frame(Kind.PLAN, payload=json.dumps(plan).encode())
 
 
@@ -208,8 +233,9 @@ def _told(hosts: Sequence[Host], where: Sequence[int], meeting: tuple[str, int])
 
 def _voices(job: Job, out: Write, err: Write) -> list[tuple[Voice, Voice]]:
     voices = []
-    for rank in range(job.np):
-        folder = folder_of(job.output_filename, rank, job.np) if job.output_filename else None
+    size = job.np * (job.part.parts if job.part else 1)
+    for rank in range(job.first, job.first + job.np):
+        folder = folder_of(job.output_filename, rank, size) if job.output_filename else None
         pair = [
             Voice(
                 write,
@@ -225,7 +251,7 @@ def _voices(job: Job, out: Write, err: Write) -> list[tuple[Voice, Voice]]:
 
 def _outcome(job: Job, watch: Watch, write: Write) -> Outcome:
     codes = tuple(watch.codes[rank] for rank in range(job.np))
-    guilty = watch.last_words(write, quiet=job.quiet)
+    guilty = watch.last_words(write, quiet=job.quiet, first=job.first)
     if guilty is None:
         return Outcome(codes)
-    return Outcome(codes, guilty.rank, guilty.words, shell_status(guilty.code))
+    return Outcome(codes, guilty.rank, guilty.words, shell_status(guilty.code), guilty.why)

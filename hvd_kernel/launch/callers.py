@@ -137,10 +137,7 @@ class Door:
                     starter.hear(frame.payload, aloud=False)
             crew.agents = [agent for agent in [*crew.agents, *self._let_in()] if not agent.gone]
         if sorted(agent.rank for agent in there) != list(range(np)):
-            raise ClusterError(
-                f"mpiexec started other ranks than the {np} it was asked for: leave their number to -np, "
-                "and -n out of --mpi-args."
-            )
+            raise ClusterError(f"mpiexec did not start {np} rank(s), as -np says: leave -n and -np out of --mpi-args.")
         check_versions(there)
         for agent in crew.agents:
             if isinstance(agent, Caller) and agent not in there:  # a stranger, who has proved nothing yet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.launch import alias, build
 from hvd_kernel.launch.api import Job, launch
 from hvd_kernel.launch.flags import Request, parse
+from hvd_kernel.launch.job import command
+from hvd_kernel.launch.job.size import Size, without_flags
 from hvd_kernel.launch.source import own_stdin
 from hvd_kernel.routes import addresses
 
@@ -35,7 +38,10 @@ def main(words: Sequence[str] | None = None) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's, or a shell's for its background
             signal.signal(number, _end)
     try:
-        request = parse(sys.argv[1:] if words is None else words)
+        words = sys.argv[1:] if words is None else words
+        if words[:1] == ["job"]:
+            return command.main(words[1:])
+        request = parse(words)
         return _ACTIONS[request.action](request)
     except (UsageError, ConfigError) as error:
         return _say(error, _WRONG_USE)
@@ -54,17 +60,18 @@ def _end(number: int, _frame: FrameType | None) -> NoReturn:
 
 def _say(error: Exception, status: int) -> int:
     text = str(error)
-    sys.stderr.write(f"{text if text.startswith('hvdrun: ') else f'hvdrun: {text}'}\n")
+    sys.stderr.write(f"{text if text.startswith('hvdrun') else f'hvdrun: {text}'}\n")
     return status
 
 
 def _run(request: Request) -> int:
     interface = _interface(request.interfaces)
     names = {"HVD_TCP_INTERFACE": "", "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
+    size = _size(request)
     job = Job(
         command=request.command,
-        np=request.np,
-        hosts=request.hosts,
+        np=size.np,
+        hosts=size.hosts or None,
         env=request.env | (names if interface else {}),
         hostfile=request.hostfile,
         ssh_port=request.ssh_port,
@@ -77,8 +84,20 @@ def _run(request: Request) -> int:
         use_mpi=request.use_mpi,
         mpi_args=request.mpi_args,
         verbose=request.verbose,
+        via=size.via,
+        part=size.part,
     )
     return launch(job).status
+
+
+def _size(request: Request) -> Size:
+    """Return how many ranks start where: as the flags say, else as the place does in which this runs."""
+    if request.hosts or request.hostfile:
+        return Size(request.np, request.hosts or "", "")
+    found = without_flags(os.environ | request.env, request.np)
+    if not request.np or found.via or found.part:
+        sys.stderr.write(f"hvdrun: {found.sentence}\n")
+    return found
 
 
 def _interface(names: Sequence[str]) -> str:

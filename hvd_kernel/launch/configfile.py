@@ -43,7 +43,7 @@ def _load(path: str) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration file {path} cannot be read: {error}.") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"the configuration file {path} is no YAML: {error}.") from None
+        raise ConfigError(f"the configuration file {path} is not valid YAML: {error}.") from None
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

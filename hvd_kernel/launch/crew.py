@@ -70,8 +70,9 @@ class Agent:
 class Started(Agent):
     """One that the launcher has started itself, here or through ssh."""
 
-    def __init__(self, host: Host, port: int | None, identity: str | None) -> None:
-        self.command = remote.agent_command(host.name, local=is_local(host.name), port=port, identity=identity)
+    def __init__(self, host: Host, port: int | None, identity: str | None, via: str) -> None:
+        here = is_local(host.name)
+        self.command = remote.agent_command(host.name, local=here, port=port, identity=identity, via=via)
         self.said = ""
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, or ssh
             self.command,
@@ -151,15 +152,17 @@ class Crew:
     def __init__(self) -> None:
         self.agents: list[Agent] = []
 
-    def start(self, hosts: Sequence[Host], port: int | None, identity: str | None, seconds: float) -> None:
-        """Start an agent on every host and wait until each has said hello.
+    def start(
+        self, hosts: Sequence[Host], port: int | None, identity: str | None, seconds: float, via: str = ""
+    ) -> None:
+        """Start an agent on every host and wait until each has said hello; ``via``: srun or jsrun instead of ssh.
 
         Raises
         ------
         ClusterError
             Naming the host that cannot be used, and why.
         """
-        started = [Started(host, port, identity) for host in hosts]
+        started = [Started(host, port, identity, via) for host in hosts]
         self.agents += started
         deadline = time.monotonic() + seconds
         while any(not agent.hello for agent in started):

@@ -105,10 +105,10 @@ ELASTIC: Table = {
 }
 _DASHED = ("--mpi-args", "--binding-args")  # their values begin with dashes
 _REMEDIES = {
-    "elastic": "hvdrun does not change a job's size while it runs: leave {} away and give -np and -H. What a rank can "
+    "elastic": "hvdrun does not change a job's size while it runs: leave {} out and give -np and -H. What a rank can "
     "recover from within the job works: hvd.elastic.run",
     "jsrun": "hvdrun does not call jsrun: in an LSF job write `jsrun -n N python train.py`, whose MPI variables ranks "
-    "understand, or leave --jsrun away",
+    "understand, or leave --jsrun out",
 }
 _EPILOG = (
     "Ranks know who they are from HOROVOD_RANK and HOROVOD_SIZE. A rank that fails ends the others; hvdrun's status is "
@@ -188,7 +188,7 @@ def parse(words: Sequence[str]) -> Request:
     use_mpi = given.get("mpi", False) or (found.get("controller") == "mpi" and not given.get("gloo", False))
     mpi_args = (*given.get("binding_args", ()), *given.get("mpi_args", ()))
     if mpi_args and not use_mpi:
-        raise UsageError("hvdrun: --mpi-args and --binding-args are for mpiexec: add --mpi, or leave them away")
+        raise UsageError("hvdrun: --mpi-args and --binding-args are for mpiexec: add --mpi, or leave them out")
     interfaces = tuple(given.get("interfaces", ()))
     return Request(
         command=command,
@@ -221,12 +221,12 @@ def _more(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _np(given: Mapping[str, Any]) -> int:
-    """Return the number of ranks: as given, else as many as the hosts have slots."""
+    """Return the number of ranks: as given, else as many as the hosts have slots; 0: where this runs says it."""
     if "np" in given:
         return int(given["np"])
     if "hosts" in given or "hostfile" in given:
         return sum(host.slots for host in named(given.get("hosts"), given.get("hostfile"), 1))
-    raise UsageError("hvdrun: how many ranks? Write -np N, e.g. hvdrun -np 4 python train.py")
+    return 0
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
@@ -252,7 +252,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
         if glued := re.fullmatch(r"-np(\d+)", words[at]):
-            raise UsageError(f"hvdrun: {words[at]!r} is no flag: write -np {glued[1]}, with a space")
+            raise UsageError(f"hvdrun: {words[at]!r} is not a flag: write -np {glued[1]}, with a space")
         end = at + 1 + _VALUES.get(words[at], 0)
         # argparse takes a value that begins with a dash only behind "=".
         flags += [f"{words[at]}={words[at + 1]}"] if words[at] in _DASHED and end <= len(words) else words[at:end]

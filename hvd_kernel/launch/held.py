@@ -6,8 +6,9 @@ import os
 import subprocess
 from typing import Any
 
-from hvd_kernel.cluster.processes import die_with_parent
+from hvd_kernel.cluster.processes import children, die_with_parent
 from hvd_kernel.launch.wire import Kind
+from hvd_kernel.processes.limits import Confinement, Limits
 
 _CHUNK = 1 << 16
 _DESCRIPTORS = ("PMI_FD",)  # by which MPICH's and Intel's MPI reach what has started them
@@ -16,8 +17,10 @@ _DESCRIPTORS = ("PMI_FD",)  # by which MPICH's and Intel's MPI reach what has st
 class Rank:
     """One rank's process, in a session of its own."""
 
-    def __init__(self, number: int, plan: dict[str, Any], env: dict[str, str], *, listens: bool) -> None:
-        self.number = number
+    def __init__(self, one: dict[str, Any], plan: dict[str, Any], env: dict[str, str]) -> None:
+        listens = one["listens"]
+        self.number: int = one["rank"]
+        self.confined = Confinement(one["seat"], Limits(**one["limits"]), children)
         self.process = subprocess.Popen(  # noqa: S603 - the user's command
             plan["command"],
             cwd=plan["cwd"],
@@ -27,7 +30,7 @@ class Rank:
             stderr=subprocess.PIPE,
             start_new_session=True,
             pass_fds=[int(env[name]) for name in _DESCRIPTORS if env.get(name, "").isdecimal()],
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - there is one thread here
+            preexec_fn=self._enter,  # noqa: PLW1509 - there is one thread here
         )
         self.life = os.pidfd_open(self.process.pid)
         self.ended = False
@@ -41,6 +44,10 @@ class Rank:
             os.set_blocking(self.input, False)
         self._waiting = b""
         self._input_ends = False
+
+    def _enter(self) -> None:
+        die_with_parent()
+        self.confined.enter()
 
     @property
     def hungry(self) -> bool:

@@ -7,16 +7,15 @@ Words.
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.jobs.readers import hostfile as hostfile_reader
 
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
-_LINE = re.compile(r"(?P<name>[^\s:#]+)(?:\s*:\s*(?P<short>\S+)|\s+slots\s*=\s*(?P<slots>\S+))?")
 
 
 @dataclass(frozen=True)
@@ -29,45 +28,33 @@ class Host:
     def __post_init__(self) -> None:
         # ssh would take such a name for an option.
         if self.name.startswith("-") or not self.name:
-            raise ConfigError(f"{self.name!r} is no host: write -H host:slots,other:slots.")
+            raise ConfigError(f"{self.name!r} is not a host: write -H host:slots,other:slots.")
 
 
 def parse(hosts: str) -> list[Host]:
-    """Read ``h1:2,h2:4``; a host without a number has one slot.
+    """Read ``h1:2,h2:4``; a host without a number has one slot, an IPv6 address has brackets.
 
     Raises
     ------
     ConfigError
         Naming the entry that cannot be read.
     """
-    return [_host(entry.strip(), f"-H {hosts}") for entry in hosts.split(",")]
+    return [Host(name, slots) for name, slots in hostfile_reader.host_list(hosts, f"-H {hosts}")]
 
 
 def read_hostfile(path: str) -> list[Host]:
-    """Read a file of lines ``host slots=4`` (or ``host:4``, or ``host``); # begins a comment.
+    """Read a file of lines ``host slots=4`` (or ``host:4``, or ``host``), each host once; # begins a comment.
 
     Raises
     ------
     ConfigError
-        The file cannot be read, or names no host; a line that cannot be read is named.
+        The file cannot be read, or names no host; a line that cannot be read is named, with its column.
     """
     try:
-        lines = Path(path).read_text().splitlines()
+        text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the hostfile {path} cannot be read: {error}.") from None
-    bare = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
-    found = [_host(text, f"{path}, line {number}") for number, text in bare if text]
-    if not found:
-        raise ConfigError(f"the hostfile {path} names no host: write lines like `host slots=4`.")
-    return found
-
-
-def _host(text: str, where: str) -> Host:
-    found = _LINE.fullmatch(text)
-    count = (found["short"] or found["slots"] or "1") if found else ""
-    if found is None or not count.isdecimal() or int(count) < 1:
-        raise ConfigError(f"{where}: {text!r} is no host with its slots: write host:4 (in a file: host slots=4).")
-    return Host(found["name"], int(count))
+    return [Host(each.host, each.slots) for each in hostfile_reader.read(text, path).replicas]
 
 
 def named(hosts: str | None, hostfile: str | None, np: int) -> list[Host]:
@@ -95,9 +82,10 @@ def places(hosts: Sequence[Host], np: int) -> list[int]:
     """
     slots = [index for index, host in enumerate(hosts) for _ in range(host.slots)]
     if len(slots) < np:
+        told = ", ".join(hostfile_reader.spelled(host.name, host.slots) for host in hosts)
         raise ConfigError(
-            f"np={np} ranks do not fit on {', '.join(f'{h.name}:{h.slots}' for h in hosts)}, which has {len(slots)} "
-            "slot(s) in all: give a host more slots (host:8; they may be more than its cores), or ask for fewer ranks."
+            f"np={np} ranks do not fit on {told}, which has {len(slots)} slot(s) in all: give a host more slots "
+            "(host:8; they may be more than its cores), or ask for fewer ranks."
         )
     return slots[:np]
 

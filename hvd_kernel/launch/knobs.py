@@ -121,7 +121,7 @@ KNOBS = (
         "cycle-time-ms",
         "cycle_time_ms",
         "HOROVOD_CYCLE_TIME",
-        "longest time that a small tensor waits for company",
+        "longest time that a small tensor waits to be fused with others",
     ),
     _value(PARAMS, "cache-capacity", "cache_capacity", "HOROVOD_CACHE_CAPACITY", "names in the response cache"),
     _switch(PARAMS, "hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "reduce within the host first"),

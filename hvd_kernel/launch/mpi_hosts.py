@@ -37,5 +37,5 @@ def _refuse_same_names(hellos: Sequence[Card]) -> None:
             raise ClusterError(
                 f"ranks {before} and {rank} are on different hosts which are both called {name!r}, and Open MPI tells "
                 "hosts apart by their names up to the first dot: its collective operations would hang or give wrong "
-                "results. Give each host a name of its own (hostnamectl set-hostname NAME), or leave --mpi away."
+                "results. Give each host a name of its own (hostnamectl set-hostname NAME), or leave --mpi out."
             )

@@ -42,7 +42,7 @@ def call(door: str, secret: str) -> socket.socket:
             if proof.introduce(connection, secret):
                 connection.settimeout(None)
                 return connection
-            why = "who answers there does not hold the secret of this run"
+            why = "what answers there does not know the secret of this run"
         except OSError as error:
             why = error
         connection.close()

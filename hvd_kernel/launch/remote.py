@@ -1,4 +1,4 @@
-"""How an agent is started: here as it is, elsewhere through ssh; and what it means when that does not work."""
+"""How an agent is started: here as it is, elsewhere through ssh, srun or jsrun; and what a failure of that means."""
 
 from __future__ import annotations
 
@@ -14,10 +14,20 @@ _OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10", "Ser
 _NOT_FOUND, _SSH_FAILED = 127, 255
 
 
-def agent_command(host: str, *, local: bool, port: int | None, identity: str | None) -> list[str]:
-    """Return the command that starts the agent of a host."""
+STEPS = {
+    # One more step beside those that run; without the options it would have one core and no memory left.
+    "srun": ("srun", "--quiet", "--overlap", "--unbuffered", "--cpu-bind=none", "--mem=0", "-N1", "-n1", "-w"),
+    "jsrun": ("jsrun", "--stdio_mode", "individual", "-n1", "-a1", "-cALL_CPUS", "-gALL_GPUS", "-H"),
+}
+"""How an allocation's own launcher starts one process on a host: the words before the host's name."""
+
+
+def agent_command(host: str, *, local: bool, port: int | None, identity: str | None, via: str = "") -> list[str]:
+    """Return the command that starts the agent of a host; ``via``: one of ``STEPS``, else ssh."""
     agent = [sys.executable, *_AGENT]
-    return agent if local else [*ssh(port, identity), host, f"exec {shlex.join(agent)}"]
+    if local:
+        return agent
+    return [*STEPS[via], host, *agent] if via else [*ssh(port, identity), host, f"exec {shlex.join(agent)}"]
 
 
 def ssh(port: int | None, identity: str | None) -> list[str]:
@@ -33,10 +43,13 @@ def ssh(port: int | None, identity: str | None) -> list[str]:
 def unreachable(host: str, command: Sequence[str], status: int, said: str) -> ClusterError:
     """Explain why the agent of a host did not come up."""
     by_hand = shlex.join([*command[: command.index(host)], host, "true"]) if host in command else ""
+    step = command[0] if command[0] in STEPS else ""
     if "No module named" in said:
         why = f"its {sys.executable} has no hvd_kernel of the same version: install it there, at the same path"
     elif status == _NOT_FOUND:
         why = f"there is no {sys.executable} there: every host needs this Python environment at the same path"
+    elif step:
+        why = f"{step} ended with status {status}: `{by_hand}` must work"
     elif by_hand and status == _SSH_FAILED:
         why = f"ssh cannot log in there: `{by_hand}` must work without a password or a question"
     else:

@@ -96,7 +96,7 @@ def checked(options: Mapping[str, Any]) -> Asked:
     _refuse(options)
     np = options["num_proc"] if options["np"] is None else options["np"]
     if isinstance(np, bool) or not isinstance(np, int) or np < 1:
-        raise ConfigError(f"run(np={np!r}) cannot be honoured: say a number of ranks, 1 or more, e.g. np=4.")
+        raise ConfigError(f"run(np={np!r}) cannot be honoured: give a number of ranks, 1 or more, e.g. np=4.")
     return Asked(
         np=np,
         hosts=options["hosts"],

@@ -73,9 +73,10 @@ def failure(rank: int, np: int, answer: Answer) -> RankFailed:
 
 
 def _last_words(rank: int, np: int, outcome: Outcome) -> str:
-    what = f"rank {rank} of {np} ended with {told(outcome.codes[rank])} before its function returned."
+    how = f"was {outcome.why}" if outcome.why and rank == outcome.failed else f"ended with {told(outcome.codes[rank])}"
+    what = f"rank {rank} of {np} {how} before its function returned."
     said = "".join(f"\n  {line}" for line in outcome.last_lines) if rank == outcome.failed else ""
-    return f"{what} It said last:{said}" if said else what
+    return f"{what} Its last output:{said}" if said else what
 
 
 def _read(file: Path) -> Answer | None:

@@ -7,6 +7,7 @@ Words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hvd_kernel.routes import addresses, reached
@@ -60,6 +61,33 @@ def _own(rank: int, hosts: Sequence[str], name: str) -> Env:
         "HOROVOD_CROSS_RANK": str(like_me.index(rank)),
         "HOROVOD_CROSS_SIZE": str(len(like_me)),
     }
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several launchers of a job: each starts its own ranks, in a pod of an Indexed Job for example.
+
+    ``index`` of ``parts``, each with as many ranks; they meet where all know, and hold the same secret.
+    """
+
+    index: int
+    parts: int
+    meeting: tuple[str, int]
+    secret: str
+
+    def own(self, slots: int, name: str) -> list[Env]:
+        """Return what each rank of this part alone is told."""
+        return [
+            {
+                "HOROVOD_RANK": str(self.index * slots + local),
+                "HOROVOD_HOSTNAME": name,
+                "HOROVOD_LOCAL_RANK": str(local),
+                "HOROVOD_LOCAL_SIZE": str(slots),
+                "HOROVOD_CROSS_RANK": str(self.index),
+                "HOROVOD_CROSS_SIZE": str(self.parts),
+            }
+            for local in range(slots)
+        ]
 
 
 def meeting(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], interface: str) -> tuple[str, int]:

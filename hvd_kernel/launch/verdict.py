@@ -8,11 +8,11 @@ Words.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvd_kernel import errors
+from hvd_kernel.cluster.autopsy import signal_name
 
 _CONSEQUENCES = (errors.HorovodInternalError, errors.RankFailed, errors.RankDied)
 _LAST = re.compile(r"(?:hvd_kernel\.errors\.)?(?:" + "|".join(e.__name__ for e in _CONSEQUENCES) + r")\b")
@@ -21,11 +21,12 @@ _BEGINS = ("Traceback (most recent call last):", "Fatal Python error:")
 
 @dataclass(frozen=True)
 class Failure:
-    """One rank's end; ``code`` as in ``subprocess``; ``words``: the end of its stderr."""
+    """One rank's end; ``code`` as in ``subprocess``; ``words``: the end of its stderr; ``why``: what killed it."""
 
     rank: int
     code: int
     words: tuple[str, ...] = ()
+    why: str = ""
 
 
 def begins_last_words(line: str) -> bool:
@@ -48,8 +49,8 @@ def told(code: int) -> str:
     """Return how an end is told: ``exit status 3``, or ``signal 11, SIGSEGV``."""
     if code >= 0:
         return f"exit status {code}"
-    known = -code in set(signal.Signals)  # most real-time signals have no name
-    return f"signal {-code}, {signal.Signals(-code).name}" if known else f"signal {-code}"
+    name = signal_name(-code)
+    return f"signal {-code}, {name}" if name else f"signal {-code}"
 
 
 def shell_status(code: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.crew import Agent, Crew
@@ -47,6 +48,7 @@ class Watch:
         self._starter_due = _NEVER  # when mpiexec, or what it has left, is ended
         self._released = False
         self.codes: dict[int, int] = {}
+        self._why: dict[int, str] = {}  # ranks that were killed for a limit
         self._first_failure = 0.0
         self._stopped_at = 0.0
 
@@ -77,9 +79,7 @@ class Watch:
         for pair in self._voices:
             for voice in pair:
                 voice.finish()
-        self.failures = [
-            Failure(failure.rank, failure.code, self._voices[failure.rank][1].tail) for failure in self.failures
-        ]
+        self.failures = [replace(failure, words=self._voices[failure.rank][1].tail) for failure in self.failures]
 
     @property
     def _settling(self) -> bool:
@@ -96,6 +96,8 @@ class Watch:
             source.taken()
         elif frame.kind is Kind.EXIT:
             self._exited(frame.rank, int(frame.payload))
+        elif frame.kind is Kind.KILLED:
+            self._why[frame.rank] = frame.payload.decode()
         elif frame.kind is Kind.SO_FAR:
             self._release()
         elif frame.kind is Kind.DISMISSED:
@@ -138,7 +140,7 @@ class Watch:
             out, err = self._voices[rank]
             out.finish()
             err.finish()
-            self.failures.append(Failure(rank, code, err.tail))
+            self.failures.append(Failure(rank, code, err.tail, self._why.get(rank, "")))
         if len(self.codes) == len(self._home):
             self._expect_starters_end(_LINGER_S)
             self._let_starter_finish()
@@ -186,17 +188,18 @@ class Watch:
 
     def _last_words(self) -> str:
         said = [line for _, err in self._voices for line in err.tail]
-        return " They said last:\n" + "\n".join(said[-_TAIL:]) if said else ""
+        return " Their last output:\n" + "\n".join(said[-_TAIL:]) if said else ""
 
     def _stop(self, grace: float) -> None:
         self._stopped_at = time.monotonic()
         self._expect_starters_end(grace + _LINGER_S)
         self._crew.stop(grace)
 
-    def last_words(self, write: Write, *, quiet: bool = False) -> Failure | None:
+    def last_words(self, write: Write, *, quiet: bool = False, first: int = 0) -> Failure | None:
         """Write the tracebacks that were kept back, equal ones once, the guilty rank's last; return that rank's end.
 
-        ``quiet``: whoever called tells of the failures himself, and none of it is written.
+        ``quiet``: whoever called tells of the failures himself, and none of it is written. ``first``: what the first of
+        these ranks is called, where other launchers start those before it.
         """
         guilty = culprit(self.failures)
         if quiet:
@@ -212,7 +215,8 @@ class Watch:
         alike = [failure.rank for failure in others if theirs and self._voices[failure.rank][1].held == theirs]
         because = [failure.rank for failure in others if failure.rank not in alike and is_consequence(failure)]
         self._say_once(guilty.rank, because)
-        write(sentence(guilty, alike, because).encode())
+        named = replace(guilty, rank=guilty.rank + first)
+        write(sentence(named, [rank + first for rank in alike], [rank + first for rank in because]).encode())
         return guilty
 
     def _say_once(self, guilty: int, because: Sequence[int]) -> None:
@@ -238,4 +242,5 @@ def sentence(guilty: Failure, alike: Sequence[int], because: Sequence[int]) -> s
         for ranks, why in ((alike, "alike"), (because, "because of it"))
         if ranks
     )
-    return f"hvdrun: rank {guilty.rank} failed ({told(guilty.code)}){more}; all ranks have ended.\n"
+    how = f"RankDied: {guilty.why}" if guilty.why else told(guilty.code)
+    return f"hvdrun: rank {guilty.rank} failed ({how}){more}; all ranks have ended.\n"

@@ -28,6 +28,7 @@ class Kind(IntEnum):
     STOP = 8  # launcher: end the ranks; seconds until they are killed, as text
     ERROR = 9  # agent: why the plan cannot be followed
     DISMISSED = 10  # agent: somebody else than the launcher has it end its rank
+    KILLED = 12  # agent: it has killed the rank, or the kernel has, for a limit; why, as text
     SO_FAR = 11  # launcher: say all that was said so far, and then this; agent: that was it
 
 

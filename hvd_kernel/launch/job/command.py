@@ -1,0 +1,149 @@
+"""``hvdrun job plan|run|write``: a platform's file as a table, as a run, or as another platform's file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import msgspec
+
+from hvd_kernel import gpus
+from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.jobs import JobSpec, readers, writers
+from hvd_kernel.jobs.here import of_words
+from hvd_kernel.jobs.plan import as_json, as_text, plan
+from hvd_kernel.jobs.quantities import quantity
+
+_USAGE = """hvdrun job plan|run|write FILE [flags]
+       hvdrun job plan|run -- mpirun -np 4 python train.py"""
+_HELP = {
+    "plan": "print the tasks: rank, host or replica, cores, memory, GPUs, command",
+    "run": "run them, on this machine or in the allocation that this is",
+    "write": "print another platform's file for the same job",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"hvdrun job: {message}. `hvdrun job --help` says what there is")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks for."""
+
+    verb: str
+    files: list[str] = field(default_factory=list)
+    line: list[str] = field(default_factory=list)
+    given: dict[str, Any] = field(default_factory=dict)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the three verbs."""
+    made = _Parser("hvdrun job", usage=_USAGE, allow_abbrev=False)
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="plan|run|write")
+    kinds = [reader.kind for reader in readers.READERS]
+    for verb, text in _HELP.items():
+        one = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
+        one.add_argument(
+            "files", nargs="*", metavar="FILE", help="hostfile, polyaxonfile, riseml.yml, manifest, script"
+        )
+        one.add_argument("--from", dest="kind", choices=kinds, default="", help="what FILE is; told from its text else")
+    verbs.choices["plan"].add_argument("--format", choices=("text", "json"), default="text")
+    run = verbs.choices["run"]
+    run.add_argument("-np", dest="np", type=int, metavar="N", help="fewer ranks than the file has")
+    run.add_argument("--gpus", metavar="auto|all|0,1|none", help="devices of the ranks here, whatever the file says")
+    run.add_argument("--quiet", action="store_true", help="say no warnings")
+    run.add_argument("--verbose", action="store_true", help="say what is done")
+    write = verbs.choices["write"]
+    write.add_argument("--kind", dest="to", required=True, choices=[*writers.WRITERS], help="the platform")
+    write.add_argument("--image", help="container image, where FILE names none")
+    write.add_argument("--name", help="the job's name, where FILE has none")
+    write.add_argument("--shm", metavar="SIZE", help="size of /dev/shm, as 8Gi (job, mpijob, swarm)")
+    write.add_argument("--port", type=int, metavar="PORT", help="where the ranks meet (job, swarm)")
+    write.add_argument("--runtime", metavar="NAME", help="ClusterTrainingRuntime with an mpi policy (trainjob)")
+    write.add_argument(
+        "-o", "--output", metavar="OUT", help="write it there instead of to stdout; only for you to read"
+    )
+    return made
+
+
+def parse(words: Sequence[str]) -> Request:
+    """Read what stands behind ``hvdrun job``.
+
+    Raises
+    ------
+    UsageError
+        Naming the word that is wrong.
+    """
+    at = words.index("--") if "--" in words else len(words)
+    given = vars(parser().parse_args(words[:at]))
+    return Request(given.pop("verb"), given.pop("files"), [*words[at + 1 :]], given)
+
+
+def main(words: Sequence[str]) -> int:
+    """Do it; return the exit status."""
+    request = parse(words)
+    return _VERBS[request.verb](request)
+
+
+def _spec(request: Request) -> JobSpec:
+    """Return the job; a line behind a file that names no command is its command."""
+    spec = of_words(request.files, [] if request.files else request.line, request.given["kind"])
+    if request.files and request.line:
+        spec = msgspec.structs.replace(spec, steps=(" ".join(request.line),))
+    return spec
+
+
+def _plan(request: Request) -> int:
+    made = plan(_spec(request))
+    sys.stdout.write((as_json if request.given["format"] == "json" else as_text)(made) + "\n")
+    return 0
+
+
+def _run(request: Request) -> int:
+    from hvd_kernel.launch.job.execute import execute  # noqa: PLC0415 - a plan starts nothing
+
+    spec = _spec(request)
+    given = request.given
+    if given["np"] is not None:
+        spec = msgspec.structs.replace(spec, np=given["np"])
+    if given["quiet"]:
+        spec = msgspec.structs.replace(spec, warnings=())
+    return execute(spec, choice=gpus.checked(given["gpus"]) if given["gpus"] else "", verbose=given["verbose"])
+
+
+def _write(request: Request) -> int:
+    spec, given = _spec(request), request.given
+    own = {name: given[name] for name in ("image", "name") if given[name]}
+    more = {name: given[name] for name in ("port", "runtime") if given[name]}
+    if given["shm"]:
+        more["shm_bytes"] = _bytes(given["shm"])
+    if given["to"] == "job":
+        more["secret"] = secrets.token_hex(32)
+    text = writers.write(msgspec.structs.replace(spec, **own), given["to"], writers.Options(**more))
+    if given["output"] is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        descriptor = os.open(given["output"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)  # a Secret is in some
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"{given['output']} cannot be written: {error.strerror}.") from None
+    return 0
+
+
+def _bytes(text: str) -> int:
+    try:
+        return int(quantity(text))
+    except ValueError as error:
+        raise UsageError(f"hvdrun job: --shm: {error}") from None
+
+
+_VERBS: dict[str, Callable[[Request], int]] = {"plan": _plan, "run": _run, "write": _write}

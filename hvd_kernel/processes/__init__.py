@@ -1,0 +1,1 @@
+"""Processes of ranks: what they may use, and what they use."""
