@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import config, handshake, routes, topology
 from hvd_kernel.errors import NotInitialized
+from hvd_kernel.tracking import process as tracking
 
 if TYPE_CHECKING:
     from hvd_kernel._native import Engine
@@ -89,7 +90,8 @@ def _start(comm: Any, reunion: Reunion | None) -> None:
     peers = topology.find(comm, env, _rounds, known.pidfds if known is not None else None)
     try:
         handshake.same_version(peers)
-        cards = handshake.cards(peers)
+        cards = handshake.cards(peers, tracking.card())
+        tracking.agree(cards)
         if address := routes.reached(cards[peers.rank], cards):
             options.setdefault("tcp_interface", address)
         _beside_rank_0 = cards[peers.rank]["machine"] == cards[0]["machine"]

@@ -47,7 +47,7 @@ def _named(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
-def cards(peers: Peers) -> list[routes.Card]:
-    """Tell the other ranks of this host, by a card; return the cards of all."""
-    own = {"machine": routes.machine(), "networks": routes.networks()}
+def cards(peers: Peers, also: routes.Card | None = None) -> list[routes.Card]:
+    """Tell the other ranks of this host, and what else they are to know, by a card; return the cards of all."""
+    own = {"machine": routes.machine(), "networks": routes.networks(), **(also or {})}
     return [json.loads(card) for card in peers.exchange(json.dumps(own).encode())]

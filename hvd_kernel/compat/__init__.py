@@ -2,7 +2,7 @@
 
 ``install()`` does it for this process. Notebooks with our magics have it on, and ranks that we start: those of a
 notebook call it, those of a launcher get ``rank_environment``. Nothing named horovod is installed, so elsewhere nothing
-changes for anybody.
+changes for anybody. ``from polyaxon import tracking`` works in the same places: see ``polyaxon``.
 
 Words.
   real    a package horovod that this Python would import without us; a bare folder of that name is none
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hvd_kernel import config
 from hvd_kernel.compat.finder import NAME, HorovodFinder, ours
+from hvd_kernel.compat.polyaxon import TrackingFinder, stand_ins
 from hvd_kernel.errors import UsageError
 
 __all__ = ["install", "install_as_told", "install_in_rank", "rank_environment", "uninstall"]
@@ -37,7 +38,8 @@ def install(shadow: bool = False) -> None:
     if shadow and imported is not None and not ours(imported):
         raise UsageError("horovod is imported already: call install(shadow=True) before anything imports it.")
     _remove_finders()
-    sys.meta_path.insert(0, HorovodFinder(shadow))  # before the path's own, which would load our files a second time
+    # Before the path's own, which would load our files a second time.
+    sys.meta_path[:0] = [HorovodFinder(shadow), TrackingFinder()]
 
 
 def uninstall() -> None:
@@ -46,6 +48,8 @@ def uninstall() -> None:
     if ours(sys.modules.get(NAME)):
         for name in [name for name in sys.modules if name == NAME or name.startswith(NAME + ".")]:
             del sys.modules[name]
+    for name in stand_ins():
+        del sys.modules[name]
 
 
 def install_in_rank() -> None:
@@ -75,4 +79,4 @@ def _choice(env: Mapping[str, str]) -> str:
 
 
 def _remove_finders() -> None:
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, HorovodFinder)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, (HorovodFinder, TrackingFinder))]

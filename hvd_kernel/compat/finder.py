@@ -128,6 +128,17 @@ def _spec(fullname: str) -> ModuleSpec | None:
             "For its other frontends and launchers install horovod itself.",
             name=fullname,
         )
+    return _to(fullname, target, found)
+
+
+def alias(fullname: str, target: str) -> ModuleSpec:
+    """Return a spec by which ``fullname`` is another name of the module ``target``, which is there."""
+    found = _found(target)
+    assert found is not None, target
+    return _to(fullname, target, found)
+
+
+def _to(fullname: str, target: str, found: ModuleSpec) -> ModuleSpec:
     package = found.submodule_search_locations is not None
     spec = ModuleSpec(fullname, _AliasLoader(target), origin=found.origin, is_package=package)
     if package:

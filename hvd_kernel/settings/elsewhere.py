@@ -57,10 +57,10 @@ ELSEWHERE = (
         ("HVD_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT"),
         number(0.0, open_end=True),
         "600",
-        "seconds that `elastic.run` waits for all ranks to meet again; the first time the start timeout counts",
+        "seconds that `elastic.run` waits for all ranks to initialize again; the first time the start timeout counts",
     ),
     Elsewhere(
-        ("HVD_RESET_LIMIT",), whole(0), "", "how often `elastic.run` lets the ranks meet again before it gives up"
+        ("HVD_RESET_LIMIT",), whole(0), "", "how often `elastic.run` lets the ranks initialize again before it gives up"
     ),
     Elsewhere(
         ("HVD_COMPAT",),
@@ -69,6 +69,14 @@ ELSEWHERE = (
         "1: in ranks and notebooks `import horovod` gives this package where Horovod is not installed; shadow: also "
         "where it is; 0: never",
     ),
+    Elsewhere(
+        ("HVD_TRACK",),
+        anything,
+        "off",
+        "where hvd.log writes besides the panel: off, on, or some of tensorboard:FOLDER, jsonl:FILE, mlflow:URI, "
+        "polyaxon:FOLDER and per-rank, with commas",
+    ),
+    Elsewhere(("HVD_TRACK_RUN",), anything, "", "the tracked run, 32 hexadecimal digits; hvdrun makes one per job"),
     Elsewhere(
         ("HVD_SPARES",),
         whole(0, 16),

@@ -277,7 +277,7 @@ def wrong_things() -> None:
     }
     for call in calls.values():
         for thing, name in ((np.ones(2), "ndarray"), ([1.0], "list"), (None, "NoneType"), (1.5, "float")):
-            raises(TypeError, f"{name} is no torch.Tensor", call, thing)
+            raises(TypeError, f"{name} is not a torch.Tensor", call, thing)
     text = "sparse_allreduce_async needs a sparse tensor, 'x' is torch.strided"
     raises(ValueError, text, hvd.sparse_allreduce_async, torch.ones(2), "x", hvd.Sum)
     same(hvd.allreduce(torch.ones(1), name="after"), torch.ones(1))
