@@ -38,13 +38,19 @@ Laid = list[list[int]]
 """[number of the part, its bytes] of each that lies on a shelf, in order."""
 
 
+def loaded(name: str) -> Any:
+    """Return a module that has been imported; None where it has not, also while another thread still does so."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 def pack(value: Any) -> list[Any]:
     """Return the parts of a value; all of them support the buffer protocol."""
     import cloudpickle  # noqa: PLC0415 - only when values travel
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
-            torch = sys.modules.get("torch")
+            torch = loaded("torch")
             if torch is not None and isinstance(obj, torch.Tensor):
                 return _reduce_tensor(torch, obj)
             return super().reducer_override(obj)

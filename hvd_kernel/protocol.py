@@ -1,10 +1,10 @@
-"""The letter-box: every message that crosses between the controller world and the engine world, and nothing else.
+"""The messages between the notebook's kernel and its ranks: all that crosses, and nothing else.
 
 A shared leaf: standard library only. Messages are frozen dataclasses; on the wire they are JSON-able dicts
 (``to_wire``, ``from_wire``), never pickles.
 
 Words.
-  cell       one ``%%hvdrun`` execution, numbered from 1 in each cluster
+  cell       one ``%%hvdrun`` execution, known by the notebook's execution count
   rank       engine id == MPI rank == Horovod rank
   sample     one telemetry record of one rank
   failure    one rank's exception, as text and as frames, never as a live object
@@ -84,7 +84,7 @@ class Failure:
 class Frame(NamedTuple):
     """One call that a rank is in."""
 
-    place: str  # "cell 3:4", "data.py:41"
+    place: str  # "cell 3:4", "cell 3 (earlier kernel):4", "data.py:41"
     function: str  # "" for a cell or a module itself
     text: str  # the line, "" where it is not known
     own: bool  # the user's code rather than a library's

@@ -166,14 +166,12 @@ def _mpi() -> Any:
         raise ConfigError(f"this process has finalised MPI already: call init() before that, or {_WITHOUT_MPI}")
     if not MPI.Is_initialized():  # mpi4py.rc.initialize is False: who starts it ends it
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
-        atexit.register(_finalize)
+        atexit.register(_finalize, MPI)
     uncaught.watch()
     return MPI
 
 
-def _finalize() -> None:
-    from mpi4py import MPI  # noqa: PLC0415 - it is there already
-
+def _finalize(MPI: Any) -> None:  # noqa: N803 - mpi4py's name for its module
     if not MPI.Is_finalized():
         MPI.Finalize()
 

@@ -28,6 +28,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     if holder_of(shell) is not None:
         return
     desk = Desk(shell, Holder())
+    desk.holder.cells.follow(shell)
     transformer = Transformer(lambda: _request(shell))
     shell.register_magics(RunMagics(desk))
     names = RankNames(desk, transformer)

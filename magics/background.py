@@ -98,7 +98,7 @@ class JobMagics(DeskMagics):
         if not job.ended.wait(STUCK_S):
             raise ClusterError(
                 f"job {job.name} was interrupted and has not ended within {STUCK_S:g} s: {self._stuck(job)}. "
-                f"%hvdcancel {job.name} presses the key again (the third time replaces these ranks, and only them)"
+                f"%hvdcancel {job.name} interrupts it again (the third time replaces these ranks, and only them)"
             )
         self.desk.screen().say(f"job {job.name}: {job.word(times=False)}\n")
 

@@ -60,7 +60,7 @@ def parts_of(session: Session, ranks: Sequence[int], names: Sequence[str]) -> di
 def compare(session: Session, name: str, parts: Mapping[int, Parts], ranks: Sequence[int]) -> tuple[bool, str]:
     """Return whether the ranks agree on a variable, and the sentence that says so."""
     if missing := [rank for rank in ranks if rank not in parts]:
-        return False, f"{name} is not there on {named(missing)}"
+        return False, f"{name} does not exist on {named(missing)}"
     differing = differences(parts)
     if not differing:
         return True, _agreed(name, parts)

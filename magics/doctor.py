@@ -61,7 +61,7 @@ def _safely(check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except (OSError, subprocess.SubprocessError, psutil.Error, ImportError) as error:
-        return Finding(check.__name__.strip("_"), good=False, found=f"could not be looked at: {error}")
+        return Finding(check.__name__.strip("_"), good=False, found=f"could not be checked: {error}")
 
 
 def _output(*command: str) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 Words.
   root        the failure that came first and was not caused by another rank's; of the same error on several ranks
               within a moment it is the lowest rank's, so that a cell fails in the same way every time
+  death       a rank's process is gone; it is the root whatever others raised, because it takes a moment to be known
   secondary   a rank that was released from a collective because another one failed
 """
 
@@ -47,8 +48,8 @@ class RankError(Exception):
 
 
 def by_cause(failures: Sequence[Failure]) -> list[Failure]:
-    """Root cause first: what is not secondary, in the order of time, then the rest."""
-    ordered = sorted(failures, key=lambda f: (f.secondary, f.time, f.rank))
+    """Root cause first: deaths, then what is not secondary, in the order of time, then the rest."""
+    ordered = sorted(failures, key=lambda f: (f.secondary, not _is_death(f), f.time, f.rank))
     first = ordered[0]
     alike = [f for f in ordered if (f.ename, f.secondary) == (first.ename, first.secondary)]
     root = min((f for f in alike if f.time - first.time < MOMENT_S), key=lambda f: f.rank)
@@ -70,18 +71,33 @@ def merged_error(failures: Sequence[Failure], is_local: Callable[[str], bool] = 
     return _class_named(root.ename)(ordered, _traceback(ordered, is_local))
 
 
+def _is_death(failure: Failure) -> bool:
+    return failure.ename == "RankDied" and not failure.secondary  # secondary: what a rank raised because of a death
+
+
 def _traceback(ordered: Sequence[Failure], is_local: Callable[[str], bool]) -> list[str]:
     root = ordered[0]
-    same = [f.rank for f in ordered if (f.ename, f.evalue, f.secondary) == (root.ename, root.evalue, root.secondary)]
-    lines = [f"\x1b[31m{root.ename}\x1b[0m on {named(same)}", *root.traceback]
-    missing = _NAME_ERROR.search(root.evalue) if root.ename == "NameError" else None
-    if missing and is_local(missing[1]):
-        lines.append(f"`{missing[1]}` exists in the notebook, not on the ranks: add --push {missing[1]}")
-    others = [f for f in ordered[1:] if not f.secondary and f.rank not in same]
+    same, lines = _in_full(ordered, is_local)
+    others = [f for f in ordered if not f.secondary and f.rank not in same]
+    if _is_death(root) and (raised := [f for f in others if not _is_death(f)]):
+        also, more = _in_full(by_cause(raised), is_local)
+        lines += more
+        others = [f for f in others if f.rank not in also]
     lines += _others(others)
     if released := [f.rank for f in ordered[1:] if f.secondary and f.rank not in same]:
         lines.append(f"{label(released)} released, because rank {root.rank} failed")
     return lines
+
+
+def _in_full(ordered: Sequence[Failure], is_local: Callable[[str], bool]) -> tuple[set[int], list[str]]:
+    """Return the ranks that have the first failure, and its lines."""
+    root = ordered[0]
+    same = {f.rank for f in ordered if (f.ename, f.evalue, f.secondary) == (root.ename, root.evalue, root.secondary)}
+    lines = [f"\x1b[31m{root.ename}\x1b[0m on {named(same)}", *root.traceback]
+    missing = _NAME_ERROR.search(root.evalue) if root.ename == "NameError" else None
+    if missing and is_local(missing[1]):
+        lines.append(f"`{missing[1]}` exists in the notebook, not on the ranks: add --push {missing[1]}")
+    return same, lines
 
 
 def _others(failures: Sequence[Failure]) -> list[str]:

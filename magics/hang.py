@@ -106,6 +106,12 @@ def sentence(found: Found, ranks: Collection[int]) -> str:
     return f"{operation(oldest.name)} waits for {' and for '.join(parts)}" if parts else ""
 
 
+def awaited(found: Found) -> set[int]:
+    """Return the ranks for which an operation waits."""
+    oldest = _oldest(found)
+    return set(oldest.missing) if oldest else set()
+
+
 def _grouped(found: Found, ranks: Iterable[int]) -> dict[str, list[int]]:
     where: dict[str, list[int]] = {}
     for rank in ranks:

@@ -14,6 +14,7 @@ from hvd_kernel import gpus
 from hvd_kernel.cluster import kept
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.jobs import Job, Jobs
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ MOVE_S = 600.0
 OBEY_S = 3.0
 """How long a job may take to obey an interrupt before ``force`` ends the ranks with it."""
 
+_CROWD = 10
+"""Ranks on a core, from which on the start is so slow that it is worth a word."""
+
 
 def default_n(choice: str = "") -> int:
     """Return the number of ranks when nobody says one: one per GPU of ``--gpus``, else one per core, at most four."""
@@ -40,12 +44,54 @@ def default_n(choice: str = "") -> int:
     return devices or min(4, len(os.sched_getaffinity(0)))
 
 
+def crowd(spec: ClusterSpec, cores: int) -> str:
+    """Return what to say before a start in which the ranks outnumber this host's cores tenfold; "" in any other."""
+    if spec.hosts or spec.hostfile or spec.n < _CROWD * cores:
+        return ""
+    named = f"{spec.n} ranks on {cores} core{'s' if cores != 1 else ''}"
+    remedy = f"If fewer will do, interrupt it and say, for example, -np {2 * cores}."
+    return f"{named}: {spec.n // cores} take turns on each, and the start may take minutes. {remedy}"
+
+
+def _warn(spec: ClusterSpec, say: Say) -> None:
+    if warning := crowd(spec, len(os.sched_getaffinity(0))):
+        say(warning)
+
+
+class CellCount:
+    """The number that the notebook gives the cell that runs: its execution count."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self._shell: Any = None
+        self._without = 0  # cells without history since the last that has one
+
+    def follow(self, shell: Any) -> None:
+        """Count a shell's cells from here on."""
+        self._shell = shell
+        self.number = max(1, shell.displayhook.prompt_count)
+        shell.events.register("pre_run_cell", self._begin)
+
+    def leave(self) -> None:
+        """Count no more."""
+        if self._shell is not None:
+            self._shell.events.unregister("pre_run_cell", self._begin)
+
+    def _begin(self, info: Any) -> None:
+        """Take the count; it stands still while a tool (nbval) runs cells without history, which get the next ones."""
+        if info.store_history:
+            self.number, self._without = self._shell.displayhook.prompt_count, 0
+        elif self._shell.displayhook.exec_result is None:  # else another cell runs this one, as %run does
+            self.number = self._shell.execution_count + self._without
+            self._without += 1
+
+
 class Holder:
     """Holds the session. One cell at a time uses it, or the queue of jobs; a second cell is told to wait."""
 
     def __init__(self) -> None:
         self.session: Session | None = None
-        self.cell = 0
+        self.cells = CellCount()
         self.samples: dict[int, MetricsSample] = {}  # the latest of each rank, over all cells
         self.prompts: Prompts | None = None  # of the latest run
         self.respawn = ""  # "auto" or "off" as %hvd start said it: whether a cell first replaces dead ranks
@@ -150,6 +196,7 @@ class Holder:
         """
         if self.session is None:
             self._recall(say)
+            _warn(spec, say)
             return self.start(spec, progress)
         if self.session.spec == spec:
             return self.session
@@ -158,6 +205,7 @@ class Holder:
         names, packed = _packed(self.session, change, force=force)
         with_what = f" with {', '.join(names)} from the ranks before" if names else ""
         say(f"{change}: the ranks start again{with_what}.")
+        _warn(spec, say)
         self.stop()
         session = self.start(spec, progress)
         if names:
@@ -179,7 +227,12 @@ class Holder:
         name = self._name
         self.stop()
         self._ended_spec = spec  # if the start is interrupted, the next line without -np means these ranks
-        self.session = Session.start(spec, progress)
+        try:
+            self.session = Session.start(spec, progress)
+        except KeyboardInterrupt:
+            who, them = ("1 rank", "it") if spec.n == 1 else (f"{spec.n} ranks", "them")
+            lost = f"the start of {who} was interrupted, and nothing is left of it; %%hvdrun starts {them} anew"
+            raise Interrupted(lost) from None
         self._ended_spec = None
         self.samples.clear()
         if name:
@@ -198,7 +251,6 @@ class Holder:
 
         self.session = session = attach(kept, progress)
         self.samples.clear()
-        self.cell = max(self.cell, session.latest.cell if session.latest else 0)
         return session
 
     def current(self) -> Session:
@@ -231,6 +283,7 @@ class Holder:
     def close(self) -> None:
         """End as with the kernel, which goes on without the magics."""
         atexit.unregister(self.end)
+        self.cells.leave()
         self.end()
 
     @property
@@ -256,7 +309,7 @@ def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], A
     if others and not force:
         listed = ", ".join(f"`{name}`" for name in others[:LISTED]) + (", ..." if len(others) > LISTED else "")
         raise UsageError(
-            f"{change}: the ranks would start again, and {listed} there be lost. Add --force to lose "
+            f"{change}: the ranks would start again, and {listed} there would be lost. Add --force to lose "
             f"{'it' if len(others) == 1 else 'them'}, or call hvd_kernel.keep({others[0]!r}) in a cell on the ranks"
         )
     if not names:
@@ -268,4 +321,6 @@ def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], A
 def _change(old: ClusterSpec, new: ClusterSpec) -> str:
     if old.n != new.n:
         return f"{new.n} rank{'s' * (new.n != 1)} instead of {old.n}"
+    if old.limits != new.limits:
+        return "other limits"
     return "other GPUs" if old.gpus != new.gpus else "other hosts or MPI options"

@@ -82,7 +82,7 @@ class RunMagics(DeskMagics):
                 return None
             with self.holder.use():
                 self._on_ranks(options, cell)
-        return run_here(self.shell, cell) if options.local else None
+        return run_here(self.shell, cell, self.holder.cells.number) if options.local else None
 
     def _on_ranks(self, options: Options, cell: str) -> None:
         screen = Screen(self.shell)
@@ -113,7 +113,8 @@ class RunMagics(DeskMagics):
             values.clear()
 
         name, ranks = self.holder.jobs.name(options.bg or ""), resolve(options.ranks, spec.n)
-        job = Job(name, ranks, Recorder(self.shell), work, raise_error=options.raise_error)
+        number, screen = self.holder.cells.number, Recorder(self.shell)
+        job = Job(name, ranks, screen, work, raise_error=options.raise_error, number=number)
         self.holder.hand_over(job, prepare)
 
     def _ready(
@@ -172,10 +173,10 @@ def drive(
     job: Job | None = None,
 ) -> tuple[Watch, Run, Renderer]:
     """Run code on the ranks as a cell, to its end, and show what it gives; ``Watch.check`` says whether it failed."""
-    holder.cell += 1
+    number = holder.cells.number if job is None else job.number
     if job is not None:
-        job.cell = holder.cell
-    begin = partial(session.run, code, ranks, holder.cell)
+        job.cell = number
+    begin = partial(session.run, code, ranks, number)
     return watched(session, holder, screen, begin, timeout=timeout, job=job)
 
 

@@ -1,4 +1,7 @@
-"""The interrupt key while ranks work: presses are counted, and nothing is lost in the middle of a step."""
+"""The interrupt key while ranks work: presses are counted, and nothing is lost in the middle of a step.
+
+What the key does in the kernel's own process is in hvd_kernel/kernel/interrupts.py.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ class Job:
     awaited: bool = False  # %hvdjobs --wait, or %hvdcancel, has told how it ended
     announced: bool = False
     watch: Watch | None = None
-    cell: int = 0  # by which the ranks' logs know it; it has none before it runs
+    number: int = 0  # of the notebook's cell that has started it
+    cell: int = 0  # the same, once it runs: the ranks' logs know it by that
     steps: Callable[[], int] = int
     presses: Presses = field(default_factory=Presses)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -70,8 +71,9 @@ class Job:
 
     def sentence(self) -> str:
         """Say why the ranks are not free."""
-        since = f" since {self._age()}" if self.screen.looked_at else ""
-        return f"the ranks run job {self.name}{since}: wait with %hvdjobs --wait {self.name}, or %hvdcancel {self.name}"
+        so_far = f" ({self._age()} so far)" if self.screen.looked_at else ""
+        remedy = f"wait with %hvdjobs --wait {self.name}, or %hvdcancel {self.name}"
+        return f"the ranks are busy with job {self.name}{so_far}: {remedy}"
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for its end and raise what its cell would have raised. An interrupt ends the wait, not the job.

@@ -22,11 +22,11 @@ def replace_stuck(desk: Desk, watch: Watch) -> None:
     gone = {*watch.left, *session.dead}
     if len(gone) == session.n:  # nobody is left to go on from
         desk.holder.start(session.spec, desk.screen().status())
-        watch.fate = f"{who} {was} ended, and fresh ranks have started: all variables are missing"
+        watch.fate = f"{who} {was} ended, and fresh ranks have started: all variables are lost"
         return
     try:
         respawn(desk, sorted(gone), force=True)
     except ClusterError as error:
         watch.fate = f"{who} {was} ended, but not replaced: {error}"
     else:
-        watch.fate = f"{who} {was} ended and replaced, the variables there are missing"
+        watch.fate = f"{who} {was} ended and replaced, the variables there are lost"

@@ -58,7 +58,7 @@ def status(desk: Desk, _options: Options) -> None:
     if session.kept:
         screen.say(f"kept as {session.kept}: they go on when this kernel ends, `%hvd stop` ends them\n")
     if screen.looked_at:  # whether a spare is warm by now differs from run to run
-        screen.say(f"{session.spares or 'no'} spare{'s' * (session.spares != 1)} warm\n")
+        screen.say(f"{session.spares or 'no'} spare process{'es' * (session.spares != 1)} ready\n")
 
 
 def table(rows: list[tuple[str, ...]]) -> str:

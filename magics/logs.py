@@ -39,7 +39,7 @@ class LogMagics(DeskMagics):
 
             %hvdlogs                         the last 100 lines of every rank
             %hvdlogs --ranks 2 --tail 50     the last 50 of rank 2
-            %hvdlogs --cell 7                of one cell: the number in its dashboard and in "… 12,034 lines more"
+            %hvdlogs --cell 7                of one cell, by the number that the notebook gives it: [7]
             %hvdlogs --stream stderr         stdout or stderr alone
             %hvdlogs --path                  where the files are, for other tools
 

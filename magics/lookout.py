@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.magics.hang import Ears, sentence, whereabouts
+from hvd_kernel.magics.hang import Ears, awaited, sentence, whereabouts
 from hvd_kernel.magics.stacks import Inquiry, stopped
 from hvd_kernel.protocol import MetricsSample, Whereabouts
 
@@ -25,10 +25,14 @@ DEAF_S = 0.4
 
 
 class Lookout:
-    """Feed it samples and call ``tick`` often; ``sentence`` says why ranks wait, "" while they do not."""
+    """Feed it samples and call ``tick`` often; ``sentence`` says why ranks wait, "" while they do not.
+
+    ``awaited`` has the ranks for which they wait.
+    """
 
     def __init__(self, session: Session, ranks: Sequence[int]) -> None:
         self.sentence = ""
+        self.awaited: set[int] = set()
         self._session = session
         self._ranks = tuple(ranks)
         self._ticked = time.monotonic()
@@ -59,6 +63,7 @@ class Lookout:
         elif now - self._asked >= ASK_S:
             self._ask(now)
         halted = {rank: Whereabouts(rank, "stopped") for rank in self._stopped}
+        self.awaited = awaited(self._known)
         self.sentence = sentence(self._known | halted, self._ranks) or whereabouts(halted)
 
     def _look(self) -> None:

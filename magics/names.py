@@ -116,7 +116,7 @@ class RankNames:
         if not there:
             return ""
         place = "the ranks" if len(there) == len(known) else named(there)
-        return f"`{name}` lives on {place}: %hvdpull {name}, or begin the cell with %%hvdrun"
+        return f"`{name}` exists on {place}, not in the notebook: %hvdpull {name}, or begin the cell with %%hvdrun"
 
     def _rows(self, chain: str, ranks: str) -> dict[int, Mapping[str, Any]]:
         session = self._desk.holder.session

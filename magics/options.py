@@ -43,11 +43,13 @@ class Options:
     hosts: str = ""
     hostfile: str = ""
     gpus: str = ""
+    job: str = ""
     mpi_args: tuple[str, ...] | None = None
     cell: int | None = None
     tail: int = 100
     stream: str = ""  # "" is both
     path: bool = False
+    per_rank: bool = False
     words: tuple[str, ...] = ()  # what is no option: %hvd's verb, names of variables
 
 
@@ -63,7 +65,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write seconds, more than 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write seconds, more than 0")
     return value
 
 
@@ -81,14 +83,14 @@ def _job(text: str) -> str:
 
 def _cluster(text: str) -> str:
     if text and not NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of a cluster: write letters, digits, _ . and -")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a cluster's name: write letters, digits, _ . and -")
     return text
 
 
 def _cluster_to_keep(text: str) -> str:
     if text == "all":
         raise argparse.ArgumentTypeError(
-            "'all' is no name of a cluster, `%hvd clean --kept all` ends all: write another"
+            "'all' cannot be a cluster's name, since `%hvd clean --kept all` means all of them: choose another"
         )
     return _cluster(text)
 
@@ -99,7 +101,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines: write 0 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines: write 0 or more")
     return int(text)
 
 
@@ -122,6 +124,7 @@ _WHERE: dict[tuple[str, ...], dict[str, Any]] = {
     ("--hostfile",): {"dest": "hostfile", "metavar": "FILE"},
     ("--gpus",): {"dest": "gpus", "type": _gpus, "metavar": "auto|all|0,1|none"},
     (MPI_ARGS,): {"dest": "mpi_args", "type": _words, "metavar": "'...'"},
+    ("--job",): {"dest": "job", "metavar": "FILE"},
 }
 _RANKS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--ranks", "--targets", "-t"): {"dest": "ranks", "metavar": "0,2-3|::2|all"},
@@ -163,9 +166,12 @@ _RESPAWN: dict[tuple[str, ...], dict[str, Any]] = {
     ("--restore",): {"dest": "restore", "type": _names, "metavar": "a,b"},
     ("--respawn",): {"dest": "respawn", "choices": ("auto", "off")},
 }
+_TRACK: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--per-rank",): {"dest": "per_rank", "action": "store_true"},
+}
 TABLE: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {
     "%%hvdrun": _WHERE | _RANKS | _CELL | _TIMEOUT | _FORCE | _KEEP,
-    "%hvd": _WHERE | _RANKS | _RESPAWN | _FORCE | _STRICT | _DRY_RUN | _KEEP | _KEPT,
+    "%hvd": _WHERE | _RANKS | _RESPAWN | _FORCE | _STRICT | _DRY_RUN | _KEEP | _KEPT | _TRACK,
     "%hvdpdb": _ONE_RANK,
     "%hvddebug": _ONE_RANK,
     "%hvdpush": _RANKS | _FORCE,
@@ -191,8 +197,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = message.partition("unrecognized arguments: ")[2].split()
         known = [flag for action in self._actions for flag in action.option_strings]
-        near = nearest(unknown[0].partition("=")[0], known) if unknown else ""
-        raise UsageError(f"{self.prog}: {message}{near}. {self.format_usage().replace('%%', '%').strip()}")
+        if unknown and (near := nearest(unknown[0].partition("=")[0], known)):
+            raise UsageError(f"{self.prog}: {unknown[0]!r} is not an option{near}")
+        raise UsageError(f"{self.prog}: {message}. {self.format_usage().replace('%%', '%').strip()}")
 
 
 @lru_cache(maxsize=64)
@@ -210,7 +217,7 @@ def parse(magic: str, line: str) -> Options:
     parser.add_argument("words", nargs="*", metavar="", default=())
     given = vars(parser.parse_intermixed_args(_tokens(magic, line)))
     if magic == "%%hvdrun" and given["words"]:
-        raise UsageError(f"%%hvdrun: {given['words'][0]!r} is no option; code begins on the next line")
+        raise UsageError(f"%%hvdrun: {given['words'][0]!r} is not an option; code begins on the next line")
     return Options(**{**given, "words": tuple(given["words"])})
 
 
@@ -328,15 +335,46 @@ def wanted(options: Options, running: ClusterSpec | None, default_n: int) -> Clu
     base = running or ClusterSpec(n=default_n)
     if options.hosts and options.hostfile:
         raise UsageError("-H and --hostfile both say where the ranks run: keep one of them")
+    if options.job:
+        return _of_job(options, base)
     says_where = bool(options.hosts or options.hostfile)
     offered = slots(options.hosts) if options.hosts else slots_of_file(options.hostfile) if options.hostfile else base.n
+    n = options.n or offered
     return ClusterSpec(
-        n=options.n or offered,
+        n=n,
         hosts=options.hosts if says_where else base.hosts,
         hostfile=options.hostfile if says_where else base.hostfile,
         mpi_args=base.mpi_args if options.mpi_args is None else options.mpi_args,
         start_timeout_s=base.start_timeout_s,
         gpus=options.gpus or base.gpus,
+        limits=base.limits if n == base.n else (),
+    )
+
+
+def _of_job(options: Options, base: ClusterSpec) -> ClusterSpec:
+    """Return the cluster of a platform's file: its ranks, hosts and limits; ``--gpus`` wins over its devices.
+
+    Raises
+    ------
+    UsageError
+        Something else says how many ranks, or where.
+    ConfigError
+        The file cannot be used, or wants devices that are not here.
+    """
+    from hvd_kernel.jobs import here  # noqa: PLC0415 - a kernel that reads no such file starts without their readers
+    from hvd_kernel.jobs.place import place  # noqa: PLC0415 - as above
+
+    if options.n or options.hosts or options.hostfile:
+        raise UsageError("--job says how many ranks there are, and where: leave -np, -H and --hostfile away")
+    spec = here.of_file(Path(options.job))
+    placed = place(spec, here.machine().blind() if options.gpus else here.machine())
+    return ClusterSpec(
+        n=spec.size,
+        hosts=placed.spelled if any(replica.host for replica in spec.replicas) else "",
+        mpi_args=base.mpi_args if options.mpi_args is None else options.mpi_args,
+        start_timeout_s=base.start_timeout_s,
+        gpus=options.gpus or placed.devices,
+        limits=placed.limits if any(placed.limits) else (),
     )
 
 

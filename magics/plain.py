@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hvd_kernel.errors import ClusterError, ConfigError, HvdTimeout, RanksDiffer, UsageError
+from hvd_kernel.magics.interrupts import Interrupted
 
 
 @contextmanager
@@ -17,3 +18,7 @@ def plain_errors() -> Iterator[None]:
         text = f"\x1b[31m{type(error).__name__}\x1b[0m: {error}"
         vars(error)["_render_traceback_"] = lambda: [text]
         raise
+    except Interrupted:
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted("what the ranks were asked for goes on, nobody waits for it") from None

@@ -39,8 +39,8 @@ CAST_S = 2.0
 """How long a cast waits for a rank that it names and that is at no prompt yet."""
 
 NOBODY = (
-    "input, getpass and breakpoint need a person: whoever runs this notebook answers no questions "
-    "(nbconvert, papermill and nbval do not). Leave them out, or set PYTHONBREAKPOINT=0 against breakpoints"
+    "input, getpass and breakpoint need a person, and this notebook runs without one "
+    "(as under nbconvert, papermill and nbval). Leave them out, or set PYTHONBREAKPOINT=0 to ignore breakpoints"
 )
 _CAST = re.compile(r"@(@?)(all|root|[\d:][\d,:-]*) (.*)", re.DOTALL)
 
@@ -193,7 +193,7 @@ class Prompts:
         absent = self.cast(cast.ranks, cast.line)
         if absent and cast.named:
             verb = "is" if len(absent) == 1 else "are"
-            person.say(f"{named(absent)} {verb} at no prompt and did not get {cast.line!r}\n", "stderr")
+            person.say(f"{named(absent)} {verb} not at a prompt and did not get {cast.line!r}\n", "stderr")
         return True
 
     def _send(self, prompt: Prompt, typed: Mapping[str, Any]) -> None:
@@ -213,7 +213,7 @@ class Prompts:
             self._sent = [each for each, (*_, said) in zip(self._sent, answered, strict=True) if not said]
         for prompt, what, said in answered:
             if said and said[prompt.rank].get("taken") is False:
-                person.say(f"{named([prompt.rank])} does not ask any more and did not get {what}\n", "stderr")
+                person.say(f"{named([prompt.rank])} no longer asks and did not get {what}\n", "stderr")
 
     def _close(self, keys: Sequence[tuple[int, int]]) -> None:
         was_open = bool(self._open)
@@ -235,7 +235,9 @@ class Prompts:
         prompt = self.waiting().get(rank)
         if prompt is not None:
             return f"{label([rank])} {prompt.text}".rstrip() + "\n"
-        return f"{label([rank])} is at no prompt: it {'runs on' if rank in self._running else 'has ended the cell'}\n"
+        return (
+            f"{label([rank])} is not at a prompt: it {'runs on' if rank in self._running else 'has ended the cell'}\n"
+        )
 
 
 def _typed(line: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hvd_kernel import config
+from hvd_kernel import config, tracking
 from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.merge import named, spans
 from hvd_kernel.magics.options import Options, resolve
@@ -32,6 +32,7 @@ def respawn(
     """Replace these ranks, or all that are dead, and say what the fresh ones have."""
     session = desk.holder.current()
     done = session.respawn(ranks, force=force, restore=restore, progress=desk.screen().status())
+    tracking.tell_fresh(session.ask, session.n, done.ranks)
     for rank in done.ranks:  # it counts its steps from zero again
         desk.holder.samples.pop(rank, None)
     desk.screen().say(told(done))

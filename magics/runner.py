@@ -64,6 +64,7 @@ class Watch:
         self._explained = ""
         self._why = ""  # ranks waited when the cell was interrupted
         self._where: dict[int, Whereabouts] = {}  # of ranks that did not obey
+        self._released: set[int] = set()  # ranks that were told not to hold the others any more
         self.fate = ""  # what has become of them, if anything
         self._failures: dict[int, Failure] = {}
         self.prompts = prompts or Prompts(session, renderer, ranks)
@@ -151,6 +152,9 @@ class Watch:
 
     def _explain(self) -> None:
         self._lookout.tick()
+        if held := (self._run.holding & self._lookout.awaited) - self._released:
+            self._released |= held
+            self._session.post("release", sorted(held), urgent=True)
         if self._lookout.sentence != self._explained:
             self._explained = self._lookout.sentence
             self._renderer.explain(self._explained)

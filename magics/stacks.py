@@ -13,7 +13,7 @@ import re
 import select
 import socket
 import sysconfig
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,9 @@ class Inquiry:
             if rank in dead or rank in halted:
                 found[rank] = Whereabouts(rank, "dead" if rank in dead else "stopped")
             else:
-                calls = written(self._session.folder, rank, pids[rank]) if rank in pids else ()
+                run = self._session.latest
+                cell = {run.file: f"cell {run.cell}"} if run else {}
+                calls = written(self._session.folder, rank, pids[rank], cell) if rank in pids else ()
                 found[rank] = Whereabouts(rank, "silent", frames=calls)
         return found
 
@@ -101,8 +103,10 @@ def stopped(session: Session) -> set[int]:
     return {rank for rank, pid in local_pids(session).items() if is_stopped(pid)}
 
 
-def written(folder: Path, rank: int, pid: int) -> tuple[Frame, ...]:
+def written(folder: Path, rank: int, pid: int, cells: Mapping[str, str]) -> tuple[Frame, ...]:
     """Have a rank of this host write its stack, and read it; () when it does not even do that.
+
+    cells: what a file's code is called, where that is a cell whose number is known.
 
     The signal may end a sleep inside C code early, which is why only ranks that do not answer are asked in this way.
     """
@@ -114,7 +118,7 @@ def written(folder: Path, rank: int, pid: int) -> tuple[Frame, ...]:
         while select.select([pipe], [], [], 0.0)[0] and os.read(pipe, 1 << 16):
             pass  # of an earlier question that was given up
         os.kill(pid, STACK_SIGNAL)
-        return tuple(frames(_lines(pipe)))
+        return tuple(frames(_lines(pipe), cells))
     except ProcessLookupError:
         return ()
     finally:
@@ -131,7 +135,7 @@ def _lines(pipe: int) -> list[str]:
     return said.decode(errors="replace").splitlines()
 
 
-def frames(lines: list[str]) -> list[Frame]:
+def frames(lines: list[str], cells: Mapping[str, str]) -> list[Frame]:
     """Read what Python's fault handler writes, innermost call first, up to the beginning of the cell. Pure."""
     calls: list[Frame] = []
     for text in lines:
@@ -141,12 +145,13 @@ def frames(lines: list[str]) -> list[Frame]:
         if match["function"] == "run_code" and "/IPython/" in match["file"]:
             break
         if not _FOLDED.search(match["file"]):
-            calls.append(_frame(match["file"], match["line"], match["function"]))
+            calls.append(_frame(match["file"], match["line"], match["function"], cells))
     return calls[::-1]
 
 
-def _frame(file: str, number: str, function: str) -> Frame:
+def _frame(file: str, number: str, function: str, cells: Mapping[str, str]) -> Frame:
     cell = bool(_CELL.search(file))
     own = cell or not file.startswith((*_INSTALLED, "<"))
-    place, text = ("cell", "") if cell else (Path(file).name, linecache.getline(file, int(number)).strip())
+    name = Path(file).name
+    place, text = (cells.get(name, "cell"), "") if cell else (name, linecache.getline(file, int(number)).strip())
     return Frame(f"{place}:{number}", "" if function == "<module>" else function, text, own)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from hvd_kernel import tracking
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics import attach, life, respawn, variables
 from hvd_kernel.magics.check import check
@@ -37,6 +40,31 @@ def _doctor(desk: Desk, _options: Options) -> None:
     desk.screen().say(report(examine()))
 
 
+def _track(desk: Desk, options: Options) -> None:
+    words = options.words[1:]
+    if not words or words[0] == "show":
+        chosen = tracking.commanded(words[1:] or [os.environ.get(tracking.TRACK, "")], Path.cwd())
+        desk.screen().say(tracking.page(chosen))
+        return
+    chosen = tracking.commanded(words, Path.cwd(), per_rank=options.per_rank)
+    with desk.holder.use():
+        session = desk.holder.session
+        dropped = tracking.tell(session.ask, chosen) if session is not None else ""
+        os.environ[tracking.TRACK] = str(chosen)  # of ranks that start later
+    desk.screen().say(tracking.sentence(chosen))
+    desk.screen().say(dropped, "stderr")
+
+
+def _job(desk: Desk, options: Options) -> None:
+    words = options.words[1:]
+    if len(words) != 2 or words[0] != "plan":  # noqa: PLR2004 - a verb and a file
+        raise UsageError("%hvd job: write %hvd job plan FILE; %%hvdrun --job FILE runs a cell as the file says")
+    from hvd_kernel.jobs.here import of_file  # noqa: PLC0415 - a kernel that reads no such file starts without them
+    from hvd_kernel.jobs.plan import as_text, plan  # noqa: PLC0415 - as above
+
+    desk.screen().say(as_text(plan(of_file(Path(words[1])))) + "\n")
+
+
 VERBS: dict[str, Verb] = {
     "start": Verb(
         life.start,
@@ -44,7 +72,9 @@ VERBS: dict[str, Verb] = {
         "start 4 ranks (-H, --hostfile, --gpus, --mpi-args, --respawn auto; --keep [NAME]: they outlive this kernel)",
     ),
     "restart": Verb(
-        life.restart, "%hvd restart", "the same ranks again, without their variables; --force: also while a job runs"
+        life.restart,
+        "%hvd restart",
+        "start the same ranks again; their variables are lost (--force: also while a job runs)",
     ),
     "attach": Verb(
         attach.attach,
@@ -59,17 +89,33 @@ VERBS: dict[str, Verb] = {
         "replace dead ranks, the others keep theirs (also --restore model,opt; --force for living ones)",
         more_words=1,
     ),
-    "stop": Verb(life.stop, "%hvd stop", "end them; --force: also while a job runs"),
+    "stop": Verb(life.stop, "%hvd stop", "end the ranks (--force: also while a job runs)"),
     "status": Verb(life.status, "%hvd status", "one line per rank", anytime=True),
     "stacks": Verb(stacks, "%hvd stacks", "where every rank is, also while a cell runs (--ranks 2)", anytime=True),
     "vars": Verb(
         variables.show, "%hvd vars", "the ranks' variables, and which ranks agree (%hvd vars a b)", MANY, anytime=True
     ),
-    "check": Verb(check, "%hvd check model opt", "bit for bit, down to the part that differs (seeds, --strict)", MANY),
+    "check": Verb(
+        check, "%hvd check model opt", "compare them bit for bit, down to the part that differs (seeds, --strict)", MANY
+    ),
     "clean": Verb(
         clean,
         "%hvd clean",
-        "end what clusters of dead kernels have left (--dry-run: list; --kept NAME: end kept ranks)",
+        "remove what clusters of kernels that are gone have left (--dry-run: list; --kept NAME: end kept ranks)",
+        anytime=True,
+    ),
+    "track": Verb(
+        _track,
+        "%hvd track jsonl tensorboard:runs",
+        "write what hvd.log is given there, also mlflow, polyaxon, off (--per-rank; %hvd track show lists the runs)",
+        more_words=9,
+        anytime=True,
+    ),
+    "job": Verb(
+        _job,
+        "%hvd job plan FILE",
+        "the tasks of a platform's file, as a table (hostfile, polyaxonfile, riseml.yml, a manifest, a script)",
+        more_words=2,
         anytime=True,
     ),
     "help": Verb(_help, "%hvd help", "this list", anytime=True),
@@ -89,7 +135,7 @@ def find(options: Options) -> Verb:
     verb = VERBS.get(name)
     if verb is None:
         said = " ".join(options.words)
-        raise UsageError(f"%hvd: {said!r} is not understood{nearest(name, [*VERBS])}; %hvd help lists its words")
+        raise UsageError(f"%hvd: {said!r} is not understood{nearest(name, [*VERBS])}; %hvd help lists the commands")
     if len(options.words) > 1 + verb.more_words:
         raise UsageError(f"%hvd: {' '.join(options.words)!r} has too many words: write {verb.usage}")
     return verb
@@ -99,4 +145,4 @@ def usage() -> str:
     """Return the help of %hvd."""
     width = max(len(verb.usage) for verb in VERBS.values())
     lines = [f"    {verb.usage.ljust(width)}  {verb.doc}" for verb in VERBS.values()]
-    return "Care for the cluster. %hvd alone is %hvd status.\n\n::\n\n" + "\n".join(lines) + "\n"
+    return "Start, watch and end the ranks. %hvd alone is %hvd status.\n\n::\n\n" + "\n".join(lines) + "\n"

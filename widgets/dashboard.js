@@ -208,22 +208,24 @@ function span(low, high, zero) {
 function makeFigures() {
   const root = h("dl", { class: "hvd-figures" });
   const cells = new Map();
-  function put(label, value, hint) {
+  function put(label, value, hint, there = true) {
     if (!cells.has(label)) {
       const dd = h("dd");
-      const cell = h("div", { class: "hvd-figure" }, h("dt", { title: hint }, label), dd);
+      const cell = h("div", { class: "hvd-figure", hidden: "" }, h("dt", { title: hint }, label), dd);
       root.append(cell);
-      cells.set(label, dd);
+      cells.set(label, { cell, dd });
     }
-    say(cells.get(label), value);
+    const { cell, dd } = cells.get(label);
+    say(dd, value);
+    show(cell, there || !cell.hidden); // what was there once stays, so that nothing jumps
   }
   return {
     root,
     update({ totals, names }) {
-      put("samples/s", number(totals.samples_per_s), "training samples per second, all ranks together");
-      put("step", grouped(totals.step), "optimizer steps");
-      put("communication", percent(totals.comm), "share of time in collectives, mean of the ranks");
-      put("allreduce GB/s", number(totals.gbps), "bytes reduced per second spent in collectives, mean of the ranks");
+      put("samples/s", number(totals.samples_per_s), "training samples per second, all ranks together", totals.samples_per_s > 0);
+      put("step", grouped(totals.step), "optimizer steps", totals.step > 0);
+      put("communication", percent(totals.comm), "share of time in collectives, mean of the ranks", totals.comm > 0);
+      put("allreduce GB/s", number(totals.gbps), "bytes reduced per second spent in collectives, mean of the ranks", totals.gbps > 0);
       names.slice(0, MAX_LOGGED_COLUMNS).forEach((name, i) => put(name, metric(totals.logged[i]), "last logged value, mean of the ranks"));
     },
   };
@@ -323,16 +325,19 @@ function makeTable(onFocus, onPick) {
 function makeLog() {
   const lines = h("div", { class: "hvd-lines", role: "log", "aria-live": "off", "aria-label": "Output of the ranks", tabindex: "0" });
   const note = h("span", { class: "hvd-note" });
-  const root = h("section", { class: "hvd-log" }, h("div", { class: "hvd-log-head" }, h("span", {}, "output"), note), lines);
+  const root = h("details", { class: "hvd-log", open: "" }, h("summary", { class: "hvd-log-head" }, h("span", {}, "output"), note), lines);
   function line(state, [rank, stream, text], open) {
     const tag = h("span", { class: "hvd-tag" }, `[${rank}]`);
     tag.style.color = colour(state.ranks.indexOf(rank), state.ranks.length);
     return h("div", { class: open ? "hvd-line hvd-open" : "hvd-line", "data-stream": stream === "stderr" ? "stderr" : "stdout" }, tag, text);
   }
-  let key = "";
+  let [key, chosen] = ["", ""];
   return {
     root,
     update(state, picked) {
+      const choice = `${state.finished} ${picked}`;
+      if (choice !== chosen) root.open = !state.finished || picked !== null; // at the end the cell shows it all, below
+      chosen = choice;
       const wanted = `${state.lines} ${picked} ${JSON.stringify(state.open)}`;
       show(root, state.log.length + state.open.length > 0);
       if (wanted === key) return;
@@ -397,12 +402,14 @@ function makeView(store, el, signal) {
     figures.update(state);
     const names = state.names.map((name) => LOG + name);
     const moved = (rate) => (state.curves.y[rate] ?? []).some((column) => column.some((v) => v > 0));
-    const active = names.length > 0 || RATES.some(moved); // a cell that only computes has a table and its output, no empty charts
+    const rated = RATES.filter(moved);
+    const active = names.length + rated.length > 0; // a cell that only computes has a table and its output, no empty charts
     show(figures.root, active);
     show(charts, active && state.curves.t.length > 1);
     show(logged.root, names.length > 0);
     if (names.length) drawChart(logged, state, names, names.find((name) => /loss/i.test(name)) ?? names[0]);
-    drawChart(rates, state, RATES, moved(RATES[0]) ? RATES[0] : RATES[1]);
+    show(rates.root, rated.length > 0);
+    if (rated.length) drawChart(rates, state, rated, rated[0]);
     table.update(state, picked);
     log.update(state, picked);
     if (picked !== null || hovered !== null) focus();

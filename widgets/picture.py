@@ -57,8 +57,9 @@ class Column:
 def render(snapshot: Message) -> str:
     """Return the picture of a snapshot."""
     board = _Picture(snapshot)
-    body = [board.header(), board.figures()]
-    y = 104.0
+    figures = board.figures()
+    body = [board.header(), figures]
+    y = 104.0 if figures else 52.0
     charts = board.charts(y)
     if charts:
         body.append(charts)
@@ -106,17 +107,16 @@ class _Picture:
 
     def figures(self) -> str:
         totals = self.snapshot["totals"]
-        figures = [
-            ("samples/s", units.number(totals["samples_per_s"])),
-            ("step", f"{totals['step']:,}"),
-            ("communication", units.percent(totals["comm"])),
-            ("allreduce GB/s", units.number(totals["gbps"])),
-            *(
-                (_cut(n, 16), units.metric(v))
-                for n, v in list(zip(self.names, totals["logged"], strict=True))[:MAX_LOGGED]
-            ),
-        ]
-        pitch = min(132.0, (WIDTH - 2 * MARGIN) / len(figures))
+        measured = (
+            ("samples/s", totals["samples_per_s"], units.number),
+            ("step", totals["step"], "{:,}".format),
+            ("communication", totals["comm"], units.percent),
+            ("allreduce GB/s", totals["gbps"], units.number),
+        )
+        logged = list(zip(self.names, totals["logged"], strict=True))[:MAX_LOGGED]
+        figures = [(label, say(value)) for label, value, say in measured if value]  # else there was nothing of it
+        figures += [(_cut(name, 16), units.metric(value)) for name, value in logged]
+        pitch = min(132.0, (WIDTH - 2 * MARGIN) / max(1, len(figures)))
         return "".join(
             text(MARGIN + i * pitch, 58, label, SOFT, size=11.5)
             + text(MARGIN + i * pitch, 82, value, size=20, weight=500)
@@ -127,11 +127,13 @@ class _Picture:
         curves = self.snapshot["curves"]
         if len(curves["t"]) < 2:
             return ""
-        trained = any(v for column in curves["y"].get(SAMPLES, []) for v in column)
-        shown = [(SAMPLES, "samples/s per rank") if trained else (GBPS, GBPS)]
+        rates = ((SAMPLES, "samples/s per rank"), (GBPS, GBPS))
+        shown = [each for each in rates if any(v for column in curves["y"].get(each[0], []) for v in column)][:1]
         loss = next((n for n in self.names if "loss" in n.lower()), self.names[0] if self.names else None)
         if loss is not None:
             shown.insert(0, (f"log:{loss}", loss))
+        if not shown:
+            return ""
         width = (WIDTH - 2 * MARGIN - 24 * (len(shown) - 1)) / len(shown)
         return "".join(
             chart(

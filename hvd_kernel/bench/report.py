@@ -78,5 +78,5 @@ def nbytes_of(text: str) -> int:
     units = {"K": 10, "M": 20, "G": 30}
     number, unit = (text[:-1], text[-1]) if text[-1:].upper() in units else (text, "")
     if not number.isdecimal() or int(number) == 0:
-        raise ValueError(f"{text!r} is no size: 4096, 64K, 16M and 1G are")
+        raise ValueError(f"{text!r} is not a size: write a number as in 4096, 64K, 16M or 1G")
     return int(number) << units.get(unit.upper(), 0)

@@ -127,7 +127,7 @@ def _through_door(kept: Kept) -> tuple[Line, int]:
     try:
         return knock(kept.folder)
     except OSError as error:
-        raise ClusterError(f"{kept.note.name} has just ended: nobody answers at its door ({error})") from None
+        raise ClusterError(f"{kept.note.name} has just ended: nothing answers on its socket ({error})") from None
 
 
 def _welcome(kept: Kept, line: Line) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -6,8 +6,9 @@ Words.
   native     Open MPI's stack of C functions, from its own handler; absent where the stack was beyond reading
   cause      one clause for a sentence ("killed (SIGKILL)") and the stack below it
 
-What is known decides, in this order: memory's killer (its counter and SIGKILL together), mpiexec's end, the signal, the
-rank's own word, the exit code. Without any of them the reason is not known, and that is what is said.
+What is known decides, in this order: a limit of the rank's own, memory's killer (its counter and SIGKILL together),
+mpiexec's end, the signal, the rank's own word, the exit code. Without any of them the reason is not known, and that is
+what is said.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Evidence:
     limit: int = 0  # of that cgroup, bytes; 0: none
     resident: int = 0  # bytes, when last seen
     launcher: str = ""  # what became of mpiexec, where that is why
+    passed: str = ""  # a limit of its own, for which it was killed: the sentence
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Frame:
 def cause(evidence: Evidence) -> Cause:
     """Say why the rank died."""
     fatal = _signal(evidence)
+    if evidence.passed:
+        return Cause(evidence.passed)
     if fatal == signal.SIGKILL and evidence.out_of_memory:
         return Cause(_memory(evidence))
     if evidence.launcher:
@@ -130,10 +134,13 @@ def _departure(evidence: Evidence) -> Cause:
     return Cause(UNKNOWN)
 
 
+def signal_name(number: int) -> str:
+    """Return SIGSEGV for 11; empty for most real-time signals, which have no name."""
+    return signal.Signals(number).name if number in set(signal.Signals) else ""
+
+
 def _named(number: int) -> str:
-    known_as = number in set(signal.Signals)  # most real-time signals have no name
-    name = signal.Signals(number).name if known_as else f"signal {number}"
-    return f"{(signal.strsignal(number) or 'ended').lower()} ({name})"
+    return f"{(signal.strsignal(number) or 'ended').lower()} ({signal_name(number) or f'signal {number}'})"
 
 
 def _left(note: str) -> str:

@@ -96,7 +96,9 @@ def _refuse_strangers(hub: Any) -> None:
         if admission.admit(rank):
             register(sender, message)
         else:
-            hub.log.error("somebody asked to be rank %r and was refused: no process was started as it", rank)
+            hub.log.error(
+                "a connection claimed to be rank %r and was refused: no process was started as that rank", rank
+            )
 
     hub.register_engine = hub.query_handlers["registration_request"] = register_expected
     hub.query_handlers = {kind: handler for kind, handler in hub.query_handlers.items() if kind in HEARD}

@@ -86,7 +86,7 @@ def knock(folder: Path) -> tuple[Line, int]:
         there.connect(path)
     pid, user, _ = _peer(there)
     if user != os.geteuid():
-        raise PermissionError(f"{folder}: another user's process is behind its door")
+        raise PermissionError(f"{folder}: another user's process listens on its socket")
     return Line(there, there), pid
 
 

@@ -45,7 +45,7 @@ def replaced(rank: int) -> Failure:
 def all_dead(n: int) -> ClusterError:
     """Say that no rank is left to go on from."""
     who = f"all {n} ranks are" if n > 1 else "the only rank is"
-    return ClusterError(f"{who} dead, so nobody has anything to go on from. {RESTART}.")
+    return ClusterError(f"{who} dead, so there is nothing to continue from. {RESTART}.")
 
 
 def stopped(rank: int) -> Failure:
@@ -69,7 +69,7 @@ def start_failed(reason: str, log: Path) -> ClusterError:
     """Explain a start that did not succeed: reason, the end of the ranks' log, and a remedy drawn from it."""
     tail = log_tail(log)
     hint = _remedy(tail)
-    return ClusterError("\n".join(part for part in (reason, hint, tail and f"The ranks said last:\n{tail}") if part))
+    return ClusterError("\n".join(part for part in (reason, hint, tail and f"The ranks' last output:\n{tail}") if part))
 
 
 def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
@@ -92,7 +92,7 @@ def _remedy(tail: str) -> str:
 _REMEDIES = (
     (
         "No module named",
-        "A rank misses a module: install it in the environment of this kernel, on every host.",
+        "A module is missing on a rank: install it in the environment of this kernel, on every host.",
     ),
     ("not enough slots", "The hosts have fewer slots than ranks: give them more (-H host:8) or ask for fewer ranks."),
     ("ssh", "A host could not be reached: `ssh HOST true` must work without a password."),

@@ -25,8 +25,8 @@ def private_folder() -> Path:
     movable = found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
     if movable or found.st_uid not in {0, os.geteuid()}:
         raise ClusterError(
-            f"{place} is no safe place for temporary files: other users can replace what lies there. Set TMPDIR to a "
-            f"folder of your own, or `chmod +t {place}`."
+            f"{place} is not a safe place for temporary files: other users can replace what lies there. Set TMPDIR to "
+            f"a folder of your own, or `chmod +t {place}`."
         )
     return Path(tempfile.mkdtemp(prefix="hvd-"))
 

@@ -48,11 +48,11 @@ class Kept:
 
     @property
     def sentence(self) -> str:
-        """Say what it is: ``train: 4 ranks of /home/ann, without a kernel since 3 min``."""
+        """Say what it is: ``train: 4 ranks of /home/ann, without a kernel for 3 min``."""
         note = self.note
         who = f"used by kernel {note.kernel}" if note.kernel else "without a kernel"
         ranks = f"{note.n} rank{'s' * (note.n != 1)}"
-        return f"{note.name}: {ranks} of {note.place}, {who} since {age(time.time() - note.since)}"
+        return f"{note.name}: {ranks} of {note.place}, {who} for {age(time.time() - note.since)}"
 
 
 def clusters() -> list[Kept]:

@@ -25,6 +25,7 @@ from hvd_kernel.cluster.supervised import LOG, Supervised
 from hvd_kernel.cluster.witness import NATIVE
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.limits import threads
 from hvd_kernel.settings.launchers import without_launchers
 
 
@@ -68,7 +69,7 @@ def _supervisor(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment(folder) | choice,
+            env=_threads(spec) | environment(folder) | choice,
             start_new_session=True,  # Jupyter interrupts by process group
         )
 
@@ -132,6 +133,12 @@ def environment(folder: Path) -> dict[str, str]:
     stacks = {"OMPI_MCA_opal_stacktrace_output": f"file:{folder / NATIVE}", HOLDER: mark(os.getpid())}
     own = {"IPYTHONDIR": str(folder / "ipython"), "PRTE_MCA_prte_tmpdir_base": str(folder)}
     return without_launchers(os.environ) | stacks | own
+
+
+def _threads(spec: ClusterSpec) -> dict[str, str]:
+    """Return with how many threads ranks compute that may use fewer cores than their part; what the user says wins."""
+    few = [each for each in map(threads, spec.limits) if each is not None]
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(min(few))) if few else {}
 
 
 def is_far(spec: ClusterSpec) -> bool:

@@ -119,7 +119,7 @@ class Respawn:
             raise ClusterError(f"{_ranks(left)} dead too: `%hvd respawn` alone replaces all that are dead")
         if chosen >= set(range(session.n)):
             raise (
-                ClusterError(f"no rank would stay to go on from: {failure.RESTART}")
+                ClusterError(f"no rank would be left to continue from: {failure.RESTART}")
                 if living
                 else failure.all_dead(session.n)
             )
@@ -175,7 +175,7 @@ class Respawn:
         wanted = dead - (set(session._arrivals) - session._fallen)  # those of an earlier try are still on their way
         session._make_way(wanted)
         if len(wanted) > session.spares:
-            self._say("no spare is warm: starting a process")
+            self._say("no spare process is ready: starting one")
         if wanted:
             session._launched.say({"replace": sorted(wanted)})
         patience = session.spec.start_timeout_s

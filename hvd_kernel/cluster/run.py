@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import queue
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hvd_kernel.protocol import (
@@ -27,6 +29,9 @@ from hvd_kernel.protocol import (
     TextDelta,
     from_wire,
 )
+
+_KERNEL = uuid.uuid4().hex
+"""This process, whose cells the numbers count: another kernel's that comes to kept ranks count from 1 again."""
 
 _LIVE_ONLY = "application/vnd.jupyter.widget-view+json"  # its model lives in the rank: no front end could show it
 
@@ -62,7 +67,9 @@ class Run:
         self.failures: list[Failure] = []
         self.metrics: dict[int, MetricsSample] = {}
         self.aborted = False  # a rank's engine has been aborted: the session must heal before the next cell
+        self.holding = set[int]()  # ranks that have left the cell with an error of all, and not released the others
         self._fetch = fetch
+        self._code = ""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._replies: dict[int, Failure | None] = {}
         self._idle: set[int] = set()
@@ -71,6 +78,20 @@ class Run:
         self._over = threading.Event()
         if not ranks:
             self._over.set()
+
+    def request(self, code: str, run: int) -> dict[str, Any]:
+        """Return the content of the message that asks a rank for it; ``run``: its number among this cluster's."""
+        self._code = code
+        ours = {"cell": self.cell, "run": run, "kernel": _KERNEL}
+        how = {"silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
+        return {"code": code, **how, "hvd": ours}
+
+    @property
+    def file(self) -> str:
+        """The name of the file that IPython says the code is in; of a run that another kernel has begun not known."""
+        from ipykernel.compiler import get_file_name  # noqa: PLC0415 - only for a rank that cannot say it itself
+
+        return Path(get_file_name(self._code)).name if self._code else ""  # type: ignore[no-untyped-call]
 
     @property
     def done(self) -> bool:
@@ -117,6 +138,8 @@ class Run:
         ours = content.get("hvd", {})
         wire = ours.get("failure")
         self.aborted |= bool(ours.get("aborted"))
+        if ours.get("holds"):
+            self.holding.add(rank)
         self._replies[rank] = from_wire(Failure, wire) if wire else None
         return self._maybe_end(rank)
 

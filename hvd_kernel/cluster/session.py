@@ -179,8 +179,7 @@ class Session:
         run = Run(targets, cell, lambda force: self._values(run, force))
         self._latest = run
         self._runs += 1
-        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
-        self._wire.request(targets, "execute_request", content | {"hvd": {"cell": cell, "run": self._runs}}, run)
+        self._wire.request(targets, "execute_request", run.request(code, self._runs), run)
         return run
 
     def ask(
@@ -350,7 +349,9 @@ class Session:
         self._wire.soon(self._wire.later, _IDLE_S, self._spare_when_idle)
 
     def _watch(self, rank: int, pid: int) -> None:
-        """Hear of the end of a rank of this host, and why; it may have come already."""
+        """Hear of the end of a rank of this host, and why; it may have come already. Have it limited."""
+        if self.spec.limits:
+            self._launched.say({"limits": {"pid": pid, "seat": rank, **self.spec.limits[rank].packed()}})
         self._witnesses.watch(rank, pid)
         try:
             self._wire.watch(rank, pid)

@@ -13,9 +13,10 @@ A kept cluster is the exception: when its kernel ends it waits, for the time it 
 
 The plan (mpiexec's command, folders to remove, address to listen on, number of ranks) is argv[1] as JSON. The line to
 the kernel, at first stdin and stdout, brings {"stop": true}, {"spares": how many to have}, {"replace": ranks}, {"keep":
-how}, {"remember": what the next kernel has to know}. It takes {"client": connection}, {"exit": status of mpiexec},
-{"joining": {rank: process id}}, {"warm": spares that could start at once}, {"kept": name, or {"error": why not}}; and,
-first of all for a kernel that has come by the door, {"welcome": client, remembered, folders, warm}.
+how}, {"remember": what the next kernel has to know}, {"limits": a rank's}. It takes {"client": connection}, {"exit":
+status of mpiexec}, {"joining": {rank: process id}}, {"warm": spares that could start at once}, {"kept": name, or
+{"error": why not}}; and, first of all for a kernel that has come by the door, {"welcome": client, remembered, folders,
+warm}.
 Connection keys travel on this line only: no file, argument or environment variable ever holds one.
 """
 
@@ -49,6 +50,7 @@ from hvd_kernel.cluster.processes import (
     mark,
     take_orphans,
 )
+from hvd_kernel.processes.limits import LIMIT, LOOK_S, Confinement, Limits
 
 _GRACE_S = 1.5  # what ranks get to end by themselves after a stop
 
@@ -64,6 +66,7 @@ class Supervisor:
         self._warm = 0
         self._tenant: Visitor | None = kernel  # who has the cluster
         self._keeper: Keeper | None = None  # of a kept cluster
+        self._confined: dict[int, Confinement] = {}  # by process id
         self._client: dict[str, Any] = {}
         self._remembered: dict[str, Any] = {}
         self._do: dict[str, Callable[[Any], None]] = {
@@ -72,6 +75,7 @@ class Supervisor:
             "replace": self._replace,
             "keep": self._keep,
             "remember": self._remember,
+            "limits": self._limit,
             "end": lambda _: self._left(),
         }
         self._mpi = subprocess.Popen(  # noqa: S603 - the launcher's plan
@@ -87,8 +91,11 @@ class Supervisor:
         try:
             while True:
                 patience = self._keeper.patience() if self._keeper else None
+                if self._confined:
+                    patience = min(LOOK_S, LOOK_S if patience is None else patience)
                 select.select([*self._descriptors(), *self._spares.descriptors()], [], [], patience)
                 self._look()
+                self._look_at_limits()
         except BaseException:  # noqa: BLE001 - whatever it is: a cluster that nobody watches must not be
             traceback.print_exc()
             self.finish(grace=0.0)
@@ -161,6 +168,23 @@ class Supervisor:
 
     def _remember(self, what: dict[str, Any]) -> None:
         self._remembered = what
+
+    def _limit(self, of: dict[str, Any]) -> None:
+        """Keep a rank to its limits from here on."""
+        confined = Confinement(of["seat"], Limits(of["cores"], of["memory"]), children)
+        confined.take(of["pid"])
+        if confined.looks:
+            self._confined[of["pid"]] = confined
+
+    def _look_at_limits(self) -> None:
+        """Kill the ranks that have passed their memory limit; the file says so to whoever asks why (witness.py)."""
+        for pid, confined in [*self._confined.items()]:
+            if not Path(f"/proc/{pid}").exists():
+                del self._confined[pid]
+            elif why := confined.passed(pid):
+                (self._folders[0] / f"{LIMIT}.{pid}").write_text(why)
+                kill(pid, signal.SIGKILL)
+                del self._confined[pid]
 
     def _is_useless(self) -> bool:
         """Whether nobody can come back to it any more, or nobody has for too long."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hvd_kernel.cluster.autopsy import Cause, Evidence, cause, known, launcher_ended, status_in_log
+from hvd_kernel.processes.limits import LIMIT
 
 NATIVE = "native"
 """Begin of the names of Open MPI's stack files in the cluster's folder; the rank and the pid follow."""
@@ -75,6 +76,7 @@ class Witness:
             limit=self._limit(),
             resident=resident,
             launcher=launcher,
+            passed=_text(folder / f"{LIMIT}.{self.pid}"),
         )
 
     def _status(self, log: Path) -> int | None:

@@ -92,7 +92,7 @@ def _until_done(func: Callable[[], Any], state: State, reset: Callable[[], Any],
             cause = error
         resets += 1
         _check(resets, _limit(reset_limit), cause)
-        _LOG.warning("elastic.run lets the ranks meet again (number %d): %s", resets, _named(cause))
+        _LOG.warning("elastic.run: the ranks are initialized again (reset %d): %s", resets, _named(cause))
         if isinstance(cause, HorovodInternalError):
             _release(_named(cause))
         reset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvd_kernel import __version__
-from hvd_kernel.metrics import log
+from hvd_kernel.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_kernel.shared import release_shared
 from hvd_kernel.torch import elastic, mpi_ops
@@ -35,6 +35,9 @@ __all__ = [
     "elastic",
     "global_process_set",
     "log",
+    "log_artifact",
+    "log_model",
+    "outputs_path",
     "release_shared",
     "remove_process_set",
     "shared_empty",

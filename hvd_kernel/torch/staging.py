@@ -41,7 +41,7 @@ def number_of(tensor: torch.Tensor, table: Table) -> int:
         if number is None or tensor.layout is not _DENSE:
             raise ValueError(_not_taken(tensor, table))
     except AttributeError:
-        raise TypeError(f"{type(tensor).__name__} is no torch.Tensor: use torch.as_tensor(...).") from None
+        raise TypeError(f"{type(tensor).__name__} is not a torch.Tensor: use torch.as_tensor(...).") from None
     return number
 
 

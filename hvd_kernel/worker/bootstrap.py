@@ -8,10 +8,8 @@ The imports come first because they take longest and need nobody: they run while
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
-import importlib.util
 import json
 import os
 import signal
@@ -24,8 +22,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hvd_kernel import _session, compat
-from hvd_kernel.worker import communication, crash, devices
+from hvd_kernel import compat
+from hvd_kernel.worker import communication, crash
+from hvd_kernel.worker.frontend import names as frontend
 
 _POLL_S = 0.002  # MPI's own wait would burn a core that the slower ranks need for their imports
 _ADDRESS_BYTES = 8192
@@ -35,16 +34,15 @@ def main() -> None:
     """Become rank ``MPI.COMM_WORLD.rank`` and serve until told to stop."""
     os.environ["HVD_BOOTSTRAP"] = "mpi"
     compat.install_in_rank()
-    with _uncollected():
-        hvd = frontend()
-        from hvd_kernel.worker import engine  # noqa: PLC0415 - ipykernel, after the slower torch
+    _import_all()
+    from hvd_kernel.worker import engine  # noqa: PLC0415 - imported above
 
     rank, size, connection = meet()
     crash.install(connection["folder"])  # after MPI's own handlers
     communication.start()
     with _folder(connection.pop("folder")) as folder:
         os.environ["IPYTHONDIR"] = folder
-        engine.serve(rank, connection, namespace(hvd, rank, size))
+        engine.serve(rank, connection, frontend.ready(rank, size))
 
 
 def stand_by(*, idle: bool) -> None:
@@ -73,13 +71,13 @@ def stand_by(*, idle: bool) -> None:
 
 def _import_all() -> None:
     with _uncollected():
-        frontend()
-        importlib.import_module("hvd_kernel.worker.engine")
+        frontend.import_first()
+        importlib.import_module("hvd_kernel.worker.engine")  # ipykernel
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Import without the garbage collector: a sixth of torch's time goes into looking at what stays for ever anyway.
+    """Import without the garbage collector: a sixth of the time goes into looking at what stays for ever anyway.
 
     Frozen, none of it is looked at later, in the middle of a cell.
     """
@@ -103,16 +101,8 @@ def _import_quietly() -> None:
 def _import_idly() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread alone
     _import_all()
-    if frontend() is not None:
-        with _uncollected(), contextlib.suppress(Exception):  # whoever needs it hears why it fails
-            importlib.import_module("torch._dynamo")  # torch does with the first optimizer, which takes a second or two
-
-
-def frontend() -> Any:
-    """Return ``hvd_kernel.torch``, or None where torch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        return None
-    return importlib.import_module("hvd_kernel.torch")
+    with _uncollected():
+        frontend.import_everything()
 
 
 def meet() -> tuple[int, int, dict[str, Any]]:
@@ -128,14 +118,6 @@ def meet() -> tuple[int, int, dict[str, Any]]:
     while not arrival.Test():
         time.sleep(_POLL_S)
     return world.rank, world.size, json.loads(line.rstrip(b"\0"))
-
-
-def namespace(hvd: Any, rank: int, size: int) -> dict[str, Any]:
-    """Return the names that are ready in every cell."""
-    ready: dict[str, Any] = {"rank": rank, "size": size, "local_rank": _session.local_rank()}
-    if hvd is None:
-        return ready | {"device": "cpu"}
-    return ready | {"hvd": hvd, "device": devices.torch_device(ready["local_rank"])}
 
 
 class _folder:  # noqa: N801 - reads like a function

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from hvd_kernel import _session, ops, process_sets
-from hvd_kernel.errors import ClusterError, RankDied, RankFailed, RankStalled
+from hvd_kernel.errors import ClusterError, Mismatch, OutOfMemory, RankDied, RankFailed, RankStalled
 from hvd_kernel.protocol import Pending
 
 _OF_OTHERS = (RankFailed, RankDied, RankStalled)  # each names another rank as the one to look at
+_OF_ALL = (Mismatch, OutOfMemory)  # what all ranks of an operation raise, though not at the same moment
 
 
 def start() -> None:
@@ -41,19 +44,26 @@ def _prove() -> None:
         raise ClusterError(f"the first allreduce gave {total[0]} instead of {size * (size + 1) // 2}")
 
 
-def abort(reason: str, after_s: float = 0.0) -> None:
+def abort(reason: str, after_s: float = 0.0) -> Callable[[], None]:
     """Release the other ranks from whatever they wait in for this one, at once or after a moment.
 
     By then this engine may have been replaced; to abort one that is shut down does nothing.
+
+    Returns
+    -------
+    Callable
+        What does it sooner.
     """
     if not _session.is_initialized():
-        return
+        return lambda: None
+    release = partial(_session.engine().abort, reason)
     if not after_s:
-        _session.engine().abort(reason)
-        return
-    later = threading.Timer(after_s, _session.engine().abort, [reason])
+        release()
+        return release
+    later = threading.Timer(after_s, release)
     later.daemon = True
     later.start()
+    return release
 
 
 def park(parked: bool) -> None:
@@ -82,6 +92,11 @@ def waiting_for() -> str:
 def is_secondary(error: BaseException) -> bool:
     """Tell whether this rank raised only because another one failed, or did not come, first."""
     return isinstance(error, _OF_OTHERS)
+
+
+def is_of_all(error: BaseException) -> bool:
+    """Tell whether the other ranks of the operation raise the same by themselves."""
+    return isinstance(error, _OF_ALL)
 
 
 def _missing(operation: dict[str, object]) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
 """Running one cell on this rank.
 
 A cell that raises aborts this rank's communication *before* its traceback is formatted, so that the peers that wait for
-this rank are released within milliseconds. One that is interrupted does so a moment later: its peers are being
-interrupted too, and each shall raise its own KeyboardInterrupt rather than hear of this one.
+this rank are released within milliseconds. In two cases a peer shall raise its own error rather than hear of this one.
+After an interrupt, peers have a moment, because they are being interrupted too. After an error that all ranks of an
+operation get (Mismatch), they are released when the notebook sees that they wait for this rank.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -27,6 +28,7 @@ from hvd_kernel.worker.prompt import Prompts
 _REASON_CHARS = 300
 _NOTE_CHARS = 100
 _COHERENT_S = 1.0  # how long peers have for their own KeyboardInterrupt before this rank's aborts them
+_UNWATCHED_S = 10.0  # how long, after an error of all, where no notebook sees them wait
 _INTERRUPTED = "KeyboardInterrupt: the cell was interrupted"
 _INSIST_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -53,27 +55,35 @@ class Control:
         stacks.listen(rank)
         self.value: Any = None  # of the latest cell's last expression
         self._run_number = 0
+        self._kernel = ""  # which counts the cells
         self._unwanted_run = 0  # the latest that an interrupt has named
         self._seen = threading.Event()  # the main thread has noticed the latest interrupt
         self._raised_at = 0.0
         self._interrupted = False
-        self._left = False  # an interrupt took this rank out of the cell, perhaps in the middle of an operation
+        self._left = False  # this rank has left the cell, and its peers are not released yet
+        self._release: Callable[[], None] | None = None  # after an error of all
         self._running = False
         self._inside = False  # the main thread is in the user's code, or in a task that waits there
         self._task: asyncio.Task[ExecutionResult] | None = None
 
-    async def run_cell(self, code: str, cell: int, run: int, request: str) -> dict[str, Any]:
-        """Run the code; return the ``hvd`` part of the reply."""
+    async def run_cell(self, code: str, asked: Mapping[str, Any], request: str) -> dict[str, Any]:
+        """Run the code; ``asked`` is the ``hvd`` part of the request; return that of the reply."""
+        cell, run = asked["cell"], asked["run"]
         self._run_number = run
         self.latest = Latest(cell, run, request)
         self.value, self._raised_at, self._interrupted, self._left = None, 0.0, False, False
+        self._release = None
+        if asked["kernel"] != self._kernel:
+            self._kernel = asked["kernel"]
+            self._shell.compile.count_anew()
         if cell:
             self._shell.execution_count = cell
         self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on
         with self._interruptible():
             error = await self._run(code)
         failure = None if error is None else self._failure(error)
-        ended = {"failure": failure and to_wire(failure), "aborted": self._left or communication.aborted()}
+        aborted = self._left or communication.aborted()
+        ended = {"failure": failure and to_wire(failure), "aborted": aborted, "holds": self._release is not None}
         self.latest = replace(self.latest, ended=ended)
         return ended
 
@@ -103,10 +113,10 @@ class Control:
         task = self._task
         return None if task is None else task.get_coro()
 
-    def cell_of(self, file: str) -> int | None:
-        """Return the number of the cell whose code goes by this file name."""
+    def cell_of(self, file: str) -> str | None:
+        """Return the cell whose code goes by this file name: ``cell 4``, ``cell 4 (earlier kernel)``."""
         found = self._shell.compile.format_code_name(file)
-        return int(found[1][len("In[") : -1]) if found else None
+        return "cell " + found[1].removeprefix("In[").replace("]", "", 1) if found else None
 
     @property
     def busy(self) -> bool:
@@ -119,11 +129,19 @@ class Control:
             return
         self._raised_at = time.monotonic()
         name = self._seen_as(error)
-        self._left = name == "KeyboardInterrupt" and self._unwanted_run == self._run_number
-        if self._left:
+        interrupted = name == "KeyboardInterrupt" and self._unwanted_run == self._run_number
+        self._left = interrupted or communication.is_of_all(error)
+        if interrupted:
             communication.abort(_INTERRUPTED, after_s=_COHERENT_S)
+        elif self._left:
+            self._release = communication.abort(_reason(name, error), after_s=_UNWATCHED_S)
         else:
             communication.abort(_reason(name, error))
+
+    def release(self) -> None:
+        """Release the peers that an error of all has not ended: they caught it, or were not in the operation."""
+        if self._release is not None:
+            self._release()
 
     def interrupt(self, run: int) -> None:
         """Interrupt that run's cell: while it runs, or as soon as it begins, but no other. Control thread."""

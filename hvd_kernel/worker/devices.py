@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from hvd_kernel import gpus
 from hvd_kernel.errors import ConfigError
 
+_ROCM = Path("/dev/kfd")  # of AMD's GPUs, which torch calls cuda, too
 _named: tuple[int, ...] = ()  # the devices that --gpus has named
 
 
@@ -19,6 +21,12 @@ def settle() -> None:
         _named = gpus.numbers_of(gpus.settle(os.environ))
     except ConfigError as error:
         sys.exit(str(error))
+
+
+def torch_decides() -> bool:
+    """Tell whether torch may find a GPU here: then only torch knows which device is this rank's."""
+    shown = gpus.visible(os.environ)
+    return bool(_named) or _ROCM.exists() or (gpus.count() != 0 and (shown is None or bool(shown)))
 
 
 def torch_device(local_rank: int) -> Any:
@@ -36,7 +44,7 @@ def torch_device(local_rank: int) -> Any:
         names = ",".join(map(str, _named))
         raise ConfigError(
             f"--gpus {names}: torch {torch.__version__} sees {there} of these {len(_named)} devices: install a torch "
-            "with CUDA that fits the driver (`nvidia-smi` says which), or leave --gpus away."
+            "with CUDA that fits the driver (`nvidia-smi` says which), or leave --gpus out."
         )
     return torch.device("cuda", local_rank % there) if there else torch.device("cpu")
 

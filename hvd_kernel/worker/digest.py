@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from hvd_kernel import parcel
+
 WHOLE_BYTES = 256 << 20
 BLOCK_BYTES = 64 << 10
 BLOCKS = 1024
@@ -109,7 +111,7 @@ def _inside(value: Any, above: frozenset[int] = frozenset()) -> Iterator[Any]:
 
 
 def _size(value: Any) -> int:
-    torch = sys.modules.get("torch")
+    torch = parcel.loaded("torch")
     if isinstance(value, np.ndarray) or (torch is not None and issubclass(type(value), torch.Tensor)):
         return int(value.nbytes)
     return len(value) if type(value) in {bytes, bytearray, str} else 0
@@ -136,8 +138,8 @@ def _leaves(value: Any, path: tuple[str, ...], whole: bool, above: frozenset[int
 def _opened(value: Any) -> Any:
     """Return what stands for an object that has a state; else itself."""
     for module, classes, state in _STATEFUL:
-        loaded = sys.modules.get(module)
-        kinds = tuple(getattr(loaded, name) for name in classes) if loaded is not None else ()
+        found = parcel.loaded(module)
+        kinds = tuple(getattr(found, name) for name in classes) if found is not None else ()
         if kinds and issubclass(type(value), kinds):
             return state(value)
     return value
@@ -217,7 +219,7 @@ _PLAIN: dict[type, Callable[[Any], bytes]] = {
 
 
 def _by_class() -> list[tuple[Any, Callable[[Any], bytes]]]:
-    torch = sys.modules.get("torch")
+    torch = parcel.loaded("torch")
     named: tuple[type, ...] = (PurePath, np.dtype) + ((torch.device, torch.dtype) if torch is not None else ())
     return [(named, lambda it: str(it).encode())]
 
@@ -256,7 +258,7 @@ def _flat(value: Any) -> Any:
     if type(value) in {np.ndarray, np.memmap} or isinstance(value, np.generic):
         array = np.asarray(value)
         return None if array.dtype.hasobject else np.ascontiguousarray(array).reshape(-1)
-    torch = sys.modules.get("torch")
+    torch = parcel.loaded("torch")
     if torch is None or type(value) not in {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}:
         return None
     if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":

@@ -23,9 +23,10 @@ from traitlets.config import Config
 
 from hvd_kernel import metrics, ranklog
 from hvd_kernel.protocol import HALF_OPEN_MS, REMEMBERED_MESSAGES
-from hvd_kernel.worker import communication, debugger, prompt, telemetry, verbs
+from hvd_kernel.worker import communication, debugger, prompt, stacks, telemetry, verbs
 from hvd_kernel.worker.control import Control
 from hvd_kernel.worker.display import RankDisplay
+from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.output import Output
 
 _REGISTRATION_S = 60.0
@@ -35,6 +36,29 @@ class RankShell(ZMQInteractiveShell):
     """IPython's shell that releases the peers before it formats a traceback."""
 
     display_pub_class = Type(RankDisplay)
+
+    def init_traceback_handlers(self, custom_exceptions: Any) -> None:
+        """Have IPython's formatter note of which package each frame is."""
+        super().init_traceback_handlers(custom_exceptions)
+        self.packages: dict[str, str] = {}  # of the frames of the traceback that is being shown
+        plain = self.InteractiveTB.format_record
+
+        def format_record(record: Any) -> str:
+            text = str(plain(record))
+            self.packages[text] = stacks.package_of(record.filename or "")
+            return text
+
+        vars(self.InteractiveTB)["format_record"] = format_record
+
+    def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
+        """Show a traceback without what libraries call inside; all of it goes to the log."""
+        cell = self.kernel.control.latest.cell
+        where = f"%hvdlogs{f' --cell {cell}' * bool(cell)} shows them"
+        shown = stb if self.InteractiveTB.mode == "Verbose" else stacks.folded(stb, self.packages, where)
+        self.packages.clear()
+        if shown != stb:
+            self.kernel.for_the_log = "\n".join(stb)
+        super()._showtraceback(etype, evalue, shown)  # type: ignore[no-untyped-call]
 
     async def run_code(self, *args: Any, **kwargs: Any) -> bool:
         """Run one statement of the user's, where an interrupt may raise."""
@@ -70,6 +94,25 @@ class RankShell(ZMQInteractiveShell):
 class RankCompiler(XCachingCompiler):
     """Gives a cell the same file name on every rank and in every run: warnings show it."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._earlier: set[str] = set()  # files of cells that a kernel before this one has counted
+
+    def count_anew(self) -> None:
+        """Tell the cells so far from those that come: another kernel numbers them."""
+        self._earlier = set(self._filename_map)
+
+    def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
+        """Name a block of code, which may have been an earlier kernel's too."""
+        name = super().cache(transformed_code, number, raw_code)
+        self._earlier.discard(name)
+        return name
+
+    def format_code_name(self, name: str) -> tuple[str, str] | None:
+        """Return what a traceback calls a cell: ``Cell``, ``In[4]``."""
+        found = super().format_code_name(name)
+        return (found[0], f"{found[1]} (earlier kernel)") if found and name in self._earlier else found
+
     def get_code_name(self, raw_code: str, code: str, number: int) -> str:
         """Return it without this process's id."""
         name: str = super().get_code_name(raw_code, code, number)  # type: ignore[no-untyped-call]
@@ -82,6 +125,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     shell_class = Type(RankShell)
     compiler_class = Type(RankCompiler)
     output: Output  # since the engine has its channels
+    for_the_log = ""  # what of this cell is to be there only
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -96,9 +140,17 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Run a cell with telemetry beside it; the last sample, after the last output, ends the cell for the reader."""
         metrics.begin_cell()
-        cell = parent["content"]["hvd"]["cell"]
-        with self.telemetry.during(parent), self.output.during(parent, cell), self.shell.display_pub.during():
+        asked, code = parent["content"]["hvd"], parent["content"]["code"]
+        with (
+            self.telemetry.during(parent),
+            self.output.during(parent, asked["cell"], asked["kernel"]),
+            self.shell.display_pub.during(),
+            frontend.during_cell(self.control.names, code),
+        ):
             await super().execute_request(stream, ident, parent)
+        if self.for_the_log:
+            self.output.log(f"{self.for_the_log}\n")
+            self.for_the_log = ""
         _forget(self.shell.history_manager)
 
     async def do_execute(self, code: str, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
@@ -108,7 +160,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._forward_input(allow_stdin=True)
         try:
             with self.control.prompts.during_cell(), self.debugging.during_cell(code):
-                ours = await self.control.run_cell(code, asked["cell"], asked["run"], request)
+                ours = await self.control.run_cell(code, asked, request)
         finally:
             self._restore_input()
         reply = {"execution_count": asked["cell"], "user_expressions": {}, "payload": [], "hvd": ours}

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from hvd_kernel import _session
+from hvd_kernel import _session, parcel
 from hvd_kernel.errors import NotInitialized
 
 Figures = dict[str, float]
@@ -93,7 +93,7 @@ class Meter:
 
 def _turn() -> int:
     """Return torch's number of this rank's device; below 0: it has used none."""
-    torch = sys.modules.get("torch")
+    torch = parcel.loaded("torch")
     if torch is None or not torch.cuda.is_initialized():
         return -1
     try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Answer = tuple[dict[str, Any], list[Any]]
 _ABSENT = "is not defined there"
+_BY_TORCH = b"PK"  # torch.save writes a zip
 
 
 def kept_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -123,10 +124,10 @@ def _dump(values: dict[str, Any]) -> bytes:
 
 
 def _load(packed: bytes) -> dict[str, Any]:
-    if "torch" not in sys.modules:
+    if not packed.startswith(_BY_TORCH):
         found: dict[str, Any] = cloudpickle.loads(packed)
         return found
-    import torch  # noqa: PLC0415 - only where it is in use
+    import torch  # noqa: PLC0415 - the rank that has packed it uses it; this one may not have so far
 
     loaded: dict[str, Any] = torch.load(io.BytesIO(packed), map_location=_mine, weights_only=False)
     return loaded

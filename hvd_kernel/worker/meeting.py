@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import _session
 from hvd_kernel.errors import RankDied
-from hvd_kernel.worker import bootstrap, communication, devices
+from hvd_kernel.worker import communication, devices
+from hvd_kernel.worker.frontend import names as frontend
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.control import Control
@@ -78,5 +79,5 @@ def meet(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
     fresh = control.rank in content["fresh"]
     communication.renew(fresh=fresh)
     if fresh:
-        control.names.update(bootstrap.namespace(bootstrap.frontend(), control.rank, size))
+        control.names.update(frontend.ready(control.rank, size))
     return {"device": devices.described(control.names.get("device", "cpu"))}, []

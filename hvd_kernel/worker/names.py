@@ -12,10 +12,11 @@ import ast
 import builtins
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+from hvd_kernel import parcel
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.control import Control
@@ -185,7 +186,7 @@ def _own(owner: Any) -> dict[str, Any]:
 
 def _registered(owner: Any) -> dict[str, dict[str, Any]]:
     """Where torch keeps a module's parts, which it finds by ``__getattr__``."""
-    torch = sys.modules.get("torch")
+    torch = parcel.loaded("torch")
     nn = getattr(torch, "nn", None)
     if nn is None or not issubclass(type(owner), nn.Module):
         return {}

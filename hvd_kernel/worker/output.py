@@ -78,6 +78,7 @@ class Output:
         self._logs = {name: LogFile(logs, rank, name, self._index, limit) for name in ranklog.STREAMS}
         self._ways: dict[str, Forward] = {}  # empty between cells
         self._parent: dict[str, Any] = {}
+        self._begun = ("", -1)  # kernel and number of the cell of the index's last row
         self._due: Callable[[], None] | None = None  # what displays have waiting for the next tick
         self.streams = tuple(RankStream(name, log) for name, log in self._logs.items())
 
@@ -89,10 +90,15 @@ class Output:
         sys.stdout, sys.stderr = self.streams
 
     @contextmanager
-    def during(self, parent: dict[str, Any], cell: int) -> Iterator[None]:
-        """Send what is printed until the block ends to those who wait for ``parent``'s answer."""
+    def during(self, parent: dict[str, Any], cell: int, kernel: str = "") -> Iterator[None]:
+        """Send what is printed until the block ends to those who wait for ``parent``'s answer.
+
+        kernel: which counts the cells. What one cell of it runs in several parts is one piece of the log.
+        """
         missing = self._missing()
-        self._index.add(cell=cell, **{name: log.size for name, log in self._logs.items()})
+        if self._begun != (kernel, cell):
+            self._begun = kernel, cell
+            self._index.add(cell=cell, **{name: log.size for name, log in self._logs.items()})
         self._on_thread(lambda: self._begin(parent))
         try:
             yield
@@ -112,6 +118,10 @@ class Output:
     def send(self, kind: str, content: dict[str, Any]) -> None:
         """Send something else to those who wait for the cell's answer."""
         self._publish(kind, content, self._parent)
+
+    def log(self, text: str) -> None:
+        """Write to the log of stderr alone; between cells, for while one runs the notebook gets what is there."""
+        self._logs["stderr"].append(encoded(text))
 
     def restart(self) -> None:
         """Forget what the cell has printed so far: the notebook clears its output."""

@@ -2,7 +2,8 @@
 
 Words.
   own frame    a call of the user's code: a cell, or a file that is not installed
-  folded       a call of IPython's machinery or of ours, which explains nothing and is left out
+  folded       a call that explains nothing and is left out: of IPython's machinery or of ours; in a traceback also what
+               libraries call inside, but for the line that raised
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
+import hvd_kernel
 from hvd_kernel.protocol import STACK_PIPE, STACK_SIGNAL, Frame, Whereabouts, to_wire
 from hvd_kernel.worker import communication
 
@@ -29,6 +32,8 @@ MAX_LINE = 120
 MAX_PENDING = 16
 
 _FOLDED = ("hvd_kernel", "IPython", "ipykernel", "ipyparallel", "asyncio", "tornado")
+_OURS = str(Path(hvd_kernel.__file__).parent) + os.sep
+_FROZEN = "<frozen "
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 Call = tuple[CodeType, int, str]
@@ -42,13 +47,13 @@ def answer(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -
 
 def whereabouts(control: Control) -> Whereabouts:
     """Look at the main thread. Any thread."""
+    pending = tuple(communication.pending()[:MAX_PENDING])  # rank 0 knows the others' too, also between its cells
     if not control.busy:
-        return Whereabouts(control.rank, "idle")
+        return Whereabouts(control.rank, "idle", pending=pending)
     calls = list(_running()) or list(_suspended(control.coroutine))
     frames = tuple(_frame(call, control.cell_of) for call in calls if call[2].split(".")[0] not in _FOLDED)
     parked = control.prompts.parked
     waits_for = communication.waiting_for() if not parked and inside_core() else ""
-    pending = tuple(communication.pending()[:MAX_PENDING])
     return Whereabouts(control.rank, state(waits_for, parked=parked), waits_for, frames[-MAX_FRAMES:], pending)
 
 
@@ -109,11 +114,11 @@ def _call(frame: FrameType, line: int) -> Call:
     return frame.f_code, line, str(frame.f_globals.get("__name__", ""))
 
 
-def _frame(call: Call, cell_of: Callable[[str], int | None]) -> Frame:
+def _frame(call: Call, cell_of: Callable[[str], str | None]) -> Frame:
     code, line, _ = call
     cell = cell_of(code.co_filename)
     own = cell is not None or not code.co_filename.startswith((*_INSTALLED, "<"))
-    place = f"cell {cell}" if cell is not None else _short(code.co_filename, own=own)
+    place = _short(code.co_filename, own=own) if cell is None else cell
     function = "" if code.co_name == "<module>" else code.co_name
     text = linecache.getline(code.co_filename, line).strip()
     return Frame(f"{place}:{line}", function, text[:MAX_LINE], own)
@@ -124,5 +129,47 @@ def _short(path: str, *, own: bool) -> str:
     if own:
         here = Path.cwd()
         return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else Path(path).name
+    return _in_package(path)
+
+
+def _in_package(path: str) -> str:
     base = max((folder for folder in _INSTALLED if path.startswith(folder)), key=len, default="")
     return path[len(base) :]
+
+
+def package_of(path: str) -> str:
+    """Return the package that a file is of; "" for the user's own code."""
+    if path.startswith(_OURS):
+        return hvd_kernel.__name__
+    if path.startswith(_FROZEN):
+        return path.removeprefix(_FROZEN).partition(".")[0].rstrip(">")
+    inside = _in_package(path)
+    return "" if inside == path else inside.partition(os.sep)[0].removesuffix(".py")
+
+
+def folded(parts: Sequence[str], packages: Mapping[str, str], where: str) -> list[str]:
+    """Leave out of a traceback what libraries call inside, but for the line that raised, unless it is ours. Pure.
+
+    Parameters
+    ----------
+    parts
+        The traceback: a text for each frame, outermost first, and others between the frames of different exceptions.
+    packages
+        Text of a frame -> its package.
+    where
+        What to say of where all of it is.
+    """
+    if "" not in (packages.get(part) for part in parts):
+        return list(parts)  # nothing is the user's: who knows what explains it
+    shown: list[str] = []
+    runs = [(library, list(run)) for library, run in groupby(parts, lambda part: bool(packages.get(part)))]
+    for (library, run), (_, behind) in zip(runs, [*runs[1:], (False, [""])], strict=True):
+        raised = library and behind[0] not in packages and packages[run[-1]] != hvd_kernel.__name__
+        left_out, kept = (run[:-1], run[-1:]) if raised else (run, []) if library else ([], run)
+        shown += [_fold(left_out, packages, where)] * bool(left_out) + kept
+    return shown
+
+
+def _fold(frames: Sequence[str], packages: Mapping[str, str], where: str) -> str:
+    names = " and ".join(dict.fromkeys(packages[frame] for frame in frames))
+    return f"… {len(frames)} frame{'s' * (len(frames) != 1)} in {names} ({where})\n"

@@ -8,13 +8,13 @@ Words.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvd_kernel import parcel
 from hvd_kernel.worker import digest, names
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def users(space: Mapping[str, Any]) -> list[str]:
 def facts(value: Any) -> dict[str, str]:
     """Describe a value in a few words."""
     said = {"type": type(value).__name__, "shape": "", "dtype": "", "value": ""}
-    torch = sys.modules.get("torch")
+    torch = parcel.loaded("torch")
     if type(value) in _SMALL:
         said["value"] = digest.short(value)
     if type(value) in _COUNTED and type(value) is not str:
@@ -120,7 +120,7 @@ def _find(control: Control, name: str) -> tuple[bool, Any]:
 def seeds() -> dict[str, Any]:
     """Return the states of the global random generators of what is loaded."""
     states: dict[str, Any] = {"random": random.getstate(), "numpy": np.random.get_state(legacy=False)}  # noqa: NPY002 - the global one
-    torch = sys.modules.get("torch")
+    torch = parcel.loaded("torch")
     if torch is not None:
         states["torch"] = torch.get_rng_state()
         if torch.cuda.is_initialized():

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hvd_kernel import tracking
 from hvd_kernel.worker import (
     communication,
     devices,
@@ -24,6 +25,7 @@ from hvd_kernel.worker import (
     values,
     variables,
 )
+from hvd_kernel.worker.frontend import names as frontend
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.control import Control
@@ -41,6 +43,8 @@ def answer(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> 
 
 
 def _hello(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    if content["channel"] == "shell":
+        frontend.import_ahead()  # not before: other ranks of this host were still starting
     device = devices.described(control.names.get("device", "cpu"))
     who = {"pid": os.getpid(), "host": socket.gethostname(), "device": device}
     return who | {"channel": content["channel"]}, []
@@ -48,6 +52,11 @@ def _hello(control: Control, content: Mapping[str, Any], _buffers: list[Any]) ->
 
 def _interrupt(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     control.interrupt(content["run"])
+    return {}, []
+
+
+def _release(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    control.release()
     return {}, []
 
 
@@ -66,6 +75,14 @@ def _value(control: Control, content: Mapping[str, Any], _buffers: list[Any]) ->
     return values.send({content["name"]: control.value}, control.rank, content)
 
 
+def _track(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    if "choice" in content:
+        tracking.choose(content["choice"], content["run"])
+    tracker = tracking.tracker()
+    choice, dropped = ("", []) if tracker is None else (str(tracker.choice), tracker.dropped)
+    return {"choice": choice, "run": tracking.run_id(), "dropped": dropped}, []
+
+
 def _heal(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     communication.renew()
     return {}, []
@@ -80,10 +97,12 @@ def _lookup(names: dict[str, Any], name: str) -> Any:
 TABLE: dict[str, Verb] = {
     "hello": _hello,
     "interrupt": _interrupt,
+    "release": _release,
     "push": _push,
     "pull": _pull,
     "value": _value,
     "heal": _heal,
+    "track": _track,
     "log": logs.answer,
     "latest": latest.answer,
     "invite": meeting.invite,

@@ -30,6 +30,11 @@ TURNS = """() => {
     return [...document.querySelectorAll('.hvd tbody tr')].map(row => Number(row.children[at]?.textContent));
 }"""
 
+SHOWN = """() => ({
+    figures: [...document.querySelectorAll('.hvd-figure:not([hidden]) dt')].map(label => label.textContent),
+    charts: [...document.querySelectorAll('.hvd-chart:not([hidden]) .hvd-tabs')].map(tabs => tabs.textContent),
+    output: document.querySelector('.hvd-log').open})"""
+
 
 def write(folder: Path) -> Path:
     spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
@@ -46,12 +51,18 @@ def test_a_job_lives_in_the_cell_that_started_it(lab: Lab, place: Path) -> None:
         first = notebook.page.evaluate(TURNS)
         notebook.wait(f"({TURNS})().every((turn, rank) => turn > {first}[rank] + 10)")
         assert "local" not in notebook.page.evaluate(OUTPUTS)[1], "the notebook's own cell awaited all the while"
+        shown = {"figures": ["turn"], "charts": ["turn"], "output": True}
+        assert notebook.page.evaluate(SHOWN) == shown, "nothing stands empty for what a cell has not"
         notebook.shoot(SHOT)
         (place / "seen").touch()
         for cell, end in enumerate(("[0] trained by 0\n[1] trained by 1\n", "local 42\n", "ValueError: bad shard\n")):
             notebook.wait(f"{OUTPUTS}[{cell}].endsWith({json.dumps(end)})")
         notebook.wait(f"{OUTPUTS}[2].includes('job broken: failed: ValueError on ranks 0-1')")
+        assert notebook.page.evaluate(SHOWN) == shown | {"output": False}, "the cell shows it below"
         notebook.shoot(SHOT.with_stem("background-finished"))
+        notebook.page.click(".hvd-rank >> nth=1")
+        notebook.wait("document.querySelector('.hvd-log').open")
+        assert notebook.page.locator(".hvd-line:visible").all_text_contents() == ["[1]trained by 1"]
         train, local, _, _ = notebook.page.evaluate(OUTPUTS)
         assert "job train on ranks 0-1: %hvdjobs, %hvdcancel train\n" in train
         assert local == "local 42\n"

@@ -105,7 +105,7 @@ def test_a_page_that_opens_while_a_cell_runs_shows_all_of_it_at_once_and_one_tha
         notebook.run(2)
         notebook.wait(f"{OUTPUTS}[2].trim() === {json.dumps(LOGGED)}")
         notebook.run(3)
-        await_panel(notebook, 3, "running", "seen")
+        await_panel(notebook, 4, "running", "seen")
         save(notebook)
         notebook.shoot(place / "shots" / "second.png")
         assert page.errors == []
@@ -116,7 +116,7 @@ def test_a_page_that_opens_while_a_cell_runs_shows_all_of_it_at_once_and_one_tha
 
     with lab.browser() as page:
         notebook = page.open(name)
-        for cell in (2, 3):
+        for cell in (2, 4):
             await_panel(notebook, cell, "finished", "seen", "unseen", "end")
         notebook.run(4)
         notebook.wait(f"{OUTPUTS}[4].includes('[0-1] 3')")

@@ -81,6 +81,21 @@ def test_a7_a_crash_in_c_is_named_with_the_python_line_and_its_stack(kernel: Ker
         assert not any("_PyEval" in line for line in native), "the interpreter's own frames say nothing"
 
 
+def test_a7_a_crash_is_the_cause_also_where_the_other_ranks_raise_meanwhile(kernel: Kernel) -> None:
+    """The others' error was first, because a death takes a moment to be known; the crash was one line without a stack."""
+    code = "import ctypes, os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGSEGV)\nundefined_name"
+    outcome = kernel.run(f"%%hvdrun\n{code}", allow_error=True)
+    assert outcome.reply["ename"] == "RankDied", outcome.error
+    assert why(outcome) == "segmentation fault (SIGSEGV) in a cell, line 2"
+    lines = outcome.error.splitlines()
+    assert lines[0] == "RankDied on rank 1"
+    stack, meanwhile = lines.index("its Python stack, most recent call first:"), lines.index("NameError on rank 0")
+    assert lines[stack + 1] == "  a cell, line 2"
+    assert stack < meanwhile
+    assert "----> 3 undefined_name" in lines[meanwhile:]
+    assert lines[-1] == "NameError: name 'undefined_name' is not defined"
+
+
 def test_a8_os_exit_0_is_a_departure_and_no_success(kernel: Kernel) -> None:
     assert why(dies(kernel, "import os\nif rank == 1: os._exit(0)")) == "it left with os._exit(0) in a cell, line 2"
     refused = kernel.run("%%hvdrun\n1", allow_error=True)

@@ -191,7 +191,7 @@ def test_a4_a_replacement_that_dies_is_replaced(session: Session) -> None:
 def test_a_living_rank_is_replaced_only_by_force_whatever_it_is_in(session: Session) -> None:
     with pytest.raises(ClusterError, match=r"rank 2 is alive: `%hvd respawn 2 --force`"):
         session.respawn([2])
-    with pytest.raises(ClusterError, match=r"no rank would stay to go on from: `%hvd restart`"):
+    with pytest.raises(ClusterError, match=r"no rank would be left to continue from: `%hvd restart`"):
         session.respawn(range(N), force=True)
     run = session.run("print('in', flush=True)\nhvd.barrier() if rank != 2 else __import__('time').sleep(600)")
     wait_until_all_speak(run)
@@ -374,7 +374,7 @@ def test_a_spare_that_is_gone_is_done_without(session: Session) -> None:
         said: list[str] = []
         assert session.respawn(progress=said.append).ranks == (3,)
     session._launched.say({"spares": session._spares_wanted})
-    assert said[0] == "no spare is warm: starting a process"
+    assert said[0] == "no spare process is ready: starting one"
     assert_whole(session, {3})
 
 

@@ -84,6 +84,7 @@ class ScriptedRun:
         self._script = list(script)
         self._open = set(ranks)
         self.failures: list[Failure] = []
+        self.holding: set[int] = set()
 
     @property
     def done(self) -> bool:

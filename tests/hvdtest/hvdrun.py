@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,6 +67,22 @@ def gone(variable: str, seconds: float = 30.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def ran(
+    command: Sequence[str], cwd: Path | None = None, *, seconds: float = 100, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with nothing on stdin; ``env``: variables that it has besides."""
+    return subprocess.run(
+        command,
+        env=clean_environment(**env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        cwd=cwd,
+        check=False,
+    )
 
 
 def hvdrun(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-from hvdtest.launch import clean_environment
+from hvdtest.hvdrun import good, ran
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks" / "scripts"
 SMALL = {  # what is run -> its script and arguments
@@ -20,7 +19,6 @@ SMALL = {  # what is run -> its script and arguments
     "--num-warmup-batches 0 --num-iters 1 --num-batches-per-iter 2",
     "chars": "chars.py --steps 4 --batch-size 4 --length 32 --layers 1 --passes 2 --sample 20",
 }
-HVDRUN = [sys.executable, "-P", "-m", "hvd_kernel.launch"]
 MPIRUN = [f"{sys.prefix}/bin/mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 
@@ -33,14 +31,4 @@ def final_loss(text: str) -> float:
 def said(launcher: list[str], np: int, line: str) -> str:
     """What the ranks print; plain mpirun needs to be told of Horovod's name."""
     python = [sys.executable, *(["-m", "hvd_kernel.compat"] if launcher is MPIRUN else [])]
-    done = subprocess.run(
-        [*launcher, "-np", str(np), *python, *line.split()],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=FOLDER,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return good(ran([*launcher, "-np", str(np), *python, *line.split()], FOLDER, seconds=240))

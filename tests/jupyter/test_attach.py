@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(300)]
 
 PLACE = str(Path(__file__).parents[1] / "hvdtest")  # where a test's kernel starts
 
-CAST = f"2 ranks of {PLACE}, without a kernel since "
+CAST = f"2 ranks of {PLACE}, without a kernel for "
 
 STAND_IN = """
 import os, sys, time
@@ -136,7 +136,7 @@ def test_a17_a18_kept_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(home: P
 
 def test_a_cell_goes_on_while_the_kernel_restarts_and_is_a_job_of_the_next_one(home: Path) -> None:
     with Kernel(home) as kernel:
-        kernel.run("%%hvdrun -np 2 --keep\nx = rank", timeout=120)
+        kernel.run("%%hvdrun -np 2 --keep\nx = rank\ndef old():\n    1 / 0", timeout=120)
         kernel.start("%%hvdrun\n" + WAITS.format(home=str(home), name="cell", asks=1), person=True)
         in_cell(home, "cell")
         kill_9(kernel)
@@ -146,8 +146,8 @@ def test_a_cell_goes_on_while_the_kernel_restarts_and_is_a_job_of_the_next_one(h
             "job cell2 on ranks 0-1: %hvdjobs, %hvdcancel cell2\n"
         )
         refused = kernel.run("%%hvdrun\n1", allow_error=True).reply["evalue"]
-        assert re.sub(r" since \d+ s", "", refused) == (
-            "the ranks run job cell2: wait with %hvdjobs --wait cell2, or %hvdcancel cell2"
+        assert re.sub(r" \(\d+ s so far\)", "", refused) == (
+            "the ranks are busy with job cell2: wait with %hvdjobs --wait cell2, or %hvdcancel cell2"
         )
         asked = "[1] who?"
         until(
@@ -158,14 +158,19 @@ def test_a_cell_goes_on_while_the_kernel_restarts_and_is_a_job_of_the_next_one(h
         kernel.run("%hvdcancel cell2", allow_error=True)
         assert kernel.run("%hvdjobs --wait cell2", allow_error=True).reply["ename"] == "KeyboardInterrupt"
         assert kernel.run("%%hvdrun\nx, who").shown == ["[0] (0, '')\n[1] (1, 'ann')"]
+        failed = kernel.run("%%hvdrun\nold()", allow_error=True)
+        assert f"Cell In[{failed.reply['execution_count']}], line 1\n" in failed.error
+        assert "Cell In[1] (earlier kernel), line 3, in old()\n" in failed.error
 
-        kernel.run("%%hvdrun --bg train\n" + WAITS.format(home=str(home), name="job", asks=None))
+        train = kernel.run("%%hvdrun --bg train\n" + WAITS.format(home=str(home), name="job", asks=None))
+        name = f"cell{train.reply['execution_count']}"
         in_cell(home, "job")
         kernel.restart()  # as the menu does: Jupyter presses the interrupt key first, which is not meant for a job
-        assert "ranks 0-1 still run cell 4, now as a job" in kernel.run("%hvd attach").text()
+        said = f"ranks 0-1 still run cell {train.reply['execution_count']}, now as a job"
+        assert said in kernel.run("%hvd attach").text()
         (home / "go").touch()
-        kernel.run("%hvdjobs --wait cell4")
-        assert kernel.run("%hvdjobs cell4").text() == "[0-1] went on\n"
+        kernel.run(f"%hvdjobs --wait {name}")
+        assert kernel.run(f"%hvdjobs {name}").text() == "[0-1] went on\n"
         assert kernel.run("%%hvdrun\nseen").shown == ["[0] 100\n[1] 101"]
         kernel.run("%hvd stop")
 

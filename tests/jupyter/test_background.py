@@ -86,17 +86,17 @@ def test_a_job_leaves_the_notebook_free_and_one_line_behind(kernel: Kernel, tmp_
 def test_everything_else_that_needs_the_ranks_is_told_which_job_has_them(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("a = 1")
     kernel.run("%%hvdrun --bg holds\ntime.sleep(600)")
-    sentence = "UsageError: the ranks run job holds: wait with %hvdjobs --wait holds, or %hvdcancel holds"
+    sentence = "UsageError: the ranks are busy with job holds: wait with %hvdjobs --wait holds, or %hvdcancel holds"
     for cell in ("%%hvdrun\n1", "%hvdpull time", "%hvdpush a", "%hvd stop", "%hvd restart", "%hvd start -np 3"):
         assert refused(kernel, cell) == sentence
     other = refused(kernel, "%%hvdrun --bg -np 3\n1")
-    assert other.startswith("UsageError: another cluster cannot start: the ranks run job holds: ")
+    assert other.startswith("UsageError: another cluster cannot start: the ranks are busy with job holds: ")
     assert other.endswith("; %hvd restart -np 3 --force ends it")
     assert "has ranks 0-1" in refused(kernel, "%%hvdrun --bg --ranks 2\n1")
     assert "leave it out, or --bg" in refused(kernel, "%%hvdrun --bg --local\n1")
     assert "there is a job holds already, running" in refused(kernel, "%%hvdrun --bg holds\n1")
     person = kernel.run("%%hvdrun\n1", person=True, allow_error=True)
-    assert "the ranks run job holds: " in person.error
+    assert "the ranks are busy with job holds: " in person.error
     assert [row.split()[:2] for row in kernel.run("%hvd status").text().splitlines()[1:]] == [
         ["0", "alive"],
         ["1", "alive"],
@@ -321,7 +321,7 @@ def test_one_cell_at_a_time_has_the_ranks_from_whatever_shell_it_comes(kernel: K
     assert "there is no job 'late'" in refused(kernel, "%hvdjobs late")
     started = kernel.reply_of(shell, "%%hvdrun --bg aside\ntime.sleep(600)")
     assert started["status"] == "ok"
-    assert "the ranks run job aside" in refused(kernel, "%%hvdrun\n1")
+    assert "the ranks are busy with job aside" in refused(kernel, "%%hvdrun\n1")
     assert kernel.run("%hvdcancel aside").text() == "job aside: cancelled\n"
 
 

@@ -112,7 +112,7 @@ def test_nobody_in_front_is_a_clear_error_there_and_the_next_cell_works(kernel: 
     cell = "%%hvdrun\nif rank == 1: input('? ')\nhvd.barrier()"
     outcome = kernel.run(cell, allow_error=True)
     assert outcome.reply["ename"] == "StdinNotImplementedError"
-    assert "need a person: whoever runs this notebook answers no questions" in outcome.reply["evalue"]
+    assert "need a person, and this notebook runs without one" in outcome.reply["evalue"]
     assert "StdinNotImplementedError on rank 1" in outcome.error
     assert "[0,2] released, because rank 1 failed" in outcome.error
     outcome = kernel.run("%%hvdrun\nif rank == 2: breakpoint()\nhvd.barrier()", allow_error=True)
@@ -322,7 +322,7 @@ def test_hvdpdb_answers_the_prompts_of_a_job(kernel: Kernel) -> None:
     assert kernel.run("%hvdpdb --ranks 0 p v + 40").text() == "[0] 40\n[0] (Pdb)\n"
     assert "no prompt on rank 1: choose from ranks 0,2" in kernel.run("%hvdpdb --ranks 1 n", allow_error=True).error
     kernel.run("%hvdpdb --ranks 0,2 v = v + 1")
-    ended = "".join(f"[{rank}] is at no prompt: it has ended the cell\n" for rank in (0, 2))
+    ended = "".join(f"[{rank}] is not at a prompt: it has ended the cell\n" for rank in (0, 2))
     assert kernel.run("%hvdpdb c").text() == ended  # and what they print now is the job's, however fast they are
     kernel.run("%hvdjobs --wait job")
     assert "[0-1] v 1\n[2] v 3\n" in kernel.run("%hvdjobs job").text()

@@ -41,7 +41,7 @@ def test_a_device_that_is_not_there_starts_nothing(kernel: Kernel) -> None:
     refused = kernel.run("%%hvdrun -np 2 --gpus 0,1\nrank", allow_error=True)
     assert refused.error == (
         "ConfigError: --gpus 0,1: device 0 is not there: there is no GPU on this host; "
-        "write --gpus none or leave it away."
+        "write --gpus none or leave it out."
     )
     assert kernel.run("%hvd status").text() == "no ranks are running\n"
     assert kernel.run("%%hvdrun -np 2\nmine = rank\nmine").shown == ["[0] 0\n[1] 1"], "it is not remembered"
@@ -49,4 +49,4 @@ def test_a_device_that_is_not_there_starts_nothing(kernel: Kernel) -> None:
     assert again.error == refused.error
     assert kernel.run("%%hvdrun\nmine").shown == ["[0] 0\n[1] 1"], "nothing was lost for what is not there"
     wrong = kernel.run("%%hvdrun --gpus 0-1\nrank", allow_error=True)
-    assert "'0-1' is no device's number: write 0,1 or auto or all or none" in wrong.error
+    assert "'0-1' is not a device number: write 0,1 or auto or all or none" in wrong.error

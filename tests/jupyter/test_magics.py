@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hvdtest.gate import Gate
-from hvdtest.kernel import Kernel
+from hvdtest.kernel import Kernel, Outcome
 
 pytestmark = [
     pytest.mark.jupyter,
@@ -147,7 +147,7 @@ def test_push_pull_and_out(kernel: Kernel) -> None:
     [
         ("%%hvdrun -np4\n1", "UsageError: %%hvdrun: '-np4' is not an option: write -np 4, with a space"),
         ("%%hvdrun --push nowhere\n1", "UsageError: there is no variable `nowhere` in the notebook to push"),
-        ("%hvd begin", "UsageError: %hvd: 'begin' is not understood; %hvd help lists its words"),
+        ("%hvd begin", "UsageError: %hvd: 'begin' is not understood; %hvd help lists the commands"),
         ("%hvdpull", "UsageError: %hvdpull: name the variables, as in %hvdpull a b"),
         ("%hvdauto maybe", "UsageError: %hvdauto: 'maybe' is not understood: write %hvdauto on or %hvdauto off"),
     ],
@@ -194,6 +194,114 @@ def test_local_runs_here_too(kernel: Kernel) -> None:
     assert kernel.run("both").shown == ["'xx'"]
     failed = kernel.run("%%hvdrun --local\nif 'rank' not in dir(): raise LookupError('only here')", allow_error=True)
     assert (failed.reply["ename"], failed.reply["evalue"]) == ("LookupError", "only here")
+
+
+def number(outcome: Outcome) -> int:
+    """What the notebook writes in front of a cell."""
+    found: int = outcome.reply["execution_count"]
+    return found
+
+
+def test_a_cell_has_the_notebooks_number_on_the_ranks_too(kernel: Kernel, tmp_path: Path) -> None:
+    """Cell [4] failed in "Cell In[2]": rank cells were counted by themselves."""
+    kernel.run("'a cell here alone'")
+    defined = number(kernel.run("%%hvdrun\ndef inverse(x):\n    return 1 / x"))
+    kernel.run("'another one'")
+    failed = kernel.run("%%hvdrun\ninverse(0)", allow_error=True)
+    assert f"Cell In[{number(failed)}], line 1\n" in failed.error
+    assert f"Cell In[{defined}], line 2, in inverse(x)\n" in failed.error
+
+    twice = "for word in ('one', 'two'): get_ipython().run_cell_magic('hvdrun', '--ranks 0', f'print({word!r})')"
+    assert kernel.run(f"%hvdlogs --cell {number(kernel.run(twice))} --ranks 0").text() == "[0] one\n[0] two\n"
+
+    with Gate(tmp_path) as gate:
+        job = number(kernel.run(f"%%hvdrun --bg waits\nprint('in')\n{gate.arrive}\n{gate.hold}\n1 / 0"))
+        gate.wait_for(*range(4))
+        kernel.run("'a cell beside it'")
+        assert f"    cell {job}:3: " in kernel.run("%hvd stacks").text()
+        assert kernel.run(f"%hvdlogs --cell {job}").text() == "[0-3] in\n"
+    assert f"Cell In[{job}], line 4\n" in kernel.run("%hvdjobs --wait waits", allow_error=True).error
+
+
+def test_what_libraries_call_inside_is_left_out_of_tracebacks_but_not_of_the_logs(kernel: Kernel) -> None:
+    """A forgotten hvd.init() was 6,918 characters, of which one line was the user's."""
+    code = "%%hvdrun\nimport torch\nhvd.shutdown()\nhvd.allreduce(torch.ones(3))"
+    failed = kernel.run(code, allow_error=True)
+    kernel.run("%%hvdrun\nhvd.init()")
+    cell = number(failed)
+    lines = [line for line in failed.error.splitlines() if line and not line.startswith("------")]
+    assert re.fullmatch(rf"… \d+ frames in hvd_kernel and torch \(%hvdlogs --cell {cell} shows them\)", lines.pop(6))
+    assert [line.split() for line in lines] == [
+        ["HorovodInternalError", "on", "ranks", "0-3"],
+        ["HorovodInternalError", "Traceback", "(most", "recent", "call", "last)"],
+        ["Cell", f"In[{cell}],", "line", "3"],
+        ["1", "import", "torch"],
+        ["2", "hvd.shutdown()"],
+        ["---->", "3", "hvd.allreduce(torch.ones(3))"],
+        ["HorovodInternalError:", "Horovod", "has", "not", "been", "initialized;", "use", "hvd.init()."],
+    ]
+    logged = kernel.run(f"%hvdlogs --cell {cell} --ranks 1 --stream stderr").text("stderr")
+    assert "/hvd_kernel/torch/mpi_ops.py:" in logged
+    assert ": Horovod has not been initialized; use hvd.init()." in logged
+    whole = kernel.run("%%hvdrun\n%xmode Verbose\nhvd.allreduce(3)", allow_error=True).error
+    kernel.run("%%hvdrun\n%xmode Context")
+    assert "/hvd_kernel/torch/mpi_ops.py:" in whole
+
+
+@pytest.mark.parametrize(
+    ("cell", "near"),
+    [
+        ("%%hvdrn\n1", "Cell magic `%%hvdrn` not found: did you mean %%hvdrun?"),
+        pytest.param(
+            "%hvdlog", "Line magic function `%hvdlog` not found: did you mean %hvdlogs?", marks=pytest.mark.nightly
+        ),
+    ],
+)
+def test_a_mistyped_magic_is_told_the_nearest_name(kernel: Kernel, cell: str, near: str) -> None:
+    outcome = kernel.finish_rest(kernel.start(cell), allow_error=True)
+    assert outcome.text("stderr") == f"UsageError: {near}\n"
+
+
+def test_a_tool_that_keeps_no_history_has_cells_of_different_numbers(kernel: Kernel) -> None:
+    """nbval: the numbers are those that its notebook has when it is run from the top."""
+    before = number(kernel.run("1"))
+    for after in (1, 2):
+        kernel.finish((kernel.client.execute("1", store_history=False), time.monotonic()))
+        started = kernel.client.execute("%%hvdrun\n1 / 0", store_history=False), time.monotonic()
+        failed = kernel.finish(started, allow_error=True)
+        assert f"Cell In[{before + 2 * after}], line 1\n" in failed.error
+    assert number(kernel.run("1")) == before + 1
+
+
+@pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.nightly) for turn in range(1, 5))])
+def test_c2_ranks_that_disagree_raise_the_same_in_every_run(kernel: Kernel, turn: int) -> None:
+    """The first to raise released the others before they had heard of it: other ranks were named in each run."""
+    outcome = kernel.run("%%hvdrun\nimport torch\nhvd.allreduce(torch.ones(3 + rank), name='m')", allow_error=True)
+    lines = outcome.error.splitlines()
+    assert lines[0] == "Mismatch on ranks 0-3"
+    assert lines[-1] == (
+        "Mismatch: Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [3], but another rank sent a tensor"
+        " of shape [4]. (rank 0: [3]; rank 1: [4]; rank 2: [5]; rank 3: [6])"
+    )
+    assert kernel.run("%%hvdrun\nint(hvd.allreduce(torch.tensor([rank]), op=hvd.Sum))").shown == ["[0-3] 6"]
+
+
+def test_c2_a_rank_that_goes_on_after_a_mismatch_is_released_when_it_waits(kernel: Kernel) -> None:
+    """Rank 1 catches the error, so it is not ended by it; the ranks that are gone would never come."""
+    code = """%%hvdrun
+import torch
+import hvd_kernel.worker.control
+hvd_kernel.worker.control._UNWATCHED_S = 600.0
+try:
+    hvd.allreduce(torch.ones(3 + rank), name='m')
+except hvd.HorovodInternalError:
+    if rank != 1: raise
+    hvd.barrier()
+"""
+    lines = kernel.run(code, allow_error=True).error.splitlines()
+    assert lines[0] == "Mismatch on ranks 0,2-3"
+    assert lines[-1] == "[1] released, because rank 0 failed"
+    assert kernel.run("%%hvdrun\nint(hvd.allreduce(torch.tensor([rank]), op=hvd.Sum))").shown == ["[0-3] 6"]
 
 
 def test_a_rank_that_raises_fails_the_cell_and_nothing_else(kernel: Kernel) -> None:
@@ -274,7 +382,7 @@ def test_another_number_of_ranks_carries_what_is_kept_and_asks_before_it_loses_t
     cell = "%%hvdrun -np 2{force}\nprint('lost' in globals(), model.tolist(), size)"
     refused = kernel.run(cell.format(force=""), allow_error=True)
     assert refused.error == (
-        "UsageError: 2 ranks instead of 4: the ranks would start again, and `lost` there be lost. Add --force to lose it, "
+        "UsageError: 2 ranks instead of 4: the ranks would start again, and `lost` there would be lost. Add --force to lose it, "
         "or call hvd_kernel.keep('lost') in a cell on the ranks"
     )
     assert kernel.run("%%hvdrun\nlost, size").shown == ["[0-3] (1, 4)"], "nothing has happened"

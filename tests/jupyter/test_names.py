@@ -191,7 +191,7 @@ def test_check_goes_down_to_the_first_part_that_differs(kernel: Kernel) -> None:
     assert kernel.run("%hvd check opt").text() == (
         "opt differs: first at param_groups.0.lr: ranks 0-2 agree, rank 3 differs (ranks 0-2: 0.1, rank 3: 0.2)\n"
     )
-    assert kernel.run("%hvd check partly").text() == "partly is not there on ranks 1,3\n"
+    assert kernel.run("%hvd check partly").text() == "partly does not exist on ranks 1,3\n"
     assert kernel.run("%hvd check trap").text() == "trap is not compared: Trap\n"
 
 
@@ -223,9 +223,11 @@ def test_a_local_name_error_says_where_the_name_lives(kernel: Kernel) -> None:
 
     assert last("weights_of_all + 1") == [
         "NameError: name 'weights_of_all' is not defined",
-        "`weights_of_all` lives on the ranks: %hvdpull weights_of_all, or begin the cell with %%hvdrun",
+        "`weights_of_all` exists on the ranks, not in the notebook: %hvdpull weights_of_all, or begin the cell with %%hvdrun",
     ]
-    assert last("def f(): return partly\nf()")[1].startswith("`partly` lives on ranks 0,2: %hvdpull partly")
+    assert last("def f(): return partly\nf()")[1].startswith(
+        "`partly` exists on ranks 0,2, not in the notebook: %hvdpull partly"
+    )
     plain = kernel.run("nowhere_at_all", allow_error=True)
     assert plain.error.splitlines()[-1] == "NameError: name 'nowhere_at_all' is not defined"
     there = kernel.run("%%hvdrun\nonly_here", allow_error=True)

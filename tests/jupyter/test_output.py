@@ -36,9 +36,9 @@ def log_files(kernel: Kernel) -> dict[tuple[int, str], Path]:
 
 
 def number_of(kernel: Kernel) -> int:
-    """The number of the latest %%hvdrun cell."""
-    outcome = kernel.run("from hvd_kernel.magics import holder_of; holder_of(get_ipython()).cell")
-    return int(outcome.shown[0])
+    """The number that the notebook has given the cell before."""
+    latest: int = kernel.run("1").reply["execution_count"]
+    return latest - 1
 
 
 def resident(kernel: Kernel) -> dict[int, int]:

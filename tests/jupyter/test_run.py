@@ -115,7 +115,7 @@ hvd_kernel.run(dies, np=2)
             "reuse=True, env={'A': 'b'}",
             "UsageError: run(reuse=True) cannot be honoured: env is settled when a rank starts",
         ),
-        ("np=0", "ConfigError: run(np=0) cannot be honoured: say a number of ranks"),
+        ("np=0", "ConfigError: run(np=0) cannot be honoured: give a number of ranks"),
     ],
 )
 def test_refusals(kernel: Kernel, call: str, message: str) -> None:

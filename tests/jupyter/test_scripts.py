@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hvdtest.hvdrun import HVDRUN
 from hvdtest.kernel import Kernel
-from hvdtest.scripts import FOLDER, HVDRUN, SMALL, final_loss, said
+from hvdtest.scripts import FOLDER, SMALL, final_loss, said
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400), pytest.mark.cluster(2)]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from hvdtest.tracked import untracked  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
 
 PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "database": None, "print_blob": True}

@@ -35,7 +35,7 @@ def test_the_table_marks_wrong_values_and_chooses_units() -> None:
 def test_sizes() -> None:
     assert [nbytes_of(text) for text in ("4096", "64K", "16m", "1G")] == [4096, 65536, 16 << 20, 1 << 30]
     for wrong in ("", "K", "0", "-1", "1.5M", "64KB"):
-        with pytest.raises(ValueError, match="is no size"):
+        with pytest.raises(ValueError, match="is not a size"):
             nbytes_of(wrong)
 
 

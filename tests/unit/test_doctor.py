@@ -34,7 +34,7 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError("no such device")
 
     monkeypatch.setattr(doctor, "CHECKS", (_disk,))
-    assert examine() == [Finding("disk", good=False, found="could not be looked at: no such device")]
+    assert examine() == [Finding("disk", good=False, found="could not be checked: no such device")]
 
 
 def test_missing_mpiexec_names_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

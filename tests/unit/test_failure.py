@@ -51,6 +51,23 @@ def test_the_same_class_in_the_same_moment_has_a_root_that_does_not_vary() -> No
     assert str(later) == "1"
 
 
+def test_a_death_is_the_cause_whatever_the_others_raised_before_it_was_known() -> None:
+    died = Failure(2, "RankDied", "rank 2 died: crash", ("RankDied: rank 2 died: crash", "its stack"), 9.0)
+    raised = [failure(rank, "NameError", "name 'x'", time=1.0) for rank in (0, 1)]
+    error = merged_error([*raised, failure(3, "KeyError", "'k'", time=2.0), died])
+    assert (type(error).__name__, error.rank) == ("RankDied", 2)
+    assert shown(error) == [
+        "RankDied on rank 2",
+        "RankDied: rank 2 died: crash",
+        "its stack",
+        "NameError on ranks 0-1",
+        "Traceback",
+        "line 1 of rank 0",
+        "NameError: name 'x'",
+        "[3] KeyError: 'k'",
+    ]
+
+
 def test_only_released_ranks() -> None:
     error = merged_error([failure(rank, "RankDied", "rank 1 died", secondary=True) for rank in (0, 2)])
     assert type(error).__name__ == "RankDied"

@@ -55,13 +55,13 @@ def test_what_is_understood(text: str, choice: str) -> None:
     [
         ("0,1,0", "0,1,0: device 0 is named twice: name it once"),
         ("1,01", "device 1 is named twice"),
-        ("0-1", "0-1: '0-1' is no device's number: write 0,1 or auto or all or none"),
-        ("0,,1", "'' is no device's number"),
-        ("0,all", "'all' is no device's number"),
-        ("-1", "'-1' is no device's number"),
-        ("²", "'²' is no device's number"),
-        ("1234567", "'1234567' is no device's number"),
-        ("cuda:0", "'cuda:0' is no device's number"),
+        ("0-1", "0-1: '0-1' is not a device number: write 0,1 or auto or all or none"),
+        ("0,,1", "'' is not a device number"),
+        ("0,all", "'all' is not a device number"),
+        ("-1", "'-1' is not a device number"),
+        ("²", "'²' is not a device number"),
+        ("1234567", "'1234567' is not a device number"),
+        ("cuda:0", "'cuda:0' is not a device number"),
     ],
 )
 def test_what_is_refused(text: str, words: str) -> None:
@@ -111,7 +111,7 @@ def test_what_cuda_reads(given: dict[str, str], got: dict[str, str]) -> None:
         ("4", None, "--gpus 4: device 4 is not there: there are devices 0 to 3 on this host; name others, or auto."),
         ("0,9,7", None, "--gpus 0,9,7: device 9 is not there"),
         ("1", "2", "device 1 is not there: there are devices 0 to 0 among those of CUDA_VISIBLE_DEVICES=2"),
-        ("0", "-1", "there is no GPU among those of CUDA_VISIBLE_DEVICES=-1; write --gpus none or leave it away."),
+        ("0", "-1", "there is no GPU among those of CUDA_VISIBLE_DEVICES=-1; write --gpus none or leave it out."),
         ("0", "", "there is no GPU among those of CUDA_VISIBLE_DEVICES="),
         ("1", "0,-1,2", "there are devices 0 to 0"),
     ],
@@ -164,25 +164,25 @@ def test_other_devices_are_another_cluster() -> None:
 @pytest.mark.usefixtures("four")
 def test_the_words_of_the_cell_win_over_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVD_GPUS", "1")
-    assert launcher._gpus(ClusterSpec(1)) == {"HVD_GPUS": "1"}
-    assert launcher._gpus(ClusterSpec(1, gpus="auto")) == {"HVD_GPUS": "auto"}
+    assert launcher.possible(ClusterSpec(1))[1] == {"HVD_GPUS": "1"}
+    assert launcher.possible(ClusterSpec(1, gpus="auto"))[1] == {"HVD_GPUS": "auto"}
     monkeypatch.setenv("HVD_GPUS", "one")
-    with pytest.raises(ConfigError, match="'one' is no device's number"):
-        launcher._gpus(ClusterSpec(1))
+    with pytest.raises(ConfigError, match="'one' is not a device number"):
+        launcher.possible(ClusterSpec(1))[1]
 
 
 @pytest.mark.usefixtures("four")
 def test_another_host_looks_for_its_devices_itself(tmp_path: Path) -> None:
     far = ClusterSpec(2, hosts="a-host-that-is-not-this-one:2", gpus="9")
-    assert launcher._gpus(far) == {"HVD_GPUS": "9"}
+    assert launcher.possible(far)[1] == {"HVD_GPUS": "9"}
     assert "-x HVD_GPUS" in " ".join(launcher.mpi_arguments(far, tmp_path))
     with pytest.raises(ConfigError, match="device 9 is not there"):
-        launcher._gpus(ClusterSpec(2, gpus="9"))
+        launcher.possible(ClusterSpec(2, gpus="9"))[1]
 
 
 @pytest.mark.usefixtures("four")
 def test_what_starts_ranks_through_mpi_leaves_it_to_their_agents() -> None:
-    plan = {"far": False, "env": {"HVD_GPUS": "1"}}
+    plan = {"far": False, "step": False, "env": {"HVD_GPUS": "1"}}
     assert agent._environment(plan | {"beside": 0}) == {"HVD_GPUS": "1"}
     env = agent._environment(plan | {"beside": 2})
     assert {name: env.get(name) for name in ("HVD_GPUS", "CUDA_VISIBLE_DEVICES")} == {

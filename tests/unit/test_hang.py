@@ -198,7 +198,9 @@ def test_a12_what_pythons_fault_handler_writes_is_read_up_to_the_cell() -> None:
   File "/x/site-packages/IPython/core/interactiveshell.py", line 3579 in run_code
   File "/x/site-packages/ipykernel/zmqshell.py", line 549 in run_cell
 """.splitlines()
-    assert frames(text) == [Frame("cell:4", "", "", own=True), Frame("lib.py:12", "native", "", own=True)]
+    native = Frame("lib.py:12", "native", "", own=True)
+    assert frames(text, {}) == [Frame("cell:4", "", "", own=True), native]
+    assert frames(text, {"1234567.py": "cell 3"}) == [Frame("cell 3:4", "", "", own=True), native]
 
 
 def test_whereabouts_travel_as_json() -> None:

@@ -251,8 +251,11 @@ def test_times_are_said_only_where_a_person_looks(monkeypatch: pytest.MonkeyPatc
     now[0] += 7.2
     assert quiet.word(times=False) == "running"
     assert quiet.word(times=True) == "running 7 s"
-    assert quiet.sentence() == "the ranks run job j0: wait with %hvdjobs --wait j0, or %hvdcancel j0"
-    assert seen.sentence() == "the ranks run job seen since 7 s: wait with %hvdjobs --wait seen, or %hvdcancel seen"
+    assert quiet.sentence() == "the ranks are busy with job j0: wait with %hvdjobs --wait j0, or %hvdcancel j0"
+    assert (
+        seen.sentence()
+        == "the ranks are busy with job seen (7 s so far): wait with %hvdjobs --wait seen, or %hvdcancel seen"
+    )
     gate.go.set()
     quiet.wait(PATIENCE_S)
 

@@ -71,8 +71,8 @@ def test_several_of_a_place_are_named() -> None:
         kept.choose([cluster("a"), cluster("b")], "", "/home/ann")
     assert str(said.value) == (
         "2 kept clusters are of /home/ann; say which: `%hvd attach NAME`:"
-        "\n  a: 4 ranks of /home/ann, without a kernel since 2 d"
-        "\n  b: 4 ranks of /home/ann, without a kernel since 2 d"
+        "\n  a: 4 ranks of /home/ann, without a kernel for 2 d"
+        "\n  b: 4 ranks of /home/ann, without a kernel for 2 d"
     )
 
 
@@ -85,7 +85,7 @@ def test_several_of_a_place_are_named() -> None:
             [cluster("b", "/home/bob", kernel=7)],
             "",
             """no kept cluster is of /home/ann; `%hvd attach NAME` takes one of these:
-  b: 4 ranks of /home/bob, used by kernel 7 since 2 d""",
+  b: 4 ranks of /home/bob, used by kernel 7 for 2 d""",
         ),
     ],
 )

@@ -57,8 +57,8 @@ def test_a_rank_is_started_heard_and_let_go(addresses: list[str]) -> None:
     assert (agent.hello["rank"], agent.hello["beside"]) == (0, 2)
     assert agent.host == Host(agent.hello["name"] if addresses else "localhost", 1)
     command = ["sh", "-c", f"echo $OMPI_COMM_WORLD_RANK${DOOR}$OMP_NUM_THREADS; exit 3"]
-    plan = {"command": command, "cwd": "/", "folders": [], "far": True, "beside": 10**6, "env": {}}
-    plan["ranks"] = [{"rank": 7, "env": {}, "listens": False}]
+    plan = {"command": command, "cwd": "/", "folders": [], "far": True, "step": False, "beside": 10**6, "env": {}}
+    plan["ranks"] = [{"rank": 7, "seat": 0, "env": {}, "listens": False, "limits": {}}]
     agent.send(Frame(Kind.PLAN, payload=json.dumps(plan).encode()))
     said = frames_until(crew, Kind.EXIT)
     assert said == [Frame(Kind.STDOUT, 7, b"01\n"), Frame(Kind.EXIT, 7, b"3")]
@@ -90,7 +90,7 @@ def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str]) -> N
                 list(crew.heard(0.01))
             assert [one for one in crew.agents if one.hello] == [agent]
             assert wrong.wait() == 1
-            assert "who answers there does not hold the secret of this run" in wrong.communicate()[1]
+            assert "what answers there does not know the secret of this run" in wrong.communicate()[1]
     crew.end()
     assert right.wait(PATIENCE_S) == 0
 
@@ -109,7 +109,7 @@ def test_one_who_hangs_up_has_proved_nothing(family: socket.AddressFamily, reads
             unread = 0 if reads else socket.MSG_PEEK
             assert len(connection.recv(2 * proof.LENGTH, socket.MSG_WAITALL | unread)) == 2 * proof.LENGTH
         assert process.wait(PATIENCE_S) == 1
-    assert "who answers there does not hold the secret of this run" in process.communicate()[1]
+    assert "what answers there does not know the secret of this run" in process.communicate()[1]
 
 
 def test_a_rank_takes_orders_from_nobody_else() -> None:
@@ -122,7 +122,7 @@ def test_a_rank_takes_orders_from_nobody_else() -> None:
             connection.sendall(b"\2" * proof.LENGTH)
             assert process.wait(PATIENCE_S) == 1
             assert connection.recv(1) == b"", "not even a hello"
-    assert "does not hold the secret" in process.communicate()[1]
+    assert "does not know the secret" in process.communicate()[1]
 
 
 class Unplugged(socket.socket):
@@ -182,7 +182,9 @@ def test_other_ranks_than_were_asked_for() -> None:
     crew = Crew()
     with Door(SECRET, []) as door:
         process = knock(door.address, rank=3)
-        with pytest.raises(ClusterError, match=r"started other ranks than the 1 it was asked for: leave .* to -np"):
+        with pytest.raises(
+            ClusterError, match=r"did not start 1 rank\(s\), as -np says: leave -n and -np out of --mpi-args"
+        ):
             door.gather(crew, Starter(lambda _: None), 1, PATIENCE_S)
     crew.end()
     assert process.wait(PATIENCE_S) == 0

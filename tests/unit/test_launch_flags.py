@@ -148,14 +148,14 @@ def test_actions_need_no_command(words: str, action: str) -> None:
         ("-np 2 -H a:2 --hostfile f x", "-H and --hostfile say the same thing"),
         ("-np 2 --mpi-args=-v x", "are for mpiexec: add --mpi"),
         ("-np 2 --jsrun x", "write `jsrun -n N python train.py`"),
-        ("-np 2 --min-np 1 --max-np 4 x", "leave --min-num-proc, --max-num-proc away and give -np and -H"),
-        ("-np 2 --min-num-proc 1 x", "leave --min-num-proc away"),
-        ("-np 2 --max-num-proc 3 x", "leave --max-num-proc away"),
-        ("-np 2 --slots-per-host 1 x", "leave --slots-per-host away"),
-        ("-np 2 --elastic-timeout 1 x", "leave --elastic-timeout away"),
-        ("-np 2 --reset-limit 1 x", "leave --reset-limit away"),
-        ("-np 2 --blacklist-cooldown-range 1 2 x", "leave --blacklist-cooldown-range away"),
-        ("-np 2 --host-discovery-script f x", "leave --host-discovery-script away"),
+        ("-np 2 --min-np 1 --max-np 4 x", "leave --min-num-proc, --max-num-proc out and give -np and -H"),
+        ("-np 2 --min-num-proc 1 x", "leave --min-num-proc out"),
+        ("-np 2 --max-num-proc 3 x", "leave --max-num-proc out"),
+        ("-np 2 --slots-per-host 1 x", "leave --slots-per-host out"),
+        ("-np 2 --elastic-timeout 1 x", "leave --elastic-timeout out"),
+        ("-np 2 --reset-limit 1 x", "leave --reset-limit out"),
+        ("-np 2 --blacklist-cooldown-range 1 2 x", "leave --blacklist-cooldown-range out"),
+        ("-np 2 --host-discovery-script f x", "leave --host-discovery-script out"),
     ],
 )
 def test_wrong_use_names_the_remedy(words: str, said: str) -> None:
@@ -208,7 +208,7 @@ logging: {level: INFO, with_timestamp: true}
         ("params: {cycle_time_ms: soon}", "params.cycle_time_ms: 'soon' cannot be used: it must be a number"),
         ("params: 3", "names with values are wanted there, not 3"),
         ("controller: pigeon", "controller: 'pigeon' must be one of gloo, mpi"),
-        ("a: [", "is no YAML"),
+        ("a: [", "is not valid YAML"),
     ],
 )
 def test_a_wrong_configuration_file(tmp_path: Path, text: str, said: str) -> None:

@@ -57,7 +57,7 @@ def test_hosts(text: str, hosts: list[Host]) -> None:
 
 @pytest.mark.parametrize("text", ["", "a:", "a:x", "a:0", "a:2,,b:1", "a b:2", "-oProxyCommand=x:1"])
 def test_wrong_hosts(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no host"):
+    with pytest.raises(ConfigError, match="is not a host"):
         parse(text)
 
 
@@ -65,8 +65,10 @@ def test_hostfile(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# all\na slots=2\n\nb:3  # with a colon\nc\nd   slots = 4\n")
     assert read_hostfile(str(file)) == [Host("a", 2), Host("b", 3), Host("c", 1), Host("d", 4)]
+    file.write_text("n1\nn1\n[fe80::1]:2\nn1\n")  # a scheduler's: one ssh for each host, not for each line
+    assert read_hostfile(str(file)) == [Host("n1", 3), Host("fe80::1", 2)]
     file.write_text("a slots=2\na slot=2\n")
-    with pytest.raises(ConfigError, match="line 2: 'a slot=2' is no host"):
+    with pytest.raises(ConfigError, match=r"hosts:2:3: 'slot' is unknown here: did you mean 'slots'\?"):
         read_hostfile(str(file))
     file.write_text("# none\n")
     with pytest.raises(ConfigError, match="names no host: write lines like `host slots=4`"):

@@ -67,8 +67,9 @@ def test_mpi_args_may_begin_with_a_dash(line: str) -> None:
     [
         ("-np 0", "'0' is not a number of ranks: write 1 or more"),
         ("-np four", "'four' is not a number of ranks: write 1 or more"),
-        ("--timeout soon", "'soon' is no time: write seconds, more than 0"),
-        ("--rank 2", r"unrecognized arguments: --rank: did you mean --ranks\?"),
+        ("--timeout soon", "'soon' is not a time: write seconds, more than 0"),
+        ("--rank 2", r"^%%hvdrun: '--rank' is not an option: did you mean --ranks\?$"),
+        ("--nonsense", r"^%%hvdrun: unrecognized arguments: --nonsense\. usage: "),
         ("--time 2", r"did you mean --timeout\?"),
         ("-np", "expected one argument"),
         ("--timeout 0", "more than 0"),
@@ -161,7 +162,7 @@ def test_flags_are_all_spellings() -> None:
 
 @pytest.mark.parametrize("magic", ["%%hvdrun", "%hvd"])
 def test_a_cluster_cannot_be_kept_under_the_word_for_all_of_them(magic: str) -> None:
-    said = r"--keep: 'all' is no name of a cluster, `%hvd clean --kept all` ends all: write another"
+    said = r"--keep: 'all' cannot be a cluster's name, since `%hvd clean --kept all` means all of them: choose another"
     with pytest.raises(UsageError, match=said):
         parse(magic, "--keep all")
     assert parse(magic, "--keep all-night").keep == "all-night"

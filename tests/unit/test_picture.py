@@ -80,6 +80,18 @@ def test_without_samples_there_is_a_table_and_no_chart() -> None:
     assert words(svg).count("starting") == 2
 
 
+def test_what_a_cell_has_not_is_not_shown() -> None:
+    made_at = [0.0]
+    made = Board(range(2), "cell 1", lambda: made_at[0])
+    for made_at[0] in range(5):
+        for rank in range(2):
+            made.feed(MetricsSample(rank, made_at[0], "compute", "", 0, 0, {"turn": float(made_at[0])}))
+    said = words(render(made.snapshot()))
+    assert said.count("turn") == 3, "a figure, a chart, a column"
+    assert [said.count(label) for label in ("communication", "allreduce GB/s", "samples/s per rank")] == [0, 0, 0]
+    assert said.count("samples/s") == 1, "a column"
+
+
 def test_failed_ranks_are_named() -> None:
     assert any(w.startswith("failed on ranks 0, 1") for w in words(render(board(2, state="failed").snapshot())))
 

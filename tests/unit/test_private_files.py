@@ -38,7 +38,7 @@ def test_s15_a_temporary_folder_of_another_user_is_refused(tmp_path: Path, monke
     place.mkdir(mode=0o755)
     os.chown(place, 65534, 65534)
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    with pytest.raises(ClusterError, match="no safe place"):
+    with pytest.raises(ClusterError, match="not a safe place"):
         private_folder()
 
 

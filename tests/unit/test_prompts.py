@@ -187,7 +187,7 @@ def test_a_cast_waits_for_a_rank_that_it_names_and_then_says_so(clock: Callable[
     clock(prompts_module.CAST_S)
     prompts.tick()
     assert session.typed[2:] == [(0, 2, "c")]
-    assert person.seen[-1] == "stderr: rank 1 is at no prompt and did not get 'c'\n"
+    assert person.seen[-1] == "stderr: rank 1 is not at a prompt and did not get 'c'\n"
 
 
 def test_a_cast_to_a_rank_that_is_not_there_asks_again(clock: Callable[[float], None]) -> None:
@@ -272,8 +272,8 @@ def test_a_line_for_a_question_that_has_gone_is_not_lost_without_a_word(clock: C
     assert person.seen == [
         "[0] ? ",
         "password [1] key: ",
-        "stderr: rank 0 does not ask any more and did not get 'n'\n",
-        "stderr: rank 1 does not ask any more and did not get the answer\n",
+        "stderr: rank 0 no longer asks and did not get 'n'\n",
+        "stderr: rank 1 no longer asks and did not get the answer\n",
     ]
 
 
@@ -312,7 +312,7 @@ def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
     while looker.is_alive():
         prompts.tick()
         looker.join(0.01)
-    assert found == ["[0] at line 4\n[0] (Pdb)\n[2] is at no prompt: it has ended the cell\n"]
+    assert found == ["[0] at line 4\n[0] (Pdb)\n[2] is not at a prompt: it has ended the cell\n"]
     assert person.seen == []
 
 

@@ -137,7 +137,7 @@ class AlwaysWaiting:
     """A lookout that has something to say after its first tick."""
 
     def __init__(self, *_: object) -> None:
-        self.sentence = ""
+        self.sentence, self.awaited = "", set[int]()
 
     def hear(self, _sample: object) -> None:
         pass

@@ -1,0 +1,88 @@
+"""Horovod's API for NumPy's arrays, which needs no framework: ``import hvd_kernel.numpy as hvd``."""
+
+from __future__ import annotations
+
+from hvd_kernel import __version__, elastic
+from hvd_kernel._session import (
+    cross_rank,
+    cross_size,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from hvd_kernel.errors import HorovodInternalError
+from hvd_kernel.metrics import log, log_artifact, log_model, outputs_path
+from hvd_kernel.ops import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather,
+    allgather_object,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    broadcast_object,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    join,
+    reducescatter,
+)
+from hvd_kernel.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
+from hvd_kernel.shared import release_shared, shared_empty
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "cross_rank",
+    "cross_size",
+    "elastic",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "log",
+    "log_artifact",
+    "log_model",
+    "outputs_path",
+    "rank",
+    "reducescatter",
+    "release_shared",
+    "remove_process_set",
+    "shared_empty",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]

@@ -1,0 +1,157 @@
+"""Imports ahead of need, on a thread: modules that cells are likely to want, imported while no cell runs.
+
+A cell waits for nothing that it does not want, and sees no module that is half imported:
+
+- While a cell runs, the thread stands still, before its next module. It goes on as soon as any other thread waits for
+  one that it is importing.
+- Another thread that comes to a module of the same packages lets it finish first. So they are imported in one order, as
+  on one thread; Python breaks a circle of import locks by an error.
+- A fork lets it finish, too: the child would find locks that nobody holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+
+_LOOK_S = 0.02  # between two looks at whether somebody waits for an import: Python tells nobody
+
+
+class Ahead(MetaPathFinder):
+    """One thread that imports modules, each after so many seconds in which no cell has run."""
+
+    def __init__(self, rests: Mapping[str, float]) -> None:
+        self._rests = rests
+        self._packages = {_package(name) for name in rests}  # and those that they have it begin
+        self._thread = threading.Thread(target=self._import_all, name="hvd-import", daemon=True)
+        self._importing = threading.Lock()  # held by the thread while modules may be half imported
+        self._at_fork = False  # held by whoever forks
+        self._free = threading.Event()  # no cell runs, or somebody waits for what the thread is importing
+        self._free.set()
+        self._changed = threading.Condition()  # of the two below
+        self._cells = 0  # that have begun
+        self._in_cell = False
+
+    def begin(self) -> None:
+        """Start the thread; once."""
+        if self._thread.ident is None:
+            sys.meta_path.insert(0, self)  # is asked for every module that is not there yet
+            os.register_at_fork(
+                before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._after_fork
+            )
+            self._thread.start()
+
+    @contextmanager
+    def during_cell(self) -> Iterator[None]:
+        """Have the thread stand still."""
+        self._free.clear()
+        self._tell(in_cell=True)
+        try:
+            yield
+        finally:
+            self._tell(in_cell=False)
+            self._free.set()
+
+    def _tell(self, *, in_cell: bool) -> None:
+        with self._changed:
+            self._in_cell, self._cells = in_cell, self._cells + in_cell
+            self._changed.notify_all()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find what Python's own finder does, but have it wait before the module's code runs.
+
+        Not here: Python holds a lock of all imports while it asks.
+        """
+        package, mine = _package(fullname), threading.get_ident() == self._thread.ident
+        if not self._importing.locked() or not (mine or package in self._packages):
+            return None
+        if package not in sys.modules:
+            self._packages.add(package)  # one that it begins
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Waiting(spec.loader, self._stand_still if mine else self._let_finish)
+        return spec
+
+    def _stand_still(self) -> None:
+        while not self._free.wait(_LOOK_S):
+            others = [thread.ident for thread in threading.enumerate() if thread is not self._thread]
+            if any(map(_waits_for_import, others)):
+                self._free.set()
+
+    def _let_finish(self) -> None:
+        if self._finish():
+            self._importing.release()
+
+    def _finish(self) -> bool:
+        """Hold the lock, when nothing is half imported; False: the thread cannot finish.
+
+        It is this one, or waits for a module of this one, or was not copied by a fork.
+        """
+        while not self._importing.acquire(timeout=_LOOK_S):
+            self._free.set()
+            itself = threading.get_ident() == self._thread.ident
+            if itself or not self._thread.is_alive() or _waits_for_import(self._thread.ident):
+                return False
+        return True
+
+    def _before_fork(self) -> None:
+        self._at_fork = self._finish()
+
+    def _after_fork(self) -> None:
+        if self._at_fork:
+            self._importing.release()
+
+    def _import_all(self) -> None:
+        for name, seconds in self._rests.items():
+            self._rest(seconds)
+            with self._importing, contextlib.suppress(Exception):  # whoever needs it hears why it fails
+                importlib.import_module(name)
+
+    def _rest(self, seconds: float) -> None:
+        """Return when no cell has run for so long."""
+        with self._changed:
+            seen = -1
+            while seen != self._cells:
+                seen = self._cells
+                self._changed.wait_for(lambda: not self._in_cell)
+                self._changed.wait_for(lambda: self._cells != seen, seconds)  # noqa: B023 - of this round
+
+
+class _Waiting(Loader):
+    """Waits before a module's code runs, and is then gone from the module."""
+
+    def __init__(self, loader: SourceFileLoader, wait: Callable[[], None]) -> None:
+        self._loader, self._wait = loader, wait
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Do as the module's own loader does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Wait, and run the module's code."""
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._wait()
+        self._loader.exec_module(module)
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _waits_for_import(thread: int | None) -> bool:
+    """Tell whether a thread waits for another one to have imported a module."""
+    frame = sys._current_frames().get(thread or 0)  # noqa: SLF001 - there is no other way to know
+    if frame is None:
+        return False
+    return frame.f_code.co_name == "acquire" and frame.f_globals.get("__name__") == "importlib._bootstrap"

@@ -1,0 +1,5 @@
+"""A Python without torch: found through PYTHONPATH, by ranks and by what they start."""
+
+import sys
+
+sys.modules["torch"] = None  # type: ignore[assignment]  # importlib.util.find_spec finds none, an import fails

@@ -1,0 +1,141 @@
+"""Imports ahead of need: they stand still while a cell runs, and nobody sees or waits for what is half imported."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.worker.frontend.ahead import Ahead
+
+PATIENCE_S = 60.0
+
+
+class Package:
+    """``first`` waits for the test while it is imported; ``second`` is imported after it, and tells."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"ahead_{uuid.uuid4().hex}"
+        self.begun, self.goes_on, self.second = threading.Event(), threading.Event(), threading.Event()
+        (folder / self.name).mkdir()
+        me = f"import builtins; me = builtins.{self.name}\n"
+        first = f"{me}me.begun.set(); me.goes_on.wait({PATIENCE_S})\n"
+        for module, code in {"__init__": "from . import first, second\nwhole = True\n", "first": first}.items():
+            (folder / self.name / f"{module}.py").write_text(code)
+        (folder / self.name / "second.py").write_text(f"{me}me.second.set()\n")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
+    package = Package(tmp_path)
+    monkeypatch.setattr(f"builtins.{package.name}", package, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    importlib.invalidate_caches()
+    yield package
+    package.goes_on.set()
+    for name in [name for name in sys.modules if name.partition(".")[0] == package.name]:
+        del sys.modules[name]
+
+
+def begun(package: Package, rest_s: float = 0.0) -> Ahead:
+    ahead = Ahead({package.name: rest_s})
+    ahead.begin()
+    return ahead
+
+
+def stands_still(ahead: Ahead) -> bool:
+    frame = sys._current_frames().get(ahead._thread.ident or 0)
+    while frame is not None and frame.f_code.co_name != "_stand_still":
+        frame = frame.f_back
+    return frame is not None
+
+
+def until(condition: object) -> None:
+    tick = threading.Event()
+    for _ in range(int(PATIENCE_S * 100)):
+        if condition():  # type: ignore[operator]
+            return
+        tick.wait(0.01)
+    raise AssertionError("not in time")
+
+
+def test_it_stands_still_while_a_cell_runs_and_goes_on_afterwards(package: Package) -> None:
+    ahead = begun(package)
+    assert package.begun.wait(PATIENCE_S)
+    with ahead.during_cell():
+        package.goes_on.set()
+        until(lambda: stands_still(ahead))
+        assert not package.second.is_set()
+    ahead._thread.join(PATIENCE_S)
+    assert sys.modules[package.name].whole
+
+
+def test_a_cell_that_wants_what_is_half_imported_gets_it_whole(package: Package) -> None:
+    ahead = begun(package)
+    assert package.begun.wait(PATIENCE_S)
+    with ahead.during_cell():
+        package.goes_on.set()
+        until(lambda: stands_still(ahead))
+        assert importlib.import_module(package.name).whole
+
+
+def test_a_cell_that_wants_another_module_of_the_package_has_it_finish_first(package: Package) -> None:
+    ahead = begun(package)
+    assert package.begun.wait(PATIENCE_S)
+    with ahead.during_cell():
+        package.goes_on.set()
+        until(lambda: stands_still(ahead))
+        importlib.import_module(f"{package.name}.second")
+        assert sys.modules[package.name].whole
+
+
+def test_a_cell_that_wants_something_else_waits_for_nothing(package: Package, tmp_path: Path) -> None:
+    (tmp_path / f"another_{package.name}.py").write_text("there = True\n")
+    ahead = begun(package)
+    assert package.begun.wait(PATIENCE_S)
+    with ahead.during_cell():
+        assert importlib.import_module(f"another_{package.name}").there
+        assert not package.second.is_set()
+
+
+def test_a_child_finds_it_whole(package: Package) -> None:
+    ahead = begun(package)
+    assert package.begun.wait(PATIENCE_S)
+    with ahead.during_cell():
+        package.goes_on.set()
+        until(lambda: stands_still(ahead))
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if importlib.import_module(package.name).whole else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_it_begins_when_no_cell_has_run_for_a_while(package: Package) -> None:
+    """The rest is counted from the end of the last cell: one that runs for longer than it is no rest."""
+    ahead = Ahead({package.name: 0.05})
+    with ahead.during_cell():
+        ahead.begin()
+        assert not package.begun.wait(0.2)
+    assert package.begun.wait(PATIENCE_S)
+
+
+def test_what_fails_is_left_to_whoever_needs_it(tmp_path: Path, package: Package) -> None:
+    (tmp_path / package.name / "__init__.py").write_text("raise RuntimeError('broken')\n")
+    begun(package)._thread.join(PATIENCE_S)
+    with pytest.raises(RuntimeError, match="broken"):
+        importlib.import_module(package.name)
+
+
+def test_what_was_imported_shows_no_trace_of_it(package: Package) -> None:
+    package.goes_on.set()
+    begun(package)._thread.join(PATIENCE_S)
+    module = sys.modules[f"{package.name}.second"]
+    loaders = {type(loader).__name__ for loader in (module.__loader__, module.__spec__.loader)}
+    assert loaders == {"SourceFileLoader"}
