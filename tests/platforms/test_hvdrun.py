@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of
+from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of, ran
 from hvdtest.launch import clean_environment
 
 pytestmark = pytest.mark.mp
@@ -177,9 +177,7 @@ def test_output_files_hold_what_a_rank_wrote(mark: str, how: str, tmp_path: Path
 def test_a_reader_that_leaves_ends_the_job(mark: str) -> None:
     script = "while True: print('y' * 1000)"
     command = subprocess.list2cmdline([*HVDRUN, "-np", "2", sys.executable, "-P", "-c"]) + f' "{script}" | head -n 1'
-    done = subprocess.run(
-        ["bash", "-c", command], env=clean_environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ran(["bash", "-c", command], seconds=60)
     assert re.fullmatch(r"\[\d\]<stdout>:y+\n", done.stdout)
     assert "Traceback" not in done.stderr
     assert gone(mark)

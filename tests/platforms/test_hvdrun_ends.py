@@ -272,8 +272,16 @@ def test_an_agent_ends_though_nobody_reads_what_it_still_has_to_say(
 ) -> None:
     """It waited until it was killed, 20 s after whoever read hvdrun's output had left."""
     monkeypatch.setattr(crew, "_END_HERE_S", 100.0)
-    plan = {"command": ["yes"], "cwd": str(tmp_path), "folders": [], "far": False, "beside": 0, "env": dict(os.environ)}
-    plan["ranks"] = [{"rank": 0, "env": {}, "listens": False}]
+    plan = {
+        "command": ["yes"],
+        "cwd": str(tmp_path),
+        "folders": [],
+        "far": False,
+        "step": False,
+        "beside": 0,
+        "env": dict(os.environ),
+    }
+    plan["ranks"] = [{"rank": 0, "seat": 0, "env": {}, "listens": False, "limits": {}}]
     ours = Crew()
     try:
         ours.start([Host("localhost", 1)], None, None, 60)

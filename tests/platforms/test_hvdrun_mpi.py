@@ -245,8 +245,16 @@ def test_what_mpiexec_said_before_the_ranks_ended_is_heard_however_late_it_comes
 def test_an_agent_says_all_that_it_has_heard_so_far(mark: str, tmp_path: Path) -> None:
     spoken, crew = tmp_path / "spoken", Crew()
     command = ["sh", "-c", f"echo one; echo two >&2; touch {spoken}; exec sleep 120"]
-    plan = {"command": command, "cwd": str(tmp_path), "folders": [], "far": False, "beside": 0, "env": dict(os.environ)}
-    plan["ranks"] = [{"rank": NUMBER, "env": {}, "listens": False}]
+    plan = {
+        "command": command,
+        "cwd": str(tmp_path),
+        "folders": [],
+        "far": False,
+        "step": False,
+        "beside": 0,
+        "env": dict(os.environ),
+    }
+    plan["ranks"] = [{"rank": NUMBER, "seat": 0, "env": {}, "listens": False, "limits": {}}]
     try:
         crew.start([Host("localhost", 1)], None, None, 60)
         crew.agents[0].send(Frame(Kind.PLAN, payload=json.dumps(plan).encode()))

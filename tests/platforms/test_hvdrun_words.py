@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hvdtest.hvdrun import RANK, hvdrun
+from hvdtest.hvdrun import RANK, good, hvdrun, ran
 from hvdtest.launch import clean_environment
 
 from hvd_kernel.compat import rank_environment
@@ -58,7 +57,5 @@ def test_a_script_that_is_no_program_is_told_with_what_to_write(
 def test_horovods_own_module_is_the_command() -> None:
     """It did nothing, and exited 0."""
     command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, "-c", "print('a rank')"]
-    env = clean_environment() | rank_environment(clean_environment())
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:a rank", "[1]<stdout>:a rank"]
+    text = good(ran(command, **rank_environment(clean_environment())))
+    assert sorted(text.splitlines()) == ["[0]<stdout>:a rank", "[1]<stdout>:a rank"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hvdtest.hvdrun import NIGHTLY
-from hvdtest.launch import RankPool, clean_environment, free_port, torch_variables
+from hvdtest.hvdrun import HVDRUN, NIGHTLY, SUM, good, lines_of, ran
+from hvdtest.launch import RankPool, free_port, torch_variables
 from hvdtest.slurm import Slurm, why_not
 
 pytestmark = pytest.mark.mp
@@ -50,16 +49,7 @@ MPIRUN = [
 def launched(command: list[str], tmp_path: Path, np: int, first: str = "", **env: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(first + SCRIPT)
-    done = subprocess.run(
-        [*command, str(script), str(tmp_path / "rank")],
-        env=clean_environment(**env),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    good(ran([*command, str(script), str(tmp_path / "rank")], tmp_path, **env))
     for rank in range(np):
         one = [rank, np, rank, np, 0, 1, np * (np + 1) / 2]
         assert json.loads((tmp_path / f"rank{rank}").read_text()) == [one, one]
@@ -79,15 +69,7 @@ def test_mpi_is_started_where_mpi4py_does_not(tmp_path: Path, finalize: bool | N
 
 def test_mpi_that_the_program_has_finalised_is_told(tmp_path: Path) -> None:
     script = "from mpi4py import MPI; MPI.Finalize(); from hvd_kernel import _session; _session.init()"
-    done = subprocess.run(
-        [*MPIRUN, "-np", "1", sys.executable, "-P", "-c", script],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=tmp_path,
-        check=False,
-    )
+    done = ran([*MPIRUN, "-np", "1", sys.executable, "-P", "-c", script], tmp_path)
     assert "ConfigError: this process has finalised MPI already: call init() before that" in done.stderr
 
 
@@ -139,6 +121,18 @@ def test_srun_of_slurm(slurm: Slurm, tmp_path: Path, np: int, nodes: int) -> Non
     secret = {"HVD_SECRET_KEY": "0123456789abcdef0123456789abcdef"} if nodes > 1 else {}
     command = ["srun", f"-N{nodes}", f"-n{np}", sys.executable, "-P"]
     launched(command, tmp_path, np, **slurm.variables, **secret)
+
+
+@NIGHTLY
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "none")
+def test_hvdrun_takes_a_slurm_allocation_and_starts_its_agents_by_srun(slurm: Slurm) -> None:
+    script = f"import os; print(os.environ['SLURMD_NODENAME'])\n{SUM}"
+    command = ["salloc", "--quiet", "-N2", "-n3", *HVDRUN, sys.executable, "-P", "-c", script]
+    done = ran(command, **slurm.variables)
+    assert [lines_of(good(done), rank) for rank in range(3)] == [
+        [node, f"{rank} 3 {rank} 3 1 6.0"] for rank, node in enumerate(("n1", "n1", "n2"))
+    ], "both nodes are this host"
+    assert "gives 2 hosts with 3 slots (n1: 2, n2: 1)" in done.stderr
 
 
 def test_torchrun(tmp_path: Path) -> None:
@@ -223,11 +217,7 @@ world.Barrier()
 def test_communicators(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(MPI_SCRIPT)
-    command = [*MPIRUN, "-np", "3", sys.executable, "-P", str(script)]
-    done = subprocess.run(
-        command, env=clean_environment(), capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    good(ran([*MPIRUN, "-np", "3", sys.executable, "-P", str(script)], tmp_path))
 
 
 def some(members: list[int]) -> list[object]:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from hvdtest.hosts import HostPool, Hosts, why_not
-from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, SUM, good, lines_of
-from hvdtest.launch import clean_environment
+from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, SUM, good, lines_of, ran
 
 pytestmark = [
     pytest.mark.mp,
@@ -42,15 +41,7 @@ SIX = ["fd77::1", "fd77::2"]
 
 
 def nameless(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*NAMELESS, *command],
-        env=clean_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    return ran([*NAMELESS, *command], seconds=150)
 
 
 @EITHER

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hvdtest.launch import clean_environment
+from hvdtest.hvdrun import good, ran
 
 pytestmark = pytest.mark.mp
 
@@ -73,16 +72,8 @@ def script(tmp_path: Path, body: str, **env: str) -> tuple[object, str]:
     (tmp_path / "script.py").write_text(f"{HEAD}\nsaid = {body}\nprint(json.dumps(said))\n")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py")],
-        env=clean_environment(TMPDIR=str(scratch), **env),
-        capture_output=True,
-        text=True,
-        timeout=110,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ran([sys.executable, str(tmp_path / "script.py")], tmp_path, seconds=110, TMPDIR=str(scratch), **env)
+    good(done)
     assert list(scratch.iterdir()) == [], "private folders are gone"
     return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
 

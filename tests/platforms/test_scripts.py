@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from hvdtest.scripts import FOLDER, HVDRUN, MPIRUN, SMALL, final_loss, said
+from hvdtest.hvdrun import HVDRUN
+from hvdtest.scripts import FOLDER, MPIRUN, SMALL, final_loss, said
 
 pytestmark = pytest.mark.mp
 

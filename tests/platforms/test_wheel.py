@@ -34,12 +34,13 @@ assert there == [], f"the environment is not bare, or the plain dependencies gre
 
 import numpy as np
 import hvd_kernel
-from hvd_kernel import _native, _session, ops
+import hvd_kernel.numpy as hvd
+from hvd_kernel import _native
 assert hvd_kernel.__file__.startswith(sys.prefix), hvd_kernel.__file__
-_session.init()
+hvd.init()
 x = np.arange(5, dtype=np.float32)
-assert (np.asarray(ops.allreduce(x, name="x", op=ops.Sum)) == x).all()
-_session.shutdown()
+assert (hvd.allreduce(x, name="x", op=hvd.Sum) == x).all()
+hvd.shutdown()
 assert _native.__version__ == hvd_kernel.__version__
 
 command = [sys.executable, "-m", "jupyter_client.kernelspecapp", "list", "--json"]
