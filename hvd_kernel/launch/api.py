@@ -58,7 +58,7 @@ class Job:
     use_mpi: bool = False  # mpiexec starts the ranks
     mpi_args: tuple[str, ...] = ()
     part: variables.Part | None = None  # of a job with several launchers, on this host
-    via: str = ""  # srun or jsrun: what starts agents on other hosts, instead of ssh
+    via: str = ""  # srun: what starts agents on other hosts, instead of ssh
     limits: tuple[Limits, ...] = ()  # of each rank; (): none has any
     verbose: bool = False  # say on stderr what is started where
     quiet: bool = False  # write neither tracebacks of ranks that failed nor the verdict: whoever called tells of them

@@ -155,7 +155,7 @@ class Crew:
     def start(
         self, hosts: Sequence[Host], port: int | None, identity: str | None, seconds: float, via: str = ""
     ) -> None:
-        """Start an agent on every host and wait until each has said hello; ``via``: srun or jsrun instead of ssh.
+        """Start an agent on every host and wait until each has said hello; ``via``: srun instead of ssh.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""How an agent is started: here as it is, elsewhere through ssh, srun or jsrun; and what a failure of that means."""
+"""How an agent is started: here as it is, elsewhere through ssh or srun; and what a failure of that means."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _NOT_FOUND, _SSH_FAILED = 127, 255
 STEPS = {
     # One more step beside those that run; without the options it would have one core and no memory left.
     "srun": ("srun", "--quiet", "--overlap", "--unbuffered", "--cpu-bind=none", "--mem=0", "-N1", "-n1", "-w"),
-    "jsrun": ("jsrun", "--stdio_mode", "individual", "-n1", "-a1", "-cALL_CPUS", "-gALL_GPUS", "-H"),
 }
 """How an allocation's own launcher starts one process on a host: the words before the host's name."""
 

@@ -25,7 +25,6 @@ SETTINGS = (
     ("HOROVOD_CACHE_CAPACITY", "7", "cache_capacity", "7", "1024"),
     ("HOROVOD_GPU_OPERATIONS", "NCCL", "gpu_operations", "nccl", "auto"),
     ("HVD_GPU_RING", "slices", "gpu_ring", "slices", "auto"),
-    ("HVD_GPU_TIMEOUT", "5", "gpu_timeout_s", "5", "600"),
     ("HVD_GPU_ARENA_BYTES", "65536", "gpu_arena_bytes", "65536", "67108864"),
 )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.worker.frontend.ahead import Ahead
+from hvd_kernel.worker.frontend.ahead import Ahead, _waits_for_import
 
 PATIENCE_S = 60.0
 
@@ -139,3 +139,37 @@ def test_what_was_imported_shows_no_trace_of_it(package: Package) -> None:
     module = sys.modules[f"{package.name}.second"]
     loaders = {type(loader).__name__ for loader in (module.__loader__, module.__spec__.loader)}
     assert loaders == {"SourceFileLoader"}
+
+
+class Noting:
+    """A lock that notes who was ready to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock, self.waited = threading.Lock(), []
+        self.locked, self.release = self._lock.locked, self._lock.release
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if blocking:
+            self.waited.append(threading.current_thread().name)
+        return self._lock.acquire(blocking, timeout)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_whoever_is_waited_for_loses_no_moment_at_each_of_its_modules(package: Package) -> None:
+    """A request that imported torch just before the thread began to took 20 ms for each of torch's thousand modules."""
+    importer = threading.Thread(target=importlib.import_module, args=(package.name,), name="importer")
+    importer.start()
+    assert package.begun.wait(PATIENCE_S)
+    ahead = Ahead({package.name: 0.0})
+    ahead._importing = lock = Noting()  # type: ignore[assignment]
+    ahead.begin()
+    until(lambda: _waits_for_import(ahead._thread.ident))
+    package.goes_on.set()
+    importer.join(PATIENCE_S)
+    assert package.second.is_set()
+    assert "importer" not in lock.waited

@@ -64,6 +64,7 @@ VARIABLES = [
     ("--disable-cache --verbose --gloo", {}),
 ]
 FIELDS = [
+    ("", {"np": 0, "hosts": None}),  # where it runs says it
     ("-np 4", {"np": 4}),
     ("--num-proc 4", {"np": 4}),
     ("-np 4 -H a:2,b:2", {"np": 4, "hosts": "a:2,b:2"}),
@@ -129,7 +130,6 @@ def test_actions_need_no_command(words: str, action: str) -> None:
     ("words", "said"),
     [
         ("", "no command to run, e.g. hvdrun -np 4 python train.py"),
-        ("x", "how many ranks? Write -np N"),
         ("-np 2", "no command to run"),
         ("-np two x", "-np/--num-proc: 'two' must be a whole number, at least 1"),
         ("-np 0 x", "'0' must be a whole number, at least 1"),

@@ -97,11 +97,13 @@ class Ahead(MetaPathFinder):
 
         It is this one, or waits for a module of this one, or was not copied by a fork.
         """
-        while not self._importing.acquire(timeout=_LOOK_S):
+        while not self._importing.acquire(blocking=False):
             self._free.set()
             itself = threading.get_ident() == self._thread.ident
             if itself or not self._thread.is_alive() or _waits_for_import(self._thread.ident):
-                return False
+                return False  # at once: whoever imports a package comes here for each of its thousand modules
+            if self._importing.acquire(timeout=_LOOK_S):
+                break
         return True
 
     def _before_fork(self) -> None:

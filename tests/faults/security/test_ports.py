@@ -229,7 +229,7 @@ def _send_cell(place: Place, wire: Wire, code: str, url: str, until: object = No
     stranger.curve_serverkey = place.client["curve_serverkey"].encode()
     stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
     stranger.connect(url)
-    content = {"code": code, "silent": True, "hvd": {"cell": 0, "run": 10**6}}
+    content = {"code": code, "silent": True, "hvd": {"cell": 0, "run": 10**6, "kernel": ""}}
     wire.send(stranger, "execute_request", content, ident=uuid.encode())
     deadline = time.monotonic() + 60
     while callable(until) and not until() and time.monotonic() < deadline:

@@ -265,6 +265,7 @@ TEST_CASE("a stream that followed before memory was there is not touched when th
       memory.value().reset();
       CHECK(fake_cuda_calls("cuMemFreeAsync") == frees + 1);
     }
+    synchronize(*device, device->stream());  // on which memory goes back
     CHECK(device->idle().value());
   }
   CHECK(fake_cuda_lost_streams() == before);
