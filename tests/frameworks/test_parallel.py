@@ -51,6 +51,7 @@ def test_every_rank_runs_every_test(mark: str, np: int, how: str, tmp_path: Path
     assert min(counts) >= AT_LEAST
 
 
+@pytest.mark.nightly
 def test_a_rank_that_fails_a_test_ends_the_others(mark: str, tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(
         "import torch, hvd_kernel.torch as hvd\n"

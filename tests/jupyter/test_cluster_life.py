@@ -231,6 +231,7 @@ def test_no_rank_and_no_controller_listens_to_the_network(session: Session) -> N
     assert [each for each in ours if each.address != "127.0.0.1"] == []
 
 
+@pytest.mark.nightly
 @WITH_A_SPARE
 def test_idle_cluster_uses_no_cpu(session: Session) -> None:
     execute(session, "1")

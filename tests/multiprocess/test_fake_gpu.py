@@ -34,7 +34,7 @@ def _module(file: Path) -> ModuleType:
 VALUES, ERRORS, BUCKETS = (_module(TESTS / "gpu" / f"test_{name}.py") for name in ("values", "errors", "buckets"))
 
 
-layout = layouts((2, "ring"), (2, "core"), nightly=((1, "ring"), (3, "ring")))
+layout = layouts((2, "core"), nightly=((1, "ring"), (2, "ring"), (3, "ring")))
 
 
 @pytest.fixture

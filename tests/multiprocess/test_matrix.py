@@ -12,9 +12,10 @@ from hvdtest.pools import layouts
 
 pytestmark = pytest.mark.mp
 
-USUAL = ((1, "auto"), (2, "shm"), (3, "tcp"))
+USUAL = ((2, "shm"), (3, "tcp"))
 layout = layouts(
-    *USUAL, nightly=tuple(each for n in (2, 3, 4, 5, 8) for each in ((n, "shm"), (n, "tcp")) if each not in USUAL)
+    *USUAL,
+    nightly=((1, "auto"), *(each for n in (2, 3, 4, 5, 8) for each in ((n, "shm"), (n, "tcp")) if each not in USUAL)),
 )
 SHAPES = ((), (0,), (1,), (3, 5), (259,))
 _digests: dict[tuple[str, int], str] = {}  # of (part, ranks): the same over every transport

@@ -11,9 +11,8 @@ from hvdtest.scripts import FOLDER, MPIRUN, SMALL, final_loss, said
 pytestmark = pytest.mark.mp
 
 
-@pytest.mark.parametrize(
-    "which", [which if which == "chars" else pytest.param(which, marks=pytest.mark.nightly) for which in SMALL]
-)
+@pytest.mark.nightly  # by day a cell and hvdrun agree (tests/jupyter/test_scripts.py), and mpirun starts ranks (test_launchers.py)
+@pytest.mark.parametrize("which", SMALL)
 def test_hvdrun_and_mpirun_agree(which: str) -> None:
     by_us = said(HVDRUN, 2, SMALL[which])
     loss = final_loss(by_us)

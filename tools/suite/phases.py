@@ -9,8 +9,8 @@ from suite.budget import NATIVE as NATIVE_KIND
 from suite.budget import Budget, Shard
 
 PYTEST = (".venv/bin/python", "-P", "-m", "pytest", "-q")
-PARALLEL = {"unit": ("-n", "2", "--dist", "loadfile")}
-"""Folders whose tests share nothing: two processes at a time."""
+PARALLEL = dict.fromkeys(("unit", "platforms"), ("-n", "2", "--dist", "loadfile"))
+"""Folders whose files share nothing: two processes at a time."""
 DEFAULT_TIER = ("-m", "not nightly")
 FOLDERS = ("unit", "gpu", "multiprocess", "frameworks", "platforms", "jupyter", "faults", "browser", "notebooks")
 NATIVE = ("asan", "plain")
