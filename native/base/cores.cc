@@ -18,7 +18,7 @@ int cores_of(const std::string& quota_and_period) {
   std::istringstream text(quota_and_period);
   long long quota = 0, period = 0;
   if (!(text >> quota >> period) || quota <= 0 || period <= 0) return 0;
-  return static_cast<int>(std::clamp(quota / period, 1LL, 1LL << 20));
+  return static_cast<int>(std::clamp(quota / period, 1LL, 1'048'576LL));
 }
 
 int smaller(int a, int b) { return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b); }
