@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 
 
 def values(names: Sequence[str], rows: Mapping[int, Sequence[float]], *, per_rank: bool) -> dict[str, float]:
@@ -17,8 +17,8 @@ def values(names: Sequence[str], rows: Mapping[int, Sequence[float]], *, per_ran
 def mean(numbers: Sequence[float]) -> float:
     """Return the mean as if numbers had any length, rounded at the end alone; of infinities what a sum gives."""
     try:
-        return math.fsum(numbers) / len(numbers)
-    except (OverflowError, ValueError):  # too large in between, or infinities of both signs
+        return float(sum(map(Fraction, numbers)) / len(numbers))
+    except (OverflowError, ValueError):  # infinities, or what is no number
         return sum(number / len(numbers) for number in numbers)
 
 

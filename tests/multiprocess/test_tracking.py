@@ -35,7 +35,7 @@ def tracked(folder: str) -> int:
         hvd.log(loss=rank, per_rank=True)
     if size > 1:
         if rank == 0:
-            assert hvd.join() == size - 1
+            assert hvd.join() in range(1, size), "whoever came last"
         else:
             hvd.log(late=float(rank))  # ranks that have joined do not count
             hvd.join()

@@ -211,6 +211,7 @@ def test_a_process_that_becomes_rank_0_goes_on(tmp_path: Path) -> None:
     ("numbers", "mean"),
     [
         ([0.1] * 10, 0.1),
+        ([0.1] * 3, 0.1),
         ([1e16, 1.0, -1e16, 1.0], 0.5),
         ([1e308, 1e308], 1e308),
         ([math.inf, 1.0], math.inf),
