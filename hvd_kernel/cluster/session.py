@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -351,7 +351,7 @@ class Session:
     def _watch(self, rank: int, pid: int) -> None:
         """Hear of the end of a rank of this host, and why; it may have come already. Have it limited."""
         if self.spec.limits:
-            self._launched.say({"limits": {"pid": pid, "seat": rank, **self.spec.limits[rank].packed()}})
+            self._launched.say({"limits": {"pid": pid, "seat": rank, **asdict(self.spec.limits[rank])}})
         self._witnesses.watch(rank, pid)
         try:
             self._wire.watch(rank, pid)

@@ -92,7 +92,7 @@ class Supervisor:
             while True:
                 patience = self._keeper.patience() if self._keeper else None
                 if self._confined:
-                    patience = min(LOOK_S, LOOK_S if patience is None else patience)
+                    patience = LOOK_S if patience is None else min(LOOK_S, patience)
                 select.select([*self._descriptors(), *self._spares.descriptors()], [], [], patience)
                 self._look()
                 self._look_at_limits()

@@ -15,7 +15,6 @@ import psutil
 
 from hvd_kernel import gpus
 from hvd_kernel.errors import UsageError
-from hvd_kernel.jobs import readers
 from hvd_kernel.jobs.place import Machine
 from hvd_kernel.jobs.readers.allocation import Allocation, detect
 from hvd_kernel.jobs.spec import JobError, JobSpec
@@ -40,7 +39,9 @@ def of_words(files: Sequence[str], line: Sequence[str], kind: str) -> JobSpec:
     if files:
         return of_file(Path(files[0]), kind)
     if line:
-        return readers.read(join([Path(line[0]).name, *line[1:]]), "the command line", kind, text_of)
+        from hvd_kernel.jobs import formats  # noqa: PLC0415 - all readers, of which a start without a file needs none
+
+        return formats.read(join([Path(line[0]).name, *line[1:]]), "the command line", kind, text_of)
     raise UsageError("hvdrun job: which job? Name its file, or a line behind --: hvdrun job plan -- mpirun -np 4 ...")
 
 
@@ -55,7 +56,9 @@ def of_file(path: Path, kind: str = "") -> JobSpec:
     text = text_of(str(path))
     if text is None:
         raise JobError(f"{path}: there is no such file, or it is no text: look at the path.")
-    return readers.read(text, str(path), kind, text_of)
+    from hvd_kernel.jobs import formats  # noqa: PLC0415 - as above
+
+    return formats.read(text, str(path), kind, text_of)
 
 
 def text_of(path: str) -> str | None:

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs.readers.hostfile import spelled
-from hvd_kernel.jobs.spec import JobSpec
+from hvd_kernel.jobs.spec import JobSpec, Replica, Resources
 from hvd_kernel.processes.limits import Limits
 from hvd_kernel.processes.memory import spoken
 
@@ -66,36 +66,39 @@ def place(spec: JobSpec, machine: Machine, room: Sequence[tuple[str, int]] = ())
         The room has too few slots, or this machine too few GPUs.
     """
     free = iter([host for host, slots in room for _ in range(slots)])
+    parts = {id(replica): replica.resources.share(replica.slots) for replica in spec.replicas}
     hosts: list[str] = []
     limits: list[Limits] = []
+    here: list[Replica] = []  # of each rank of this machine
     for rank, replica in spec.ranks():
         host = replica.host or (next(free, "") if room else HERE)
         if not host:
             raise ConfigError(f"{spec.size} ranks do not fit: the allocation has {rank} slot(s): ask it for more.")
         hosts.append(host)
-        part = replica.resources.share(replica.slots)
+        if host == HERE:
+            here.append(replica)
+        part = parts[id(replica)]
         memory = part.memory_bytes.limit
         limits.append(Limits(part.cpu.limit, None if memory is None else int(memory)))
-    here = [rank for rank, host in enumerate(hosts) if host == HERE]
-    gpus = _gpus(spec, here)
-    if here and gpus and machine.gpus is not None and gpus > machine.gpus:
+    gpus = _gpus(here)
+    if gpus and machine.gpus is not None and gpus > machine.gpus:
         raise ConfigError(
             f"{spec.kind}: {len(here)} rank(s) want {gpus} GPU(s), this machine has {machine.gpus}: add --gpus none to "
             "run them without, or run the job where they are."
         )
-    return Placed(tuple(hosts), tuple(limits), gpus, (*spec.warnings, *_crowded(spec, here, machine)))
+    told = _crowded([parts[id(replica)] for replica in here], machine)
+    return Placed(tuple(hosts), tuple(limits), gpus, (*spec.warnings, *told))
 
 
-def _gpus(spec: JobSpec, here: Sequence[int]) -> int | None:
-    """Return how many devices the replicas of this machine have in all."""
-    beside = {(replica.role, replica.index): replica for rank, replica in spec.ranks() if rank in set(here)}
-    said = [replica.resources.gpus for replica in beside.values() if replica.resources.gpus is not None]
+def _gpus(here: Sequence[Replica]) -> int | None:
+    """Return how many devices the replicas of these ranks have in all."""
+    beside = {(replica.role, replica.index): replica.resources.gpus for replica in here}
+    said = [gpus for gpus in beside.values() if gpus is not None]
     return sum(said) if said else None
 
 
-def _crowded(spec: JobSpec, here: Sequence[int], machine: Machine) -> list[str]:
+def _crowded(parts: Sequence[Resources], machine: Machine) -> list[str]:
     """Return a sentence for each resource of which the ranks request more than this machine has."""
-    parts = [replica.resources.share(replica.slots) for rank, replica in spec.ranks() if rank in set(here)]
     cores = sum(part.cpu.request or 0 for part in parts)
     memory = sum(part.memory_bytes.request or 0 for part in parts)
     told = []

@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -206,7 +206,7 @@ def _one(job: Job, rank: int, seat: int, env: dict[str, str]) -> dict[str, Any]:
     """Return what an agent is told of one rank; ``seat``: which one it is on its host, for cores of its own."""
     limits = job.limits[rank] if job.limits and rank != NUMBER else Limits()
     listens = rank == 0 and job.stdin >= 0
-    return {"rank": rank, "seat": seat, "env": env, "listens": listens, "limits": limits.packed()}
+    return {"rank": rank, "seat": seat, "env": env, "listens": listens, "limits": asdict(limits)}
 
 
 def _reachable(holder: Agent, interface: str) -> list[str]:

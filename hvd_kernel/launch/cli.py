@@ -14,7 +14,6 @@ from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.launch import alias, build
 from hvd_kernel.launch.api import Job, launch
 from hvd_kernel.launch.flags import Request, parse
-from hvd_kernel.launch.job import command
 from hvd_kernel.launch.job.size import Size, without_flags
 from hvd_kernel.launch.source import own_stdin
 from hvd_kernel.routes import addresses
@@ -40,6 +39,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         words = sys.argv[1:] if words is None else words
         if words[:1] == ["job"]:
+            from hvd_kernel.launch.job import command  # noqa: PLC0415 - readers of all platforms' files
+
             return command.main(words[1:])
         request = parse(words)
         return _ACTIONS[request.action](request)

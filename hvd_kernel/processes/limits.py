@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hvd_kernel.processes import cgroup
 from hvd_kernel.processes.memory import Children, spoken, used
@@ -31,10 +30,6 @@ class Limits:
 
     def __bool__(self) -> bool:
         return self.cores is not None or self.memory is not None
-
-    def packed(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        return {"cores": self.cores, "memory": self.memory}
 
 
 def means() -> str:

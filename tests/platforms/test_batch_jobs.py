@@ -12,7 +12,7 @@ import pytest
 from hvdtest.hvdrun import NIGHTLY
 from hvdtest.slurm import Slurm, why_not
 
-from hvd_kernel.jobs import Bounds, JobSpec, Replica, Resources, Variable, readers, writers
+from hvd_kernel.jobs import Bounds, JobSpec, Replica, Resources, Variable, formats, writers
 
 pytestmark = [pytest.mark.mp, NIGHTLY, pytest.mark.skipif(bool(why_not()), reason=why_not() or "none")]
 
@@ -56,7 +56,7 @@ def written(folder: Path, replicas: tuple[Replica, ...], np: int, first: str) ->
         workdir=str(folder),
     )
     text = writers.write(spec, "slurm")
-    assert readers.read(text, "x").replicas == replicas
+    assert formats.read(text, "x").replicas == replicas
     script = folder / "job.sh"
     script.write_text(text)
     return script

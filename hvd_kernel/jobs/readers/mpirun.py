@@ -14,14 +14,13 @@ import msgspec
 from hvd_kernel.jobs.flags import Flag, Given, asides, count, take
 from hvd_kernel.jobs.readers import hostfile
 from hvd_kernel.jobs.spec import MAX_RANKS, JobError, JobSpec, Replica, Variable
+from hvd_kernel.jobs.tables import programs
 from hvd_kernel.jobs.tables.mpi import HOROVOD, MCA, MCA_NOTE, MPI
 from hvd_kernel.jobs.words import Word, bare, is_assigned, program, refuse_operators, words
 
 File = Callable[[str], str | None]
 """Returns the text of a file that a line names; None: it is not to be had."""
 
-_MPI = {"mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich", "orterun", "prterun"}
-_HOROVOD = {"horovodrun", "hvdrun"}
 _WRAPPED = {"hosts", "f"}  # Hydra's: it begins with the first host again
 _PPR = re.compile(r"ppr:([0-9]{1,6}):node\b", re.IGNORECASE)
 _IN_ORDER = re.compile(r"ppr:[0-9]+:node\b|slot\b|:", re.IGNORECASE)
@@ -65,12 +64,12 @@ class Line(msgspec.Struct, frozen=True):
 
 def matches(text: str, _name: str) -> bool:
     """Tell a line by its first word: mpirun, mpiexec and their like."""
-    return program(text) in _MPI
+    return program(text) in programs.MPI
 
 
 def matches_horovod(text: str, _name: str) -> bool:
     """Tell a line by its first word: horovodrun or hvdrun."""
-    return program(text) in _HOROVOD
+    return program(text) in programs.HOROVOD
 
 
 def line_of(text: str, name: str) -> Line:
@@ -84,7 +83,7 @@ def line_of(text: str, name: str) -> Line:
     line = bare(text)
     moved = _MOVED.match(line)
     rest = line[moved.end() :] if moved else line
-    if program(rest) in _MPI | _HOROVOD:
+    if program(rest) in programs.MPI | programs.HOROVOD:
         found = parse(rest, name)
         return msgspec.structs.replace(found, workdir=found.workdir or (moved[1] if moved else ""))
     called = _CALLED.search(line)
@@ -133,9 +132,9 @@ def parse(text: str, name: str) -> Line:
     line = words(text, name)
     start = next((at for at, word in enumerate(line) if not is_assigned(word)), len(line) - 1)
     called = line[start].value.rpartition("/")[2]
-    if called not in _MPI | _HOROVOD:
-        raise JobError(f"{name}: {called!r} is not known: there are {', '.join(sorted(_MPI | _HOROVOD))}.")
-    kind = "horovodrun" if called in _HOROVOD else "mpirun"
+    if called not in programs.MPI | programs.HOROVOD:
+        raise JobError(f"{name}: {called!r} is not known: there are {', '.join(sorted(programs.MPI | programs.HOROVOD))}.")
+    kind = "horovodrun" if called in programs.HOROVOD else "mpirun"
     refuse_operators(line, name)
     rest = line[start + 1 :]
     given, at = take(rest, HOROVOD if kind == "horovodrun" else MPI, name)

@@ -14,10 +14,11 @@ import msgspec
 
 from hvd_kernel import gpus
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.jobs import JobSpec, readers, writers
+from hvd_kernel.jobs import JobSpec, formats, writers
 from hvd_kernel.jobs.here import of_words
 from hvd_kernel.jobs.plan import as_json, as_text, plan
 from hvd_kernel.jobs.quantities import quantity
+from hvd_kernel.jobs.words import join
 
 _USAGE = """hvdrun job plan|run|write FILE [flags]
        hvdrun job plan|run -- mpirun -np 4 python train.py"""
@@ -47,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the three verbs."""
     made = _Parser("hvdrun job", usage=_USAGE, allow_abbrev=False)
     verbs = made.add_subparsers(dest="verb", required=True, metavar="plan|run|write")
-    kinds = [reader.kind for reader in readers.READERS]
+    kinds = [reader.kind for reader in formats.READERS]
     for verb, text in _HELP.items():
         one = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
         one.add_argument(
@@ -96,7 +97,7 @@ def _spec(request: Request) -> JobSpec:
     """Return the job; a line behind a file that names no command is its command."""
     spec = of_words(request.files, [] if request.files else request.line, request.given["kind"])
     if request.files and request.line:
-        spec = msgspec.structs.replace(spec, steps=(" ".join(request.line),))
+        spec = msgspec.structs.replace(spec, steps=(join(request.line),))
     return spec
 
 

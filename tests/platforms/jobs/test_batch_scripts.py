@@ -7,7 +7,7 @@ import time
 import msgspec
 import pytest
 
-from hvd_kernel.jobs import Bounds, JobError, JobSpec, Rendezvous, Replica, Resources, Variable, readers, writers
+from hvd_kernel.jobs import Bounds, JobError, JobSpec, Rendezvous, Replica, Resources, Variable, formats, writers
 
 SMALL = Resources(Bounds(1, 2), Bounds(2**28, 2**30), 1)
 LARGE = Resources(Bounds(2, 4), Bounds(2**29, 2**31), 1)
@@ -57,7 +57,7 @@ def test_fewer_ranks_than_slots_fill_node_by_node() -> None:
     assert notes(mixed, "slurm")[0] == "worker 2 has 1 of its 2 slots: the others stay free"
     assert lines(mixed, "slurm").count("#SBATCH --ntasks-per-node=1") == 2
     assert lines(spec, "lsf", "#BSUB -n") == ["#BSUB -n 6"]
-    assert readers.read(writers.write(spec, "lsf"), "x").np == 6
+    assert formats.read(writers.write(spec, "lsf"), "x").np == 6
 
 
 def test_what_a_scheduler_cannot_say_is_noted() -> None:
@@ -141,7 +141,7 @@ mpirun -np 8 -x LR=0.1 python train.py
 
 
 def test_a_persons_sbatch_script() -> None:
-    spec = readers.read(SBATCH, "train.sbatch")
+    spec = formats.read(SBATCH, "train.sbatch")
     each = Resources(Bounds(32, 32), Bounds(2**36, 2**36), 4)
     assert (spec.kind, spec.name, spec.workdir, spec.np) == ("slurm", "resnet", "/work", 0)
     assert spec.replicas == tuple(Replica(index=index, slots=4, resources=each) for index in range(2))
@@ -163,7 +163,7 @@ def test_a_persons_sbatch_script() -> None:
     ],
 )
 def test_nodes_and_tasks(head: str, replicas: list[int], np: int) -> None:
-    spec = readers.read(f"#!/bin/sh\n#SBATCH {head}\nsrun python x.py\n", "x")
+    spec = formats.read(f"#!/bin/sh\n#SBATCH {head}\nsrun python x.py\n", "x")
     assert ([each.slots for each in spec.replicas], spec.np) == (replicas, np)
 
 
@@ -179,14 +179,14 @@ def test_nodes_and_tasks(head: str, replicas: list[int], np: int) -> None:
     ],
 )
 def test_devices_of_a_node(head: str, gpus: int | None) -> None:
-    assert readers.read(f"#SBATCH {head}\nsrun x\n", "x").replicas[0].resources.gpus == gpus
+    assert formats.read(f"#SBATCH {head}\nsrun x\n", "x").replicas[0].resources.gpus == gpus
 
 
 def test_srun_of_a_heterogeneous_job_without_a_group_is_the_first_components() -> None:
     script = "#SBATCH -N 2\n#SBATCH hetjob\n#SBATCH -N 1\nsrun python x.py\n"
-    spec = readers.read(script, "x")
+    spec = formats.read(script, "x")
     assert (len(spec.replicas), spec.warnings) == (2, ("srun without --het-group uses the first component alone",))
-    assert len(readers.read(script.replace("srun", "srun --het-group=0,1"), "x").replicas) == 3
+    assert len(formats.read(script.replace("srun", "srun --het-group=0,1"), "x").replicas) == 3
 
 
 @pytest.mark.parametrize(
@@ -207,13 +207,13 @@ def test_srun_of_a_heterogeneous_job_without_a_group_is_the_first_components() -
 )  # fmt: skip
 def test_errors_name_the_line(script: str, text: str) -> None:
     with pytest.raises(JobError) as error:
-        readers.read(script, "x")
+        formats.read(script, "x")
     assert str(error.value) == text
 
 
 def test_what_a_pipe_of_the_batch_shell_is_refused_with() -> None:
     with pytest.raises(JobError, match="'>' is the shell's"):
-        readers.read("#SBATCH -N1\nsrun python x.py > log\n", "x")
+        formats.read("#SBATCH -N1\nsrun python x.py > log\n", "x")
 
 
 BSUB = """#!/bin/bash
@@ -228,7 +228,7 @@ mpirun python train.py
 
 
 def test_a_persons_bsub_script() -> None:
-    spec = readers.read(BSUB, "train.bsub")
+    spec = formats.read(BSUB, "train.bsub")
     each = Resources(Bounds(8, 8), Bounds(2**32, 2**33), 4)
     assert (spec.kind, spec.name, spec.np, spec.steps) == ("lsf", "resnet", 0, ("python train.py",))
     assert spec.replicas == (Replica(slots=4, resources=each), Replica(index=1, slots=4, resources=each))
@@ -241,5 +241,5 @@ def test_a_hostile_requirement_takes_no_time_that_anybody_notices() -> None:
     """It took 14 s of CPU time: each bracket was tried with all that follow it."""
     script = f"#BSUB -n 2 -R '{'span[' * 12_000}ptile=2]'\nhvdrun x\n"
     before = time.process_time()
-    assert [each.slots for each in readers.read(script, "x").replicas] == [2]
+    assert [each.slots for each in formats.read(script, "x").replicas] == [2]
     assert time.process_time() - before < 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.jobs import JobError, documents, readers
+from hvd_kernel.jobs import JobError, documents, formats
 
 
 @pytest.mark.parametrize(
@@ -31,5 +31,5 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_place(text: str, wanted:
 
 def test_bytes_that_are_no_text_are_named_by_their_place() -> None:
     with pytest.raises(JobError) as error:
-        readers.read("mpirun -np 2 python \udcff.py", "the command line")
+        formats.read("mpirun -np 2 python \udcff.py", "the command line")
     assert str(error.value) == "the command line: character 21 is no Unicode: write it in UTF-8."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.jobs import JobSpec, Variable, readers
+from hvd_kernel.jobs import JobSpec, Variable, formats
 from hvd_kernel.jobs.plan import as_json, as_text, plan
 
 DATA = Path(__file__).parents[1] / "data"
@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 def spec_of(file: str) -> JobSpec:
-    return readers.read((DATA / file).read_text(), file)
+    return formats.read((DATA / file).read_text(), file)
 
 
 def tasks_of(file: str) -> list[dict]:
@@ -141,4 +141,4 @@ def test_a_gradient_line_has_a_master_that_starts_the_ranks_and_two_workers_that
 )
 def test_each_file_is_known_by_one_reader_alone(file: str, kind: str) -> None:
     text = (DATA / file).read_text()
-    assert [each.kind for each in readers.READERS if each.matches(text, file)] == [kind]
+    assert [each.kind for each in formats.READERS if each.matches(text, file)] == [kind]

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hvd_kernel.jobs import JobError, JobSpec, readers
+from hvd_kernel.jobs import JobError, JobSpec, formats
 from hvd_kernel.jobs.plan import as_json, as_text, plan
 from hvd_kernel.jobs.readers.allocation import Allocation, detect
 
@@ -57,10 +57,10 @@ def damaged(draw: st.DrawFn) -> str:
 
 
 @TRIES
-@given(st.text(max_size=200) | damaged(), st.sampled_from([reader.kind for reader in readers.READERS] + [""]))
+@given(st.text(max_size=200) | damaged(), st.sampled_from([reader.kind for reader in formats.READERS] + [""]))
 def test_any_text(text: str, kind: str) -> None:
     with suppress(JobError):
-        job = readers.read(text, "file", kind, lambda _: None)
+        job = formats.read(text, "file", kind, lambda _: None)
         assert isinstance(job, JobSpec)
         as_text(plan(job))
         as_json(plan(job))

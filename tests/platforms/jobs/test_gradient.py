@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.jobs import JobError, JobSpec, Variable, readers
+from hvd_kernel.jobs import JobError, JobSpec, Variable, formats
 from hvd_kernel.jobs.tables.gradient import gpus_of
 
 FILE = (Path(__file__).parents[1] / "data" / "gradient.sh").read_text()
@@ -34,7 +34,7 @@ def line(*more: str, **changed: str | None) -> str:
 
 
 def read(text: str, **files: str) -> JobSpec:
-    return readers.read(text, "gradient.sh", "", files.get)
+    return formats.read(text, "gradient.sh", "", files.get)
 
 
 def refused(text: str, **files: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.jobs import JobError, readers
+from hvd_kernel.jobs import JobError, formats
 from hvd_kernel.jobs.readers import hostfile
 
 OPEN_MPI = """\
@@ -103,7 +103,7 @@ def test_a_list_of_hosts() -> None:
 
 @pytest.mark.parametrize("text", [OPEN_MPI, MPICH, INTEL, PBS, "localhost\n"])
 def test_a_hostfile_is_told_from_its_text(text: str) -> None:
-    assert readers.read(text, "hosts") == hostfile.read(text, "hosts")
+    assert formats.read(text, "hosts") == hostfile.read(text, "hosts")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_hostfile_is_told_from_its_text(text: str) -> None:
 )
 def test_a_hostfile_with_a_slip_is_told_too(text: str, said: str) -> None:
     with pytest.raises(JobError) as caught:
-        readers.read(text, "hosts")
+        formats.read(text, "hosts")
     assert str(caught.value).startswith(said)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,13 @@ def test_a_plan_as_json_has_what_is_promised(capsys: pytest.CaptureFixture[str])
         "gpus": 1,
         "command": "python train.py",
     }
+
+
+def test_a_command_behind_the_file_keeps_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["python", "-c", "print('a  b', \"$HOME\")"]
+    assert command.main(["plan", str(DATA / "polyaxonfile-fragment.yml"), "--format", "json", "--", *line]) == 0
+    (step,) = json.loads(capsys.readouterr().out)["steps"]
+    assert shlex.split(step) == line
 
 
 def test_every_rank_runs_each_step_and_waits_for_all_behind_it(mark: str, tmp_path: Path) -> None:

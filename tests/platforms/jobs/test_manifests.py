@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.jobs import Bounds, JobError, JobSpec, Replica, Resources, Variable, readers
+from hvd_kernel.jobs import Bounds, JobError, JobSpec, Replica, Resources, Variable, formats
 
 BENCHMARKS = """
 # kubeflow/mpi-operator, examples/v2beta1/tensorflow-benchmarks.yaml
@@ -66,7 +66,7 @@ spec:
 
 
 def read(text: str) -> JobSpec:
-    return readers.read(text, "job.yml")
+    return formats.read(text, "job.yml")
 
 
 def refused(text: str, old: str, new: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.jobs import JobError, JobSpec, readers
+from hvd_kernel.jobs import JobError, JobSpec, formats
 from hvd_kernel.jobs.tables.mpi import HOROVOD, MPI
 from hvd_kernel.launch import flags, knobs
 
@@ -12,7 +12,7 @@ HOSTFILE = "# two hosts\na slots=2\nb:4\n"
 
 
 def read(line: str) -> JobSpec:
-    return readers.read(line, "the command line", "", {"hosts.txt": HOSTFILE}.get)
+    return formats.read(line, "the command line", "", {"hosts.txt": HOSTFILE}.get)
 
 
 def hosts(spec: JobSpec) -> list[tuple[str, int]]:

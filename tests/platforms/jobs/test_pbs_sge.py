@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.jobs import JobError, Resources, readers
+from hvd_kernel.jobs import JobError, Resources, formats
 from hvd_kernel.jobs.readers import pbs, sge
 
 PBS_PRO = {
@@ -55,7 +55,7 @@ def test_grid_engine_sums_a_hosts_queues() -> None:
 
 
 def test_grid_engines_file_is_told_from_its_text() -> None:
-    assert readers.read(PE_HOSTFILE, "pe_hostfile") == sge.read_text(PE_HOSTFILE, "pe_hostfile")
+    assert formats.read(PE_HOSTFILE, "pe_hostfile") == sge.read_text(PE_HOSTFILE, "pe_hostfile")
     assert not sge.matches("n1 slots=4\n", "hosts")
     assert not sge.matches("n1 4\n", "hosts")
     assert not sge.matches("\n", "hosts")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.jobs import Bounds, JobError, JobSpec, Resources, Variable, readers
+from hvd_kernel.jobs import Bounds, JobError, JobSpec, Resources, Variable, formats
 
 GIB = 2**30
 FILE = (Path(__file__).parents[1] / "data" / "polyaxonfile.yml").read_text()
 
 
 def read(text: str) -> JobSpec:
-    return readers.read(text, "polyaxonfile.yml")
+    return formats.read(text, "polyaxonfile.yml")
 
 
 def cpus(spec: JobSpec) -> list[float | None]:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hvd_kernel.jobs import JobError, JobSpec, readers
+from hvd_kernel.jobs import JobError, JobSpec, formats
 from hvd_kernel.jobs.documents import MAX_BYTES
 from hvd_kernel.jobs.plan import as_json, as_text, plan
 
@@ -42,7 +42,7 @@ MORE = (
     "a slots=4\nb:2\n# c\nd\n",
 )
 SEEDS = [path.read_text() for path in sorted(DATA.rglob("*")) if path.is_file()] + list(MORE)
-KINDS = ["", *(reader.kind for reader in readers.READERS)]
+KINDS = ["", *(reader.kind for reader in formats.READERS)]
 FILES = {"hosts": "a slots=2\nb:2\n", "/generated/hostfile": "a\nb\n", "options": "workerCount: 2\n"}
 TOKENS = [
     *(
@@ -78,7 +78,7 @@ TOKENS = [
 def end(text: str, kind: str) -> None:
     """Read a text; a JobSpec can be planned, and a JobError says something."""
     try:
-        spec = readers.read(text, "file", kind, FILES.get)
+        spec = formats.read(text, "file", kind, FILES.get)
     except JobError as wrong:
         said = str(wrong).strip()
     else:

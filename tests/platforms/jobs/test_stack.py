@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.jobs import Bounds, JobError, Replica, Resources, Variable, readers
+from hvd_kernel.jobs import Bounds, JobError, Replica, Resources, Variable, formats
 from hvd_kernel.jobs.quantities import quantity
 
 STACK = """
@@ -23,11 +23,11 @@ services:
 
 def test_a_stack_of_others() -> None:
     with pytest.raises(JobError) as error:
-        readers.read(STACK, "stack.yml")
+        formats.read(STACK, "stack.yml")
     assert str(error.value) == (
         "stack.yml:5:14: services.train.command: -np 4 ranks do not fit: there are 2 slot(s). Lower -np or add workers."
     )
-    spec = readers.read(STACK.replace("-np 4", "-np 2").replace("[A=1", "[HVD_JOB_SLOTS=1, A=1"), "stack.yml")
+    spec = formats.read(STACK.replace("-np 4", "-np 2").replace("[A=1", "[HVD_JOB_SLOTS=1, A=1"), "stack.yml")
     each = Resources(Bounds(None, 1.5), Bounds(None, 2**29), 2)
     assert (spec.kind, spec.name, spec.image, spec.workdir) == ("swarm", "train", "train:1", "/work")
     assert spec.replicas == (Replica(resources=each), Replica(index=1, resources=each))
@@ -38,12 +38,12 @@ def test_a_stack_of_others() -> None:
 def test_of_several_services_ours_has_the_ranks() -> None:
     other = STACK + "  db: {image: db}\n"
     with pytest.raises(JobError) as error:
-        readers.read(other, "stack.yml")
+        formats.read(other, "stack.yml")
     assert str(error.value) == (
         "stack.yml:3:3: services: one service with ranks is wanted, and there are 2: leave the others out."
     )
     ours = other.replace("[A=1", '["HVD_SWARM_SLOT={{.Task.Slot}}", HVD_JOB_SLOTS=2, HVD_JOB_PORT=5, A=1')
-    spec = readers.read(ours, "stack.yml")
+    spec = formats.read(ours, "stack.yml")
     assert (spec.size, spec.rendezvous.host if spec.rendezvous else "") == (4, "tasks.train")
 
 
@@ -67,7 +67,7 @@ def test_of_several_services_ours_has_the_ranks() -> None:
 )
 def test_errors_name_the_place(old: str, new: str, text: str) -> None:
     with pytest.raises(JobError) as error:
-        readers.read(STACK.replace(old, new), "stack.yml")
+        formats.read(STACK.replace(old, new), "stack.yml")
     assert text.replace("{}", "services.train.deploy.resources.limits") in str(error.value)
 
 

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from hvd_kernel.jobs import Bounds, JobSpec, Replica, Resources, Variable, readers, writers
+from hvd_kernel.jobs import Bounds, JobSpec, Replica, Resources, Variable, formats, writers
 from hvd_kernel.jobs.writers import Options
 
 DATA = Path(__file__).parents[1] / "data"
@@ -48,7 +48,7 @@ def test_the_file_of_each_platform_word_by_word(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", FILES)
 def test_the_file_is_read_as_the_job(kind: str) -> None:
-    found = readers.read(golden(kind), FILES[kind])
+    found = formats.read(golden(kind), FILES[kind])
     assert (found.kind, found.replicas, found.steps) == (kind, SPEC.replicas, SPEC.steps)
     assert (found.environment, found.name, found.workdir) == (SPEC.environment, SPEC.name, SPEC.workdir)
     assert found.warnings == ()

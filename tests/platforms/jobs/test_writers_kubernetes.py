@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from hvd_kernel.jobs import Bounds, JobError, JobSpec, Rendezvous, Replica, Resources, Variable, readers, writers
+from hvd_kernel.jobs import Bounds, JobError, JobSpec, Rendezvous, Replica, Resources, Variable, formats, writers
 from hvd_kernel.jobs.writers import Options
 
 DATA = Path(__file__).parents[1] / "data"
@@ -180,7 +180,7 @@ def test_replicas_without_a_rank_are_left_out() -> None:
     text = writers.write(msgspec.structs.replace(FULL, np=8), "job")
     assert text.startswith("# 8 ranks in 2 pods of 4, without an operator.")
     assert "# note: worker 2 left out: np 8 gives them no rank\n" in text
-    assert readers.read(text, "x").size == 8
+    assert formats.read(text, "x").size == 8
 
 
 def test_fewer_ranks_than_slots() -> None:
@@ -210,7 +210,7 @@ def test_what_no_manifest_says_stands_at_its_head() -> None:
         "# note: PATH, LD_LIBRARY_PATH left as the image has it: nobody's environment comes into a container",
         "# note: the ranks meet at hvd-0.hvd, the first pod, and not at n1",
     ]
-    assert readers.read(writers.write(spec, "job"), "x").rendezvous == Rendezvous("hvd-0.hvd", 4000)
+    assert formats.read(writers.write(spec, "job"), "x").rendezvous == Rendezvous("hvd-0.hvd", 4000)
 
 
 LONG = "a" * 60
@@ -302,7 +302,7 @@ def test_a_kind_that_is_not_there() -> None:
 
 
 def test_the_polyaxonfile_becomes_an_mpijob_only_where_its_workers_are_alike() -> None:
-    spec = readers.read((DATA / "polyaxonfile.yml").read_text(), "polyaxonfile.yml")
+    spec = formats.read((DATA / "polyaxonfile.yml").read_text(), "polyaxonfile.yml")
     spec = msgspec.structs.replace(spec, image="python:3.11", name="it")
     assert refused(spec, "mpijob").startswith("worker 2: resources differ from those of worker 0")
     same = [msgspec.structs.replace(each, resources=spec.replicas[1].resources) for each in spec.replicas]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hvd_kernel.jobs import Bounds, JobSpec, Rendezvous, Replica, Resources, Variable, readers, writers
+from hvd_kernel.jobs import Bounds, JobSpec, Rendezvous, Replica, Resources, Variable, formats, writers
 from hvd_kernel.jobs.writers import Options
 
 TRIES = settings(
@@ -127,6 +127,6 @@ def test_what_is_written_is_read_as_the_same_job(kind: str, data: st.DataObject)
     spec = data.draw(jobs(kind))
     port = spec.rendezvous.port if spec.rendezvous else 0
     text = writers.write(msgspec.structs.replace(spec, kind="riseml", rendezvous=None), kind, Options(port=port))
-    assert readers.read(text, "job", kind) == spec
-    assert readers.read(text, "job") == spec, "and told from the text alone"
+    assert formats.read(text, "job", kind) == spec
+    assert formats.read(text, "job") == spec, "and told from the text alone"
     assert writers.write(spec, kind) == text

@@ -69,12 +69,8 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     runPolicy: _RunPolicy | None = None  # noqa: N815
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    apiVersion: str  # noqa: N815
-    kind: str
+class _File(objects.File, kw_only=True, forbid_unknown_fields=True):
     spec: _Spec
-    metadata: objects.Meta = msgspec.field(default_factory=objects.Meta)
-    status: Any = None
 
 
 matches = objects.looks("MPIJob")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,15 @@ class Meta(msgspec.Struct):
 
     name: str = ""
     generateName: str = ""  # noqa: N815 - its name there
+
+
+class File(msgspec.Struct, kw_only=True):
+    """What every object's file has beside its ``spec``, which each kind adds."""
+
+    apiVersion: str  # noqa: N815
+    kind: str
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    status: Any = None
 
 
 def looks(kind: str) -> Callable[[str, str], bool]:

@@ -6,7 +6,7 @@ Kubernetes knows hundreds of fields here; those that are not named below are lef
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -99,11 +99,17 @@ def ranks(document: Document, path: Path, template: Template, own: tuple[str, ..
     return Ranks(
         container.image,
         msgspec.structs.replace(line, workdir=container.workingDir or line.workdir),
-        (*said, *(each for each in line.environment if each.name not in {one.name for one in said})),
+        merged(said, line.environment),
         {each.name: each.value or "" for each in variables if each.name in own},
         resources(document, (*here, "resources"), container.resources),
         tuple(warnings),
     )
+
+
+def merged(first: Sequence[Variable], second: Sequence[Variable]) -> tuple[Variable, ...]:
+    """Return variables of two places; where both name one, the first place's."""
+    known = {each.name for each in first}
+    return (*first, *(each for each in second if each.name not in known))
 
 
 def run(document: Document, path: Path, container: Container) -> tuple[Line, list[Variable], list[str]]:

@@ -54,12 +54,8 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     podSpecOverrides: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    apiVersion: str  # noqa: N815
-    kind: str
+class _File(objects.File, kw_only=True, forbid_unknown_fields=True):
     spec: _Spec
-    metadata: objects.Meta = msgspec.field(default_factory=objects.Meta)
-    status: Any = None
 
 
 matches = objects.looks("TrainJob")
@@ -85,13 +81,12 @@ def read(text: str, name: str) -> JobSpec:
     resources = pod.resources(document, (*_AT, "resourcesPerNode"), trainer.resourcesPerNode)
     slots = trainer.numProcPerNode or resources.gpus or 1
     replicas = tuple(Replica("worker", index, slots=slots, resources=resources) for index in range(nodes))
-    known = {each.name for each in variables}
     return JobSpec(
         "trainjob",
         replicas,
         steps=line.steps,
         np=commands.fit(line, replicas, document, (*_AT, "command")),
-        environment=(*variables, *(each for each in line.environment if each.name not in known)),
+        environment=pod.merged(variables, line.environment),
         name=called,
         image=trainer.image or "",
         workdir=line.workdir,
