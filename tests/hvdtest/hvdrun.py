@@ -6,6 +6,7 @@ Words.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from hvdtest.launch import clean_environment
+
+from hvd_kernel.launch.wire import Frame, Kind
 
 HVDRUN = [sys.executable, "-P", "-m", "hvd_kernel.launch"]
 NIGHTLY = pytest.mark.nightly
@@ -46,6 +49,14 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """What the test starts has this variable, and none of it is left at the end."""
     with marked(monkeypatch) as name:
         yield name
+
+
+def order(command: Sequence[str], cwd: Path | str, number: int = 0, **more: object) -> Frame:
+    """What an agent is told so that it starts one rank; ``more`` takes the place of what is usual."""
+    usual = {"folders": [], "far": False, "step": False, "beside": 0, "env": dict(os.environ)}
+    ranks = [{"rank": number, "seat": 0, "env": {}, "listens": False, "limits": {}}]
+    plan = {"command": [*command], "cwd": str(cwd), "ranks": ranks} | usual | more
+    return Frame(Kind.PLAN, payload=json.dumps(plan).encode())
 
 
 def processes_with(variable: str) -> list[str]:

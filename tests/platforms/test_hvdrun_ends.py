@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import io
-import json
 import os
 import re
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from hvdtest.cluster import until
-from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, RANK, gone, hvdrun, processes_with
+from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, RANK, gone, hvdrun, order, processes_with
 from hvdtest.launch import clean_environment
 
 from hvd_kernel.errors import ClusterError
@@ -23,7 +22,6 @@ from hvd_kernel.launch import crew, lines, watch
 from hvd_kernel.launch.api import Job, launch
 from hvd_kernel.launch.crew import Crew
 from hvd_kernel.launch.hosts import Host
-from hvd_kernel.launch.wire import Frame, Kind
 
 pytestmark = [pytest.mark.mp, pytest.mark.usefixtures("mark")]
 
@@ -272,21 +270,11 @@ def test_an_agent_ends_though_nobody_reads_what_it_still_has_to_say(
 ) -> None:
     """It waited until it was killed, 20 s after whoever read hvdrun's output had left."""
     monkeypatch.setattr(crew, "_END_HERE_S", 100.0)
-    plan = {
-        "command": ["yes"],
-        "cwd": str(tmp_path),
-        "folders": [],
-        "far": False,
-        "step": False,
-        "beside": 0,
-        "env": dict(os.environ),
-    }
-    plan["ranks"] = [{"rank": 0, "seat": 0, "env": {}, "listens": False, "limits": {}}]
     ours = Crew()
     try:
         ours.start([Host("localhost", 1)], None, None, 60)
         (agent,) = ours.agents
-        agent.send(Frame(Kind.PLAN, payload=json.dumps(plan).encode()))
+        agent.send(order(["yes"], tmp_path))
         until(lambda: fills(agent.frames), "it says more than anybody reads")
     finally:
         ours.end()

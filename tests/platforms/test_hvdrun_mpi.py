@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 from hvdtest.cluster import until
 from hvdtest.hosts import Hosts, why_not
-from hvdtest.hvdrun import HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of, processes_with
+from hvdtest.hvdrun import HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of, order, processes_with
 from hvdtest.launch import clean_environment
 
 from hvd_kernel.launch.api import Job, launch
@@ -245,19 +244,9 @@ def test_what_mpiexec_said_before_the_ranks_ended_is_heard_however_late_it_comes
 def test_an_agent_says_all_that_it_has_heard_so_far(mark: str, tmp_path: Path) -> None:
     spoken, crew = tmp_path / "spoken", Crew()
     command = ["sh", "-c", f"echo one; echo two >&2; touch {spoken}; exec sleep 120"]
-    plan = {
-        "command": command,
-        "cwd": str(tmp_path),
-        "folders": [],
-        "far": False,
-        "step": False,
-        "beside": 0,
-        "env": dict(os.environ),
-    }
-    plan["ranks"] = [{"rank": NUMBER, "seat": 0, "env": {}, "listens": False, "limits": {}}]
     try:
         crew.start([Host("localhost", 1)], None, None, 60)
-        crew.agents[0].send(Frame(Kind.PLAN, payload=json.dumps(plan).encode()))
+        crew.agents[0].send(order(command, tmp_path, NUMBER))
         until(spoken.exists)
         crew.agents[0].send(Frame(Kind.SO_FAR))
         heard = {Kind.STDOUT: b"", Kind.STDERR: b"", Kind.SO_FAR: None}

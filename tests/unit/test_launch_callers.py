@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import secrets
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from hvdtest.hvdrun import order
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch import callers, proof
@@ -57,9 +57,7 @@ def test_a_rank_is_started_heard_and_let_go(addresses: list[str]) -> None:
     assert (agent.hello["rank"], agent.hello["beside"]) == (0, 2)
     assert agent.host == Host(agent.hello["name"] if addresses else "localhost", 1)
     command = ["sh", "-c", f"echo $OMPI_COMM_WORLD_RANK${DOOR}$OMP_NUM_THREADS; exit 3"]
-    plan = {"command": command, "cwd": "/", "folders": [], "far": True, "step": False, "beside": 10**6, "env": {}}
-    plan["ranks"] = [{"rank": 7, "seat": 0, "env": {}, "listens": False, "limits": {}}]
-    agent.send(Frame(Kind.PLAN, payload=json.dumps(plan).encode()))
+    agent.send(order(command, "/", 7, far=True, beside=10**6, env={}))
     said = frames_until(crew, Kind.EXIT)
     assert said == [Frame(Kind.STDOUT, 7, b"01\n"), Frame(Kind.EXIT, 7, b"3")]
     assert process.poll() is None, "it stays until the launcher hangs up, so that mpiexec sees nothing end"

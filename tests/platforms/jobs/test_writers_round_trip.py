@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_kernel.jobs import Bounds, JobSpec, Rendezvous, Replica, Resources, Variable, formats, writers
 from hvd_kernel.jobs.writers import Options
 
-TRIES = settings(
-    max_examples=500 if os.environ.get("HVDTEST_TIER") == "all" else 12,
-    deadline=None,
-    derandomize=os.environ.get("HVDTEST_TIER") != "all",
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 CONTAINERS = {"job", "mpijob", "trainjob", "swarm"}
 SCRIPTS = {"slurm", "lsf"}
 MEETINGS = {"job": "{0}-0.{0}", "swarm": "tasks.{0}"}
@@ -121,7 +112,6 @@ def bounds(draw: st.DrawFn, number: st.SearchStrategy[float]) -> Bounds:
 
 
 @pytest.mark.parametrize("kind", list(writers.WRITERS))
-@TRIES
 @given(st.data())
 def test_what_is_written_is_read_as_the_same_job(kind: str, data: st.DataObject) -> None:
     spec = data.draw(jobs(kind))

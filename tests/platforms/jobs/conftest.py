@@ -1,0 +1,5 @@
+"""What all of these tests have: generated examples of the tier."""
+
+from __future__ import annotations
+
+import hvdtest.examples  # noqa: F401 - it loads the profile
