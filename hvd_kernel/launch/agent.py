@@ -275,7 +275,7 @@ def hello(port: int) -> dict[str, Any]:
     }
 
 
-def _reserve() -> socket.socket:
+def reserve() -> socket.socket:
     """Keep a free port from others while this is open; rank 0 may listen there all the same.
 
     A socket that is bound with SO_REUSEADDR and does not listen: the kernel gives the port to nobody who asks for any,
@@ -293,7 +293,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the ranks would inherit
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
-    with _reserve() as keeper:
+    with reserve() as keeper:
         agent = Agent(hello(keeper.getsockname()[1]))
         try:
             agent.serve()

@@ -33,6 +33,8 @@ from hvd_kernel.routes import addresses
 from hvd_kernel.settings.launchers import without_launchers
 
 _NEVER = float("inf")
+JSRUN = "jsrun"
+"""IBM's launcher of an LSF allocation, see ``mpi``."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Job:
     use_mpi: bool = False  # mpiexec starts the ranks
     mpi_args: tuple[str, ...] = ()
     part: variables.Part | None = None  # of a job with several launchers, on this host
-    via: str = ""  # srun: what starts agents on other hosts, instead of ssh
+    via: str = ""  # srun or jsrun: an allocation's own launcher, which starts the agents instead of ssh
     limits: tuple[Limits, ...] = ()  # of each rank; (): none has any
     verbose: bool = False  # say on stderr what is started where
     quiet: bool = False  # write neither tracebacks of ranks that failed nor the verdict: whoever called tells of them
@@ -72,6 +74,11 @@ class Job:
             raise ConfigError(f"limits are for {len(self.limits)} rank(s), but np={self.np}.")
         if not self.use_mpi and self.mpi_args:
             raise ConfigError("mpi_args are for ranks that MPI starts: add --mpi (use_mpi=True).")
+
+    @property
+    def starter(self) -> str:
+        """What starts an agent for each rank, all at once; empty: each host's agent is started alone."""
+        return self.via if self.via == JSRUN else "mpiexec" if self.use_mpi else ""
 
     @property
     def first(self) -> int:
@@ -111,7 +118,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
     out, err = writer(stdout, default_out), writer(stderr, default_err)
     tell = err if job.verbose else None
     voices: list[tuple[Voice, Voice]] = []
-    crew, starter = Crew(), Starter(err) if job.use_mpi else None
+    crew, starter = Crew(), Starter(err, job.starter) if job.starter else None
     try:
         home = _mpi_start(job, crew, starter, patience, tell) if starter else _start(job, crew, patience, tell)
         voices = _voices(job, out, err)
@@ -187,6 +194,7 @@ def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Wr
                 ssh_port=job.ssh_port,
                 ssh_identity_file=job.ssh_identity_file,
                 interface=job.network_interface,
+                via=job.via if job.starter == JSRUN else "",
             )
         )
         if tell is not None:
@@ -195,11 +203,21 @@ def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Wr
         holder.send(_plan(job, 0, command=plan.command, env=plan.env, ranks=ranks, folders=plan.folders))
         home = door.gather(crew, starter, job.np, patience)
     starter.up()
-    more = plan.settle([agent.hello for agent in home])
+    hellos = [agent.hello for agent in home]
+    seats = _seats(job, hellos) if plan.seats else [plan.settle(hellos)] * job.np
     for rank, agent in enumerate(home):
-        ranks = [_one(job, rank, rank, more)]
-        agent.send(_plan(job, agent.hello["beside"], env={}, ranks=ranks, far=True))  # MPI has carried the environment
+        ranks = [_one(job, rank, rank, seats[rank])]
+        # MPI has carried the environment.
+        agent.send(_plan(job, agent.hello["beside"], env={}, ranks=ranks, far=True, step=plan.seats))
     return home
+
+
+def _seats(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return what ranks are told whose launcher gives them no more than their numbers."""
+    meeting = variables.meeting(hellos, [True] * job.np, job.network_interface)
+    common = variables.shared(job.np, meeting, secrets.token_hex(32))
+    own = variables.own([hello["host"] for hello in hellos], [hello["name"] for hello in hellos])
+    return [common | each for each in own]
 
 
 def _one(job: Job, rank: int, seat: int, env: dict[str, str]) -> dict[str, Any]:

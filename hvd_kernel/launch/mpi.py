@@ -1,4 +1,4 @@
-"""Ranks that MPI starts: the command of Open MPI, or of MPICH and Intel MPI, which share Hydra.
+"""Ranks that MPI starts: the command of Open MPI, of MPICH and Intel MPI, which share Hydra, or IBM's jsrun.
 
 The environment goes along by name (-x, -genvlist): values, secrets among them, are on no command line.
 """
@@ -11,6 +11,7 @@ import secrets
 import shlex
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +19,9 @@ from pathlib import Path
 
 from hvd_kernel.cluster.launcher import find_mpiexec
 from hvd_kernel.errors import ClusterError, ConfigError
+from hvd_kernel.jobs.tables.mpi import MPI
 from hvd_kernel.launch import mpi_hosts
-from hvd_kernel.launch.hosts import Host, is_local
+from hvd_kernel.launch.hosts import Host, is_local, places
 from hvd_kernel.routes import Card
 
 Family = Callable[[str, "Order"], "Plan"]
@@ -45,6 +47,7 @@ class Order:
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
     interface: str = ""
+    via: str = ""  # "jsrun": an allocation's own launcher; empty: the mpiexec that is here
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,14 @@ class Plan:
     """What is to be started, and the folders to remove when it has ended.
 
     ``settle``: what the hosts of the ranks said -> variables that the ranks get besides.
+    ``seats``: what is started says no more than each rank's number; who is beside whom, and where they meet, is told.
     """
 
     command: list[str]
     env: dict[str, str]
     folders: list[str]
     settle: Callable[[Sequence[Card]], dict[str, str]] = lambda _: {}
+    seats: bool = False
 
 
 def plan(order: Order) -> Plan:
@@ -70,6 +75,8 @@ def plan(order: Order) -> Plan:
     ConfigError
         This MPI cannot do what is asked.
     """
+    if order.via:
+        return _jsrun(order)
     mpiexec = find_mpiexec()
     return _family(mpiexec)(mpiexec, order)
 
@@ -116,8 +123,22 @@ def _open_mpi(mpiexec: str, order: Order) -> Plan:
     for name in _names(order.env):
         arguments += ["-x", name]
     env = order.env | {"PRTE_MCA_prte_tmpdir_base": folders[0]}
-    command = [mpiexec, *arguments, *order.args, *order.command]
+    command = [mpiexec, *arguments, *_two_dashes(order.args), *order.command]
     return Plan(command, env, folders, partial(mpi_hosts.settle, env=order.env, args=command))
+
+
+def _two_dashes(args: Sequence[str]) -> list[str]:
+    """Write ``-bind-to none`` as ``--bind-to none``: Open MPI 5 takes most of its long flags with two dashes only."""
+    written: list[str] = []
+    at = 0
+    while at < len(args):
+        name = args[at].lstrip("-").partition("=")[0]
+        known = MPI.get(name) if args[at].startswith("-") else None
+        dash = "-" if known is not None and len(name) > 1 and not args[at].startswith("--") else ""
+        values = 0 if known is None or "=" in args[at] else known.words
+        written += [dash + args[at], *args[at + 1 : at + 1 + values]]
+        at += 1 + values
+    return written
 
 
 def _mca(order: Order, shared: str) -> dict[str, str]:
@@ -141,6 +162,29 @@ def _hydra(mpiexec: str, order: Order) -> Plan:
     arguments += ["-iface", order.interface] if order.interface else []
     arguments += ["-genvlist", ",".join(_names(order.env))]
     return Plan([mpiexec, *arguments, *order.args, *order.command], order.env, [])
+
+
+def _jsrun(order: Order) -> Plan:
+    """Return one resource set per host, which has all of it: the ranks share its devices by their local numbers.
+
+    Source: IBM Spectrum LSF 10.1, Job Step Manager, jsrun. Tried with a fake jsrun alone: there is none here.
+    """
+    where = Counter(places(order.hosts, order.np))
+    if len(set(where.values())) > 1:
+        raise ConfigError(
+            f"jsrun starts as many ranks on each host, and {order.np} over {len(where)} hosts are not: let -np be a "
+            f"multiple of {max(where.values())}, or name the hosts by -H for ssh."
+        )
+    each = {
+        "--nrs": len(where),
+        "--rs_per_host": 1,
+        "--tasks_per_rs": where[0],
+        "--cpu_per_rs": "ALL_CPUS",
+        "--gpu_per_rs": "ALL_GPUS",
+        "--bind": "none",
+    }
+    arguments = [str(word) for pair in each.items() for word in pair]
+    return Plan(["jsrun", *arguments, *order.command], order.env, [], seats=True)
 
 
 def _with_slots(hosts: Sequence[Host]) -> str:

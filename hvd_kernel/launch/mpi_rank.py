@@ -10,13 +10,13 @@ from typing import Any
 
 from hvd_kernel.cluster.processes import take_orphans
 from hvd_kernel.launch import proof
-from hvd_kernel.launch.agent import Agent, hello
+from hvd_kernel.launch.agent import Agent, hello, reserve
 from hvd_kernel.launch.callers import DOOR
 
 _CALL_S = 10.0
-# Open MPI, MPICH and Intel MPI.
-_RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-_BESIDE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+# Open MPI, MPICH and Intel MPI, jsrun.
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "JSM_NAMESPACE_RANK")
+_BESIDE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "JSM_NAMESPACE_LOCAL_SIZE")
 
 
 def number(names: tuple[str, ...], env: Mapping[str, str]) -> int | None:
@@ -56,7 +56,9 @@ def main() -> None:
     take_orphans()
     rank, secret = number(_RANK, os.environ), os.environ["HVD_SECRET_KEY"]
     connection = call(os.environ.pop(DOOR), secret)
-    says: dict[str, Any] = hello(0) | {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
+    keeper = reserve() if rank == 0 else None  # where the ranks meet, if MPI itself does not tell them
+    port = 0 if keeper is None else keeper.getsockname()[1]
+    says: dict[str, Any] = hello(port) | {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
     agent = Agent(says, connection.fileno(), os.dup(connection.fileno()), stays=True)
     signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the rank would inherit
     for ends in (signal.SIGTERM, signal.SIGHUP):
@@ -65,6 +67,8 @@ def main() -> None:
         agent.serve()
     finally:
         agent.close()
+        if keeper is not None:
+            keeper.close()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ _SAID = 1 << 14  # bytes that are kept for messages
 class Starter:
     """Its words are shown until a rank has failed: from there on it would tell the same in other words."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, name: str = "mpiexec") -> None:
+        self._name = name
         self._voice = Voice(write, lambda: b"", None, holds=False)
         self._said = b""
 
@@ -39,18 +40,18 @@ class Starter:
     def failed(self, status: bytes, there: int, np: int) -> ClusterError:
         """Explain that it ended before the ranks were up."""
         how = f" ({status.decode()})" if status else ""
-        return ClusterError(f"mpiexec ended{how} when {there} of {np} ranks were up.{self._quoted()}")
+        return ClusterError(f"{self._name} ended{how} when {there} of {np} ranks were up.{self._quoted()}")
 
     def slow(self, seconds: float, there: int, np: int) -> ClusterError:
         """Explain that the ranks have not come in time."""
         return ClusterError(
-            f"mpiexec has brought up {there} of {np} ranks within {seconds:g} s: look at what it says with --verbose, "
-            f"or raise --start-timeout.{self._quoted()}"
+            f"{self._name} has brought up {there} of {np} ranks within {seconds:g} s: look at what it says with "
+            f"--verbose, or raise --start-timeout.{self._quoted()}"
         )
 
     def ended(self) -> ClusterError:
         """Explain that it has ended ranks which had not failed."""
-        return ClusterError(f"mpiexec ended the ranks, none of which had failed.{self._quoted()}")
+        return ClusterError(f"{self._name} ended the ranks, none of which had failed.{self._quoted()}")
 
     @property
     def _text(self) -> str:

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "TORCHELASTIC_", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_GLOO_REN")
+_FOREIGN = (
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "PRTE_",
+    "JSM_",
+    "TORCHELASTIC_",
+    "HOROVOD_LOCAL_",
+    "HOROVOD_CROSS_",
+    "HOROVOD_GLOO_REN",
+)
 _FOREIGN_NAMES = frozenset(
     {
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),

@@ -107,6 +107,51 @@ def test_srun(tmp_path: Path, np: int) -> None:
     launched([sys.executable, str(srun), f"-n{np}", sys.executable, "-P"], tmp_path, np)
 
 
+HOROVODRUN = """
+# horovodrun of a machine without Horovod: its HTTP store, and the variables that it gives to ranks on this host.
+import os, subprocess, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Store(BaseHTTPRequestHandler):
+    values = {}
+    def answer(self, status, value=b""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(value)))
+        self.end_headers()
+        self.wfile.write(value)
+    def do_PUT(self):
+        self.values[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200)
+    def do_GET(self):
+        _, scope, key = self.path.split("/")
+        value = self.values.get(self.path)
+        self.answer(404) if value is None else self.answer(200, value)
+    def log_message(self, *args):
+        pass
+
+count = int(sys.argv[2])
+server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+address, port = server.server_address
+shared = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+          "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": "lo",
+          "HOROVOD_SIZE": str(count), "HOROVOD_LOCAL_SIZE": str(count), "HOROVOD_CROSS_RANK": "0",
+          "HOROVOD_CROSS_SIZE": "1", "HOROVOD_HOSTNAME": "localhost"}
+ranks = [subprocess.Popen(sys.argv[3:], env={**os.environ, **shared, "HOROVOD_RANK": str(i), "HOROVOD_LOCAL_RANK": str(i)})
+         for i in range(count)]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+
+@pytest.mark.parametrize("np", [pytest.param(1, marks=NIGHTLY), 2, pytest.param(3, marks=NIGHTLY)])
+def test_horovodrun_of_horovod(tmp_path: Path, np: int) -> None:
+    """Its ranks learn from its HTTP store where rank 0 is, each time they meet; a proxy for the web is not asked."""
+    horovodrun = tmp_path / "horovodrun"
+    horovodrun.write_text(HOROVODRUN)
+    command = [sys.executable, str(horovodrun), "-np", str(np), sys.executable, "-P"]
+    launched(command, tmp_path, np, http_proxy="http://127.0.0.1:9")
+
+
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     with Slurm(tmp_path_factory.mktemp("slurm")) as running:
@@ -133,6 +178,51 @@ def test_hvdrun_takes_a_slurm_allocation_and_starts_its_agents_by_srun(slurm: Sl
         [node, f"{rank} 3 {rank} 3 1 6.0"] for rank, node in enumerate(("n1", "n1", "n2"))
     ], "both nodes are this host"
     assert "gives 2 hosts with 3 slots (n1: 2, n2: 1)" in done.stderr
+
+
+FAKE_JSRUN = """#!/bin/sh
+# A fake: resource sets are groups of processes of this host, which learn their numbers as jsrun's do.
+echo "$@" > "$0.said"
+test "$1 $3 $4 $5 $7 $9 ${11}" = "--nrs --rs_per_host 1 --tasks_per_rs --cpu_per_rs --gpu_per_rs --bind" || exit 9
+size=$(($2 * $6)) beside=$6
+shift 12
+rank=0
+while test $rank -lt $size; do
+    JSM_NAMESPACE_RANK=$rank JSM_NAMESPACE_SIZE=$size JSM_NAMESPACE_LOCAL_SIZE=$beside "$@" &
+    rank=$((rank + 1))
+done
+wait
+"""
+
+
+def fake_jsrun(folder: Path) -> dict[str, str]:
+    (folder / "jsrun").write_text(FAKE_JSRUN)
+    (folder / "jsrun").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "LSB_JOBID": "7"}
+
+
+def test_hvdrun_takes_an_lsf_allocation_and_starts_its_ranks_by_a_fake_jsrun(tmp_path: Path) -> None:
+    lsf = fake_jsrun(tmp_path) | {"LSB_MCPU_HOSTS": "127.0.0.1 2 127.0.0.2 2"}
+    done = ran([*HVDRUN, sys.executable, "-P", "-c", SUM], **lsf)
+    assert [lines_of(good(done), rank) for rank in range(4)] == [[f"{rank} 4 {rank} 4 1 10.0"] for rank in range(4)]
+    assert "hvdrun: LSF job 7 gives 2 hosts (127.0.0.1, 127.0.0.2) with 2 slots each" in done.stderr
+    said = (tmp_path / "jsrun.said").read_text()
+    assert said.startswith(
+        "--nrs 2 --rs_per_host 1 --tasks_per_rs 2 --cpu_per_rs ALL_CPUS --gpu_per_rs ALL_GPUS --bind none "
+    )
+
+
+@NIGHTLY
+def test_the_status_of_a_rank_that_a_fake_jsrun_started_is_the_jobs(tmp_path: Path) -> None:
+    lsf = fake_jsrun(tmp_path) | {"LSB_MCPU_HOSTS": "127.0.0.1 2"}
+    done = ran([*HVDRUN, "sh", "-c", "test $HOROVOD_RANK = 0 && exec sleep 100; exit 3"], **lsf)
+    assert done.returncode == 3
+    uneven = ran([*HVDRUN, "-np", "3", "true"], **lsf | {"LSB_MCPU_HOSTS": "127.0.0.1 2 127.0.0.2 2"})
+    assert uneven.returncode == 2
+    assert (
+        "jsrun starts as many ranks on each host, and 3 over 2 hosts are not: let -np be a multiple of 2"
+        in uneven.stderr
+    )
 
 
 def test_torchrun(tmp_path: Path) -> None:

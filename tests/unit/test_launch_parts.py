@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hvd_kernel.errors import ClusterError, ConfigError
+from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.launch import agent, alias, cli, lines, mpi, mpi_hosts, variables
 from hvd_kernel.launch.api import Job
 from hvd_kernel.launch.hosts import Host, is_local, named, parse, places, read_hostfile
@@ -153,7 +154,7 @@ def test_where_ranks_meet(hellos: list[dict], remote: list[bool], interface: str
 
 
 def test_a_kept_port_is_free_for_rank_0_alone() -> None:
-    with agent._reserve() as keeper, socket.socket() as other, socket.socket() as rank_0:
+    with agent.reserve() as keeper, socket.socket() as other, socket.socket() as rank_0:
         port = keeper.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
@@ -296,6 +297,36 @@ def test_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert plan.env["HVD_SECRET_KEY"] == "hidden"
     for folder in plan.folders:
         Path(folder).rmdir()
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("-bind-to none -map-by slot", "--bind-to none --map-by slot"),
+        ("--bind-to none -x A -np 2 -report-bindings", "--bind-to none -x A --np 2 --report-bindings"),
+        ("-mca plm_rsh_args -np --mca btl -wdir", "--mca plm_rsh_args -np --mca btl -wdir"),  # values, not flags
+        ("-display=map -no-such-option -", "--display=map -no-such-option -"),
+    ],
+)
+def test_open_mpi_5_gets_two_dashes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, written: str) -> None:
+    """It took `-bind-to none` for a program named none, and `-map-by` for nothing at all."""
+    pretend(monkeypatch, tmp_path, "mpiexec (Open MPI) 5.0.11")
+    plan = mpi.plan(replace(ORDER, args=tuple(given.split())))
+    for folder in plan.folders:
+        Path(folder).rmdir()
+    words = written.split()
+    assert plan.command[-len(words) - 2 : -2] == words
+
+
+def test_of_several_interfaces_the_first_that_is_here_is_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "addresses", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.7"})
+    told = "hvdrun: warning: ranks use one network interface: eth0, the first of them that is here\n"
+    assert [cli._interface(names) for names in ((), ("lo",), ("ib0", "eth0", "lo"))] == ["", "lo", "eth0"]
+    assert capsys.readouterr().err == told
+    with pytest.raises(UsageError, match="--network-interfaces ib0,ib1: this host has lo, eth0"):
+        cli._interface(("ib0", "ib1"))
 
 
 def test_the_network_in_which_ranks_of_open_mpi_call_each_other(tmp_path: Path) -> None:

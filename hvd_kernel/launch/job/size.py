@@ -13,6 +13,7 @@ from hvd_kernel.jobs.here import allocation
 from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.readers.allocation import Allocation
 from hvd_kernel.jobs.readers.hostfile import spelled
+from hvd_kernel.launch.api import JSRUN
 from hvd_kernel.launch.remote import STEPS
 from hvd_kernel.launch.variables import Part
 
@@ -30,7 +31,7 @@ class Size:
 
 def agents_by(found: Allocation | None) -> str:
     """Return what starts agents on an allocation's hosts: its own launcher where that is installed, else ssh."""
-    return found.via if found is not None and found.via in STEPS and shutil.which(found.via) else ""
+    return found.via if found is not None and found.via in {*STEPS, JSRUN} and shutil.which(found.via) else ""
 
 
 def without_flags(env: Mapping[str, str], np: int = 0) -> Size:
