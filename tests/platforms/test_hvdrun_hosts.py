@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hvdtest import sshd
 from hvdtest.hosts import Hosts, why_not
 from hvdtest.hvdrun import NIGHTLY, SUM, good, hvdrun, lines_of
 
@@ -73,6 +74,24 @@ def test_two_machines(mark: str, tmp_path: Path, hosts_of_ranks: str) -> None:
     text = good(done)
     assert [lines_of(text, r) for r in range(4)] == [[f"{r} 4 {r % 2} 2 2 10.0"] for r in range(4)]
     assert f"they meet at {'10.77.0.1' if hosts_of_ranks.startswith('localhost') else '10.77.0.2'}:" in done.stderr
+
+
+@NIGHTLY
+@pytest.mark.skipif(bool(why_not() or sshd.why_not()), reason=why_not() or sshd.why_not() or "none")
+def test_a_hostfile_runs_over_openssh(mark: str, tmp_path: Path) -> None:
+    """The machines are network namespaces, the server and the client are OpenSSH's own."""
+    (tmp_path / "hosts").write_text("10.77.0.1 slots=1\n10.77.0.2 slots=2\n")
+    (tmp_path / "sum.py").write_text(SUM)
+    flags = ["--hostfile", str(tmp_path / "hosts"), "-np", "3", "--ssh-port", str(sshd.PORT)]
+    key = ["--ssh-identity-file", str(tmp_path / "person")]
+    script = [sys.executable, "-P", "sum.py"]
+    with Hosts(2) as hosts, sshd.serving(hosts, 1, tmp_path) as path, hosts.inside(0):
+        done = hvdrun(*flags, *key, *script, cwd=tmp_path, **path)
+        stranger = hvdrun(*flags, *script, cwd=tmp_path, **path)
+    seats = ["0 3 0 1 2 6.0", "1 3 0 2 2 6.0", "2 3 1 2 1 6.0"]
+    assert [lines_of(good(done), rank) for rank in range(3)] == [[seat] for seat in seats]
+    assert stranger.returncode == 1
+    assert "hvdrun: host 10.77.0.2 cannot be used: ssh cannot log in there: `ssh " in stranger.stderr
 
 
 def test_environment_and_folder_on_another_host(ssh: tuple[dict[str, str], Path], tmp_path: Path) -> None:
