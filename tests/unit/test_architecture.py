@@ -58,6 +58,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "elastic": CORE | {"_session", "process_sets", "ops"},
     "numpy": CORE | {"_session", "process_sets", "ops", "shared", "metrics", "elastic"},
     "torch": CORE | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "elastic"},
+    "integrations": {"torch"},
     "bench": CORE | {"_session", "tensor", "process_sets", "ops", "metrics", "torch", "launch"},
     "data": set(),
     "kept": set(),

@@ -1,0 +1,25 @@
+"""Adapters for training libraries: Lightning and Hugging Face's Trainer on our ranks. Each library is optional."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+def needed(module: str, extra: str) -> ModuleType:
+    """Import a module of an optional library.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        The library is not installed; the message has the line that installs it.
+    """
+    library = module.split(".", maxsplit=1)[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise ModuleNotFoundError(
+            f"hvd_kernel.integrations.{library} needs {library}: pip install 'hvd-kernel[{extra}]'", name=library
+        ) from error
