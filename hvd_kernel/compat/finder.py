@@ -1,8 +1,9 @@
 """From Horovod's module names to ours: the table, and the finder that Python's import asks.
 
 Words.
-  alias   two names in ``sys.modules`` for one and the same module: horovod.torch is hvd_kernel.torch
-  target  the module of ours that a name of Horovod's leads to
+  alias      two names in ``sys.modules`` for one and the same module: horovod.torch is hvd_kernel.torch
+  target     the module of ours that a name of Horovod's leads to
+  synthetic  a module without a file, for names of Horovod's that have no counterpart: see ``plumbing``
 
 What is not there is explained to whoever imports it; ``importlib.util.find_spec`` only asks, and gets None.
 """
@@ -16,7 +17,9 @@ from collections.abc import Sequence
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import CodeType, FrameType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
+
+from hvd_kernel.compat.names import lend
 
 NAME = "horovod"
 ROOT = "hvd_kernel.compat.tree"
@@ -27,8 +30,8 @@ TABLE = {  # a name, and what is below it; the longest that fits is taken
     "horovod.common.process_sets": "hvd_kernel.process_sets",
     "horovod.common.elastic": "hvd_kernel.elastic",
     "horovod.runner.elastic.worker": "hvd_kernel.elastic.updates",
-    "horovod.runner.launch": "hvd_kernel.launch.cli",
 }
+_WITH = {"horovod.torch": ("horovod.torch.mpi_ops", "horovod.torch.optimizer")}  # modules that come with a package
 _HERE = "horovod, horovod.torch, horovod.data, horovod.common and horovod.runner"
 _ASKS = importlib.util.find_spec.__code__
 
@@ -95,6 +98,43 @@ class _AliasLoader(InspectLoader):
         return found
 
 
+class _HorovodLoader(_AliasLoader):
+    """Lets the target, and what comes with it, find the names that only Horovod's modules have."""
+
+    def __init__(self, target: str, fullname: str) -> None:
+        super().__init__(target)
+        self._names = (fullname, *_WITH.get(fullname, ()))
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        for name in self._names:
+            lend(name, sys.modules[target_of(name)])
+
+
+class _SyntheticLoader(InspectLoader):
+    """Makes a module of the table ``plumbing``: once, so that its classes stay the same."""
+
+    _made: ClassVar[dict[str, ModuleType]] = {}
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._made.setdefault(spec.name, ModuleType(spec.name))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give it what it needs to find its names."""
+        listed = _plumbing().public(module.__name__)
+        module.__doc__ = f"Names of Horovod's ``{module.__name__}``, which has no counterpart in hvd_kernel."
+        vars(module)["__all__"] = listed
+        lend(module.__name__, module)
+
+    def is_package(self, fullname: str) -> bool:
+        package: bool = _plumbing().is_package(fullname)
+        return package
+
+    def get_source(self, fullname: str) -> str | None:
+        """Return what ``python -m`` runs: the refusal."""
+        return f"from hvd_kernel.compat.plumbing import run_as_main\nrun_as_main({fullname!r})\n"
+
+
 def target_of(fullname: str) -> str:
     """Return the name of the module that a name of Horovod's leads to, whether there is one or not."""
     parts = fullname.split(".")
@@ -120,6 +160,8 @@ def real_exists() -> bool:
 def _spec(fullname: str) -> ModuleSpec | None:
     target = target_of(fullname)
     found = _found(target)
+    if found is None and fullname in _plumbing().PLUMBING:
+        return ModuleSpec(fullname, _SyntheticLoader(), is_package=_plumbing().is_package(fullname))
     if found is None and _is_question():
         return None
     if found is None:
@@ -128,22 +170,27 @@ def _spec(fullname: str) -> ModuleSpec | None:
             "For its other frontends and launchers install horovod itself.",
             name=fullname,
         )
-    return _to(fullname, target, found)
+    return _to(fullname, _HorovodLoader(target, fullname), found)
 
 
 def alias(fullname: str, target: str) -> ModuleSpec:
     """Return a spec by which ``fullname`` is another name of the module ``target``, which is there."""
     found = _found(target)
     assert found is not None, target
-    return _to(fullname, target, found)
+    return _to(fullname, _AliasLoader(target), found)
 
 
-def _to(fullname: str, target: str, found: ModuleSpec) -> ModuleSpec:
+def _to(fullname: str, loader: _AliasLoader, found: ModuleSpec) -> ModuleSpec:
     package = found.submodule_search_locations is not None
-    spec = ModuleSpec(fullname, _AliasLoader(target), origin=found.origin, is_package=package)
+    spec = ModuleSpec(fullname, loader, origin=found.origin, is_package=package)
     if package:
         spec.submodule_search_locations = list(found.submodule_search_locations or [])
     return spec
+
+
+def _plumbing() -> Any:
+    """Return the table, which most ranks never need."""
+    return importlib.import_module("hvd_kernel.compat.plumbing")
 
 
 def _is_question() -> bool:

@@ -27,6 +27,17 @@ class WorkerNotificationManager:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
 
+    def init(
+        self,
+        rendezvous_addr: str | None = None,
+        rendezvous_port: int | None = None,
+        nic: str | None = None,
+        hostname: str | None = None,
+        local_rank: int | None = None,
+    ) -> None:
+        """Do nothing: no driver tells of hosts here; Horovod's programs call it."""
+        del rendezvous_addr, rendezvous_port, nic, hostname, local_rank
+
     def register_listener(self, listener: Listener) -> None:
         """Tell this one from now on."""
         self._listeners.append(listener)

@@ -23,6 +23,7 @@ from hvd_kernel import _session
 from hvd_kernel.ops import Average, Scales, Sum, synchronize
 from hvd_kernel.process_sets import ProcessSet
 from hvd_kernel.torch import starts
+from hvd_kernel.torch.async_ops import operation
 
 _PLAIN = (1.0, 1.0)
 
@@ -195,3 +196,82 @@ class GroupedReducescatter(torch.autograd.Function):
 
 def _factor(op: int, scales: Scales, process_set: ProcessSet) -> float:
     return scales[0] * scales[1] * ((process_set.size() or 1) if op == Sum else 1)
+
+
+# The same under Horovod's names, whose ``apply`` takes what Horovod's take.
+
+
+class HorovodAllreduce(Allreduce):
+    """Out of place."""
+
+    @classmethod
+    def apply(
+        cls,
+        tensor: Tensor,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+    ) -> Any:
+        """Reduce."""
+        scales = (prescale_factor, postscale_factor)
+        return apply(Allreduce, tensor, name, operation(op, average), scales, process_set)
+
+
+class HorovodGroupedAllreduce(GroupedAllreduce):
+    """Out of place, together."""
+
+    @classmethod
+    def apply(
+        cls,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        *tensors: Tensor,
+    ) -> Any:
+        """Reduce all."""
+        scales = (prescale_factor, postscale_factor)
+        return apply(GroupedAllreduce, name, operation(op, average), scales, process_set, *tensors)
+
+
+class HorovodReducescatter(Reducescatter):
+    """Own rows of the reduction."""
+
+    @classmethod
+    def apply(
+        cls,
+        tensor: Tensor,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale_factor: float,
+        postscale_factor: float,
+    ) -> Any:
+        """Reduce and scatter."""
+        return apply(Reducescatter, tensor, name, op, (prescale_factor, postscale_factor), process_set)
+
+
+class HorovodGroupedReducescatter(GroupedReducescatter):
+    """Own rows of several reductions."""
+
+    @classmethod
+    def apply(
+        cls,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale_factor: float,
+        postscale_factor: float,
+        *tensors: Tensor,
+    ) -> Any:
+        """Reduce and scatter all."""
+        return apply(GroupedReducescatter, name, op, (prescale_factor, postscale_factor), process_set, *tensors)
+
+
+HorovodAllgather, HorovodGroupedAllgather = Allgather, GroupedAllgather
+HorovodBroadcast, HorovodAlltoall = Broadcast, Alltoall

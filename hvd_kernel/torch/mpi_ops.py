@@ -27,7 +27,13 @@ from hvd_kernel._session import (
 )
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.ops import Adasum, Average, Max, Min, Product, Sum, barrier, join, poll, synchronize
-from hvd_kernel.process_sets import ProcessSet, global_process_set, init
+from hvd_kernel.process_sets import (  # noqa: F401 - those that are not used here are names of Horovod's module too
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    init,
+    remove_process_set,
+)
 from hvd_kernel.torch import gradients, starts
 from hvd_kernel.torch.async_ops import (
     allgather_async,
@@ -45,6 +51,16 @@ from hvd_kernel.torch.async_ops import (
     sparse_allreduce_async,
 )
 from hvd_kernel.torch.compression import Compression, Compressor
+from hvd_kernel.torch.gradients import (  # noqa: F401 - names of Horovod's module too
+    HorovodAllgather,
+    HorovodAllreduce,
+    HorovodAlltoall,
+    HorovodBroadcast,
+    HorovodGroupedAllgather,
+    HorovodGroupedAllreduce,
+    HorovodGroupedReducescatter,
+    HorovodReducescatter,
+)
 from hvd_kernel.torch.probes import (
     ccl_built,
     cuda_built,
@@ -116,6 +132,8 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+handle_average_backwards_compatibility = operation
 
 
 def allreduce(

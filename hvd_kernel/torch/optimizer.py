@@ -16,7 +16,7 @@ from torch import Tensor
 from hvd_kernel import _session
 from hvd_kernel.ops import Adasum, Average, Sum, broadcast_object
 from hvd_kernel.process_sets import ProcessSet, check, global_process_set
-from hvd_kernel.torch.adasum_optimizer import distributed_adasum
+from hvd_kernel.torch.adasum_optimizer import AdasumMixin, distributed_adasum
 from hvd_kernel.torch.buckets import why_not
 from hvd_kernel.torch.compression import Compression, Compressor
 from hvd_kernel.torch.mpi_ops import allreduce
@@ -89,6 +89,10 @@ class DistributedMixin(Wrapped):
         """Load, and forget gradients that were on their way."""
         super().load_state_dict(state_dict)
         self._synchronized, self._should_synchronize = False, True
+
+
+_DistributedOptimizer = DistributedMixin  # Horovod's names of the two kinds, for isinstance and issubclass
+_DistributedAdasumOptimizer = AdasumMixin
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name

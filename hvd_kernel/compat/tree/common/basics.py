@@ -15,6 +15,13 @@ class HorovodBasics:
     Average, Sum, Adasum = tensor.Average, tensor.Sum, tensor.Adasum
     Min, Max, Product = tensor.Min, tensor.Max, tensor.Product
 
+    HOROVOD_PROCESS_SET_ERROR_INIT = -1
+    HOROVOD_PROCESS_SET_ERROR_DYNAMIC = -2
+    HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET = -3
+    HOROVOD_PROCESS_SET_ERROR_FOREIGN_SET = -4
+    HOROVOD_PROCESS_SET_ERROR_SHUTDOWN = -5
+    HOROVOD_PROCESS_SET_ERROR_EXISTING_SET = -6
+
     init = staticmethod(process_sets.init)
     shutdown = staticmethod(_session.shutdown)
     is_initialized = staticmethod(_session.is_initialized)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
+import sysconfig
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
+
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 _PROBES = "hvd_kernel.torch.probes"
 
@@ -42,6 +47,41 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Tell whether that frontend sees a GPU."""
     return extension_available(ext_base_name, verbose) and bool(importlib.import_module("torch").cuda.is_available())
+
+
+def get_ext_suffix() -> str:
+    """Return how the file of an extension ends in this Python."""
+    return str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+
+
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    """Return the path of the extension whose last name is the last of ``args``, beside the file ``pkg_path``."""
+    *folders, name = args
+    return os.path.join(os.path.dirname(pkg_path), *folders, name + get_ext_suffix())  # noqa: PTH118, PTH120 - of text
+
+
+def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
+    """Do nothing: hvd_kernel is compiled against no framework, so none can be of another version."""
+    del name, version, exception  # Horovod's
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:
+    """Return a function that makes one of ``op`` and the older ``average``; ``reduce_ops`` has Average and Sum.
+
+    It raises ValueError where both are given.
+    """
+
+    def operation(op: int | None, average: bool | None) -> int:
+        if average is None:
+            chosen = reduce_ops.Average if op is None else op
+            return int(chosen)
+        if op is not None:
+            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+        said = "Parameter `average` has been replaced with `op` and will be removed in v1.0"
+        warnings.warn(said, DeprecationWarning, stacklevel=2)
+        return int(reduce_ops.Average if average else reduce_ops.Sum)
+
+    return operation
 
 
 def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "", *args: str) -> None:
@@ -96,6 +136,11 @@ def is_iterable(x: Any) -> bool:
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Compare two versions "1.2.3" by their first three numbers."""
     return _numbers(ver) >= _numbers(target)
+
+
+def _cache(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Remember what a function returned for the same arguments; packages beside Horovod reach for it."""
+    return functools.cache(f)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

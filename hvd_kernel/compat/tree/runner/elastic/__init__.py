@@ -1,1 +1,1 @@
-"""``horovod.runner.elastic``: only ``worker``, which tells states that hosts have changed."""
+"""``horovod.runner.elastic``: who says which hosts there are, and ``worker``, which tells states of changes."""

@@ -1,0 +1,61 @@
+"""Starting ranks as Horovod's launchers are asked to: their settings and arguments as one of our jobs."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def launch(settings: Any, nics: Iterable[str] | None, env: Mapping[str, str] | None, command: Any, **more: Any) -> None:
+    """Start the command on every rank and wait for their end.
+
+    Raises
+    ------
+    RuntimeError
+        A rank failed; the others were ended.
+    ConfigError
+        The job cannot be as the settings describe it.
+    """
+    api = importlib.import_module("hvd_kernel.launch.api")
+    hosts = importlib.import_module("hvd_kernel.launch.hosts")
+    stdout, stderr = more.pop("stdout", None), more.pop("stderr", None)
+    job = api.Job(
+        command=shlex.split(command) if isinstance(command, str) else list(command),
+        np=settings.num_proc or sum(host.slots for host in hosts.named(settings.hosts, None, 1)),
+        hosts=settings.hosts,
+        env=dict(env or {}),
+        ssh_port=settings.ssh_port,
+        ssh_identity_file=settings.ssh_identity_file,
+        network_interface=interface(nics or settings.nics),
+        output_filename=settings.output_filename,
+        start_timeout_s=seconds(settings.start_timeout),
+        timestamp=bool(settings.prefix_output_with_timestamp),
+        verbose=bool(settings.verbose),
+        **more,
+    )
+    outcome = api.launch(job, stdout=stdout, stderr=stderr)
+    if outcome.status:
+        raise RuntimeError(
+            "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be "
+            "terminated. The first process to do so was:\n"
+            f"Process name: {outcome.failed}\nExit code: {outcome.status}\n"
+        )
+
+
+def interface(nics: Iterable[str] | str | None) -> str:
+    """Return the first of these network interfaces; of a host's own loopback alone none, for ranks find it anyway."""
+    names = nics.split(",") if isinstance(nics, str) else sorted(nics or ())
+    return next((name for name in names if name != "lo"), "")
+
+
+def seconds(timeout: Any) -> float | None:
+    """Return the seconds of a number, or those that are left of a ``Timeout``."""
+    left = timeout.remaining() if hasattr(timeout, "remaining") else timeout
+    return float(left) if left else None
+
+
+def mpi_arguments(settings: Sequence[str | None]) -> tuple[str, ...]:
+    """Return mpiexec's arguments of several texts."""
+    return tuple(word for text in settings for word in shlex.split(text or ""))

@@ -1,0 +1,94 @@
+"""Attributes that Horovod's modules have and ours lack, found when somebody asks for one.
+
+A module of ours that is imported under Horovod's name gets a ``__getattr__``: Python asks it for what the module has
+not. So nothing is imported, and nothing costs time, before it is wanted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+_RUN = "hvd_kernel.launch.run"  # a rank has no use for a launcher
+
+
+def _basics() -> Any:
+    basics = importlib.import_module("hvd_kernel.compat.tree.common.basics")
+    return basics.HorovodBasics("", "mpi_lib_v2")
+
+
+def _run() -> Any:
+    return importlib.import_module(_RUN).run
+
+
+def _process_set_ids_and_ranks() -> Any:
+    def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+        """Return the ranks of each registered set by its id."""
+        sets = importlib.import_module("hvd_kernel.process_sets")
+        return {number: list(ranks) for number, ranks in sets._registered().items()}  # noqa: SLF001 - Horovod has it public
+
+    return get_process_set_ids_and_ranks
+
+
+OURS: dict[tuple[str, str], Callable[[], Any]] = {
+    ("horovod", "run"): _run,
+    ("horovod.runner", "run"): _run,
+    ("horovod.common.process_sets", "get_process_set_ids_and_ranks"): _process_set_ids_and_ranks,
+    ("horovod.common.process_sets", "is_iterable"): lambda: _util("is_iterable"),
+    ("horovod.torch.mpi_ops", "_basics"): _basics,
+    ("horovod.torch.mpi_ops", "_handle_map"): lambda: importlib.import_module("hvd_kernel.ops")._live,  # noqa: SLF001
+    ("horovod.torch.mpi_ops", "_NULL"): str,
+    ("horovod.torch.mpi_ops", "get_average_backwards_compatibility_fun"): lambda: _util(
+        "get_average_backwards_compatibility_fun"
+    ),
+    ("horovod.torch.mpi_ops", "num_rank_is_power_2"): lambda: _util("num_rank_is_power_2"),
+    ("horovod.torch.mpi_ops", "check_installed_version"): lambda: _util("check_installed_version"),
+    ("horovod.torch.mpi_ops", "gpu_available"): lambda: _util("gpu_available"),
+    ("horovod.torch.optimizer", "split_list"): lambda: _util("split_list"),
+}
+
+
+def _util(name: str) -> Any:
+    return getattr(importlib.import_module("hvd_kernel.compat.tree.common.util"), name)
+
+
+def lend(fullname: str, module: ModuleType) -> None:
+    """Let the module find what Horovod's module of that name has besides."""
+    vars(module).setdefault("__getattr__", finder_of(fullname, module))
+
+
+def finder_of(fullname: str, module: ModuleType) -> Callable[[str], Any]:
+    """Return a ``__getattr__`` for the module that stands for Horovod's ``fullname``."""
+
+    def find(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {fullname!r} has no attribute {name!r}", name=name)
+        if (fullname, name) in OURS:
+            return _kept(module, name, OURS[fullname, name]())
+        below = _submodule(fullname, name)
+        if below is not None:
+            return below
+        plumbing = importlib.import_module("hvd_kernel.compat.plumbing")
+        return _kept(module, name, plumbing.find(fullname, name))
+
+    return find
+
+
+def _kept(module: ModuleType, name: str, value: Any) -> Any:
+    """Remember the value: who asks again gets the same class, so that ``isinstance`` and ``except`` hold."""
+    return vars(module).setdefault(name, value)
+
+
+def _submodule(fullname: str, name: str) -> ModuleType | None:
+    """Import what is below a package under Horovod's name: Python itself would look below the name that is ours."""
+    if getattr(sys.modules.get(fullname), "__path__", None) is None:
+        return None
+    try:
+        return importlib.import_module(f"{fullname}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{fullname}.{name}":
+            raise
+        return None

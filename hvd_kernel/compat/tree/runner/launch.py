@@ -1,0 +1,125 @@
+"""``horovod.runner.launch``: the command ``horovodrun`` as functions; here it is ``hvdrun``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hvd_kernel.compat.tree.runner.common.util import config_parser
+from hvd_kernel.compat.tree.runner.common.util.hosts import parse_host_files
+from hvd_kernel.compat.tree.runner.common.util.settings import Settings
+from hvd_kernel.compat.tree.runner.gloo_run import gloo_run
+from hvd_kernel.compat.tree.runner.mpi_run import mpi_run
+
+CACHE_FOLDER = str(Path("~/.horovod").expanduser())
+CACHE_STALENESS_THRESHOLD_MINUTES = 60
+SSH_ATTEMPTS = 5
+SSH_CONNECT_TIMEOUT_S = 10
+
+_UNSAID = (  # attributes that hvdrun's flags never set
+    "config_file",
+    "run_func",
+    "executable",
+    "disable_cache",
+    "check_build",
+    "binding_args",
+    "host_discovery_script",
+    "min_num_proc",
+    "max_num_proc",
+    "slots",
+    "elastic_timeout",
+    "reset_limit",
+    "cooldown_range",
+)
+
+
+def run_commandline() -> None:
+    """Do what this process's command line says, as ``hvdrun``; a job that failed ends the process with its status."""
+    status = importlib.import_module("hvd_kernel.launch.cli").main()
+    if status:
+        sys.exit(status)
+
+
+def parse_args() -> argparse.Namespace:
+    """Read this process's command line; the attributes have Horovod's names.
+
+    Raises
+    ------
+    UsageError
+        Naming the flag that is wrong, and the remedy.
+    """
+    request = importlib.import_module("hvd_kernel.launch.flags").parse(sys.argv[1:])
+    if request.action == "check_build":
+        check_build(verbose=False)
+    if request.action:
+        run_commandline()
+        sys.exit()
+    said = {
+        "num_proc": request.np or None,
+        "command": request.command,
+        "hosts": request.hosts,
+        "hostfile": request.hostfile,
+        "ssh_port": request.ssh_port,
+        "ssh_identity_file": request.ssh_identity_file,
+        "nics": set(request.interfaces) or None,
+        "output_filename": request.output_filename,
+        "start_timeout": request.start_timeout_s,
+        "prefix_output_with_timestamp": request.timestamp,
+        "verbose": request.verbose,
+        "use_gloo": not request.use_mpi,
+        "use_mpi": request.use_mpi,
+        "use_jsrun": False,
+        "mpi_args": shlex.join(request.mpi_args) or None,
+    }
+    return argparse.Namespace(**(dict.fromkeys(_UNSAID) | config_parser.args_of_env(request.env) | said))
+
+
+def check_build(verbose: bool) -> NoReturn:
+    """Print what is here, and end the process."""
+    del verbose  # Horovod's
+    sys.stdout.write(importlib.import_module("hvd_kernel.launch.build").report())
+    sys.exit()
+
+
+def is_gloo_used(use_gloo: bool | None = None, use_mpi: bool | None = None, use_jsrun: bool | None = None) -> bool:
+    """Tell whether the ranks are started without MPI."""
+    return bool(use_gloo) or not (use_mpi or use_jsrun)
+
+
+def run_controller(  # noqa: PLR0917 - Horovod's signature
+    use_gloo: bool | None,
+    gloo_run: Callable[[], Any],
+    use_mpi: bool | None,
+    mpi_run: Callable[[], Any],
+    use_jsrun: bool | None,
+    js_run: Callable[[], Any],
+    verbosity: int | None,
+) -> None:
+    """Call the function of the launcher that is asked for; ``gloo_run`` where none is."""
+    del verbosity  # Horovod's
+    chosen = js_run if use_jsrun and not use_gloo and not use_mpi else mpi_run if use_mpi and not use_gloo else gloo_run
+    chosen()
+
+
+def _run(args: Any) -> Any:
+    """Start what ``parse_args`` has read; with ``run_func`` return what that returned on each rank."""
+    hosts = args.hosts or (parse_host_files(args.hostfile) if args.hostfile else None)
+    env = config_parser.set_env_from_args({}, args)
+    if args.run_func:
+        run = importlib.import_module("hvd_kernel.launch.run").run
+        return run(args.run_func, np=args.num_proc, hosts=hosts, env=env, executable=args.executable)
+    names = ("num_proc", "ssh_port", "ssh_identity_file", "binding_args", "tcp_flag", "start_timeout", "nics")
+    taken = {name: getattr(args, name) for name in (*names, "output_filename", "prefix_output_with_timestamp")}
+    how = Settings(hosts, verbose=2 if args.verbose else 0, extra_mpi_args=args.mpi_args, **taken)
+    if args.use_mpi:
+        return mpi_run(how, args.nics, env, args.command)
+    return gloo_run(how, args.nics, env, "", args.command)
+
+
+if __name__ == "__main__":
+    run_commandline()

@@ -1,0 +1,1 @@
+"""``horovod.runner.util``: addresses, threads, and commands for other hosts."""
