@@ -2,7 +2,8 @@
 
 ``install()`` does it for this process. Notebooks with our magics have it on, and ranks that we start: those of a
 notebook call it, those of a launcher get ``rank_environment``. Nothing named horovod is installed, so elsewhere nothing
-changes for anybody. ``from polyaxon import tracking`` works in the same places: see ``polyaxon``.
+changes for anybody who has not asked for it: ``pth`` and ``shim`` bring it into every Python of an environment, by
+``later``. ``from polyaxon import tracking`` works in the same places: see ``polyaxon``.
 
 Words.
   real    a package horovod that this Python would import without us; a bare folder of that name is none
@@ -11,17 +12,27 @@ Words.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from hvd_kernel import config
-from hvd_kernel.compat.finder import NAME, HorovodFinder, ours
+from hvd_kernel.compat.finder import NAME, HorovodFinder, ours, real_exists
 from hvd_kernel.compat.polyaxon import TrackingFinder, stand_ins
 from hvd_kernel.errors import UsageError
 
-__all__ = ["install", "install_as_told", "install_in_rank", "rank_environment", "uninstall"]
+__all__ = [
+    "found",
+    "has_real",
+    "install",
+    "install_as_told",
+    "install_in_rank",
+    "rank_environment",
+    "uninstall",
+]
 
 _SITE = Path(__file__).with_name("site")  # holds a sitecustomize, which Python imports when it starts
 
@@ -65,6 +76,36 @@ def install_as_told() -> None:
         install(shadow=choice == "shadow")
 
 
+def found(fullname: str) -> ModuleSpec | None:
+    """Return where a name of horovod's leads to in a process where nothing else has it: ``later`` asks.
+
+    From here on the process has what ``install_as_told`` gives.
+    """
+    imported = sys.modules.get(NAME)
+    bare = imported is not None and getattr(imported, "__file__", None) is None
+    if _finder() is not None or (imported is not None and not bare):
+        return None  # they have been asked
+    install_as_told()
+    finder = _finder()
+    if finder is None:
+        return None
+    if bare:  # the import of horovod.torch begins with a folder of that name
+        del sys.modules[NAME]
+        importlib.import_module(NAME)
+    return finder.find_spec(fullname)
+
+
+def has_real() -> bool:
+    """Tell whether this Python imports a horovod that is not ours, whatever was asked for before."""
+    if _finder() is not None:
+        return real_exists()
+    install()  # beside it ``later`` does not answer
+    try:
+        return real_exists()
+    finally:
+        _remove_finders()
+
+
 def rank_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a launcher adds to ``env``, so that ``import horovod`` works in a rank's Python."""
     choice = _choice(env)
@@ -76,6 +117,10 @@ def rank_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 def _choice(env: Mapping[str, str]) -> str:
     return config.elsewhere("HVD_COMPAT", env)
+
+
+def _finder() -> HorovodFinder | None:
+    return next((finder for finder in sys.meta_path if isinstance(finder, HorovodFinder)), None)
 
 
 def _remove_finders() -> None:
