@@ -32,6 +32,7 @@ _registered = False
 _environment: dict[str, str] = {}  # the variables HOROVOD_* and HVD_* when this engine was made
 _appointment: Appointment | None = None
 _beside_rank_0 = True  # on one machine with it
+_by_mpi = False  # MPI has brought these ranks together
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def init(comm: Any = None, reunion: Reunion | None = None) -> None:
 
 
 def _start(comm: Any, reunion: Reunion | None) -> None:
-    global _engine, _generation, _rounds, _registered, _environment, _beside_rank_0  # noqa: PLW0603 - of the one engine
+    global _engine, _generation, _rounds, _registered, _environment, _beside_rank_0, _by_mpi  # noqa: PLW0603 - of the one engine
     from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
 
     env = dict(os.environ) if _appointment is None else _appointment.over(os.environ)
@@ -98,7 +99,10 @@ def _start(comm: Any, reunion: Reunion | None) -> None:
         _engine = Engine(peers.rank, peers.size, peers.exchange, options)
     finally:
         peers.close()
+    if peers.rank == 0:
+        config.tell(env)
     _generation += 1
+    _by_mpi = peers.by_mpi
     _environment = {name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "HVD_"))}
     if not _registered:
         _registered = True
@@ -124,6 +128,11 @@ def _forget() -> None:
     if _engine is not None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_engine))
     _engine, _lock = None, threading.RLock()
+
+
+def by_mpi() -> bool:
+    """Tell whether MPI has brought the ranks of this engine together."""
+    return _engine is not None and _by_mpi
 
 
 def is_initialized() -> bool:

@@ -5,6 +5,7 @@ A shared leaf. The variables and their meaning are the tables of ``hvd_kernel.se
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,12 @@ from dataclasses import dataclass
 from hvd_kernel import gpus as devices
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.processes.limits import Limits
-from hvd_kernel.settings import ELSEWHERE, REFUSED, SETTINGS, Refused
+from hvd_kernel.settings import ELSEWHERE, SETTINGS, lenient
 
 Env = Mapping[str, str]
+
+_LOG = logging.getLogger("hvd_kernel")
+_told: set[str] = set()
 
 
 def engine_options(env: Env | None = None) -> dict[str, str]:
@@ -27,9 +31,7 @@ def engine_options(env: Env | None = None) -> dict[str, str]:
     ConfigError
         A variable has a value that cannot be used; the message names the variable, the value and what is wanted.
     """
-    values = os.environ if env is None else env
-    for refused in REFUSED:
-        _refuse(refused, values)
+    values, _ = lenient.read(os.environ if env is None else env)
     found: dict[str, str] = {}
     for setting in SETTINGS:
         value = _read(values, setting.variables, setting.check, setting.doc)
@@ -49,7 +51,15 @@ def elsewhere(name: str, env: Env) -> str:
         A variable has a value that cannot be used.
     """
     row = next(row for row in ELSEWHERE if row.variables[0] == name)
-    return _read(env, row.variables, row.check, row.doc) or row.default
+    return _read(lenient.read(env)[0], row.variables, row.check, row.doc) or row.default
+
+
+def tell(env: Env) -> None:
+    """Say what is done instead of what Horovod's variables ask for; of one process, each sentence once."""
+    for sentence in lenient.read(env)[1]:
+        if sentence not in _told:
+            _told.add(sentence)
+            _LOG.warning("hvd_kernel: %s", sentence)
 
 
 def _read(values: Env, variables: Sequence[str], check: Callable[[str], str], doc: str) -> str:
@@ -60,12 +70,6 @@ def _read(values: Env, variables: Sequence[str], check: Callable[[str], str], do
         return check(values[variable])
     except ValueError as wanted:
         raise ConfigError(f"{variable}={values[variable]!r} cannot be used: it must be {wanted} ({doc}).") from None
-
-
-def _refuse(row: Refused, values: Env) -> None:
-    value = values.get(row.variable, "")
-    if value and value.strip().lower() not in row.allowed:
-        raise ConfigError(f"{row.variable}={value!r} cannot be honoured: {row.reason}. What to do: {row.remedy}.")
 
 
 def start_timeout(env: Env | None = None, unset: float | None = None) -> float:

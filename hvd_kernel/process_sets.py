@@ -176,6 +176,7 @@ def _join(comm: Any, *, dynamic: bool, reunion: _session.Reunion | None = None) 
     _session.init(comm, reunion)
     if _session.generation() != before:
         _comm = _session.generation(), comm
+        global_process_set.mpi_comm = comm if hasattr(comm, "Get_size") else None
     if dynamic:
         _dynamic = _session.generation()
 
@@ -318,19 +319,24 @@ def _registered() -> dict[int, tuple[int, ...]]:
 
 
 def _register_all(process_sets: list[ProcessSet]) -> None:
+    """Register the sets of all ranks; then refuse those that this rank has named twice: others may not have."""
     size = _session.size()
-    defined: list[tuple[ProcessSet, list[tuple[int, ...]]]] = []
+    defined = [[_checked(ranks, size) for ranks in _definitions(one)] for one in process_sets]
+    own = [tuple(range(size)), *map(_own, defined)]
+    twice = [number for number in range(len(process_sets)) if own[number + 1] in own[: number + 1]]
     for number, one in enumerate(process_sets):
-        ranks = [_checked(each, size) for each in _definitions(one)]
-        before = [every for _, listed in defined for every in listed] + [tuple(range(size))]
-        if any(each in before for each in ranks):
-            raise ValueError(
-                f"Horovod could not be initialized because process_sets entry number {number} is a duplicate: {one}"
-            )
-        defined.append((one, ranks))
-    for one, ranks in defined:
-        for each in ranks:
-            _register([one], each)
+        for ranks in defined[number]:
+            _register([] if number in twice else [one], ranks)
+    if twice:
+        raise ValueError(
+            f"Horovod could not be initialized because process_sets entry number {twice[0]} is a duplicate: "
+            f"{process_sets[twice[0]]}"
+        )
+
+
+def _own(definitions: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the members that an entry has for this rank: of communicators its own one's."""
+    return next((ranks for ranks in definitions if _session.rank() in ranks), definitions[0])
 
 
 def _register(objects: Iterable[ProcessSet], ranks: tuple[int, ...]) -> None:

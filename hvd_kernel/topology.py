@@ -16,6 +16,9 @@ Order in which the sources are asked. The first that speaks wins, also where a l
   7. a Slurm step's variables                ``SLURM_PROCID``, ...: srun without MPI; a script may know better
   8. nothing                                 size 1
 
+Where 3 speaks the ranks meet at ``HOROVOD_CONTROLLER_ADDR``; else a launcher of Horovod's tells by its HTTP store
+(``HOROVOD_GLOO_RENDEZVOUS_ADDR``) where rank 0 is; else they meet at ``MASTER_ADDR``.
+
 With ``HVD_BOOTSTRAP=tcp`` an MPI launcher's variables say who this is, but MPI is not used.
 """
 
@@ -45,6 +48,9 @@ _pidfds: ContextVar[Mapping[int, int]] = ContextVar("pidfds")  # while ``find`` 
 
 _MPI_LAUNCHERS = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 _SIZES = ("HOROVOD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+_STORE_LOOK_S = 0.02  # between two looks at a store that cannot be waited on
+_LONGEST_ADDRESS = 100
 _WITHOUT_MPI = (
     "set HVD_BOOTSTRAP=tcp, and HOROVOD_CONTROLLER_ADDR and HOROVOD_CONTROLLER_PORT to a free port of rank 0's host."
 )
@@ -59,6 +65,7 @@ class Peers:
     source: str  # who said so, for messages
     exchange: Exchange
     close: Callable[[], None] = lambda: None
+    by_mpi: bool = False  # MPI has brought them together, and carries the exchange
 
 
 def find(
@@ -89,7 +96,7 @@ def find(
     sources: tuple[tuple[bool, Callable[[], Peers]], ...] = (
         (forced == "none", lambda: alone(only)),
         (forced == "mpi", lambda: _from_world(env, only)),
-        (horovod, lambda: _from_variables(env, "HOROVOD_RANK", "HOROVOD_SIZE", only)),
+        (horovod, lambda: _from_horovod(env, round_number, only)),
         ("TORCHELASTIC_RUN_ID" in env, lambda: _from_torch(env, round_number, only)),
         (mpi, lambda: _from_world(env, only)),
         (torch, lambda: _from_torch(env, round_number, only)),
@@ -131,7 +138,7 @@ def _from_comm(comm: Any, env: Env) -> Peers:
             f"init(comm=...) was given a communicator of an MPI that knows 1 rank, but {said}={env[said]}: MPI did not "
             "start these ranks. Start them with mpirun (hvdrun --mpi), or leave comm out."
         )
-    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm, env))
+    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm, env), by_mpi=True)
 
 
 def _from_world(env: Env, only: list[int] | None) -> Peers:
@@ -144,7 +151,9 @@ def _from_world(env: Env, only: list[int] | None) -> Peers:
                 f"library are different MPIs. Start with {sys.prefix}/bin/mpiexec, or {_WITHOUT_MPI}"
             )
     _check_group(only, rank, size)
-    return Peers(rank, size, "MPI", _mpi_exchange(world, env)) if only is None else _from_group(world, only, env)
+    if only is not None:
+        return _from_group(world, only, env)
+    return Peers(rank, size, "MPI", _mpi_exchange(world, env), by_mpi=True)
 
 
 def _from_group(world: Any, ranks: list[int], env: Env) -> Peers:
@@ -152,7 +161,7 @@ def _from_group(world: Any, ranks: list[int], env: Env) -> Peers:
     group = world.Get_group().Incl(ranks)
     comm = world.Create_group(group)
     group.Free()
-    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm, env), comm.Free)
+    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm, env), comm.Free, by_mpi=True)
 
 
 def _mpi() -> Any:
@@ -212,6 +221,98 @@ def _complete(comm: Any, request: Any, seconds: float) -> None:
 # TCP
 
 
+def _from_horovod(env: Env, round_number: int, only: list[int] | None) -> Peers:
+    told = "HOROVOD_CONTROLLER_ADDR" in env or "HOROVOD_CONTROLLER_PORT" in env
+    rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
+    if told or size == 1 or not env.get(_STORE[0]):
+        return _from_variables(env, "HOROVOD_RANK", "HOROVOD_SIZE", only)
+    _check_meeting(only, rank, size)
+    store = _HttpStore(*_address(env, *_STORE), config.start_timeout(env))
+    key = "-".join(map(str, (round_number, *(only or ()))))
+    with socket.socket() as keeper:  # bound and not listening: nobody else gets the port before rank 0 listens there
+        if rank == 0:
+            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            keeper.bind((_own_address(store, env, size), 0))
+            store.put(key, "{} {}".format(*keeper.getsockname()))
+        host, port = store.get(key)
+        return _meet(Seat(rank, size, host, port), "HOROVOD_RANK", env, only)
+
+
+def _own_address(store: _HttpStore, env: Env, size: int) -> str:
+    """Return the address by which the other ranks reach this one: the loopback where they are all on this host."""
+    return "127.0.0.1" if env.get("HOROVOD_LOCAL_SIZE") == str(size) else store.seen_from()
+
+
+@dataclass(frozen=True)
+class _HttpStore:
+    """The key-value store of a launcher of Horovod's: PUT and GET of /scope/key; 404 where there is nothing yet."""
+
+    host: str
+    port: int
+    patience_s: float
+
+    def seen_from(self) -> str:
+        """Return this host's address on the way to the store.
+
+        Raises
+        ------
+        ConfigError
+            Nobody can be reached there.
+        """
+        try:
+            with socket.create_connection((self.host, self.port), self.patience_s) as connection:
+                return str(connection.getsockname()[0])
+        except OSError as error:
+            raise ConfigError(f"{self} cannot be reached: {error}. Is the launcher of these ranks alive?") from None
+
+    def put(self, key: str, text: str) -> None:
+        """Keep a text under a key."""
+        self._insist("PUT", key, text)
+
+    def get(self, key: str) -> tuple[str, int]:
+        """Wait for an address and return it.
+
+        Raises
+        ------
+        ConfigError
+            Something else is there.
+        """
+        host, _, port = (said := self._insist("GET", key)).partition(" ")
+        if not host or len(said) > _LONGEST_ADDRESS or not port.isdecimal():
+            raise ConfigError(f"{self} has {said[:_LONGEST_ADDRESS]!r} where rank 0's address is wanted.")
+        return host, int(port)
+
+    def _insist(self, method: str, key: str, text: str = "") -> str:
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            status, answer = self._ask(method, key, text)
+            if status == 200:  # noqa: PLR2004 - HTTP's OK
+                return answer
+            if time.monotonic() > deadline:
+                raise HvdTimeout(
+                    f"{self} had no address of rank 0 within {self.patience_s:g} s; its last answer was {answer}. Look "
+                    "whether rank 0 calls init(). HOROVOD_GLOO_TIMEOUT_SECONDS sets the time."
+                )
+            time.sleep(_STORE_LOOK_S)
+
+    def _ask(self, method: str, key: str, text: str) -> tuple[int, str]:
+        from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - only under such a launcher
+
+        connection = HTTPConnection(self.host, self.port, timeout=self.patience_s)
+        try:
+            connection.request(method, f"/hvd_kernel/{key}", text or None)
+            answer = connection.getresponse()
+            body = answer.read(_LONGEST_ADDRESS + 1).decode(errors="replace")
+        except (OSError, HTTPException) as error:
+            return 0, str(error)
+        finally:
+            connection.close()
+        return answer.status, body if answer.status == 200 else f"{answer.status} {answer.reason}"  # noqa: PLR2004
+
+    def __str__(self) -> str:
+        return f"the store at {self.host}:{self.port} ({' and '.join(_STORE)})"
+
+
 def _from_variables(env: Env, rank_name: str, size_name: str, only: list[int] | None) -> Peers:
     rank, size = _rank_and_size(env, rank_name, size_name)
     if size == 1:
@@ -251,13 +352,8 @@ def _meet(seat: Seat, source: str, env: Env, only: list[int] | None) -> Peers:
     """Meet at rank 0, all ranks or some of them; what some exchange comes in the order that ``only`` gives them."""
     if only is None:
         return _over_tcp(seat.rank, seat.size, (seat.host, seat.port), source, env)
-    _check_group(only, seat.rank, seat.size)
+    _check_meeting(only, seat.rank, seat.size)
     _pidfds.set({})  # of ranks that have other numbers here
-    if 0 not in only:
-        raise ConfigError(
-            f"init(comm={only}) must name rank 0, where ranks that MPI has not started meet. Start them with mpirun, "
-            "or let all ranks call init(process_sets=[...])."
-        )
     members = sorted(only)
     met = _over_tcp(members.index(seat.rank), len(members), (seat.host, seat.port), source, env)
     order = [members.index(each) for each in only]
@@ -267,6 +363,15 @@ def _meet(seat: Seat, source: str, env: Env, only: list[int] | None) -> Peers:
         return [everything[place] for place in order]
 
     return Peers(only.index(seat.rank), len(only), "init(comm)", exchange, met.close)
+
+
+def _check_meeting(only: list[int] | None, rank: int, size: int) -> None:
+    _check_group(only, rank, size)
+    if only is not None and 0 not in only:
+        raise ConfigError(
+            f"init(comm={only}) must name rank 0, where ranks that MPI has not started meet. Start them with mpirun, "
+            "or let all ranks call init(process_sets=[...])."
+        )
 
 
 def _meeting(env: Env) -> tuple[str, int] | None:

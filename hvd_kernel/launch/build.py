@@ -1,4 +1,7 @@
-"""``hvdrun --check-build``: what is here, as Horovod lays it out. What could end a process is tried in another one."""
+"""``hvdrun --check-build``: what is here, in Horovod's layout, and what Horovod does not ask for below it.
+
+What could end a process is tried in another one.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,49 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import hvd_kernel
 from hvd_kernel.cluster.launcher import find_mpiexec
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.gpus import has_plugin
+from hvd_kernel.processes import libraries
 
 _TRY_S = 60.0
-_FRONTENDS = (
-    ("PyTorch", "torch"),
+FRAMEWORKS = (
     ("TensorFlow", "tensorflow"),
-    ("Keras", "keras"),
-    ("JAX", "jax"),
+    ("PyTorch", "torch"),
     ("MXNet", "mxnet"),
+    ("NumPy", "numpy"),
+    ("JAX", "jax"),
+    ("Keras", "keras"),
 )
+"""A framework's title and its package's name: Horovod's three, then others."""
+
+Rows = Sequence[tuple[str, bool]]
 
 
 def report() -> str:
     """Return the page."""
     core, why = _core()
-    mpi = importlib.util.find_spec("mpi4py") is not None and _has_mpiexec()
-    groups = (
-        ("Available Frameworks", [(title, _front_end(name)) for title, name in _FRONTENDS]),
-        ("Available Controllers", [("MPI", mpi), ("Gloo (the core's own, over TCP)", core)]),
+    mpi, nccl = libraries.mpi(), has_plugin() and libraries.nccl() > 0
+    groups: tuple[tuple[str, Rows], ...] = (
+        ("Available Frameworks", [(title, _front_end(name)) for title, name in FRAMEWORKS]),
+        ("Available Controllers", [("MPI", mpi), ("Gloo", core)]),
         (
             "Available Tensor Operations",
-            [("NCCL", has_plugin() and _has_nccl()), ("MPI", mpi and core), ("the core's own", core)],
+            [("NCCL", nccl), ("DDL", False), ("CCL", False), ("MPI", mpi and core), ("Gloo", core)],
         ),
-        ("GPU", [("NVIDIA driver", shutil.which("nvidia-smi") is not None), ("the core's CUDA plugin", has_plugin())]),
+        (
+            "Available to hvd_kernel",
+            [
+                ("the core, which stands for Gloo", core),
+                ("mpiexec, for hvdrun --mpi and for clusters of notebooks", _has_mpiexec()),
+                ("NVIDIA driver", shutil.which("nvidia-smi") is not None),
+                ("the core's CUDA plugin", has_plugin()),
+            ],
+        ),
     )
     lines = [f"hvd_kernel v{hvd_kernel.__version__}, Python {sys.version.split()[0]} at {sys.executable}:"]
     for title, rows in groups:
@@ -54,12 +71,6 @@ def _has_mpiexec() -> bool:
     except ClusterError:
         return False
     return True
-
-
-def _has_nccl() -> bool:
-    """Whether its wheel is here, which torch for CUDA brings."""
-    folders = (Path(folder) / "nvidia" / "nccl" / "lib" for folder in sys.path)
-    return any((folder / "libnccl.so.2").exists() for folder in folders)
 
 
 def _core() -> tuple[bool, str]:

@@ -1,84 +1,102 @@
-"""The configuration file of ``--config-file``: Horovod's YAML, section by section, into the values of flags.
+"""Configuration file of ``--config-file``: Horovod's YAML, section by section, into the values of flags.
 
 params: {fusion_threshold_mb: 64}        stall_check: {enabled: false}
 controller: gloo                         logging: {level: DEBUG}
+
+A section or key that is not known is left aside with a word: files of Horovod's have had others over the years.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch.knobs import KNOBS, Knob
 
+if TYPE_CHECKING:
+    from hvd_kernel.jobs.documents import Document
+
 CONTROLLERS = ("gloo", "mpi")
 
 
-def read(path: str) -> dict[str, str]:
-    """Return the values that the file sets, by the knobs' ``dest``, and ``controller``.
+def read(path: str) -> tuple[dict[str, str], list[str]]:
+    """Return the values that the file sets, by the knobs' ``dest``, and ``controller``; and what was left aside.
 
     Raises
     ------
     ConfigError
-        The file cannot be read, or has a section, key or value that means nothing; it is named.
+        The file cannot be read, or has a value that means nothing; it is named, with line and column.
     """
-    found: dict[str, str] = {}
-    for name, body in _mapping(_load(path), path).items():
-        section = _plain(name)
-        if section == "controller":
-            found["controller"] = _controller(body, path)
-        else:
-            found |= _section(section, _mapping(body, f"{path}, {name}"), path)
-    return found
-
-
-def _load(path: str) -> Any:
     try:
-        import yaml  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - only who has such a file needs it
-    except ImportError:
-        raise ConfigError("--config-file needs PyYAML: `pip install pyyaml`, or give flags instead.") from None
-    try:
-        return yaml.safe_load(Path(path).read_text()) or {}
+        text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration file {path} cannot be read: {error}.") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"the configuration file {path} is not valid YAML: {error}.") from None
+    if not any(line.partition("#")[0].strip(" \t-") for line in text.splitlines()):
+        return {}, []
+    from hvd_kernel.jobs import documents  # noqa: PLC0415 - only who has such a file needs YAML
+
+    reading = _Reading(documents.parse(text, path))
+    reading.all()
+    return reading.found, reading.aside
 
 
-def _mapping(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}: names with values are wanted there, not {value!r}.")
-    return value
+@dataclass
+class _Reading:
+    document: Document
+    found: dict[str, str] = field(default_factory=dict)
+    aside: list[str] = field(default_factory=list)
+
+    def all(self) -> None:
+        sections = dict.fromkeys(knob.section for knob in KNOBS)
+        for name, body in self._mapping(()).items():
+            if _plain(name) == "controller":
+                self._controller(name, body)
+            elif _plain(name) in sections:
+                self._section(name, {knob.key: knob for knob in KNOBS if knob.section == _plain(name)})
+            else:
+                self._leave((name,), ("controller", *sections))
+
+    def _controller(self, name: str, value: Any) -> None:
+        if value is None:
+            return
+        if str(value).lower() not in CONTROLLERS:
+            raise self.document.error((name,), f"{value!r} must be one of {', '.join(CONTROLLERS)}")
+        self.found["controller"] = str(value).lower()
+
+    def _section(self, section: str, rows: dict[str, Knob]) -> None:
+        for name, value in self._mapping((section,)).items():
+            knob = rows.get(_plain(name))
+            if knob is None:
+                self._leave((section, name), rows)
+            elif value is not None:
+                self.found[knob.dest] = self._value(knob, (section, name), value)
+
+    def _mapping(self, path: tuple[str, ...]) -> dict[str, Any]:
+        value = self.document.value
+        for name in path:
+            value = value[name]
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.document.error(path, f"names with values are wanted there, not {value!r}")
+        return value
+
+    def _value(self, knob: Knob, path: tuple[str, ...], value: Any) -> str:
+        try:
+            return knob.value(str(value))
+        except ValueError as wanted:
+            raise self.document.error(path, f"{value!r} cannot be used: it must be {wanted}") from None
+
+    def _leave(self, path: tuple[str, ...], known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(_plain(path[-1]), known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        where = str(self.document.error(path, "is left aside")).rstrip(".")
+        self.aside.append(f"{where}: {hint}known are {', '.join(known)}")
 
 
-def _controller(value: Any, path: str) -> str:
-    if str(value).lower() not in CONTROLLERS:
-        raise ConfigError(f"{path}: controller: {value!r} must be one of {', '.join(CONTROLLERS)}.")
-    return str(value).lower()
-
-
-def _section(section: str, body: dict[str, Any], path: str) -> dict[str, str]:
-    rows = {knob.key: knob for knob in KNOBS if knob.section == section}
-    if not rows:
-        known = ", ".join(dict.fromkeys(("controller", *(knob.section for knob in KNOBS))))
-        raise ConfigError(f"{path}: there is no section {section!r}; there are {known}.")
-    found: dict[str, str] = {}
-    for name, value in body.items():
-        knob = rows.get(_plain(name))
-        if knob is None:
-            raise ConfigError(f"{path}: section {section} has no {name!r}; it has {', '.join(rows)}.")
-        if value is not None:
-            found[knob.dest] = _value(knob, value, f"{path}: {section}.{name}")
-    return found
-
-
-def _value(knob: Knob, value: Any, where: str) -> str:
-    try:
-        return knob.value(str(value))
-    except ValueError as wanted:
-        raise ConfigError(f"{where}: {value!r} cannot be used: it must be {wanted}.") from None
-
-
-def _plain(name: Any) -> str:
-    return str(name).replace("-", "_")
+def _plain(name: str) -> str:
+    return name.replace("-", "_")

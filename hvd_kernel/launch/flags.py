@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from hvd_kernel import gpus
 from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.jobs.readers.hostfile import spelled
 from hvd_kernel.launch import configfile, knobs
 from hvd_kernel.launch.hosts import named
 
@@ -61,6 +62,17 @@ ACTIONS: Table = {
     ("-v", "--version"): _yes | {"help": "print the version"},
     ("-cb", "--check-build"): _yes | {"dest": "check_build", "help": "print what is here: frameworks, MPI, GPU"},
     ("--install-horovodrun",): _yes | {"help": "put `horovodrun` beside hvdrun, where there is none yet"},
+    ("--uninstall-horovodrun",): _yes | {"help": "take it away again"},
+    ("--install-horovod",): _yes | {"help": "let `import horovod` find hvd_kernel in every Python of this environment"},
+    ("--uninstall-horovod",): _yes | {"help": "undo that"},
+    ("--build-horovod-shim",): {
+        "metavar": "DIR",
+        "help": "write a wheel to DIR that pip installs as the distribution horovod: both of the above, by pip",
+    },
+    ("--install-mpirun",): {
+        "metavar": "DIR",
+        "help": "write a script `mpirun` to DIR that hands its line to hvdrun; put DIR first in PATH",
+    },
 }
 JOB: Table = {
     ("-np", "--num-proc"): {"dest": "np", "type": _positive, "metavar": "N", "help": "number of ranks"},
@@ -85,11 +97,17 @@ JOB: Table = {
     | {"dest": "timestamp", "help": "put the time before every line"},
     ("--start-timeout",): {"type": _seconds, "metavar": "S", "help": "seconds for hosts and ranks to appear (30)"},
     ("--verbose",): _yes | {"help": "say what is done"},
-    ("--disable-cache",): _yes | {"help": "without effect: nothing is cached"},
+    ("--slots-per-host",): {
+        "dest": "slots",
+        "type": _positive,
+        "metavar": "N",
+        "help": "slots of the hosts of -H or --hostfile that do not say theirs (1)",
+    },
+    ("--disable-cache",): _yes | {"help": "nothing to do: no check of a start is ever cached"},
     ("--config-file",): {"metavar": "YAML", "help": "values for flags that are not given"},
     ("--gloo",): _yes | {"help": "start the ranks without MPI: the default"},
     ("--mpi",): _yes | {"help": "start the ranks with the mpiexec of this environment"},
-    ("--jsrun",): _yes | {"help": "refused: see --help's last lines"},
+    ("--jsrun",): _yes | {"help": "start the ranks with the jsrun of this LSF job, as without a flag"},
     ("--mpi-args",): {"type": shlex.split, "metavar": "'...'", "help": "more arguments for mpiexec, with --mpi"},
     ("--binding-args",): {"type": shlex.split, "metavar": "'...'", "help": "mpiexec's binding, with --mpi"},
     ("--tcp",): _yes | {"help": "no InfiniBand: NCCL_IB_DISABLE=1, and TCP under MPI"},
@@ -97,22 +115,20 @@ JOB: Table = {
 ELASTIC: Table = {
     ("--min-np", "--min-num-proc"): {"dest": "min_np", "type": _positive},
     ("--max-np", "--max-num-proc"): {"dest": "max_np", "type": _positive},
-    ("--slots-per-host",): {"type": _positive},
     ("--elastic-timeout",): {"type": _seconds},
     ("--reset-limit",): {"type": _positive},
     ("--blacklist-cooldown-range",): {"type": _positive, "nargs": 2},
     ("--host-discovery-script",): {},
 }
+_OURS = ("--gpus", "--install-", "--uninstall-", "--build-")  # not Horovod's, and no reason to refuse an abbreviation
 _DASHED = ("--mpi-args", "--binding-args")  # their values begin with dashes
-_REMEDIES = {
-    "elastic": "hvdrun does not change a job's size while it runs: leave {} out and give -np and -H. What a rank can "
-    "recover from within the job works: hvd.elastic.run",
-    "jsrun": "hvdrun does not call jsrun: in an LSF job write `jsrun -n N python train.py`, whose MPI variables ranks "
-    "understand, or leave --jsrun out",
-}
+_ELASTIC = (
+    "hvdrun does not change a job's size while it runs: leave {} out and give -np and -H. What a rank can recover from "
+    "within the job works: hvd.elastic.run"
+)
 _EPILOG = (
     "Ranks know who they are from HOROVOD_RANK and HOROVOD_SIZE. A rank that fails ends the others; hvdrun's status is "
-    "its status. What comes on stdin goes to rank 0. Under LSF: `jsrun -n N python train.py`, without hvdrun."
+    "its status. What comes on stdin goes to rank 0."
 )
 
 
@@ -121,7 +137,8 @@ class Request:
     """What a command line asks for."""
 
     command: list[str]
-    action: str = ""  # version, check_build, install_horovodrun; empty: run the command
+    action: str = ""  # one of ACTIONS, as version or check_build; empty: run the command
+    folder: str = ""  # of --build-horovod-shim and --install-mpirun
     np: int = 0
     hosts: str | None = None
     hostfile: str | None = None
@@ -133,8 +150,10 @@ class Request:
     start_timeout_s: float | None = None
     verbose: bool = False
     use_mpi: bool = False
+    use_jsrun: bool = False
     mpi_args: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()  # what was asked for, and what is done instead
 
 
 class _Parser(argparse.ArgumentParser):
@@ -175,26 +194,25 @@ def parse(words: Sequence[str]) -> Request:
     ConfigError
         The same for the configuration file and the hostfile.
     """
-    flags, command = _split(words)
+    flags, command = split(words)
     given = vars(parser().parse_args(flags))
-    for action in ("version", "check_build", "install_horovodrun"):
+    for action in (names[-1].lstrip("-").replace("-", "_") for names in ACTIONS):
         if given.get(action):
-            return Request([], action)
+            return Request([], action, given[action] if isinstance(given[action], str) else "")
     _refuse(given)
-    found = configfile.read(given["config_file"]) if "config_file" in given else {}
+    found, warnings = configfile.read(given["config_file"]) if "config_file" in given else ({}, [])
     found |= {name: value for name, value in given.items() if "." in name}
     if not command:
         raise UsageError("hvdrun: there is no command to run, e.g. hvdrun -np 4 python train.py")
     use_mpi = given.get("mpi", False) or (found.get("controller") == "mpi" and not given.get("gloo", False))
     mpi_args = (*given.get("binding_args", ()), *given.get("mpi_args", ()))
-    if mpi_args and not use_mpi:
-        raise UsageError("hvdrun: --mpi-args and --binding-args are for mpiexec: add --mpi, or leave them out")
+    hosts, hostfile = _hosts(given)
     interfaces = tuple(given.get("interfaces", ()))
     return Request(
         command=command,
         np=_np(given),
-        hosts=given.get("hosts"),
-        hostfile=given.get("hostfile"),
+        hosts=hosts,
+        hostfile=hostfile,
         ssh_port=given.get("ssh_port"),
         ssh_identity_file=given.get("ssh_identity_file"),
         interfaces=interfaces,
@@ -203,9 +221,33 @@ def parse(words: Sequence[str]) -> Request:
         start_timeout_s=given.get("start_timeout"),
         verbose=given.get("verbose", False),
         use_mpi=use_mpi,
-        mpi_args=mpi_args,
+        use_jsrun=given.get("jsrun", False),
+        mpi_args=mpi_args if use_mpi else (),
         env=knobs.environment(found) | _more(given),
+        warnings=(*warnings, *knobs.without_effect(found), *_left_out(given, bool(mpi_args) and not use_mpi)),
     )
+
+
+def _left_out(given: Mapping[str, Any], idle_mpi_args: bool) -> list[str]:
+    """Return a sentence on each flag that means nothing beside the others."""
+    told = {
+        "--mpi-args and --binding-args are left out: they are for mpiexec, which starts the ranks with --mpi only": (
+            idle_mpi_args
+        ),
+        "--slots-per-host is left out: it is for the hosts of -H or --hostfile that do not say their slots": (
+            "slots" in given and "hosts" not in given and "hostfile" not in given
+        ),
+    }
+    return [sentence for sentence, applies in told.items() if applies]
+
+
+def _hosts(given: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return what -H and --hostfile say; with --slots-per-host all hosts as -H would name them, with their slots."""
+    hosts, hostfile = given.get("hosts"), given.get("hostfile")
+    if "slots" not in given or not (hosts or hostfile):
+        return hosts, hostfile
+    found = named(hosts, hostfile, 1, slots=given["slots"])
+    return ",".join(spelled(host.name, host.slots) for host in found), None
 
 
 def _more(given: Mapping[str, Any]) -> dict[str, str]:
@@ -225,7 +267,8 @@ def _np(given: Mapping[str, Any]) -> int:
     if "np" in given:
         return int(given["np"])
     if "hosts" in given or "hostfile" in given:
-        return sum(host.slots for host in named(given.get("hosts"), given.get("hostfile"), 1))
+        found = named(given.get("hosts"), given.get("hostfile"), 1, slots=given.get("slots", 1))
+        return sum(host.slots for host in found)
     return 0
 
 
@@ -235,39 +278,61 @@ def _refuse(given: Mapping[str, Any]) -> None:
         raise UsageError(f"hvdrun: --{' and --'.join(both)} exclude each other: keep one of them")
     if "hosts" in given and "hostfile" in given:
         raise UsageError("hvdrun: -H and --hostfile say the same thing: keep one of them")
-    if given.get("jsrun"):
-        raise UsageError(f"hvdrun: {_REMEDIES['jsrun']}")
     asked = [names[-1] for names, how in ELASTIC.items() if _dest(names, how) in given]
     if asked:
-        raise UsageError(f"hvdrun: {_REMEDIES['elastic'].format(', '.join(asked))}")
+        raise UsageError(f"hvdrun: {_ELASTIC.format(', '.join(asked))}")
 
 
 def _dest(names: Sequence[str], how: Mapping[str, Any]) -> str:
     return str(how.get("dest") or names[0].lstrip("-").replace("-", "_"))
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate our flags from the command, whose words are its own."""
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate our flags from the command, whose words are its own.
+
+    Raises
+    ------
+    UsageError
+        A number of ranks is glued to its flag, or an abbreviation is of several flags.
+    """
     flags: list[str] = []
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
         if glued := re.fullmatch(r"-np(\d+)", words[at]):
             raise UsageError(f"hvdrun: {words[at]!r} is not a flag: write -np {glued[1]}, with a space")
-        end = at + 1 + _VALUES.get(words[at], 0)
+        flag = _whole(words[at])
+        end = at + 1 + _VALUES.get(flag, 0)
         # argparse takes a value that begins with a dash only behind "=".
-        flags += [f"{words[at]}={words[at + 1]}"] if words[at] in _DASHED and end <= len(words) else words[at:end]
+        glue = flag in _DASHED and end <= len(words)
+        flags += [f"{flag}={words[at + 1]}"] if glue else [flag, *words[at + 1 : end]]
         at = end
     return flags, list(words[at + 1 :] if words[at : at + 1] == ["--"] else words[at:])
 
 
+def _whole(word: str) -> str:
+    """Return a flag written out where it is abbreviated, as argparse does for horovodrun; what follows ``=`` stays."""
+    begin, equals, value = word.partition("=")
+    if begin in _VALUES or begin == "-":
+        return word
+    likely = [flag for flag in _VALUES if flag.startswith(begin)]
+    likely = [flag for flag in likely if not flag.startswith(_OURS)] or likely
+    if len({_SAME.get(flag, flag) for flag in likely}) > 1:
+        raise UsageError(f"hvdrun: {begin} may be {' or '.join(likely)}: write it out")
+    return f"{likely[0]}{equals}{value}" if likely else word
+
+
 def _value_counts() -> dict[str, int]:
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = {"-h": 0, "--help": 0}
     for table in (ACTIONS, JOB, ELASTIC):
         for names, how in table.items():
             none = how.get("action") == "store_true"
             counts |= dict.fromkeys(names, 0 if none else int(how.get("nargs", 1)))
-    return counts | {name: 0 if knob.switch else 1 for knob in knobs.KNOBS for name in knob.flags}
+    for knob in knobs.KNOBS:
+        counts |= dict.fromkeys(knob.flags, 0 if knob.switch else 1) | dict.fromkeys(knob.off, 0)
+    return counts
 
 
 _VALUES = _value_counts()
 """flag -> how many words that follow it belong to it."""
+_SAME = {name: names[0] for names in (*ACTIONS, *JOB, *ELASTIC) for name in names}
+"""flag -> the first name of what it says, where it has several."""

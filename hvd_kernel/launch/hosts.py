@@ -31,19 +31,19 @@ class Host:
             raise ConfigError(f"{self.name!r} is not a host: write -H host:slots,other:slots.")
 
 
-def parse(hosts: str) -> list[Host]:
-    """Read ``h1:2,h2:4``; a host without a number has one slot, an IPv6 address has brackets.
+def parse(hosts: str, slots: int = 1) -> list[Host]:
+    """Read ``h1:2,h2:4``; a host without a number has ``slots``, an IPv6 address has brackets.
 
     Raises
     ------
     ConfigError
         Naming the entry that cannot be read.
     """
-    return [Host(name, slots) for name, slots in hostfile_reader.host_list(hosts, f"-H {hosts}")]
+    return [Host(name, count) for name, count in hostfile_reader.host_list(hosts, f"-H {hosts}", slots)]
 
 
-def read_hostfile(path: str) -> list[Host]:
-    """Read a file of lines ``host slots=4`` (or ``host:4``, or ``host``), each host once; # begins a comment.
+def read_hostfile(path: str, slots: int = 1) -> list[Host]:
+    """Read a file of lines ``host slots=4`` (or ``host:4``, or ``host``: ``slots``), each host once.
 
     Raises
     ------
@@ -54,11 +54,13 @@ def read_hostfile(path: str) -> list[Host]:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the hostfile {path} cannot be read: {error}.") from None
-    return [Host(each.host, each.slots) for each in hostfile_reader.read(text, path).replicas]
+    return [Host(each.host, each.slots) for each in hostfile_reader.read(text, path, slots).replicas]
 
 
-def named(hosts: str | None, hostfile: str | None, np: int) -> list[Host]:
+def named(hosts: str | None, hostfile: str | None, np: int, slots: int = 1) -> list[Host]:
     """Return the hosts of a job; without a word of the user's this one, with room for every rank.
+
+    ``slots``: of a host that does not say.
 
     Raises
     ------
@@ -68,8 +70,8 @@ def named(hosts: str | None, hostfile: str | None, np: int) -> list[Host]:
     if hosts and hostfile:
         raise ConfigError("hosts and hostfile were both given: they say the same thing, keep one of them.")
     if hosts:
-        return parse(hosts)
-    return read_hostfile(hostfile) if hostfile else [Host("localhost", np)]
+        return parse(hosts, slots)
+    return read_hostfile(hostfile, slots) if hostfile else [Host("localhost", np)]
 
 
 def places(hosts: Sequence[Host], np: int) -> list[int]:

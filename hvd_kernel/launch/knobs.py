@@ -126,7 +126,7 @@ KNOBS = (
     _value(PARAMS, "cache-capacity", "cache_capacity", "HOROVOD_CACHE_CAPACITY", "names in the response cache"),
     _switch(PARAMS, "hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "reduce within the host first"),
     _switch(PARAMS, "hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "gather within the host first"),
-    _switch(PARAMS, "torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", "refused: an algorithm of NCCL"),
+    _switch(PARAMS, "torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", "without effect here: an algorithm of NCCL"),
     _switch(AUTOTUNE, "autotune", "HOROVOD_AUTOTUNE", "find the best parameters while training", "enabled"),
     _value(AUTOTUNE, "autotune-log-file", "log_file", "HOROVOD_AUTOTUNE_LOG", "CSV file of what autotune tried"),
     _value(
@@ -217,6 +217,22 @@ KNOBS = (
         _no,
     ),
 )
+
+HOLDS = {
+    "HOROVOD_NUM_NCCL_STREAMS": ("1", "each rank gives NCCL one stream"),
+    "HOROVOD_MPI_THREADS_DISABLE": ("0", "the core itself knows which thread may call MPI"),
+    "HOROVOD_LOG_HIDE_TIME": (
+        "1",
+        "lines of the core's log carry no time; --prefix-output-with-timestamp puts it before all that is printed",
+    ),
+}
+"""variable -> the value that it has here whatever is asked for, and what is so."""
+
+
+def without_effect(found: Mapping[str, str]) -> list[str]:
+    """Return a sentence on each flag, by ``dest``, that asks for something else than holds here."""
+    asked = [(knob, *HOLDS[knob.variable]) for knob in KNOBS if knob.dest in found and knob.variable in HOLDS]
+    return [f"{knob.flags[0]} has no effect: {so}" for knob, holds, so in asked if found[knob.dest] != holds]
 
 
 def environment(found: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from hvd_kernel.cluster.launcher import is_far
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.api import Job
+from hvd_kernel.routes import addresses
 
 _ELASTIC = (
     "min_num_proc",
@@ -110,13 +112,18 @@ def checked(options: Mapping[str, Any]) -> Asked:
 
 
 def one_interface(interfaces: str | Sequence[str]) -> str:
-    """Return the interface that is named; empty: none is."""
+    """Return the interface that is named, of several the first that is here, with a warning; empty: none is named."""
     names = interfaces.split(",") if isinstance(interfaces, str) else list(interfaces)
-    if len(names) > 1:
+    if len(names) < 2:  # noqa: PLR2004 - several
+        return names[0] if names else ""
+    here = addresses()
+    chosen = next((name for name in names if name in here), "")
+    if not chosen:
         raise ConfigError(
-            f"run(network_interfaces={interfaces!r}) cannot be honoured: ranks listen on one interface. Name one."
+            f"run(network_interfaces={interfaces!r}) cannot be honoured: this host has {', '.join(here)}. Name one."
         )
-    return names[0] if names else ""
+    warnings.warn(f"run(network_interfaces={interfaces!r}): ranks use one of them, {chosen}", stacklevel=4)
+    return chosen
 
 
 def need_fresh(asked: Asked) -> str:

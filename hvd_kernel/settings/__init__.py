@@ -6,13 +6,14 @@ Words.
   setting    one key that the core understands, with the variables that set it
   elsewhere  variables that another part reads itself; here they are checked and documented
   idle       Horovod's variables that change nothing here, and why
-  refused    values that ask for something that is not here; better an error than a job that does something else
+  lenient    values of Horovod's variables that are read as something else; what is done instead is said once
 """
 
 from __future__ import annotations
 
 from hvd_kernel.settings.elsewhere import ELSEWHERE, Elsewhere
-from hvd_kernel.settings.idle import IDLE, REFUSED, Idle, Refused
+from hvd_kernel.settings.idle import IDLE, Idle
+from hvd_kernel.settings.lenient import LENIENT, Lenient
 from hvd_kernel.settings.table import SETTINGS, Setting
 
-__all__ = ["ELSEWHERE", "IDLE", "REFUSED", "SETTINGS", "Elsewhere", "Idle", "Refused", "Setting"]
+__all__ = ["ELSEWHERE", "IDLE", "LENIENT", "SETTINGS", "Elsewhere", "Idle", "Lenient", "Setting"]

@@ -30,6 +30,13 @@ ELSEWHERE = (
         "",
         "address and free port of rank 0's host, where the ranks meet without MPI or torchrun",
     ),
+    Elsewhere(
+        ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+        anything,
+        "",
+        "where no HOROVOD_CONTROLLER_ADDR is set: the HTTP store of a launcher of Horovod's, by which ranks learn "
+        "where rank 0 is",
+    ),
     Elsewhere(("HVD_BOOTSTRAP",), anything, "", "mpi, tcp or none: who says which rank this is; none: size 1"),
     Elsewhere(("HVD_FAILPOINT",), anything, "", "for tests: places where this process is to fail"),
     Elsewhere(
@@ -52,7 +59,7 @@ ELSEWHERE = (
         "0",
         "1: process sets may be added and removed after init, as with init(process_sets='dynamic')",
     ),
-    Elsewhere(("HOROVOD_ELASTIC",), _ONE, "0", "1: DistributedOptimizer reduces also while there is one rank only"),
+    Elsewhere(("HOROVOD_ELASTIC",), flag, "0", "1: DistributedOptimizer reduces also while there is one rank only"),
     Elsewhere(
         ("HVD_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT"),
         number(0.0, open_end=True),
@@ -66,8 +73,8 @@ ELSEWHERE = (
         ("HVD_COMPAT",),
         one_of("0", "1", "shadow"),
         "1",
-        "1: in ranks and notebooks `import horovod` gives this package where Horovod is not installed; shadow: also "
-        "where it is; 0: never",
+        "1: in ranks, notebooks and after `hvdrun --install-horovod` `import horovod` gives this package where Horovod "
+        "is not installed; shadow: also where it is; 0: never",
     ),
     Elsewhere(
         ("HVD_TRACK",),

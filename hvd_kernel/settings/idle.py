@@ -1,4 +1,4 @@
-"""Horovod's variables that change nothing here, and values that are refused."""
+"""Horovod's variables that change nothing here."""
 
 from __future__ import annotations
 
@@ -13,16 +13,6 @@ class Idle:
     why: str
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Values of a variable that cannot be honoured: all but ``allowed``."""
-
-    variable: str
-    allowed: tuple[str, ...]
-    reason: str
-    remedy: str
-
-
 def _all(prefix: str, names: str) -> tuple[str, ...]:
     return tuple(prefix + name for name in names.split())
 
@@ -31,10 +21,6 @@ IDLE = (
     Idle(
         _all("HOROVOD_", "LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOSTNAME"),
         "which ranks share a host is found out when they meet (HVD_HOST overrides it)",
-    ),
-    Idle(
-        _all("HOROVOD_GLOO_RENDEZVOUS_", "ADDR PORT"),
-        "ranks meet at HOROVOD_CONTROLLER_ADDR and _PORT, through MPI or torchrun's store, not at an HTTP server",
     ),
     Idle(("HOROVOD_LOG_HIDE_TIME",), "lines of the log carry no time"),
     Idle(
@@ -58,30 +44,9 @@ IDLE = (
             *_all("HOROVOD_GPU_", "ALLREDUCE ALLGATHER BROADCAST ALLTOALL REDUCESCATTER"),
             *_all("HOROVOD_NCCL_", "HOME INCLUDE LIB LINK"),
             *_all("HOROVOD_", "GPU CUDA_HOME ROCM_HOME BUILD_ARCH_FLAGS BUILD_CUDA_CC_LIST ALLOW_MIXED_GPU_IMPL"),
-            *_all("HOROVOD_", "CMAKE DEBUG SKIP_COMPILE LOCAL_VERSION"),
+            *_all("HOROVOD_", "CMAKE MPICXX_SHOW DEBUG SKIP_COMPILE LOCAL_VERSION"),
         ),
         "builds Horovod: the core is compiled against no framework, no MPI and no CUDA, so there is nothing to choose",
     ),
     Idle(("HOROVOD_TEST_GPU", "HOROVOD_MIXED_INSTALL"), "read by Horovod's own tests"),
-)
-
-REFUSED = (
-    Refused(
-        "HOROVOD_TORUS_ALLREDUCE",
-        ("0", "false", "no", "off"),
-        "the two-dimensional torus is an NCCL algorithm that the core does not have",
-        "unset it; HVD_ALLREDUCE_ALGORITHM=hierarchical is the nearest",
-    ),
-    Refused(
-        "HOROVOD_CONTROLLER",
-        ("mpi", "gloo"),
-        "ranks agree through the core itself, whoever started them (mpi and gloo are accepted: nothing changes)",
-        "unset it; HVD_BOOTSTRAP=mpi or tcp says how ranks meet",
-    ),
-    Refused(
-        "HOROVOD_CPU_OPERATIONS",
-        ("mpi", "gloo"),
-        "the core's own operations are used (mpi and gloo are accepted: nothing changes); oneCCL's are not there",
-        "unset it; HVD_TRANSPORT=mpi sends through MPI",
-    ),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hvd_kernel.settings.elsewhere import ELSEWHERE
-from hvd_kernel.settings.idle import IDLE, REFUSED
+from hvd_kernel.settings.idle import IDLE
+from hvd_kernel.settings.lenient import LENIENT
 from hvd_kernel.settings.table import SETTINGS
 
 _HEAD = """# Settings from the environment
@@ -16,12 +17,16 @@ the same as none, an empty default is the core's choice. A value that cannot be 
 variable, the value and what is wanted.
 """
 
+_LENIENT = """What an image of Horovod's left in the environment does not stop `init()`. Where something else than asked
+for is done, rank 0 says so, once.
+"""
+
 
 def page() -> str:
     """Return the text of docs/knobs.md."""
     settings = ((_code(row.variables), _code([row.default]), f"`{row.key}`", row.doc) for row in SETTINGS)
     elsewhere = ((_code(row.variables), _code([row.default]), row.doc) for row in ELSEWHERE)
-    refused = ((_code([row.variable]), _code(row.allowed), row.reason, row.remedy) for row in REFUSED)
+    lenient = ((_code(row.variables), row.taken, row.rest) for row in LENIENT)
     idle = ((_code(row.variables), row.why) for row in IDLE)
     return "\n".join(
         [
@@ -30,8 +35,9 @@ def page() -> str:
             _table(("variables", "default", "key", "meaning"), settings),
             "## Settings of other parts\n",
             _table(("variables", "default", "meaning"), elsewhere),
-            "## Refused\n",
-            _table(("variable", "accepted", "why the rest is not", "what to do"), refused),
+            "## Read leniently\n",
+            _LENIENT,
+            _table(("variables", "taken as it stands", "the rest"), lenient),
             "## Without effect here\n",
             _table(("variables", "why"), idle),
         ]

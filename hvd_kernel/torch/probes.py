@@ -1,31 +1,42 @@
 """What Horovod scripts ask about a build. All are callable before ``init``.
 
 Our core stands where Horovod's Gloo stands (sockets and shared memory, no MPI underneath), so ``gloo_*`` say yes.
-MPI starts the ranks but carries no data, so ``mpi_*`` say no.
+``*_built`` is what could be used here, as ``hvdrun --check-build`` prints it; ``mpi_enabled``: these ranks are MPI's.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+import sys
 
 import torch
 
-from hvd_kernel import gpus
+from hvd_kernel import _session, gpus
+from hvd_kernel.processes import libraries
 
 
 def mpi_enabled() -> bool:
-    """Tell whether MPI carries the collectives."""
-    return False
+    """Tell whether MPI has brought these ranks together."""
+    return _session.by_mpi()
 
 
 def mpi_built() -> bool:
-    """Tell whether MPI could carry the collectives."""
-    return False
+    """Tell whether ranks could meet, and send, through MPI."""
+    return libraries.mpi()
 
 
 def mpi_threads_supported() -> bool:
-    """Refuse, as Horovod does without MPI."""
-    raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+    """Tell whether several threads may call MPI at once.
+
+    Raises
+    ------
+    ValueError
+        These ranks are not MPI's, or not initialised yet.
+    """
+    if not mpi_enabled():
+        raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+    mpi = sys.modules["mpi4py.MPI"]
+    return bool(mpi.Query_thread() == mpi.THREAD_MULTIPLE)
 
 
 def gloo_enabled() -> bool:
@@ -34,17 +45,17 @@ def gloo_enabled() -> bool:
 
 
 def gloo_built() -> bool:
-    """Tell whether sockets and shared memory could carry the collectives."""
+    """Tell whether sockets and shared memory could carry the collectives: the core can be loaded."""
+    try:
+        importlib.import_module("hvd_kernel._native")
+    except ImportError:
+        return False
     return True
 
 
 def nccl_built() -> int:
-    """Return the version code of torch's NCCL, 22705 for 2.27.5; 0 where it could carry nothing."""
-    if not cuda_built() or not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
-        return 0
-    nccl: Any = torch.cuda.nccl
-    major, minor, patch = nccl.version()[:3]
-    return int(major * 10_000 + minor * 100 + patch)
+    """Return the version code of the NCCL that the core takes, 22705 for 2.27.5; 0 where there is none."""
+    return libraries.nccl() if cuda_built() else 0
 
 
 def ddl_built() -> bool:

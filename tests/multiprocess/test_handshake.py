@@ -23,7 +23,7 @@ SETTINGS = (
     ("HOROVOD_HIERARCHICAL_ALLREDUCE", "0", "hierarchical_allreduce", "0", "1"),
     ("HOROVOD_HIERARCHICAL_ALLGATHER", "0", "hierarchical_allgather", "0", "1"),
     ("HOROVOD_CACHE_CAPACITY", "7", "cache_capacity", "7", "1024"),
-    ("HOROVOD_GPU_OPERATIONS", "NCCL", "gpu_operations", "nccl", "auto"),
+    ("HVD_GPU_OPERATIONS", "NCCL", "gpu_operations", "nccl", "auto"),
     ("HVD_GPU_RING", "slices", "gpu_ring", "slices", "auto"),
     ("HVD_GPU_ARENA_BYTES", "65536", "gpu_arena_bytes", "65536", "67108864"),
 )

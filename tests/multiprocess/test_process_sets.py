@@ -196,11 +196,42 @@ def by_communicator() -> None:
 
     world = MPI.COMM_WORLD
     half = hvd.ProcessSet(world.Split(world.rank % 2, world.rank))
+    assert hvd.mpi_enabled() is False, "not yet"
     hvd.init(world, process_sets=[half])
     assert half.ranks == [r for r in range(world.size) if r % 2 == world.rank % 2]
     assert half.process_set_id == world.rank % 2 + 1
+    assert (hvd.mpi_enabled(), hvd.mpi_threads_supported()) == (True, MPI.Query_thread() == MPI.THREAD_MULTIPLE)
     assert hvd.allgather_object(world.rank, process_set=half) == half.ranks
     hvd.barrier()  # who shuts down ends everybody's, also the other half's
+    hvd.shutdown()
+
+
+def twice_by_communicator() -> None:
+    """The lower half's communicator is [0] once more on rank 0 alone, which refuses it; the others have their sets."""
+    from mpi4py import MPI
+
+    import hvd_kernel.torch as hvd
+
+    world = MPI.COMM_WORLD
+    hvd.init(world)
+    assert hvd.global_process_set.mpi_comm is world
+    hvd.barrier()
+    hvd.shutdown()
+    alone = world.Split(min(world.rank, 1), world.rank)
+    sets = [hvd.ProcessSet([0]), hvd.ProcessSet(alone)]
+    if world.rank == 0:
+        raises(ValueError, "process_sets entry number 1 is a duplicate", hvd.init, world, process_sets=sets)
+        assert [one.process_set_id for one in sets] == [1, None]
+    else:
+        hvd.init(world, process_sets=sets)
+        assert [one.process_set_id for one in sets] == [1, 2]
+        assert sets[1].ranks == list(range(1, world.size))
+        assert hvd.allgather_object(world.rank, process_set=sets[1]) == sets[1].ranks
+    assert hvd.allgather_object(world.rank) == list(range(world.size))
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.global_process_set.mpi_comm is None
+    hvd.barrier()
     hvd.shutdown()
 
 
@@ -221,7 +252,7 @@ def test_sets_are_dynamic_where_the_environment_says_so(variable: str) -> None:
         assert pool.run(allowed_by_the_environment) == [[1], [1]]
 
 
-@pytest.mark.parametrize("np", [2, pytest.param(4, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("np", [2, *(pytest.param(np, marks=pytest.mark.nightly) for np in (3, 4))])
 def test_communicators(np: int) -> None:
     mpirun = [f"{sys.prefix}/bin/mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     plain = ["--mca", "pml", "ob1", "--mca", "btl", "self,sm", "-np", str(np)]
@@ -238,3 +269,4 @@ def test_communicators(np: int) -> None:
 
 if __name__ == "__main__":  # under mpirun
     by_communicator()
+    twice_by_communicator()

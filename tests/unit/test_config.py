@@ -7,8 +7,9 @@ import re
 import pytest
 
 from hvd_kernel._native import Engine
-from hvd_kernel.config import SETTINGS, ClusterSpec, elsewhere, engine_options, start_timeout
+from hvd_kernel.config import SETTINGS, ClusterSpec, elsewhere, engine_options, start_timeout, tell
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.settings import lenient
 
 
 def test_nothing_set_leaves_the_choice_to_the_core() -> None:
@@ -17,6 +18,9 @@ def test_nothing_set_leaves_the_choice_to_the_core() -> None:
     assert start_timeout({}) == 30.0
     assert start_timeout({}, 600.0) == 600.0
     assert start_timeout({"HOROVOD_START_TIMEOUT": "7"}, 600.0) == 7.0
+
+
+OFF = {"group_fusion": "0", "stall_warning_s": "0"}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +87,16 @@ def test_nothing_set_leaves_the_choice_to_the_core() -> None:
         ({"HVD_STOP_WARNING": "1", "HVD_STOP_ABORT": "0"}, {"stop_warning_s": "1.0", "stop_abort_s": "0.0"}),
         ({"HVD_NET_TIMEOUT": "2"}, {"net_timeout_s": "2.0"}),
         ({"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "MPI", "HOROVOD_TORUS_ALLREDUCE": "0"}, {}),
+        ({"HOROVOD_CPU_OPERATIONS": "CCL", "HOROVOD_TORUS_ALLREDUCE": "1", "HOROVOD_CONTROLLER": "zookeeper"}, {}),
+        ({"HOROVOD_GPU_OPERATIONS": "MPI"}, {}),
+        ({"HOROVOD_GPU_OPERATIONS": "NCCL"}, {}),
+        ({"HOROVOD_GPU_OPERATIONS": "Ring"}, {"gpu_operations": "ring"}),
+        ({"HVD_GPU_OPERATIONS": "NCCL", "HOROVOD_GPU_OPERATIONS": "MPI"}, {"gpu_operations": "nccl"}),
+        ({"HOROVOD_GLOO_IFACE": "no-such-0, lo,no-such-1"}, {"tcp_interface": "lo"}),
+        ({"HOROVOD_GLOO_IFACE": "no-such-0,no-such-1"}, {"tcp_interface": "no-such-0"}),
+        ({"HOROVOD_AUTOTUNE": "2", "HOROVOD_TIMELINE_MARK_CYCLES": " -1x"}, {"autotune": "1", "mark_cycles": "1"}),
+        ({"HOROVOD_AUTOTUNE": "maybe", "HOROVOD_TIMELINE_MARK_CYCLES": "00"}, {"autotune": "0", "mark_cycles": "0"}),
+        ({"HOROVOD_DISABLE_GROUP_FUSION": "7", "HOROVOD_STALL_CHECK_DISABLE": "2"}, OFF),
         ({"HOROVOD_NUM_NCCL_STREAMS": "2", "HOROVOD_ELASTIC": "1", "HOROVOD_LOG_LEVEL": "DEBUG"}, {}),
         (
             {"HVD_TCP_INTERFACE": "10.0.0.1", "HVD_TRACE_CAPACITY": "100"},
@@ -109,13 +123,13 @@ def test_values(env: dict[str, str], options: dict[str, str]) -> None:
         ("HVD_TCP_STREAMS", "65"),
         ("HVD_SLOTS", "65"),
         ("HOROVOD_CYCLE_TIME", "60001"),
-        ("HOROVOD_AUTOTUNE", "maybe"),
+        ("HVD_AUTOTUNE", "maybe"),
         ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5"),
         ("HOROVOD_THREAD_AFFINITY", "0,,1"),
-        ("HOROVOD_STALL_CHECK_DISABLE", "2"),
+        ("HVD_STALL_CHECK_DISABLE", "2"),
         ("HOROVOD_STALL_CHECK_TIME_SECONDS", "-1"),
         ("HVD_ALLREDUCE_ALGORITHM", "tree"),
-        ("HOROVOD_DYNAMIC_PROCESS_SETS", "some"),
+        ("HVD_DYNAMIC_PROCESS_SETS", "some"),
         ("HVD_DYNAMIC_PROCESS_SETS", "2"),
         ("HOROVOD_LOG_LEVEL", "loud"),
     ],
@@ -126,19 +140,51 @@ def test_bad_values_name_the_variable(variable: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "reason", "remedy"),
+    ("variable", "value", "instead"),
     [
-        ("HOROVOD_TORUS_ALLREDUCE", "1", "NCCL", "HVD_ALLREDUCE_ALGORITHM=hierarchical"),
-        ("HOROVOD_CPU_OPERATIONS", "ccl", "oneCCL", "HVD_TRANSPORT=mpi"),
-        ("HOROVOD_CONTROLLER", "zookeeper", "the core itself", "HVD_BOOTSTRAP"),
+        ("HOROVOD_TORUS_ALLREDUCE", "1", "allreduce runs as HVD_ALLREDUCE_ALGORITHM says (auto)"),
+        ("HOROVOD_CPU_OPERATIONS", "ccl", "the core's own operations run"),
+        ("HOROVOD_CONTROLLER", "zookeeper", "ranks agree through the core itself"),
+        ("HOROVOD_GPU_OPERATIONS", "MPI", "the core chooses what carries out operations on GPUs"),
+        ("HOROVOD_GLOO_IFACE", "no-such-0,lo", "one network interface: lo, the first of them that is here"),
+        ("HOROVOD_ELASTIC", "maybe", "it is read as 0"),
     ],
 )
-def test_refused_values_say_why_and_what_to_do(variable: str, value: str, reason: str, remedy: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        engine_options({variable: value})
-    assert str(caught.value).startswith(f"{variable}={value!r} cannot be honoured: ")
-    assert reason in str(caught.value)
-    assert remedy in str(caught.value).partition("What to do: ")[2]
+def test_what_cannot_be_done_is_told_once_with_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, value: str, instead: str
+) -> None:
+    """A variable that an image has left there ended init()."""
+    monkeypatch.setattr("hvd_kernel.config._told", set())
+    tell({variable: value})
+    tell({variable: value})
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith(f"hvd_kernel: {variable}={value!r}: ")
+    assert instead in said
+
+
+def test_what_horovods_images_are_built_with_changes_nothing_and_nobody_is_told() -> None:
+    """All that its Dockerfiles and its pages on installation set, at once."""
+    frameworks = ("PYTORCH", "TENSORFLOW", "MXNET", "MPI", "GLOO", "NVTX")
+    image = {f"HOROVOD_{word}_{name}": "1" for word in ("WITH", "WITHOUT") for name in frameworks} | {
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_GPU_ALLREDUCE": "NCCL",
+        "HOROVOD_GPU_BROADCAST": "NCCL",
+        "HOROVOD_GPU_ALLGATHER": "MPI",
+        "HOROVOD_CPU_OPERATIONS": "MPI",
+        "HOROVOD_GPU": "CUDA",
+        "HOROVOD_CUDA_HOME": "/usr/local/cuda",
+        "HOROVOD_NCCL_HOME": "/usr/local/nccl",
+        "HOROVOD_NCCL_LINK": "SHARED",
+        "HOROVOD_BUILD_ARCH_FLAGS": "-march=native",
+        "HOROVOD_BUILD_CUDA_CC_LIST": "60,70,75",
+        "HOROVOD_ALLOW_MIXED_GPU_IMPL": "1",
+        "HOROVOD_CMAKE": "/usr/bin/cmake",
+        "HOROVOD_MPICXX_SHOW": "mpicxx --showme",
+        "HOROVOD_DEBUG": "1",
+        "CUDNN_VERSION": "8.1.1.33-1+cuda11.2",
+        "NCCL_VERSION": "2.8.4-1+cuda11.2",
+    }
+    assert (engine_options(image), lenient.read(image)[1]) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -146,6 +192,8 @@ def test_refused_values_say_why_and_what_to_do(variable: str, value: str, reason
     [
         ({}, "0"),
         ({"HOROVOD_DYNAMIC_PROCESS_SETS": "On"}, "1"),
+        ({"HOROVOD_DYNAMIC_PROCESS_SETS": "2"}, "1"),
+        ({"HOROVOD_DYNAMIC_PROCESS_SETS": "some"}, "0"),
         ({"HVD_DYNAMIC_PROCESS_SETS": "0", "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}, "0"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -62,12 +63,19 @@ VARIABLES = [
     ("--tcp", {"NCCL_IB_DISABLE": "1"}),
     ("--start-timeout 60", {"HVD_START_TIMEOUT": "", "HOROVOD_START_TIMEOUT": "60"}),
     ("--disable-cache --verbose --gloo", {}),
+    ("--fusion 64", {"HVD_FUSION_THRESHOLD": "", "HOROVOD_FUSION_THRESHOLD": str(64 << 20)}),
+    ("--torus", {"HOROVOD_TORUS_ALLREDUCE": "1"}),
 ]
 FIELDS = [
     ("", {"np": 0, "hosts": None}),  # where it runs says it
     ("-np 4", {"np": 4}),
     ("--num-proc 4", {"np": 4}),
     ("-np 4 -H a:2,b:2", {"np": 4, "hosts": "a:2,b:2"}),
+    ("-n 4 -host f", {"np": 4, "hostfile": "f"}),
+    ("--num-p=4 --ssh-p 22 -pre", {"np": 4, "ssh_port": 22, "timestamp": True}),
+    ("-np 4 --verb --disable", {"np": 4, "verbose": True}),
+    ("-H a,b:2 --slots 3", {"np": 5, "hosts": "a:3,b:2"}),
+    ("-np 1 -H a,b:2 --slots-per-host 3", {"np": 1, "hosts": "a:3,b:2", "warnings": ()}),
     ("--hosts a:2,b:3", {"np": 5, "hosts": "a:2,b:3"}),
     ("-np 1 -hostfile f", {"hostfile": "f"}),
     ("-np 1 --hostfile f", {"hostfile": "f"}),
@@ -120,6 +128,7 @@ def test_values_with_dashes_and_blanks() -> None:
         ("-cb", "check_build"),
         ("--check-build", "check_build"),
         ("--install-horovodrun", "install_horovodrun"),
+        ("--install-mpirun folder", "install_mpirun"),
     ],
 )
 def test_actions_need_no_command(words: str, action: str) -> None:
@@ -146,12 +155,11 @@ def test_actions_need_no_command(words: str, action: str) -> None:
         ("-np 2 --thread-affinity a x", "it must be numbers of cores"),
         ("-np 2 --gloo --mpi x", "--gloo and --mpi exclude each other"),
         ("-np 2 -H a:2 --hostfile f x", "-H and --hostfile say the same thing"),
-        ("-np 2 --mpi-args=-v x", "are for mpiexec: add --mpi"),
-        ("-np 2 --jsrun x", "write `jsrun -n N python train.py`"),
+        ("-np 2 --host a:2 x", "--host may be --hosts or --hostfile or --host-discovery-script: write it out"),
+        ("--v x", "--v may be --version or --verbose: write it out"),
         ("-np 2 --min-np 1 --max-np 4 x", "leave --min-num-proc, --max-num-proc out and give -np and -H"),
         ("-np 2 --min-num-proc 1 x", "leave --min-num-proc out"),
         ("-np 2 --max-num-proc 3 x", "leave --max-num-proc out"),
-        ("-np 2 --slots-per-host 1 x", "leave --slots-per-host out"),
         ("-np 2 --elastic-timeout 1 x", "leave --elastic-timeout out"),
         ("-np 2 --reset-limit 1 x", "leave --reset-limit out"),
         ("-np 2 --blacklist-cooldown-range 1 2 x", "leave --blacklist-cooldown-range out"),
@@ -184,7 +192,8 @@ stall-check: {enabled: no, warning_time_seconds: 5, shutdown_time_seconds: 6}
 library_options: {mpi_threads_disable: true, num_nccl_streams: 2, thread_affinity: 3, gloo_timeout_seconds: 4}
 logging: {level: INFO, with_timestamp: true}
 """)
-    found = configfile.read(str(file))
+    found, aside = configfile.read(str(file))
+    assert aside == []
     assert set(found) == {"controller", *(knob.dest for knob in KNOBS)}
     request = parse(["-np", "1", "--config-file", str(file), "--cycle-time-ms", "9", "x"])
     assert request.use_mpi
@@ -203,12 +212,11 @@ logging: {level: INFO, with_timestamp: true}
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("params: {speed: 3}", "section params has no 'speed'; it has fusion_threshold_mb, "),
-        ("speed: {a: 1}", "there is no section 'speed'; there are controller, params, "),
+        ("a: " + 60 * "[", "here are more than 50 levels, or 5000 values"),
         ("params: {cycle_time_ms: soon}", "params.cycle_time_ms: 'soon' cannot be used: it must be a number"),
         ("params: 3", "names with values are wanted there, not 3"),
         ("controller: pigeon", "controller: 'pigeon' must be one of gloo, mpi"),
-        ("a: [", "is not valid YAML"),
+        ("a: [", "this is no YAML: "),
     ],
 )
 def test_a_wrong_configuration_file(tmp_path: Path, text: str, said: str) -> None:
@@ -218,6 +226,52 @@ def test_a_wrong_configuration_file(tmp_path: Path, text: str, said: str) -> Non
         configfile.read(str(file))
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+def test_what_a_configuration_file_has_besides_is_left_aside_with_a_word(tmp_path: Path) -> None:
+    """Horovod's own sample file was refused."""
+    file = tmp_path / "c.yaml"
+    file.write_text("""# of an older Horovod
+params:
+  cycle_time_ms: 5
+  speed: 3
+timeline:
+library_options: {num_nccl_streams: 1}
+logging:
+  level: INFO
+  hide_timestamp: true
+more: {a: 1}
+""")
+    found, aside = configfile.read(str(file))
+    assert found == {"params.cycle_time_ms": "5", "library_options.num_nccl_streams": "1", "logging.level": "INFO"}
+    begins = [
+        f"{file}:4:10: params.speed: is left aside: known are fusion_threshold_mb, ",
+        f"{file}:9:19: logging.hide_timestamp: is left aside: did you mean 'with_timestamp'? known are level, ",
+        f"{file}:10:7: more: is left aside: known are controller, params, ",
+    ]
+    assert [told[: len(begin)] for told, begin in zip(aside, begins, strict=True)] == begins
+    assert parse(["-np", "1", "--config-file", str(file), "x"]).warnings == tuple(aside)
+    file.write_text("# nothing\n---\n")
+    assert configfile.read(str(file)) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--mpi-args '-bind-to none'", "--mpi-args and --binding-args are left out: they are for mpiexec"),
+        ("--gloo --binding-args=-v", "--mpi-args and --binding-args are left out: they are for mpiexec"),
+        ("--slots 4", "--slots-per-host is left out: it is for the hosts of -H or --hostfile"),
+        ("--num-nccl-streams 2", "--num-nccl-streams has no effect: each rank gives NCCL one stream"),
+        ("--log-with-timestamp", "--log-with-timestamp has no effect: lines of the core's log carry no time"),
+        ("--mpi-threads-disable", "--mpi-threads-disable has no effect: the core itself knows"),
+        ("--disable-cache --num-nccl-streams 1 --log-without-timestamp", ""),
+        ("--log-hide-timestamp", ""),
+    ],
+)
+def test_what_is_not_done_is_told_with_what_is_so(words: str, told: str) -> None:
+    request = parse(["-np", "2", *shlex.split(words), *COMMAND])
+    assert [sentence[: len(told)] for sentence in request.warnings] == [told] * bool(told)
+    assert (request.mpi_args, request.command) == ((), COMMAND)
 
 
 def test_a_configuration_file_that_is_not_there() -> None:

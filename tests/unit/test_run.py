@@ -72,6 +72,11 @@ def test_what_cannot_be_honoured_is_named(given: dict[str, object], error: type[
     assert text in str(caught.value)
 
 
+def test_of_several_interfaces_the_first_that_is_here_is_used() -> None:
+    with pytest.warns(UserWarning, match=r"network_interfaces=\['no-such-0', 'lo'\]\): ranks use one of them, lo"):
+        assert checked(options(np=1, network_interfaces=["no-such-0", "lo"])).job.network_interface == "lo"
+
+
 def test_what_the_launcher_is_told() -> None:
     job = checked(
         options(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from hvd_kernel import slurm, topology
-from hvd_kernel.errors import ConfigError
+from hvd_kernel.errors import ConfigError, HvdTimeout
 
 MEETING = {"HOROVOD_CONTROLLER_ADDR": "127.0.0.1", "HOROVOD_CONTROLLER_PORT": "4321"}
 MASTER = {"MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "29500"}
@@ -127,6 +130,71 @@ def test_what_cannot_be_used_is_named(asked: list[object], env: dict[str, str], 
     with pytest.raises(ConfigError) as caught:
         topology.find(env=env)
     assert text in str(caught.value)
+    assert not asked
+
+
+@pytest.fixture
+def stored() -> Iterator[tuple[dict[str, str], dict[str, bytes]]]:
+    """The variables of a launcher of Horovod's, and what is in its HTTP store."""
+    kept: dict[str, bytes] = {}
+
+    class Store(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+            self.answer(200, b"")
+
+        def do_GET(self) -> None:
+            self.answer(200 if self.path in kept else 404, kept.get(self.path, b""))
+
+        def answer(self, status: int, value: bytes) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(value)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Store) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        place = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port)}
+        yield HOROVOD | place, kept
+        server.shutdown()
+
+
+def test_a_launcher_of_horovods_tells_by_its_store_where_rank_0_is(
+    asked: list[object], stored: tuple[dict[str, str], dict[str, bytes]]
+) -> None:
+    env, kept = stored
+    assert who(env | {"HOROVOD_RANK": "0"} | MASTER, round_number=2) == (0, 3, "HOROVOD_RANK")
+    host, port = kept["/hvd_kernel/2"].decode().split(" ")
+    assert who(env | MASTER, round_number=2) == (2, 3, "HOROVOD_RANK")
+    assert asked == [(0, 3, (host, int(port))), (2, 3, (host, int(port)))]
+    assert host == "127.0.0.1", "the address on the way to the store"
+    kept["/hvd_kernel/1-0-2"] = b"10.1.2.3 77"
+    assert topology.find(comm=[0, 2], env=env).rank == 1, "some ranks meet under a key of their own"
+    assert asked[2] == (1, 2, ("10.1.2.3", 77))
+    assert who(env | MEETING) == (2, 3, "HOROVOD_RANK")
+    assert asked[3] == (2, 3, ("127.0.0.1", 4321)), "our own launcher's word wins"
+
+
+def test_a_store_without_rank_0s_address_is_named(
+    asked: list[object], stored: tuple[dict[str, str], dict[str, bytes]]
+) -> None:
+    env, kept = stored
+    with pytest.raises(
+        HvdTimeout, match=r"the store at 127.0.0.1:\d+ .* its last answer was 404 Not Found. Look whether"
+    ):
+        who(env | {"HOROVOD_GLOO_TIMEOUT_SECONDS": "0.01"})
+    kept["/hvd_kernel/1"] = b"elsewhere"
+    with pytest.raises(ConfigError, match="has 'elsewhere' where rank 0's address is wanted"):
+        who(env)
+    with pytest.raises(ConfigError, match=r"init\(comm=\[1, 2\]\) must name rank 0"):
+        topology.find(comm=[1, 2], env=env)
+    with pytest.raises(ConfigError, match="HOROVOD_GLOO_RENDEZVOUS_PORT, which is not set, must be a whole number"):
+        who({name: value for name, value in env.items() if not name.endswith("_PORT")})
+    gone = env | {"HOROVOD_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
+    with pytest.raises(ConfigError, match=r"cannot be reached: .* Is the launcher of these ranks alive"):
+        who(gone)
     assert not asked
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import hvd_kernel.torch as hvd
-from hvd_kernel.torch import mpi_ops
+from hvd_kernel.launch import build
+from hvd_kernel.processes import libraries
+from hvd_kernel.torch import mpi_ops, probes
 
+NCCL_HEADER = Path(__file__).resolve().parents[2] / "native" / "cuda" / "nccl.h"
+OLDEST_NCCL = int(NCCL_HEADER.read_text().partition("kOldestNccl = ")[2].partition(";")[0])
 ALLREDUCE = "tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global"
 COMPRESSED = "tensor, average=None, name=None, compression=none, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global"
 SCATTER = "tensor, name=None, op=0, process_set=global, prescale_factor=1.0, postscale_factor=1.0"
@@ -129,10 +135,40 @@ def test_before_init() -> None:
 
 
 def test_probes() -> None:
-    assert (hvd.mpi_enabled(), hvd.mpi_built(), hvd.gloo_enabled(), hvd.gloo_built()) == (False, False, True, True)
+    assert (hvd.mpi_enabled(), hvd.mpi_built(), hvd.gloo_enabled(), hvd.gloo_built()) == (False, True, True, True)
     assert hvd.nccl_built() == 0 or (hvd.cuda_built() and hvd.nccl_built() > 20_000)
     with pytest.raises(ValueError, match="Horovod MPI is not enabled"):
         hvd.mpi_threads_supported()
+
+
+def test_probes_say_what_check_build_prints() -> None:
+    """They said that there is no MPI where --check-build had a cross."""
+    page = build.report()
+    operations = page.partition("Available Tensor Operations:\n")[2].partition("\n\n")[0]
+    rows = {row.split("] ")[1]: "[X]" in row for row in operations.splitlines()}
+    built = [hvd.nccl_built() > 0, hvd.mpi_built(), hvd.gloo_built(), probes.ddl_built(), probes.ccl_built()]
+    assert [rows[name] for name in ("NCCL", "MPI", "Gloo", "DDL", "CCL")] == built
+
+
+@pytest.mark.parametrize(("version", "found"), [(OLDEST_NCCL, OLDEST_NCCL), (OLDEST_NCCL - 1, 0)])
+def test_nccl_of_the_system_is_found_and_an_old_one_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, version: int, found: int
+) -> None:
+    """The core takes one that only the loader knows; the page looked for its wheel alone."""
+
+    class System:
+        """What the loader finds by name; there is no wheel."""
+
+        def __init__(self, name: str) -> None:
+            if name != "libnccl.so.2":
+                raise OSError(name)
+
+        def ncclGetVersion(self, code: Any) -> int:  # noqa: N802 - NCCL's name
+            code._obj.value = version
+            return 0
+
+    monkeypatch.setattr(libraries.ctypes, "CDLL", System)
+    assert libraries.nccl() == found
 
 
 def test_average_is_deprecated() -> None:

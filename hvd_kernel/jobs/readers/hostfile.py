@@ -85,8 +85,8 @@ def read(text: str, name: str, slots: int = 1) -> JobSpec:
     return JobSpec("hostfile", replicas(hosts), warnings=tuple(_told(name, key, at) for key, at in aside.items()))
 
 
-def host_list(text: str, name: str) -> list[tuple[str, int]]:
-    """Return the hosts of ``h1:2,h2:4`` in order, with their slots; without a number a host has one.
+def host_list(text: str, name: str, slots: int = 1) -> list[tuple[str, int]]:
+    """Return the hosts of ``h1:2,h2:4`` in order, with their slots; without a number a host has ``slots``.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def host_list(text: str, name: str) -> list[tuple[str, int]]:
             raise JobError(
                 f"{name}: {entry.strip()!r} is not a host with its slots: write host:4 (in a file: host slots=4)."
             ) from None
-        found.append((line.host, 1 if line.slots is None else line.slots))
+        found.append((line.host, slots if line.slots is None else line.slots))
     return found
 
 

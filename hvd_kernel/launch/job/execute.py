@@ -13,6 +13,7 @@ from hvd_kernel.jobs import JobSpec
 from hvd_kernel.jobs.here import allocation, machine
 from hvd_kernel.jobs.place import Placed, place
 from hvd_kernel.launch.api import Job
+from hvd_kernel.launch.build import FRAMEWORKS
 from hvd_kernel.launch.job import roles, steps
 from hvd_kernel.launch.job.size import agents_by
 from hvd_kernel.launch.source import own_stdin
@@ -97,7 +98,7 @@ def _check_installed(requires: tuple[str, ...]) -> None:
 def _frameworks() -> str:
     """Return the frameworks that are installed, with their versions."""
     found = []
-    for name in ("torch", "tensorflow", "keras", "jax", "mxnet"):
+    for _, name in FRAMEWORKS:
         try:
             found.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:

@@ -1,0 +1,133 @@
+"""Lenient readings of Horovod's variables: what a value means here that asks for something else.
+
+What an image or a script of Horovod's has left in the environment stops nothing: it is read as below, and rank 0 says
+once what is done instead. Our own variables, HVD_*, are read as they stand.
+
+Words.
+  reading  a value in the words of the tables; empty: the choice is left to the core
+  instead  what is done, as a sentence without its dot; empty: what was asked for, and nobody needs to be told
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+from hvd_kernel.settings.checks import flag, not_flag, switches_off
+from hvd_kernel.settings.elsewhere import ELSEWHERE
+from hvd_kernel.settings.table import SETTINGS
+
+_NUMBER = re.compile(r"\s*[+-]?[0-9]+")
+_OURS_FOR_GPUS = ("auto", "ring", "staged")
+_HOROVODS_CHOICES = ("mpi", "gloo")
+
+
+class Reading(NamedTuple):
+    """What a value is read as."""
+
+    value: str
+    instead: str = ""
+
+
+@dataclass(frozen=True)
+class Lenient:
+    """One row: variables, how they are read, what is taken as it stands, and what becomes of the rest."""
+
+    variables: tuple[str, ...]
+    read: Callable[[str], Reading]
+    taken: str
+    rest: str
+
+
+def boolean(text: str) -> Reading:
+    """Read yes or no: its usual words, else as C's strtol does, by which Horovod reads it."""
+    try:
+        return Reading(flag(text))
+    except ValueError:
+        number = _NUMBER.match(text)
+    if number is None:
+        return Reading("0", "it is read as 0, as Horovod reads what is no number")
+    return Reading(str(int(int(number[0]) != 0)))
+
+
+def interface(text: str) -> Reading:
+    """Read one interface, or the first of several that is here."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if len(names) < 2:  # noqa: PLR2004 - several
+        return Reading(names[0] if names else "")
+    here = {name for _, name in socket.if_nameindex()}
+    chosen = next((name for name in names if name in here), names[0])
+    return Reading(chosen, f"a rank's links use one network interface: {chosen}, the first of them that is here")
+
+
+def torus(text: str) -> Reading:
+    """Read yes as a wish that cannot be granted."""
+    told = "the two-dimensional torus is an algorithm of NCCL's: allreduce runs as HVD_ALLREDUCE_ALGORITHM says (auto)"
+    return Reading("", told if boolean(text).value == "1" else "")
+
+
+def gpu_operations(text: str) -> Reading:
+    """Read our own words; what Horovod was built with leaves the choice to the core."""
+    word = text.strip().lower()
+    if word in _OURS_FOR_GPUS:
+        return Reading(word)
+    told = "the core chooses what carries out operations on GPUs, unless HVD_GPU_OPERATIONS says ring, nccl or staged"
+    return Reading("", "" if word == "nccl" else told)
+
+
+def _one_of_horovods(instead: str) -> Callable[[str], Reading]:
+    def read(text: str) -> Reading:
+        return Reading("", "" if text.strip().lower() in _HOROVODS_CHOICES else instead)
+
+    return read
+
+
+def _booleans() -> tuple[str, ...]:
+    rows = [(row.check, row.variables) for row in SETTINGS] + [(row.check, row.variables) for row in ELSEWHERE]
+    names = chain.from_iterable(variables for check, variables in rows if check in {flag, not_flag, switches_off})
+    return tuple(name for name in names if name.startswith("HOROVOD_"))
+
+
+LENIENT = (
+    Lenient(
+        _booleans(),
+        boolean,
+        "0, 1, true, false, yes, no, on, off; another number: yes unless it is 0",
+        "no, as Horovod reads it",
+    ),
+    Lenient(("HOROVOD_GLOO_IFACE",), interface, "one network interface", "of several the first that is here"),
+    Lenient(
+        ("HOROVOD_GPU_OPERATIONS",),
+        gpu_operations,
+        "auto, ring, staged; NCCL, which Horovod was built with, leaves the choice to the core",
+        "the core chooses",
+    ),
+    Lenient(
+        ("HOROVOD_CPU_OPERATIONS",),
+        _one_of_horovods("the core's own operations run; HVD_TRANSPORT=mpi sends through MPI"),
+        "MPI, Gloo: the core's own operations run for both",
+        "the same; oneCCL is not used",
+    ),
+    Lenient(
+        ("HOROVOD_CONTROLLER",),
+        _one_of_horovods("ranks agree through the core itself; HVD_BOOTSTRAP=mpi or tcp says how they meet"),
+        "MPI, Gloo: ranks agree through the core itself with both",
+        "the same",
+    ),
+    Lenient(("HOROVOD_TORUS_ALLREDUCE",), torus, "no", "HVD_ALLREDUCE_ALGORITHM says how allreduce runs"),
+)
+
+
+def read(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return an environment with these variables in the words of the tables, and a sentence for what was not taken."""
+    values, told = dict(env), []
+    for row in LENIENT:
+        for name in row.variables:
+            if given := env.get(name):
+                values[name], instead = row.read(given)
+                told += [f"{name}={given!r}: {instead}."] if instead else []
+    return values, told
