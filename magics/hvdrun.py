@@ -20,7 +20,7 @@ from hvd_kernel.magics.jobs import Job
 from hvd_kernel.magics.ladder import replace_stuck
 from hvd_kernel.magics.local import run_here
 from hvd_kernel.magics.merge import named, spans
-from hvd_kernel.magics.options import Options, parse, resolve, says_one_rank, wanted
+from hvd_kernel.magics.options import Options, left_aside, parse, resolve, says_one_rank, wanted
 from hvd_kernel.magics.person import person_at
 from hvd_kernel.magics.plain import plain_errors
 from hvd_kernel.magics.prompts import Prompts
@@ -74,9 +74,13 @@ class RunMagics(DeskMagics):
         --hostfile FILE              the same, from a file
         --gpus auto|all|0,1|none     the devices that the ranks of each host take turns on
         --mpi-args '...'             more arguments for mpiexec
+        --job FILE                   ranks, hosts, limits and variables as a platform's file says
+        -- mpirun -np 4 -x A ...     the same, as a line of mpirun or horovodrun says
         """
         with plain_errors():
             options = parse("%%hvdrun", line)
+            for sentence in left_aside(options):
+                Screen(self.shell).say(f"{sentence}\n", "stderr")
             if options.bg is not None:
                 self._in_background(options, cell)
                 return None

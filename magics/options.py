@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvd_kernel import gpus
 from hvd_kernel.cluster.kept import NAME
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.magics.merge import spans
+
+if TYPE_CHECKING:
+    from hvd_kernel.jobs import JobSpec
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Options:
     hostfile: str = ""
     gpus: str = ""
     job: str = ""
+    line: tuple[str, ...] = ()  # another launcher's, behind --
     mpi_args: tuple[str, ...] | None = None
     cell: int | None = None
     tail: int = 100
@@ -117,6 +122,7 @@ def _gpus(text: str) -> str:
 
 
 MPI_ARGS = "--mpi-args"
+_LINKS = ("pml", "btl")  # parameters of MPI's own links, which the launcher sets
 
 _WHERE: dict[tuple[str, ...], dict[str, Any]] = {
     ("-np", "-n", "--num-proc"): {"dest": "n", "type": _positive, "metavar": "N"},
@@ -215,7 +221,9 @@ def parse(magic: str, line: str) -> Options:
     for flags, how in TABLE[magic].items():
         parser.add_argument(*flags, **{"default": argparse.SUPPRESS, **how})
     parser.add_argument("words", nargs="*", metavar="", default=())
-    given = vars(parser.parse_intermixed_args(_tokens(magic, line)))
+    tokens = _tokens(magic, line)
+    at = tokens.index("--") if "--" in tokens and magic == "%%hvdrun" else len(tokens)
+    given = vars(parser.parse_intermixed_args(tokens[:at])) | {"line": tuple(tokens[at + 1 :])}
     if magic == "%%hvdrun" and given["words"]:
         raise UsageError(f"%%hvdrun: {given['words'][0]!r} is not an option; code begins on the next line")
     return Options(**{**given, "words": tuple(given["words"])})
@@ -335,7 +343,7 @@ def wanted(options: Options, running: ClusterSpec | None, default_n: int) -> Clu
     base = running or ClusterSpec(n=default_n)
     if options.hosts and options.hostfile:
         raise UsageError("-H and --hostfile both say where the ranks run: keep one of them")
-    if options.job:
+    if options.job or options.line:
         return _of_job(options, base)
     says_where = bool(options.hosts or options.hostfile)
     offered = slots(options.hosts) if options.hosts else slots_of_file(options.hostfile) if options.hostfile else base.n
@@ -352,7 +360,7 @@ def wanted(options: Options, running: ClusterSpec | None, default_n: int) -> Clu
 
 
 def _of_job(options: Options, base: ClusterSpec) -> ClusterSpec:
-    """Return the cluster of a platform's file: its ranks, hosts and limits; ``--gpus`` wins over its devices.
+    """Return the cluster of a platform's file or line: its ranks, hosts, limits and variables; ``--gpus`` wins.
 
     Raises
     ------
@@ -364,18 +372,49 @@ def _of_job(options: Options, base: ClusterSpec) -> ClusterSpec:
     from hvd_kernel.jobs import here  # noqa: PLC0415 - a kernel that reads no such file starts without their readers
     from hvd_kernel.jobs.place import place  # noqa: PLC0415 - as above
 
-    if options.n or options.hosts or options.hostfile:
-        raise UsageError("--job says how many ranks there are, and where: leave -np, -H and --hostfile away")
-    spec = here.of_file(Path(options.job))
+    if options.n or options.hosts or options.hostfile or (options.job and options.line):
+        what = "the line behind --" if options.line else "--job"
+        raise UsageError(f"{what} says how many ranks there are, and where: leave -np, -H and --hostfile away")
+    spec = here.of_words([options.job] if options.job else [], options.line, "")
     placed = place(spec, here.machine().blind() if options.gpus else here.machine())
     return ClusterSpec(
         n=spec.size,
         hosts=placed.spelled if any(replica.host for replica in spec.replicas) else "",
-        mpi_args=base.mpi_args if options.mpi_args is None else options.mpi_args,
+        mpi_args=(_mpi_args(spec) or base.mpi_args) if options.mpi_args is None else options.mpi_args,
         start_timeout_s=base.start_timeout_s,
         gpus=options.gpus or placed.devices,
         limits=placed.limits if any(placed.limits) else (),
     )
+
+
+def _mpi_args(spec: JobSpec) -> tuple[str, ...]:
+    """Return what MPI is given of a job: its variables, and parameters that are not those of the links of cells."""
+    found: list[str] = []
+    for each in spec.environment:
+        if each.value is not None or each.name in os.environ:
+            found += ["-x", each.name if each.value is None else f"{each.name}={each.value}"]
+    for name, value in spec.mca:
+        found += [] if name in _LINKS else ["--mca", name, value]
+    return tuple(found)
+
+
+def left_aside(options: Options) -> list[str]:
+    """Return sentences on what has no effect in a line behind ``--``: its command, and flags.
+
+    Raises
+    ------
+    JobError
+        It cannot be read.
+    """
+    if not options.line:
+        return []
+    from hvd_kernel.jobs import here  # noqa: PLC0415 - as above
+
+    spec = here.of_words([], options.line, "")
+    given = {name for name, _ in spec.mca if name not in _LINKS}  # to MPI, which is what starts a cell's ranks
+    told = [each for each in spec.warnings if spec.steps or "no command" not in each]
+    told = [each for each in told if not given.intersection(each.split()[1:2])]
+    return [*(f"{step} is left aside: the cell's code is what runs" for step in spec.steps), *told]
 
 
 def names(options: Options, magic: str) -> Sequence[str]:

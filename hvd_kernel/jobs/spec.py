@@ -147,6 +147,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Packages that must be installed, as ``tensorflow==1.5.0``.
     hostfile
         The path of a hostfile that the job's command asks for and that is yet to be made: ``/generated/hostfile``.
+    mca
+        Parameters of Open MPI with their values, where it is MPI that starts the ranks.
     warnings
         Sentences on what was left aside.
     """
@@ -163,6 +165,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interfaces: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     hostfile: str = ""
+    mca: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

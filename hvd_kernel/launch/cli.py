@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.launch import alias, build
-from hvd_kernel.launch.api import Job, launch
-from hvd_kernel.launch.flags import Request, parse
+from hvd_kernel.launch.api import JSRUN, Job, launch
+from hvd_kernel.launch.flags import Request, parse, split
+from hvd_kernel.launch.job import wrapper
+from hvd_kernel.launch.job.others import handed_on
 from hvd_kernel.launch.job.size import Size, without_flags
 from hvd_kernel.launch.source import own_stdin
 from hvd_kernel.routes import addresses
 
+_COMMANDS = {"job": "hvd_kernel.launch.job.command", "doctor": "hvd_kernel.launch.doctor.command"}
+"""First word -> module whose ``main`` takes the others; no start of ranks waits for their readers of all platforms."""
 _WRONG_USE = 2
 _FAILED = 1
 _SIGNALLED = 128
@@ -37,11 +43,10 @@ def main(words: Sequence[str] | None = None) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's, or a shell's for its background
             signal.signal(number, _end)
     try:
-        words = sys.argv[1:] if words is None else words
-        if words[:1] == ["job"]:
-            from hvd_kernel.launch.job import command  # noqa: PLC0415 - readers of all platforms' files
-
-            return command.main(words[1:])
+        words = [*(sys.argv[1:] if words is None else words)]
+        words = handed_on(words, split(words)[1]) or words
+        if words and words[0] in _COMMANDS:
+            return int(importlib.import_module(_COMMANDS[words[0]]).main(words[1:]))
         request = parse(words)
         return _ACTIONS[request.action](request)
     except (UsageError, ConfigError) as error:
@@ -68,6 +73,8 @@ def _say(error: Exception, status: int) -> int:
 def _run(request: Request) -> int:
     interface = _interface(request.interfaces)
     names = {"HVD_TCP_INTERFACE": "", "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
+    for warning in request.warnings:
+        sys.stderr.write(f"hvdrun: warning: {warning}\n")
     size = _size(request)
     job = Job(
         command=request.command,
@@ -93,9 +100,12 @@ def _run(request: Request) -> int:
 
 def _size(request: Request) -> Size:
     """Return how many ranks start where: as the flags say, else as the place does in which this runs."""
-    if request.hosts or request.hostfile:
+    said = bool(request.hosts or request.hostfile)
+    if said and not request.use_jsrun:
         return Size(request.np, request.hosts or "", "")
     found = without_flags(os.environ | request.env, request.np)
+    if request.use_jsrun and (said or found.via != JSRUN):
+        raise UsageError("hvdrun: --jsrun is for the hosts of an LSF job, where jsrun is on PATH: leave it or -H out")
     if not request.np or found.via or found.part:
         sys.stderr.write(f"hvdrun: {found.sentence}\n")
     return found
@@ -106,7 +116,12 @@ def _interface(names: Sequence[str]) -> str:
     here = addresses()
     if names and not any(name in here for name in names):
         raise UsageError(f"hvdrun: --network-interfaces {','.join(names)}: this host has {', '.join(here)}")
-    return next((name for name in names if name in here), "")
+    chosen = next((name for name in names if name in here), "")
+    if len(names) > 1:
+        sys.stderr.write(
+            f"hvdrun: warning: ranks use one network interface: {chosen}, the first of them that is here\n"
+        )
+    return chosen
 
 
 def _version(_request: Request) -> int:
@@ -119,8 +134,16 @@ def _check_build(_request: Request) -> int:
     return 0
 
 
-def _install(_request: Request) -> int:
-    sys.stdout.write(f"{alias.install()}\n")
+def _written(path: Path) -> int:
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _taken(path: Path | None) -> int:
+    if path is None:
+        sys.stderr.write("hvdrun: it is not installed here: there is nothing to do\n")
+    else:
+        sys.stdout.write(f"{path}\n")
     return 0
 
 
@@ -128,8 +151,10 @@ _ACTIONS: dict[str, Callable[[Request], int]] = {
     "": _run,
     "version": _version,
     "check_build": _check_build,
-    "install_horovodrun": _install,
+    "install_horovodrun": lambda _request: _written(alias.install()),
+    "uninstall_horovodrun": lambda _request: _taken(alias.uninstall()),
+    "install_horovod": lambda _request: _written(alias.install_import()),
+    "uninstall_horovod": lambda _request: _taken(alias.uninstall_import()),
+    "build_horovod_shim": lambda request: _written(alias.build_shim(request.folder)),
+    "install_mpirun": lambda request: _written(wrapper.install(request.folder)),
 }
-
-if __name__ == "__main__":  # python -m horovod.runner.launch
-    sys.exit(main())

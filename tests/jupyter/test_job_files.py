@@ -55,3 +55,20 @@ def test_a_cell_runs_as_a_platforms_file_says(kernel: Kernel, tmp_path: Path) ->
     assert wrong.error == (
         f"JobError: {file}:9:16: environment.replicas.n_workers: must be a whole number, not text."
     ), "nothing but the sentence"
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster(0)
+def test_a_cell_runs_as_a_line_of_mpirun_says(kernel: Kernel) -> None:
+    line = "mpirun -np 3 -bind-to none -map-by slot -x 'WORD=a b' -mca pml ob1 -mca btl ^openib python train.py"
+    cell = kernel.run(f"%%hvdrun -- {line}\nimport os\nrank, size, os.environ['WORD']", timeout=120)
+    assert cell.shown == ["[0] (0, 3, 'a b')\n[1] (1, 3, 'a b')\n[2] (2, 3, 'a b')"]
+    assert [told.partition(" is left aside: ")[0] for told in cell.text("stderr").splitlines()[:4]] == [
+        "python train.py",
+        "-bind-to none",
+        "-mca pml ob1",
+        "-mca btl '^openib'",
+    ]
+    assert kernel.run("%%hvdrun\nsize").shown == ["[0-2] 3"], "the ranks stay"
+    wrong = kernel.run("%%hvdrun -- mpirun -np four\n1", allow_error=True)
+    assert wrong.error == "JobError: the command line: -np four: 'four' must be a whole number, from 1 to 100000."

@@ -189,8 +189,15 @@ def test_a_reader_that_leaves_ends_the_job(mark: str) -> None:
 def test_version_and_build(mark: str) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", good(hvdrun("--version")))
     text = good(hvdrun("--check-build"))
-    for row in ("[X] PyTorch", "[ ] TensorFlow", "[X] MPI", "[X] the core's own"):
-        assert f"    {row}\n" in text
+    named = [
+        "Available Frameworks:\n    [ ] TensorFlow\n    [X] PyTorch\n    [ ] MXNet\n    [X] NumPy\n",
+        "Available Controllers:\n    [X] MPI\n    [X] Gloo\n\n",
+        "    [ ] DDL\n    [ ] CCL\n    [X] MPI\n    [X] Gloo\n\n",
+        "Available to hvd_kernel:\n    [X] the core, which stands for Gloo\n",
+    ]
+    places = [text.find(group) for group in named]
+    assert -1 not in places, text
+    assert places == sorted(places)
 
 
 def test_wrong_use_is_status_2(mark: str) -> None:

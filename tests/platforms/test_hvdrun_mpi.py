@@ -37,7 +37,7 @@ def shared_memory_of(said: str) -> Path:
 
 def test_ranks_started_by_mpi(mark: str) -> None:
     script = SUM + "from mpi4py import MPI; import os\nprint(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, [*os.environ])"
-    text = good(hvdrun("-np", "3", "--mpi", "--mpi-args", "--mca mpi_show_handle_leaks 0", script=script))
+    text = good(hvdrun("-np", "3", "--mpi", "--mpi-args", "-bind-to none --mca mpi_show_handle_leaks 0", script=script))
     for rank in range(3):
         first, second = lines_of(text, rank)
         assert first == f"{rank} 3 {rank} 3 1 6.0"

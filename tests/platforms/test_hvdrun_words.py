@@ -59,3 +59,28 @@ def test_horovods_own_module_is_the_command() -> None:
     command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, "-c", "print('a rank')"]
     text = good(ran(command, **rank_environment(clean_environment())))
     assert sorted(text.splitlines()) == ["[0]<stdout>:a rank", "[1]<stdout>:a rank"]
+
+
+TWICE = """
+from hvd_kernel import _session
+for _ in range(2):
+    _session.init()
+    _session.shutdown()
+"""
+
+
+def test_what_is_done_instead_of_what_was_asked_for_is_said_once(tmp_path: Path) -> None:
+    """hvdrun says it of its own flags, rank 0 of Horovod's variables, also where it meets the others again."""
+    (tmp_path / "c.yaml").write_text("logging: {hide_timestamp: true}\n")
+    words = ["--config-file", str(tmp_path / "c.yaml"), "--torus", "--num-nccl=2", "--mpi-args", "-bind-to none"]
+    done = hvdrun("-n", "2", *words, script=TWICE, HOROVOD_GPU_OPERATIONS="MPI", HOROVOD_WITH_PYTORCH="1")
+    good(done)
+    begins = [
+        f"hvdrun: warning: {tmp_path}/c.yaml:1:27: logging.hide_timestamp: is left aside: ",
+        "hvdrun: warning: --num-nccl-streams has no effect: ",
+        "hvdrun: warning: --mpi-args and --binding-args are left out: ",
+        "[0]<stderr>:hvd_kernel: HOROVOD_GPU_OPERATIONS='MPI': ",
+        "[0]<stderr>:hvd_kernel: HOROVOD_TORUS_ALLREDUCE='1': ",
+    ]
+    said = done.stderr.splitlines()
+    assert [line[: len(begin)] for line, begin in zip(said, begins, strict=True)] == begins

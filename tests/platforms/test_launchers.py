@@ -217,7 +217,12 @@ def test_the_status_of_a_rank_that_a_fake_jsrun_started_is_the_jobs(tmp_path: Pa
     lsf = fake_jsrun(tmp_path) | {"LSB_MCPU_HOSTS": "127.0.0.1 2"}
     done = ran([*HVDRUN, "sh", "-c", "test $HOROVOD_RANK = 0 && exec sleep 100; exit 3"], **lsf)
     assert done.returncode == 3
-    uneven = ran([*HVDRUN, "-np", "3", "true"], **lsf | {"LSB_MCPU_HOSTS": "127.0.0.1 2 127.0.0.2 2"})
+    nowhere = ran([*HVDRUN, "--jsrun", "-np", "1", "true"], PATH=lsf["PATH"])
+    assert (nowhere.returncode, nowhere.stderr.splitlines()[-1]) == (
+        2,
+        "hvdrun: --jsrun is for the hosts of an LSF job, where jsrun is on PATH: leave it or -H out",
+    )
+    uneven = ran([*HVDRUN, "--jsrun", "-np", "3", "true"], **lsf | {"LSB_MCPU_HOSTS": "127.0.0.1 2 127.0.0.2 2"})
     assert uneven.returncode == 2
     assert (
         "jsrun starts as many ranks on each host, and 3 over 2 hosts are not: let -np be a multiple of 2"

@@ -6,7 +6,7 @@ import pytest
 
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.options import Options, flags, names, parse, resolve, slots, wanted
+from hvd_kernel.magics.options import Options, flags, left_aside, names, parse, resolve, slots, wanted
 
 
 @pytest.mark.parametrize("line", ["-np 4", "-np=4", "-n 4", "-n4", "--num-proc 4", "--num-proc=4"])
@@ -50,6 +50,29 @@ def test_everything_at_once() -> None:
 )
 def test_a_name_for_the_job_may_be_given(line: str, job: str | None) -> None:
     assert parse("%%hvdrun", line).bg == job
+
+
+def test_a_line_of_mpirun_says_how_many_ranks_and_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "1")
+    line = (
+        "--local -- mpirun -np 4 -H localhost:4 -bind-to none -x HERE -x GONE -x 'A=b c' -mca pml ob1 -mca btl ^openib "
+        "-mca orte_base_help_aggregate 0 python train.py"
+    )
+    options = parse("%%hvdrun", line)
+    assert options.local
+    assert wanted(options, None, 2) == ClusterSpec(
+        n=4, mpi_args=("-x", "HERE", "-x", "A=b c", "--mca", "orte_base_help_aggregate", "0"), hosts="localhost:4"
+    )
+    assert [told.partition(" is left aside")[0] for told in left_aside(options)] == [
+        "python train.py",
+        "-bind-to none",
+        "-mca pml ob1",
+        "-mca btl '^openib'",
+    ]
+    assert left_aside(parse("%%hvdrun", "-- mpirun -np 4")) == []
+    assert wanted(parse("%%hvdrun", "-- horovodrun -np 3"), ClusterSpec(n=2, mpi_args=("-v",)), 2).mpi_args == ("-v",)
+    with pytest.raises(UsageError, match="the line behind -- says how many ranks there are, and where: leave -np"):
+        wanted(parse("%%hvdrun", "-np 2 -- mpirun -np 4"), None, 2)
 
 
 def test_jobs_to_wait_for() -> None:

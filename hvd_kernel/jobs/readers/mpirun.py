@@ -7,7 +7,7 @@ instead. A line without hosts leaves open where its ranks run.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -45,6 +45,7 @@ class Line(msgspec.Struct, frozen=True):
     environment: tuple[Variable, ...] = ()
     workdir: str = ""
     interfaces: tuple[str, ...] = ()
+    mca: tuple[tuple[str, str], ...] = ()
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -83,7 +84,7 @@ def line_of(text: str, name: str) -> Line:
     line = bare(text)
     moved = _MOVED.match(line)
     rest = line[moved.end() :] if moved else line
-    if program(rest) in programs.MPI | programs.HOROVOD:
+    if program(rest) in programs.ALL:
         found = parse(rest, name)
         return msgspec.structs.replace(found, workdir=found.workdir or (moved[1] if moved else ""))
     called = _CALLED.search(line)
@@ -117,6 +118,7 @@ def read(text: str, name: str, file: File | None = None) -> JobSpec:
         workdir=line.workdir,
         interfaces=line.interfaces,
         hostfile=line.hostfile if lacks else "",
+        mca=line.mca,
         warnings=(*line.warnings, *(sentence for sentence, holds in told.items() if holds)),
     )
 
@@ -132,8 +134,8 @@ def parse(text: str, name: str) -> Line:
     line = words(text, name)
     start = next((at for at, word in enumerate(line) if not is_assigned(word)), len(line) - 1)
     called = line[start].value.rpartition("/")[2]
-    if called not in programs.MPI | programs.HOROVOD:
-        raise JobError(f"{name}: {called!r} is not known: there are {', '.join(sorted(programs.MPI | programs.HOROVOD))}.")
+    if called not in programs.ALL:
+        raise JobError(f"{name}: {called!r} is not known: there are {', '.join(sorted(programs.ALL))}.")
     kind = "horovodrun" if called in programs.HOROVOD else "mpirun"
     refuse_operators(line, name)
     rest = line[start + 1 :]
@@ -150,6 +152,7 @@ def parse(text: str, name: str) -> Line:
         environment=_variables(given, outside, name),
         workdir=next((each.values[0] for each in _used(given, "workdir")), ""),
         interfaces=_interfaces(given),
+        mca=tuple(_mca(given)),
         steps=(command,) if command else (),
         warnings=(*asides([_noted(each) for each in given]), *(() if command else (_NO_COMMAND,))),
     )
@@ -223,6 +226,15 @@ def _interfaces(given: Sequence[Given]) -> tuple[str, ...]:
     found += [each.values[1] for each in _used(given, "mca") if MCA.get(each.values[0]) == ""]
     names = [part.strip() for text in found for part in text.split(",")]
     return tuple(dict.fromkeys(each for each in names if each and not _PREFIXED.fullmatch(each)))
+
+
+def _mca(given: Sequence[Given]) -> Iterator[tuple[str, str]]:
+    """Yield Open MPI's parameters, without the component openib, which is gone since Open MPI 5."""
+    for each in _used(given, "mca"):
+        name, value = each.values
+        parts = [part for part in value.removeprefix("^").split(",") if part != "openib"]
+        if any(parts):
+            yield name, "^" * value.startswith("^") + ",".join(parts)
 
 
 def _noted(given: Given) -> Given:

@@ -7,3 +7,4 @@ MPI = frozenset(
 )
 HOROVOD = frozenset({"horovodrun", "hvdrun"})
 """Horovod's launcher and ours, which has the same flags."""
+ALL = MPI | HOROVOD

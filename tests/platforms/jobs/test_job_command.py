@@ -91,9 +91,10 @@ def test_the_masters_status_is_the_jobs(mark: str, tmp_path: Path) -> None:
     assert hvdrun("job", "run", "--gpus", "none", str(DATA / "gradient.sh"), cwd=tmp_path).returncode in {6, 7, 8}
 
 
-def test_an_mpirun_line_of_the_tutorials_runs_as_it_stands(mark: str, script: Path) -> None:
+@pytest.mark.parametrize("words", [["--"], pytest.param(["job", "run", "--"], marks=NIGHTLY)], ids=" ".join)
+def test_an_mpirun_line_of_the_tutorials_runs_as_it_stands(mark: str, script: Path, words: list[str]) -> None:
     line = "mpirun -np 2 -bind-to none -map-by slot -x GREETING=hi -mca pml ob1 -mca btl ^openib python train.py"
-    done = hvdrun("job", "run", "--", *line.split(), cwd=script)
+    done = hvdrun(*words, *line.split(), cwd=script)
     assert [lines_of(good(done), rank) for rank in range(2)] == [[f"{rank} 2 {rank} 2 1 3.0"] for rank in range(2)]
 
 

@@ -112,6 +112,11 @@ def test_interfaces_for_tcp_are_the_ranks_interfaces() -> None:
     )
 
 
+def test_parameters_of_open_mpi_are_kept_for_an_mpi_that_starts_the_ranks() -> None:
+    line = "mpirun -np 1 -mca pml ob1 --mca btl ^openib -mca btl openib,self -gmca btl ^openib,tcp python a.py"
+    assert read(line).mca == (("pml", "ob1"), ("btl", "self"), ("btl", "^tcp"))
+
+
 def test_subnets_are_no_interfaces() -> None:
     spec = read("mpirun -np 1 -mca btl_tcp_if_include 10.0.0.0/8 python a.py")
     assert (spec.interfaces, len(spec.warnings)) == ((), 1)

@@ -1,0 +1,56 @@
+"""Wrapper script ``mpirun`` in a folder of the user's choice: an unchanged launch script then calls hvdrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from hvd_kernel.errors import ConfigError
+
+NAME = "mpirun"
+_SYSTEM = ("/bin", "/sbin", "/usr", "/lib", "/lib64")
+_SCRIPT = """#!{python} -P
+# Horovod's lines of mpirun, run by hvdrun. Without this file mpirun is MPI's again.
+import sys
+
+from hvd_kernel.launch.cli import main
+
+sys.exit(main(["--", "mpirun", *sys.argv[1:]]))
+"""
+
+
+def install(folder: str) -> Path:
+    """Write the script into a folder, which is made where there is none; return its path.
+
+    Raises
+    ------
+    ConfigError
+        The folder is the system's or this environment's, or has another mpirun.
+    """
+    path, text = Path(folder).resolve() / NAME, _SCRIPT.format(python=sys.executable)
+    _check_folder(path.parent)
+    if (path.exists() or path.is_symlink()) and not _is_ours(path, text):
+        raise ConfigError(f"{path} is there already and is not ours: choose another folder.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o755), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.") from error
+    return path
+
+
+def _check_folder(folder: Path) -> None:
+    own = Path(sys.prefix).resolve()
+    if any(folder.is_relative_to(system) for system in (*_SYSTEM, own)):
+        whose = "this environment's" if folder.is_relative_to(own) else "the system's"
+        raise ConfigError(
+            f"{folder} is {whose}, where mpirun is MPI's for all: choose a folder of your own and put it first in PATH."
+        )
+
+
+def _is_ours(path: Path, text: str) -> bool:
+    """Tell whether we wrote it, for this Python or another one."""
+    return path.is_file() and path.read_bytes().partition(b"\n")[2] == text.encode().partition(b"\n")[2]

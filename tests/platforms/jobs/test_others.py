@@ -1,0 +1,58 @@
+"""Another launcher's line behind ``hvdrun --``: what hvdrun is called with instead, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvd_kernel.errors import UsageError
+from hvd_kernel.launch.flags import split
+from hvd_kernel.launch.job.others import handed_on
+
+
+def handed(line: str) -> str:
+    words = line.split()
+    return " ".join(handed_on(words, split(words)[1]))
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("-- mpirun -np 4 -bind-to none python t.py", "job run -- mpirun -np 4 -bind-to none python t.py"),
+        ("-- /opt/openmpi/bin/mpirun -np 4 python t.py", "job run -- /opt/openmpi/bin/mpirun -np 4 python t.py"),
+        ("--gpus none -- mpiexec.hydra -n 4 python t.py", "job run --gpus none -- mpiexec.hydra -n 4 python t.py"),
+        ("-- gradient experiments run multinode --name a", "job run -- gradient experiments run multinode --name a"),
+        ("-- horovodrun -np 4 --verbose python t.py", "-np 4 --verbose python t.py"),
+        ("--gpus none -- hvdrun -np 4 python t.py", "--gpus none -np 4 python t.py"),
+        ("-- horovodrun --check-build", "--check-build"),
+        ("-- mpirun --version", "--version"),
+        ("-- mpirun -h", "--help"),
+    ],
+)
+def test_a_line_behind_two_dashes_is_read(line: str, instead: str) -> None:
+    assert handed(line) == instead
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-- python t.py",
+        "-np 2 python t.py -- mpirun -np 2 x",
+        "-np 2 env mpirun -np 2 python t.py",
+        "-- gradient",
+        "-np 2 gradient --descent",
+        "--version",
+        "",
+    ],
+)
+def test_a_program_as_any_other_stays_the_command(line: str) -> None:
+    assert handed(line) == ""
+
+
+@pytest.mark.parametrize("line", ["mpirun -np 4 python t.py", "-np 2 /usr/bin/mpirun x", "-np 2 mpirun", "mpirun"])
+def test_without_the_dashes_each_rank_would_start_a_job(line: str) -> None:
+    with pytest.raises(UsageError) as error:
+        handed(line)
+    assert str(error.value) == (
+        "hvdrun: each rank would call mpirun: write -- before it, and hvdrun reads its line: hvdrun -- mpirun ... "
+        "(`env mpirun` is the program itself)"
+    )
