@@ -99,7 +99,6 @@ class Strategy(_Unknown):  # type: ignore[misc]
             precision_plugin=precision_plugin,
         )
         self._options = optimizer_options
-        self._plain: list[torch.optim.Optimizer] = []
         self._averaging = Averaging(lambda: self.optimizers)
 
     # Who we are.
@@ -142,17 +141,10 @@ class Strategy(_Unknown):  # type: ignore[misc]
     def setup_optimizers(self, trainer: Any) -> None:
         """Make the optimizers distributed that the LightningModule configures."""
         super().setup_optimizers(trainer)
-        self._plain = list(self.optimizers)
         self.optimizers = [
             distributed(plain, self.lightning_module, f"optimizer.{number}", self._options)
-            for number, plain in enumerate(self._plain)
+            for number, plain in enumerate(self.optimizers)
         ]
-
-    def load_optimizer_state_dict(self, checkpoint: Any) -> None:
-        """Load, and let the schedulers, which know the plain optimizer, see what was loaded."""
-        super().load_optimizer_state_dict(checkpoint)
-        for plain, made in zip(self._plain, self.optimizers, strict=True):
-            plain.state, plain.param_groups = made.state, made.param_groups
 
     def on_train_start(self) -> None:
         """Give all ranks rank 0's state of the optimizers, be it new or a checkpoint's."""

@@ -58,6 +58,8 @@ class Wrapped(torch.optim.Optimizer):
         """Load, and forget gradients that were on their way."""
         self._reducer.abandon()
         super().load_state_dict(state_dict)
+        # It has new groups now; a scheduler that was made before goes on setting those of the plain optimizer.
+        self._wrapped.state, self._wrapped.param_groups = self.state, self.param_groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Optimize more parameters, on all ranks alike."""

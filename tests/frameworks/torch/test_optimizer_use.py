@@ -194,6 +194,32 @@ def scaled_by_amp() -> None:
     scheduler.step()
 
 
+def resumed() -> None:
+    """A scheduler that was made before the optimizer was wrapped still sets its learning rate after a state came in."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    w = torch.nn.Parameter(torch.zeros(2))
+    plain = torch.optim.SGD([w], lr=1.0, momentum=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(plain, step_size=1, gamma=0.5)
+    optimizer = hvd.DistributedOptimizer(plain, op=hvd.Sum)
+    w.sum().backward()
+    optimizer.step()
+    scheduler.step()
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.zero_grad()
+    w.sum().backward()
+    optimizer.step()
+    scheduler.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25]
+    assert plain.state is optimizer.state
+
+
+def test_a_scheduler_of_the_plain_optimizer_survives_a_state_that_is_loaded(ranks: RankPool) -> None:
+    ranks.run(resumed)
+
+
 def test_gradient_scaler(ranks: RankPool) -> None:
     ranks.run(scaled_by_amp)
 
