@@ -409,12 +409,12 @@ def left_aside(options: Options) -> list[str]:
     if not options.line:
         return []
     from hvd_kernel.jobs import here  # noqa: PLC0415 - as above
+    from hvd_kernel.jobs.readers.mpirun import still_true  # noqa: PLC0415 - as above
 
     spec = here.of_words([], options.line, "")
     given = {name for name, _ in spec.mca if name not in _LINKS}  # to MPI, which is what starts a cell's ranks
     told = [each for each in spec.warnings if spec.steps or "no command" not in each]
-    told = [each for each in told if not given.intersection(each.split()[1:2])]
-    return [*(f"{step} is left aside: the cell's code is what runs" for step in spec.steps), *told]
+    return [*(f"{step} is left aside: the cell's code is what runs" for step in spec.steps), *still_true(told, given)]
 
 
 def names(options: Options, magic: str) -> Sequence[str]:

@@ -7,7 +7,7 @@ instead. A line without hosts leaves open where its ranks run.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -235,6 +235,11 @@ def _mca(given: Sequence[Given]) -> Iterator[tuple[str, str]]:
         parts = [part for part in value.removeprefix("^").split(",") if part != "openib"]
         if any(parts):
             yield name, "^" * value.startswith("^") + ",".join(parts)
+
+
+def still_true(warnings: Sequence[str], given: Collection[str]) -> list[str]:
+    """Return a line's warnings without those on parameters of MPI's that it is given after all."""
+    return [each for each in warnings if not set(given).intersection(each.split()[1:2])]
 
 
 def _noted(given: Given) -> Given:

@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     run = verbs.choices["run"]
     run.add_argument("-np", dest="np", type=int, metavar="N", help="fewer ranks than the file has")
     run.add_argument("--gpus", metavar="auto|all|0,1|none", help="devices of the ranks here, whatever the file says")
+    run.add_argument("--mpi", action="store_true", help="have mpiexec start the ranks, with the -mca of an mpirun line")
     run.add_argument("--quiet", action="store_true", help="say no warnings")
     run.add_argument("--verbose", action="store_true", help="say what is done")
     write = verbs.choices["write"]
@@ -116,7 +117,8 @@ def _run(request: Request) -> int:
         spec = msgspec.structs.replace(spec, np=given["np"])
     if given["quiet"]:
         spec = msgspec.structs.replace(spec, warnings=())
-    return execute(spec, choice=gpus.checked(given["gpus"]) if given["gpus"] else "", verbose=given["verbose"])
+    choice = gpus.checked(given["gpus"]) if given["gpus"] else ""
+    return execute(spec, choice=choice, use_mpi=given["mpi"], verbose=given["verbose"])
 
 
 def _write(request: Request) -> int:

@@ -12,6 +12,7 @@ from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs import JobSpec
 from hvd_kernel.jobs.here import allocation, machine
 from hvd_kernel.jobs.place import Placed, place
+from hvd_kernel.jobs.readers.mpirun import still_true
 from hvd_kernel.launch.api import Job
 from hvd_kernel.launch.build import FRAMEWORKS
 from hvd_kernel.launch.job import roles, steps
@@ -20,7 +21,7 @@ from hvd_kernel.launch.source import own_stdin
 from hvd_kernel.processes.limits import means
 
 
-def execute(spec: JobSpec, *, choice: str = "", verbose: bool = False) -> int:
+def execute(spec: JobSpec, *, choice: str = "", use_mpi: bool = False, verbose: bool = False) -> int:
     """Run a job; return the shell's status of the whole.
 
     Parameters
@@ -29,6 +30,8 @@ def execute(spec: JobSpec, *, choice: str = "", verbose: bool = False) -> int:
         The job.
     choice
         ``--gpus``: what the ranks see, whatever the job asks for.
+    use_mpi
+        Have mpiexec start the ranks, with the job's parameters for it.
     verbose
         Say how limits are kept and what is started where.
 
@@ -46,7 +49,8 @@ def execute(spec: JobSpec, *, choice: str = "", verbose: bool = False) -> int:
     room = [(replica.host, replica.slots) for replica in found.spec.replicas] if found is not None else []
     here = machine() if not choice else machine().blind()
     placed = place(spec, here, room)
-    for warning in placed.warnings:
+    given = dict(spec.mca) if use_mpi else {}
+    for warning in still_true(placed.warnings, given):
         _say(f"hvdrun: warning: {warning}\n")
     if found is not None:
         _say(f"hvdrun: {found.sentence}\n")
@@ -61,7 +65,9 @@ def execute(spec: JobSpec, *, choice: str = "", verbose: bool = False) -> int:
         limits=placed.limits if any(placed.limits) else (),
         stdin=own_stdin(),
         verbose=verbose,
-        via=agents_by(found),
+        use_mpi=use_mpi,
+        mpi_args=tuple(word for name, value in given.items() for word in ("--mca", name, value)),
+        via="" if use_mpi else agents_by(found),
     )
     if any(replica.command for replica in spec.replicas):
         return roles.run(spec, placed, job, _say)

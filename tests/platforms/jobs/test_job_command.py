@@ -98,6 +98,16 @@ def test_an_mpirun_line_of_the_tutorials_runs_as_it_stands(mark: str, script: Pa
     assert [lines_of(good(done), rank) for rank in range(2)] == [[f"{rank} 2 {rank} 2 1 3.0"] for rank in range(2)]
 
 
+@NIGHTLY
+def test_with_mpi_the_parameters_of_an_mpirun_line_reach_mpiexec(mark: str, script: Path) -> None:
+    line = "mpirun -np 2 -bind-to none -mca pml ob1 -mca btl ^openib -mca coll_base_verbose 7 python see.py"
+    (script / "see.py").write_text(f"import os; print(os.environ['OMPI_MCA_coll_base_verbose']){SUM}")
+    done = hvdrun("--mpi", "--", *line.split(), cwd=script)
+    assert [lines_of(good(done), rank) for rank in range(2)] == [["7", f"{rank} 2 {rank} 2 1 3.0"] for rank in range(2)]
+    assert "coll_base_verbose" not in done.stderr, "no word of being without effect"
+    assert "coll_base_verbose" in hvdrun("--", *line.split(), cwd=script).stderr
+
+
 def test_what_is_not_installed_is_refused_with_what_is(mark: str) -> None:
     done = hvdrun("job", "run", "--gpus", "none", str(DATA / "riseml-processes.yml"))
     assert done.returncode == 2
