@@ -15,7 +15,7 @@ from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics import keep, lenient, respawn
 from hvd_kernel.magics.desk import Desk, DeskMagics
 from hvd_kernel.magics.holder import Holder, default_n
-from hvd_kernel.magics.interrupts import passed_on
+from hvd_kernel.magics.interrupts import Presses, counted
 from hvd_kernel.magics.jobs import Job
 from hvd_kernel.magics.ladder import replace_stuck
 from hvd_kernel.magics.local import run_here
@@ -180,6 +180,7 @@ def drive(
     number = holder.cells.number if job is None else job.number
     if job is not None:
         job.cell = number
+    session.make_ready()  # a press ends this; from the start of the ranks on it is theirs
     begin = partial(session.run, code, ranks, number)
     return watched(session, holder, screen, begin, timeout=timeout, job=job)
 
@@ -196,8 +197,8 @@ def watched(
     """Begin a run, or take one that goes on already, and show what it gives until its end."""
     from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
 
-    before = holder.samples
-    with passed_on(session.interrupt):
+    before, presses = holder.samples, job.presses if job else Presses()
+    with counted(presses):  # from before their start: a cell that ended before its ranks would refuse the next one
         run = begin()
         ranks, cell = run.ranks, run.cell
         board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before)
@@ -207,7 +208,7 @@ def watched(
         if job is not None:
             job.follow(watch, partial(steps_taken, renderer.latest, dict(before)))
             prompts.park(looked_at=job.screen.looked_at)
-        watch.drive(job.presses if job else None)
+        watch.drive(presses)
     holder.samples.update(renderer.latest)
     renderer.finish(watch.word())
     return watch, run, renderer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -42,16 +42,6 @@ def counted(presses: Presses | None = None) -> Iterator[Presses]:
         yield presses
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def passed_on(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Interrupt the ranks too when a press comes in the moment between their start and ``counted``."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        interrupt()
-        raise
 
 
 class Interrupted(KeyboardInterrupt):

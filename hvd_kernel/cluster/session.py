@@ -170,17 +170,27 @@ class Session:
             If ranks are dead, the previous cell still runs, or the cluster is stopped.
         """
         targets = self._targets(ranks)
-        if self._latest is not None and not self._latest.finished:
-            raise ClusterError("the ranks still run the previous cell: interrupt it first")
-        if self._dead:
-            raise failure.dead_ranks(self._dead, self._witnesses.causes)
-        self._heal()
+        self.make_ready()
         self._witnesses.note()
         run = Run(targets, cell, lambda force: self._values(run, force))
         self._latest = run
         self._runs += 1
         self._wire.request(targets, "execute_request", run.request(code, self._runs), run)
         return run
+
+    def make_ready(self) -> None:
+        """Do all that may take its time before a cell starts: ``run`` does it too, at once where it is done.
+
+        Raises
+        ------
+        ClusterError
+            As ``run``.
+        """
+        if self._latest is not None and not self._latest.finished:
+            raise ClusterError("the ranks still run the previous cell: interrupt it first")
+        if self._dead:
+            raise failure.dead_ranks(self._dead, self._witnesses.causes)
+        self._heal()
 
     def ask(
         self,

@@ -55,6 +55,19 @@ class Interrupts:
             self._inside = outside
 
 
+    @contextmanager
+    def own_code(self) -> Iterator[None]:
+        """Mark IPython's own code within the user's: the press waits."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        outside, self._inside = self._inside, False
+        try:
+            yield
+        finally:
+            self._inside = outside
+
+
 class HvdShell(ZMQInteractiveShell):
     """IPython's shell that says when the user's code runs."""
 
@@ -63,3 +76,8 @@ class HvdShell(ZMQInteractiveShell):
         with self.kernel.interrupts.users_code():
             failed: bool = await super().run_code(*args, **kwargs)  # type: ignore[no-untyped-call]
         return failed
+
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        """Show an error whole: IPython calls this within a statement, and a press would leave its cell without one."""
+        with self.kernel.interrupts.own_code():
+            super().showtraceback(*args, **kwargs)

@@ -188,6 +188,37 @@ def test_b2_interrupts_at_any_moment_of_short_cells_never_wedge(kernel: Kernel, 
     assert_sound(kernel)
 
 
+BEGUN = """
+import os, signal
+from hvd_kernel.cluster import Session
+whole = Session.run
+def pressed(self, *args, **kwargs):
+    run = whole(self, *args, **kwargs)
+    os.kill(os.getpid(), signal.SIGINT)
+    return run
+Session.run = pressed
+"""
+
+
+def test_b2_an_interrupt_at_the_very_start_of_a_cell_waits_for_its_ranks_too(kernel: Kernel) -> None:
+    """The cell ended before its ranks, and the next one was refused: they still ran the previous cell."""
+    kernel.run(BEGUN)
+    ended = kernel.run("%%hvdrun\ntime.sleep(600)", allow_error=True, timeout=PATIENCE_S)
+    kernel.run("Session.run = whole")
+    assert ended.error == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
+    assert_sound(kernel)
+
+
+def test_b2_an_interrupt_while_an_error_is_shown_does_not_hide_it(kernel: Kernel) -> None:
+    """IPython wrote the error to stderr then, and the cell's reply named one that no message showed."""
+    kernel.run(
+        "import os, signal\nclass Slow(Exception):\n    def _render_traceback_(self):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n        return ['Slow: to show']"
+    )
+    assert kernel.run("raise Slow('to show')", allow_error=True).error == "Slow: to show"
+    assert_sound(kernel)
+
+
 def test_c5_the_hang_is_explained_with_tensor_rank_and_line(kernel: Kernel) -> None:
     code = """def load():
     time.sleep(600)
