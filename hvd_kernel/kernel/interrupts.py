@@ -54,7 +54,6 @@ class Interrupts:
         finally:
             self._inside = outside
 
-
     @contextmanager
     def own_code(self) -> Iterator[None]:
         """Mark IPython's own code within the user's: the press waits."""
