@@ -17,7 +17,7 @@ MAX_WIDTH = 4000
 MAX_UP = 32
 
 _SPLIT = re.compile(r"(\r\n|\n|\r|\x1b\[\d*[AF])")
-_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]{0,16})?$")  # its rest comes with the next piece
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]{0,16})?\Z")  # its rest comes with the next piece
 _COLOUR = r"\x1b\[[0-9;:]*m"
 _CODES = re.compile(
     rf"({_COLOUR})"

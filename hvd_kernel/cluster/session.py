@@ -179,18 +179,14 @@ class Session:
         return run
 
     def make_ready(self) -> None:
-        """Do all that may take its time before a cell starts: ``run`` does it too, at once where it is done.
-
-        Raises
-        ------
-        ClusterError
-            As ``run``.
-        """
+        """Do what may take its time before a cell starts, and raise what ``run`` would; ``run`` does it too."""
         if self._latest is not None and not self._latest.finished:
             raise ClusterError("the ranks still run the previous cell: interrupt it first")
         if self._dead:
             raise failure.dead_ranks(self._dead, self._witnesses.causes)
-        self._heal()
+        if self._latest is not None and self._latest.aborted:  # it broke the communication of all ranks
+            self.ask("heal", None)
+            self._latest.aborted = False
 
     def ask(
         self,
@@ -373,12 +369,6 @@ class Session:
 
         if self.kept:
             remember(self)
-
-    def _heal(self) -> None:
-        """Give all ranks new communication after a run that broke it."""
-        if self._latest is not None and self._latest.aborted:
-            self.ask("heal", None)
-            self._latest.aborted = False
 
     def _values(self, run: Run, force: bool) -> dict[int, Any]:
         if run is not self._latest or not run.done:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, SupportsIndex
 
 import torch
@@ -57,9 +58,9 @@ class Wrapped(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load, and forget gradients that were on their way."""
         self._reducer.abandon()
-        super().load_state_dict(state_dict)
-        # It has new groups now; a scheduler that was made before goes on setting those of the plain optimizer.
-        self._wrapped.state, self._wrapped.param_groups = self.state, self.param_groups
+        with same_groups(self):
+            super().load_state_dict(state_dict)
+        self._wrapped.state = self.state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Optimize more parameters, on all ranks alike."""
@@ -81,6 +82,21 @@ class Wrapped(torch.optim.Optimizer):
     def _count_step(self) -> None:
         self._wrapped._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001 - a scheduler made before looks there
         metrics.step(self._meter.take())
+
+
+@contextmanager
+def same_groups(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Keep the very list and dicts of its groups while a state is loaded, which would put new ones in their place.
+
+    A scheduler may hold them through the optimizer that was made distributed.
+    """
+    groups = optimizer.param_groups
+    yield
+    if optimizer.param_groups is not groups:
+        for group, loaded in zip(groups, optimizer.param_groups, strict=True):
+            group.clear()
+            group.update(loaded)
+        optimizer.param_groups = groups
 
 
 def _unmade(base: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:

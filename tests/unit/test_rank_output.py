@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvd_kernel import ranklog
@@ -118,6 +118,7 @@ def test_s10_only_colours_are_stored(line: str, kept: str) -> None:
     assert clean(line) == kept
 
 
+@example("0\x1b\n0", [3])  # the newline behind a code that is not one was lost
 @given(st.text("ab\n\r\x1b[A0;m", max_size=60), st.lists(st.integers(0, 60), max_size=8))
 def test_codes_may_be_cut_anywhere(text: str, cuts: list[int]) -> None:
     whole, pieces = Lines(), Lines()

@@ -18,6 +18,7 @@ from hvd_kernel.elastic import ObjectState
 from hvd_kernel.ops import allgather_object, broadcast_object
 from hvd_kernel.torch.elastic.sampler import ElasticSampler
 from hvd_kernel.torch.functions import broadcast_optimizer_state, broadcast_parameters
+from hvd_kernel.torch.wrapping import same_groups
 
 
 class StateHandler:
@@ -68,14 +69,8 @@ class OptimizerStateHandler(StateHandler):
 
     def restore(self) -> None:
         """Go back to the state and options that were kept."""
-        groups = self.value.param_groups
-        super().restore()
-        for group, restored in zip(groups, self.value.param_groups, strict=True):
-            group.clear()
-            group.update(restored)
-        self.value.param_groups = (
-            groups  # the very lists and dicts: a scheduler may hold them through another optimizer
-        )
+        with same_groups(self.value):
+            super().restore()
         self.value.zero_grad(set_to_none=True)
 
     def sync(self) -> None:
