@@ -42,26 +42,25 @@ class Interrupts:
     @contextmanager
     def users_code(self) -> Iterator[None]:
         """Mark the user's own code, which may run cells itself."""
-        if threading.current_thread() is not threading.main_thread():
+        with self._marked(inside=True):
             yield
-            return
-        outside, self._inside = self._inside, True
-        try:
-            if self._waiting:
-                self._waiting = False
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self._inside = outside
 
     @contextmanager
     def own_code(self) -> Iterator[None]:
         """Mark IPython's own code within the user's: the press waits."""
+        with self._marked(inside=False):
+            yield
+
+    @contextmanager
+    def _marked(self, *, inside: bool) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        outside, self._inside = self._inside, False
+        outside, self._inside = self._inside, inside
         try:
+            if inside and self._waiting:
+                self._waiting = False
+                raise KeyboardInterrupt
             yield
         finally:
             self._inside = outside

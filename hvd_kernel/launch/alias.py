@@ -26,8 +26,8 @@ def install(folder: Path | None = None) -> Path:
         Somebody else's is there, or a real Horovod.
     """
     path, text = _script_path(folder), _script()
-    if _is_ours(path, text):
-        _write(path, text, 0o755)
+    if is_ours(path, text):
+        write(path, text, 0o755)
         return path
     if path.exists() or path.is_symlink():
         if _shim() is not None:
@@ -38,7 +38,7 @@ def install(folder: Path | None = None) -> Path:
     other = shutil.which(NAME)
     if other is not None:
         raise ConfigError(f"{other} is on PATH: two commands of one name would be mixed up; go on writing hvdrun.")
-    _write(path, text, 0o755)
+    write(path, text, 0o755)
     return path
 
 
@@ -53,7 +53,7 @@ def uninstall(folder: Path | None = None) -> Path | None:
     path = _script_path(folder)
     if not path.exists() and not path.is_symlink():
         return None
-    if not _is_ours(path, _script()):
+    if not is_ours(path, _script()):
         raise ConfigError(f"{path} is not ours: it stays. {_how_it_goes()}")
     _remove(path)
     return path
@@ -78,7 +78,7 @@ def install_import(folders: list[Path] | None = None) -> Path:
     if brought is not None:
         return brought
     path = pth.writable(pth.folders() if folders is None else folders) / pth.NAME
-    _write(path, pth.text(), 0o644)
+    write(path, pth.text(), 0o644)
     return path
 
 
@@ -127,12 +127,12 @@ def _how_it_goes() -> str:
     return f"What pip has brought `{sys.executable} -m pip uninstall horovod` takes away."
 
 
-def _is_ours(path: Path, text: str) -> bool:
+def is_ours(path: Path, text: str) -> bool:
     """Tell whether we wrote the script, for this Python or for another one."""
     return path.is_file() and path.read_bytes().partition(b"\n")[2] == text.encode().partition(b"\n")[2]
 
 
-def _write(path: Path, text: str, mode: int) -> None:
+def write(path: Path, text: str, mode: int) -> None:
     """Put it there whole: a Python that starts meanwhile runs the .pth file."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:

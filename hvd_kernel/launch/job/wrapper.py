@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.launch.alias import is_ours, write
 
 NAME = "mpirun"
 _SYSTEM = ("/bin", "/sbin", "/usr", "/lib", "/lib64")
@@ -30,15 +30,13 @@ def install(folder: str) -> Path:
     """
     path, text = Path(folder).resolve() / NAME, _SCRIPT.format(python=sys.executable)
     _check_folder(path.parent)
-    if (path.exists() or path.is_symlink()) and not _is_ours(path, text):
+    if (path.exists() or path.is_symlink()) and not is_ours(path, text):
         raise ConfigError(f"{path} is there already and is not ours: choose another folder.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o755), "w", encoding="utf-8") as file:
-            file.write(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.") from error
+    write(path, text, 0o755)
     return path
 
 
@@ -49,8 +47,3 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(
             f"{folder} is {whose}, where mpirun is MPI's for all: choose a folder of your own and put it first in PATH."
         )
-
-
-def _is_ours(path: Path, text: str) -> bool:
-    """Tell whether we wrote it, for this Python or another one."""
-    return path.is_file() and path.read_bytes().partition(b"\n")[2] == text.encode().partition(b"\n")[2]
