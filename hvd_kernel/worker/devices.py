@@ -1,4 +1,4 @@
-"""The device of this rank: what it may see is settled before torch is imported, its turn among those afterwards."""
+"""The device of this rank: what it may see is settled before a framework is imported, its turn among them later."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from hvd_kernel import gpus
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.frameworks import registry
 
 _ROCM = Path("/dev/kfd")  # of AMD's GPUs, which torch calls cuda, too
 _named: tuple[int, ...] = ()  # the devices that --gpus has named
@@ -23,30 +24,21 @@ def settle() -> None:
         sys.exit(str(error))
 
 
-def torch_decides() -> bool:
-    """Tell whether torch may find a GPU here: then only torch knows which device is this rank's."""
+def framework_decides() -> bool:
+    """Tell whether a framework may find a GPU here: then only it knows which device is this rank's."""
     shown = gpus.visible(os.environ)
     return bool(_named) or _ROCM.exists() or (gpus.count() != 0 and (shown is None or bool(shown)))
 
 
-def torch_device(local_rank: int) -> Any:
-    """Return this rank's device: its turn among the GPUs it can see, else the CPU.
+def device(package: str, local_rank: int) -> Any:
+    """Return this rank's device, as a framework names it: its turn among the GPUs it can see, else the CPU.
 
     Raises
     ------
     ConfigError
-        Devices were named, and torch does not see them.
+        Devices were named, and the framework does not see them.
     """
-    import torch  # noqa: PLC0415 - only where it is installed
-
-    there = torch.cuda.device_count()
-    if there < len(_named):
-        names = ",".join(map(str, _named))
-        raise ConfigError(
-            f"--gpus {names}: torch {torch.__version__} sees {there} of these {len(_named)} devices: install a torch "
-            "with CUDA that fits the driver (`nvidia-smi` says which), or leave --gpus out."
-        )
-    return torch.device("cuda", local_rank % there) if there else torch.device("cpu")
+    return registry.adapter(package).device(local_rank, _named)
 
 
 def described(device: Any) -> str:

@@ -10,7 +10,7 @@ Words.
 from __future__ import annotations
 
 import hashlib
-import sys
+import random
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from hvd_kernel import parcel
+from hvd_kernel.frameworks import registry
+from hvd_kernel.frameworks.adapter import Elements
 
 WHOLE_BYTES = 256 << 20
 BLOCK_BYTES = 64 << 10
@@ -83,17 +84,15 @@ def at(value: Any, path: Iterable[str]) -> Any:
 
 def numbers(value: Any, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     """Return elements of a numeric leaf, in the order of its digest; None when it is not numeric."""
-    flat = np.array([value]) if type(value) in {bool, int, float} else _flat(value)
-    if flat is None:
+    if type(value) in {bool, int, float}:
+        value = np.array([value])
+    elements = registry.first("elements", value)
+    if elements is None:
         return None
-    chosen = flat[start:stop]
-    if not isinstance(chosen, np.ndarray):
-        torch = sys.modules["torch"]
-        chosen = (torch.view_as_real(chosen).reshape(-1) if chosen.is_complex() else chosen).double().cpu().numpy()
-    kind = chosen.dtype.kind
-    if kind == "c":
+    chosen = elements.numbers(slice(start, stop))
+    if chosen.dtype.kind == "c":
         chosen = chosen.view(chosen.real.dtype)
-    return chosen.astype(np.float64) if kind in "biufc" else None
+    return chosen.astype(np.float64) if chosen.dtype.kind in "biufc" else None
 
 
 def weigh(value: Any) -> int:
@@ -111,9 +110,9 @@ def _inside(value: Any, above: frozenset[int] = frozenset()) -> Iterator[Any]:
 
 
 def _size(value: Any) -> int:
-    torch = parcel.loaded("torch")
-    if isinstance(value, np.ndarray) or (torch is not None and issubclass(type(value), torch.Tensor)):
-        return int(value.nbytes)
+    nbytes = registry.first("nbytes", value)
+    if nbytes is not None:
+        return int(nbytes)
     return len(value) if type(value) in {bytes, bytearray, str} else 0
 
 
@@ -137,11 +136,12 @@ def _leaves(value: Any, path: tuple[str, ...], whole: bool, above: frozenset[int
 
 def _opened(value: Any) -> Any:
     """Return what stands for an object that has a state; else itself."""
-    for module, classes, state in _STATEFUL:
-        found = parcel.loaded(module)
-        kinds = tuple(getattr(found, name) for name in classes) if found is not None else ()
-        if kinds and issubclass(type(value), kinds):
-            return state(value)
+    if isinstance(value, random.Random):
+        return value.getstate()
+    for adapter in registry.in_use():
+        state = adapter.state(value)
+        if state is not value:
+            return state
     return value
 
 
@@ -157,23 +157,13 @@ def _word(key: Any) -> str:
     return key if type(key) is str and not key.isdecimal() else repr(key)
 
 
-_STATEFUL: tuple[tuple[str, tuple[str, ...], Callable[[Any], Any]], ...] = (
-    ("torch.nn", ("Module",), lambda it: dict(it.state_dict())),
-    ("torch.optim", ("Optimizer",), lambda it: it.state_dict()),
-    ("torch.optim.lr_scheduler", ("LRScheduler",), lambda it: it.state_dict()),
-    ("torch", ("Generator",), lambda it: it.get_state()),
-    ("numpy.random", ("Generator",), lambda it: it.bit_generator.state),
-    ("numpy.random", ("RandomState",), lambda it: it.get_state(legacy=False)),
-    ("random", ("Random",), lambda it: it.getstate()),
-)
-
 # Leaves.
 
 
 def _leaf(value: Any, whole: bool) -> Leaf:
-    flat = _flat(value)
-    if flat is not None:
-        return _array_leaf(value, flat, whole)
+    elements = registry.first("elements", value)
+    if elements is not None:
+        return _array_leaf(elements, whole)
     write = _PLAIN.get(type(value)) or next((write for kinds, write in _by_class() if isinstance(value, kinds)), None)
     if write is None:
         return _LEAF_OF.get(type(value), _unknown)(value)
@@ -219,51 +209,28 @@ _PLAIN: dict[type, Callable[[Any], bytes]] = {
 
 
 def _by_class() -> list[tuple[Any, Callable[[Any], bytes]]]:
-    torch = parcel.loaded("torch")
-    named: tuple[type, ...] = (PurePath, np.dtype) + ((torch.device, torch.dtype) if torch is not None else ())
-    return [(named, lambda it: str(it).encode())]
+    written = (kind for adapter in registry.in_use() for kind in adapter.written())
+    return [((PurePath, *written), lambda it: str(it).encode())]
 
 
-def _array_leaf(value: Any, flat: Any, whole: bool) -> Leaf:
-    dtype = str(value.dtype).removeprefix("torch.")
-    text = f"{dtype} {tuple(value.shape)}"
-    head = f"{'array' if isinstance(flat, np.ndarray) else 'tensor'} {text}".encode()
-    itemsize = max(1, value.dtype.itemsize)
-    if whole or len(flat) * itemsize <= WHOLE_BYTES:
-        return Leaf((), _hash(head, *_pieces(flat, itemsize)), text)
-    return Leaf((), _hash(head, *_samples(flat, itemsize)), text, sampled=True)
+def _array_leaf(elements: Elements, whole: bool) -> Leaf:
+    head = f"{elements.kind} {elements.text}".encode()
+    if whole or elements.count * elements.itemsize <= WHOLE_BYTES:
+        return Leaf((), _hash(head, *_pieces(elements)), elements.text)
+    return Leaf((), _hash(head, *_samples(elements)), elements.text, sampled=True)
 
 
-def _pieces(flat: Any, itemsize: int, piece_bytes: int = 16 << 20) -> Iterator[Any]:
+def _pieces(elements: Elements, piece_bytes: int = 16 << 20) -> Iterator[Any]:
     """All bytes, piece by piece: a device's tensor needs no copy of the whole on this side."""
-    step = max(1, piece_bytes // itemsize)
-    return (_bytes(flat[start : start + step]) for start in range(0, len(flat), step))
+    step = max(1, piece_bytes // elements.itemsize)
+    return (elements.raw(slice(start, start + step)) for start in range(0, elements.count, step))
 
 
-def _samples(flat: Any, itemsize: int) -> Iterator[Any]:
-    step = max(1, BLOCK_BYTES // itemsize)
-    last = len(flat) - step
-    return (_bytes(flat[i * last // (BLOCKS - 1) :][:step]) for i in range(BLOCKS))
-
-
-def _bytes(flat: Any) -> Any:
-    if isinstance(flat, np.ndarray):
-        return flat.view(np.uint8)
-    torch = sys.modules["torch"]
-    return flat.cpu().view(torch.uint8).numpy()
-
-
-def _flat(value: Any) -> Any:
-    """Return the elements of an array or tensor in one dimension; None for what is none, or has no plain bytes."""
-    if type(value) in {np.ndarray, np.memmap} or isinstance(value, np.generic):
-        array = np.asarray(value)
-        return None if array.dtype.hasobject else np.ascontiguousarray(array).reshape(-1)
-    torch = parcel.loaded("torch")
-    if torch is None or type(value) not in {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}:
-        return None
-    if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
-        return None
-    return value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+def _samples(elements: Elements) -> Iterator[Any]:
+    step = max(1, BLOCK_BYTES // elements.itemsize)
+    last = elements.count - step
+    starts = (i * last // (BLOCKS - 1) for i in range(BLOCKS))
+    return (elements.raw(slice(start, start + step)) for start in starts)
 
 
 def _hash(*parts: Any) -> str:

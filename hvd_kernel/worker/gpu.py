@@ -12,14 +12,14 @@ Words.
 from __future__ import annotations
 
 import importlib
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from hvd_kernel import _session, parcel
+from hvd_kernel import _session
 from hvd_kernel.errors import NotInitialized
+from hvd_kernel.frameworks import registry
 
 Figures = dict[str, float]
 
@@ -31,7 +31,7 @@ _SLOW_S = 1.0  # between two looks at PCIe: NVML measures 20 ms for each directi
 
 def sample() -> Figures:
     """Return the figures of now. One thread."""
-    meter = _meter_of(_turn())
+    meter = _meter_of(_uuid())
     return {} if meter is None else meter.read(time.monotonic())
 
 
@@ -91,27 +91,23 @@ class Meter:
         return self._pcie_was
 
 
-def _turn() -> int:
-    """Return torch's number of this rank's device; below 0: it has used none."""
-    torch = parcel.loaded("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return -1
+def _uuid() -> str | None:
+    """Return the UUID of this rank's device, by which NVML finds it: its numbers may be others than CUDA's."""
     try:
         local_rank = _session.local_rank()
     except NotInitialized:
         local_rank = 0
-    return int(local_rank % torch.cuda.device_count())
+    return next((uuid for each in registry.in_use() if (uuid := each.device_uuid(local_rank)) is not None), None)
 
 
 @cache
-def _meter_of(device: int) -> Meter | None:
-    """Return the meter of torch's device; found by UUID, because NVML may number GPUs otherwise than CUDA."""
-    if device < 0:
+def _meter_of(uuid: str | None) -> Meter | None:
+    """Return the meter of a device; None: no framework has used one."""
+    if uuid is None:
         return None
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        uuid = sys.modules["torch"].cuda.get_device_properties(device).uuid
         return Meter(nvml, nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
     except Exception:  # noqa: BLE001 - a driver without NVML, an old library: no figures, but the cell must go on
         return None

@@ -9,15 +9,15 @@ process, is made again there with the same arguments.
 from __future__ import annotations
 
 import io
-import sys
-import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from hvd_kernel import kept, ops
+from hvd_kernel import _session, kept, ops, parcel
+from hvd_kernel.frameworks import registry
 from hvd_kernel.process_sets import ProcessSet
+from hvd_kernel.worker import devices
 from hvd_kernel.worker.variables import users
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Answer = tuple[dict[str, Any], list[Any]]
 _ABSENT = "is not defined there"
-_BY_TORCH = b"PK"  # torch.save writes a zip
+_ARCHIVES = {b"PK": "torch"}  # how a framework's archive begins: torch.save writes a zip
 
 
 def kept_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -97,45 +97,30 @@ def _said(error: Exception) -> str:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Takes a distributed optimizer apart into its arguments."""
+    """Has the frameworks take apart what belongs to this process, as a distributed optimizer."""
 
     def reducer_override(self, obj: Any) -> Any:
-        optimizers = sys.modules.get("hvd_kernel.torch.again")
-        apart = None if optimizers is None else optimizers.apart(obj)
-        return super().reducer_override(obj) if apart is None else apart
-
-
-_MODULE = types.SimpleNamespace(  # what torch.save wants of a pickle module
-    Pickler=_Pickler, dump=cloudpickle.dump, dumps=cloudpickle.dumps, __name__="cloudpickle"
-)
+        for adapter in registry.in_use():
+            reduced = adapter.reduced(obj)
+            if reduced is not NotImplemented:
+                return reduced
+        return super().reducer_override(obj)
 
 
 def _dump(values: dict[str, Any]) -> bytes:
     file = io.BytesIO()
-    if "torch" not in sys.modules:
-        _Pickler(file, protocol=5).dump(values)
-        return file.getvalue()
-    import torch  # noqa: PLC0415 - only where it is in use
-
-    import hvd_kernel.torch.again  # noqa: F401, PLC0415 - for the pickler
-
-    torch.save(values, file, pickle_module=_MODULE, pickle_protocol=5)
+    for package in _ARCHIVES.values():
+        if parcel.loaded(package) is not None:
+            registry.adapter(package).write(values, file, _Pickler)
+            return file.getvalue()
+    _Pickler(file, protocol=5).dump(values)
     return file.getvalue()
 
 
 def _load(packed: bytes) -> dict[str, Any]:
-    if not packed.startswith(_BY_TORCH):
-        found: dict[str, Any] = cloudpickle.loads(packed)
-        return found
-    import torch  # noqa: PLC0415 - the rank that has packed it uses it; this one may not have so far
-
-    loaded: dict[str, Any] = torch.load(io.BytesIO(packed), map_location=_mine, weights_only=False)
-    return loaded
-
-
-def _mine(storage: Any, location: str) -> Any:
-    """Put what was on the sender's device on this rank's own."""
-    from hvd_kernel import _session  # noqa: PLC0415 - beside torch
-    from hvd_kernel.worker.devices import torch_device  # noqa: PLC0415 - beside torch
-
-    return storage.to(device=torch_device(_session.local_rank())) if location.startswith("cuda") else storage
+    for head, package in _ARCHIVES.items():
+        if packed.startswith(head):  # the rank that has packed it uses the framework; this one may not have so far
+            adapter = registry.adapter(package)
+            return adapter.read(io.BytesIO(packed), devices.device(package, _session.local_rank()))
+    found: dict[str, Any] = cloudpickle.loads(packed)
+    return found

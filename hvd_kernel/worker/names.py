@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel import parcel
+from hvd_kernel.frameworks import registry
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.control import Control
@@ -27,7 +27,6 @@ _PARTS = r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[(?:-?\d+|'[^'\\]*'|\"[^\"\\]*\")\])*"
 _MEMBER = re.compile(rf"(?<![\w.\])])(?P<owner>{_PARTS})\.(?P<part>\w*)$")
 _KEY = re.compile(rf"(?<![\w.\])])(?P<owner>{_PARTS})\[(?P<quote>['\"])(?P<part>[^'\"\\]*)$")
 _NAME = re.compile(r"(?<![\w.'\"])(?P<part>\w*)$")
-_REGISTERED = ("_modules", "_parameters", "_buffers")
 _SAFE = (FunctionType, BuiltinFunctionType, MethodType, type(str.join), type(object.__init__), type(dict.__len__))
 """Attributes of a class that are what they seem, although they are descriptors."""
 
@@ -185,13 +184,8 @@ def _own(owner: Any) -> dict[str, Any]:
 
 
 def _registered(owner: Any) -> dict[str, dict[str, Any]]:
-    """Where torch keeps a module's parts, which it finds by ``__getattr__``."""
-    torch = parcel.loaded("torch")
-    nn = getattr(torch, "nn", None)
-    if nn is None or not issubclass(type(owner), nn.Module):
-        return {}
-    own = _own(owner)
-    return {place: dict(own[place]) for place in _REGISTERED if type(own.get(place)) is dict}
+    """Where a framework's object keeps what it finds by ``__getattr__``."""
+    return {place: dict(held) for each in registry.in_use() for place, held in each.parts(owner).items()}
 
 
 def _is_descriptor(found: Any) -> bool:

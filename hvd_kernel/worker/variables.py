@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from hvd_kernel import parcel
+from hvd_kernel.frameworks import registry
 from hvd_kernel.worker import digest, names
 
 if TYPE_CHECKING:
@@ -80,16 +78,12 @@ def users(space: Mapping[str, Any]) -> list[str]:
 def facts(value: Any) -> dict[str, str]:
     """Describe a value in a few words."""
     said = {"type": type(value).__name__, "shape": "", "dtype": "", "value": ""}
-    torch = parcel.loaded("torch")
     if type(value) in _SMALL:
         said["value"] = digest.short(value)
     if type(value) in _COUNTED and type(value) is not str:
         said["shape"] = f"{len(value)} item{'s' * (len(value) != 1)}"
-    elif isinstance(value, np.ndarray | np.generic):
-        said |= {"shape": str(value.shape), "dtype": str(value.dtype)}
-    elif torch is not None and issubclass(type(value), torch.Tensor):
-        device = "" if value.device.type == "cpu" else f" {value.device}"
-        said |= {"shape": str(tuple(value.shape)), "dtype": f"{value.dtype}".removeprefix("torch.") + device}
+    else:
+        said |= registry.first("facts", value) or {}
     return said
 
 
@@ -119,12 +113,9 @@ def _find(control: Control, name: str) -> tuple[bool, Any]:
 
 def seeds() -> dict[str, Any]:
     """Return the states of the global random generators of what is loaded."""
-    states: dict[str, Any] = {"random": random.getstate(), "numpy": np.random.get_state(legacy=False)}  # noqa: NPY002 - the global one
-    torch = parcel.loaded("torch")
-    if torch is not None:
-        states["torch"] = torch.get_rng_state()
-        if torch.cuda.is_initialized():
-            states["torch.cuda"] = torch.cuda.get_rng_state()
+    states: dict[str, Any] = {"random": random.getstate()}
+    for adapter in registry.in_use():
+        states |= adapter.seeds()
     return states
 
 

@@ -56,8 +56,9 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "ops": CORE | {"_session", "tensor", "process_sets"},
     "shared": CORE | {"_session", "tensor", "process_sets", "ops"},
     "elastic": CORE | {"_session", "process_sets", "ops"},
-    "numpy": CORE | {"_session", "process_sets", "ops", "shared", "metrics", "elastic"},
-    "torch": CORE | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "elastic"},
+    "frameworks": {"parcel"},
+    "numpy": CORE | {"_session", "process_sets", "ops", "shared", "metrics", "elastic", "frameworks"},
+    "torch": CORE | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "elastic", "frameworks"},
     "integrations": {"torch"},
     "bench": CORE | {"_session", "tensor", "process_sets", "ops", "metrics", "torch", "launch"},
     "data": set(),
@@ -66,7 +67,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "compat": CORE | {"_session", "tensor", "process_sets", "tracking"},
     "worker": CORE
     | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "torch", "compat", "kept", "ranklog"}
-    | {"tracking"},
+    | {"tracking", "frameworks"},
     "cluster": SHARED | {"processes", "routes", "settings"},
     "processes": set(),
     "jobs": {"errors", "processes", "gpus"},

@@ -14,11 +14,14 @@ import torch
 from hvd_kernel import parcel
 from hvd_kernel.cluster import values as notebook
 from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.frameworks import registry
 from hvd_kernel.magics import verdict
 from hvd_kernel.magics.check import differences
 from hvd_kernel.magics.names import described
 from hvd_kernel.magics.variables import page
 from hvd_kernel.worker import digest, names, values, variables
+
+registry.settle()
 
 
 class Point(NamedTuple):

@@ -11,6 +11,7 @@ import pytest
 from hvdtest.fake_nvml import FakeDevice, fake_nvml
 
 from hvd_kernel.errors import NotInitialized
+from hvd_kernel.frameworks import registry
 from hvd_kernel.worker import gpu
 
 torch = pytest.importorskip("torch")
@@ -18,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
+    registry.settle()
     gpu._meter_of.cache_clear()
     yield
     gpu._meter_of.cache_clear()

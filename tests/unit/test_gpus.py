@@ -18,6 +18,7 @@ from hvd_kernel.launch import agent
 from hvd_kernel.launch import flags as hvdrun_flags
 from hvd_kernel.magics import holder
 from hvd_kernel.magics.options import Options, parse, wanted
+from hvd_kernel.worker import devices
 
 
 @pytest.fixture
@@ -194,47 +195,45 @@ def test_what_starts_ranks_through_mpi_leaves_it_to_their_agents() -> None:
 # What a rank has, in a process of its own.
 
 _RANK = """
-import json, os, sys, types
-{fake}
+import json, os, sys
+from hvd_kernel import gpus
+gpus.count = lambda: 4
 from hvd_kernel.worker import devices
 devices.settle()
-settled_before = "torch" not in sys.modules or sys.modules["torch"].fake
-found = [str(devices.torch_device(rank)) for rank in range(3)]
-print(json.dumps([settled_before, os.environ.get("CUDA_VISIBLE_DEVICES"), found, [devices.described(d) for d in found]]))
-"""
-_FAKE_TORCH = """
-torch = types.ModuleType("torch")
-torch.fake, torch.__version__ = True, "0 (fake)"
-def shown():
-    value = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    return 0 if value == "-1" else len(value.split(","))
-torch.cuda = types.SimpleNamespace(device_count=lambda: {count})
-torch.device = lambda kind, index=None: kind if index is None else f"{{kind}}:{{index}}"
-sys.modules["torch"] = torch
+kept_away = "torch" not in sys.modules
+named = [devices.described(f"cuda:{turn}") for turn in range(2)]
+print(json.dumps([kept_away, os.environ.get("CUDA_VISIBLE_DEVICES"), named]))
 """
 
 
-def rank_with(count: str = "shown()", **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the beginning of a rank on a fake torch with four devices."""
-    script = _RANK.format(fake=_FAKE_TORCH.format(count=count) + "from hvd_kernel import gpus; gpus.count = lambda: 4")
+def rank_with(**env: str) -> subprocess.CompletedProcess[str]:
+    """Run the beginning of a rank on a host with four devices."""
     return subprocess.run(
-        [sys.executable, "-P", "-c", script], env=clean_environment(**env), capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", _RANK], env=clean_environment(**env), capture_output=True, text=True, check=False
     )
 
 
 @pytest.mark.parametrize(
-    ("choice", "visible", "devices", "described"),
+    ("choice", "visible", "described"),
     [
-        ("auto", None, ["cuda:0", "cuda:1", "cuda:2"], ["cuda:0", "cuda:1", "cuda:2"]),
-        ("2,3", "2,3", ["cuda:0", "cuda:1", "cuda:0"], ["cuda:0 (GPU 2)", "cuda:1 (GPU 3)", "cuda:0 (GPU 2)"]),
-        ("0,2", "0,2", ["cuda:0", "cuda:1", "cuda:0"], ["cuda:0", "cuda:1 (GPU 2)", "cuda:0"]),
-        ("none", "-1", ["cpu", "cpu", "cpu"], ["cpu", "cpu", "cpu"]),
+        ("auto", None, ["cuda:0", "cuda:1"]),
+        ("2,3", "2,3", ["cuda:0 (GPU 2)", "cuda:1 (GPU 3)"]),
+        ("0,2", "0,2", ["cuda:0", "cuda:1 (GPU 2)"]),
+        ("none", "-1", ["cuda:0", "cuda:1"]),
     ],
 )
-def test_ranks_take_turns(choice: str, visible: str | None, devices: list[str], described: list[str]) -> None:
+def test_what_cuda_shows_is_settled_before_torch(choice: str, visible: str | None, described: list[str]) -> None:
     done = rank_with(HVD_GPUS=choice)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [True, visible, devices, described]
+    assert json.loads(done.stdout) == [True, visible, described]
+
+
+@pytest.mark.parametrize(
+    ("there", "found"), [(4, ["cuda:0", "cuda:1", "cuda:2"]), (2, ["cuda:0", "cuda:1", "cuda:0"]), (0, ["cpu"] * 3)]
+)
+def test_ranks_take_turns(there: int, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    assert [str(devices.device("torch", rank)) for rank in range(3)] == found
 
 
 def test_a_rank_ends_in_one_line_where_a_device_is_not_there() -> None:
@@ -244,8 +243,9 @@ def test_a_rank_ends_in_one_line_where_a_device_is_not_there() -> None:
     assert done.stderr == said
 
 
-def test_named_devices_that_torch_does_not_see_are_no_silent_cpu() -> None:
-    done = rank_with(count="0", HVD_GPUS="0,1")
-    assert done.returncode == 1
-    words = "--gpus 0,1: torch 0 (fake) sees 0 of these 2 devices: install a torch with CUDA that fits the driver"
-    assert words in done.stderr.splitlines()[-1]
+def test_named_devices_that_torch_does_not_see_are_no_silent_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr(devices, "_named", (0, 1))
+    words = r"^--gpus 0,1: torch \S+ sees 0 of these 2 devices: install a torch with CUDA that fits the driver"
+    with pytest.raises(ConfigError, match=words):
+        devices.device("torch", 0)

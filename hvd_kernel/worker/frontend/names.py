@@ -1,8 +1,8 @@
 """The names that are ready in every cell: ``rank``, ``size``, ``local_rank``, ``hvd`` and ``device``.
 
-``hvd`` is Horovod's API for torch; where torch is not installed, that for NumPy's arrays. torch takes longer to import
-than all else that a rank needs. Where it would find no GPU, a rank is ready without it: a thread imports it beside
-(``ahead``), and the first cell that mentions it waits for that.
+``hvd`` is Horovod's API for torch; where torch is not installed, that for TensorFlow; where neither is, that for
+NumPy's arrays. A framework takes longer to import than all else that a rank needs. Where it would find no GPU, a rank
+is ready without it: a thread imports it beside (``ahead``), and the first cell that mentions it waits for that.
 
 Words.
   placeholder  what ``hvd`` and ``device`` are until then; no cell that mentions them sees it
@@ -17,90 +17,119 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 from hvd_kernel import _session, parcel
+from hvd_kernel.frameworks import registry
 from hvd_kernel.worker import devices
 from hvd_kernel.worker.frontend.ahead import Ahead
 
-_TORCH, _NUMPY = "hvd_kernel.torch", "hvd_kernel.numpy"
-_MENTIONED = re.compile(r"\b(torch|hvd|device)\b")
 _MOST_PER_CORE = 4  # with more ranks, each imports only what its cells ask for
 
 
+@dataclass(frozen=True)
+class _Frontend:
+    """Horovod's API for a framework."""
+
+    package: str
+    api: str
+    ahead: dict[str, float] = field(default_factory=dict)  # modules, and seconds without a cell before each
+
+    @property
+    def mentioned(self) -> re.Pattern[str]:
+        return re.compile(rf"\b({self.package}|hvd|device)\b")
+
+
+_FRONTENDS = (  # the first one that is installed
+    # torch._dynamo comes with the first optimizer, which takes a second or two.
+    _Frontend("torch", "hvd_kernel.torch", {"torch": 0.5, "torch._dynamo": 2.0}),
+    _Frontend("tensorflow", "hvd_kernel.tensorflow", {"tensorflow": 0.5}),
+)
+_NUMPY = _Frontend("numpy", "hvd_kernel.numpy")
+
+
+@cache
+def _frontend() -> _Frontend:
+    there = (each for each in _FRONTENDS if importlib.util.find_spec(each.package) is not None)
+    return next(there, _NUMPY)
+
+
 class _Placeholder(ModuleType):
-    """Horovod's API for torch, for code that gets at ``hvd`` without a mention of it: imported when it is used."""
+    """Horovod's API, for code that gets at ``hvd`` without a mention of it: imported when it is used."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(_TORCH), name)
+        return getattr(importlib.import_module(self.__name__), name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return importlib.import_module, (_TORCH,)
+        return importlib.import_module, (self.__name__,)
 
 
-_CPU = str(b"cpu", "ascii")  # an object of its own: a cell's "cpu" is another one
-_PLACEHOLDERS = {"hvd": _Placeholder(_TORCH), "device": _CPU}
-_DYNAMO = "torch._dynamo"  # torch imports it with the first optimizer, which takes a second or two
-_ahead = Ahead({"torch": 0.5, _DYNAMO: 2.0})
+@cache
+def _placeholders() -> dict[str, Any]:
+    cpu = str(b"cpu", "ascii")  # an object of its own: a cell's "cpu" is another one
+    return {"hvd": _Placeholder(_frontend().api), "device": cpu}
 
 
-def has_torch() -> bool:
-    """Tell whether torch is installed."""
-    return importlib.util.find_spec("torch") is not None
+@cache
+def _ahead() -> Ahead:
+    return Ahead(_frontend().ahead)
 
 
 def import_first() -> None:
     """Import what the names need before the rank is ready; the rest comes beside it."""
-    if not has_torch():
-        importlib.import_module(_NUMPY)
-    elif devices.torch_decides():
-        importlib.import_module(_TORCH)
+    if _at_once():
+        importlib.import_module(_frontend().api)
 
 
 def import_everything() -> None:
     """Import what cells are likely to want: for a process that has time."""
-    if has_torch():
-        for name in (_TORCH, _DYNAMO):
-            with contextlib.suppress(Exception):  # whoever needs it hears why it fails
-                importlib.import_module(name)
+    for name in (_frontend().api, *_frontend().ahead):
+        with contextlib.suppress(Exception):  # whoever needs it hears why it fails
+            importlib.import_module(name)
 
 
 def ready(rank: int, size: int) -> dict[str, Any]:
     """Return the names."""
     names = {"rank": rank, "size": size, "local_rank": _session.local_rank()}
-    if not has_torch():
-        return names | {"hvd": importlib.import_module(_NUMPY), "device": "cpu"}
-    at_once = parcel.loaded("torch") is not None or devices.torch_decides()
-    return names | (_real() if at_once else _PLACEHOLDERS)
+    return names | (_real() if _at_once() or parcel.loaded(_frontend().package) is not None else _placeholders())
 
 
 def import_ahead() -> None:
     """Begin to import what cells are likely to want; where many ranks share a core, cells have more use for it."""
-    if has_torch() and _ranks_here() <= _MOST_PER_CORE * len(os.sched_getaffinity(0)):
-        _ahead.begin()
+    if _frontend().ahead and _ranks_here() <= _MOST_PER_CORE * len(os.sched_getaffinity(0)):
+        _ahead().begin()
 
 
 @contextmanager
 def during_cell(names: dict[str, Any], code: str) -> Iterator[None]:
-    """Have the cell find torch's API and device, and no thread that imports beside it."""
-    with _ahead.during_cell():
-        if _MENTIONED.search(code) or parcel.loaded("torch") is not None:
+    """Have the cell find the framework's API and device, and no thread that imports beside it."""
+    with _ahead().during_cell():
+        if _frontend().mentioned.search(code) or parcel.loaded(_frontend().package) is not None:
             settle(names)
+        registry.settle()
         yield
+        registry.settle()  # of what the cell has imported
 
 
 def settle(names: dict[str, Any]) -> None:
-    """Put torch's API and device where their placeholders are."""
-    waiting = [name for name, placeholder in _PLACEHOLDERS.items() if names.get(name) is placeholder]
+    """Put the framework's API and device where their placeholders are."""
+    waiting = [name for name, placeholder in _placeholders().items() if names.get(name) is placeholder]
     if waiting:
         with contextlib.suppress(Exception):  # the cell hears it from the placeholder, or from its own import
             real = _real()
             names.update({name: real[name] for name in waiting})
 
 
+def _at_once() -> bool:
+    return not _frontend().ahead or devices.framework_decides()
+
+
 def _real() -> dict[str, Any]:
-    return {"hvd": importlib.import_module(_TORCH), "device": devices.torch_device(_session.local_rank())}
+    api, package = _frontend().api, _frontend().package
+    return {"hvd": importlib.import_module(api), "device": devices.device(package, _session.local_rank())}
 
 
 def _ranks_here() -> int:

@@ -1,0 +1,154 @@
+"""torch's adapter: tensors, models, optimizers and generators, for everything that has not heard of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import IO, Any
+
+import cloudpickle
+import torch
+
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.frameworks.adapter import Adapter, Elements, Flat
+from hvd_kernel.torch.optimizer import DistributedOptimizer
+from hvd_kernel.torch.wrapping import Wrapped
+
+_KEPT = ("_parameters", "_buffers", "_modules")  # where a module keeps its parts
+_STATEFUL = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+
+
+class TorchAdapter(Adapter):
+    """torch's."""
+
+    def facts(self, value: Any) -> Mapping[str, str] | None:
+        """Return the shape, and the type with the device where that is not the CPU."""
+        if not issubclass(type(value), torch.Tensor):
+            return None
+        device = "" if value.device.type == "cpu" else f" {value.device}"
+        return {"shape": str(tuple(value.shape)), "dtype": _name(value.dtype) + device}
+
+    def elements(self, value: Any) -> Elements | None:
+        """Return the elements of a strided tensor."""
+        if type(value) not in {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}:
+            return None
+        if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
+            return None
+        flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        return Elements(
+            "tensor",
+            _name(value.dtype),
+            tuple(value.shape),
+            max(1, value.dtype.itemsize),
+            len(flat),
+            lambda part: flat[part].cpu().view(torch.uint8).numpy(),
+            lambda part: _numbers(flat[part]),
+        )
+
+    def state(self, value: Any) -> Any:
+        """Return the ``state_dict`` of a model, an optimizer or a scheduler, the state of a generator."""
+        if isinstance(value, torch.Generator):
+            return value.get_state()
+        state = value.state_dict() if issubclass(type(value), _STATEFUL) else value
+        return dict(state) if issubclass(type(value), torch.nn.Module) else state
+
+    def nbytes(self, value: Any) -> int | None:
+        """Return a tensor's size."""
+        return int(value.nbytes) if issubclass(type(value), torch.Tensor) else None
+
+    def written(self) -> Iterable[type]:
+        """Return the classes of devices and types."""
+        return torch.device, torch.dtype
+
+    def parts(self, value: Any) -> Mapping[str, Mapping[str, Any]]:
+        """Return a module's parameters, buffers and modules."""
+        if not issubclass(type(value), torch.nn.Module):
+            return {}
+        own = object.__getattribute__(value, "__dict__")
+        return {place: dict(own[place]) for place in _KEPT if type(own.get(place)) is dict}
+
+    def seeds(self) -> Mapping[str, Any]:
+        """Return the states of the CPU's generator and, where CUDA is in use, of the device's."""
+        states = {"torch": torch.get_rng_state()}
+        return states | ({"torch.cuda": torch.cuda.get_rng_state()} if _on_gpu() else {})
+
+    def reduced(self, value: Any) -> Any:
+        """Take a distributed optimizer apart: its arguments travel, its hooks and reductions are made there.
+
+        Raises
+        ------
+        TypeError
+            Its gradients travel in groups, which all ranks have to make together.
+        """
+        return _apart(value) if isinstance(value, Wrapped) else NotImplemented
+
+    def write(self, values: Mapping[str, Any], file: IO[bytes], pickler: type[Any]) -> None:
+        """Write a file of ``torch.save``."""
+        module = SimpleNamespace(  # what torch.save wants of a pickle module
+            Pickler=pickler, dump=cloudpickle.dump, dumps=cloudpickle.dumps, __name__="cloudpickle"
+        )
+        torch.save(dict(values), file, pickle_module=module, pickle_protocol=5)
+
+    def read(self, file: IO[bytes], device: Any) -> dict[str, Any]:
+        """Read it."""
+
+        def mine(storage: Any, location: str) -> Any:
+            return storage.to(device=device) if location.startswith("cuda") else storage
+
+        loaded: dict[str, Any] = torch.load(file, map_location=mine, weights_only=False)
+        return loaded
+
+    def device(self, local_rank: int, named: Sequence[int]) -> torch.device:
+        """Return this rank's turn among the GPUs that torch sees, else the CPU."""
+        there = torch.cuda.device_count()
+        if there < len(named):
+            names = ",".join(map(str, named))
+            raise ConfigError(
+                f"--gpus {names}: torch {torch.__version__} sees {there} of these {len(named)} devices: install a "
+                "torch with CUDA that fits the driver (`nvidia-smi` says which), or leave --gpus out."
+            )
+        return torch.device("cuda", local_rank % there) if there else torch.device("cpu")
+
+    def device_uuid(self, local_rank: int) -> str | None:
+        """Return the UUID of this rank's GPU, once torch has begun with CUDA: to ask before would begin with it."""
+        if not _on_gpu():
+            return None
+        device = local_rank % torch.cuda.device_count()
+        return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def _on_gpu() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return f"{dtype}".removeprefix("torch.")
+
+
+def _numbers(flat: torch.Tensor) -> Flat:
+    return (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).double().cpu().numpy()
+
+
+def _apart(thing: Wrapped) -> tuple[Any, ...]:
+    reducer = thing._reducer  # noqa: SLF001 - of this room
+    if any(not group.bucket for group in reducer.groups):
+        raise TypeError("a DistributedOptimizer with groups has to be made on all ranks together: wrap it again")
+    arguments: dict[str, Any] = {
+        "named_parameters": [(name, param) for param, name in thing._parameter_names.items()],  # noqa: SLF001
+        "compression": reducer.plan.compression,
+        "backward_passes_per_step": reducer.passes,
+        "op": thing.op,
+        "gradient_predivide_factor": getattr(thing, "gradient_predivide_factor", 1.0),
+        "sparse_as_dense": reducer.plan.sparse_as_dense,
+        "process_set": thing.process_set,
+    }
+    return _wrapped_again, (type(thing._wrapped), thing.__getstate__(), arguments)  # noqa: SLF001
+
+
+def _wrapped_again(base: type[torch.optim.Optimizer], state: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    plain = base.__new__(base)
+    plain.__setstate__(state)
+    return DistributedOptimizer(plain, **arguments)
+
+
+ADAPTER = TorchAdapter()
