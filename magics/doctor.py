@@ -14,13 +14,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 
 from hvd_kernel import config, gpus
 from hvd_kernel.cluster.leftovers import folders, orphans
+from hvd_kernel.frameworks import installed
 
 SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written
 TIMEOUT_S = 30.0
@@ -100,22 +101,21 @@ def _extension() -> Finding:
     )
 
 
-def _torch() -> Finding:
-    try:
-        return Finding("torch", good=True, found=version("torch"))
-    except PackageNotFoundError:
-        return Finding(
-            "torch", good=False, found="not installed: ranks have no hvd", fix="pip install 'hvd-kernel[torch]'"
-        )
+def _frameworks() -> Finding:
+    """Name what ``hvd`` can be for in cells; NumPy's arrays alone are no training."""
+    there = [each for each in installed.every() if each.version and each.title != "NumPy"]
+    words = "; ".join(f"{each.title} {each.version}" + ("" if each.works else f" ({each.words})") for each in there)
+    good = any(each.works for each in there)
+    return Finding("frameworks", good, words or "none: hvd is for NumPy's arrays", "pip install 'hvd-kernel[torch]'")
 
 
 def _gpus() -> Finding:
     there = gpus.count()
     if not there:
         return Finding("GPUs", good=True, found="none, ranks train on the CPU" if there == 0 else "CUDA alone can tell")
-    if version("torch").endswith("+cpu"):
+    if (torch := installed.one("torch").version).endswith("+cpu"):
         fix = "pip install --force-reinstall torch (PyPI's is for CUDA)"
-        return Finding("GPUs", good=False, found=f"{there}, but torch {version('torch')} uses none", fix=fix)
+        return Finding("GPUs", good=False, found=f"{there}, but torch {torch} uses none", fix=fix)
     staged = "torch stages their tensors through host memory"
     if not gpus.has_plugin():
         return Finding("GPUs", good=True, found=f"{there}; {staged}, the core was built without nvcc")
@@ -185,4 +185,4 @@ def _widgets() -> Finding:
     return Finding("widgets", good=True, found=f"anywidget {version('anywidget')}")
 
 
-CHECKS = (_mpiexec, _mpi4py, _extension, _torch, _gpus, _cores, _memory, _shm, _leftovers, _kernelspec, _widgets)
+CHECKS = (_mpiexec, _mpi4py, _extension, _frameworks, _gpus, _cores, _memory, _shm, _leftovers, _kernelspec, _widgets)

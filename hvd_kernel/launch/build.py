@@ -5,30 +5,19 @@ What could end a process is tried in another one.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import hvd_kernel
 from hvd_kernel.cluster.launcher import find_mpiexec
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.frameworks import installed
 from hvd_kernel.gpus import has_plugin
 from hvd_kernel.processes import libraries
 
 _TRY_S = 60.0
-FRAMEWORKS = (
-    ("TensorFlow", "tensorflow"),
-    ("PyTorch", "torch"),
-    ("MXNet", "mxnet"),
-    ("NumPy", "numpy"),
-    ("JAX", "jax"),
-    ("Keras", "keras"),
-)
-"""A framework's title and its package's name: Horovod's three, then others."""
-
 Rows = Sequence[tuple[str, bool]]
 
 
@@ -36,8 +25,9 @@ def report() -> str:
     """Return the page."""
     core, why = _core()
     mpi, nccl = libraries.mpi(), has_plugin() and libraries.nccl() > 0
+    frameworks = installed.every()
     groups: tuple[tuple[str, Rows], ...] = (
-        ("Available Frameworks", [(title, _front_end(name)) for title, name in FRAMEWORKS]),
+        ("Available Frameworks", [(each.title, each.works) for each in frameworks]),
         ("Available Controllers", [("MPI", mpi), ("Gloo", core)]),
         (
             "Available Tensor Operations",
@@ -56,13 +46,16 @@ def report() -> str:
     lines = [f"hvd_kernel v{hvd_kernel.__version__}, Python {sys.version.split()[0]} at {sys.executable}:"]
     for title, rows in groups:
         lines += ["", f"{title}:", *(f"    [{'X' if there else ' '}] {name}" for name, there in rows)]
+    lines += ["", "Frameworks that are installed:", *(f"    {line}" for line in _lines(frameworks))]
     return "\n".join([*lines, *([] if core else ["", f"The core cannot be loaded: {why}"])]) + "\n"
 
 
-def _front_end(name: str) -> bool:
-    """Both the framework and our front end for it."""
-    ours = Path(hvd_kernel.__file__).parent / name / "__init__.py"
-    return ours.exists() and importlib.util.find_spec(name) is not None
+def _lines(frameworks: Sequence[installed.Installed]) -> list[str]:
+    return [
+        f"{each.title} {each.version}: {'' if each.works else 'does not work, '}{each.words}"
+        for each in frameworks
+        if each.version
+    ]
 
 
 def _has_mpiexec() -> bool:

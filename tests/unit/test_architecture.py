@@ -59,6 +59,11 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "frameworks": {"parcel"},
     "numpy": CORE | {"_session", "process_sets", "ops", "shared", "metrics", "elastic", "frameworks"},
     "torch": CORE | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "elastic", "frameworks"},
+    "probes": CORE | {"_session"},
+    "tensorflow": CORE
+    | {"_session", "tensor", "process_sets", "ops", "metrics", "elastic", "frameworks", "probes", "keras"},
+    "keras": CORE
+    | {"_session", "tensor", "process_sets", "ops", "metrics", "elastic", "frameworks", "probes", "torch", "tensorflow"},
     "integrations": {"torch"},
     "bench": CORE | {"_session", "tensor", "process_sets", "ops", "metrics", "torch", "launch"},
     "data": set(),
@@ -72,9 +77,11 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "processes": set(),
     "jobs": {"errors", "processes", "gpus"},
     "tracking": {"errors"},
-    "launch": SHARED | {"jobs", "processes", "tracking", "magics", "settings", "cluster", "compat", "routes"},
+    "launch": SHARED
+    | {"jobs", "processes", "tracking", "magics", "settings", "cluster", "compat", "routes"}
+    | {"frameworks"},
     "widgets": SHARED,
-    "magics": SHARED | {"jobs", "cluster", "widgets", "compat", "ranklog", "tracking"},
+    "magics": SHARED | {"jobs", "cluster", "widgets", "compat", "ranklog", "tracking", "frameworks"},
     "kernel": SHARED | {"magics"},
     "__init__": {"magics", "launch", "kept"},
 }
@@ -96,7 +103,13 @@ CONTROLLER = {
     "tracking",
     "__init__",
 }
-ENGINE_ONLY_LIBRARIES = {"torch", "mpi4py"}
+ENGINE_ONLY_LIBRARIES = {"torch", "mpi4py", "tensorflow", "keras", "jax"}
+AT_HOME = {  # a framework -> the rooms that import it; all others reach it through its adapter
+    "torch": {"torch", "integrations", "bench", "topology"},  # topology: torchrun's own store
+    "tensorflow": {"tensorflow", "keras"},
+    "keras": {"keras", "tensorflow"},
+    "jax": {"keras"},
+}
 
 KNOWN_CIRCLES = {  # files of hvd_kernel that import each other -> who removes them; this table only shrinks
     "cluster.attach cluster.ready cluster.respawn cluster.session": "issue 20",
@@ -151,6 +164,8 @@ def upward_imports(path: Path) -> Iterator[tuple[int, str]]:
                 yield line, f"{here} imports {dotted}, which is not below it"
         if here in CONTROLLER and target[0] in ENGINE_ONLY_LIBRARIES:
             yield line, f"{here} imports {dotted}: that is the engine world's"
+        if target[0] in AT_HOME and here not in AT_HOME[target[0]]:
+            yield line, f"{here} imports {dotted}: a framework is reached through its adapter"
         if here in CONTROLLER and target[:2] == ("hvd_kernel", "_native"):
             yield line, f"{here} imports the extension"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.cluster.leftovers import Marked
+from hvd_kernel.frameworks import installed
 from hvd_kernel.magics import doctor
 from hvd_kernel.magics.doctor import Finding, examine, report
 
@@ -45,12 +46,25 @@ def test_missing_mpiexec_names_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert found.found == f"not at {tmp_path}/bin/mpiexec (another one is at /usr/bin/mpiexec)"
 
 
-def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise doctor.PackageNotFoundError(name)
+def test_no_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_numpy = [
+        installed.Installed("PyTorch", "", works=False, words=""),
+        installed.Installed("NumPy", "2", True, ""),
+    ]
+    monkeypatch.setattr(doctor.installed, "every", lambda: only_numpy)
+    found = doctor._frameworks()
+    assert (found.good, found.found) == (False, "none: hvd is for NumPy's arrays")
+    assert found.fix == "pip install 'hvd-kernel[torch]'"
 
-    monkeypatch.setattr(doctor, "version", missing)
-    assert doctor._torch().fix == "pip install 'hvd-kernel[torch]'"
+
+def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [
+        installed.Installed("PyTorch", "2.13.0", works=True, words="all"),
+        installed.Installed("MXNet", "1.9.1", works=False, words="hvd_kernel has no API for it"),
+    ]
+    monkeypatch.setattr(doctor.installed, "every", lambda: there)
+    found = doctor._frameworks()
+    assert (found.good, found.found) == (True, "PyTorch 2.13.0; MXNet 1.9.1 (hvd_kernel has no API for it)")
 
 
 @pytest.mark.parametrize(
@@ -68,14 +82,14 @@ def test_gpus_and_who_works_on_them(
 ) -> None:
     monkeypatch.setattr(doctor.gpus, "count", lambda: count)
     monkeypatch.setattr(doctor.gpus, "has_plugin", lambda: plugin)
-    monkeypatch.setattr(doctor, "version", lambda _name: torch)
+    monkeypatch.setattr(installed, "version", lambda _name: torch)
     monkeypatch.setenv("HVD_GPU", wish)
     assert doctor._gpus() == Finding("GPUs", good=True, found=found)
 
 
 def test_a_torch_that_uses_no_gpu_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.gpus, "count", lambda: 1)
-    monkeypatch.setattr(doctor, "version", lambda _name: "2.11.0+cpu")
+    monkeypatch.setattr(installed, "version", lambda _name: "2.11.0+cpu")
     assert (doctor._gpus().good, doctor._gpus().found) == (False, "1, but torch 2.11.0+cpu uses none")
     assert doctor._gpus().fix.startswith("pip install --force-reinstall torch")
 
