@@ -26,13 +26,20 @@ ROOT = "hvd_kernel.compat.tree"
 TABLE = {  # a name, and what is below it; the longest that fits is taken
     NAME: ROOT,
     "horovod.torch": "hvd_kernel.torch",
+    "horovod.tensorflow": "hvd_kernel.tensorflow",
+    "horovod.tensorflow.gradient_aggregation": "hvd_kernel.tensorflow.training.helpers",
+    "horovod.tensorflow.gradient_aggregation_eager": "hvd_kernel.tensorflow.training.helpers",
+    "horovod.tensorflow.util": f"{ROOT}.tensorflow.util",
     "horovod.data": "hvd_kernel.data",
     "horovod.common.process_sets": "hvd_kernel.process_sets",
     "horovod.common.elastic": "hvd_kernel.elastic",
     "horovod.runner.elastic.worker": "hvd_kernel.elastic.updates",
 }
-_WITH = {"horovod.torch": ("horovod.torch.mpi_ops", "horovod.torch.optimizer")}  # modules that come with a package
-_HERE = "horovod, horovod.torch, horovod.data, horovod.common and horovod.runner"
+_WITH = {  # modules that come with a package
+    "horovod.torch": ("horovod.torch.mpi_ops", "horovod.torch.optimizer"),
+    "horovod.tensorflow": ("horovod.tensorflow.mpi_ops",),
+}
+_HERE = "horovod, horovod.torch, horovod.tensorflow, horovod.data, horovod.common and horovod.runner"
 _ASKS = importlib.util.find_spec.__code__
 
 

@@ -48,6 +48,21 @@ OURS: dict[tuple[str, str], Callable[[], Any]] = {
     ("horovod.torch.mpi_ops", "check_installed_version"): lambda: _util("check_installed_version"),
     ("horovod.torch.mpi_ops", "gpu_available"): lambda: _util("gpu_available"),
     ("horovod.torch.optimizer", "split_list"): lambda: _util("split_list"),
+    ("horovod.tensorflow", "_executing_eagerly"): lambda: _of_tensorflow("_executing_eagerly"),
+    ("horovod.tensorflow", "_make_subgraph"): lambda: _of_tensorflow("_make_subgraph"),
+    ("horovod.tensorflow", "_cache"): lambda: _of_tensorflow("_cache"),
+    ("horovod.tensorflow", "check_num_rank_power_of_2"): lambda: _util("num_rank_is_power_2"),
+    ("horovod.tensorflow", "gpu_available"): lambda: _util("gpu_available"),
+    ("horovod.tensorflow", "LocalGradientAggregationHelper"): lambda: getattr(
+        importlib.import_module("hvd_kernel.tensorflow.training.helpers"), "LocalGradientAggregationHelper"
+    ),
+    ("horovod.tensorflow.mpi_ops", "_basics"): _basics,
+    ("horovod.tensorflow.mpi_ops", "check_num_rank_power_of_2"): lambda: _util("num_rank_is_power_2"),
+    ("horovod.tensorflow.mpi_ops", "check_installed_version"): lambda: _util("check_installed_version"),
+    ("horovod.tensorflow.mpi_ops", "get_average_backwards_compatibility_fun"): lambda: _util(
+        "get_average_backwards_compatibility_fun"
+    ),
+    ("horovod.tensorflow.mpi_ops", "_executing_eagerly"): lambda: _of_tensorflow("_executing_eagerly"),
 }
 
 
@@ -55,9 +70,27 @@ def _util(name: str) -> Any:
     return getattr(importlib.import_module("hvd_kernel.compat.tree.common.util"), name)
 
 
+def _of_tensorflow(name: str) -> Any:
+    return getattr(importlib.import_module("hvd_kernel.compat.tree.tensorflow.util"), name)
+
+
 def lend(fullname: str, module: ModuleType) -> None:
-    """Let the module find what Horovod's module of that name has besides."""
-    vars(module).setdefault("__getattr__", finder_of(fullname, module))
+    """Let the module find what Horovod's module of that name has besides; first it looks by itself, where it does."""
+    own = vars(module).get("__getattr__")
+    if own is not None and hasattr(own, "lent"):
+        return
+    lent = finder_of(fullname, module)
+
+    def find(name: str) -> Any:
+        if own is not None:
+            try:
+                return own(name)
+            except AttributeError:
+                pass
+        return lent(name)
+
+    find.lent = True  # type: ignore[attr-defined] # a module has several names of Horovod's; the first one lends
+    vars(module)["__getattr__"] = find
 
 
 def finder_of(fullname: str, module: ModuleType) -> Callable[[str], Any]:

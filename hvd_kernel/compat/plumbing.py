@@ -41,7 +41,7 @@ _ELASTIC = Part(
     "start a job whose number of ranks stays with hvdrun, and outlive failures within it with hvd.elastic.run",
 )
 _FUNCTION = Part("carries a function to a rank", "call horovod.run(func, np=4)")
-_TENSORFLOW = Part("serves tf.data", "read with torch.utils.data, and ahead with horovod.data.AsyncDataLoaderMixin")
+_TENSORFLOW = Part("serves tf.data", "read a part on each rank: dataset.shard(hvd.size(), hvd.rank()).prefetch(2)")
 LSF = Part(
     "speaks with IBM's jsrun and CSM", "in an LSF job write `hvdrun python train.py`, which calls jsrun where it is"
 )
@@ -53,9 +53,14 @@ _MPI = Part("words a command of mpirun", "horovod.runner.mpi_run.mpi_run(...) st
 _GLOO = Part(
     "is a step of Horovod's Gloo launcher", "horovod.runner.gloo_run.gloo_run(...) does all of them, or hvdrun"
 )
-_KERAS = Part("is TensorFlow's", "install horovod itself for TensorFlow and Keras")
+_KERAS = Part("tells apart Keras's optimizers", "hvd.DistributedOptimizer takes those of each Keras that is installed")
 
 PLUMBING: dict[str, dict[Part, str]] = {  # a name with a capital is a class, with ! an exception
+    "horovod.tensorflow.data": {},
+    "horovod.tensorflow.data.compute_service": {
+        _TENSORFLOW: "TfDataServiceConfig compute_worker_fn send_to_data_service tf_data_service"
+    },
+    "horovod.tensorflow.data.compute_worker": {_TENSORFLOW: "main"},
     "horovod.runner": {_FUNCTION: "_HorovodArgs"},
     "horovod.common.basics": {},
     "horovod.common.util": {_CORE: "_check_extension_lambda", _KERAS: "support_non_legacy_keras_optimizers"},

@@ -46,8 +46,9 @@ class NumpyAdapter(Adapter):
 
 
 def elements_of(array: np.ndarray[Any, Any], kind: str = "array") -> Elements:
-    """Return the elements of an array."""
+    """Return an array's elements; types that NumPy has from ml_dtypes alone, as bfloat16, are read as float64."""
     flat = np.ascontiguousarray(array).reshape(-1)
+    foreign = flat.dtype.kind == "V" and "float" in flat.dtype.name
     itemsize = max(1, flat.dtype.itemsize)
     return Elements(
         kind,
@@ -56,7 +57,7 @@ def elements_of(array: np.ndarray[Any, Any], kind: str = "array") -> Elements:
         itemsize,
         len(flat),
         lambda part: flat[part].view(np.uint8),
-        lambda part: flat[part],
+        lambda part: flat[part].astype(np.float64) if foreign else flat[part],
     )
 
 

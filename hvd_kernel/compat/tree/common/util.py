@@ -15,7 +15,8 @@ from typing import Any
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
-_PROBES = "hvd_kernel.torch.probes"
+_PROBES = "hvd_kernel.probes"
+_HERE = ("tensorflow", "torch")
 
 
 def probe(name: str) -> Callable[..., Any]:
@@ -41,12 +42,17 @@ rocm_built = probe("rocm_built")
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Tell whether there is a frontend of that name that can be used."""
     del verbose  # Horovod's
-    return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
+    return ext_base_name in _HERE and importlib.util.find_spec(ext_base_name) is not None
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Tell whether that frontend sees a GPU."""
-    return extension_available(ext_base_name, verbose) and bool(importlib.import_module("torch").cuda.is_available())
+    if not extension_available(ext_base_name, verbose):
+        return False
+    framework = importlib.import_module(ext_base_name)
+    if ext_base_name == "torch":
+        return bool(framework.cuda.is_available())
+    return bool(framework.config.list_physical_devices("GPU"))
 
 
 def get_ext_suffix() -> str:
@@ -94,7 +100,10 @@ def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "", *a
     """
     del ext_env_var, pkg_path, args  # Horovod's: where it was compiled
     if not extension_available(ext_name.rpartition(".")[2]):
-        raise ImportError(f"Extension {ext_name} is not there: hvd_kernel has horovod.torch, with torch installed.")
+        raise ImportError(
+            f"Extension {ext_name} is not there: hvd_kernel has horovod.torch, with torch installed, and "
+            "horovod.tensorflow, with tensorflow."
+        )
 
 
 @contextmanager
