@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,9 @@ class Snapshot:
     logged: dict[str, float] = field(default_factory=dict)
 
 
+Counter = Callable[[], tuple[int, int]]
+
+_counters: list[Counter] = []
 _steps = 0
 _samples = 0
 _logged: dict[str, float] = {}
@@ -203,14 +206,21 @@ def step(samples: int = 0) -> None:
     _samples += samples
 
 
+def count_by(counter: Counter) -> None:
+    """Add what a framework counts where no Python runs, as in a graph: its steps and samples so far. Any thread asks."""
+    _counters.append(counter)
+
+
 def snapshot() -> Snapshot:
     """Return what has been counted and logged so far."""
-    return Snapshot(_steps, _samples, dict(_logged))
+    counted = [(_steps, _samples), *(counter() for counter in _counters)]
+    return Snapshot(sum(steps for steps, _ in counted), sum(samples for _, samples in counted), dict(_logged))
 
 
 def reset() -> None:
     """Forget everything: for tests."""
     global _steps, _samples  # noqa: PLW0603 - counters of the process
+    _counters.clear()
     _steps = _samples = 0
     begin_cell()
 
