@@ -207,7 +207,7 @@ def step(samples: int = 0) -> None:
 
 
 def count_by(counter: Counter) -> None:
-    """Add what a framework counts where no Python runs, as in a graph: its steps and samples so far. Any thread asks."""
+    """Add what a framework counts where no Python runs, as in a graph: its steps and samples so far; on any thread."""
     _counters.append(counter)
 
 

@@ -142,7 +142,7 @@ def test_pickle_and_module_names(installed: None) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["horovod.tensorflow", "horovod.keras", "horovod.spark.torch", "horovod.torch.nothing"]
+    "name", ["horovod.mxnet", "horovod.tensor", "horovod.spark.torch", "horovod.torch.nothing"]
 )
 def test_what_is_not_there_says_what_is(installed: None, name: str) -> None:
     missing = name if name != "horovod.spark.torch" else "horovod.spark"
@@ -153,7 +153,7 @@ def test_what_is_not_there_says_what_is(installed: None, name: str) -> None:
     assert caught.value.name == missing
 
 
-NOT_THERE = ["horovod.tensorflow", "horovod.torch.mpi_lib_v2", "horovod.spark"]
+NOT_THERE = ["horovod.tensor", "horovod.torch.mpi_lib_v2", "horovod.spark"]
 
 
 @pytest.mark.parametrize("name", NOT_THERE)
@@ -172,15 +172,15 @@ def test_an_import_within_a_question_is_told_why(
 ) -> None:
     """find_spec("asks.below") imports asks, which itself imports what is not there: that is no question."""
     (tmp_path / "asks").mkdir()
-    (tmp_path / "asks" / "__init__.py").write_text("import horovod.tensorflow\n")
+    (tmp_path / "asks" / "__init__.py").write_text("import horovod.tensor\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ModuleNotFoundError, match="hvd_kernel stands in for Horovod"):
         importlib.util.find_spec("asks.below")
 
 
 def test_from_horovod_import_what_is_not_there(installed: None) -> None:
-    with pytest.raises(ImportError, match="cannot import name 'tensorflow'"):
-        exec("from horovod import tensorflow")
+    with pytest.raises(ImportError, match="cannot import name 'tensor'"):
+        exec("from horovod import tensor")
 
 
 def test_uninstalled_it_is_gone() -> None:
