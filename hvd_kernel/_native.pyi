@@ -120,6 +120,11 @@ class Engine:
     def cross_size(self) -> int: ...
     @property
     def is_homogeneous(self) -> bool: ...
+    def make_current(self, current: bool = True) -> None:
+        """Let plugins that use the core's C table find this engine, until another one is made current; or no longer.
+
+        It lives as long as it is current.
+        """
     def transport_to(self, peer: int) -> str: ...
     def allreduce(
         self,
@@ -216,5 +221,8 @@ class Engine:
         """Records since cursor: (start_ns, duration_ns, phase, name, bytes, detail); and the cursor for the next call."""
     def shutdown(self) -> None:
         """Leave. Pending operations here and on peers that need this rank end with an error. Idempotent."""
+
+def core_table() -> int:
+    """Where the core's C table lies (native/c_api/hvd_core.h), for plugins and ctypes: an address."""
 
 __version__: str

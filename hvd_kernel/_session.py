@@ -97,6 +97,7 @@ def _start(comm: Any, reunion: Reunion | None) -> None:
             options.setdefault("tcp_interface", address)
         _beside_rank_0 = cards[peers.rank]["machine"] == cards[0]["machine"]
         _engine = Engine(peers.rank, peers.size, peers.exchange, options)
+        _engine.make_current()
     finally:
         peers.close()
     if peers.rank == 0:
@@ -117,6 +118,7 @@ def shutdown() -> None:
         if _engine is None:
             return
         leaving, _engine = _engine, None
+        leaving.make_current(False)
         leaving.shutdown()
         for name, value in leaving.counters().items():
             _before[name] = _before.get(name, 0) + value
@@ -126,6 +128,7 @@ def _forget() -> None:
     """In a forked child (a DataLoader's worker): the engine's threads stayed behind, its destructor must not run."""
     global _engine, _lock
     if _engine is not None:
+        _engine.make_current(False)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_engine))
     _engine, _lock = None, threading.RLock()
 

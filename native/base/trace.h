@@ -19,6 +19,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/visible.h"
+
 namespace hvd {
 
 struct TraceRecord {
@@ -38,7 +40,7 @@ class Trace {
            std::string_view name, std::int64_t bytes, std::int64_t detail = 0);
 
   // The records from `cursor` on; `cursor` moves behind the last one read.
-  std::vector<TraceRecord> read(std::uint64_t& cursor) const;
+  HVD_VISIBLE std::vector<TraceRecord> read(std::uint64_t& cursor) const;
 
  private:
   static constexpr std::size_t kNameWords = 8;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/visible.h"
 #include "collective/accelerators.h"
 #include "collective/team.h"
 #include "engine/buffer.h"
@@ -52,7 +53,7 @@ class DoneMark final : public Mark {
   void lose_unless_reached(const Ending& cause) noexcept;
 
  private:
-  Status cause() const;
+  HVD_VISIBLE Status cause() const;
 
   const MarkPtr mark_;
   const std::shared_ptr<std::mutex> abandoning_;

@@ -136,6 +136,18 @@ std::string Engine::transport_to(int peer) const {
 
 Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> operands,
                                      bool waits_next, void* stream) {
+  return take(std::move(request), std::move(operands), nullptr, waits_next, stream);
+}
+
+Status Engine::enqueue(Request request, std::vector<Operand> operands,
+                       std::unique_ptr<Completion> completion, void* stream) {
+  return take(std::move(request), std::move(operands), std::move(completion), false, stream)
+      .status();
+}
+
+Result<std::int64_t> Engine::take(Request request, std::vector<Operand> operands,
+                                  std::unique_ptr<Completion> completion, bool waits_next,
+                                  void* stream) {
   if (request.on_device()) {
     if (Status status = has_accelerator(); !status) return status;
   }
@@ -146,6 +158,7 @@ Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> opera
     auto task = std::make_shared<Task>();
     task->handle = handle;
     task->enqueued_ns = now_ns();
+    task->completion = std::move(completion);
     Status status = submit(std::move(request), std::move(operands), task, waits_next, stream);
     if (!status) return status;
   } catch (const std::bad_alloc&) {
@@ -177,7 +190,7 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
   }
   task->small = is_small(request, caller_runs_bytes_);
   task->held = waits_next && task->small;
-  task->keeps_name = !waits_next;
+  task->keeps_name = !waits_next && task->completion == nullptr;
   task->request = std::move(request);
   task->operands = std::move(operands);
   if (visit && task->request.kind == Kind::kReducescatter) {
@@ -186,13 +199,14 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
     if (status = find_shares(*task, *team, ground.value()); !status) return status;
   }
   status = handles_.add(task);
-  if (!status || !visit || task->held) return status;
+  return !status || !visit || task->held ? status : ask(task);
+}
+
+Status Engine::ask(const TaskPtr& task) {
   try {
     coordinator_->submit(task->request);
   } catch (const std::bad_alloc&) {
-    handles_.finish(task, std::make_shared<const Status>(no_memory()));
-    handles_.forget(task->handle);
-    return no_memory();
+    if (handles_.withdraw(*task)) return no_memory();
   }
   return Status::ok();
 }

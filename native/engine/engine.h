@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/trace.h"
+#include "base/visible.h"
 #include "engine/coordinator.h"
 #include "engine/counters.h"
 #include "engine/devices.h"
@@ -55,7 +56,7 @@ struct SharedPart {
   std::size_t bytes = 0;      // as asked for
 };
 
-class Engine {
+class HVD_VISIBLE Engine {
  public:
   // Collective: finds the other ranks over the bootstrap.
   static Result<std::unique_ptr<Engine>> start(int rank, int size, Bootstrap& bootstrap,
@@ -76,6 +77,10 @@ class Engine {
   // (for wait()) once it has been given to the device; see Outcome::mark.
   Result<std::int64_t> enqueue(Request request, std::vector<Operand> operands,
                                bool waits_next = false, void* stream = nullptr);
+  // The same for what nobody waits for: when it has ended, the completion is told (handles.h). Not
+  // ok: it is never told.
+  Status enqueue(Request request, std::vector<Operand> operands,
+                 std::unique_ptr<Completion> completion, void* stream = nullptr);
   // Ok: tensors on a device are taken. Else why not, and enqueue() says so too, without counting
   // that call: the user may copy such tensors to the host and call again, as if it were the first.
   Status has_accelerator();
@@ -105,8 +110,11 @@ class Engine {
   void shutdown();
 
  private:
+  Result<std::int64_t> take(Request request, std::vector<Operand> operands,
+                            std::unique_ptr<Completion> completion, bool waits_next, void* stream);
   Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
                 bool waits_next, void* stream);
+  Status ask(const TaskPtr& task);
   bool wait_for(const TaskPtr& task, std::chrono::nanoseconds longest);
   void leave_in_time();
   void settle_devices();

@@ -9,13 +9,6 @@ namespace {
 
 constexpr std::size_t kUsualInFlight = 256;
 
-void complete(Task& task, const Ending& ending) {
-  task.ending = ending;
-  if (task.state.exchange(Task::kDone, std::memory_order_acq_rel) == Task::kWaitedFor) {
-    futex_wake_all(task.state);
-  }
-}
-
 Status name_taken(const std::string& name) {
   return Status::make(Code::kInvalidArgument,
                       "Requested to allreduce, allgather, or broadcast a tensor with the same name "
@@ -23,6 +16,47 @@ Status name_taken(const std::string& name) {
                       "request another tensor, use a different tensor name. (" +
                           name + ")",
                       "engine/handles");
+}
+
+}  // namespace
+
+// The completions that this thread has to tell, one after the other. It needs no memory: tasks that
+// wait for their turn hang on each other.
+class Telling {
+ public:
+  static bool active() { return last_ != nullptr; }
+
+  static void tell(TaskPtr task) noexcept {
+    Completion* const newest = task->completion.get();
+    if (active()) {
+      last_->next_ = std::move(task);
+      last_ = newest;
+      return;
+    }
+    last_ = newest;
+    while (task != nullptr) {
+      task->completion->ended(*task);
+      task->outputs.clear();
+      if (last_ == task->completion.get()) last_ = nullptr;
+      task = std::exchange(task->completion->next_, nullptr);
+    }
+  }
+
+ private:
+  static thread_local Completion* last_;  // null: it tells nothing
+};
+thread_local Completion* Telling::last_ = nullptr;
+
+bool telling() { return Telling::active(); }
+
+namespace {
+
+void complete(const TaskPtr& task, const Ending& ending) {
+  task->ending = ending;
+  if (task->state.exchange(Task::kDone, std::memory_order_acq_rel) == Task::kWaitedFor) {
+    futex_wake_all(task->state);
+  }
+  if (task->completion != nullptr) Telling::tell(task);
 }
 
 }  // namespace
@@ -37,19 +71,20 @@ Status Handles::add(const TaskPtr& task) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     closed = closed_;
-    const auto known = by_handle_.emplace(task->handle, task).first;
+    if (task->completion == nullptr) by_handle_.emplace(task->handle, task);
     const Key key{task->request.set, task->request.name};
     try {
       if (closed == nullptr && !by_name_.emplace(key, task).second) {
-        by_handle_.erase(known);
+        by_handle_.erase(task->handle);
         return name_taken(task->request.name);
       }
     } catch (...) {  // no memory: nothing has happened
-      by_handle_.erase(known);
+      by_handle_.erase(task->handle);
       throw;
     }
+    task->finished = closed != nullptr;
   }
-  if (closed != nullptr) complete(*task, closed);
+  if (closed != nullptr) complete(task, closed);
   return Status::ok();
 }
 
@@ -101,7 +136,15 @@ void Handles::finish(const TaskPtr& task, const Ending& ending) {
     task->finished = true;
     if (!task->keeps_name || by_handle_.count(task->handle) == 0) erase_name(*task);
   }
-  complete(*task, ending);
+  complete(task, ending);
+}
+
+bool Handles::withdraw(const Task& task) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (task.finished) return false;
+  erase_name(task);
+  by_handle_.erase(task.handle);
+  return true;
 }
 
 void Handles::free_name(const Task& task) {
@@ -126,7 +169,7 @@ void Handles::close(const Ending& ending) noexcept {
     }
   }
   for (const auto& [key, task] : rest) {
-    if (task != nullptr) complete(*task, ending);
+    if (task != nullptr) complete(task, ending);
   }
 }
 

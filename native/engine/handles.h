@@ -3,10 +3,12 @@
 //             is waited for
 //   handle    the number under which the user waits for a task; counted from 0 by every call, also
 //             by calls that fail
+//   completion  what is told when a task has ended that nobody waits for
 // A task is in flight until it is finished, and known by its handle until its outcome has been
 // given. Its name is taken within its set as long as it is in flight; where the caller does not
 // wait at once, until poll() has said that it is finished or its outcome has been given: so whether
-// a second task of the name is refused depends on this rank's calls, not on how fast others are.
+// a second task of the name is refused depends on this rank's calls, not on how fast others are. A
+// task with a completion is known by no handle, and its name is free before the completion is told.
 #pragma once
 
 #include <atomic>
@@ -32,6 +34,22 @@ namespace hvd {
 // Null: ok. Shared, so that ending many tasks needs no memory.
 using Ending = std::shared_ptr<const Status>;
 
+struct Task;
+using TaskPtr = std::shared_ptr<Task>;
+
+// Told exactly once, whichever way the task ends, on the thread that ends it, which may have the
+// turn but holds no lock. It may enqueue: what ends meanwhile on this thread is told after it has
+// returned, so that nothing recurses.
+class Completion {
+ public:
+  virtual ~Completion() = default;
+  virtual void ended(Task& task) noexcept = 0;
+
+ private:
+  friend class Telling;
+  TaskPtr next_;  // to be told after this one
+};
+
 struct Task {
   std::int64_t handle = 0;
   std::int64_t enqueued_ns = 0;
@@ -40,8 +58,9 @@ struct Task {
   bool finished = false;          // guarded by the mutex of Handles
   std::atomic<bool> held{false};  // nobody has been asked yet: who waits for it does so
   Request request;
-  std::vector<Operand> operands;  // one per tensor of the request, in elements
-  MarkPtr ready;                  // of tensors on a device; null: on the host
+  std::vector<Operand> operands;           // one per tensor of the request, in elements
+  MarkPtr ready;                           // of tensors on a device; null: on the host
+  std::unique_ptr<Completion> completion;  // null: somebody waits for it
 
   // Written before the state becomes kDone, read after it.
   Ending ending;
@@ -56,7 +75,9 @@ struct Task {
   static constexpr std::uint32_t kDone = 2;
   bool done() const { return state.load(std::memory_order_acquire) == kDone; }
 };
-using TaskPtr = std::shared_ptr<Task>;
+
+// This thread is telling a completion.
+bool telling();
 
 class Handles {
  public:
@@ -78,6 +99,8 @@ class Handles {
   std::vector<TaskPtr> all_in_flight() const;
 
   void finish(const TaskPtr& task, const Ending& ending);
+  // It was never asked for: nobody is told of it. False: it has ended meanwhile.
+  bool withdraw(const Task& task);
   // Finishes everything in flight, and everything that comes later. The first closing wins. Needs
   // no memory.
   void close(const Ending& ending) noexcept;

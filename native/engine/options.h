@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "base/visible.h"
 #include "collective/accelerator.h"
 #include "collective/select.h"
 #include "engine/conductor.h"
@@ -37,6 +38,6 @@ struct EngineOptions {
 };
 
 // Unknown keys and bad values are invalid arguments that name the key.
-Result<EngineOptions> parse_options(const std::map<std::string, std::string>& table);
+HVD_VISIBLE Result<EngineOptions> parse_options(const std::map<std::string, std::string>& table);
 
 }  // namespace hvd

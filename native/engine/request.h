@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/visible.h"
 #include "tensor/dtype.h"
 #include "tensor/op.h"
 #include "tensor/view.h"
@@ -44,14 +45,14 @@ enum class Kind : std::uint8_t {
 };
 constexpr int kKindCount = 14;
 
-const char* name_of(Kind kind);        // "ALLREDUCE", as in Horovod's messages and timeline
-const char* lower_name_of(Kind kind);  // "allreduce", as in names of tensors
+const char* name_of(Kind kind);  // "ALLREDUCE", as in Horovod's messages and timeline
+HVD_VISIBLE const char* lower_name_of(Kind kind);  // "allreduce", as in names of tensors
 
 // Where a tensor lies in shared memory: region * kRegionSpan + offset; kPrivate: it does not.
 constexpr std::int64_t kPrivate = -1;
 constexpr std::int64_t kRegionSpan = 1'099'511'627'776;  // 2^40
 
-struct TensorMeta {
+struct HVD_VISIBLE TensorMeta {
   Dtype dtype = Dtype::kFloat32;
   int device = kCpu;  // kCpu, or which of the rank's own devices: every rank has its own numbers
   std::vector<std::int64_t> shape;

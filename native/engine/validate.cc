@@ -217,4 +217,19 @@ Status validate(const Request& request, const std::vector<Operand>& operands, in
   return status;
 }
 
+Result<std::vector<std::int64_t>> equal_shares(const Request& request, std::size_t members) {
+  std::vector<std::int64_t> shares;
+  const bool known = !request.tensors.empty() && !request.tensors.front().shape.empty();
+  if (!known || members == 0) return shares;
+  const std::int64_t rows = request.tensors.front().shape.front();
+  const auto ranks = static_cast<std::int64_t>(members);
+  if (rows % ranks == 0) {
+    shares.assign(members, rows / ranks);
+    return shares;
+  }
+  return refuse(
+      "splits not provided, but first dimension of tensor is not an even multiple of the number of "
+      "workers.");
+}
+
 }  // namespace hvd

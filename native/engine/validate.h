@@ -2,9 +2,11 @@
 // Horovod's words where Horovod has some.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "base/status.h"
+#include "base/visible.h"
 #include "collective/plan.h"
 #include "engine/request.h"
 
@@ -17,5 +19,10 @@ Status sensible(const Request& request, std::size_t members, int size);
 // no such set.
 Status validate(const Request& request, const std::vector<Operand>& operands, int rank, int size,
                 const std::vector<int>& members);
+
+// The rows of the first tensor, the same for each member. An error: they do not divide. Nothing
+// where validate() has another sentence.
+HVD_VISIBLE Result<std::vector<std::int64_t>> equal_shares(const Request& request,
+                                                           std::size_t members);
 
 }  // namespace hvd

@@ -7,7 +7,9 @@
 #include <map>
 
 #include "base/deadline.h"
+#include "c_api/current.h"
 #include "engine/engine.h"
+#include "engine/validate.h"
 #include "python/bootstrap_py.h"
 #include "python/errors_py.h"
 #include "python/module.h"
@@ -24,14 +26,21 @@ using Table = std::map<std::string, std::string>;
 // Between two looks at Python's signals (Ctrl-C) while a thread waits.
 constexpr std::chrono::milliseconds kSlice(20);
 
-// An engine leaves before it goes, which may take a while.
+// An engine leaves before it goes, which may take a while. Python's own count goes to nothing with
+// the GIL held; the engine's, which plugins share, anywhere.
 struct LeaveUnlocked {
-  void operator()(Engine* engine) const {
+  std::shared_ptr<Engine> engine;
+  void operator()(Engine* /*its*/) {
     const py::gil_scoped_release unlocked;
-    delete engine;  // NOLINT: the holder of a Python object
+    engine.reset();
   }
 };
-using Holder = std::unique_ptr<Engine, LeaveUnlocked>;
+using Holder = std::shared_ptr<Engine>;
+
+Holder held(std::shared_ptr<Engine> engine) {
+  Engine* const its = engine.get();
+  return {its, LeaveUnlocked{std::move(engine)}};
+}
 
 Holder from_callable(int rank, int size, const py::object& exchange, const EngineOptions& options) {
   CallableBootstrap bootstrap(exchange);
@@ -40,14 +49,23 @@ Holder from_callable(int rank, int size, const py::object& exchange, const Engin
     return Engine::start(rank, size, bootstrap, options);
   }();
   if (!engine) bootstrap.rethrow();
-  return Holder(value_or_raise(std::move(engine)).release());
+  return held(value_or_raise(std::move(engine)));
 }
 
 Holder start(int rank, int size, const py::object& exchange, const Table& table) {
   const EngineOptions options = value_or_raise(parse_options(table));
   if (!py::isinstance<LocalHub>(exchange)) return from_callable(rank, size, exchange, options);
   auto mesh = exchange.cast<LocalHub&>().take(rank, size);
-  return Holder(std::make_unique<Engine>(std::move(mesh), options).release());
+  return held(std::make_shared<Engine>(std::move(mesh), options));
+}
+
+void make_current(const Holder& self, bool current) {
+  const py::gil_scoped_release unlocked;
+  if (current) {
+    c_api::make_current(std::get_deleter<LeaveUnlocked>(self)->engine);
+  } else {
+    c_api::resign(*self);
+  }
 }
 
 // A request before it has its tensors. `waits`: the caller is going to wait for it, and begins
@@ -115,22 +133,13 @@ std::int64_t broadcast(Engine& self, const std::string& name, const py::object& 
   return call.enqueue(self);
 }
 
-std::vector<std::int64_t> equal_shares(const Request& request, std::size_t members) {
-  const std::vector<std::int64_t>& shape = request.tensors.front().shape;
-  if (shape.empty() || members == 0) return {};  // the engine has a sentence for it
-  const auto ranks = static_cast<std::int64_t>(members);
-  if (shape.front() % ranks == 0) return std::vector<std::int64_t>(members, shape.front() / ranks);
-  throw py::value_error(
-      "splits not provided, but first dimension of tensor is not an even multiple of the number of "
-      "workers.");
-}
-
 std::int64_t alltoall(Engine& self, const std::string& name, const py::object& tensor,
                       const py::object& splits, int set, bool waits) {
   Call call(Kind::kAlltoall, name, set, waits);
   add_tensor(tensor, false, call.request, call.memory);
-  call.request.sizes = splits.is_none() ? equal_shares(call.request, self.ranks_of(set).size())
-                                        : whole_numbers(splits);
+  call.request.sizes = splits.is_none()
+                           ? value_or_raise(equal_shares(call.request, self.ranks_of(set).size()))
+                           : whole_numbers(splits);
   return call.enqueue(self);
 }
 
@@ -291,6 +300,7 @@ void define_engine(py::module_& module) {
       .def_property_readonly("cross_size", topology_field<&Topology::cross_size>())
       .def_property_readonly("is_homogeneous", topology_field<&Topology::homogeneous>())
       .def("transport_to", &transport_to, "peer"_a)
+      .def("make_current", &make_current, "current"_a = true)
       .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a = false)
       .def("stop_timeline", &Engine::stop_timeline, unlocked)
       .def("device_trouble", &device_trouble)

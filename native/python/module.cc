@@ -1,6 +1,7 @@
 // The extension hvd_kernel._native; its typed face is hvd_kernel/_native.pyi.
 #include "python/module.h"
 
+#include "c_api/hvd_core.h"
 #include "engine/request.h"
 
 PYBIND11_MODULE(_native, module) {
@@ -17,4 +18,5 @@ PYBIND11_MODULE(_native, module) {
   hvd::python::define_outcome(module);
   hvd::python::define_bootstraps(module);
   hvd::python::define_engine(module);
+  module.def("core_table", [] { return reinterpret_cast<std::uintptr_t>(hvd_core_table()); });
 }

@@ -20,6 +20,7 @@
 
 #include "base/abort.h"
 #include "base/status.h"
+#include "base/visible.h"
 #include "transport/bell.h"
 #include "transport/bootstrap.h"
 #include "transport/lane.h"
@@ -119,6 +120,7 @@ Result<std::unique_ptr<Mesh>> connect_mesh(int rank, int size, Bootstrap& bootst
 
 // n ranks as threads of one process: links over plain memory. The meshes share state and may be
 // used from n threads.
-std::vector<std::unique_ptr<Mesh>> make_local_meshes(int size, const MeshOptions& options);
+HVD_VISIBLE std::vector<std::unique_ptr<Mesh>> make_local_meshes(int size,
+                                                                 const MeshOptions& options);
 
 }  // namespace hvd

@@ -11,6 +11,7 @@
 
 #include "base/deadline.h"
 #include "base/fd.h"
+#include "base/visible.h"
 #include "transport/auth_lobby.h"
 #include "transport/bootstrap.h"
 
@@ -23,7 +24,7 @@ struct Acquaintance {
   int pidfd;
 };
 
-class TcpBootstrap : public Bootstrap {
+class HVD_VISIBLE TcpBootstrap : public Bootstrap {
  public:
   // Returns when every rank is there; the error names the ranks that are missing. kRankDied: one
   // of the known ranks has ended.

@@ -1,0 +1,87 @@
+#include "c_api/current.h"
+
+#include <pthread.h>
+
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "base/thread.h"
+
+namespace hvd::c_api {
+namespace {
+
+// Never destroyed: a plugin's threads may ask while the process ends.
+struct Place {
+  std::mutex mutex;
+  hvd_engine* engine = nullptr;  // counted
+};
+
+Place& place() {
+  static Place& only = [&]() -> Place& {
+    auto* const made = new Place;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+    ::pthread_atfork([] { place().mutex.lock(); }, [] { place().mutex.unlock(); },
+                     [] {
+                       place().engine = nullptr;  // and is never given back
+                       place().mutex.unlock();
+                     });
+    return *made;
+  }();
+  return only;
+}
+
+void end(hvd_engine* engine) noexcept {
+  delete engine;  // NOLINT(cppcoreguidelines-owning-memory): counted
+}
+
+void end_elsewhere(hvd_engine* engine) noexcept {
+  std::thread thread;
+  const bool started = tried([&] {
+    const Status status = start_thread(thread, [engine] { end(engine); }, [](const char*) {});
+    if (!status) log(Level::kError, "c_api", status.message + "; an engine is never ended");
+  });
+  if (started && thread.joinable()) thread.detach();
+}
+
+}  // namespace
+
+hvd_engine* current() noexcept {
+  const std::lock_guard<std::mutex> lock(place().mutex);
+  hvd_engine* const engine = place().engine;
+  if (engine != nullptr) engine->count.fetch_add(1, std::memory_order_relaxed);
+  return engine;
+}
+
+void make_current(hvd_engine* engine) noexcept {
+  if (engine != nullptr) engine->count.fetch_add(1, std::memory_order_relaxed);
+  hvd_engine* before = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(place().mutex);
+    before = std::exchange(place().engine, engine);
+  }
+  release(before);
+}
+
+void make_current(std::shared_ptr<Engine> engine) {
+  auto* const counted = new hvd_engine{std::move(engine)};  // NOLINT: counted
+  make_current(counted);
+  release(counted);
+}
+
+void resign(const Engine& engine) noexcept {
+  hvd_engine* before = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(place().mutex);
+    if (place().engine == nullptr || place().engine->engine.get() != &engine) return;
+    before = std::exchange(place().engine, nullptr);
+  }
+  release(before);
+}
+
+void release(hvd_engine* engine) noexcept {
+  if (engine == nullptr || engine->count.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  if (telling()) return end_elsewhere(engine);
+  end(engine);
+}
+
+}  // namespace hvd::c_api

@@ -1,0 +1,47 @@
+// How an operation ended, as a plugin is told it; the buffers and events that it is told of.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "c_api/hvd_core.h"
+#include "engine/handles.h"
+
+// Counted: the core's own reference, until `done` has returned, and the plugin's.
+struct hvd_buffer {
+  std::shared_ptr<hvd::Buffer> memory;
+  std::atomic<int> count{1};
+};
+
+// Lives as long as a call of `done`.
+struct hvd_event {
+  hvd::MarkPtr mark;
+};
+
+namespace hvd::c_api {
+
+// All its memory is found beforehand: whoever ends an operation may have none.
+class Told final : public Completion {
+ public:
+  Told(hvd_done done, void* context, std::size_t most_outputs);
+  ~Told() override;
+  Told(const Told&) = delete;
+  Told& operator=(const Told&) = delete;
+  void ended(Task& task) noexcept override;
+
+ private:
+  void show_outputs(Task& task, hvd_outcome& outcome) noexcept;
+
+  const hvd_done done_;
+  void* const context_;
+  std::vector<hvd_output> outputs_;
+  std::vector<hvd_buffer*> buffers_;
+};
+
+void keep(hvd_buffer* buffer) noexcept;
+void drop(hvd_buffer* buffer) noexcept;
+std::int32_t follow(hvd_event* event, void* stream, char* text, std::size_t text_size) noexcept;
+std::int32_t reached(hvd_event* event) noexcept;
+
+}  // namespace hvd::c_api

@@ -1,0 +1,181 @@
+#include "c_api/request.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "c_api/tensor.h"
+#include "engine/validate.h"
+
+namespace hvd::c_api {
+namespace {
+
+// What a plugin may ask for, and what it has to give.
+struct Row {
+  Kind kind;
+  bool tensors;
+  bool outputs;  // where the results go; else the core finds the memory
+  bool reduces;
+};
+constexpr std::array<Row, 7> kRows{{
+    {Kind::kAllreduce, true, true, true},
+    {Kind::kAllgather, true, false, false},
+    {Kind::kBroadcast, true, true, false},
+    {Kind::kBarrier, false, false, false},
+    {Kind::kAlltoall, true, false, false},
+    {Kind::kReducescatter, true, true, true},
+    {Kind::kJoin, false, false, false},
+}};
+static_assert(HVD_ALLREDUCE == static_cast<int>(Kind::kAllreduce));
+static_assert(HVD_ALLGATHER == static_cast<int>(Kind::kAllgather));
+static_assert(HVD_BROADCAST == static_cast<int>(Kind::kBroadcast));
+static_assert(HVD_BARRIER == static_cast<int>(Kind::kBarrier));
+static_assert(HVD_ALLTOALL == static_cast<int>(Kind::kAlltoall));
+static_assert(HVD_REDUCESCATTER == static_cast<int>(Kind::kReducescatter));
+static_assert(HVD_JOIN == static_cast<int>(Kind::kJoin));
+static_assert(HVD_AVERAGE == static_cast<int>(ReduceOp::kAverage));
+static_assert(HVD_SUM == static_cast<int>(ReduceOp::kSum));
+static_assert(HVD_ADASUM == static_cast<int>(ReduceOp::kAdasum));
+static_assert(HVD_MIN == static_cast<int>(ReduceOp::kMin));
+static_assert(HVD_MAX == static_cast<int>(ReduceOp::kMax));
+static_assert(HVD_PRODUCT == static_cast<int>(ReduceOp::kProduct));
+
+Status refuse(const std::string& sentence) {
+  return Status::make(Code::kInvalidArgument, sentence, "c_api/request");
+}
+
+// Of a plugin that knows fewer fields.
+hvd_request as_we_know_it(const hvd_request& given) {
+  hvd_request request{};
+  std::memcpy(&request, &given, std::min(given.struct_size, sizeof(request)));
+  return request;
+}
+
+// An empty result needs no memory, but a pointer that is not null: that would ask for memory.
+void* nowhere() {
+  alignas(64) static std::byte place[64];
+  return place;
+}
+
+Result<void*> output_of(const DLTensor& output, const TensorMeta& input, bool same_shape,
+                        const std::string& which) {
+  const Result<TensorMeta> meta = meta_of(output, which);
+  if (!meta) return meta.status();
+  const TensorMeta& its = meta.value();
+  if (its.dtype != input.dtype || its.device != input.device) {
+    return refuse(which + " is not of the type and on the device of its input");
+  }
+  if (same_shape && its.count() != input.count()) {
+    return refuse(which + " has the shape " + shape_text(its.shape) + ", its input " +
+                  shape_text(input.shape));
+  }
+  void* const data = data_of(output);
+  if (data == nullptr && its.count() > 0) {
+    return refuse(which + " is not empty, but its pointer is null");
+  }
+  return data == nullptr ? nowhere() : data;
+}
+
+// A member's share of the rows: what the engine will write there.
+Status share_fits(const DLTensor& output, const TensorMeta& input, const std::vector<int>& ranks,
+                  int rank, const std::string& which) {
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  if (input.shape.empty() || found == ranks.end()) return Status::ok();  // the engine's sentence
+  std::vector<std::int64_t> share = input.shape;
+  const auto place = static_cast<std::size_t>(found - ranks.begin());
+  const auto rows = static_cast<std::size_t>(input.shape.front());
+  share.front() = static_cast<std::int64_t>(slice_begin(rows, place + 1, ranks.size()) -
+                                            slice_begin(rows, place, ranks.size()));
+  const std::vector<std::int64_t> shape(output.shape, output.shape + output.ndim);
+  if (shape == share) return Status::ok();
+  return refuse(which + " has the shape " + shape_text(shape) + ", the share of this rank " +
+                shape_text(share));
+}
+
+Status add_tensor(const Engine& engine, const hvd_request& given, const Row& row, std::size_t i,
+                  Call& call) {
+  const std::string which = std::to_string(i) + " of " + call.request.name;
+  Result<TensorMeta> meta = meta_of(given.inputs[i], "tensor " + which);
+  if (!meta) return meta.status();
+  Operand operand;
+  operand.in = data_of(given.inputs[i]);
+  operand.count = static_cast<std::size_t>(meta.value().count());
+  if (row.outputs && given.outputs != nullptr) {
+    const bool scatters = row.kind == Kind::kReducescatter;
+    const std::string its = "output " + which;
+    const Result<void*> out = output_of(given.outputs[i], meta.value(), !scatters, its);
+    if (!out) return out.status();
+    operand.out = out.value();
+    const Status fits = !scatters
+                            ? Status::ok()
+                            : share_fits(given.outputs[i], meta.value(), engine.ranks_of(given.set),
+                                         engine.topology().rank, its);
+    if (!fits) return fits;
+  }
+  call.operands.push_back(operand);
+  call.request.tensors.push_back(meta.take());
+  return Status::ok();
+}
+
+Status add_tensors(const Engine& engine, const hvd_request& given, const Row& row, Call& call) {
+  const std::string title = lower_name_of(row.kind);
+  if (!row.tensors && given.count > 0) return refuse(title + " takes no tensors");
+  if (given.count > 0 && given.inputs == nullptr) return refuse(title + " without inputs");
+  const bool must = row.outputs && row.kind != Kind::kReducescatter;
+  if (must && given.outputs == nullptr) return refuse(title + " without outputs");
+  call.operands.reserve(given.count);
+  call.request.tensors.reserve(given.count);
+  for (std::size_t i = 0; i < given.count; ++i) {
+    if (Status status = add_tensor(engine, given, row, i, call); !status) return status;
+  }
+  return Status::ok();
+}
+
+Status add_splits(const Engine& engine, const hvd_request& given, Request& request) {
+  if (given.splits_count > 0) {
+    if (given.splits == nullptr) return refuse("alltoall without its splits");
+    request.sizes.assign(given.splits, given.splits + given.splits_count);
+    return Status::ok();
+  }
+  Result<std::vector<std::int64_t>> shares =
+      equal_shares(request, engine.ranks_of(request.set).size());
+  if (!shares) return shares.status();
+  request.sizes = shares.take();
+  return Status::ok();
+}
+
+}  // namespace
+
+Result<Call> call_of(const Engine& engine, const hvd_request* their) {
+  if (their == nullptr) return refuse("no request was given");
+  const hvd_request given = as_we_know_it(*their);
+  const auto* const row = std::find_if(kRows.begin(), kRows.end(), [&](const Row& one) {
+    return static_cast<int>(one.kind) == given.kind;
+  });
+  if (row == kRows.end()) return refuse("there is no kind " + std::to_string(given.kind));
+  if (given.done == nullptr) return refuse("a request needs a function `done`");
+  Call call;
+  call.request.kind = row->kind;
+  call.request.set = given.set;
+  if (given.name != nullptr) call.request.name = given.name;
+  if (row->reduces) {
+    if (given.op < 0 || given.op >= kReduceOpCount) {
+      return refuse("reduction op " + std::to_string(given.op) + " does not exist");
+    }
+    call.request.op = static_cast<ReduceOp>(given.op);
+    call.request.prescale = given.prescale;
+    call.request.postscale = given.postscale;
+  }
+  if (row->kind == Kind::kBroadcast) call.request.root = given.root;
+  Status status = add_tensors(engine, given, *row, call);
+  if (status && row->kind == Kind::kAlltoall) status = add_splits(engine, given, call.request);
+  if (!status) return status;
+  call.stream = given.stream;
+  call.done = given.done;
+  call.context = given.context;
+  return call;
+}
+
+}  // namespace hvd::c_api
