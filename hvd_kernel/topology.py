@@ -223,6 +223,8 @@ def _complete(comm: Any, request: Any, seconds: float) -> None:
 
 def _from_horovod(env: Env, round_number: int, only: list[int] | None) -> Peers:
     told = "HOROVOD_CONTROLLER_ADDR" in env or "HOROVOD_CONTROLLER_PORT" in env
+    if not told:
+        _refuse_elastic_launcher(env)
     rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
     if told or size == 1 or not env.get(_STORE[0]):
         return _from_variables(env, "HOROVOD_RANK", "HOROVOD_SIZE", only)
@@ -236,6 +238,17 @@ def _from_horovod(env: Env, round_number: int, only: list[int] | None) -> Peers:
             store.put(key, "{} {}".format(*keeper.getsockname()))
         host, port = store.get(key)
         return _meet(Seat(rank, size, host, port), "HOROVOD_RANK", env, only)
+
+
+def _refuse_elastic_launcher(env: Env) -> None:
+    """Raise ConfigError in a rank whose launcher starts and ends ranks later: only that launcher would know them."""
+    if env.get(_STORE[0]) and config.elsewhere("HOROVOD_ELASTIC", env) == "1":
+        place = f"{env[_STORE[0]]}:{env.get(_STORE[1], '')}"
+        raise ConfigError(
+            f"Horovod's elastic launcher started this rank (HOROVOD_ELASTIC=1, and its store at {place}): it changes "
+            "the number of ranks while they run, and ranks of hvd_kernel keep theirs. Start the ranks with "
+            "`hvdrun -np N python ...`, or by horovodrun without its elastic flags."
+        )
 
 
 def _own_address(store: _HttpStore, env: Env, size: int) -> str:

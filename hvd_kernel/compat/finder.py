@@ -29,7 +29,8 @@ TABLE = {  # a name, and what is below it; the longest that fits is taken
     "horovod.tensorflow": "hvd_kernel.tensorflow",
     "horovod.tensorflow.gradient_aggregation": "hvd_kernel.tensorflow.training.helpers",
     "horovod.tensorflow.gradient_aggregation_eager": "hvd_kernel.tensorflow.training.helpers",
-    "horovod.tensorflow.util": f"{ROOT}.tensorflow.util",
+    "horovod.keras": "hvd_kernel.keras",
+    "horovod._keras": "hvd_kernel.keras",
     "horovod.data": "hvd_kernel.data",
     "horovod.common.process_sets": "hvd_kernel.process_sets",
     "horovod.common.elastic": "hvd_kernel.elastic",
@@ -39,7 +40,7 @@ _WITH = {  # modules that come with a package
     "horovod.torch": ("horovod.torch.mpi_ops", "horovod.torch.optimizer"),
     "horovod.tensorflow": ("horovod.tensorflow.mpi_ops",),
 }
-_HERE = "horovod, horovod.torch, horovod.tensorflow, horovod.data, horovod.common and horovod.runner"
+_HERE = "horovod, horovod.torch, horovod.tensorflow, horovod.keras, horovod.data, horovod.common and horovod.runner"
 _ASKS = importlib.util.find_spec.__code__
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+_TF_UTIL = "hvd_kernel.tensorflow.util"
 _RUN = "hvd_kernel.launch.run"  # a rank has no use for a launcher
 
 
@@ -48,30 +49,30 @@ OURS: dict[tuple[str, str], Callable[[], Any]] = {
     ("horovod.torch.mpi_ops", "check_installed_version"): lambda: _util("check_installed_version"),
     ("horovod.torch.mpi_ops", "gpu_available"): lambda: _util("gpu_available"),
     ("horovod.torch.optimizer", "split_list"): lambda: _util("split_list"),
-    ("horovod.tensorflow", "_executing_eagerly"): lambda: _of_tensorflow("_executing_eagerly"),
-    ("horovod.tensorflow", "_make_subgraph"): lambda: _of_tensorflow("_make_subgraph"),
-    ("horovod.tensorflow", "_cache"): lambda: _of_tensorflow("_cache"),
+    ("horovod.tensorflow", "_executing_eagerly"): lambda: _of(_TF_UTIL, "_executing_eagerly"),
+    ("horovod.tensorflow", "_make_subgraph"): lambda: _of(_TF_UTIL, "_make_subgraph"),
+    ("horovod.tensorflow", "_cache"): lambda: _of(_TF_UTIL, "_cache"),
     ("horovod.tensorflow", "check_num_rank_power_of_2"): lambda: _util("num_rank_is_power_2"),
     ("horovod.tensorflow", "gpu_available"): lambda: _util("gpu_available"),
-    ("horovod.tensorflow", "LocalGradientAggregationHelper"): lambda: getattr(
-        importlib.import_module("hvd_kernel.tensorflow.training.helpers"), "LocalGradientAggregationHelper"
+    ("horovod.tensorflow", "LocalGradientAggregationHelper"): lambda: _of(
+        "hvd_kernel.tensorflow.training.helpers", "LocalGradientAggregationHelper"
     ),
     ("horovod.tensorflow.mpi_ops", "_basics"): _basics,
+    ("horovod.tensorflow.mpi_ops", "_executing_eagerly"): lambda: _of(_TF_UTIL, "_executing_eagerly"),
     ("horovod.tensorflow.mpi_ops", "check_num_rank_power_of_2"): lambda: _util("num_rank_is_power_2"),
     ("horovod.tensorflow.mpi_ops", "check_installed_version"): lambda: _util("check_installed_version"),
     ("horovod.tensorflow.mpi_ops", "get_average_backwards_compatibility_fun"): lambda: _util(
         "get_average_backwards_compatibility_fun"
     ),
-    ("horovod.tensorflow.mpi_ops", "_executing_eagerly"): lambda: _of_tensorflow("_executing_eagerly"),
 }
 
 
 def _util(name: str) -> Any:
-    return getattr(importlib.import_module("hvd_kernel.compat.tree.common.util"), name)
+    return _of("hvd_kernel.compat.tree.common.util", name)
 
 
-def _of_tensorflow(name: str) -> Any:
-    return getattr(importlib.import_module("hvd_kernel.compat.tree.tensorflow.util"), name)
+def _of(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
 
 
 def lend(fullname: str, module: ModuleType) -> None:

@@ -56,11 +56,6 @@ _GLOO = Part(
 _KERAS = Part("tells apart Keras's optimizers", "hvd.DistributedOptimizer takes those of each Keras that is installed")
 
 PLUMBING: dict[str, dict[Part, str]] = {  # a name with a capital is a class, with ! an exception
-    "horovod.tensorflow.data": {},
-    "horovod.tensorflow.data.compute_service": {
-        _TENSORFLOW: "TfDataServiceConfig compute_worker_fn send_to_data_service tf_data_service"
-    },
-    "horovod.tensorflow.data.compute_worker": {_TENSORFLOW: "main"},
     "horovod.runner": {_FUNCTION: "_HorovodArgs"},
     "horovod.common.basics": {},
     "horovod.common.util": {_CORE: "_check_extension_lambda", _KERAS: "support_non_legacy_keras_optimizers"},

@@ -177,6 +177,25 @@ def test_a_launcher_of_horovods_tells_by_its_store_where_rank_0_is(
     assert asked[3] == (2, 3, ("127.0.0.1", 4321)), "our own launcher's word wins"
 
 
+@pytest.mark.parametrize("size", ["1", "3"])
+def test_a_rank_of_horovods_elastic_launcher_says_who_starts_ranks_here(
+    asked: list[object], stored: tuple[dict[str, str], dict[str, bytes]], size: str
+) -> None:
+    """Which ranks there are changes by that launcher's word, so that ranks which met once would wait for others in vain."""
+    env, kept = stored
+    elastic = env | {"HOROVOD_ELASTIC": "1", "HOROVOD_RANK": "0", "HOROVOD_SIZE": size}
+    with pytest.raises(
+        ConfigError,
+        match=r"^Horovod's elastic launcher started this rank \(HOROVOD_ELASTIC=1, and its store at "
+        r"127\.0\.0\.1:\d+\): .* Start the ranks with `hvdrun -np N python \.\.\.`",
+    ):
+        who(elastic)
+    assert not asked
+    assert not kept
+    assert who(elastic | {"HOROVOD_ELASTIC": "0", "HOROVOD_SIZE": "3"}) == (0, 3, "HOROVOD_RANK")
+    assert who(elastic | {"HOROVOD_SIZE": "3"} | MEETING) == (0, 3, "HOROVOD_RANK"), "our own launcher's word wins"
+
+
 def test_a_store_without_rank_0s_address_is_named(
     asked: list[object], stored: tuple[dict[str, str], dict[str, bytes]]
 ) -> None:

@@ -18,7 +18,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One of them. ``said``: what is so; ``remedy``: what to write; ``needs``: what may be installed already."""
+    """One of them. ``said``: what is so; ``remedy``: what to write; ``needs``: what may be installed already.
+
+    ``cell``: of a notebook, from 1, and the line is the cell's; 0: it is no notebook.
+    """
 
     file: str
     line: int
@@ -27,6 +30,7 @@ class Finding:
     said: str = ""
     remedy: str = ""
     needs: str = ""
+    cell: int = 0
 
 
 Reader = Callable[[str, str], list[Finding]]

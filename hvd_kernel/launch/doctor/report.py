@@ -24,17 +24,22 @@ def as_text(found: Sequence[Finding], read: int) -> str:
 
 
 def as_json(found: Sequence[Finding], read: Sequence[str]) -> str:
-    """Return ``{"runs", "files": [...], "findings": [{"file", "line", "what", "verdict", "said", "remedy"}]}``."""
+    """Return ``{"runs", "files": [...], "findings": [{"file", "line", "what", "verdict", "said", "remedy"}]}``.
+
+    Those of a notebook have "cell" too.
+    """
     listed = [
         {"file": each.file, "line": each.line, "what": each.what, "verdict": each.verdict.value}
         | {"said": each.said, "remedy": each.remedy}
+        | ({"cell": each.cell} if each.cell else {})
         for each in found
     ]
     return json.dumps({"runs": clean(found), "files": list(read), "findings": listed}, indent=2) + "\n"
 
 
 def _place(found: Finding) -> str:
-    return f"{found.file}:{found.line}" if found.line else found.file
+    cell = f":cell {found.cell}" if found.cell else ""
+    return f"{found.file}{cell}:{found.line}" if found.line else found.file
 
 
 def _lines(found: Finding, width: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Every module and public name of Horovod 0.28.1: works, raises when called, or is not for torch."""
+"""Every module and public name of Horovod 0.28.1: works, raises when called, is not here, or needs another framework."""
 
 from __future__ import annotations
 
@@ -79,7 +79,20 @@ def test_modules_of_other_frameworks_are_not_there_and_say_so() -> None:
         ) as caught:
             importlib.import_module(name)
         assert caught.value.name == below(name)
-    assert [importlib.util.find_spec(name) for name in {below(name) for name in MODULES["not_for_torch"]}] == [None] * 6
+    assert [importlib.util.find_spec(name) for name in {below(name) for name in MODULES["not_for_torch"]}] == [None] * 3
+
+
+@pytest.mark.parametrize("name", ["TensorFlow", "Keras"])
+def test_modules_of_other_frameworks_say_what_to_install(name: str) -> None:
+    package = name.lower()
+    if importlib.util.find_spec(package) is not None:
+        pytest.skip(f"{name} is here")
+    for module in MODULES[f"needs_{package}"]:
+        with pytest.raises(
+            ModuleNotFoundError, match=rf"needs {name}, .*: pip install 'hvd-kernel\[{package}\]'"
+        ) as caught:
+            importlib.import_module(module)
+        assert caught.value.name == package
 
 
 def test_the_lists_are_whole() -> None:

@@ -245,7 +245,7 @@ def test_the_report_and_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ("words", "said"),
     [
         (["nothing"], "hvdrun doctor: there is no nothing: name a script, or a project's folder\n"),
-        (["empty"], "hvdrun doctor: empty has no Python file, script, Dockerfile or list of packages\n"),
+        (["empty"], "hvdrun doctor: empty has no Python file, notebook, script, Dockerfile or list of packages\n"),
         ([], "hvdrun doctor: the following arguments are required: train.py|DIR. Write hvdrun doctor train.py"),
     ],
 )
@@ -280,3 +280,106 @@ def test_any_text_ends_in_findings(name: str, text: str) -> None:
     listed = found(name, text)
     assert all(1 <= each.line <= len(text.splitlines()) and each.what for each in listed)
     assert report.as_text(listed, 1).count("\n") > sum(bool(each.remedy) for each in listed)
+
+
+def notebook(*cells: object, kind: str = "code") -> str:
+    listed = [{"cell_type": kind, "source": each} for each in cells]
+    return json.dumps({"cells": [{"cell_type": "markdown", "source": ["# Horovod\n"]}, *listed], "nbformat": 4})
+
+
+def in_cells(text: str, name: str = "a.ipynb") -> list[tuple[int, int, str, Verdict]]:
+    return [(each.cell, each.line, each.what, each.verdict) for each in found(name, text)]
+
+
+def test_a_notebook_is_read_by_its_cells() -> None:
+    """A name that one cell imports is used in another; lines of IPython are no Python, and some are a shell's."""
+    text = notebook(
+        ["%matplotlib inline\n", "import horovod.torch as hvd\n"],
+        "!pip install horovod==0.28.1\nhvd.frobnicate()\n",
+        "%%bash\nset -e\nmpirun -np 2 \\\n  python a.py",
+        "!horovodrun -np 4 \\\n   python a.py\nfiles = !ls\nhvd.size?\n?hvd",
+        "%%hvdrun -np 2\nhvd.nothing()",
+        "%%html\n<b>horovod</b>",
+        "x = (\n",
+        "%env HOROVOD_CYCLE_TIME=fast\n%time hvd.other()",
+    )
+    assert in_cells(text) == [
+        (2, 2, "import horovod.torch", RUNS),
+        (3, 1, "horovod==0.28.1", LINE),
+        (3, 2, "horovod.torch.frobnicate", NOT),
+        (4, 3, "mpirun -np 2 python a.py", LINE),
+        (5, 1, "horovodrun -np 4 python a.py", LINE),
+        (6, 2, "horovod.torch.nothing", NOT),
+        (9, 1, "HOROVOD_CYCLE_TIME=fast", LINE),
+        (9, 2, "horovod.torch.other", NOT),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"cells": 1}', '{"cells": [1, {"source": 2}]}', "null"])
+def test_what_is_no_notebook_says_nothing(text: str) -> None:
+    assert in_cells(text) == []
+
+
+def test_a_cell_is_told_with_its_line() -> None:
+    text = notebook("import horovod.torch as hvd\n\nhvd.frobnicate()")
+    told = report.as_text(found("a.ipynb", text), 1)
+    assert "NOT   a.ipynb:cell 2:3  horovod.torch.frobnicate" in told
+    findings = json.loads(report.as_json(found("a.ipynb", text), ["a.ipynb"]))["findings"]
+    assert [(each["cell"], each["line"]) for each in findings] == [(2, 1), (2, 3)]
+
+
+WORKFLOW = """\
+env:
+  HOROVOD_CYCLE_TIME: fast
+jobs:
+  test:
+    runs-on: ubuntu-latest
+    container: horovod/horovod:0.28.1
+    steps:
+      - uses: actions/checkout@v4
+      - run: pip install horovod==0.28.1
+      - name: horovodrun is a word here
+        run: |
+          set -e
+          horovodrun -np 2 \\
+            python a.py
+"""
+GITLAB = """\
+image: horovod/horovod:0.28.1
+test:
+  variables: {HOROVOD_CYCLE_TIME: fast}
+  before_script:
+    - pip install horovod==0.28.1
+  script: ["true", "mpirun -np 2 python a.py"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lines", "starts"),
+    [
+        (".github/workflows/test.yml", WORKFLOW, (2, 6, 9, 13), "horovodrun -np 2 python a.py"),
+        (".gitlab-ci.yml", GITLAB, (3, 1, 5, 6), "mpirun -np 2 python a.py"),
+    ],
+)
+def test_a_file_of_continuous_integration(name: str, text: str, lines: tuple[int, ...], starts: str) -> None:
+    variable, image, pip, start = lines
+    wanted = [
+        (variable, "HOROVOD_CYCLE_TIME=fast", LINE),
+        (image, "FROM horovod/horovod:0.28.1", LINE),
+        (pip, "horovod==0.28.1", LINE),
+        (start, starts, LINE),
+    ]
+    assert seen(name, text) == sorted(wanted)
+    assert seen(name, "a: [\n") == []
+
+
+def test_of_hidden_folders_those_of_continuous_integration_are_read(tmp_path: Path) -> None:
+    for folder in (".git", ".venv", ".ipynb_checkpoints", ".github/workflows", ".circleci"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.yml").touch()
+        (tmp_path / folder / "b.ipynb").touch()
+    (tmp_path / ".gitlab-ci.yml").touch()
+    (tmp_path / "c.ipynb").touch()
+    read = [str(path.relative_to(tmp_path)) for path in project.files(tmp_path)]
+    ci = [f"{folder}/{name}" for folder in (".circleci", ".github/workflows") for name in ("a.yml", "b.ipynb")]
+    assert read == [*ci, ".gitlab-ci.yml", "c.ipynb"]

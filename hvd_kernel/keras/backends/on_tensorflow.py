@@ -1,0 +1,42 @@
+"""TensorFlow backend, of Keras 3 and Keras 2: gradients are reduced by operations in the graph of the training step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hvd_kernel.keras.backends.reduction import Reduction, Settings
+from hvd_kernel.tensorflow.compression import Compression
+from hvd_kernel.tensorflow.training.plan import Plan, checked_groups
+from hvd_kernel.tensorflow.training.reduction import Reduction as InGraph
+
+__all__ = ["Compression", "TensorflowReduction"]
+
+
+class TensorflowReduction(Reduction):
+    """Reduces tensors and IndexedSlices, eagerly or in a graph."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        plan = Plan(
+            name=settings.name,
+            device_dense=settings.device_dense,
+            device_sparse=settings.device_sparse,
+            compression=settings.compression,
+            sparse_as_dense=settings.sparse_as_dense,
+            op=settings.op,
+            predivide=settings.predivide,
+            groups=checked_groups(0, settings.groups),
+            process_set=settings.process_set,
+        )
+        self._in_graph = InGraph(plan, scale_local=settings.scale_local)
+
+    def register_local(self, source: Any) -> None:
+        """Leave the gradient of this variable to this rank."""
+        super().register_local(source)
+        self._in_graph.register_local(source)
+
+    def __call__(self, grads: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+        """Return the gradients, reduced."""
+        reduced: list[Any] = self._in_graph(grads, sources)
+        return reduced

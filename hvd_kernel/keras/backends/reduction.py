@@ -1,0 +1,136 @@
+"""Gradients of one step, reduced over all ranks: what every backend has in common.
+
+Words.
+  source  the variable that a gradient belongs to
+  local   a source that each rank has for itself: its gradient stays here
+  mask    which gradients a rank has; travels with them, so that one that is None here only is taken as zeros
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hvd_kernel.ops import Average, Sum
+from hvd_kernel.process_sets import ProcessSet, check
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an optimizer was wrapped with."""
+
+    name: str
+    device_dense: str
+    device_sparse: str
+    compression: Any
+    sparse_as_dense: bool
+    predivide: float
+    op: int
+    groups: Any
+    process_set: ProcessSet
+    scale_local: bool
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit together.
+
+        Raises
+        ------
+        ValueError
+            The parameters do not fit together.
+        """
+        if self.op not in {Average, Sum}:
+            raise ValueError("op currently only supports Average and Sum with Keras")
+        if self.predivide != 1.0 and self.op != Average:
+            raise ValueError("gradient_predivide_factor not supported with op != Average")
+        number = isinstance(self.groups, int) and self.groups > 0
+        lists = isinstance(self.groups, list) and all(isinstance(group, list | tuple) for group in self.groups)
+        if self.groups is not None and not number and not lists:
+            raise ValueError("groups should be a non-negative integer or a list of list of tf.Variable.")
+
+
+class Reduction(ABC):
+    """Reduces the gradients of a step; None where no rank has one stays None."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.local: dict[int, Any] = {}
+
+    def register_local(self, source: Any) -> None:
+        """Leave the gradient of this variable to this rank."""
+        self.local[id(source)] = source  # held, so that its id stays its own
+
+    @abstractmethod
+    def __call__(self, grads: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+        """Return the gradients, reduced."""
+
+
+class Together(Reduction):
+    """Reduces gradients that have all been computed: of backends that run step by step."""
+
+    def __call__(self, grads: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+        """Return the gradients, reduced."""
+        settings, result = self.settings, list(grads)
+        check(settings.process_set)
+        if not settings.process_set.included():
+            return result
+        shared = [place for place, source in enumerate(sources) if id(source) not in self.local]
+        if shared:
+            given = [
+                self._zeros(sources[place]) if grads[place] is None else self._ready(grads[place]) for place in shared
+            ]
+            mask = self._mask([grads[place] is not None for place in shared], given[0])
+            groups = self._groups([sources[place] for place in shared])
+            for place, grad in zip(shared, self._reduced(given, mask, groups), strict=True):
+                result[place] = grad
+        for place in range(len(result)) if settings.scale_local else ():
+            if place not in shared and result[place] is not None:
+                result[place] = result[place] / settings.process_set.size()
+        return result
+
+    def _groups(self, sources: Sequence[Any]) -> list[list[int]]:
+        """Return the positions that are reduced together; each position once."""
+        groups, everything = self.settings.groups, list(range(len(sources)))
+        if groups is None:
+            return [everything]
+        if isinstance(groups, int):
+            return [part for part in (everything[number::groups] for number in range(groups)) if part]
+        place_of = {id(source): place for place, source in enumerate(sources)}
+        listed = [[place_of[id(each)] for each in group if id(each) in place_of] for group in groups]
+        alone = [[place] for place in everything if not any(place in group for group in listed)]
+        return [group for group in [*listed, *alone] if group]
+
+    def _reduced(self, grads: list[Any], mask: Any, groups: list[list[int]]) -> list[Any]:
+        """Return the reduced gradients; None where the sum of the masks is 0. The mask goes with the first group."""
+        settings, result = self.settings, [None] * len(grads)
+        counts: Any = ()
+        for number, group in enumerate(groups):
+            pairs = [settings.compression.compress(grads[place]) for place in group]
+            tensors = [small for small, _ in pairs]
+            reduced = self._grouped([*tensors, mask] if number == 0 else tensors, f"{settings.name}.group_{number}")
+            if number == 0:
+                counts = reduced[-1]
+            for place, small, (_, ctx) in zip(group, reduced, pairs, strict=False):
+                result[place] = settings.compression.decompress(small, ctx)
+        return [self._back(grad) if float(count) else None for grad, count in zip(result, counts, strict=True)]
+
+    @abstractmethod
+    def _ready(self, grad: Any) -> Any:
+        """Return a gradient as what is reduced."""
+
+    @abstractmethod
+    def _back(self, grad: Any) -> Any:
+        """Return what was reduced as the backend's tensor."""
+
+    @abstractmethod
+    def _zeros(self, source: Any) -> Any:
+        """Return a gradient of zeros."""
+
+    @abstractmethod
+    def _mask(self, present: list[bool], beside: Any) -> Any:
+        """Return 1.0 where there is a gradient, and 0.0 where not; on the device of the tensor ``beside``."""
+
+    @abstractmethod
+    def _grouped(self, tensors: list[Any], name: str) -> list[Any]:
+        """Reduce these tensors together."""

@@ -1,0 +1,94 @@
+"""Keras's flavour: Keras 3 on any backend, or Keras 2 of TensorFlow up to 2.15 or as tf-keras; its variables as arrays.
+
+tf-keras is meant where TF_USE_LEGACY_KERAS says so, as TensorFlow has it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+_PIP = "pip install 'hvd-kernel[keras]'"
+
+
+def _chosen() -> ModuleType:
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in {"1", "true"}
+    name = "tf_keras" if legacy and importlib.util.find_spec("tf_keras") else "keras"
+    if importlib.util.find_spec(name) is None:
+        raise ModuleNotFoundError(
+            f"hvd_kernel.keras needs Keras, which is not installed in this Python: {_PIP}", name=name
+        )
+    return importlib.import_module(name)
+
+
+keras: Any = _chosen()
+IS_3 = not str(keras.__version__).startswith("2.")
+BACKEND: str = keras.backend.backend() if IS_3 else "tensorflow"
+
+
+def array_of(value: Any) -> np.ndarray[Any, Any]:
+    """Return a number, an array, or a tensor or variable of any backend as a NumPy array, which may be a view."""
+    if isinstance(value, int | float | list | tuple | np.ndarray | np.generic):
+        return np.asarray(value)
+    if IS_3:
+        return np.asarray(keras.ops.convert_to_numpy(value))
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else keras.backend.get_value(value))
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """Return an optimizer's variables: a property, or a method of older ones."""
+    variables = getattr(optimizer, "variables", [])
+    return list(variables() if callable(variables) else variables)
+
+
+def weights_of(model: Any) -> list[Any]:
+    """Return what ranks must agree on: a model's weights, without its metrics and random generators."""
+    return list(model.weights)
+
+
+def path_of(variable: Any) -> str:
+    """Return what an error calls a variable."""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", "a variable"))
+
+
+def assign(variables: Iterable[Any], values: Iterable[Any]) -> None:
+    """Give variables their values."""
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def inner(optimizer: Any) -> Any:
+    """Return the optimizer that moves the weights: the one within a LossScaleOptimizer."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def rate_of(optimizer: Any) -> float:
+    """Return the learning rate of now.
+
+    Raises
+    ------
+    TypeError
+        It follows a schedule of its own.
+    """
+    rate = getattr(inner(optimizer), "_learning_rate", None)
+    if callable(rate):
+        raise TypeError(
+            f"This optimizer's learning rate follows {type(rate).__name__}, so nobody can assign to it: make the "
+            "optimizer with a number, or leave out the callback that sets the learning rate."
+        )
+    return float(array_of(optimizer.learning_rate))
+
+
+def set_rate(optimizer: Any, rate: float) -> None:
+    """Assign the learning rate."""
+    current = optimizer.learning_rate
+    if hasattr(current, "assign"):
+        current.assign(rate)
+    else:
+        optimizer.learning_rate = rate

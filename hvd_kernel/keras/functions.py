@@ -1,0 +1,123 @@
+"""Collectives on values: numbers and arrays in, the same out (Horovod's signatures); one rank's variables for all."""
+# ruff: noqa: PLR0917 - Horovod's signatures
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_kernel import ops
+from hvd_kernel.keras.flavour import array_of, assign, path_of
+from hvd_kernel.ops import Average, Sum
+from hvd_kernel.process_sets import ProcessSet, global_process_set
+
+_REBUILD = "Build the same model with the same optimizer on every rank before the training."
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = None,  # noqa: ARG001 - Horovod's: a value is small
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return the average (or ``op=Sum``, Min, Max, Product) of a number, an array or a tensor as a NumPy value.
+
+    Raises
+    ------
+    ValueError
+        Both ``average`` and ``op`` are given.
+
+    Example
+    -------
+    ::
+
+        hvd.allreduce(loss, name="loss")     # 2 ranks with 1.0 and 3.0: 2.0
+    """
+    if average is not None and op is not None:
+        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+    chosen = (Average if average in {None, True} else Sum) if op is None else op
+    reduced = ops.allreduce(array_of(value), name, chosen, prescale_factor, postscale_factor, process_set)
+    return reduced[()]
+
+
+def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Return all ranks' rows, one after the other, as a NumPy array."""
+    return ops.allgather(array_of(value), name, process_set)
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Return the root's value as a NumPy value. Shapes and types are the same on all ranks."""
+    return ops.broadcast(array_of(value), root_rank, name, process_set)[()]
+
+
+def reducescatter(
+    value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Reduce, and return this rank's share of the rows as a NumPy array."""
+    return ops.reducescatter(array_of(value), name, op, process_set)
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str = "broadcast_variables") -> None:
+    """Overwrite variables by the root's. Collective.
+
+    Raises
+    ------
+    ValueError
+        The ranks' variables do not fit together: on every rank, with the first that differs.
+    """
+    check_alike(variables, name)
+    values = [ops.broadcast(_carried(array_of(each)), root_rank, f"{name}.{n}") for n, each in enumerate(variables)]
+    assign(variables, [_restored(value, each) for value, each in zip(values, variables, strict=True)])
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """Raise: Keras has no list of all variables outside of a graph of TensorFlow 1.
+
+    Raises
+    ------
+    RuntimeError
+        Always, with the remedy.
+    """
+    raise RuntimeError(
+        "hvd.broadcast_global_variables() does not support eager execution. Please use "
+        f"`hvd.callbacks.BroadcastGlobalVariablesCallback({root_rank})`, or `hvd.broadcast_variables(model.weights, "
+        f"{root_rank})`."
+    )
+
+
+def check_alike(variables: Sequence[Any], name: str) -> None:
+    """Refuse, on every rank, variables that differ in number, shape or type. Collective.
+
+    Raises
+    ------
+    ValueError
+        They differ.
+    """
+    mine = [(tuple(map(int, each.shape)), str(array_of(each).dtype), path_of(each)) for each in variables]
+    first, *others = ops.allgather_object(mine, name=f"{name}.forms")
+    for rank, theirs in enumerate(others, 1):
+        if [form[:2] for form in theirs] == [form[:2] for form in first]:
+            continue
+        pairs = zip(first, theirs, strict=False)
+        what = next(
+            (f"{a[2]} is {a[:2]}, and {b[2]} is {b[:2]}" for a, b in pairs if a[:2] != b[:2]), "some are missing"
+        )
+        raise ValueError(f"Rank 0 has {len(first)} variables and rank {rank} has {len(theirs)}: {what}. {_REBUILD}")
+
+
+def _carried(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return unsigned numbers, which the core does not know in all sizes, as signed ones."""
+    kinds = {"uint32": "int32", "uint64": "int64"}
+    carried: np.ndarray[Any, Any] = np.ascontiguousarray(array).view(kinds.get(array.dtype.name, array.dtype))
+    return carried.reshape(array.shape)
+
+
+def _restored(value: np.ndarray[Any, Any], variable: Any) -> np.ndarray[Any, Any]:
+    restored: np.ndarray[Any, Any] = value.view(array_of(variable).dtype)
+    return restored

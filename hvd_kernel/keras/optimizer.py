@@ -1,0 +1,160 @@
+"""``DistributedOptimizer`` for Keras: an optimizer whose gradients are reduced over all ranks. Horovod's signatures."""
+# ruff: noqa: N802, PLR0917 - Horovod's names and signatures
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+from hvd_kernel.keras import backends
+from hvd_kernel.keras.backends.reduction import Settings
+from hvd_kernel.keras.flavour import IS_3, keras
+from hvd_kernel.ops import Average
+from hvd_kernel.process_sets import ProcessSet, global_process_set
+
+Compression = backends.Compression
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Return an optimizer that does what the given one does, with gradients reduced over all ranks.
+
+    It has the given one's state, also a built one's, and is saved as an optimizer of the given one's class.
+
+    Parameters
+    ----------
+    optimizer
+        Of Keras. With the policy mixed_float16 what is returned is a LossScaleOptimizer around it.
+    compression
+        ``Compression.fp16``: smaller numbers on the wire.
+    gradient_predivide_factor
+        Divide by this before the sum, and by the rest of the number of ranks after it.
+    op
+        Average or Sum.
+    backward_passes_per_step
+        Sum the gradients of so many batches before they are reduced and applied. An optimizer that has
+        ``gradient_accumulation_steps`` is reduced as rarely without this.
+    average_aggregated_gradients
+        Divide those sums by the number of batches.
+    groups
+        A number of groups, or a list of lists of variables, whose gradients are reduced together or not at all.
+
+    Raises
+    ------
+    ValueError
+        The parameters do not fit together, or it is wrapped already.
+    TypeError
+        It is no optimizer of the Keras in use.
+
+    Example
+    -------
+    ::
+
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size()))
+        model.compile(optimizer, loss="mse", jit_compile=False)
+    """
+    if not isinstance(optimizer, _kinds()):
+        raise TypeError(
+            f"DistributedOptimizer takes an optimizer of {keras.__name__} {keras.__version__}, and this is "
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}."
+        )
+    if backward_passes_per_step < 1:
+        raise ValueError("backward_passes_per_step must be > 0")
+    settings = Settings(
+        name=name or f"Distributed{type(optimizer).__name__}",
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        predivide=gradient_predivide_factor,
+        op=op,
+        groups=_groups(num_groups, groups),
+        process_set=process_set,
+        scale_local=scale_local_gradients,
+    )
+    reduction = backends.reduction(settings)
+    how = importlib.import_module("hvd_kernel.keras.keras3" if IS_3 else "hvd_kernel.keras.keras2")
+    return how.wrapped(optimizer, reduction, backward_passes_per_step, average=average_aggregated_gradients)
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Return a ``DistributedOptimizer`` that leaves some layers' variables to each rank.
+
+    Parameters
+    ----------
+    local_layers
+        A built layer or several, whose gradients are not reduced.
+    scale_local_gradients
+        Divide those by the number of ranks, so that they weigh as much as averaged ones.
+
+    Raises
+    ------
+    ValueError
+        One of them is no layer.
+    """
+    layers = local_layers if isinstance(local_layers, list | tuple | set) else [local_layers]
+    layers = [each for each in layers if each is not None]
+    if not all(isinstance(each, keras.layers.Layer) for each in layers):
+        raise ValueError("All local layers must be of keras.layers.Layer type.")
+    made = DistributedOptimizer(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    for layer in layers:
+        for variable in layer.trainable_weights:
+            made.register_local_var(variable)
+    return made
+
+
+def _kinds() -> tuple[type, ...]:
+    legacy = getattr(getattr(keras.optimizers, "legacy", None), "Optimizer", None)
+    return tuple(kind for kind in (keras.optimizers.Optimizer, legacy) if kind is not None)
+
+
+def _groups(num_groups: int, groups: Any) -> Any:
+    if num_groups:
+        said = "Parameter `num_groups` has been replaced by `groups` and will be removed in v0.23.0."
+        warnings.warn(said, DeprecationWarning, stacklevel=3)
+        return num_groups if groups is None else groups
+    return groups

@@ -1,0 +1,159 @@
+"""Horovod's API for TensorFlow: ``import hvd_kernel.tensorflow as hvd``.
+
+::
+
+    hvd.init()
+    with tf.GradientTape() as tape:
+        loss = loss_fn(labels, model(images, training=True))
+    tape = hvd.DistributedGradientTape(tape)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import hvd_kernel.tensorflow.installed  # isort: split # the others need what it looks for
+from hvd_kernel import __version__
+from hvd_kernel._session import (
+    cross_rank,
+    cross_size,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from hvd_kernel.errors import HorovodInternalError
+from hvd_kernel.metrics import log, log_artifact, log_model, outputs_path
+from hvd_kernel.probes import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from hvd_kernel.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
+from hvd_kernel.tensorflow import elastic
+from hvd_kernel.tensorflow.compression import Compression
+from hvd_kernel.tensorflow.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from hvd_kernel.tensorflow.hooks import BroadcastGlobalVariablesHook, broadcast_global_variables
+from hvd_kernel.tensorflow.mpi_ops import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather,
+    alltoall,
+    barrier,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    handle_average_backwards_compatibility,
+    join,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
+from hvd_kernel.tensorflow.reductions import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
+from hvd_kernel.tensorflow.training.optimizer import DistributedOptimizer
+from hvd_kernel.tensorflow.training.tape import DistributedGradientTape, PartialDistributedGradientTape
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "PartialDistributedGradientTape",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "log",
+    "log_artifact",
+    "log_model",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "outputs_path",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
+]
+
+_LATER = {
+    "SyncBatchNormalization": "hvd_kernel.tensorflow.sync_batch_norm"
+}  # a Keras layer: importing Keras takes long
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    return getattr(import_module(_LATER[name]), name)

@@ -1,0 +1,108 @@
+"""Calls of TensorFlow operations: their names, and what keeps TensorFlow from taking them for arithmetic.
+
+Words.
+  eager   the operation runs now; in a graph it is only noted down, to run later, perhaps often
+  ticket  the last input of a collective. In a graph it comes from an operation with a side effect, so TensorFlow
+          neither computes the collective of constants while it optimises, nor takes two equal ones for one. In eager
+          mode it carries the caller's name: an attribute would leave a kernel behind for every name
+
+Names are said in native/tf/call.h: ranks meet by them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_kernel.tensorflow import library
+
+_NO_XLA = (
+    "{op} cannot be compiled by XLA, which runs a function as one program and cannot wait for other ranks in it. Use "
+    "jit_compile=False: tf.function(jit_compile=False), model.compile(jit_compile=False)."
+)
+_KEPT = 1024  # names of eager calls whose tensors are kept
+
+
+def call(op: str, tensors: Any, name: str | None, **attributes: Any) -> Any:
+    """Run an operation of the plugin, or add it to the graph that is being traced.
+
+    Parameters
+    ----------
+    op
+        As Horovod calls it: "Allreduce", "GroupedAllgather".
+    tensors
+        A tensor, or a list of them for a grouped operation; a tuple: the operation's several inputs.
+    name
+        The caller's; None: made of the tensor's name.
+    """
+    inputs = tensors if isinstance(tensors, tuple) else (tensors,)
+    function = _function(op)
+    if tf.executing_eagerly():
+        return function(*inputs, ticket=_named_ticket(name or ""), **attributes)
+    _refuse_xla(op)
+    node = _node_name(name or _default_name(op, inputs[0]), flat=attributes["ignore_name_scope"])
+    return function(*inputs, ticket=_function("Ticket")(), name=node, **attributes)
+
+
+@functools.lru_cache(_KEPT)
+def bits(factor: float) -> int:
+    """Return a float64's bits: TensorFlow's own attributes have 32."""
+    number: int = struct.unpack("<q", struct.pack("<d", float(factor)))[0]
+    return number
+
+
+def factor(attribute: int) -> float:
+    """Return the number that has these bits."""
+    number: float = struct.unpack("<d", struct.pack("<q", attribute))[0]
+    return number
+
+
+@functools.lru_cache(_KEPT)
+def _named_ticket(name: str) -> Any:
+    with tf.device("CPU:0"):
+        return tf.constant(np.frombuffer(name.encode(), np.uint8))
+
+
+@functools.cache
+def _function(op: str) -> Any:
+    """Return what TensorFlow has made of an operation: looking it up takes it 3 us."""
+    return getattr(library.ops(), "hvd" + re.sub("([A-Z])", r"_\1", op).lower())
+
+
+def _default_name(op: str, given: Any) -> str:
+    """Return Horovod's name: after the tensor's, of a group after the first one's.
+
+    A tensor from outside of the graph is known by a number, which is another one on each rank: it gives no name.
+    """
+    first = given[0] if isinstance(given, Sequence) else given
+    known = tf.is_symbolic_tensor(first) and not first.name[0].isdigit()
+    return f"Horovod{op}_{re.sub('[^a-zA-Z0-9]', '_', first.name)}" if known else f"Horovod{op}"
+
+
+def _node_name(name: str, *, flat: bool) -> str:
+    """Return a name as TensorFlow takes it for a node. ``flat``: all of it is one part, which is what is kept."""
+    allowed = re.sub(r"[^\w.\-]" if flat else r"[^\w.\-/]", "_", name, flags=re.ASCII)
+    return allowed if re.match(r"[A-Za-z0-9.]", allowed) else f"n{allowed}"
+
+
+def _refuse_xla(op: str) -> None:
+    """Raise where the function that is being traced has jit_compile=True; TensorFlow's own error names no remedy."""
+    compiled = _in_xla()
+    if compiled is not None and compiled(tf.compat.v1.get_default_graph()):
+        raise ValueError(_NO_XLA.format(op=f"hvd_kernel's {op}"))
+
+
+@functools.cache
+def _in_xla() -> Any:
+    """Return TensorFlow's test, which is not public; None where a version has none: its own error comes then."""
+    try:
+        from tensorflow.python.ops import control_flow_util  # noqa: PLC0415 - private
+    except ImportError:
+        return None
+    return getattr(control_flow_util, "GraphOrParentsInXlaContext", None)

@@ -1,0 +1,38 @@
+"""``hvd.elastic``: training that outlives a failure, with TensorFlow's variables, models and optimizers as its state.
+
+::
+
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer, epoch=0, batch=0)
+
+    @hvd.elastic.run
+    def train(state): ...                    # calls state.commit() now and then; a failure goes back to there
+
+    train(state)
+"""
+
+from __future__ import annotations
+
+from hvd_kernel.elastic import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    HostUpdateResult,
+    ObjectState,
+    State,
+    notification_manager,
+    run_fn,
+)
+from hvd_kernel.tensorflow.elastic.running import run
+from hvd_kernel.tensorflow.elastic.state import TensorFlowKerasState, TensorFlowState
+
+__all__ = [
+    "HorovodInternalError",
+    "HostUpdateResult",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "TensorFlowKerasState",
+    "TensorFlowState",
+    "notification_manager",
+    "run",
+    "run_fn",
+]

@@ -1,0 +1,110 @@
+"""One rank's variables or objects, given to all. Horovod's signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_kernel import ops
+from hvd_kernel.process_sets import ProcessSet, global_process_set
+from hvd_kernel.tensorflow.mpi_ops import broadcast, broadcast_
+
+__all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn", "broadcast_variables"]
+
+_NAME = "broadcast_variables"
+_CARRIED = {tf.uint32: tf.int32, tf.uint64: tf.int64}  # types that the core does not know, as others of their size
+
+
+@tf.autograph.experimental.do_not_convert
+def broadcast_variables(
+    variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
+) -> Any:
+    """Overwrite variables by the root's: usually ``model.variables``, then those of the optimizer.
+
+    Parameters
+    ----------
+    variables
+        All ranks name as many, of the same shapes and types, in the same order.
+    root_rank
+        A global rank, also in a set.
+    inplace
+        One operation for all of them, which TensorFlow may carry out in their memory.
+
+    Returns
+    -------
+    Any
+        In a graph of TensorFlow 1, the operation that does it.
+
+    Raises
+    ------
+    tf.errors.FailedPreconditionError
+        The ranks' variables do not fit together: on every rank.
+    """
+    given = list(variables)
+    if not given:
+        return None if tf.executing_eagerly() else tf.no_op()
+    if inplace and not any(tf.as_dtype(each.dtype) in _CARRIED for each in given):
+        done = broadcast_(given, root_rank, name=_NAME, process_set=process_set)
+        return None if tf.executing_eagerly() else tf.group(*done)
+    if not tf.executing_eagerly():
+        return tf.group(
+            *[
+                _assigned(each, f"{_NAME}.{number}", root_rank, process_set, ignore_name_scope=True)
+                for number, each in enumerate(given)
+            ]
+        )
+    for each in given:  # one after the other: one name is enough, and TensorFlow keeps what it has built for each
+        try:
+            _assigned(each, _NAME, root_rank, process_set)
+        except tf.errors.FailedPreconditionError as error:
+            error.add_note(f"It is variable {each.name!r}, of shape {tuple(each.shape)} and type {each.dtype} here.")
+            raise
+    return None
+
+
+def _assigned(variable: Any, name: str, root_rank: int, process_set: ProcessSet, **how: Any) -> Any:
+    value = tf.convert_to_tensor(variable)
+    carried = _CARRIED.get(value.dtype)
+    sent = value if carried is None else tf.bitcast(value, carried)
+    received = broadcast(sent, root_rank, name=name, process_set=process_set, **how)
+    return variable.assign(received if carried is None else tf.bitcast(received, value.dtype))
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,  # noqa: ARG001 - Horovod's: objects do not pass through TensorFlow here
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return the root's object on every rank; what the others pass as ``obj`` is ignored.
+
+    Ranks must agree on ``name``.
+    """
+    return ops.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """Return a function that does what ``broadcast_object`` does, any number of times."""
+
+    def broadcast_one(obj: Any) -> Any:
+        return broadcast_object(obj, root_rank, session, name, process_set)
+
+    return broadcast_one
+
+
+def allgather_object(
+    obj: Any,
+    session: Any = None,  # noqa: ARG001 - Horovod's
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Return every rank's object, in rank order. Ranks must agree on ``name``; their objects may be of any types."""
+    return ops.allgather_object(obj, name, process_set)

@@ -1,0 +1,96 @@
+"""TensorFlow plugin ``libhvd_tf.so``: loaded once, told where the core is; and what its errors mean.
+
+An operation that fails raises one of ``tf.errors``, whose text ends with the class that the same failure has elsewhere
+in this package and the guilty rank: ``[hvd_kernel.errors.RankDied, rank 2]``. ``translated`` gives that error.
+
+The plugin is built without TensorFlow and works with 2.13 and newer; ``native/tf`` has its sources.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_kernel import errors
+
+_OURS = re.compile(
+    r"(?:\{\{[^\n]*\}\} )?(?P<text>[^\n]*?) \[hvd_kernel\.errors\.(?P<name>\w+)(?:, rank (?P<rank>\d+))?\]"
+)
+_COUNTERS = ("calls", "forwarded", "given", "returned")
+
+
+@functools.cache
+def ops() -> Any:
+    """Return the functions that TensorFlow has made of our operations: ``ops().hvd_allreduce(...)``.
+
+    Raises
+    ------
+    ImportError
+        The plugin, or TensorFlow's side of it, cannot be used; the message says why.
+    """
+    core = importlib.import_module("hvd_kernel._native")
+    folder = Path(str(core.__file__)).parent
+    plugin = folder / "libhvd_tf.so"
+    try:
+        made = tf.load_op_library(str(plugin))
+    except (tf.errors.OpError, OSError) as error:
+        raise ImportError(f"{plugin} cannot be loaded, so there are no operations for TensorFlow: {error}") from None
+    library = _plugin()
+    library.hvd_tf_trouble.restype = ctypes.c_char_p
+    if trouble := library.hvd_tf_trouble().decode():
+        raise ImportError(f"{plugin} cannot be used with TensorFlow {tf.__version__}: {trouble}")
+    table = ctypes.CDLL(str(folder / "libhvd_core.so")).hvd_core_table
+    table.restype = ctypes.c_void_p
+    library.hvd_tf_set_core(ctypes.c_void_p(table()))
+    return made
+
+
+def counters() -> dict[str, int]:
+    """Return what the plugin has counted.
+
+    Returns
+    -------
+    dict
+        ``calls``: operations; ``forwarded``: inputs whose memory became the result's; ``given``: results that
+        TensorFlow has taken over from the core as they were; ``returned``: those of them that it has given back.
+    """
+    ops()
+    numbers = (ctypes.c_int64 * len(_COUNTERS))()
+    _plugin().hvd_tf_counters(numbers)
+    return dict(zip(_COUNTERS, numbers, strict=True))
+
+
+def translated(error: BaseException) -> BaseException:
+    """Return what an error of TensorFlow's means in this package; the error itself where it is none of ours.
+
+    Returns
+    -------
+    BaseException
+        A ``HorovodInternalError``, or the class derived from it that fits, with the rank whose fault it is.
+
+    Example
+    -------
+    ::
+
+        try:
+            step(batch)
+        except tf.errors.OpError as error:
+            raise translated(error) from error
+    """
+    found = _OURS.search(str(error)) if isinstance(error, tf.errors.OpError) else None
+    kind = getattr(errors, found["name"], None) if found else None
+    if found is None or kind is None:
+        return error
+    ours: BaseException = kind(found["text"], int(found["rank"] or -1))
+    return ours
+
+
+def _plugin() -> ctypes.CDLL:
+    core = importlib.import_module("hvd_kernel._native")
+    return ctypes.CDLL(str(Path(str(core.__file__)).with_name("libhvd_tf.so")))

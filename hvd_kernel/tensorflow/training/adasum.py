@@ -1,0 +1,94 @@
+"""``DistributedOptimizer(op=Adasum)``: every rank takes steps with its own gradients; the steps are combined.
+
+Adasum adds what is orthogonal and averages what is parallel, so ranks take large steps together where they agree.
+
+Words.
+  period  the steps between two combinations
+  start   a variable before the period
+  move    what the rank's own steps have added to it since; what travels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_kernel.process_sets import global_process_set
+from hvd_kernel.tensorflow.mpi_ops import Adasum
+from hvd_kernel.tensorflow.reductions import allreduce
+from hvd_kernel.tensorflow.training.aggregation import variable
+from hvd_kernel.tensorflow.training.plan import Plan, key_of
+from hvd_kernel.tensorflow.training.wrapper import Wrapper
+
+
+class AdasumOptimizer(Wrapper):
+    """An optimizer of combined steps, of TensorFlow 1.
+
+    Raises
+    ------
+    NotImplementedError
+        With a process set.
+    """
+
+    def __init__(self, optimizer: Any, name: str | None, use_locking: bool, plan: Plan, passes: int) -> None:
+        if plan.process_set is not global_process_set:
+            raise NotImplementedError("Adasum does not support process sets yet")
+        if passes < 1:
+            raise ValueError("backward_passes_per_step must be > 0")
+        super().__init__(optimizer, name or f"DistributedDelta{type(optimizer).__name__}", use_locking)
+        self._plan = plan
+        self._passes = passes
+        self._starts: dict[int, Any] = {}
+        self._counter: Any = None
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Return this rank's own gradients."""
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+        """Take a step; the last one of a period is replaced by the combination of all ranks' moves."""
+        pairs = list(grads_and_vars)
+        moving = [each for grad, each in pairs if grad is not None]
+        self._make_variables(moving)
+        begun = tf.cond(tf.equal(self._counter.read_value(), 0), lambda: self._begin(moving), tf.no_op)
+        with tf.control_dependencies(_done(begun)):
+            stepped = self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
+        with tf.control_dependencies(_done(stepped)):
+            passed = self._counter.assign_add(1)
+        with tf.control_dependencies(_done(passed)):
+            over = tf.equal(self._counter.read_value(), self._passes)
+            return tf.cond(over, lambda: self._combine(moving), tf.no_op)
+
+    def _make_variables(self, moving: Sequence[Any]) -> None:
+        if self._counter is None:
+            self._counter = variable([], tf.int32, "delta_counter")
+        for each in moving:
+            if key_of(each) not in self._starts:
+                self._starts[key_of(each)] = variable(each.shape, each.dtype.base_dtype, "delta_start")
+
+    def _begin(self, moving: Sequence[Any]) -> Any:
+        # A copy: what is read from a variable of TensorFlow 1 is its very memory, which the step writes into.
+        return tf.group(*[self._starts[key_of(each)].assign(tf.raw_ops.DeepCopy(x=each)) for each in moving])
+
+    def _combine(self, moving: Sequence[Any]) -> Any:
+        ends = []
+        for place, each in enumerate(moving):
+            start = self._starts[key_of(each)].read_value()
+            move = allreduce(
+                tf.convert_to_tensor(each) - start,
+                device_dense=self._plan.device_dense,
+                compression=self._plan.compression,
+                op=Adasum,
+                name=f"{self._plan.name}.move_{place}",
+                ignore_name_scope=True,
+            )
+            ends.append(each.assign(start + move))
+        with tf.control_dependencies([end for each in ends for end in _done(each)]):
+            return tf.group(self._counter.assign(0))
+
+
+def _done(result: Any) -> list[Any]:
+    """Return what others can depend on: in eager mode there is nothing to wait for."""
+    return [] if result is None or tf.executing_eagerly() else [result]

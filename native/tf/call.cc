@@ -1,0 +1,114 @@
+#include "tf/call.h"
+
+#include <array>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "tf/collectives.h"
+
+namespace hvd::tf {
+
+Counters counters{};
+
+void count(std::int64_t* counter) { __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
+
+namespace {
+
+// Which calls are under way. Never destroyed: the core's threads may end calls while the process
+// exits.
+struct UnderWay {
+  std::mutex lock;
+  std::map<std::pair<std::int32_t, std::string>, std::deque<Call*>>
+      waiting;  // of one name and set, behind the first
+};
+UnderWay& under_way() {
+  static auto* const all = new UnderWay;
+  return *all;
+}
+
+bool is_first(Call* call) {
+  UnderWay& all = under_way();
+  const std::lock_guard<std::mutex> locked(all.lock);
+  const auto [entry, is_new] = all.waiting.try_emplace({call->set, call->name});
+  if (!is_new) entry->second.push_back(call);
+  return is_new;
+}
+
+Call* after(const Call& call) {
+  UnderWay& all = under_way();
+  const std::lock_guard<std::mutex> locked(all.lock);
+  const auto entry = all.waiting.find({call.set, call.name});
+  if (entry->second.empty()) {
+    all.waiting.erase(entry);
+    return nullptr;
+  }
+  Call* const next = entry->second.front();
+  entry->second.pop_front();
+  return next;
+}
+
+void hand_over(Call* call);
+
+void finish(Call* call, const Status& status) {
+  if (Call* const next = after(*call)) hand_over(next);
+  end(call, status);
+}
+
+void on_done(void* context, const hvd_outcome* outcome) {
+  auto* const call = static_cast<Call*>(context);
+  if (outcome->code != HVD_OK)
+    return finish(call, failure(outcome->code, outcome->text, outcome->rank));
+  finish(call, call->collective->take(*call, *outcome));
+}
+
+std::vector<DLTensor> views(const std::vector<void*>& data, const std::vector<DLDataType>& types,
+                            std::vector<std::vector<std::int64_t>>* shapes) {
+  std::vector<DLTensor> all;
+  all.reserve(data.size());
+  for (std::size_t i = 0; i < data.size(); ++i)
+    all.push_back(view(data[i], types[i], &(*shapes)[i]));
+  return all;
+}
+
+void hand_over(Call* call) {
+  const Engine engine;
+  if (!engine) return finish(call, not_initialized());
+  hvd_request request{};
+  request.struct_size = sizeof(request);
+  call->collective->describe(&request);
+  const std::vector<DLTensor> inputs = views(call->data, call->types, &call->shapes);
+  const std::vector<DLTensor> outputs = views(call->output_data, call->types, &call->output_shapes);
+  request.name = call->name.c_str();
+  request.count = inputs.size();
+  request.inputs = inputs.data();
+  request.outputs = outputs.empty() ? nullptr : outputs.data();
+  request.splits_count = call->splits.size();
+  request.splits = call->splits.data();
+  request.done = on_done;
+  request.context = call;
+  std::array<char, 1024> text{};
+  const std::int32_t code = core()->enqueue(engine.get(), &request, text.data(), text.size());
+  if (code != HVD_OK) finish(call, failure(code, text.data()));
+}
+
+}  // namespace
+
+Call::Call(const Collective* what, TF_OpKernelContext* where, TF_AsyncOpKernelDoneCallback* ended)
+    : collective(what), context(where), done(*reinterpret_cast<std::function<void()>*>(ended)) {
+  count(&counters.calls);
+}
+
+void begin(Call* call) {
+  if (is_first(call)) hand_over(call);
+}
+
+void end(Call* call, const Status& status) {
+  if (!status) tf()->OpKernelContext_Failure(call->context, status.get());
+  const std::function<void()> done = std::move(call->done);
+  delete call;  // first: TensorFlow may reuse the memory of what is held
+  done();
+}
+
+}  // namespace hvd::tf

@@ -1,0 +1,68 @@
+// One call of a kernel: what TensorFlow and the core hold of each other until the operation has
+// ended.
+//
+// Names. Ranks meet by the operation's name, so it must be equal on all ranks, and no two
+// operations may be under way under one name.
+//   eager      The caller's name, which comes as a tensor of bytes (the ticket): TensorFlow keeps a
+//   kernel for every
+//              value of an attribute, 35 KB and 400 us each. Without one it is the type of the op,
+//              "HvdAllreduce": calls of one thread end before the next one begins, in the same
+//              order on all ranks.
+//   in a graph The node's name, as in Horovod: unique in a graph, and by the place of the call
+//   ("outer/PartitionedCall_1/
+//              HorovodAllreduce_x") where a function is called twice in it. Equal graphs have equal
+//              names. Parts like
+//              "_12", with which TensorFlow numbers what it unfolds of a cond or a loop, are left
+//              out: they count what else is in the graph, such as a summary on rank 0. With
+//              ignore_name_scope the last part alone.
+//   in a loop  Several turns may be under way at a time, so the number of the turn is added, modulo
+//   kTurns. otherwise  (one function in two threads, two outer turns of nested loops) a second call
+//   waits until the first has
+//              ended: the n-th call of a name on one rank meets the n-th on the others. Where
+//              threads begin such calls in another order on each rank, they must be given names.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tf/core.h"
+#include "tf/foreign.h"
+
+namespace hvd::tf {
+
+class Collective;
+
+struct Call {
+  Call(const Collective* what, TF_OpKernelContext* where, TF_AsyncOpKernelDoneCallback* done);
+
+  const Collective* collective;
+  TF_OpKernelContext* context;
+  std::function<void()> done;  // TensorFlow's own is gone when compute returns
+
+  std::string name;
+  std::int32_t set = 0;
+  std::vector<Tensor> held;  // alive until the end: inputs that were not forwarded, outputs
+  std::vector<DLDataType> types;
+  std::vector<std::vector<std::int64_t>> shapes, output_shapes;
+  std::vector<void*> data, output_data;
+  std::vector<std::int64_t> splits;
+};
+
+constexpr std::int64_t kTurns = 32;  // more than run at a time: TensorFlow's default is 10
+
+// Hands the call to the core as soon as no other one of its name is under way. The call deletes
+// itself at its end.
+void begin(Call* call);
+// Ends a call that the core has not taken: with a failure, or well.
+void end(Call* call, const Status& status);
+
+// For tests.
+struct Counters {
+  std::int64_t calls, forwarded, given, returned;
+};
+extern Counters counters;
+void count(std::int64_t* counter);
+
+}  // namespace hvd::tf

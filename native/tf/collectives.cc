@@ -1,0 +1,132 @@
+#include "tf/collectives.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tf/memory.h"
+
+namespace hvd::tf {
+namespace {
+
+Status at_least_one_dimension(const Call& call, const char* what) {
+  for (const std::vector<std::int64_t>& shape : call.shapes) {
+    if (shape.empty()) {
+      return {Code::kInvalidArgument,
+              std::string(what) + " of " + call.name +
+                  " needs a tensor of at least one dimension; reshape it to [1]"};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void Collective::compute(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) const {
+  auto* const call = new Call(this, context, done);
+  call->name = attributes_.name;
+  call->set = attributes_.set;
+  const int ticket = tf()->NumInputs(context) - 1;
+  if (ticket >= 0) {
+    if (const Status status = read_ticket(*call, ticket); !status) return end(call, status);
+  }
+  if (const std::int64_t turn = tf()->GetIterId(context) % kTurns; turn > 0)
+    call->name += "#" + std::to_string(turn);
+  const Status status = gather(*call, ticket);
+  if (!status) return end(call, status);
+  begin(call);
+}
+
+void Collective::describe(hvd_request* request) const {
+  request->kind = kind_;
+  request->set = attributes_.set;
+  request->op = attributes_.op;
+  request->root = attributes_.root;
+  request->prescale = attributes_.prescale;
+  request->postscale = attributes_.postscale;
+}
+
+Status Collective::take(Call& /*call*/, const hvd_outcome& /*outcome*/) const { return {}; }
+
+Status Elementwise::gather(Call& call, int inputs) const {
+  for (int i = 0; i < inputs; ++i) {
+    if (Status status = read_and_forward(call, i); !status) return status;
+  }
+  return {};
+}
+
+Status Scattered::gather(Call& call, int inputs) const {
+  const Engine engine;
+  if (!engine) return not_initialized();
+  const std::int64_t size = core()->set_size(engine.get(), call.set),
+                     rank = core()->set_rank(engine.get(), call.set);
+  for (int i = 0; i < inputs; ++i) {
+    if (Status status = read(call, i); !status) return status;
+    if (call.shapes.back().empty())
+      return {Code::kInvalidArgument, "Reducescatter does not support scalar inputs"};
+    std::vector<std::int64_t> shape = call.shapes.back();
+    // Of a rank outside the set the core says so.
+    if (size > 0) shape[0] = shape[0] / size + (rank < shape[0] % size ? 1 : 0);
+    const int type = tf()->TensorType(call.held.back().get());
+    void* data = nullptr;
+    if (Status status = allocate(call, i, shape, type, bytes(shape, call.types.back()), &data);
+        !status)
+      return status;
+    call.output_data.push_back(data);
+    call.output_shapes.push_back(std::move(shape));
+  }
+  return {};
+}
+
+Status Gathered::gather(Call& call, int inputs) const {
+  for (int i = 0; i < inputs; ++i) {
+    if (Status status = read(call, i); !status) return status;
+  }
+  return at_least_one_dimension(call, "Allgather");
+}
+
+Status Gathered::take(Call& call, const hvd_outcome& outcome) const {
+  return give_all(call, outcome);
+}
+
+Status Exchanged::gather(Call& call, int /*inputs*/) const {
+  if (Status status = read(call, 0); !status) return status;
+  Tensor splits;
+  if (Status status = input(call.context, 1, &splits); !status) return status;
+  if (tf()->NumDims(splits.get()) != 1) {
+    return {Code::kInvalidArgument,
+            "the splits of " + call.name + " must be a vector: the rows for each rank"};
+  }
+  const auto* const rows = static_cast<const std::int32_t*>(tf()->TensorData(splits.get()));
+  call.splits.assign(rows, rows + tf()->Dim(splits.get(), 0));
+  return at_least_one_dimension(call, "Alltoall");
+}
+
+Status Exchanged::take(Call& call, const hvd_outcome& outcome) const {
+  if (Status status = give_all(call, outcome); !status) return status;
+  void* data = nullptr;
+  const std::vector<std::int64_t> shape{static_cast<std::int64_t>(outcome.sizes_count)};
+  Status status =
+      allocate(call, 1, shape, kInt32, outcome.sizes_count * sizeof(std::int32_t), &data);
+  if (!status) return status;
+  for (std::size_t i = 0; i < outcome.sizes_count; ++i) {
+    static_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(outcome.sizes[i]);
+  }
+  return status;
+}
+
+Status Met::gather(Call& call, int /*inputs*/) const {
+  call.name = "barrier.noname";  // as outside of TensorFlow: a barrier meets a barrier
+  return {};
+}
+
+Status Joined::gather(Call& call, int /*inputs*/) const {
+  call.name = "join.noname";
+  return {};
+}
+
+Status Joined::take(Call& call, const hvd_outcome& outcome) const {
+  return put_number(call, 0, static_cast<std::int32_t>(outcome.number));
+}
+
+}  // namespace hvd::tf

@@ -1,0 +1,77 @@
+// The collectives as TensorFlow's kernels: one object per node (in eager mode per type and
+// attributes).
+//
+// A kernel takes its tensors out of TensorFlow (`gather` them into a Call), lets the core work, and
+// puts the results back. No thread waits: TensorFlow is called back when the operation has ended.
+#pragma once
+
+#include <utility>
+
+#include "tf/attributes.h"
+#include "tf/call.h"
+
+namespace hvd::tf {
+
+class Collective {
+ public:
+  Collective(std::int32_t kind, Attributes attributes)
+      : attributes_(std::move(attributes)), kind_(kind) {}
+  virtual ~Collective() = default;
+  Collective(const Collective&) = delete;
+  Collective& operator=(const Collective&) = delete;
+
+  void compute(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) const;
+  void describe(hvd_request* request) const;
+  // Puts what the core hands out into the kernel's outputs.
+  virtual Status take(Call& call, const hvd_outcome& outcome) const;
+
+ protected:
+  // Fills in what the call moves; inputs are counted without the ticket.
+  virtual Status gather(Call& call, int inputs) const = 0;
+  const Attributes& attributes() const { return attributes_; }
+
+ private:
+  Attributes attributes_;
+  std::int32_t kind_;
+};
+
+// allreduce, broadcast: results of the inputs' shapes, in their memory where nobody else reads it.
+class Elementwise : public Collective {
+  using Collective::Collective;
+  Status gather(Call& call, int inputs) const override;
+};
+
+// reducescatter: this rank's rows.
+class Scattered : public Collective {
+  using Collective::Collective;
+  Status gather(Call& call, int inputs) const override;
+};
+
+// allgather: results in memory of the core.
+class Gathered : public Collective {
+  using Collective::Collective;
+  Status gather(Call& call, int inputs) const override;
+  Status take(Call& call, const hvd_outcome& outcome) const override;
+};
+
+// alltoall: so too, and how many rows came from each rank.
+class Exchanged : public Collective {
+  using Collective::Collective;
+  Status gather(Call& call, int inputs) const override;
+  Status take(Call& call, const hvd_outcome& outcome) const override;
+};
+
+// barrier
+class Met : public Collective {
+  using Collective::Collective;
+  Status gather(Call& call, int inputs) const override;
+};
+
+// join: the rank that joined last.
+class Joined : public Collective {
+  using Collective::Collective;
+  Status gather(Call& call, int inputs) const override;
+  Status take(Call& call, const hvd_outcome& outcome) const override;
+};
+
+}  // namespace hvd::tf

@@ -1,0 +1,172 @@
+// libhvd_tf.so: registers our ops and kernels with the TensorFlow of this process when it is
+// loaded.
+//
+// tf.load_op_library loads it, and makes the Python functions out of the ops that it registers.
+// Python then tells it where the core is (hvd_tf_set_core). Built without TensorFlow; see
+// foreign.h.
+#include <string>
+#include <vector>
+
+#include "tf/collectives.h"
+#include "tf/core.h"
+#include "tf/facts.h"
+#include "tf/foreign.h"
+#include "tf/shapes.h"
+
+namespace hvd::tf {
+namespace {
+
+std::string* trouble = nullptr;  // why nothing, or not all, was registered; leaked
+
+struct Op {
+  const char* type;
+  std::vector<std::string> attributes, inputs, outputs;
+  ShapeFunction shape;
+  bool stateful;
+};
+
+void note(const std::string& what) { *trouble += (trouble->empty() ? "" : "; ") + what; }
+
+void define(const Op& op) {
+  TF_OpDefinitionBuilder* const builder = tf()->NewOpDefinitionBuilder(op.type);
+  for (const std::string& each : op.attributes)
+    tf()->OpDefinitionBuilderAddAttr(builder, each.c_str());
+  for (const std::string& each : op.inputs)
+    tf()->OpDefinitionBuilderAddInput(builder, each.c_str());
+  for (const std::string& each : op.outputs)
+    tf()->OpDefinitionBuilderAddOutput(builder, each.c_str());
+  tf()->OpDefinitionBuilderSetShapeInferenceFunction(builder, op.shape);
+  if (op.stateful) tf()->OpDefinitionBuilderSetIsStateful(builder, true);  // false does the same
+  const Status status;
+  tf()->RegisterOpDefinition(builder, status.get());
+  if (!status) note(std::string(op.type) + ": " + status.text());
+}
+
+void in_host_memory(TF_KernelBuilder* builder, const std::vector<std::string>& arguments) {
+  for (const std::string& each : arguments)
+    tf()->KernelBuilder_HostMemory(builder, each.substr(0, each.find(':')).c_str());
+}
+
+// On a GPU too, with everything in the memory of the host, to which TensorFlow copies it. The CPU's
+// kernels must not ask for that: no input's memory would become an output's.
+template <typename Build>
+void implement(const Op& op, Build build) {
+  for (const bool gpu : {false, true}) {
+    TF_KernelBuilder* const builder = build(gpu ? "GPU" : "CPU");
+    if (gpu) in_host_memory(builder, op.inputs);
+    if (gpu) in_host_memory(builder, op.outputs);
+    const Status status;
+    tf()->RegisterKernelBuilder(op.type, builder, status.get());
+    if (!status) note(std::string(op.type) + ": " + status.text());
+  }
+}
+
+template <typename Kernel, std::int32_t kKind>
+void* make_collective(TF_OpKernelConstruction* construction) {
+  return static_cast<Collective*>(new Kernel(kKind, Attributes(construction)));
+}
+void compute_collective(void* kernel, TF_OpKernelContext* context,
+                        TF_AsyncOpKernelDoneCallback* done) {
+  static_cast<Collective*>(kernel)->compute(context, done);
+}
+void delete_collective(void* kernel) { delete static_cast<Collective*>(kernel); }
+
+template <typename Kernel, std::int32_t kKind>
+void add_collective(const Op& op) {
+  define(op);
+  implement(op, [&op](const char* device) {
+    return tf()->NewAsyncKernelBuilder(op.type, device, make_collective<Kernel, kKind>,
+                                       compute_collective, delete_collective);
+  });
+}
+
+void* make_fact(TF_OpKernelConstruction* construction) { return new Fact(construction); }
+void delete_fact(void* fact) { delete static_cast<Fact*>(fact); }
+
+void add_fact(const char* type, std::vector<std::string> attributes, const char* output,
+              ShapeFunction shape, Compute compute) {
+  const Op op{type, std::move(attributes), {}, {output}, shape, true};
+  define(op);
+  implement(op, [&](const char* device) {
+    return tf()->NewKernelBuilder(type, device, make_fact, compute, delete_fact);
+  });
+}
+
+const std::string kTypes =
+    "{uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool, complex64, "
+    "complex128}";
+const std::string kOne = "T: " + kTypes, kSeveral = "T: list(" + kTypes + ") >= 1";
+const std::string kSet = "process_set_id: int = 0", kScope = "ignore_name_scope: bool = false";
+const std::string kOp = "reduce_op: int = 1", kRoot = "root_rank: int = 0";
+const std::string kBefore = "prescale_bits: int = 4607182418800017408",  // 1.0
+    kAfter = "postscale_bits: int = 4607182418800017408";
+const std::string kTicket = "ticket: uint8";
+
+// A collective of one tensor, and of several that are carried out together.
+template <typename Kernel, std::int32_t kKind>
+void add_both(const char* single, const char* grouped, std::vector<std::string> attributes,
+              ShapeFunction shape) {
+  attributes.push_back(kOne);
+  add_collective<Kernel, kKind>(
+      {single, attributes, {"tensor: T", kTicket}, {"output: T"}, shape, false});
+  attributes.back() = kSeveral;
+  add_collective<Kernel, kKind>(
+      {grouped, attributes, {"tensors: T", kTicket}, {"outputs: T"}, shape, false});
+}
+
+void add_all() {
+  const std::vector<std::string> reducing{kOp, kBefore, kAfter, kSet, kScope};
+  add_both<Elementwise, HVD_ALLREDUCE>("HvdAllreduce", "HvdGroupedAllreduce", reducing,
+                                       same_shapes);
+  add_both<Scattered, HVD_REDUCESCATTER>("HvdReducescatter", "HvdGroupedReducescatter", reducing,
+                                         other_rows);
+  add_both<Gathered, HVD_ALLGATHER>("HvdAllgather", "HvdGroupedAllgather", {kSet, kScope},
+                                    other_rows);
+  add_both<Elementwise, HVD_BROADCAST>("HvdBroadcast", "HvdGroupedBroadcast", {kRoot, kSet, kScope},
+                                       same_shapes);
+  add_collective<Exchanged, HVD_ALLTOALL>({"HvdAlltoall",
+                                           {kSet, kScope, kOne},
+                                           {"tensor: T", "splits: int32", kTicket},
+                                           {"output: T", "received_splits: int32"},
+                                           exchanged_rows,
+                                           false});
+  add_collective<Met, HVD_BARRIER>({"HvdBarrier", {kSet}, {}, {}, no_output, true});
+  add_collective<Joined, HVD_JOIN>({"HvdJoin", {}, {}, {"last: int32"}, scalar, true});
+  add_fact("HvdSize", {kSet}, "size: int32", scalar, size);
+  add_fact("HvdRank", {kSet}, "rank: int32", scalar, rank);
+  add_fact("HvdLocalSize", {}, "local_size: int32", scalar, local_size);
+  add_fact("HvdLocalRank", {}, "local_rank: int32", scalar, local_rank);
+  add_fact("HvdProcessSetIncluded", {kSet}, "included: int32", scalar, included);
+  add_fact("HvdTicket", {}, kTicket.c_str(), vector, ticket);
+}
+
+// At the end of the file: what stands above is ready when it runs.
+const struct Registration {
+  Registration() {
+    trouble = new std::string(find_tensorflow());
+    if (trouble->empty()) add_all();
+  }
+} registration;
+
+}  // namespace
+}  // namespace hvd::tf
+
+extern "C" {
+
+// "" when everything is registered, else why not.
+__attribute__((visibility("default"))) const char* hvd_tf_trouble() {
+  return hvd::tf::trouble->c_str();
+}
+
+// What hvd_core_table() returns.
+__attribute__((visibility("default"))) void hvd_tf_set_core(const void* table) {
+  hvd::tf::set_core(static_cast<const hvd_core*>(table));
+}
+
+// For tests: calls, inputs whose memory became the output's, results given away as they were, and
+// given back.
+__attribute__((visibility("default"))) void hvd_tf_counters(std::int64_t out[4]) {
+  const hvd::tf::Counters& now = hvd::tf::counters;
+  out[0] = now.calls, out[1] = now.forwarded, out[2] = now.given, out[3] = now.returned;
+}
+}

@@ -1,0 +1,289 @@
+"""Keras trains on two ranks as one process does with the whole batch: on every backend, and in Keras 2. F8, F11 to F15."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from frameworks.keras.conftest import FLAVOURS, KERAS_3
+from hvdtest.environments import environment, said
+from hvdtest.launch import RankPool
+
+pytestmark = pytest.mark.nightly
+keras_3 = pytest.mark.parametrize("flavour", KERAS_3)
+
+
+def _small() -> Any:
+    from frameworks.keras import small
+
+    return small
+
+
+def check_equals_one_process() -> dict[str, Any]:
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    x, y = s.data()
+    mine, alone, seen = s.model(hvd.rank()), s.model(0), []
+    optimizer = hvd.DistributedOptimizer(k.optimizers.SGD(0.1, momentum=0.5))
+    mine.compile(optimizer, loss="mse", jit_compile=False)
+    alone.compile(k.optimizers.SGD(0.1, momentum=0.5), loss="mse", jit_compile=False)
+
+    class Seen(k.callbacks.Callback):  # type: ignore[misc,name-defined]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(s.weights(self.model))
+
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback(), Seen()]
+    px, py = (s.part(hvd.rank(), hvd.size(), each) for each in (x, y))
+    history = mine.fit(px, py, batch_size=4, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+    expected = alone.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)
+    return {
+        "epochs": seen,
+        "alone": s.weights(alone),
+        "losses": history.history["loss"],
+        "losses alone": expected.history["loss"],
+        "plain class": optimizer.__class__ is not type(optimizer) and type(optimizer).__name__ == "SGD",
+    }
+
+
+def test_f11_ranks_are_equal_after_each_epoch_and_equal_to_one_process(keras_ranks: RankPool) -> None:
+    first, second = keras_ranks.run(check_equals_one_process)
+    assert first == second
+    assert len(first["epochs"]) == 3
+    assert first["plain class"]
+    np.testing.assert_allclose(first["epochs"][-1], first["alone"], rtol=1e-5)
+    np.testing.assert_allclose(first["losses"], first["losses alone"], rtol=1e-5)
+
+
+def check_saves(folder: str) -> list[Any]:
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    x, y = s.data()
+    mine = s.model(0)
+    mine.compile(hvd.DistributedOptimizer(k.optimizers.Adam(0.01)), loss="mse", jit_compile=False)
+    mine.fit(x, y, batch_size=8, verbose=0)
+    path = f"{folder}/{hvd.rank()}.keras"
+    mine.save(path)
+    again = hvd.load_model(path)
+    state = [np.asarray(value).tolist() for value in map(_array, _variables(again.optimizer))]
+    before = [np.asarray(value).tolist() for value in map(_array, _variables(mine.optimizer))]
+    from hvd_kernel.keras.wrapping import Wrapped
+
+    return [isinstance(again.optimizer, Wrapped), int(_array(again.optimizer.iterations)), state == before]
+
+
+def _array(value: Any) -> Any:
+    from hvd_kernel.keras.flavour import array_of
+
+    return array_of(value)
+
+
+def _variables(optimizer: Any) -> Any:
+    from hvd_kernel.keras.flavour import variables_of
+
+    return variables_of(optimizer)
+
+
+LOAD = """
+import json, os, sys
+name = "tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") else "keras"
+keras = __import__(name)
+model = keras.models.load_model(sys.argv[1])
+optimizer = model.optimizer
+print(json.dumps([type(optimizer).__name__, int(optimizer.iterations), any("hvd" in each for each in sys.modules)]))
+"""
+
+
+def test_f12_what_is_saved_loads_without_us_and_with_us(keras_ranks: RankPool, flavour: str, tmp_path: Path) -> None:
+    assert keras_ranks.run(check_saves, str(tmp_path)) == [[True, 4, True]] * 2
+    name, variables = FLAVOURS[flavour]
+    answer = said(environment(name), LOAD, str(tmp_path / "0.keras"), **variables)
+    assert json.loads(answer.splitlines()[-1]) == ["Adam", 4, False]
+
+
+def check_warmup() -> list[float]:
+    from hvd_kernel.keras.schedules import warmup_of
+
+    multiplier = warmup_of(lambda: 4, 5, lambda: 10)
+    return [0.4 * multiplier(epoch + batch / 10) for epoch in range(5) for batch in range(10)]
+
+
+def check_momentum() -> list[Any]:
+    """Rate and momentum within each batch, and the momentum after it."""
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    x, y = s.data()
+    mine, seen = s.model(0), []
+    mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.4, momentum=0.5)), loss="mse", run_eagerly=True)
+
+    class Seen(k.callbacks.Callback):  # type: ignore[misc,name-defined]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            seen.append([float(_array(self.model.optimizer.learning_rate)), self.model.optimizer.momentum])
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen[-1].append(self.model.optimizer.momentum)
+
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.4, warmup_epochs=1)
+    history = mine.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[warmup, Seen()])
+    return [seen, history.history["lr"]]
+
+
+def test_f13_warmup_and_momentum_are_horovods_to_the_digit(keras_ranks: RankPool) -> None:
+    for rates in keras_ranks.run(check_warmup):
+        assert rates[0] == pytest.approx(0.106, rel=1e-12)
+        assert rates[-1] == pytest.approx(0.4, rel=1e-12)
+    for seen, logged in keras_ranks.run(check_momentum):
+        rates = [0.25, 0.3, 0.35, 0.4]  # 1/2 * (batch + 1) / 4 + 1/2, of 0.4
+        old = [0.4, *rates[:-1]]
+        momenta = [0.5 * new / before for new, before in zip(rates, old, strict=True)]
+        np.testing.assert_allclose([row[0] for row in seen], rates + [0.4] * 4, rtol=1e-6)
+        np.testing.assert_allclose([row[1] for row in seen], momenta + [0.5] * 4, rtol=1e-6)
+        assert [row[2] for row in seen] == [0.5] * 8
+        np.testing.assert_allclose(logged, [0.4, 0.4], rtol=1e-6)
+
+
+def check_stops() -> list[Any]:
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    x, y = s.data()
+    mine = s.model(0)
+    mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.0)), loss="mse", jit_compile=False)
+
+    class Says(k.callbacks.Callback):  # type: ignore[misc,name-defined]
+        """A loss of the validation that gets worse on rank 1 from the second epoch, better on rank 0 until the fourth."""
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["val_loss"] = [[8.0, 6.0, 4.0, 9.0], [1.0, 2.0, 3.0, 9.0]][hvd.rank()][epoch]
+            if hvd.rank() == 0:
+                logs["only"] = 5.0
+
+    stop = k.callbacks.EarlyStopping("val_loss", patience=0)
+    callbacks = [Says(), hvd.callbacks.MetricAverageCallback(), stop]
+    history = mine.fit(x, y, batch_size=8, epochs=4, verbose=0, callbacks=callbacks)
+    return [history.history["val_loss"], history.history["only"], stop.stopped_epoch]
+
+
+def test_f14_metrics_and_early_stopping_agree(keras_ranks: RankPool) -> None:
+    assert keras_ranks.run(check_stops) == [[[4.5, 4.0, 3.5, 9.0], [5.0] * 4, 3]] * 2
+
+
+def check_infinite() -> list[Any]:
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    k.mixed_precision.set_dtype_policy("mixed_float16")
+    try:
+        mine = s.model(0)
+        mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.01)), loss="mse", jit_compile=False)
+        x, y = s.data(batches=1)
+        before = s.weights(mine)
+        bad = x * np.float32(np.inf if hvd.rank() == 1 else 1)
+        mine.fit(bad, y, batch_size=8, verbose=0)
+        skipped = s.weights(mine) == before
+        scale = float(_array(mine.optimizer.dynamic_scale))
+        mine.fit(x, y, batch_size=8, verbose=0)
+        return [skipped, scale, s.weights(mine) != before, s.weights(mine)]
+    finally:
+        k.mixed_precision.set_dtype_policy("float32")
+
+
+@keras_3
+def test_f15_an_infinite_gradient_on_one_rank_makes_all_skip_the_step(keras_ranks: RankPool) -> None:
+    first, second = keras_ranks.run(check_infinite)
+    assert first == second
+    assert first[:3] == [True, 2.0**14, True]
+
+
+def check_passes(average: bool) -> list[float]:
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    weight = (
+        k.Variable(np.array([0.0], np.float32)) if hasattr(k, "Variable") else __import__("tensorflow").Variable([0.0])
+    )
+    optimizer = hvd.DistributedOptimizer(
+        k.optimizers.SGD(1.0), backward_passes_per_step=3, average_aggregated_gradients=average
+    )
+    seen = []
+    for step in range(7):
+        gradient = np.array([3.0 * (step + 1) * (1 + 2 * hvd.rank())], np.float32)  # 3 and 9: 6 on average
+        tensor = k.ops.convert_to_tensor(gradient) if hasattr(k, "ops") else gradient
+        optimizer.apply_gradients([(tensor, weight)])
+        seen.append(float(_array(weight)[0]))
+    return seen
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_f8_seven_passes_make_two_updates(keras_ranks: RankPool, average: bool) -> None:
+    first, second = (-36.0, -126.0) if not average else (-12.0, -42.0)
+    expected = [0.0, 0.0, first, first, first, second, second]
+    for seen in keras_ranks.run(check_passes, average):
+        np.testing.assert_allclose(seen, expected, rtol=1e-6)
+
+
+def check_refusals() -> list[str]:
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    x, y = s.data(batches=1)
+    scaler = k.mixed_precision.LossScaleOptimizer
+    wrapped = hvd.DistributedOptimizer(k.optimizers.SGD(0.01))
+    cases: list[Any] = [
+        lambda: hvd.DistributedOptimizer(wrapped),
+        lambda: hvd.DistributedOptimizer("sgd"),
+        lambda: hvd.DistributedOptimizer(k.optimizers.SGD(0.01), op=hvd.Max),
+        lambda: hvd.DistributedOptimizer(k.optimizers.SGD(0.01), op=hvd.Sum, gradient_predivide_factor=2.0),
+        lambda: hvd.PartialDistributedOptimizer(k.optimizers.SGD(0.01), local_layers=[1]),
+        lambda: hvd.callbacks.LearningRateScheduleCallback(None, 1.0),
+        lambda: _fit(scaler(hvd.DistributedOptimizer(k.optimizers.SGD(0.01))), x, y, jit_compile=False),
+    ]
+    if k.backend.backend() != "torch":
+        cases.append(lambda: _fit(hvd.DistributedOptimizer(k.optimizers.SGD(0.01)), x, y, jit_compile=True))
+    said = []
+    for case in cases:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            case()
+        said.append(str(caught.value))
+    return said
+
+
+def _fit(optimizer: Any, x: Any, y: Any, **how: Any) -> None:
+    s = _small()
+    mine = s.model(0)
+    mine.compile(optimizer, loss="mse", **how)
+    mine.fit(x, y, verbose=0, callbacks=[s.hvd().callbacks.BroadcastGlobalVariablesCallback(0)])
+
+
+REFUSED = (
+    "is a DistributedOptimizer already",
+    "takes an optimizer of keras 3",
+    "only supports Average and Sum",
+    "gradient_predivide_factor not supported",
+    "All local layers must be",
+    "`initial_lr` is required",
+    "put the DistributedOptimizer around the LossScaleOptimizer",
+    "model.compile(..., jit_compile=False)",
+)
+
+
+@keras_3
+def test_what_cannot_work_is_told_before_the_training(keras_ranks: RankPool) -> None:
+    for said_there in keras_ranks.run(check_refusals):
+        for sentence, expected in zip(said_there, REFUSED, strict=False):
+            assert expected in sentence
+
+
+def check_local() -> list[Any]:
+    """One gradient is local, one is None on rank 1, one is None everywhere."""
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    a, b, c = (k.Variable(np.zeros(2, np.float32)) for _ in range(3))
+    optimizer = hvd.DistributedOptimizer(k.optimizers.SGD(1.0))
+    optimizer.register_local_var(a)
+    grad = k.ops.convert_to_tensor(np.full(2, 2.0 * (hvd.rank() + 1), np.float32))
+    optimizer.apply([grad, grad if hvd.rank() == 0 else None, None], [a, b, c])
+    return [_array(each).tolist() for each in (a, b, c)]
+
+
+@pytest.mark.parametrize("flavour", ["torch", "jax"])
+def test_a_gradient_that_one_rank_lacks_is_zero_and_a_local_one_stays(keras_ranks: RankPool) -> None:
+    assert keras_ranks.run(check_local) == [[[-1.0] * 2, [-1.0] * 2, [0.0] * 2], [[-2.0] * 2, [-1.0] * 2, [0.0] * 2]]

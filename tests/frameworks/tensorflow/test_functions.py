@@ -1,0 +1,121 @@
+"""Variables and objects of one rank, given to all: in eager mode, functions and sessions, Keras's too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hvdtest.launch import RankPool
+
+pytestmark = [pytest.mark.nightly, pytest.mark.mp]
+
+
+def variables() -> dict[str, Any]:
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+
+    hvd.init()
+    rank = hvd.rank()
+    kinds = [tf.float32, tf.float64, tf.int64, tf.bool, tf.bfloat16, tf.float16, tf.uint8, tf.uint32, tf.complex64]
+
+    def fresh() -> list[Any]:
+        return [tf.Variable(tf.cast([rank, 1, 0], kind)) for kind in kinds]
+
+    def plain(given: list[Any]) -> list[Any]:
+        return [tf.cast(each, tf.float32).numpy().tolist() for each in given]
+
+    one, two, three = fresh(), fresh(), fresh()
+    assert hvd.broadcast_variables(one, root_rank=1) is None
+    hvd.broadcast_variables(three, root_rank=1, inplace=True)
+
+    @tf.function
+    def step(first: bool) -> Any:
+        if first:
+            hvd.broadcast_variables(two, root_rank=1)
+        return tf.constant(0.0)
+
+    step(True)
+    step(False)
+    return {"eager": plain(one), "function": plain(two), "in place": plain(three)}
+
+
+def test_variables_of_every_type(tf_ranks: RankPool) -> None:
+    for found in tf_ranks.run(variables):
+        assert found == {
+            "eager": [[1.0, 1.0, 0.0]] * 9,
+            "function": [[1.0, 1.0, 0.0]] * 9,
+            "in place": [[1.0, 1.0, 0.0]] * 9,
+        }
+
+
+def models() -> list[Any]:
+    import numpy as np
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+
+    hvd.init()
+    tf.keras.utils.set_random_seed(hvd.rank())
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3), tf.keras.layers.Dropout(0.5), tf.keras.layers.Dense(1)])
+    model.build((None, 2))
+    optimizer = tf.keras.optimizers.Adam(0.1 * (hvd.rank() + 1))
+    optimizer.build(model.trainable_variables)
+    own = [np.array(each) for each in [*model.variables, *_listed(optimizer.variables)]]
+    hvd.broadcast_variables(model.variables, root_rank=0)
+    hvd.broadcast_variables(_listed(optimizer.variables), root_rank=0)
+    now = [np.array(each) for each in [*model.variables, *_listed(optimizer.variables)]]
+    roots = hvd.broadcast_object(own, root_rank=0)
+    return [all((a == b).all() for a, b in zip(now, roots, strict=True)), len(now), float(optimizer.learning_rate)]
+
+
+def _listed(variables: Any) -> list[Any]:
+    return list(variables() if callable(variables) else variables)
+
+
+def test_a_model_and_its_optimizer(tf_ranks: RankPool) -> None:
+    one, other = tf_ranks.run(models)
+    assert one == other
+    assert one[0] is True
+    assert one[1] > 10
+    assert one[2] == pytest.approx(0.1)
+
+
+def shapes_that_differ() -> list[str]:
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+
+    hvd.init()
+    wrong = tf.Variable(tf.zeros([2 + hvd.rank()]), name="wrong")
+    with pytest.raises(tf.errors.FailedPreconditionError) as caught:
+        hvd.broadcast_variables([tf.Variable(1.0), wrong], root_rank=0)
+    assert hvd.allreduce(tf.constant(1.0), op=hvd.Sum).numpy() == 2.0
+    return [str(caught.value), *caught.value.__notes__]
+
+
+def test_variables_whose_shapes_differ_are_named(tf_ranks: RankPool) -> None:
+    for rank, (told, note) in enumerate(tf_ranks.run(shapes_that_differ)):
+        assert "Mismatched BROADCAST" in told
+        assert note.startswith(f"It is variable 'wrong:0', of shape ({2 + rank},)")
+
+
+def objects() -> list[Any]:
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+
+    hvd.init()
+    give = hvd.broadcast_object_fn(root_rank=1)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        inside = hvd.broadcast_object({"rank": hvd.rank()}, root_rank=1, session=session)
+    return [
+        hvd.broadcast_object([hvd.rank()] * 3, root_rank=1),
+        [give(hvd.rank()), give("b" if hvd.rank() else None)],
+        inside,
+        hvd.allgather_object({"rank": hvd.rank()}),
+    ]
+
+
+def test_objects(tf_ranks: RankPool) -> None:
+    assert tf_ranks.run(objects) == [[[1, 1, 1], [1, "b"], {"rank": 1}, [{"rank": 0}, {"rank": 1}]]] * 2

@@ -1,0 +1,148 @@
+"""Virtual environments for frameworks that .venv has not: made once from a lock file, then kept.
+
+``environment("tf221")`` is the Python of tests/frameworks/environments/tf221.txt, which names every package with ==. It
+finds our package through links to where pytest's own Python has it, so that a change of ours needs no new environment.
+Packages on a line ``# link: torch torchgen`` are links too.
+
+Words.
+  home    where environments are kept: ~/.cache/hvd_kernel/environments, or HVDTEST_ENVIRONMENTS
+  digest  of a lock file, of the Python and of the links' target: another one is another environment
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hvdtest.launch import TESTS, RankPool, clean_environment
+from hvdtest.venvs import site_packages
+
+LOCKS = TESTS / "frameworks" / "environments"
+MAKING_S = 500
+OURS = ("hvd_kernel", "hvd_kernel-*.dist-info", "_editable_skbc_hvd_kernel.*")
+_WANTED = re.compile(
+    r"(?:Could not find a version that satisfies the requirement|No matching distribution found for) (\S+)"
+)
+
+
+def names() -> list[str]:
+    """The environments that there are lock files of."""
+    return sorted(path.stem for path in LOCKS.glob("*.txt"))
+
+
+def environment(name: str) -> Path:
+    """The Python of an environment, which is made if there is none yet."""
+    lock = LOCKS / f"{name}.txt"
+    assert lock.exists(), f"no environment {name!r}: {LOCKS} has {', '.join(names())}"
+    folder = _home() / f"{name}-{_digest(lock)}"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        with _alone(folder):
+            if not python.exists():
+                _make(folder, lock)
+    return python
+
+
+class Ranks(RankPool):
+    """A pool of ranks of another Python: ``Ranks(environment("tf221"), 2)``; ``interop``: TensorFlow's threads for operations."""
+
+    def __init__(self, python: Path, np: int, *, interop: int = 2, **env: str) -> None:
+        super().__init__(np, python=python, **(quiet(interop) | env))
+
+
+def run(python: Path, check: Callable[..., Any], *args: Any, np: int = 2, interop: int = 2, **env: str) -> list[Any]:
+    """What a function of a test file returns on each of np new ranks; who is overdue says what it waits for and where."""
+    with Ranks(python, np, interop=interop, **env) as ranks:
+        return ranks.run(check, *args, timeout=300)
+
+
+def said(python: Path, script: str, *args: str, **env: str) -> str:
+    """What a script prints in one process without a launcher."""
+    command = [str(python), "-P", "-c", script, *args]
+    done = subprocess.run(
+        command, env=clean_environment(**(quiet() | env)), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def quiet(interop: int = 2) -> dict[str, str]:
+    """Variables under which a framework says nothing, uses one core, and looks for no GPU."""
+    return {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_NUM_INTEROP_THREADS": str(interop),
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+    }
+
+
+def _home() -> Path:
+    return Path(os.environ.get("HVDTEST_ENVIRONMENTS") or Path.home() / ".cache" / "hvd_kernel" / "environments")
+
+
+def _digest(lock: Path) -> str:
+    text = "\n".join([lock.read_text(), sys.version, sysconfig.get_path("purelib")])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other process makes this environment meanwhile; whose maker dies, leaves no lock."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make(folder: Path, lock: Path) -> None:
+    """Make it beside its place: what is there is whole. Scripts with its path in their first line are not used."""
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        venv.EnvBuilder(symlinks=True).create(made)
+        _install(made / "bin" / "python", lock)
+        for pattern in (*OURS, *_links(lock)):
+            _link(pattern, site_packages(made / "bin" / "python"))
+        made.replace(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _install(python: Path, lock: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-compile",
+        "-r",
+        str(lock),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MAKING_S, check=False)
+    wanted = ", ".join(dict.fromkeys(_WANTED.findall(done.stderr)))
+    assert done.returncode == 0, f"{lock.name}: {wanted or 'a package'} could not be fetched:\n{done.stderr[-3000:]}"
+
+
+def _links(lock: Path) -> list[str]:
+    return [name for line in re.findall(r"^# link: (.*)$", lock.read_text(), re.MULTILINE) for name in line.split()]
+
+
+def _link(pattern: str, folder: Path) -> None:
+    for each in Path(sysconfig.get_path("purelib")).glob(pattern):
+        (folder / each.name).symlink_to(each)
