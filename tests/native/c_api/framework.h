@@ -6,10 +6,10 @@
 
 #include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "c_api/current.h"
@@ -26,6 +26,13 @@ class Told {
   static void done(void* context, const hvd_outcome* outcome) {
     static_cast<Told*>(context)->tell(*outcome);
   }
+  // Until it has been told, which is well.
+  void check() {
+    wait();
+    CHECK(text == "");
+    CHECK(code == HVD_OK);
+    CHECK(calls() == 1);
+  }
   void wait() {
     std::unique_lock<std::mutex> lock(mutex_);
     told_.wait(lock, [&] { return calls_ > 0; });
@@ -38,7 +45,7 @@ class Told {
     for (const hvd_output& output : outputs) core().drop(output.owner);
   }
 
-  bool keeps = true;               // the outputs
+  bool keeps = true;                // the outputs
   std::function<void()> meanwhile;  // within done
   int code = -1, rank = -1;
   std::string text;
@@ -64,23 +71,6 @@ class Told {
   std::mutex mutex_;
   std::condition_variable told_;
   int calls_ = 0;
-};
-
-// A tensor's bytes, and DLPack's view of them.
-struct Tensor {
-  std::vector<std::int64_t> shape;
-  std::vector<std::byte> bytes;
-  DLDataType type{};
-
-  DLTensor view() {
-    DLTensor tensor{};
-    tensor.data = bytes.data();
-    tensor.device = {kDLCPU, 0};
-    tensor.ndim = static_cast<std::int32_t>(shape.size());
-    tensor.dtype = type;
-    tensor.shape = shape.data();
-    return tensor;
-  }
 };
 
 template <typename T>
@@ -139,17 +129,35 @@ inline std::string asked(hvd_engine* engine, const hvd_request& request, int* co
   return text;
 }
 
-// One tensor, where it is; the name is the caller's to choose.
+// One tensor, in place or without an output, and what `more` says besides.
+template <typename T>
+std::string ask(hvd_engine* engine, int kind, const char* name, std::vector<T>& values,
+                std::vector<std::int64_t> shape, Told& told,
+                const std::function<void(hvd_request&)>& more = {}) {
+  const DLTensor tensor = view(values, shape);
+  hvd_request request = request_of(kind, name, told);
+  request.count = 1;
+  request.inputs = &tensor;
+  if (kind == HVD_ALLREDUCE || kind == HVD_BROADCAST) request.outputs = &tensor;
+  if (more) more(request);
+  return asked(engine, request);
+}
+
 template <typename T>
 std::string ask_sum(hvd_engine* engine, const char* name, std::vector<T>& values, Told& told,
                     int set = 0) {
-  std::vector<std::int64_t> shape{static_cast<std::int64_t>(values.size())};
-  const DLTensor tensor = view(values, shape);
-  hvd_request request = request_of(HVD_ALLREDUCE, name, told);
-  request.count = 1;
-  request.inputs = request.outputs = &tensor;
-  request.set = set;
-  return asked(engine, request);
+  return ask(engine, HVD_ALLREDUCE, name, values, {static_cast<std::int64_t>(values.size())}, told,
+             [&](hvd_request& request) { request.set = set; });
+}
+
+// The engine still works, on every rank.
+inline void check_usable(hvd_engine* engine, const char* name) {
+  std::vector<float> values(3, static_cast<float>(core().rank(engine) + 1));
+  Told told;
+  REQUIRE(ask_sum(engine, name, values, told) == "");
+  told.check();
+  const int n = core().size(engine);
+  CHECK(values == std::vector<float>(3, static_cast<float>(n * (n + 1) / 2)));
 }
 
 // body(engine, rank) on a thread per rank, over local meshes; then the engines end.

@@ -12,11 +12,8 @@ static void ended(void* context, const hvd_outcome* outcome) {
 int32_t plain_sum(hvd_engine* engine, const char* name, float* values, int64_t count,
                   plain_ending* ending, char* text, size_t text_size) {
   int64_t shape[1] = {count};
-  DLTensor tensor = {.data = values,
-                     .device = {kDLCPU, 0},
-                     .ndim = 1,
-                     .dtype = {kDLFloat, 32, 1},
-                     .shape = shape};
+  DLTensor tensor = {
+      .data = values, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLFloat, 32, 1}, .shape = shape};
   hvd_request request = {.struct_size = sizeof(request),
                          .kind = HVD_ALLREDUCE,
                          .name = name,
