@@ -62,7 +62,9 @@ enum {
 enum { HVD_AVERAGE = 0, HVD_SUM = 1, HVD_ADASUM = 2, HVD_MIN = 3, HVD_MAX = 4, HVD_PRODUCT = 5 };
 
 /* A result whose size only the ranks together know. The memory is 64-byte aligned, and goes after
- * `done` has returned unless keep(owner) was called in it: then by drop(owner). */
+ * `done` has returned unless keep(owner) was called in it: then by drop(owner), also after the
+ * engine has ended; the tensor's shape goes with it. Of an array of them the struct_size of the
+ * first is the distance. */
 typedef struct hvd_output {
   size_t struct_size;
   DLTensor tensor;
@@ -78,15 +80,15 @@ typedef struct hvd_outcome {
   const hvd_output* outputs;
   size_t sizes_count; /* alltoall: the rows that came from each rank of the set */
   const int64_t* sizes;
-  int64_t number; /* join: the rank that joined last; else -1 */
-  hvd_event*
-      event; /* of tensors on a device: behind it the results are there; NULL: they are there */
+  int64_t number;   /* join: the rank that joined last; else -1 */
+  hvd_event* event; /* of tensors on a device: the results are behind it; NULL: they are there */
 } hvd_outcome;
 
 /* Called exactly once for every request that was taken: also when the engine ends or is aborted,
- * perhaps before enqueue() returns, on any thread. It holds no lock and may enqueue; it may not
- * wait for another operation, and what takes long belongs on another thread. What `outcome` points
- * to is gone when it returns. */
+ * perhaps before enqueue() returns, on any thread. It holds no lock and may enqueue, also
+ * the same name; it may not wait for another operation nor call shutdown(), and what takes long
+ * belongs on another thread. It is never called within itself: what ends meanwhile on its thread is
+ * told when it has returned. What `outcome` points to is gone then. */
 typedef void (*hvd_done)(void* context, const hvd_outcome* outcome);
 
 typedef struct hvd_request {
@@ -96,9 +98,10 @@ typedef struct hvd_request {
   const char* name;        /* NULL or "": by the number of the call, as in Horovod */
   size_t count;            /* tensors */
   const DLTensor* inputs;  /* contiguous; strides may be NULL */
-  const DLTensor* outputs; /* allreduce, broadcast, reducescatter: where the results go, of this
-                            * memory the shape counts alone for reducescatter; the same memory as
-                            * the input: in place. Else NULL */
+  const DLTensor* outputs; /* allreduce, broadcast: where the results go, as many elements of the
+                            * same type as the inputs'; the same memory: in place. reducescatter:
+                            * this rank's rows, the first ranks have one more; NULL: they are
+                            * told in the outcome, as allgather's are. Else NULL */
   int32_t op;              /* allreduce, reducescatter */
   int32_t root;            /* broadcast: a global rank */
   double prescale, postscale;
@@ -121,8 +124,8 @@ typedef struct hvd_core {
   size_t struct_size;
   const char* version; /* of hvd_kernel */
 
-  /* The engine of this process: what hvd.init() made, NULL before it and after shutdown(). Give it
-   * back. */
+  /* The engine of this process: what hvd.init() made, NULL before it and after shutdown(), and in a
+   * forked child. Give it back, on any thread: the last one given back ends the engine. */
   hvd_engine* (*current)(void);
   void (*release)(hvd_engine* engine);
 
