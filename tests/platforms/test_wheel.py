@@ -80,6 +80,7 @@ def test_it_holds_our_package_and_nothing_else(wheel: Path) -> None:
         names = archive.namelist()
     assert {name for name in REQUIRED if name not in names} == set()
     assert [name for name in names if name.startswith("hvd_kernel/_native.") and name.endswith(".so")] != []
+    assert "hvd_kernel/libhvd_core.so" in names
     assert [name for name in names if name.endswith(".data/data/share/jupyter/kernels/hvd_kernel/kernel.json")] != []
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if top != "hvd_kernel" and not top.endswith((".dist-info", ".data"))} == set()
