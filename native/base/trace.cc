@@ -19,13 +19,46 @@ std::string_view prefix(std::string_view text, std::size_t longest) {
   return text.substr(0, end);
 }
 
+template <std::size_t kWords>
+using Words = std::array<std::atomic<std::uint64_t>, kWords>;
+
+// Release on every field: a reader that sees one of them also sees the odd stamp.
+template <std::size_t kWords>
+void store(Words<kWords>& words, std::string_view text) {
+  std::array<char, kWords * 8> bytes{};
+  const std::string_view kept = prefix(text, bytes.size() - 1);
+  std::memcpy(bytes.data(), kept.data(), kept.size());
+  for (std::size_t i = 0; i < kWords; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + 8 * i, 8);
+    words[i].store(word, std::memory_order_release);
+  }
+}
+
+template <std::size_t kWords>
+std::string load(const Words<kWords>& words) {
+  std::array<char, kWords * 8> bytes{};
+  for (std::size_t i = 0; i < kWords; ++i) {
+    const std::uint64_t word = words[i].load(std::memory_order_acquire);
+    std::memcpy(bytes.data() + 8 * i, &word, 8);
+  }
+  return {bytes.data(), ::strnlen(bytes.data(), bytes.size())};
+}
+
 }  // namespace
+
+void TraceCourse::step(const char* phase, std::int64_t end_ns) {
+  if (end_ns < end_ns_ || count_ == kMostSteps) return;
+  steps_[count_++] = {phase, end_ns_, end_ns};
+  end_ns_ = end_ns;
+}
 
 Trace::Trace(std::size_t capacity)
     : mask_(power_of_two(capacity) - 1), entries_(std::make_unique<Entry[]>(mask_ + 1)) {}
 
 void Trace::add(std::int64_t start_ns, std::int64_t duration_ns, const char* phase,
-                std::string_view name, std::int64_t bytes, std::int64_t detail) {
+                std::string_view name, std::int64_t bytes, std::int64_t detail, const char* dtype,
+                std::string_view shape) {
   const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   Entry& entry = entries_[number & mask_];
   std::uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
@@ -33,21 +66,26 @@ void Trace::add(std::int64_t start_ns, std::int64_t duration_ns, const char* pha
   if (stamp % 2 == 1 || stamp > 2 * number) return;
   if (!entry.stamp.compare_exchange_strong(stamp, 2 * number + 1, std::memory_order_acq_rel))
     return;
-  std::array<char, kNameWords * 8> text{};
-  const std::string_view kept = prefix(name, text.size() - 1);
-  std::memcpy(text.data(), kept.data(), kept.size());
-  // Release on every field: a reader that sees one of them also sees the odd stamp.
   entry.start.store(start_ns, std::memory_order_release);
   entry.duration.store(duration_ns, std::memory_order_release);
   entry.bytes.store(bytes, std::memory_order_release);
   entry.detail.store(detail, std::memory_order_release);
   entry.phase.store(phase, std::memory_order_release);
-  for (std::size_t i = 0; i < kNameWords; ++i) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, text.data() + 8 * i, 8);
-    entry.name[i].store(word, std::memory_order_release);
-  }
+  entry.dtype.store(dtype, std::memory_order_release);
+  store(entry.name, name);
+  store(entry.shape, shape);
   entry.stamp.store(2 * number + 2, std::memory_order_release);
+}
+
+void Trace::add(const TraceCourse& course, const TraceTensor& tensor) {
+  const std::int64_t agreed = course.agreed_ns_;
+  add(tensor.since_ns, agreed - tensor.since_ns, course.negotiate_, tensor.name, tensor.bytes);
+  add(agreed, course.end_ns_ - agreed, course.phase_, tensor.name, tensor.bytes, tensor.together,
+      tensor.dtype, tensor.shape);
+  for (std::size_t i = 0; i < course.count_; ++i) {
+    const TraceCourse::Step& step = course.steps_[i];
+    add(step.begin_ns, step.end_ns - step.begin_ns, step.phase, tensor.name, tensor.bytes);
+  }
 }
 
 TraceRecord Trace::copy(const Entry& entry) {
@@ -57,12 +95,9 @@ TraceRecord Trace::copy(const Entry& entry) {
   record.bytes = entry.bytes.load(std::memory_order_acquire);
   record.detail = entry.detail.load(std::memory_order_acquire);
   record.phase = entry.phase.load(std::memory_order_acquire);
-  std::array<char, kNameWords * 8> text{};
-  for (std::size_t i = 0; i < kNameWords; ++i) {
-    const std::uint64_t word = entry.name[i].load(std::memory_order_acquire);
-    std::memcpy(text.data() + 8 * i, &word, 8);
-  }
-  record.name.assign(text.data(), ::strnlen(text.data(), text.size()));
+  record.dtype = entry.dtype.load(std::memory_order_acquire);
+  record.name = load(entry.name);
+  record.shape = load(entry.shape);
   return record;
 }
 

@@ -3,13 +3,15 @@
 //   record   what happened: phase ("ALLREDUCE"), name of the tensor, when, how long, how many
 //   bytes,
 //            and one number more: of an operation how many requests were carried out together, of
-//            READY (rank 0 only: a rank has asked) the rank
+//            READY (rank 0 only: a rank has asked) the rank. While a timeline is written, an
+//            operation's record also has dtype and shape
 //   cursor   the number of the next record a reader has not seen
 // Lock-free. Any number of writers; a reader never disturbs them. A reader that is slower than the
 // ring is long loses the oldest records, and so does (rarely) a writer that was stopped in the
 // middle of a record for a whole round.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -30,6 +32,41 @@ struct TraceRecord {
   std::string name;        // cut after 63 bytes, at a whole UTF-8 character
   std::int64_t bytes = 0;
   std::int64_t detail = 0;
+  const char* dtype = "";  // a string literal
+  std::string shape;       // cut after 47 bytes
+};
+
+// What one tensor gave to an operation.
+struct TraceTensor {
+  std::string_view name;
+  std::int64_t since_ns = 0;  // when it was asked for
+  std::int64_t bytes = 0;
+  std::int64_t together = 0;  // requests that were carried out with it, itself included
+  const char* dtype = "";
+  std::string_view shape;
+};
+
+// An operation's course: agreed on, then one thing after the other, as the records say it.
+class TraceCourse {
+ public:
+  TraceCourse(const char* negotiate, const char* phase, std::int64_t agreed_ns)
+      : negotiate_(negotiate), phase_(phase), agreed_ns_(agreed_ns), end_ns_(agreed_ns) {}
+  // What it did from where the last step ended until `end_ns`. Nothing where that was earlier.
+  void step(const char* phase, std::int64_t end_ns);
+  void end(std::int64_t end_ns) { end_ns_ = std::max(end_ns_, end_ns); }
+
+ private:
+  friend class Trace;
+  static constexpr std::size_t kMostSteps = 6;
+  struct Step {
+    const char* phase;
+    std::int64_t begin_ns, end_ns;
+  };
+  const char* negotiate_;
+  const char* phase_;
+  std::int64_t agreed_ns_, end_ns_;
+  std::array<Step, kMostSteps> steps_{};
+  std::size_t count_ = 0;
 };
 
 class Trace {
@@ -37,21 +74,25 @@ class Trace {
   explicit Trace(std::size_t capacity);  // rounded up to a power of two
 
   void add(std::int64_t start_ns, std::int64_t duration_ns, const char* phase,
-           std::string_view name, std::int64_t bytes, std::int64_t detail = 0);
+           std::string_view name, std::int64_t bytes, std::int64_t detail = 0,
+           const char* dtype = "", std::string_view shape = {});
+  // Its negotiation, the operation, and within that its steps.
+  void add(const TraceCourse& course, const TraceTensor& tensor);
 
   // The records from `cursor` on; `cursor` moves behind the last one read.
   HVD_VISIBLE std::vector<TraceRecord> read(std::uint64_t& cursor) const;
 
  private:
-  static constexpr std::size_t kNameWords = 8;
+  static constexpr std::size_t kNameWords = 8, kShapeWords = 6;
   // stamp: 2t+1 while record number t is written, 2t+2 when it is complete. Fields are atomics
   // because readers may look while a writer writes; they throw away what they saw when the stamp
   // has moved.
   struct Entry {
     std::atomic<std::uint64_t> stamp{0};
     std::atomic<std::int64_t> start{0}, duration{0}, bytes{0}, detail{0};
-    std::atomic<const char*> phase{nullptr};
+    std::atomic<const char*> phase{nullptr}, dtype{nullptr};
     std::array<std::atomic<std::uint64_t>, kNameWords> name{};
+    std::array<std::atomic<std::uint64_t>, kShapeWords> shape{};
   };
 
   static TraceRecord copy(const Entry& entry);

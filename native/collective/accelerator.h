@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,13 @@
 
 namespace hvd {
 
+// When an operation was where, by the host's clock (now_ns(), to some microseconds).
+struct DeviceSpan {
+  std::int64_t queued_ns = 0;  // the device had done what was given to it before
+  std::int64_t begun_ns = 0;   // and the inputs were there
+  std::int64_t done_ns = 0;
+};
+
 // Any thread.
 class Mark {
  public:
@@ -35,6 +43,8 @@ class Mark {
   virtual Result<bool> reached() = 0;
   // Part of a graph that is captured: it is reached whenever the graph runs, and may not be asked.
   virtual bool captured() const { return false; }
+  // Of an operation's done mark that has been reached. Nothing: nobody has measured it.
+  virtual std::optional<DeviceSpan> span() { return std::nullopt; }
 };
 using MarkPtr = std::shared_ptr<Mark>;
 
@@ -77,6 +87,8 @@ class Accelerator {
   virtual Result<Backend*> begin(int device, const Team& team, std::size_t bytes,
                                  const std::vector<MarkPtr>& ready) = 0;
   virtual Result<MarkPtr> end() = 0;
+  // Turn-holder: whether marks of operations that are begun from now on have spans.
+  virtual void measure(bool on) = 0;
   // As begin(). `bytes` for each member, which allreduce_shared() reduces where they lie. An error,
   // alike on all members unless they have been aborted: the first that has none says why.
   virtual Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes) = 0;
@@ -106,7 +118,7 @@ struct AcceleratorOptions {
   double trial_seconds = 20;  // that an operation may take when a way between devices is tried
 };
 
-constexpr std::uint32_t kAcceleratorVersion = 5;
+constexpr std::uint32_t kAcceleratorVersion = 6;
 constexpr const char* kCudaPlugin = "libhvd_cuda.so";
 constexpr const char* kCudaSymbol = "hvd_cuda_open";
 

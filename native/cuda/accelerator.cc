@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "cuda/mark.h"
+#include "base/deadline.h"
 
 namespace hvd::cuda {
 namespace {
@@ -69,6 +69,7 @@ Result<Backend*> CudaAccelerator::begin(int device, const Team& team, std::size_
   if (!on) return on.status();
   home_ = table.value()->home;
   abroad_ = on.value();
+  if (Status status = begin_measuring(); !status) return status;
   for (const MarkPtr& mark : ready) {
     if (Status status = home_->follow(home_->stream(), event_of(mark)); !status) return status;
   }
@@ -91,6 +92,22 @@ Result<MarkPtr> CudaAccelerator::end() {
   return mark_of(abroad_, abroad_->stream(), home_->captures(home_->stream()));
 }
 
+// Before it is known whether it becomes part of a graph.
+Status CudaAccelerator::begin_measuring() {
+  measured_.reset();
+  if (!measuring_ || home_ != abroad_ || home_->captures(home_->stream())) return Status::ok();
+  Measured measured;
+  Result<Device::Event> anchor = home_->instant();
+  measured.anchor_ns = measured.given_ns = now_ns();
+  if (!anchor) return anchor.status();
+  Result<Device::Event> queued = home_->recorded(home_->stream(), Device::Timing::kOn);
+  if (!queued) return queued.status();
+  measured.anchor = anchor.take();
+  measured.queued = queued.take();
+  measured_ = std::move(measured);
+  return Status::ok();
+}
+
 // Not what becomes part of a graph, nor what is ferried: events of two devices have no distance.
 Status CudaAccelerator::begin_timing() {
   begun_ = nullptr;
@@ -104,7 +121,13 @@ Status CudaAccelerator::begin_timing() {
 Result<MarkPtr> CudaAccelerator::end_timing() {
   Result<Device::Event> done = home_->recorded(home_->stream(), Device::Timing::kOn);
   if (!done) return done.status();
-  watch_->operation(home_, std::exchange(begun_, nullptr), done.value());
+  const Device::Event begun = std::exchange(begun_, nullptr);
+  watch_->operation(home_, begun, done.value());
+  if (measured_) {
+    measured_->begun = begun;
+    return MarkPtr(
+        std::make_shared<MeasuredMark>(home_, done.take(), watch_, std::move(*measured_)));
+  }
   return MarkPtr(std::make_shared<EventMark>(home_, done.take(), watch_));
 }
 

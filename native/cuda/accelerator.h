@@ -8,6 +8,7 @@
 #include "collective/accelerator.h"
 #include "cuda/ferry.h"
 #include "cuda/household.h"
+#include "cuda/mark.h"
 #include "cuda/stopwatch.h"
 
 namespace hvd::cuda {
@@ -24,6 +25,7 @@ class CudaAccelerator final : public Accelerator {
   Result<Backend*> begin(int device, const Team& team, std::size_t bytes,
                          const std::vector<MarkPtr>& ready) override;
   Result<MarkPtr> end() override;
+  void measure(bool on) override { measuring_ = on; }
   Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes) override;
   Status drain() override { return household_->drain(mesh_.abort()); }
   void release(const DeviceRegion& region) override { household_->forget(region); }
@@ -36,6 +38,7 @@ class CudaAccelerator final : public Accelerator {
   CudaAccelerator(const Driver& driver, Mesh& mesh, Backend& cpu,
                   const AcceleratorOptions& options);
   Result<Table*> table_of(int device, const Team& team);
+  Status begin_measuring();
   Status begin_timing();
   Result<MarkPtr> end_timing();
   Backend* way_to(const Table& table);
@@ -47,6 +50,8 @@ class CudaAccelerator final : public Accelerator {
   // Of the operation that is being carried out.
   std::shared_ptr<Device> home_, abroad_;  // the same where the tensors are at home
   std::optional<Ferry> ferry_;
+  bool measuring_ = false;
+  std::optional<Measured> measured_;
   Device::Event begun_;  // null: it is not timed
   const std::shared_ptr<Stopwatch> watch_ = std::make_shared<Stopwatch>();
 };

@@ -146,6 +146,7 @@ Device::~Device() {
       for (CUevent const event : events) driver_.cuEventDestroy(event);
     if (stream_ != nullptr) driver_.cuStreamDestroy(stream_);
     if (return_ != nullptr) driver_.cuStreamDestroy(return_);
+    if (clock_ != nullptr) driver_.cuStreamDestroy(clock_);
     if (probe_word_ != 0) driver_.cuMemFree(probe_word_);
   }
   driver_.cuDevicePrimaryCtxRelease(handle_);

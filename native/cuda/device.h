@@ -55,6 +55,8 @@ class Device : public std::enable_shared_from_this<Device> {
   Result<Event> event(Timing timing = Timing::kOff);
   // An event behind everything given to `stream` (null: the default one) so far.
   Result<Event> recorded(CUstream stream, Timing timing = Timing::kOff);
+  // An event with timing that the device comes by at once, whatever it does.
+  Result<Event> instant();
   // What is given to `stream` from now on comes behind `event`. The host does not wait.
   Status follow(CUstream stream, CUevent event);
   // False: not yet. An event of a step that is being captured has nothing to wait for: true.
@@ -82,6 +84,7 @@ class Device : public std::enable_shared_from_this<Device> {
   Device(const Driver& driver, int number, int rank);
   Status identify();
   Status retain();
+  Result<CUstream> clock();
   Status make_stream(int priority, CUstream& stream);
   Status prepare();
   void find_reachable();
@@ -101,6 +104,7 @@ class Device : public std::enable_shared_from_this<Device> {
   CUdevice handle_ = 0;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
+  CUstream clock_ = nullptr;   // on which nothing ever waits; guarded by mutex_
   CUstream return_ = nullptr;  // on which memory goes back: the other one never waits for that
   Uuid uuid_{};
   std::vector<Uuid> reachable_;

@@ -52,6 +52,26 @@ Result<Device::Event> Device::recorded(CUstream stream, Timing timing) {
   return made;
 }
 
+// Made when somebody wants to know: most processes never do.
+Result<CUstream> Device::clock() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (clock_ != nullptr) return clock_;
+  const Current current(*this);
+  if (!current) return current.status();
+  int least = 0, greatest = 0;
+  Status status = driver_.check(driver_.cuCtxGetStreamPriorityRange(&least, &greatest),
+                                "cuCtxGetStreamPriorityRange");
+  if (status) status = make_stream(greatest, clock_);
+  if (!status) return status;
+  return clock_;
+}
+
+Result<Device::Event> Device::instant() {
+  const Result<CUstream> stream = clock();
+  if (!stream) return stream.status();
+  return recorded(stream.value(), Timing::kOn);
+}
+
 Result<std::optional<double>> Device::seconds_between(const Event& from, const Event& to) const {
   const Current current(*this);
   float milliseconds = 0;

@@ -89,7 +89,7 @@ Status NcclBackend::give(const std::string& what, const NcclCalls& calls) {
 
 Status NcclBackend::allreduce(const Team& team, const std::vector<Operand>& operands,
                               const Reduction& reduction) {
-  last_ = "NCCL";
+  last_ = "NCCL_ALLREDUCE";
   const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
   if (!kind) {
     const Status status = staged_->allreduce(team, operands, reduction);
@@ -123,7 +123,7 @@ Status NcclBackend::allreduce(const Team& team, const std::vector<Operand>& oper
 
 Status NcclBackend::broadcast(const Team& team, const std::vector<Operand>& operands,
                               int root_place) {
-  last_ = "NCCL";
+  last_ = "NCCL_BCAST";
   const Current current(*device_);
   if (!current) return current.status();
   NcclCalls calls;
@@ -160,7 +160,7 @@ void NcclBackend::gather_block_by_block(const Team& team, const Gather& tensor, 
 }
 
 Status NcclBackend::allgather(const Team& team, const std::vector<Gather>& tensors) {
-  last_ = "NCCL";
+  last_ = "NCCL_ALLGATHER";
   const Current current(*device_);
   if (!current) return current.status();
   NcclCalls calls;
@@ -180,7 +180,7 @@ Status NcclBackend::allgather(const Team& team, const std::vector<Gather>& tenso
 
 // One group, however large: what one rank sends another receives in the same one.
 Status NcclBackend::alltoall(const Team& team, const Exchange& exchange) {
-  last_ = "NCCL";
+  last_ = "NCCL_ALLTOALL";
   const auto own = static_cast<std::size_t>(team.place);
   const Current current(*device_);
   if (!current) return current.status();
@@ -245,7 +245,7 @@ void NcclBackend::scatter(const Team& team, const Scatter& tensor, const std::by
 
 Status NcclBackend::reducescatter(const Team& team, const std::vector<Scatter>& tensors,
                                   const Reduction& reduction) {
-  last_ = "NCCL";
+  last_ = "NCCL_REDUCESCATTER";
   const auto own = static_cast<std::size_t>(team.place);
   const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
   if (!kind) {

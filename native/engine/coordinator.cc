@@ -102,6 +102,7 @@ void Coordinator::submit(Request request) {
 void Coordinator::timeline(bool on, bool mark_cycles) {
   timeline_.store(on, std::memory_order_relaxed);
   mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
+  executor_.timeline(on);
 }
 
 std::vector<Waiting> Coordinator::waiting() const {
@@ -146,7 +147,7 @@ void Coordinator::ask_for(const TaskPtr& task, Spin& spin) {
   if (!response) return ask_the_long_way(task);
   parts_.counters.short_ways.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
-  carry_out({std::move(*response), {task}, 0});
+  carry_out({std::move(*response), {task}});
 }
 
 void Coordinator::ask_the_long_way(const TaskPtr& task) {

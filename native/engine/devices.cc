@@ -21,6 +21,10 @@ constexpr std::int64_t kMostGraceNs = 10'000'000'000;
 constexpr std::int64_t kShortestPauseNs = 1'000'000;
 // A gap in our own looking: this process, or the whole machine, stood still as well.
 constexpr std::int64_t kOwnGapNs = 1'000'000'000;
+// Of the timeline: how far a device may be behind, and how long its last operations are waited for.
+constexpr std::size_t kMostCourses = 4096;
+constexpr double kLastCoursesSeconds = 5;
+constexpr std::chrono::microseconds kBetweenCourses(100);
 
 // A rank that has joined was not asked whether it has a device.
 Status stands_in_without(const Status& why) {
@@ -71,6 +75,24 @@ Status DoneMark::cause() const {
   if (!lost_.load(std::memory_order_acquire)) return Status::ok();
   const std::lock_guard<std::mutex> until_let_go(*abandoning_);
   return *cause_;
+}
+
+void DeviceCourse::write(Trace& trace) const {
+  TraceCourse whole = course;
+  if (const std::optional<DeviceSpan> span = done->span()) {
+    whole.step("QUEUE", span->queued_ns);
+    whole.step("WAIT_FOR_DATA", span->begun_ns);
+    whole.step(algorithm, span->done_ns);
+  } else {
+    whole.step("QUEUE", begun_ns);
+    whole.step(algorithm, given_ns);
+  }
+  for (const Tensor& tensor : tensors) {
+    TraceTensor given = tensor.given;
+    given.name = tensor.name;
+    given.shape = tensor.shape;
+    trace.add(whole, given);
+  }
 }
 
 void Outstanding::begin(DeviceOperation operation) {
@@ -193,6 +215,8 @@ Result<Devices::Begun> Devices::begin(DeviceOperation operation, const Team& tea
   const Result<Accelerator*> accelerator = accelerators_.get();
   if (!accelerator) return stands_in_without(accelerator.status());
   const int device = operation.device;
+  const bool first = met_.insert(operation.set).second;
+  accelerator.value()->measure(keeping());
   {
     const std::lock_guard<std::mutex> lock(*mutex_);
     if (Status status = start_watching(); !status) return status;
@@ -201,7 +225,7 @@ Result<Devices::Begun> Devices::begin(DeviceOperation operation, const Team& tea
   const Result<Backend*> backend =
       accelerator.value()->begin(device, team, static_cast<std::size_t>(bytes), ready);
   if (!backend) return backend.status();
-  return Begun{backend.value(), {accelerator.value(), device}};
+  return Begun{backend.value(), {accelerator.value(), device}, first};
 }
 
 Result<MarkPtr> Devices::end() {
@@ -211,6 +235,55 @@ Result<MarkPtr> Devices::end() {
   const std::lock_guard<std::mutex> lock(*mutex_);
   outstanding_.given(mark->captured() ? nullptr : mark);
   return MarkPtr(std::move(mark));
+}
+
+void Devices::keep_courses() {
+  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  keeping_ = true;
+}
+
+bool Devices::keeping() {
+  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  return keeping_;
+}
+
+bool Devices::keep(DeviceCourse& course) {
+  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  if (!keeping_ || courses_.size() >= kMostCourses) return false;
+  courses_.push_back(std::move(course));
+  return true;
+}
+
+void Devices::write_courses(Trace& trace, bool last) {
+  const Deadline deadline = Deadline::after_seconds(last ? kLastCoursesSeconds : 0);
+  while (write_done(trace) && last && !deadline.expired() && !abandoned()) {
+    std::this_thread::sleep_for(kBetweenCourses);
+  }
+  if (!last) return;
+  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  keeping_ = false;
+  courses_.clear();
+}
+
+// True: there are others. The oldest first: a device does one after the other. Devices are asked
+// without the mutex.
+bool Devices::write_done(Trace& trace) {
+  std::unique_lock<std::mutex> lock(courses_mutex_);
+  while (!courses_.empty()) {
+    const DeviceCourse& oldest = courses_.front();  // stays where it is while others come
+    lock.unlock();
+    const Result<bool> reached = oldest.done->reached();
+    if (reached && !reached.value()) return true;
+    oldest.write(trace);
+    lock.lock();
+    courses_.pop_front();
+  }
+  return false;
+}
+
+bool Devices::abandoned() {
+  const std::lock_guard<std::mutex> lock(*mutex_);
+  return abandoned_;
 }
 
 // With the mutex.

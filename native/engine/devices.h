@@ -13,15 +13,19 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "base/trace.h"
 #include "base/visible.h"
 #include "collective/accelerators.h"
 #include "collective/team.h"
@@ -47,6 +51,7 @@ class DoneMark final : public Mark {
     return mark_->reached();
   }
   bool captured() const override { return mark_->captured(); }
+  std::optional<DeviceSpan> span() override { return mark_->span(); }
 
   bool over();  // as the device says it: reached, or nothing comes any more
   // Once; what is not known to be reached is lost.
@@ -78,6 +83,22 @@ struct DeviceOperation {
   std::int64_t since_ns = 0;
   MarkPtr ready;                   // of its newest input; null: this rank stands in
   std::shared_ptr<DoneMark> done;  // null: it is still being given
+};
+
+// An operation as the host has seen it. The trace has it once the device has done it.
+struct DeviceCourse {
+  struct Tensor {
+    std::string name, shape;
+    TraceTensor given;  // without those
+  };
+  TraceCourse course;  // until the device was asked
+  const char* algorithm = "";
+  std::int64_t begun_ns = 0, given_ns = 0;  // between them it was given to the device
+  std::vector<Tensor> tensors;
+  MarkPtr done;
+
+  // Where the device's time is not known: as long as it took to give it.
+  void write(Trace& trace) const;
 };
 
 // The operations that are not known to be done, in the order in which they were begun. It knows no
@@ -136,10 +157,13 @@ class Devices {
   struct Begun {
     Backend* backend = nullptr;
     Ground ground;
+    bool first = false;  // of this set: the devices of its ranks have met
   };
   Result<Begun> begin(DeviceOperation operation, const Team& team, std::int64_t bytes,
                       const std::vector<MarkPtr>& ready);
   Result<MarkPtr> end();
+  // False: not kept, nobody writes it.
+  bool keep(DeviceCourse& course);
   Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes);
   Status drain();
   void release(const DeviceRegion& region);
@@ -149,6 +173,10 @@ class Devices {
   bool used() const;  // a tensor on a device has come
   DeviceTimes times() const;
   std::vector<DeviceOperation> outstanding();  // without marks
+  // From now on courses are kept, until write_courses() is called for the last time.
+  void keep_courses();
+  // Of what devices have done; last: of what they do in the next seconds too. One caller at a time.
+  void write_courses(Trace& trace, bool last);
   // Nothing is begun afterwards. The first call counts.
   void abandon(const Ending& cause) noexcept;
 
@@ -156,6 +184,9 @@ class Devices {
   Status start_watching();
   void watch();
   void look(std::unique_lock<std::mutex>& lock);
+  bool write_done(Trace& trace);
+  bool keeping();
+  bool abandoned();
 
   Accelerators& accelerators_;
   const std::function<void(const Status&)> overdue_;
@@ -165,6 +196,10 @@ class Devices {
   bool watching_ = false, leaving_ = false;
   std::condition_variable changed_;
   std::thread watch_;
+  std::set<int> met_;  // turn-holder only
+  std::mutex courses_mutex_;
+  bool keeping_ = false;              // guarded by courses_mutex_, as courses_
+  std::deque<DeviceCourse> courses_;  // in the order in which they were given
 };
 
 }  // namespace hvd

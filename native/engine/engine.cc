@@ -277,7 +277,8 @@ Status Engine::start_timeline(const std::string& path, bool mark_cycles) {
   if (topology_.rank != 0) return Status::ok();
   const std::lock_guard<std::mutex> lock(timeline_mutex_);
   timeline_.reset();  // writes what it has before the new one begins, perhaps in the same file
-  Result<std::unique_ptr<Timeline>> timeline = Timeline::start(trace_, path, mark_cycles);
+  const auto look = [this](bool last) { devices_->write_courses(trace_, last); };
+  Result<std::unique_ptr<Timeline>> timeline = Timeline::start(trace_, path, mark_cycles, look);
   if (!timeline) return timeline.status();
   timeline_ = timeline.take();
   if (const Visit visit(visitors_); visit) coordinator_->timeline(true, mark_cycles);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "base/deadline.h"
@@ -73,6 +74,19 @@ Reduction reduction_of(const Request& request, const Team& team) {
   return reduction;
 }
 
+TraceTensor tensor_of(const Work& work, const Task& task) {
+  TraceTensor tensor;
+  tensor.since_ns = task.enqueued_ns;
+  tensor.bytes = task.request.bytes();
+  tensor.together = static_cast<std::int64_t>(work.tasks.size());
+  tensor.dtype = dtype_text(task.request);
+  return tensor;
+}
+
+const char* meeting_phase(std::string_view algorithm) {
+  return algorithm.rfind("NCCL", 0) == 0 ? "INIT_NCCL" : "INIT_DEVICES";
+}
+
 void give_number(const Work& work, std::int64_t number) {
   for (const TaskPtr& task : work.tasks) {
     if (task != nullptr) task->number = number;
@@ -107,6 +121,7 @@ Work Executor::prepare(Response response) const {
   // Ranks join under names of their own.
   if (work.response.kind == Kind::kJoin) work.tasks = {parts_.handles.in_flight(Kind::kJoin)};
   work.bytes = bytes_moved(work, parts_.teams.find(work.response.set).get());
+  work.agreed_ns = now_ns();
   return work;
 }
 
@@ -120,6 +135,8 @@ Status Executor::perform(const Work& work) {
   refusal_ = nullptr;
   used_ = nullptr;
   ground_ = {};
+  done_ = nullptr;
+  met_ns_ = found_ns_ = 0;
   const std::int64_t begin = now_ns();
   Status status = perform_agreed(work);
   if (status && ground_.accelerator != nullptr) status = end_on_device(work);
@@ -130,6 +147,7 @@ Status Executor::perform(const Work& work) {
   }
   failpoint("engine.after_operation");
   note(work, begin);
+  done_ = nullptr;
   finish_all(work, refusal_);
   return Status::ok();
 }
@@ -201,6 +219,7 @@ Status Executor::allgather(const Work& work) {
   const auto backend = backend_of(work, *team.value());
   if (!backend) return backend.status();
   const Result<std::vector<Gather>> tensors = gathers_of(work, *team.value(), ground_);
+  found_ns_ = now_ns();
   if (Status status = vote(work, *team.value(), tensors.status()); !status || refusal_ != nullptr) {
     return status;
   }
@@ -216,6 +235,7 @@ Status Executor::alltoall(const Work& work) {
   if (!backend) return backend.status();
   const Result<Exchange> exchange =
       exchange_of(*work.tasks.front(), *team.value(), work.response.sizes, ground_);
+  found_ns_ = now_ns();
   if (Status status = vote(work, *team.value(), exchange.status());
       !status || refusal_ != nullptr) {
     return status;
@@ -389,6 +409,7 @@ Status Executor::begin_on_device(const Work& work, const Team& team) {
   if (!begun) return begun.status();
   used_ = begun.value().backend;
   ground_ = begun.value().ground;
+  if (begun.value().first) met_ns_ = now_ns();
   return Status::ok();
 }
 
@@ -397,6 +418,7 @@ Status Executor::begin_on_device(const Work& work, const Team& team) {
 Status Executor::end_on_device(const Work& work) {
   const Result<MarkPtr> done = parts_.devices.end();
   if (!done) return done.status();
+  done_ = done.value();
   for (const TaskPtr& task : work.tasks) {
     if (task != nullptr) task->mark = done.value();
   }
@@ -409,29 +431,54 @@ void Executor::finish_all(const Work& work, const Ending& ending) {
   }
 }
 
-// Of an operation on a device: how long it took to give it to the device, which does it later.
+void Executor::timeline(bool on) {
+  timeline_.store(on, std::memory_order_relaxed);
+  if (on) parts_.devices.keep_courses();
+}
+
 void Executor::note(const Work& work, std::int64_t begin_ns) {
   const std::int64_t end = now_ns();
-  const auto together = static_cast<std::int64_t>(work.tasks.size());
-  const Kind kind = work.response.kind;
-  const char* const algorithm = used_ == nullptr ? nullptr : used_->last_algorithm();
-  std::int64_t ops = 0;
+  TraceCourse course(negotiate_phase(work.response.kind), name_of(work.response.kind),
+                     work.agreed_ns > 0 ? work.agreed_ns : begin_ns);
+  if (work.agreed_ns > 0 && (met_ns_ > 0 || done_ == nullptr)) course.step("QUEUE", begin_ns);
+  if (met_ns_ > 0) course.step(meeting_phase(used_->last_algorithm()), met_ns_);
+  std::int64_t ops = 0, bytes = 0;
   for (const TaskPtr& task : work.tasks) {
     if (task == nullptr) continue;
-    const std::int64_t bytes = task->request.bytes();
-    const std::string& name = task->request.name;
-    parts_.trace.add(task->enqueued_ns, begin_ns - task->enqueued_ns, negotiate_phase(kind), name,
-                     bytes);
-    parts_.trace.add(begin_ns, end - begin_ns, name_of(kind), name, bytes, together);
-    if (algorithm != nullptr && *algorithm != '\0') {
-      parts_.trace.add(begin_ns, end - begin_ns, algorithm, name, bytes);
-    }
-    parts_.counters.bytes.fetch_add(bytes, std::memory_order_relaxed);
+    bytes += task->request.bytes();
     ++ops;
   }
+  parts_.counters.bytes.fetch_add(bytes, std::memory_order_relaxed);
   parts_.counters.ops.fetch_add(ops, std::memory_order_relaxed);
-  if (ground_.accelerator != nullptr) return;
+  if (done_ != nullptr) return note_on_device(work, course, begin_ns, end);
   parts_.counters.busy_ns.fetch_add(end - begin_ns, std::memory_order_relaxed);
+  if (found_ns_ > 0) course.step("ALLOCATE_OUTPUT", found_ns_);
+  const char* const algorithm = used_ == nullptr ? "" : used_->last_algorithm();
+  if (*algorithm != '\0') course.step(algorithm, end);
+  course.end(end);
+  const bool whole = timeline_.load(std::memory_order_relaxed);
+  for (const TaskPtr& task : work.tasks) {
+    if (task == nullptr) continue;
+    TraceTensor tensor = tensor_of(work, *task);
+    tensor.name = task->request.name;
+    const std::string shape = whole ? shapes_text(task->request) : "";
+    tensor.shape = shape;
+    if (!whole) tensor.dtype = "";
+    parts_.trace.add(course, tensor);
+  }
+}
+
+// The trace has it at once where nobody asks when the device did it: then it lasts as long as it
+// took to give it to the device.
+void Executor::note_on_device(const Work& work, const TraceCourse& course, std::int64_t begin_ns,
+                              std::int64_t end_ns) {
+  DeviceCourse done{course, used_->last_algorithm(), begin_ns, end_ns, {}, done_};
+  for (const TaskPtr& task : work.tasks) {
+    if (task == nullptr) continue;
+    done.tensors.push_back(
+        {task->request.name, shapes_text(task->request), tensor_of(work, *task)});
+  }
+  if (done_->captured() || !parts_.devices.keep(done)) done.write(parts_.trace);
 }
 
 }  // namespace hvd

@@ -38,6 +38,9 @@ class Executor {
   Work prepare(Response response) const;
   // A failure here has left the links in the middle of something: the engine cannot go on.
   Status perform(const Work& work);
+  // Any thread. While a timeline is written, the trace also has dtypes and shapes, and when devices
+  // did what.
+  void timeline(bool on);
 
  private:
   using Step = Status (Executor::*)(const Work& work);
@@ -68,15 +71,21 @@ class Executor {
   Status vote(const Work& work, const Team& team, const Status& mine);
   void finish_all(const Work& work, const Ending& ending);
   void note(const Work& work, std::int64_t begin_ns);
+  void note_on_device(const Work& work, const TraceCourse& course, std::int64_t begin_ns,
+                      std::int64_t end_ns);
 
   const int rank_;
   const Parts parts_;
   AlgorithmOptions algorithms_;
+  std::atomic<bool> timeline_{false};
   // Of the operation that is carried out.
   Backend* used_ = nullptr;
   Ground ground_;
-  Buffer scratch_;  // until it has been given to the device
-  Ending refusal_;  // of all ranks alike: the operation fails, the engine goes on
+  MarkPtr done_;               // on a device
+  std::int64_t met_ns_ = 0;    // until then the devices of the team met; 0: they had
+  std::int64_t found_ns_ = 0;  // until then memory for the results was looked for; 0: it was there
+  Buffer scratch_;             // until it has been given to the device
+  Ending refusal_;             // of all ranks alike: the operation fails, the engine goes on
 };
 
 }  // namespace hvd

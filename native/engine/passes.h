@@ -21,6 +21,7 @@ struct Work {
   Response response;
   std::vector<TaskPtr> tasks;  // in the order of the names; null: this rank has not asked
   std::int64_t bytes = 0;      // that it moves on one rank, about
+  std::int64_t agreed_ns = 0;  // 0: carried out at once
 
   // What was asked for under name number i: null where neither this rank nor rank 0 tells.
   const Request* request(std::size_t i) const {

@@ -64,6 +64,25 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
+std::string shapes_text(const Request& request) {
+  constexpr std::size_t kLong = 30;
+  std::string text;
+  for (const TensorMeta& tensor : request.tensors) {
+    if (text.size() > kLong) return text + ", ...";
+    text += (text.empty() ? "" : ", ") + shape_text(tensor.shape);
+  }
+  return text;
+}
+
+const char* dtype_text(const Request& request) {
+  if (request.tensors.empty()) return "";
+  const Dtype first = request.tensors.front().dtype;
+  for (const TensorMeta& tensor : request.tensors) {
+    if (tensor.dtype != first) return "mixed";
+  }
+  return name_of(first);
+}
+
 Status shut_down_by(int rank) {
   return Status::make(
       Code::kShutdown,

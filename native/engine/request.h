@@ -108,6 +108,8 @@ struct Response {
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"
+std::string shapes_text(const Request& request);  // "[2, 3], [4]"; of many the first ones
+const char* dtype_text(const Request& request);   // "float32"; "mixed"; "": it has no tensors
 
 // Horovod's sentence, with the rank that it never names.
 Status shut_down_by(int rank);

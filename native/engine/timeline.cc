@@ -78,9 +78,13 @@ void give_up_writing(const std::string& why) {
 }  // namespace
 
 struct Timeline::State {
-  State(const Trace& the_trace, ArrayFile the_file, std::uint64_t from, std::int64_t origin_ns,
-        bool mark_cycles)
-      : trace(the_trace), file(std::move(the_file)), cursor(from), events(origin_ns, mark_cycles) {}
+  State(const Trace& the_trace, ArrayFile the_file, TimelineEvents the_events, Look the_look)
+      : trace(the_trace),
+        file(std::move(the_file)),
+        events(std::move(the_events)),
+        look(std::move(the_look)) {
+    (void)trace.read(cursor);  // what came before is not ours
+  }
 
   ~State() {
     {
@@ -99,13 +103,19 @@ struct Timeline::State {
       changed.wait_for(lock, kPeriod, [this] { return stop; });
       last = stop;
       lock.unlock();
+      look_around(last);
       const Status status = write_news(last);
       if (!status) {
+        if (!last) look_around(true);
         give_up_writing(status.message);
         return;
       }
       lock.lock();
     }
+  }
+
+  void look_around(bool last) const {
+    if (look != nullptr) look(last);
   }
 
   Status write_news(bool last) {
@@ -138,8 +148,9 @@ struct Timeline::State {
 
   const Trace& trace;
   ArrayFile file;
-  std::uint64_t cursor;
+  std::uint64_t cursor = 0;
   TimelineEvents events;
+  const Look look;
   std::vector<TraceRecord> held;
   std::mutex mutex;
   std::condition_variable changed;
@@ -148,16 +159,15 @@ struct Timeline::State {
 };
 
 Result<std::unique_ptr<Timeline>> Timeline::start(const Trace& trace, const std::string& path,
-                                                  bool mark_cycles) {
+                                                  bool mark_cycles, Look look) {
   const auto epoch = std::chrono::system_clock::now().time_since_epoch();
   const std::int64_t origin_ns = now_ns();
-  std::uint64_t cursor = 0;
-  (void)trace.read(cursor);  // what came before is not ours
   Result<ArrayFile> file = ArrayFile::create(
       path,
       TimelineEvents::first(std::chrono::duration_cast<std::chrono::microseconds>(epoch).count()));
   if (!file) return file.status();
-  auto state = std::make_unique<State>(trace, file.take(), cursor, origin_ns, mark_cycles);
+  auto state = std::make_unique<State>(trace, file.take(), TimelineEvents(origin_ns, mark_cycles),
+                                       std::move(look));
   Status status = start_thread(
       state->thread, [mine = state.get()] { mine->run(); },
       [](const char* what) { give_up_writing(what); });

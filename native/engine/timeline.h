@@ -4,7 +4,7 @@
 // "<op>.<name>".
 #pragma once
 
-#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,10 +15,12 @@ namespace hvd {
 
 class Timeline {
  public:
+  // Called before it looks at the trace, to add what is known only now; last: for the last time.
+  using Look = std::function<void(bool last)>;
   // From the records that come after this moment on. mark_cycles: an instant event per CYCLE
   // record.
   static Result<std::unique_ptr<Timeline>> start(const Trace& trace, const std::string& path,
-                                                 bool mark_cycles);
+                                                 bool mark_cycles, Look look = nullptr);
   ~Timeline();  // writes what has come until now, and closes the file
 
  private:

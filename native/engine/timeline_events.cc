@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <tuple>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -32,12 +33,25 @@ void append(std::string& out, const std::string& event) {
 std::string number(std::int64_t value) { return std::to_string(value); }
 
 std::string args_of(const TraceRecord& record) {
-  return R"({"bytes":)" + number(record.bytes) + R"(,"fused":)" + number(record.detail) + "}";
+  std::string args = R"({"bytes":)" + number(record.bytes) + R"(,"fused":)" + number(record.detail);
+  if (*record.dtype != '\0') {
+    args += R"(,"dtype":)" + json_text(record.dtype) + R"(,"shape":)" + json_text(record.shape);
+  }
+  return args + "}";
 }
 
 bool is(const TraceRecord& record, std::string_view phase) { return record.phase == phase; }
 
 std::int64_t end_of(const TraceRecord& record) { return record.start_ns + record.duration_ns; }
+
+// The first that is free from `start_ns` on; a new one where none is.
+std::size_t lane_from(std::vector<std::int64_t>& lanes, std::int64_t start_ns) {
+  const auto free = std::find_if(lanes.begin(), lanes.end(),
+                                 [&](std::int64_t end_ns) { return end_ns <= start_ns; });
+  const auto lane = static_cast<std::size_t>(free - lanes.begin());
+  if (free == lanes.end()) lanes.push_back(start_ns);
+  return lane;
+}
 
 }  // namespace
 
@@ -77,78 +91,113 @@ std::string TimelineEvents::micros(std::int64_t at_ns) const {
 }
 
 std::string TimelineEvents::first(std::int64_t epoch_us) {
-  return R"({"name":"process_name","ph":"M","pid":0,"args":{"name":"hvd_kernel",)"
+  return R"({"name":"process_name","ph":"M","pid":0,"tid":0,"args":{"name":"hvd_kernel",)"
          R"("start_time_since_epoch_in_micros":)" +
          number(epoch_us) + "}}";
 }
 
 std::string TimelineEvents::lost(std::uint64_t records, std::int64_t at_ns) const {
-  return R"({"name":"RECORDS_LOST","ph":"i","s":"g","pid":0,"ts":)" + micros(at_ns) +
+  return R"({"name":"RECORDS_LOST","ph":"i","s":"g","pid":0,"tid":0,"ts":)" + micros(at_ns) +
          R"(,"args":{"records":)" + std::to_string(records) + "}}";
 }
 
-int TimelineEvents::row_of(const std::string& name, std::string& out) {
-  const auto [row, added] = rows_.try_emplace(name, static_cast<int>(rows_.size()) + 1);
+TimelineEvents::Row& TimelineEvents::row_of(const std::string& name, std::string& out) {
+  const auto [row, added] = rows_.try_emplace(name);
   if (added) {
-    const std::string pid = number(row->second);
-    append(out, R"({"name":"process_name","ph":"M","pid":)" + pid + R"(,"args":{"name":)" +
+    row->second.pid = static_cast<int>(rows_.size());
+    const std::string pid = number(row->second.pid);
+    append(out, R"({"name":"process_name","ph":"M","pid":)" + pid + R"(,"tid":0,"args":{"name":)" +
                     json_text(name) + "}}");
     append(out, R"({"name":"process_sort_index","ph":"M","pid":)" + pid +
-                    R"(,"args":{"sort_index":)" + pid + "}}");
+                    R"(,"tid":0,"args":{"sort_index":)" + pid + "}}");
   }
   return row->second;
 }
 
-void TimelineEvents::bars(int row, std::vector<const TraceRecord*> records,
-                          std::string& out) const {
+void TimelineEvents::cycle(const TraceRecord& record, std::string& out) const {
+  if (!mark_cycles_) return;
+  append(out, R"({"name":"CYCLE_START","ph":"i","s":"g","pid":0,"tid":0,"ts":)" +
+                  micros(record.start_ns) + "}");
+}
+
+void TimelineEvents::ready(Row& row, const TraceRecord& record, std::string& out) const {
+  row.asked.push_back({static_cast<int>(record.detail), record.start_ns});
+  append(out, R"({"name":")" + number(record.detail) + R"(","ph":"X","ts":)" +
+                  micros(record.start_ns) + R"(,"dur":0,"pid":)" + number(row.pid) +
+                  R"(,"tid":0})");
+}
+
+// Every rank's last request before the end of the negotiation was for it: earlier ones, of an
+// operation that failed, have no bars.
+void TimelineEvents::begin_when_first_asked(Row& row, TraceRecord& negotiation) {
+  const std::int64_t end = end_of(negotiation);
+  std::map<int, std::int64_t> last;
+  std::vector<Asked> later;
+  for (const Asked& one : row.asked) {
+    if (one.at_ns > end)
+      later.push_back(one);
+    else
+      last[one.rank] = one.at_ns;
+  }
+  for (const auto& [rank, at_ns] : last) {
+    negotiation.start_ns = std::min(negotiation.start_ns, at_ns);
+  }
+  negotiation.duration_ns = end - negotiation.start_ns;
+  row.asked = std::move(later);
+}
+
+void TimelineEvents::operation(Row& row, Bars bars, std::string& out) const {
+  if (bars.empty()) return;
+  if (negotiates(bars.front())) begin_when_first_asked(row, bars.front());
   // By begin; of those that begin together the longest is outside, or else the one that was added
-  // first (they lie in one array).
-  std::sort(records.begin(), records.end(), [](const TraceRecord* a, const TraceRecord* b) {
-    return std::make_tuple(a->start_ns, -a->duration_ns, a) <
-           std::make_tuple(b->start_ns, -b->duration_ns, b);
+  // first.
+  std::stable_sort(bars.begin(), bars.end(), [](const TraceRecord& a, const TraceRecord& b) {
+    return std::make_tuple(a.start_ns, -a.duration_ns) <
+           std::make_tuple(b.start_ns, -b.duration_ns);
   });
-  const std::string pid = R"(,"pid":)" + number(row);
+  const std::size_t lane = lane_from(row.lanes, bars.front().start_ns);
+  const std::string place =
+      R"(,"pid":)" + number(row.pid) + R"(,"tid":)" + number(static_cast<std::int64_t>(lane));
   struct Open {
     const TraceRecord* record;
     std::int64_t end_ns;
   };
   std::vector<Open> open;
   const auto close = [&] {
-    append(out, R"({"ph":"E","ts":)" + micros(open.back().end_ns) + pid + R"(,"args":)" +
+    const std::int64_t end = open.back().end_ns;
+    append(out, R"({"ph":"E","ts":)" + micros(end) + place + R"(,"args":)" +
                     args_of(*open.back().record) + "}");
+    row.lanes[lane] = std::max(row.lanes[lane], end);
     open.pop_back();
   };
-  for (const TraceRecord* record : records) {
-    while (!open.empty() && open.back().end_ns <= record->start_ns) close();
-    const std::int64_t end =
-        open.empty() ? end_of(*record) : std::min(end_of(*record), open.back().end_ns);
-    append(out, R"({"name":)" + json_text(record->phase) + R"(,"ph":"B","ts":)" +
-                    micros(record->start_ns) + pid + "}");
-    open.push_back({record, end});
+  for (const TraceRecord& bar : bars) {
+    while (!open.empty() && open.back().end_ns <= bar.start_ns) close();
+    const std::int64_t end = open.empty() ? end_of(bar) : std::min(end_of(bar), open.back().end_ns);
+    append(out, R"({"name":)" + json_text(bar.phase) + R"(,"ph":"B","ts":)" + micros(bar.start_ns) +
+                    place + "}");
+    open.push_back({&bar, end});
   }
   while (!open.empty()) close();
 }
 
 std::string TimelineEvents::of(const std::vector<TraceRecord>& records) {
   std::string out;
-  std::map<int, std::vector<const TraceRecord*>> bars_of_row;
+  std::map<std::string, Bars> open;  // by name: the operation whose records come
   for (const TraceRecord& record : records) {
     if (is(record, "CYCLE")) {
-      if (mark_cycles_) {
-        append(out, R"({"name":"CYCLE_START","ph":"i","s":"g","pid":0,"ts":)" +
-                        micros(record.start_ns) + "}");
-      }
+      cycle(record, out);
       continue;
     }
-    const int row = row_of(record.name, out);
+    Row& row = row_of(record.name, out);
     if (is(record, "READY")) {
-      append(out, R"({"name":")" + number(record.detail) + R"(","ph":"X","ts":)" +
-                      micros(record.start_ns) + R"(,"dur":0,"pid":)" + number(row) + "}");
-    } else {
-      bars_of_row[row].push_back(&record);
+      ready(row, record, out);
+      continue;
     }
+    Bars& bars = open[record.name];
+    if (negotiates(record)) operation(row, std::exchange(bars, {}), out);
+    bars.push_back(record);
   }
-  for (auto& [row, bars_here] : bars_of_row) bars(row, std::move(bars_here), out);
+  for (auto& [name, bars] : open) operation(row_of(name, out), std::move(bars), out);
   return out;
 }
 

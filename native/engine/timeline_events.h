@@ -1,9 +1,11 @@
 // Trace records as events of Chrome's trace format. Pure: records in, text out.
 //   row      one per name ("process" in the format's words): "allreduce.grad"
-//   bar      a begin (B) and an end (E) event on a row; bars of one row nest, they never cross
+//   lane     of a row ("thread"): one, and another where an operation begins before the one of the
+//            same name before it is over, as on a device; so bars of a lane nest, they never cross
+//   bar      a begin (B) and an end (E) event on a lane
 //   instant  a point in time: a rank has asked (READY), a cycle has begun (CYCLE)
-// The bars of a row are ordered by their nesting, so that viewers, which sort by time and keep the
-// order where times are equal, close the right one.
+// The bars of a lane are ordered by their nesting, so that viewers, which sort by time and keep the
+// order where times are equal, close the right one. A negotiation begins when the first rank asks.
 #pragma once
 
 #include <cstdint>
@@ -29,20 +31,34 @@ class TimelineEvents {
 
   // The first event: when the origin was, in microseconds since the epoch.
   static std::string first(std::int64_t epoch_us);
-  // The events of the records, with commas between them; may be empty. Records of one name that
-  // nest must come in the same call.
+  // The events of the records, with commas between them; may be empty. Records of one operation
+  // must come in the same call, its negotiation first.
   std::string of(const std::vector<TraceRecord>& records);
   // So many records were overwritten before they could be read.
   std::string lost(std::uint64_t records, std::int64_t at_ns) const;
 
  private:
-  int row_of(const std::string& name, std::string& out);
-  void bars(int row, std::vector<const TraceRecord*> records, std::string& out) const;
+  struct Asked {
+    int rank;
+    std::int64_t at_ns;
+  };
+  struct Row {
+    int pid = 0;
+    std::vector<std::int64_t> lanes;  // of each, where its last bar ends
+    std::vector<Asked> asked;         // by whom, since the last negotiation
+  };
+  using Bars = std::vector<TraceRecord>;
+
+  Row& row_of(const std::string& name, std::string& out);
+  void ready(Row& row, const TraceRecord& record, std::string& out) const;
+  static void begin_when_first_asked(Row& row, TraceRecord& negotiation);
+  void operation(Row& row, Bars bars, std::string& out) const;
+  void cycle(const TraceRecord& record, std::string& out) const;
   std::string micros(std::int64_t at_ns) const;
 
   const std::int64_t origin_ns_;
   const bool mark_cycles_;
-  std::map<std::string, int, std::less<>> rows_;
+  std::map<std::string, Row, std::less<>> rows_;
 };
 
 }  // namespace hvd

@@ -9,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "base/deadline.h"
 #include "base/failpoint.h"
 #include "collective/cpu_backend.h"
 #include "cuda/accelerator.h"
@@ -210,6 +211,50 @@ TEST_CASE("how long operations take, and are waited for") {
     CHECK(away.read() == Numbers{3, 30, -1, 14});
     CHECK(seat.accelerator().times().busy_ns == after.busy_ns);
     await_peace(seat);
+  });
+}
+
+TEST_CASE("by the host's clock: queued, begun behind the inputs, done; only where it is measured") {
+  with_seats(1, 1, [](Seat& seat) {
+    constexpr auto kLate = std::chrono::milliseconds(5);
+    const std::int64_t late_ns = 5'000'000;
+    const Team team = everybody(1, 0);
+    const Tensor tensor(seat, 0, numbers_of(0));
+    const auto slow = Device::open(fake_driver(), 0, 0);
+    const auto operation = [&](CUstream inputs) {
+      auto ready = seat.accelerator().mark(0, inputs);
+      const auto backend = seat.accelerator().begin(0, team, 16, {ready.value()});
+      REQUIRE(backend.value()->allreduce(team, {tensor.operand()}, sum()).message == "");
+      return seat.accelerator().end().take();
+    };
+    const MarkPtr unmeasured = operation(seat.stream(0));
+    seat.accelerator().measure(true);
+    const std::int64_t before = now_ns();
+    fake_cuda_hold(slow.value()->stream());
+    const MarkPtr waits = operation(slow.value()->stream());
+    const MarkPtr behind = operation(seat.stream(0));
+    const std::int64_t given = now_ns();
+    CHECK_FALSE(waits->span().has_value());  // it is not there yet
+    std::this_thread::sleep_for(kLate);      // what is measured
+    const std::int64_t released = now_ns();
+    fake_cuda_release(slow.value()->stream());
+    REQUIRE(behind->follow(seat.stream(0)).message == "");
+    tensor.read();
+    const std::int64_t after = now_ns();
+    const auto first = waits->span(), second = behind->span();
+    REQUIRE(first.has_value());
+    REQUIRE(second.has_value());
+    CHECK_FALSE(unmeasured->span().has_value());
+    constexpr std::int64_t kCoarse = 1000;  // a float of milliseconds
+    CHECK(first->queued_ns >= before);
+    CHECK(first->queued_ns < released + kCoarse);
+    CHECK(first->begun_ns - first->queued_ns + kCoarse >= late_ns - (given - before));
+    CHECK(first->begun_ns + kCoarse >= released);
+    CHECK(first->done_ns >= first->begun_ns);
+    // A device does one after the other.
+    CHECK(second->queued_ns + kCoarse >= first->done_ns);
+    CHECK(second->begun_ns >= second->queued_ns);
+    CHECK(second->done_ns <= after + kCoarse);
   });
 }
 

@@ -90,7 +90,7 @@ TEST_CASE("nccl: allreduce of every type and operation; what it cannot do goes o
           in_place = !in_place;
           if (size == 1) continue;
           const bool native = nccl_kind(dtype, op).has_value();
-          CHECK(backend->last_algorithm() == std::string(native ? "NCCL" : "STAGED"));
+          CHECK(backend->last_algorithm() == std::string(native ? "NCCL_ALLREDUCE" : "STAGED"));
         }
       }
     });

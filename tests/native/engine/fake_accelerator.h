@@ -12,11 +12,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/deadline.h"
 #include "collective/accelerator.h"
 #include "tensor/reduce.h"
 #include "tensor/view.h"
@@ -112,6 +114,8 @@ struct FakeDevice {
   std::atomic<bool> let_go{false};                       // abandoned
   std::atomic<long> in_use{0};                           // allocations
   std::atomic<std::int64_t> busy_ns{0}, exposed_ns{0};   // that its operations took
+  std::atomic<bool> measured{false};                     // the core wants to know when
+  std::atomic<std::int64_t> span_ns{0};  // operations were queued, begun and done so long after it
 
   void note(const std::string& what) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -139,7 +143,8 @@ class FakeMark final : public Mark {
       : device_(std::move(device)),
         name_(std::move(name)),
         held_(device_->held),
-        captured_(device_->captures) {}
+        captured_(device_->captures),
+        given_ns_(device_->measured ? now_ns() : 0) {}
   Status follow(void* stream) override {
     device_->note("stream " + pointer_text(stream) + " follows " + name_);
     return Status::ok();
@@ -149,12 +154,18 @@ class FakeMark final : public Mark {
     return !held_ || !device_->held || device_->let_go;
   }
   bool captured() const override { return captured_; }
+  std::optional<DeviceSpan> span() override {
+    if (given_ns_ == 0) return std::nullopt;
+    const std::int64_t step = device_->span_ns;
+    return DeviceSpan{given_ns_ + step, given_ns_ + 2 * step, given_ns_ + 3 * step};
+  }
   const std::string& name() const { return name_; }
 
  private:
   const FakeDevicePtr device_;
   const std::string name_;
   const bool held_, captured_;
+  const std::int64_t given_ns_;  // 0: not measured
 };
 
 class FakeBackend final : public Backend {
@@ -305,6 +316,7 @@ class FakeAccelerator final : public Accelerator {
     device_->note("end");
     return MarkPtr(std::make_shared<FakeMark>(device_, "operation " + std::to_string(number_++)));
   }
+  void measure(bool on) override { device_->measured = on; }
   Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes) override {
     device_->note("share " + std::to_string(bytes) + " on " + std::to_string(device));
     auto mine = allocate(device, bytes);

@@ -209,9 +209,68 @@ TEST_CASE("device: the timeline's phases name what the device does it with") {
     std::uint64_t cursor = 0;
     std::vector<std::string> phases;
     for (const TraceRecord& record : engine.trace(cursor)) phases.emplace_back(record.phase);
-    CHECK(phases ==
-          std::vector<std::string>{"READY", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "FAKE_RING"});
+    CHECK(phases == std::vector<std::string>{"READY", "NEGOTIATE_ALLREDUCE", "ALLREDUCE",
+                                             "INIT_DEVICES", "QUEUE", "FAKE_RING"});
   });
+}
+
+TEST_CASE("device: a timeline's bars end when the device has done it, not when it was given") {
+  constexpr std::int64_t kStep = 1'000'000'000;
+  FakeMachine machine(1);
+  machine[0].span_ns = kStep;
+  Engines engines = engines_on(machine, 1);
+  Engine& engine = *engines[0];
+  const FakeTensor<float> values(0, std::vector<float>(4, 1.0F));
+  check_given(give(engine, device_request<float>("x", 4, 0), {in_place(values, 4)}));
+  REQUIRE(engine.start_timeline("/dev/null", false).message == "");
+  std::uint64_t cursor = 0;
+  (void)engine.trace(cursor);
+  machine[0].held = true;
+  const std::int64_t before = now_ns();
+  const Outcome outcome = give(engine, device_request<float>("x", 4, 0), {in_place(values, 4)});
+  const std::int64_t after = now_ns();
+  const auto records = engine.trace(cursor);
+  REQUIRE(records.size() == 1);  // it is not done
+  CHECK(std::string(records[0].phase) == "READY");
+  machine[0].held = false;
+  engine.stop_timeline();
+  const auto rest = engine.trace(cursor);
+  REQUIRE(rest.size() == 5);
+  const auto end = [](const TraceRecord& one) { return one.start_ns + one.duration_ns; };
+  const TraceRecord &op = rest[1], &queue = rest[2], &data = rest[3], &ring = rest[4];
+  CHECK(std::string(op.phase) == "ALLREDUCE");
+  CHECK(std::string(op.dtype) == "float32");
+  CHECK(op.shape == "[4]");
+  CHECK(end(rest[0]) == op.start_ns);
+  CHECK(std::string(queue.phase) == "QUEUE");
+  CHECK(queue.start_ns == op.start_ns);
+  CHECK(std::string(data.phase) == "WAIT_FOR_DATA");
+  CHECK(data.start_ns == end(queue));
+  CHECK(data.duration_ns == kStep);
+  CHECK(std::string(ring.phase) == "FAKE_RING");
+  CHECK(ring.start_ns == end(data));
+  CHECK(ring.duration_ns == kStep);
+  CHECK(end(op) == end(ring));
+  CHECK(end(op) >= before + 3 * kStep);
+  CHECK(end(op) <= after + 3 * kStep);
+  CHECK_FALSE(machine[0].let_go);
+}
+
+TEST_CASE("device: what is part of a graph, and what is lost, lasts as long as giving it did") {
+  FakeMachine machine(1);
+  machine[0].span_ns = 1'000'000'000;
+  Engines engines = engines_on(machine, 1);
+  Engine& engine = *engines[0];
+  const FakeTensor<float> values(0, std::vector<float>(4, 1.0F));
+  REQUIRE(engine.start_timeline("/dev/null", false).message == "");
+  machine[0].captures = true;
+  check_given(give(engine, device_request<float>("x", 4, 0), {in_place(values, 4)}));
+  std::uint64_t cursor = 0;
+  const auto records = engine.trace(cursor);
+  REQUIRE(records.size() == 6);  // at once
+  CHECK(std::string(records.back().phase) == "FAKE_RING");
+  CHECK(records.back().start_ns + records.back().duration_ns <= now_ns());
+  engine.stop_timeline();
 }
 
 TEST_CASE("device: what the devices say of their times is counted, also after the end") {

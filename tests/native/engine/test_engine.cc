@@ -283,7 +283,7 @@ TEST_CASE("engine: counters and trace tell what happened") {
     const auto records = engine.trace(cursor);
     // On rank 0 first of all: who has asked.
     const std::size_t asked = rank == 0 ? 2 : 0;
-    REQUIRE(records.size() == asked + 3);
+    REQUIRE(records.size() == asked + 4);
     std::set<std::int64_t> ready;
     for (std::size_t i = 0; i < asked; ++i) {
       CHECK(std::string(records[i].phase) == "READY");
@@ -298,10 +298,15 @@ TEST_CASE("engine: counters and trace tell what happened") {
     CHECK(op.bytes == 1024);
     CHECK(op.detail == 1);  // one request
     CHECK(records[asked].start_ns + records[asked].duration_ns == op.start_ns);
-    const TraceRecord& algorithm = records[asked + 2];
+    CHECK(std::string(op.dtype) == "");  // nobody writes a timeline
+    CHECK(op.shape == "");
+    const TraceRecord& queue = records[asked + 2];
+    CHECK(std::string(queue.phase) == "QUEUE");
+    CHECK(queue.start_ns == op.start_ns);
+    const TraceRecord& algorithm = records[asked + 3];
     CHECK(std::string(algorithm.phase) != "");
-    CHECK(algorithm.start_ns == op.start_ns);
-    CHECK(algorithm.duration_ns == op.duration_ns);
+    CHECK(algorithm.start_ns == queue.start_ns + queue.duration_ns);
+    CHECK(algorithm.start_ns + algorithm.duration_ns == op.start_ns + op.duration_ns);
     CHECK(engine.trace(cursor).empty());
   });
 }

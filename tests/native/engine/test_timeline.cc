@@ -9,7 +9,11 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <map>
+#include <random>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -87,6 +91,39 @@ std::size_t count_of(const std::vector<std::string>& events, const std::string& 
       [&](const std::string& event) { return event.find(part) != std::string::npos; }));
 }
 
+// The value of a key in an event's text; "": it has none.
+std::string field(const std::string& event, const std::string& key) {
+  const std::string quoted = "\"" + key + "\":";
+  const std::size_t at = event.find(quoted);
+  if (at == std::string::npos) return "";
+  const std::size_t from = at + quoted.size();
+  return event.substr(from, event.find_first_of(",}", from) - from);
+}
+
+// On every lane time never goes back and each end closes what was begun. How many bars there are.
+std::size_t check_nesting(const std::vector<std::string>& events) {
+  struct Lane {
+    double now = 0;
+    int open = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Lane> lanes;
+  std::size_t bars = 0;
+  for (const std::string& event : events) {
+    const std::string kind = field(event, "ph");
+    if (kind != "\"B\"" && kind != "\"E\"") continue;
+    CAPTURE(event);
+    Lane& lane = lanes[{field(event, "pid"), field(event, "tid")}];
+    const double ts = std::strtod(field(event, "ts").c_str(), nullptr);
+    CHECK(ts >= lane.now);
+    lane.now = ts;
+    lane.open += kind == "\"B\"" ? 1 : -1;
+    CHECK(lane.open >= 0);
+    bars += kind == "\"B\"" ? 1 : 0;
+  }
+  for (const auto& [place, lane] : lanes) CHECK(lane.open == 0);
+  return bars;
+}
+
 std::unique_ptr<Timeline> started(const Trace& trace, const std::string& path,
                                   bool mark_cycles = false) {
   Result<std::unique_ptr<Timeline>> timeline = Timeline::start(trace, path, mark_cycles);
@@ -116,24 +153,103 @@ TEST_CASE("json check: knows JSON from what is not") {
 
 TEST_CASE("timeline events: a negotiation and an operation, exactly") {
   TimelineEvents events(1'000, false);
+  TraceRecord operation = record(5'500, 10'000, "ALLREDUCE", "allreduce.a", 8, 3);
+  operation.dtype = "float32";
+  operation.shape = "[1, 2]";
   const std::string text =
-      events.of({record(1'000, 0, "READY", "allreduce.a", 0, 1),
-                 record(2'000, 3'500, "NEGOTIATE_ALLREDUCE", "allreduce.a", 8, 0),
-                 record(5'500, 10'000, "ALLREDUCE", "allreduce.a", 8, 3),
+      events.of({record(2'500, 0, "READY", "allreduce.a", 0, 1),
+                 record(2'000, 3'500, "NEGOTIATE_ALLREDUCE", "allreduce.a", 8, 0), operation,
                  record(5'500, 9'000, "SHM_SLICES", "allreduce.a", 8, 3)});
   CHECK(text ==
-        R"({"name":"process_name","ph":"M","pid":1,"args":{"name":"allreduce.a"}},
-{"name":"process_sort_index","ph":"M","pid":1,"args":{"sort_index":1}},
-{"name":"1","ph":"X","ts":0.000,"dur":0,"pid":1},
-{"name":"NEGOTIATE_ALLREDUCE","ph":"B","ts":1.000,"pid":1},
-{"ph":"E","ts":4.500,"pid":1,"args":{"bytes":8,"fused":0}},
-{"name":"ALLREDUCE","ph":"B","ts":4.500,"pid":1},
-{"name":"SHM_SLICES","ph":"B","ts":4.500,"pid":1},
-{"ph":"E","ts":13.500,"pid":1,"args":{"bytes":8,"fused":3}},
-{"ph":"E","ts":14.500,"pid":1,"args":{"bytes":8,"fused":3}})");
+        R"({"name":"process_name","ph":"M","pid":1,"tid":0,"args":{"name":"allreduce.a"}},
+{"name":"process_sort_index","ph":"M","pid":1,"tid":0,"args":{"sort_index":1}},
+{"name":"1","ph":"X","ts":1.500,"dur":0,"pid":1,"tid":0},
+{"name":"NEGOTIATE_ALLREDUCE","ph":"B","ts":1.000,"pid":1,"tid":0},
+{"ph":"E","ts":4.500,"pid":1,"tid":0,"args":{"bytes":8,"fused":0}},
+{"name":"ALLREDUCE","ph":"B","ts":4.500,"pid":1,"tid":0},
+{"name":"SHM_SLICES","ph":"B","ts":4.500,"pid":1,"tid":0},
+{"ph":"E","ts":13.500,"pid":1,"tid":0,"args":{"bytes":8,"fused":3}},
+{"ph":"E","ts":14.500,"pid":1,"tid":0,"args":{"bytes":8,"fused":3,"dtype":"float32","shape":"[1, 2]"}})");
   // The row is named once.
   CHECK(events.of({record(20'000, 0, "READY", "allreduce.a", 0, 0)}) ==
-        R"({"name":"0","ph":"X","ts":19.000,"dur":0,"pid":1})");
+        R"({"name":"0","ph":"X","ts":19.000,"dur":0,"pid":1,"tid":0})");
+}
+
+TEST_CASE("timeline events: a negotiation begins when the first rank has asked") {
+  TimelineEvents events(0, false);
+  const std::string text = events.of(
+      {record(1'000, 0, "READY", "x", 0, 2),  // of an operation that failed
+       record(3'000, 0, "READY", "x", 0, 2), record(5'000, 0, "READY", "x", 0, 0),
+       record(7'000, 0, "READY", "x", 0, 2),  // for the next one, before this one's bars come
+       record(5'500, 500, "NEGOTIATE_ALLREDUCE", "x"), record(6'000, 100, "ALLREDUCE", "x"),
+       record(8'000, 1'000, "NEGOTIATE_ALLREDUCE", "x"), record(9'000, 100, "ALLREDUCE", "x"),
+       record(9'500, 500, "NEGOTIATE_ALLREDUCE", "x"), record(10'000, 100, "ALLREDUCE", "x")});
+  for (const char* const ts : {"3.000", "7.000", "9.500"}) {
+    CAPTURE(text);
+    CHECK(count_of(events_in("[" + text + "]"),
+                   std::string(R"({"name":"NEGOTIATE_ALLREDUCE","ph":"B","ts":)") + ts) == 1);
+  }
+}
+
+TEST_CASE("timeline events: an operation that begins before the last of its name ends has a lane") {
+  TimelineEvents events(0, false);
+  // A device does the first while the second is agreed on.
+  const auto operation = [](std::int64_t asked, std::int64_t done) {
+    return std::vector<TraceRecord>{record(asked, 10, "NEGOTIATE_ALLREDUCE", "x"),
+                                    record(asked + 10, done - asked - 10, "ALLREDUCE", "x")};
+  };
+  const auto lanes = [&](std::int64_t asked, std::int64_t done) {
+    const auto all = events_in("[" + events.of(operation(asked, done)) + "]");
+    std::set<std::string> found;
+    for (const std::string& event : all) found.insert(field(event, "tid"));
+    found.erase(found.size() > 1 ? "0" : "");  // of the row's name
+    return found;
+  };
+  CHECK(lanes(1'000, 5'000) == std::set<std::string>{"0"});
+  CHECK(lanes(2'000, 6'000) == std::set<std::string>{"1"});
+  CHECK(lanes(3'000, 7'000) == std::set<std::string>{"2"});
+  CHECK(lanes(5'000, 8'000) == std::set<std::string>{"0"});
+  CHECK(lanes(6'000, 9'000) == std::set<std::string>{"1"});
+}
+
+TEST_CASE("timeline events: whatever the schedule, bars of a lane nest and time goes on") {
+  std::mt19937 random(18);
+  const auto draw = [&](int below) { return static_cast<std::int64_t>(random() % below); };
+  for (int round = 0; round < 30; ++round) {
+    TimelineEvents events(0, true);
+    std::string text;
+    std::int64_t now = 0;
+    std::size_t bars = 0;
+    for (int batch = 0; batch < 5; ++batch) {
+      std::vector<TraceRecord> records;
+      for (int i = 0; i < 20; ++i) {
+        const std::string name = "x" + std::to_string(draw(3));
+        const std::int64_t asked = now += draw(40), agreed = asked + draw(30);
+        const std::int64_t end = agreed + draw(200);
+        for (std::int64_t rank = draw(3); rank > 0; --rank)
+          records.push_back(record(asked - draw(20), 0, "READY", name, 0, rank));
+        records.push_back(record(asked, agreed - asked, "NEGOTIATE_ALLREDUCE", name));
+        records.push_back(record(agreed, end - agreed, "ALLREDUCE", name));
+        bars += 2;
+        for (std::int64_t at = agreed; at < end && draw(3) > 0; ++bars) {
+          const std::int64_t step = draw(static_cast<int>(end - at) + 1);
+          records.push_back(record(at, step, "QUEUE", name));
+          at += step;
+        }
+      }
+      text += (text.empty() ? "" : ",") + events.of(records);
+    }
+    const auto all = events_in("[" + text + "]");
+    CHECK(check_nesting(all) == bars);
+    for (const std::string& event : all) {
+      CAPTURE(event);
+      const bool names = field(event, "ph") != "\"E\"";
+      CHECK((!names || event.find(R"({"name":")") == 0));
+      CHECK(field(event, "pid") != "");
+      CHECK(field(event, "tid") != "");
+      CHECK((field(event, "ts") != "" || field(event, "ph") == "\"M\""));
+    }
+  }
 }
 
 TEST_CASE("timeline events: bars of a row nest whatever the order of the records") {
@@ -160,11 +276,12 @@ TEST_CASE("timeline events: cycles only when asked for; what began before the or
   TimelineEvents without(2'000, false), with(2'000, true);
   CHECK(without.of(records).find("CYCLE") == std::string::npos);
   const std::vector<std::string> all = events_in("[" + with.of(records) + "]");
-  CHECK(all[0] == R"({"name":"CYCLE_START","ph":"i","s":"g","pid":0,"ts":1.000})");
+  CHECK(all[0] == R"({"name":"CYCLE_START","ph":"i","s":"g","pid":0,"tid":0,"ts":1.000})");
   CHECK(count_of(all, R"("ph":"B","ts":0.000)") == 1);
   CHECK(count_of(all, R"("ph":"E","ts":3.000)") == 1);
-  CHECK(with.lost(7, 4'000) ==
-        R"({"name":"RECORDS_LOST","ph":"i","s":"g","pid":0,"ts":2.000,"args":{"records":7}})");
+  CHECK(
+      with.lost(7, 4'000) ==
+      R"({"name":"RECORDS_LOST","ph":"i","s":"g","pid":0,"tid":0,"ts":2.000,"args":{"records":7}})");
 }
 
 TEST_CASE("json text: quotes, backslashes, control characters, UTF-8, and what is no UTF-8") {
