@@ -212,7 +212,7 @@ KNOBS = (
         LOGGING,
         "HOROVOD_LOG_HIDE_TIME",
         ("--log-with-timestamp", "--no-log-hide-timestamp"),
-        "without effect here: lines of the log carry no time",
+        "the time is before each line of the core's log; it is not where neither flag is there",
         ("--log-without-timestamp", "--log-hide-timestamp"),
         _no,
     ),
@@ -221,10 +221,6 @@ KNOBS = (
 HOLDS = {
     "HOROVOD_NUM_NCCL_STREAMS": ("1", "each rank gives NCCL one stream"),
     "HOROVOD_MPI_THREADS_DISABLE": ("0", "the core itself knows which thread may call MPI"),
-    "HOROVOD_LOG_HIDE_TIME": (
-        "1",
-        "lines of the core's log carry no time; --prefix-output-with-timestamp puts it before all that is printed",
-    ),
 }
 """variable -> the value that it has here whatever is asked for, and what is so."""
 

@@ -116,4 +116,7 @@ ELSEWHERE = (
         "bytes (or 512M, 4G) that a push, a pull or `-o` may move, over all ranks together; --force lifts it",
     ),
     Elsewhere(("HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL"), one_of(*_LEVELS), "warning", "what the core writes on stderr"),
+    Elsewhere(
+        ("HVD_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME"), flag, "1", "0: the time is before each line that the core writes"
+    ),
 )

@@ -22,7 +22,6 @@ IDLE = (
         _all("HOROVOD_", "LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOSTNAME"),
         "which ranks share a host is found out when they meet (HVD_HOST overrides it)",
     ),
-    Idle(("HOROVOD_LOG_HIDE_TIME",), "lines of the log carry no time"),
     Idle(
         ("HOROVOD_MPI_THREADS_DISABLE",), "MPI only starts and links the ranks; the core knows which thread may call it"
     ),

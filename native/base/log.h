@@ -8,7 +8,8 @@ namespace hvd {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
 
-// Shown from the level that HOROVOD_LOG_LEVEL names (default: warning). Any thread.
+// Shown from the level that HOROVOD_LOG_LEVEL names (default: warning), behind the time where
+// HOROVOD_LOG_HIDE_TIME is there and says no. Any thread.
 void log(Level level, const std::string& room, const std::string& text);
 
 }  // namespace hvd

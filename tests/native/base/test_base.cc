@@ -1,18 +1,72 @@
 // Deadlines, descriptors, the trace ring, packing.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <regex>
+#include <string>
 
 #include "base/abort.h"
 #include "base/deadline.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/trace.h"
 #include "ranks.h"
 #include "transport/pack.h"
 
 using namespace hvd;
+
+namespace {
+
+// What a line of the log is where these variables are set (null: not set), on stderr.
+std::string logged(const char* hides, const char* level, const char* our_level = nullptr) {
+  // NOLINTBEGIN(concurrency-mt-unsafe)
+  const auto set = [](const char* name, const char* value) {
+    value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1);
+  };
+  set("HOROVOD_LOG_HIDE_TIME", hides);
+  set("HOROVOD_LOG_LEVEL", level);
+  set("HVD_LOG_LEVEL", our_level);
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_NONBLOCK | O_CLOEXEC) == 0);
+  const Fd in(ends[0]), out(ends[1]), stderr_before(::dup(STDERR_FILENO));
+  ::dup2(out.get(), STDERR_FILENO);
+  log(Level::kInfo, "room", "text");
+  ::dup2(stderr_before.get(), STDERR_FILENO);
+  std::array<char, 200> line{};
+  const ssize_t got = ::read(in.get(), line.data(), line.size());
+  set("HOROVOD_LOG_HIDE_TIME", nullptr);
+  set("HOROVOD_LOG_LEVEL", nullptr);
+  set("HVD_LOG_LEVEL", nullptr);
+  // NOLINTEND(concurrency-mt-unsafe)
+  return {line.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
+}
+
+}  // namespace
+
+TEST_CASE("log: the time is before a line where HOROVOD_LOG_HIDE_TIME says so") {
+  const std::string plain = "hvd_kernel info: room: text\n";
+  const std::regex timed(R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} hvd_kernel info: room: text\n)");
+  for (const char* const shows : {"0", "no", "false", "OFF", "00", "maybe"}) {
+    CAPTURE(shows);
+    CHECK(std::regex_match(logged(shows, "info"), timed));
+  }
+  for (const char* const hides : {"1", "yes", "TRUE", "on", "2", ""}) {
+    CAPTURE(hides);
+    CHECK(logged(hides, "info") == plain);
+  }
+  CHECK(logged(nullptr, "info") == plain);
+  CHECK(logged(nullptr, "warning") == "");
+}
+
+TEST_CASE("log: our own variable that is empty leaves the level to Horovod's") {
+  CHECK(logged(nullptr, "INFO", "") == "hvd_kernel info: room: text\n");  // hvdrun --log-level INFO
+  CHECK(logged(nullptr, "INFO", "error") == "");
+}
 
 TEST_CASE("deadline: remaining time is never negative and rounds up") {
   const Deadline past(std::chrono::seconds(-1));

@@ -155,7 +155,7 @@ class FakeMark final : public Mark {
   }
   bool captured() const override { return captured_; }
   std::optional<DeviceSpan> span() override {
-    if (given_ns_ == 0) return std::nullopt;
+    if (given_ns_ == 0 || captured_) return std::nullopt;
     const std::int64_t step = device_->span_ns;
     return DeviceSpan{given_ns_ + step, given_ns_ + 2 * step, given_ns_ + 3 * step};
   }
