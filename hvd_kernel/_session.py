@@ -61,6 +61,21 @@ class Appointment:
         return {**env, **said, **place, "HVD_SECRET": self.secret}
 
 
+@dataclass
+class _Recorded:
+    """The newest timeline of this process."""
+
+    path: str = ""
+    goes_on: bool = False
+
+    def begin(self, path: str) -> None:
+        """Take note of a new one."""
+        self.path, self.goes_on = str(Path(path).absolute()), True
+
+
+_timeline = _Recorded()
+
+
 def appoint(appointment: Appointment) -> None:
     """Have every ``init`` from now on meet there."""
     global _appointment  # noqa: PLW0603 - of the process, as the engine
@@ -103,6 +118,8 @@ def _start(comm: Any, reunion: Reunion | None) -> None:
     if peers.rank == 0:
         config.tell(env)
     _generation += 1
+    if path := options.get("timeline"):
+        _timeline.begin(path)
     _by_mpi = peers.by_mpi
     _environment = {name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "HVD_"))}
     if not _registered:
@@ -120,6 +137,7 @@ def shutdown() -> None:
         leaving, _engine = _engine, None
         leaving.make_current(False)
         leaving.shutdown()
+        _timeline.goes_on = False
         for name, value in leaving.counters().items():
             _before[name] = _before.get(name, 0) + value
 
@@ -187,13 +205,25 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         Before ``init``, or HOROVOD_TIMELINE was not set then. The file cannot be written: on every rank of rank 0's
         machine, and a timeline that runs goes on; ranks of other machines do not see rank 0's files.
     """
-    running = engine()
+    engine()
     if not (variable("HVD_TIMELINE") or variable("HOROVOD_TIMELINE")):
         raise ValueError("Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.")
+    record_timeline(file_path, mark_cycles)
+
+
+def record_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Do as ``start_timeline``, whether a variable has said before that somebody would or not."""
+    running = engine()
     path = os.fspath(file_path)
     if _beside_rank_0 and (why := _unwritable(Path(path))):
         raise ValueError(f"the timeline {path} cannot be written: {why}.")
     running.start_timeline(path, mark_cycles)
+    _timeline.begin(path)
+
+
+def timeline() -> tuple[str, bool]:
+    """Return the whole path of the newest timeline, "" where there was none, and whether it goes on."""
+    return _timeline.path, _timeline.goes_on
 
 
 def _unwritable(path: Path) -> str:
@@ -208,6 +238,7 @@ def _unwritable(path: Path) -> str:
 def stop_timeline() -> None:
     """End the timeline; its file is complete when this returns."""
     engine().stop_timeline()
+    _timeline.goes_on = False
 
 
 def rank() -> int:

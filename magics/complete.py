@@ -13,6 +13,7 @@ from hvd_kernel.magics.options import TABLE, flags
 from hvd_kernel.magics.verbs import VERBS
 
 WORDS = {"%hvd": list(VERBS), "%hvdauto": ["on", "off"]}
+_WORDS_OF_VERBS = {"%hvd timeline": ["start", "stop", "show"]}
 
 _OF_RANKS = {"%hvdpull", "%hvd vars", "%hvd check"}
 """What is followed by names that live on the ranks."""
@@ -52,6 +53,8 @@ def _complete(remote: Finder, local: Finder, of_jobs: Finder, _completer: object
     head = event.line[: len(event.line) - len(event.symbol)].split()
     if not _OF_RANKS.isdisjoint({event.command, " ".join(head[:2])}):
         return remote(event.symbol)
+    if words := _WORDS_OF_VERBS.get(" ".join(head)):
+        return words
     if event.command == "%hvdpush":
         return local(event.symbol)
     if event.command in _OF_JOBS and (found := of_jobs(event.command)):

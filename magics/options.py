@@ -55,6 +55,7 @@ class Options:
     stream: str = ""  # "" is both
     path: bool = False
     per_rank: bool = False
+    mark_cycles: bool = False
     words: tuple[str, ...] = ()  # what is no option: %hvd's verb, names of variables
 
 
@@ -175,9 +176,12 @@ _RESPAWN: dict[tuple[str, ...], dict[str, Any]] = {
 _TRACK: dict[tuple[str, ...], dict[str, Any]] = {
     ("--per-rank",): {"dest": "per_rank", "action": "store_true"},
 }
+_TIMELINE: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--mark-cycles",): {"dest": "mark_cycles", "action": "store_true"},
+}
 TABLE: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {
     "%%hvdrun": _WHERE | _RANKS | _CELL | _TIMEOUT | _FORCE | _KEEP,
-    "%hvd": _WHERE | _RANKS | _RESPAWN | _FORCE | _STRICT | _DRY_RUN | _KEEP | _KEPT | _TRACK,
+    "%hvd": _WHERE | _RANKS | _RESPAWN | _FORCE | _STRICT | _DRY_RUN | _KEEP | _KEPT | _TRACK | _TIMELINE,
     "%hvdpdb": _ONE_RANK,
     "%hvddebug": _ONE_RANK,
     "%hvdpush": _RANKS | _FORCE,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hvd_kernel import tracking
-from hvd_kernel.errors import UsageError
+from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics import attach, life, respawn, variables
 from hvd_kernel.magics.check import check
 from hvd_kernel.magics.clean import clean
@@ -16,6 +17,9 @@ from hvd_kernel.magics.desk import Desk
 from hvd_kernel.magics.doctor import examine, report
 from hvd_kernel.magics.options import Options, nearest
 from hvd_kernel.magics.stacks import stacks
+
+TIMELINE = "hvd-timeline.json"
+"""The file of a timeline that is given no other, in the notebook's folder."""
 
 MANY = 1000
 """Words that may follow where they are names of variables."""
@@ -53,6 +57,73 @@ def _track(desk: Desk, options: Options) -> None:
         os.environ[tracking.TRACK] = str(chosen)  # of ranks that start later
     desk.screen().say(tracking.sentence(chosen))
     desk.screen().say(dropped, "stderr")
+
+
+def _timeline(desk: Desk, options: Options) -> None:
+    word, path, *_ = (*(options.words[1:] or ("show",)), "")
+    if word not in _TIMELINE:
+        usage = "write %hvd timeline start [FILE], stop, or show [FILE]"
+        raise UsageError(f"%hvd timeline: {word!r} is not understood{nearest(word, [*_TIMELINE])}; {usage}")
+    _TIMELINE[word](desk, options, path)
+
+
+def _timeline_start(desk: Desk, options: Options, name: str) -> None:
+    path = Path(name or TIMELINE).absolute()
+    if not options.force and path.is_file() and not path.read_bytes()[:40].startswith(b'[\n{"name":"process_name"'):
+        raise UsageError(f"%hvd timeline: {path} is there and is no timeline: name another file, or add --force")
+    _told(desk, "start", path=str(path), cycles=options.mark_cycles)
+    desk.screen().say(f"rank 0 records into {path}: run cells, then %hvd timeline stop\n")
+
+
+def _timeline_stop(desk: Desk, _options: Options, name: str) -> None:
+    if name:
+        raise UsageError(
+            f"%hvd timeline stop takes no file, and here is {name}: the one that was named at the start ends"
+        )
+    if not _told(desk, "tell")["goes_on"]:
+        raise UsageError("%hvd timeline: none is recorded; %hvd timeline start begins one")
+    _show(desk, _told(desk, "stop"))
+
+
+def _timeline_show(desk: Desk, _options: Options, name: str) -> None:
+    if name:
+        _show(desk, {"path": str(Path(name).absolute())})
+        return
+    known = _told(desk, "tell") if desk.holder.session is not None else {"path": ""}
+    if not known["path"]:
+        raise UsageError("%hvd timeline: nothing has been recorded; write %hvd timeline start, or show FILE")
+    _show(desk, known)
+
+
+def _told(desk: Desk, do: str, **more: object) -> Mapping[str, Any]:
+    """Have rank 0 do something about its timeline, also while a cell runs."""
+    answers = desk.holder.current().ask("timeline", [0], {"do": do, **more}, urgent=True)
+    if 0 not in answers:
+        raise ClusterError("%hvd timeline: rank 0, which writes timelines, is dead; %hvd respawn 0 replaces it")
+    content = answers[0][0]
+    if content["refused"]:
+        raise UsageError(f"%hvd timeline: {content['refused']}")
+    return content
+
+
+def _show(desk: Desk, known: Mapping[str, Any]) -> None:
+    from hvd_kernel.widgets import lanes, timeline  # noqa: PLC0415 - a kernel that shows none starts without them
+
+    path = Path(known["path"])
+    try:
+        if path.stat().st_size > timeline.LARGEST:
+            raise UsageError(f"%hvd timeline: {path} is too large to be shown here: open it in {timeline.VIEWERS}")
+        recording = timeline.parse(path.read_text())
+    except OSError as error:
+        where = f" (rank 0 runs on {known['host']}: copy it from there)" if "host" in known else ""
+        raise UsageError(f"%hvd timeline: {path} cannot be read: {error.strerror}{where}") from None
+    except ValueError as error:
+        raise UsageError(f"%hvd timeline: {path}: {error}") from None
+    text = f"{path}: {timeline.summary(recording)}zoom into it in {timeline.VIEWERS}\n"
+    desk.screen().show({"text/plain": text, "text/html": lanes.page(recording, str(path), text)})
+
+
+_TIMELINE = {"start": _timeline_start, "stop": _timeline_stop, "show": _timeline_show}
 
 
 def _job(desk: Desk, options: Options) -> None:
@@ -109,6 +180,13 @@ VERBS: dict[str, Verb] = {
         "%hvd track jsonl tensorboard:runs",
         "write what hvd.log is given there, also mlflow, polyaxon, off (--per-rank; %hvd track show lists the runs)",
         more_words=9,
+        anytime=True,
+    ),
+    "timeline": Verb(
+        _timeline,
+        "%hvd timeline start [FILE]",
+        "record what the core does as a Chrome trace (--mark-cycles); then %hvd timeline stop, or show [FILE]",
+        more_words=2,
         anytime=True,
     ),
     "job": Verb(

@@ -117,6 +117,9 @@ ELSEWHERE = (
     ),
     Elsewhere(("HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL"), one_of(*_LEVELS), "warning", "what the core writes on stderr"),
     Elsewhere(
-        ("HVD_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME"), flag, "1", "0: the time is before each line that the core writes"
+        ("HVD_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME"),
+        flag,
+        "1",
+        "0: the time is before each line that the core writes",
     ),
 )

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel import tracking
+from hvd_kernel import _session, tracking
 from hvd_kernel.worker import (
     communication,
     devices,
@@ -83,6 +83,20 @@ def _track(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
     return {"choice": choice, "run": tracking.run_id(), "dropped": dropped}, []
 
 
+def _timeline(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Begin or end rank 0's timeline, or only tell of it; in the place where the notebook is."""
+    refused = ""
+    try:
+        if content["do"] == "start":
+            _session.record_timeline(content["path"], mark_cycles=content["cycles"])
+        elif content["do"] == "stop":
+            _session.stop_timeline()
+    except (ValueError, RuntimeError) as said:  # no file, or nobody is initialised
+        refused = str(said)
+    path, goes_on = _session.timeline()
+    return {"path": path, "goes_on": goes_on, "host": socket.gethostname(), "refused": refused}, []
+
+
 def _heal(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     communication.renew()
     return {}, []
@@ -103,6 +117,7 @@ TABLE: dict[str, Verb] = {
     "value": _value,
     "heal": _heal,
     "track": _track,
+    "timeline": _timeline,
     "log": logs.answer,
     "latest": latest.answer,
     "invite": meeting.invite,
