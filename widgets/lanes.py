@@ -7,10 +7,8 @@ Pure: a recording (``timeline.parse``) in, text out. Everything that came from a
 
 from __future__ import annotations
 
-from xml.sax.saxutils import escape
-
 from hvd_kernel.widgets import units
-from hvd_kernel.widgets.picture import FEW, FONT, GRID, INK, MARGIN, RULE, SOFT, WIDTH, text
+from hvd_kernel.widgets.picture import FEW, FONT, GRID, INK, MARGIN, RULE, SOFT, WIDTH, escaped, text
 from hvd_kernel.widgets.timeline import NEGOTIATES, Bar, Recording, merged, short, ticks
 
 MOST_LANES = 12
@@ -69,7 +67,7 @@ def render(recording: Recording, title: str) -> str:
 
 def page(recording: Recording, title: str, said: str) -> str:
     """Return the picture with its summary below, as HTML."""
-    return f'{render(recording, title)}<pre style="font-size:12px">{escape(said)}</pre>'
+    return f'{render(recording, title)}<pre style="font-size:12px">{escaped(said)}</pre>'
 
 
 def _head(recording: Recording, title: str) -> str:
@@ -98,7 +96,7 @@ def _axis(seconds: float, top: int, height: int) -> str:
 def _lane(name: str, bars: list[Bar], y: int, scale: float) -> str:
     """Draw operations first, what is within them above."""
     label = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
-    parts = [f"<g><title>{escape(_tip(name, bars))}</title>", text(MARGIN, y + 14, label, size=11)]
+    parts = [f"<g><title>{escaped(_tip(name, bars))}</title>", text(MARGIN, y + 14, label, size=11)]
     left = MARGIN + LABELS
     for depth in range(1 + max(bar.depth for bar in bars)):
         for each, (colour, _) in COLOURS.items():

@@ -232,7 +232,12 @@ def text(
     style += "" if anchor == "start" else f' text-anchor="{anchor}"'
     style += "" if size == 12 else f' font-size="{size:g}"'
     style += "" if fill == INK else f' fill="{fill}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}"{style}>{escape(_FORBIDDEN.sub("", content))}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{style}>{escaped(content)}</text>'
+
+
+def escaped(content: str) -> str:
+    """Return data as it may stand in XML."""
+    return escape(_FORBIDDEN.sub("", content))
 
 
 def _span(low: float, high: float, *, zero: bool) -> tuple[float, float]:

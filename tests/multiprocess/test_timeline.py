@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hvdtest.exact import raises
 from hvdtest.launch import RankPool
+
+from hvd_kernel.widgets.timeline import parse
 
 pytestmark = pytest.mark.mp
 
@@ -60,6 +66,7 @@ def recorded(folder: str) -> dict[str, object]:
             found[path.name] = {
                 "names": sorted({e["args"]["name"] for e in events if e.get("name") == "process_name"}),
                 "phases": sorted({e["name"] for e in events if "name" in e and e.get("ph") in "BX"}),
+                "given": sorted({(a["dtype"], a["shape"]) for e in events if "dtype" in (a := e.get("args", {}))}),
                 "cycles": sum(e.get("name") == "CYCLE_START" for e in events),
             }
     hvd.shutdown()
@@ -82,6 +89,10 @@ def test_start_and_stop(dynamic: RankPool, tmp_path: Path) -> None:
         wanted = {f"allreduce.x{number}.{i}" for i in range(5)} | {f"allgather.rows{number}", f"broadcast.root{number}"}
         assert wanted <= set(one["names"]), one["names"]
         assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "ALLGATHER", "BROADCAST"} <= set(one["phases"]), one["phases"]
+        assert {"QUEUE", "ALLOCATE_OUTPUT", "0", "1"} <= set(one["phases"]), one["phases"]
+        assert not [name for name in one["phases"] if "FUSION_BUFFER" in name], "nothing is copied into one"
+        shapes = ("[100]", "[1, 2]", "[4]", "[2], [3]")
+        assert set(one["given"]) == {("float32", shape) for shape in shapes}
     assert first["0.json"]["cycles"] == 0
     assert first["1.json"]["cycles"] > 0
 
@@ -131,6 +142,24 @@ def test_from_the_start(tmp_path: Path) -> None:
         pool.run(static)
     text = (tmp_path / "t.json").read_text()
     assert any(e.get("args", {}).get("name") == "allreduce.once" for e in json.loads(text))
+
+
+KILLED = """
+import os, signal, sys, torch, hvd_kernel.torch as hvd
+hvd.init()
+for step in range(200): hvd.allreduce(torch.ones(4), name=f"x{step}")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.nightly
+def test_the_file_of_a_job_that_was_killed_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    env = {**os.environ, "HOROVOD_TIMELINE": str(path)}
+    ended = subprocess.run([sys.executable, "-c", KILLED], env=env, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    recording = parse(path.read_text())
+    assert set(recording.rows) <= {f"allreduce.x{step}" for step in range(200)}
 
 
 def unset(path: str) -> None:

@@ -216,8 +216,7 @@ TEST_CASE("how long operations take, and are waited for") {
 
 TEST_CASE("by the host's clock: queued, begun behind the inputs, done; only where it is measured") {
   with_seats(1, 1, [](Seat& seat) {
-    constexpr auto kLate = std::chrono::milliseconds(5);
-    const std::int64_t late_ns = 5'000'000;
+    constexpr std::int64_t kLateNs = 5'000'000, kCoarseNs = 1000;  // a float of milliseconds
     const Team team = everybody(1, 0);
     const Tensor tensor(seat, 0, numbers_of(0));
     const auto slow = Device::open(fake_driver(), 0, 0);
@@ -234,8 +233,8 @@ TEST_CASE("by the host's clock: queued, begun behind the inputs, done; only wher
     const MarkPtr waits = operation(slow.value()->stream());
     const MarkPtr behind = operation(seat.stream(0));
     const std::int64_t given = now_ns();
-    CHECK_FALSE(waits->span().has_value());  // it is not there yet
-    std::this_thread::sleep_for(kLate);      // what is measured
+    CHECK_FALSE(waits->span().has_value());                          // it is not there yet
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kLateNs));  // what is measured
     const std::int64_t released = now_ns();
     fake_cuda_release(slow.value()->stream());
     REQUIRE(behind->follow(seat.stream(0)).message == "");
@@ -245,16 +244,15 @@ TEST_CASE("by the host's clock: queued, begun behind the inputs, done; only wher
     REQUIRE(first.has_value());
     REQUIRE(second.has_value());
     CHECK_FALSE(unmeasured->span().has_value());
-    constexpr std::int64_t kCoarse = 1000;  // a float of milliseconds
     CHECK(first->queued_ns >= before);
-    CHECK(first->queued_ns < released + kCoarse);
-    CHECK(first->begun_ns - first->queued_ns + kCoarse >= late_ns - (given - before));
-    CHECK(first->begun_ns + kCoarse >= released);
+    CHECK(first->queued_ns < released + kCoarseNs);
+    CHECK(first->begun_ns - first->queued_ns + kCoarseNs >= kLateNs - (given - before));
+    CHECK(first->begun_ns + kCoarseNs >= released);
     CHECK(first->done_ns >= first->begun_ns);
     // A device does one after the other.
-    CHECK(second->queued_ns + kCoarse >= first->done_ns);
+    CHECK(second->queued_ns + kCoarseNs >= first->done_ns);
     CHECK(second->begun_ns >= second->queued_ns);
-    CHECK(second->done_ns <= after + kCoarse);
+    CHECK(second->done_ns <= after + kCoarseNs);
   });
 }
 
