@@ -45,6 +45,8 @@ class Mark {
   virtual bool captured() const { return false; }
   // Of an operation's done mark that has been reached. Nothing: nobody has measured it.
   virtual std::optional<DeviceSpan> span() { return std::nullopt; }
+  // That it will be known soon though the mark has been reached.
+  virtual bool span_comes() { return false; }
 };
 using MarkPtr = std::shared_ptr<Mark>;
 

@@ -35,6 +35,12 @@ std::optional<std::int64_t> MeasuredMark::since_anchor_ns(const Device::Event& e
   return static_cast<std::int64_t>(*seconds.value() * 1e9);
 }
 
+// The anchor is on another stream.
+bool MeasuredMark::span_comes() {
+  const Result<bool> there = device_->reached(measured_.anchor.get());
+  return there && !there.value();
+}
+
 // Streams share queues of the device's: where the anchor came late, all would seem too early. None
 // was before it was given.
 std::optional<DeviceSpan> MeasuredMark::span() {

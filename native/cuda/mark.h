@@ -42,6 +42,7 @@ class MeasuredMark final : public EventMark {
   MeasuredMark(std::shared_ptr<Device> device, Device::Event done, std::shared_ptr<Stopwatch> watch,
                Measured measured);
   std::optional<DeviceSpan> span() override;
+  bool span_comes() override;
 
  private:
   std::optional<std::int64_t> since_anchor_ns(const Device::Event& event) const;

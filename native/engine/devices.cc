@@ -273,7 +273,7 @@ bool Devices::write_done(Trace& trace) {
     const DeviceCourse& oldest = courses_.front();  // stays where it is while others come
     lock.unlock();
     const Result<bool> reached = oldest.done->reached();
-    if (reached && !reached.value()) return true;
+    if (reached && (!reached.value() || oldest.done->span_comes())) return true;
     oldest.write(trace);
     lock.lock();
     courses_.pop_front();

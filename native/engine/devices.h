@@ -52,6 +52,7 @@ class DoneMark final : public Mark {
   }
   bool captured() const override { return mark_->captured(); }
   std::optional<DeviceSpan> span() override { return mark_->span(); }
+  bool span_comes() override { return mark_->span_comes(); }
 
   bool over();  // as the device says it: reached, or nothing comes any more
   // Once; what is not known to be reached is lost.

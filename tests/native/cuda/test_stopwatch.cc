@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/deadline.h"
 #include "cuda/mark.h"
 #include "cuda/rings.h"
 #include "cuda/stopwatch.h"
@@ -119,6 +120,36 @@ TEST_CASE("stopwatch: what is captured is not timed") {
     CHECK(counts().events == events);
     fake_cuda_set_capturing(device->stream(), 0);
     finish(*device, done);
+  }
+  check_nothing_left();
+}
+
+TEST_CASE("measured: a device's times by the host's clock, also where the anchor came late") {
+  fake_cuda_reset();
+  for (const bool late : {false, true}) {
+    CAPTURE(late);
+    const auto device = opened();
+    const auto anchor = [&] {
+      Device::Event event = device->instant().take();
+      finish(*device, event);
+      return event;
+    };
+    Measured measured;
+    if (!late) measured.anchor = anchor();
+    measured.anchor_ns = measured.given_ns = now_ns();
+    measured.queued = timed(*device);
+    finish(*device, measured.queued);
+    measured.begun = behind_a_while(*device);
+    if (late) measured.anchor = anchor();
+    const Device::Event done = timed(*device);
+    finish(*device, done);
+    MeasuredMark mark(device, done, nullptr, measured);
+    const auto span = mark.span();
+    REQUIRE(span.has_value());
+    CHECK(span->queued_ns >= measured.given_ns);
+    if (late) CHECK(span->queued_ns == measured.given_ns);
+    CHECK(span->begun_ns - span->queued_ns >= kWhileNs - 1000);  // floats of milliseconds
+    CHECK(span->done_ns >= span->begun_ns);
   }
   check_nothing_left();
 }
