@@ -60,12 +60,15 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "elastic": CORE | {"_session", "process_sets", "ops"},
     "frameworks": {"parcel"},
     "numpy": CORE | {"_session", "process_sets", "ops", "shared", "metrics", "elastic", "frameworks"},
-    "torch": CORE | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "elastic", "frameworks"},
+    "torch": CORE
+    | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "elastic", "frameworks"}
+    | {"probes"},
     "probes": CORE | {"_session"},
     "tensorflow": CORE
-    | {"_session", "tensor", "process_sets", "ops", "metrics", "elastic", "frameworks", "probes", "keras"},
+    | {"_session", "tensor", "process_sets", "ops", "metrics", "elastic", "frameworks", "probes", "keras", "numpy"},
     "keras": CORE
-    | {"_session", "tensor", "process_sets", "ops", "metrics", "elastic", "frameworks", "probes", "torch", "tensorflow"},
+    | {"_session", "tensor", "process_sets", "ops", "metrics", "elastic", "frameworks", "probes", "numpy", "torch"}
+    | {"tensorflow"},
     "integrations": {"torch"},
     "bench": CORE | {"_session", "tensor", "process_sets", "ops", "metrics", "torch", "launch"},
     "data": set(),

@@ -12,11 +12,8 @@ from hvd_kernel.launch.doctor.finding import Finding, Verdict
 
 _HOROVOD = "horovod"
 _WHERE = "in ranks of hvdrun and in cells; elsewhere after `hvdrun --install-horovod`"
-_NO_TENSORFLOW = "there is horovod.torch, and hvd_kernel.numpy for arrays"
 _NOT_HERE = {
-    "horovod.tensorflow": _NO_TENSORFLOW,
-    "horovod.keras": _NO_TENSORFLOW,
-    "horovod.mxnet": _NO_TENSORFLOW,
+    "horovod.mxnet": "there are horovod.torch, horovod.tensorflow and horovod.keras, and hvd_kernel.numpy for arrays",
     "horovod.spark": "start ranks with hvdrun, or hvd_kernel.run(function, np=4)",
     "horovod.ray": "start ranks with hvdrun, or hvd_kernel.run(function, np=4)",
 }

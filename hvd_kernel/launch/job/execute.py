@@ -9,12 +9,12 @@ from pathlib import Path
 
 from hvd_kernel import gpus
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.frameworks import installed
 from hvd_kernel.jobs import JobSpec
 from hvd_kernel.jobs.here import allocation, machine
 from hvd_kernel.jobs.place import Placed, place
 from hvd_kernel.jobs.readers.mpirun import still_true
 from hvd_kernel.launch.api import Job
-from hvd_kernel.launch.build import FRAMEWORKS
 from hvd_kernel.launch.job import roles, steps
 from hvd_kernel.launch.job.size import agents_by
 from hvd_kernel.launch.source import own_stdin
@@ -103,13 +103,8 @@ def _check_installed(requires: tuple[str, ...]) -> None:
 
 def _frameworks() -> str:
     """Return the frameworks that are installed, with their versions."""
-    found = []
-    for _, name in FRAMEWORKS:
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ", ".join(found)
+    looked = ((each.package, installed.look(each).version) for each in installed.FRAMEWORKS)
+    return ", ".join(f"{package} {version}" for package, version in looked if version)
 
 
 def _say(text: str) -> None:

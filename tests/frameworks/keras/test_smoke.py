@@ -1,10 +1,11 @@
-"""TensorFlow with Keras, once in every run: two ranks of hvdrun, an operation, a tape's step, and fit with callbacks."""
+"""TensorFlow with Keras, end to end: two ranks of hvdrun, an operation, a tape's step, and fit with callbacks."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
 from hvdtest.environments import environment, quiet
 from hvdtest.hvdrun import HVDRUN, good, lines_of, ran
 
@@ -35,6 +36,7 @@ print(json.dumps([float(total[0]), float(gradient[0]), weights, history.history[
 """
 
 
+@pytest.mark.nightly
 def test_tensorflow_and_keras_train_on_two_ranks(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

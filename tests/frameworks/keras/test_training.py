@@ -48,7 +48,7 @@ def check_equals_one_process() -> dict[str, Any]:
     }
 
 
-def test_f11_ranks_are_equal_after_each_epoch_and_equal_to_one_process(keras_ranks: RankPool) -> None:
+def test_ranks_are_equal_after_each_epoch_and_equal_to_one_process(keras_ranks: RankPool) -> None:
     first, second = keras_ranks.run(check_equals_one_process)
     assert first == second
     assert len(first["epochs"]) == 3
@@ -96,7 +96,7 @@ print(json.dumps([type(optimizer).__name__, int(optimizer.iterations), any("hvd"
 """
 
 
-def test_f12_what_is_saved_loads_without_us_and_with_us(keras_ranks: RankPool, flavour: str, tmp_path: Path) -> None:
+def test_what_is_saved_loads_without_us_and_with_us(keras_ranks: RankPool, flavour: str, tmp_path: Path) -> None:
     assert keras_ranks.run(check_saves, str(tmp_path)) == [[True, 4, True]] * 2
     name, variables = FLAVOURS[flavour]
     answer = said(environment(name), LOAD, str(tmp_path / "0.keras"), **variables)
@@ -130,7 +130,7 @@ def check_momentum() -> list[Any]:
     return [seen, history.history["lr"]]
 
 
-def test_f13_warmup_and_momentum_are_horovods_to_the_digit(keras_ranks: RankPool) -> None:
+def test_warmup_and_momentum_are_horovods_to_the_digit(keras_ranks: RankPool) -> None:
     for rates in keras_ranks.run(check_warmup):
         assert rates[0] == pytest.approx(0.106, rel=1e-12)
         assert rates[-1] == pytest.approx(0.4, rel=1e-12)
@@ -165,7 +165,7 @@ def check_stops() -> list[Any]:
     return [history.history["val_loss"], history.history["only"], stop.stopped_epoch]
 
 
-def test_f14_metrics_and_early_stopping_agree(keras_ranks: RankPool) -> None:
+def test_metrics_and_early_stopping_agree(keras_ranks: RankPool) -> None:
     assert keras_ranks.run(check_stops) == [[[4.5, 4.0, 3.5, 9.0], [5.0] * 4, 3]] * 2
 
 
@@ -189,7 +189,7 @@ def check_infinite() -> list[Any]:
 
 
 @keras_3
-def test_f15_an_infinite_gradient_on_one_rank_makes_all_skip_the_step(keras_ranks: RankPool) -> None:
+def test_an_infinite_gradient_on_one_rank_makes_all_skip_the_step(keras_ranks: RankPool) -> None:
     first, second = keras_ranks.run(check_infinite)
     assert first == second
     assert first[:3] == [True, 2.0**14, True]
@@ -214,7 +214,7 @@ def check_passes(average: bool) -> list[float]:
 
 
 @pytest.mark.parametrize("average", [False, True])
-def test_f8_seven_passes_make_two_updates(keras_ranks: RankPool, average: bool) -> None:
+def test_seven_passes_make_two_updates(keras_ranks: RankPool, average: bool) -> None:
     first, second = (-36.0, -126.0) if not average else (-12.0, -42.0)
     expected = [0.0, 0.0, first, first, first, second, second]
     for seen in keras_ranks.run(check_passes, average):
