@@ -37,7 +37,8 @@ std::string time_text() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
   std::tm parts{};
-  std::array<char, 32> day{}, text{};
+  std::array<char, 32> day{};
+  std::array<char, 64> text{};
   if (::localtime_r(&seconds, &parts) == nullptr) return "";
   std::strftime(day.data(), day.size(), "%Y-%m-%d %H:%M:%S", &parts);
   const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
