@@ -27,7 +27,7 @@ template <std::size_t kWords>
 void store(Words<kWords>& words, std::string_view text) {
   std::array<char, kWords * 8> bytes{};
   const std::string_view kept = prefix(text, bytes.size() - 1);
-  std::memcpy(bytes.data(), kept.data(), kept.size());
+  std::copy(kept.begin(), kept.end(), bytes.begin());  // also where there is nothing
   for (std::size_t i = 0; i < kWords; ++i) {
     std::uint64_t word = 0;
     std::memcpy(&word, bytes.data() + 8 * i, 8);
