@@ -83,10 +83,10 @@ class RankPool:
         port = free_port()
         self.ranks = [
             _Rank(
-                [str(python), "-P", "-m", "hvdtest.rank"],
                 Path(self.folder.name),
                 {**variables(rank, np, port), "HVD_TRANSPORT": transport, "HVDTEST_RANK": "1", **env},
                 rank,
+                python,
             )
             for rank in range(np)
         ]
@@ -153,13 +153,13 @@ class RankPool:
 class _Rank:
     """One process: a line of JSON in, a line of JSON out, its words in a file."""
 
-    def __init__(self, command: list[str], folder: Path, env: Mapping[str, str], rank: int) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str], rank: int, python: str | Path = sys.executable) -> None:
         self.words = folder / f"rank{rank}.txt"
         self._answers, theirs = os.pipe()
         self._watch, watched = socket.socketpair()
         with self.words.open("wb") as words:
             self.process = subprocess.Popen(
-                [*command, str(theirs), str(watched.fileno())],
+                [str(python), "-P", "-m", "hvdtest.rank", str(theirs), str(watched.fileno())],
                 env=clean_environment(**env),
                 stdin=subprocess.PIPE,
                 stdout=words,
