@@ -146,16 +146,24 @@ void TimelineEvents::begin_when_first_asked(Row& row, TraceRecord& negotiation) 
   row.asked = std::move(later);
 }
 
+// By begin; of those that begin together the longest is outside, or else the one that was added
+// first. (std::stable_sort needs what C++17 has deprecated.)
+std::vector<const TraceRecord*> TimelineEvents::from_outside(const Bars& bars) {
+  std::vector<const TraceRecord*> order;
+  order.reserve(bars.size());
+  for (const TraceRecord& bar : bars) order.push_back(&bar);
+  std::sort(order.begin(), order.end(), [](const TraceRecord* a, const TraceRecord* b) {
+    return std::make_tuple(a->start_ns, -a->duration_ns, a) <
+           std::make_tuple(b->start_ns, -b->duration_ns, b);
+  });
+  return order;
+}
+
 void TimelineEvents::operation(Row& row, Bars bars, std::string& out) const {
   if (bars.empty()) return;
   if (negotiates(bars.front())) begin_when_first_asked(row, bars.front());
-  // By begin; of those that begin together the longest is outside, or else the one that was added
-  // first.
-  std::stable_sort(bars.begin(), bars.end(), [](const TraceRecord& a, const TraceRecord& b) {
-    return std::make_tuple(a.start_ns, -a.duration_ns) <
-           std::make_tuple(b.start_ns, -b.duration_ns);
-  });
-  const std::size_t lane = lane_from(row.lanes, bars.front().start_ns);
+  const std::vector<const TraceRecord*> nested = from_outside(bars);
+  const std::size_t lane = lane_from(row.lanes, nested.front()->start_ns);
   const std::string place =
       R"(,"pid":)" + number(row.pid) + R"(,"tid":)" + number(static_cast<std::int64_t>(lane));
   struct Open {
@@ -170,12 +178,13 @@ void TimelineEvents::operation(Row& row, Bars bars, std::string& out) const {
     row.lanes[lane] = std::max(row.lanes[lane], end);
     open.pop_back();
   };
-  for (const TraceRecord& bar : bars) {
-    while (!open.empty() && open.back().end_ns <= bar.start_ns) close();
-    const std::int64_t end = open.empty() ? end_of(bar) : std::min(end_of(bar), open.back().end_ns);
-    append(out, R"({"name":)" + json_text(bar.phase) + R"(,"ph":"B","ts":)" + micros(bar.start_ns) +
-                    place + "}");
-    open.push_back({&bar, end});
+  for (const TraceRecord* const bar : nested) {
+    while (!open.empty() && open.back().end_ns <= bar->start_ns) close();
+    std::int64_t end = end_of(*bar);
+    if (!open.empty()) end = std::min(end, open.back().end_ns);
+    append(out, R"({"name":)" + json_text(bar->phase) + R"(,"ph":"B","ts":)" +
+                    micros(bar->start_ns) + place + "}");
+    open.push_back({bar, end});
   }
   while (!open.empty()) close();
 }

@@ -52,6 +52,7 @@ class TimelineEvents {
   Row& row_of(const std::string& name, std::string& out);
   void ready(Row& row, const TraceRecord& record, std::string& out) const;
   static void begin_when_first_asked(Row& row, TraceRecord& negotiation);
+  static std::vector<const TraceRecord*> from_outside(const Bars& bars);
   void operation(Row& row, Bars bars, std::string& out) const;
   void cycle(const TraceRecord& record, std::string& out) const;
   std::string micros(std::int64_t at_ns) const;

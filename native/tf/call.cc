@@ -24,7 +24,7 @@ struct UnderWay {
       waiting;  // of one name and set, behind the first
 };
 UnderWay& under_way() {
-  static auto* const all = new UnderWay;
+  static auto* const all = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory): for ever
   return *all;
 }
 
@@ -107,7 +107,8 @@ void begin(Call* call) {
 void end(Call* call, const Status& status) {
   if (!status) tf()->OpKernelContext_Failure(call->context, status.get());
   const std::function<void()> done = std::move(call->done);
-  delete call;  // first: TensorFlow may reuse the memory of what is held
+  // First: TensorFlow may reuse the memory of what is held.
+  delete call;  // NOLINT(cppcoreguidelines-owning-memory): it owns itself until its end
   done();
 }
 

@@ -3,23 +3,20 @@
 //
 // Names. Ranks meet by the operation's name, so it must be equal on all ranks, and no two
 // operations may be under way under one name.
-//   eager      The caller's name, which comes as a tensor of bytes (the ticket): TensorFlow keeps a
-//   kernel for every
-//              value of an attribute, 35 KB and 400 us each. Without one it is the type of the op,
-//              "HvdAllreduce": calls of one thread end before the next one begins, in the same
-//              order on all ranks.
-//   in a graph The node's name, as in Horovod: unique in a graph, and by the place of the call
-//   ("outer/PartitionedCall_1/
-//              HorovodAllreduce_x") where a function is called twice in it. Equal graphs have equal
-//              names. Parts like
-//              "_12", with which TensorFlow numbers what it unfolds of a cond or a loop, are left
-//              out: they count what else is in the graph, such as a summary on rank 0. With
-//              ignore_name_scope the last part alone.
-//   in a loop  Several turns may be under way at a time, so the number of the turn is added, modulo
-//   kTurns. otherwise  (one function in two threads, two outer turns of nested loops) a second call
-//   waits until the first has
-//              ended: the n-th call of a name on one rank meets the n-th on the others. Where
-//              threads begin such calls in another order on each rank, they must be given names.
+//   eager: the caller's name, which comes as a tensor of bytes (the ticket): TensorFlow keeps a
+//     kernel for every value of an attribute, 35 KB and 400 us each. Without one it is the type of
+//     the op, "HvdAllreduce": calls of one thread end before the next one begins, in the same order
+//     on all ranks.
+//   in a graph: the node's name, as in Horovod: unique in a graph, and by the place of the call
+//     ("outer/PartitionedCall_1/HorovodAllreduce_x") where a function is called twice in it. Equal
+//     graphs have equal names. Parts like "_12", with which TensorFlow numbers what it unfolds of a
+//     cond or a loop, are left out: they count what else is in the graph, such as a summary on rank
+//     0. With ignore_name_scope the last part alone.
+//   in a loop: several turns may be under way at a time, so the number of the turn is added, modulo
+//     kTurns.
+//   otherwise (one function in two threads, two outer turns of nested loops): a second call waits
+//     until the first has ended: the n-th call of a name on one rank meets the n-th on the others.
+//     Where threads begin such calls in another order on each rank, they must be given names.
 #pragma once
 
 #include <cstdint>

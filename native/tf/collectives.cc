@@ -23,6 +23,7 @@ Status at_least_one_dimension(const Call& call, const char* what) {
 }  // namespace
 
 void Collective::compute(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) const {
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): it owns itself until its end
   auto* const call = new Call(this, context, done);
   call->name = attributes_.name;
   call->set = attributes_.set;

@@ -95,7 +95,8 @@ using Delete = void (*)(void* kernel);
   X(TF_StringView, OpKernelConstruction_GetName, (TF_OpKernelConstruction*))
 
 struct Foreign {
-#define HVD_TF_MEMBER(type, name, arguments) type(*name) arguments = nullptr;
+#define HVD_TF_MEMBER(type, name, arguments) \
+  type(*name) arguments = nullptr;  // NOLINT(bugprone-macro-parentheses): a declaration
   HVD_TF_FUNCTIONS(HVD_TF_MEMBER)
 #undef HVD_TF_MEMBER
 };

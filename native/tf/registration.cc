@@ -4,6 +4,7 @@
 // tf.load_op_library loads it, and makes the Python functions out of the ops that it registers.
 // Python then tells it where the core is (hvd_tf_set_core). Built without TensorFlow; see
 // foreign.h.
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,11 @@
 namespace hvd::tf {
 namespace {
 
-std::string* trouble = nullptr;  // why nothing, or not all, was registered; leaked
+// Why nothing, or not all, was registered. Never destroyed: Python may ask at its exit.
+std::string& trouble() {
+  static auto* const text = new std::string;  // NOLINT(cppcoreguidelines-owning-memory)
+  return *text;
+}
 
 struct Op {
   const char* type;
@@ -25,7 +30,7 @@ struct Op {
   bool stateful;
 };
 
-void note(const std::string& what) { *trouble += (trouble->empty() ? "" : "; ") + what; }
+void note(const std::string& what) { trouble() += (trouble().empty() ? "" : "; ") + what; }
 
 void define(const Op& op) {
   TF_OpDefinitionBuilder* const builder = tf()->NewOpDefinitionBuilder(op.type);
@@ -63,13 +68,15 @@ void implement(const Op& op, Build build) {
 
 template <typename Kernel, std::int32_t kKind>
 void* make_collective(TF_OpKernelConstruction* construction) {
-  return static_cast<Collective*>(new Kernel(kKind, Attributes(construction)));
+  return std::unique_ptr<Collective>(new Kernel(kKind, Attributes(construction))).release();
 }
 void compute_collective(void* kernel, TF_OpKernelContext* context,
                         TF_AsyncOpKernelDoneCallback* done) {
   static_cast<Collective*>(kernel)->compute(context, done);
 }
-void delete_collective(void* kernel) { delete static_cast<Collective*>(kernel); }
+void delete_collective(void* kernel) {
+  const std::unique_ptr<Collective> deleted(static_cast<Collective*>(kernel));
+}
 
 template <typename Kernel, std::int32_t kKind>
 void add_collective(const Op& op) {
@@ -80,8 +87,10 @@ void add_collective(const Op& op) {
   });
 }
 
-void* make_fact(TF_OpKernelConstruction* construction) { return new Fact(construction); }
-void delete_fact(void* fact) { delete static_cast<Fact*>(fact); }
+void* make_fact(TF_OpKernelConstruction* construction) {
+  return std::make_unique<Fact>(construction).release();
+}
+void delete_fact(void* fact) { const std::unique_ptr<Fact> deleted(static_cast<Fact*>(fact)); }
 
 void add_fact(const char* type, std::vector<std::string> attributes, const char* output,
               ShapeFunction shape, Compute compute) {
@@ -92,21 +101,25 @@ void add_fact(const char* type, std::vector<std::string> attributes, const char*
   });
 }
 
-const std::string kTypes =
-    "{uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool, complex64, "
-    "complex128}";
-const std::string kOne = "T: " + kTypes, kSeveral = "T: list(" + kTypes + ") >= 1";
-const std::string kSet = "process_set_id: int = 0", kScope = "ignore_name_scope: bool = false";
-const std::string kOp = "reduce_op: int = 1", kRoot = "root_rank: int = 0";
-const std::string kBefore = "prescale_bits: int = 4607182418800017408",  // 1.0
-    kAfter = "postscale_bits: int = 4607182418800017408";
-const std::string kTicket = "ticket: uint8";
+#define HVD_TF_TYPES                                                                            \
+  "{uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool, complex64, " \
+  "complex128}"
+constexpr const char* kOne = "T: " HVD_TF_TYPES;
+constexpr const char* kSeveral = "T: list(" HVD_TF_TYPES ") >= 1";
+#undef HVD_TF_TYPES
+constexpr const char* kSet = "process_set_id: int = 0";
+constexpr const char* kScope = "ignore_name_scope: bool = false";
+constexpr const char* kOp = "reduce_op: int = 1";
+constexpr const char* kRoot = "root_rank: int = 0";
+constexpr const char* kBefore = "prescale_bits: int = 4607182418800017408";  // 1.0
+constexpr const char* kAfter = "postscale_bits: int = 4607182418800017408";
+constexpr const char* kTicket = "ticket: uint8";
 
 // A collective of one tensor, and of several that are carried out together.
 template <typename Kernel, std::int32_t kKind>
 void add_both(const char* single, const char* grouped, std::vector<std::string> attributes,
               ShapeFunction shape) {
-  attributes.push_back(kOne);
+  attributes.emplace_back(kOne);
   add_collective<Kernel, kKind>(
       {single, attributes, {"tensor: T", kTicket}, {"output: T"}, shape, false});
   attributes.back() = kSeveral;
@@ -137,14 +150,14 @@ void add_all() {
   add_fact("HvdLocalSize", {}, "local_size: int32", scalar, local_size);
   add_fact("HvdLocalRank", {}, "local_rank: int32", scalar, local_rank);
   add_fact("HvdProcessSetIncluded", {kSet}, "included: int32", scalar, included);
-  add_fact("HvdTicket", {}, kTicket.c_str(), vector, ticket);
+  add_fact("HvdTicket", {}, kTicket, vector, ticket);
 }
 
 // At the end of the file: what stands above is ready when it runs.
 const struct Registration {
-  Registration() {
-    trouble = new std::string(find_tensorflow());
-    if (trouble->empty()) add_all();
+  Registration() noexcept {
+    trouble() = find_tensorflow();
+    if (trouble().empty()) add_all();
   }
 } registration;
 
@@ -155,7 +168,7 @@ extern "C" {
 
 // "" when everything is registered, else why not.
 __attribute__((visibility("default"))) const char* hvd_tf_trouble() {
-  return hvd::tf::trouble->c_str();
+  return hvd::tf::trouble().c_str();
 }
 
 // What hvd_core_table() returns.

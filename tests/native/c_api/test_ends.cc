@@ -47,13 +47,12 @@ struct Chain {
     auto& self = *static_cast<Chain*>(context);
     self.deepest = std::max(self.deepest, ++self.depth);
     ++(outcome->code == HVD_OK ? self.well : self.failed);
-    if (--self.left > 0) {
-      CHECK(self.ask() == "");
-    } else {
-      self.ended.store(1);
-      futex_wake_all(self.ended);
-    }
+    const bool again = --self.left > 0;
+    if (again) CHECK(self.ask() == "");
     --self.depth;
+    if (again) return;
+    self.ended.store(1);  // the last word: who waits may destroy the chain now
+    futex_wake_all(self.ended);
   }
 };
 

@@ -42,6 +42,11 @@ bool shall_fail() {
   if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;  // NOLINT
   throw std::bad_alloc();
 }
+// A library's own would not be met by the operator delete below.
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  if (hvd::test::shall_fail()) return nullptr;
+  return std::malloc(bytes == 0 ? 1 : bytes);  // NOLINT
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }  // NOLINT
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
