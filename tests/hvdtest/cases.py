@@ -107,13 +107,14 @@ def reduced(parts: list[np.ndarray], dtype: str, op: str) -> np.ndarray:
     """NumPy's answer."""
     stack, size = np.stack(parts), len(parts)
     if dtype == "bool":
-        return stack.any(0) if op in {"Sum", "Max"} else stack.all(0)
+        return np.asarray(stack.any(0) if op in {"Sum", "Max"} else stack.all(0))
     if op == "Average":
         total = stack.sum(0)
         if dtype in COMPLEX:  # NumPy multiplies by the reciprocal there
             return np.asarray(total.real / size + 1j * (total.imag / size))
-        return np.trunc(total / size).astype(np.int64) if dtype in WHOLE else total / size
-    return {"Sum": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}[op](stack, axis=0)
+        return np.asarray(np.trunc(total / size).astype(np.int64) if dtype in WHOLE else total / size)
+    function: Any = {"Sum": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}[op]
+    return np.asarray(function(stack, axis=0))
 
 
 def torch_of(array: np.ndarray, dtype: str) -> torch.Tensor:

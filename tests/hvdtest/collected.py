@@ -138,7 +138,7 @@ def listed(binary: Path) -> set[str] | None:
 
 
 if __name__ == "__main__":
-    sys.modules["rfc3987_syntax"] = None  # what nbformat does not need costs two seconds to load
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # what nbformat does not need costs two seconds to load
     collector = Collector()
     status = pytest.main(["--collect-only", "-qq", *UNUSED, *sys.argv[2:]], plugins=[collector])
     Path(sys.argv[1]).write_text(json.dumps(collector.found))

@@ -59,7 +59,8 @@ class Ranks(RankPool):
     """A pool of ranks of another Python: ``Ranks(environment("tf221"), 2)``; ``interop``: TensorFlow's threads for operations."""
 
     def __init__(self, python: Path, np: int, *, interop: int = 2, **env: str) -> None:
-        super().__init__(np, python=python, **(quiet(interop) | env))
+        variables: dict[str, Any] = quiet(interop) | env
+        super().__init__(np, python=python, **variables)
 
 
 def run(python: Path, check: Callable[..., Any], *args: Any, np: int = 2, interop: int = 2, **env: str) -> list[Any]:

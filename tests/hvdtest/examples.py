@@ -7,10 +7,16 @@ nothing about it.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-USUAL = {"deadline": None, "database": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
+USUAL: dict[str, Any] = {
+    "deadline": None,
+    "database": None,
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
 ALL = os.environ.get("HVDTEST_TIER") == "all"
 
 settings.register_profile("default", max_examples=25, derandomize=True, **USUAL)

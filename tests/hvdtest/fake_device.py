@@ -25,19 +25,19 @@ class FakeStream:
 class FakeDeviceTensor(torch.Tensor):
     """A tensor of ``cuda:1``; ``recorded``: streams that its memory was recorded on."""
 
-    is_cpu = property(lambda _: False)  # type: ignore[assignment]
-    is_cuda = property(lambda _: True)  # type: ignore[assignment]
-    device = property(lambda _: torch.device("cuda", 1))  # type: ignore[assignment]
+    is_cpu = property(lambda _: False)
+    is_cuda = property(lambda _: True)
+    device = property(lambda _: torch.device("cuda", 1))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = super().__torch_function__(func, types, args, kwargs)
+        made = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         return args[0] if func is torch.Tensor.copy_ else made  # what is written to stays where it is
 
     def get_device(self) -> int:
         return 1
 
-    def record_stream(self, stream: FakeStream) -> None:
+    def record_stream(self, stream: Any) -> None:
         self.__dict__.setdefault("recorded", []).append(stream.cuda_stream)
 
     def to(self, *_: Any, **__: Any) -> Any:

@@ -23,7 +23,7 @@ _installed: list[FakeDriver] = []
 class FakeGpuTensor(FakeDeviceTensor):
     """A tensor of ``cuda:0``."""
 
-    device = property(lambda _: torch.device("cuda", 0))  # type: ignore[assignment]
+    device = property(lambda _: torch.device("cuda", 0))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -120,9 +120,14 @@ def install() -> None:
         return _on(device, as_tensor(np.asarray(_Held(data)) if held else data, **how))
 
     def behind(finish: Any, touched: Any) -> Any:
-        return devices.behind(lambda outcome: (_installed[0].keep(touched), finish(outcome))[1], touched)
+        def kept(outcome: Any) -> Any:
+            _installed[0].keep(touched)
+            return finish(outcome)
 
-    torch.empty, torch.as_tensor, starts.behind = made, seen, behind  # type: ignore[assignment]
+        return devices.behind(kept, touched)
+
+    torch.empty, torch.as_tensor = made, seen  # type: ignore[assignment]
+    vars(starts)["behind"] = behind
     torch.cuda.current_stream = lambda _device=None: stream  # type: ignore[assignment,return-value]
     torch.cuda.current_device = lambda: 0
     torch.cuda.device_count = lambda: 1

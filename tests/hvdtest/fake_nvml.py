@@ -33,7 +33,8 @@ class FakeDevice:
 
 def fake_nvml(devices: dict[str, FakeDevice]) -> ModuleType:
     """Return the module; devices by their UUID."""
-    nvml: Any = ModuleType("pynvml")
+    module = ModuleType("pynvml")
+    nvml: Any = module
 
     def figure(name: str) -> Any:
         def ask(handle: FakeDevice, *_: Any) -> Any:
@@ -69,4 +70,4 @@ def fake_nvml(devices: dict[str, FakeDevice]) -> ModuleType:
     nvml.nvmlDeviceGetTemperature = figure("celsius")
     nvml.nvmlDeviceGetPcieThroughput = lambda handle, direction: figure("pcie_kb")(handle)[direction]
     nvml.nvmlDeviceGetFieldValues = field_values
-    return nvml
+    return module

@@ -29,7 +29,8 @@ def gpu_ranks(np: int, way: str, **env: str) -> RankPool:
     """Ranks whose tensors travel in that way, with hvd.init() done; one pool is open at a time."""
 
     def made() -> RankPool:
-        return RankPool(np, "auto", HVD_DYNAMIC_PROCESS_SETS="1", **WAYS[way], **env)
+        variables: dict[str, Any] = WAYS[way] | env
+        return RankPool(np, "auto", HVD_DYNAMIC_PROCESS_SETS="1", **variables)
 
     def begin(pool: RankPool) -> None:
         pool.run(start, way, timeout=120.0)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
 
-def model_of(seed: int = 0) -> object:
+
+def model_of(seed: int = 0) -> Any:
     import torch
 
     torch.manual_seed(seed)
     return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
 
 
-def batch(rank: int, number: int = 0) -> object:
+def batch(rank: int, number: int = 0) -> Any:
     import torch
 
     return torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1000 * number + rank))
 
 
-def local_gradients(rank: int, passes: int = 1) -> list[object]:
+def local_gradients(rank: int, passes: int = 1) -> list[Any]:
     """What plain autograd gives a rank."""
     model = model_of()
     for number in range(passes):
@@ -24,7 +26,7 @@ def local_gradients(rank: int, passes: int = 1) -> list[object]:
     return [p.grad for p in model.parameters()]
 
 
-def mean(gradients: list[list[object]]) -> list[object]:
+def mean(gradients: list[list[Any]]) -> list[Any]:
     import torch
 
     return [torch.stack(each).sum(0) / len(each) for each in zip(*gradients, strict=True)]

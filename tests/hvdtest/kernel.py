@@ -168,7 +168,8 @@ class Kernel:
 
     @property
     def pid(self) -> int:
-        return int(self.manager.provisioner.pid)
+        provisioner: Any = self.manager.provisioner
+        return int(provisioner.pid)
 
     def run(self, code: str, *, timeout: float = RUN_S, person: bool = False, allow_error: bool = False) -> Outcome:
         """Run a cell as nbclient would, or with ``person`` as a notebook with somebody in front."""
@@ -201,7 +202,7 @@ class Kernel:
         while True:
             message = self._next(self.client.get_iopub_msg, deadline)
             if message["msg_type"] in kinds:
-                return message["content"]
+                return dict(message["content"])
 
     def _iopub(self, identity: str, deadline: float) -> list[dict[str, Any]]:
         messages = []
@@ -217,11 +218,11 @@ class Kernel:
         while True:
             message = self._next(self.client.get_shell_msg, deadline)
             if message["parent_header"].get("msg_id") == identity:
-                return message["content"]
+                return dict(message["content"])
 
     def _next(self, get: Any, deadline: float) -> dict[str, Any]:
         try:
-            return get(timeout=max(0.01, deadline - time.monotonic()))
+            return dict(get(timeout=max(0.01, deadline - time.monotonic())))
         except queue.Empty:
             silence = Silence("the kernel said nothing more within the time given to the cell")
             self.hung(silence)

@@ -125,7 +125,8 @@ class Lab:
         started = self.family()[1:]
         for session in self._ask("api/sessions"):
             self._ask(f"api/sessions/{session['id']}", "DELETE")
-        return psutil.wait_procs(started, timeout=60)[1]
+        left: list[psutil.Process] = psutil.wait_procs(started, timeout=60)[1]
+        return left
 
     def close(self) -> None:
         """End the server gently, then everything that is left of it."""

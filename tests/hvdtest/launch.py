@@ -192,7 +192,8 @@ class _Rank:
             self._text += more
         line, _, self._text = self._text.partition(b"\n")
         self._owes = False
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def overdue(self) -> bool:
         return self._owes

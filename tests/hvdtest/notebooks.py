@@ -27,7 +27,7 @@ def run(*words: str) -> None:
 
 def outputs(path: Path) -> list[list[tuple[str, ...]]]:
     """Of each code cell: every output's kind, and its text without what differs by nature (nbval_sanitize.cfg)."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     return [[_said(output) for output in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"]
 
 

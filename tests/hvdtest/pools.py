@@ -26,7 +26,8 @@ def layouts(*usual: tuple[int, str], nightly: tuple[tuple[int, str], ...] = ()) 
 
     @pytest.fixture(name="layout", params=params, ids=layout_id)
     def chosen(request: pytest.FixtureRequest) -> tuple[int, str]:
-        return request.param
+        layout: tuple[int, str] = request.param
+        return layout
 
     return chosen
 

@@ -59,7 +59,8 @@ class Slurm:
     """Runs until it is closed; ``variables`` lead srun to it."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._daemons = folder, []
+        self._folder = folder
+        self._daemons: list[subprocess.Popen[bytes]] = []
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
         for made in ("state", *NODES):
             (folder / made).mkdir()
