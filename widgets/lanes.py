@@ -48,13 +48,13 @@ def render(recording: Recording, title: str) -> str:
     )
     chosen = set(busiest[:MOST_LANES])
     shown = [name for name in recording.rows if name in chosen]
-    height = TOP + HEIGHT * len(shown) + 34
+    left = len(recording.rows) - len(shown)
+    height = TOP + HEIGHT * len(shown) + (52 if left else 34)  # the axis; and a line under it
     scale = (WIDTH - 2 * MARGIN - LABELS) / (recording.seconds * 1e6 or 1.0)
     body = [_head(recording, title), _axis(recording.seconds, TOP, HEIGHT * len(shown))]
     for i, name in enumerate(shown):
         body.append(_lane(name, recording.rows[name], TOP + HEIGHT * i, scale))
-    if len(shown) < len(recording.rows):
-        left = len(recording.rows) - len(shown)
+    if left:
         body.append(text(MARGIN, height - 12, f"and {left:,} more names, which took less", SOFT, size=11))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
