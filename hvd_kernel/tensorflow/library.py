@@ -17,12 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel import errors
+from hvd_kernel import errors, metrics
 
 _OURS = re.compile(
     r"(?:\{\{[^\n]*\}\} )?(?P<text>[^\n]*?) \[hvd_kernel\.errors\.(?P<name>\w+)(?:, rank (?P<rank>\d+))?\]"
 )
-_COUNTERS = ("calls", "forwarded", "given", "returned")
+_COUNTERS = ("calls", "forwarded", "given", "returned", "steps")
 
 
 @functools.cache
@@ -48,6 +48,7 @@ def ops() -> Any:
     table = ctypes.CDLL(str(folder / "libhvd_core.so")).hvd_core_table
     table.restype = ctypes.c_void_p
     library.hvd_tf_set_core(ctypes.c_void_p(table()))
+    metrics.count_by(_steps)
     return made
 
 
@@ -58,7 +59,8 @@ def counters() -> dict[str, int]:
     -------
     dict
         ``calls``: operations; ``forwarded``: inputs whose memory became the result's; ``given``: results that
-        TensorFlow has taken over from the core as they were; ``returned``: those of them that it has given back.
+        TensorFlow has taken over from the core as they were; ``returned``: those of them that it has given back;
+        ``steps``: reductions of all gradients of a step, by tapes and optimizers, wherever they ran.
     """
     ops()
     numbers = (ctypes.c_int64 * len(_COUNTERS))()
@@ -89,6 +91,10 @@ def translated(error: BaseException) -> BaseException:
         return error
     ours: BaseException = kind(found["text"], int(found["rank"] or -1))
     return ours
+
+
+def _steps() -> tuple[int, int]:
+    return counters()["steps"], 0  # what of a step's tensors are samples a reduction cannot know
 
 
 def _plugin() -> ctypes.CDLL:

@@ -55,9 +55,9 @@ void begin(Call* call);
 // Ends a call that the core has not taken: with a failure, or well.
 void end(Call* call, const Status& status);
 
-// For tests.
+// What has been counted so far: hvd_tf_counters.
 struct Counters {
-  std::int64_t calls, forwarded, given, returned;
+  std::int64_t calls, forwarded, given, returned, steps;
 };
 extern Counters counters;
 void count(std::int64_t* counter);

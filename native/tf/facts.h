@@ -20,5 +20,7 @@ void included(void* fact, TF_OpKernelContext* context);
 // all, and from taking two equal ones for one. It is stateful, the collectives are not: those would
 // be carried out one after the other.
 void ticket(void* fact, TF_OpKernelContext* context);
+// No output: counts a step of training each time it runs.
+void step(void* fact, TF_OpKernelContext* context);
 
 }  // namespace hvd::tf

@@ -92,9 +92,9 @@ void* make_fact(TF_OpKernelConstruction* construction) {
 }
 void delete_fact(void* fact) { const std::unique_ptr<Fact> deleted(static_cast<Fact*>(fact)); }
 
-void add_fact(const char* type, std::vector<std::string> attributes, const char* output,
-              ShapeFunction shape, Compute compute) {
-  const Op op{type, std::move(attributes), {}, {output}, shape, true};
+void add_fact(const char* type, std::vector<std::string> attributes,
+              std::vector<std::string> outputs, ShapeFunction shape, Compute compute) {
+  const Op op{type, std::move(attributes), {}, std::move(outputs), shape, true};
   define(op);
   implement(op, [&](const char* device) {
     return tf()->NewKernelBuilder(type, device, make_fact, compute, delete_fact);
@@ -145,12 +145,13 @@ void add_all() {
                                            false});
   add_collective<Met, HVD_BARRIER>({"HvdBarrier", {kSet}, {}, {}, no_output, true});
   add_collective<Joined, HVD_JOIN>({"HvdJoin", {}, {}, {"last: int32"}, scalar, true});
-  add_fact("HvdSize", {kSet}, "size: int32", scalar, size);
-  add_fact("HvdRank", {kSet}, "rank: int32", scalar, rank);
-  add_fact("HvdLocalSize", {}, "local_size: int32", scalar, local_size);
-  add_fact("HvdLocalRank", {}, "local_rank: int32", scalar, local_rank);
-  add_fact("HvdProcessSetIncluded", {kSet}, "included: int32", scalar, included);
-  add_fact("HvdTicket", {}, kTicket, vector, ticket);
+  add_fact("HvdSize", {kSet}, {"size: int32"}, scalar, size);
+  add_fact("HvdRank", {kSet}, {"rank: int32"}, scalar, rank);
+  add_fact("HvdLocalSize", {}, {"local_size: int32"}, scalar, local_size);
+  add_fact("HvdLocalRank", {}, {"local_rank: int32"}, scalar, local_rank);
+  add_fact("HvdProcessSetIncluded", {kSet}, {"included: int32"}, scalar, included);
+  add_fact("HvdTicket", {}, {kTicket}, vector, ticket);
+  add_fact("HvdStep", {}, {}, no_output, step);
 }
 
 // At the end of the file: what stands above is ready when it runs.
@@ -176,10 +177,11 @@ __attribute__((visibility("default"))) void hvd_tf_set_core(const void* table) {
   hvd::tf::set_core(static_cast<const hvd_core*>(table));
 }
 
-// For tests: calls, inputs whose memory became the output's, results given away as they were, and
-// given back.
-__attribute__((visibility("default"))) void hvd_tf_counters(std::int64_t out[4]) {
+// Calls, inputs whose memory became the output's, results given away as they were, and given back;
+// steps of training.
+__attribute__((visibility("default"))) void hvd_tf_counters(std::int64_t out[5]) {
   const hvd::tf::Counters& now = hvd::tf::counters;
   out[0] = now.calls, out[1] = now.forwarded, out[2] = now.given, out[3] = now.returned;
+  out[4] = now.steps;
 }
 }

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvd_kernel import metrics
 from hvd_kernel.ops import Average, Sum
 from hvd_kernel.process_sets import ProcessSet, check
 
@@ -75,6 +76,7 @@ class Together(Reduction):
         check(settings.process_set)
         if not settings.process_set.included():
             return result
+        metrics.step()
         shared = [place for place, source in enumerate(sources) if id(source) not in self.local]
         if shared:
             given = [

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from hvd_kernel.process_sets import check, set_id
+from hvd_kernel.tensorflow import library
 from hvd_kernel.tensorflow.mpi_ops import size_op
 from hvd_kernel.tensorflow.reductions import allreduce, divided, grouped_allreduce
 from hvd_kernel.tensorflow.training import presence
@@ -96,7 +97,8 @@ def _build(plan: Plan, parts: Parts, labels: tuple[str, ...], prefix: str, grads
     }
     result = list(grads)
     agreed = presence.checked(grads, labels, f"{prefix}present", plan.process_set)
-    with tf.name_scope(f"{plan.name}_Allreduce"), tf.control_dependencies([agreed]):
+    counted = library.ops().hvd_step()
+    with tf.name_scope(f"{plan.name}_Allreduce"), tf.control_dependencies([agreed, counted]):
         for number, part in enumerate(parts):
             if plan.groups is None:
                 (place,) = part
