@@ -292,9 +292,6 @@ def _part(part: str, n: int) -> set[int]:
     raise UsageError(f"--ranks: {part!r} is not understood: write 0,2-3 or ::2 or all or root")
 
 
-_SLOTS = re.compile(r"(?:^[^\s:]+\s*:|\bslots\s*=)\s*(\S+)")
-
-
 def slots(hosts: str) -> int:
     """Return how many ranks ``h1:4,h2`` offers.
 
@@ -303,13 +300,13 @@ def slots(hosts: str) -> int:
     UsageError
         If the number behind a host is none.
     """
-    total = 0
-    for host in hosts.split(","):
-        _, _, count = host.strip().partition(":")
-        if count and not count.isdecimal():
-            raise UsageError(f"-H {hosts}: {count!r} is not a number of slots: write host:4,other:4")
-        total += int(count or 1)
-    return total
+    from hvd_kernel.jobs.readers import hostfile  # noqa: PLC0415 - a kernel without jobs starts without their readers
+    from hvd_kernel.jobs.spec import JobError  # noqa: PLC0415 - as above
+
+    try:
+        return sum(count for _, count in hostfile.host_list(hosts, f"-H {hosts}"))
+    except JobError as error:
+        raise UsageError(str(error)) from None
 
 
 def slots_of_file(path: str) -> int:
@@ -320,20 +317,17 @@ def slots_of_file(path: str) -> int:
     UsageError
         The file cannot be read or names no host, or the number behind a host is none; the line is named.
     """
+    from hvd_kernel.jobs.readers import hostfile  # noqa: PLC0415 - as above
+    from hvd_kernel.jobs.spec import JobError  # noqa: PLC0415 - as above
+
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--hostfile {path}: it cannot be read: {error}") from None
-    total = 0
-    for number, line in enumerate(text.splitlines(), 1):
-        host = line.partition("#")[0].strip()
-        found = _SLOTS.search(host)
-        if found and not found[1].isdecimal():
-            raise UsageError(f"--hostfile {path}, line {number}: {host!r} is not understood: write host slots=4")
-        total += int(found[1]) if found else bool(host)
-    if not total:
-        raise UsageError(f"--hostfile {path}: it offers no slot: write lines like host slots=4")
-    return total
+    try:
+        return sum(replica.slots for replica in hostfile.read(text, f"--hostfile {path}").replicas)
+    except JobError as error:
+        raise UsageError(str(error)) from None
 
 
 def wanted(options: Options, running: ClusterSpec | None, default_n: int) -> ClusterSpec:
@@ -373,7 +367,7 @@ def _of_job(options: Options, base: ClusterSpec) -> ClusterSpec:
     ConfigError
         The file cannot be used, or wants devices that are not here.
     """
-    from hvd_kernel.jobs import here  # noqa: PLC0415 - a kernel that reads no such file starts without their readers
+    from hvd_kernel.jobs import here  # noqa: PLC0415 - as above
     from hvd_kernel.jobs.place import place  # noqa: PLC0415 - as above
 
     if options.n or options.hosts or options.hostfile or (options.job and options.line):
@@ -414,10 +408,11 @@ def left_aside(options: Options) -> list[str]:
         return []
     from hvd_kernel.jobs import here  # noqa: PLC0415 - as above
     from hvd_kernel.jobs.readers.mpirun import still_true  # noqa: PLC0415 - as above
+    from hvd_kernel.jobs.spec import NO_COMMAND  # noqa: PLC0415 - as above
 
     spec = here.of_words([], options.line, "")
     given = {name for name, _ in spec.mca if name not in _LINKS}  # to MPI, which is what starts a cell's ranks
-    told = [each for each in spec.warnings if spec.steps or "no command" not in each]
+    told = [each for each in spec.warnings if spec.steps or not each.endswith(NO_COMMAND)]
     return [*(f"{step} is left aside: the cell's code is what runs" for step in spec.steps), *still_true(told, given)]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from hvd_kernel.jobs.spec import JobError
@@ -41,20 +41,63 @@ class Given(NamedTuple):
 Table = Mapping[str, Flag]
 
 
+class Spellings(NamedTuple):
+    """Flags with their dashes, of which each may be abbreviated.
+
+    Parameters
+    ----------
+    flags
+        All of them.
+    last
+        Beginnings of those that an abbreviation means only where it can mean no other.
+    """
+
+    flags: Sequence[str] = ()
+    last: tuple[str, ...] = ()
+
+    def whole(self, begun: str, meaning: Callable[[str], Hashable]) -> str:
+        """Return the flag that an abbreviation stands for, as argparse does; "": none begins so.
+
+        >>> Spellings(("-np", "--num-proc")).whole("--num", str)
+        '--num-proc'
+
+        Parameters
+        ----------
+        begun
+            What is written, dashes and all, without ``=value``.
+        meaning
+            What a flag means: several names of one meaning are no choice.
+
+        Raises
+        ------
+        ValueError
+            Several flags begin so; the text names them.
+        """
+        likely = [flag for flag in self.flags if flag.startswith(begun)]
+        likely = [flag for flag in likely if not flag.startswith(self.last)] or likely
+        if len({meaning(flag) for flag in likely}) > 1:
+            raise ValueError(f"{begun} may be {' or '.join(likely)}: write it out")
+        return likely[0] if likely else ""
+
+
+_WHOLE = Spellings()
+
+
 def table(*rows: tuple[str, Flag]) -> dict[str, Flag]:
     """Return a table of rows ``("n np c", Flag(...))``: several names, without their dashes, for one flag."""
     return {name: flag for names, flag in rows for name in names.split()}
 
 
-def take(line: Sequence[Word], known: Table, name: str) -> tuple[list[Given], int]:
+def take(line: Sequence[Word], known: Table, name: str, spellings: Spellings = _WHOLE) -> tuple[list[Given], int]:
     """Return the flags at the beginning of a line, and where what follows them begins.
 
     One dash or two mean the same, ``--flag=value`` is ``--flag value``, and dots stand for what documentation left out.
+    ``spellings``: of flags that may be abbreviated; none, as with mpirun, else.
 
     Raises
     ------
     JobError
-        A flag is unknown or refused, or its value is missing.
+        A flag is unknown or refused, abbreviates several, or its value is missing.
     """
     found: list[Given] = []
     at = 0
@@ -66,15 +109,17 @@ def take(line: Sequence[Word], known: Table, name: str) -> tuple[list[Given], in
             continue
         if text == "--":
             return found, at + 1
-        given = _given(line, at, known, name)
+        given = _given(line, at, known, name, spellings)
         found.append(given)
         at += 1 + given.flag.words - ("=" in text and given.flag.words > 0)
     return found, at
 
 
-def _given(line: Sequence[Word], at: int, known: Table, name: str) -> Given:
+def _given(line: Sequence[Word], at: int, known: Table, name: str, spellings: Spellings) -> Given:
     text = line[at].value
     bare, equals, rest = text.lstrip("-").partition("=")
+    if bare and bare not in known:
+        bare = _whole(text.partition("=")[0], known, name, spellings) or bare
     flag = known.get(bare)
     if flag is None:
         raise JobError(f"{name}: {_unknown(text.partition('=')[0], bare, known)}")
@@ -87,6 +132,13 @@ def _given(line: Sequence[Word], at: int, known: Table, name: str) -> Given:
         raise JobError(f"{name}: {text} wants {wanted}, and the line ends there.")
     spelled = " ".join(word.raw for word in line[at : at + 1 + flag.words - len(first)])
     return Given(bare, flag, values, spelled)
+
+
+def _whole(begun: str, known: Table, name: str, spellings: Spellings) -> str:
+    try:
+        return spellings.whole(begun, lambda flag: known[flag.lstrip("-")]).lstrip("-")
+    except ValueError as several:
+        raise JobError(f"{name}: {several}.") from None
 
 
 def _unknown(text: str, bare: str, known: Table) -> str:

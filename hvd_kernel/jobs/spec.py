@@ -19,6 +19,8 @@ from hvd_kernel.errors import ConfigError
 
 MAX_RANKS = 100_000
 """More than that is a slip of the finger, and would be a table that nobody reads."""
+NO_COMMAND = "has no command: `job run` needs one"
+"""Ends a warning that does not hold once there is one."""
 
 
 class JobError(ConfigError):

@@ -16,9 +16,10 @@ from typing import Any, NoReturn
 
 from hvd_kernel import gpus
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.jobs.readers.hostfile import spelled
+from hvd_kernel.jobs.flags import Spellings
+from hvd_kernel.jobs.tables.mpi import OURS, SLOTS_NOTE
 from hvd_kernel.launch import configfile, knobs
-from hvd_kernel.launch.hosts import named
+from hvd_kernel.launch.hosts import named, spelled
 
 Table = dict[tuple[str, ...], dict[str, Any]]
 
@@ -120,7 +121,6 @@ ELASTIC: Table = {
     ("--blacklist-cooldown-range",): {"type": _positive, "nargs": 2},
     ("--host-discovery-script",): {},
 }
-_OURS = ("--gpus", "--install-", "--uninstall-", "--build-")  # not Horovod's, and no reason to refuse an abbreviation
 _DASHED = ("--mpi-args", "--binding-args")  # their values begin with dashes
 _ELASTIC = (
     "hvdrun does not change a job's size while it runs: leave {} out and give -np and -H. What a rank can recover from "
@@ -206,7 +206,7 @@ def parse(words: Sequence[str]) -> Request:
         raise UsageError("hvdrun: there is no command to run, e.g. hvdrun -np 4 python train.py")
     use_mpi = given.get("mpi", False) or (found.get("controller") == "mpi" and not given.get("gloo", False))
     mpi_args = (*given.get("binding_args", ()), *given.get("mpi_args", ()))
-    hosts, hostfile = _hosts(given)
+    hosts, hostfile = spelled(given.get("hosts"), given.get("hostfile"), given.get("slots"))
     interfaces = tuple(given.get("interfaces", ()))
     return Request(
         command=command,
@@ -234,20 +234,11 @@ def _left_out(given: Mapping[str, Any], idle_mpi_args: bool) -> list[str]:
         "--mpi-args and --binding-args are left out: they are for mpiexec, which starts the ranks with --mpi only": (
             idle_mpi_args
         ),
-        "--slots-per-host is left out: it is for the hosts of -H or --hostfile that do not say their slots": (
+        f"--slots-per-host is left out: {SLOTS_NOTE}": (
             "slots" in given and "hosts" not in given and "hostfile" not in given
         ),
     }
     return [sentence for sentence, applies in told.items() if applies]
-
-
-def _hosts(given: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return what -H and --hostfile say; with --slots-per-host all hosts as -H would name them, with their slots."""
-    hosts, hostfile = given.get("hosts"), given.get("hostfile")
-    if "slots" not in given or not (hosts or hostfile):
-        return hosts, hostfile
-    found = named(hosts, hostfile, 1, slots=given["slots"])
-    return ",".join(spelled(host.name, host.slots) for host in found), None
 
 
 def _more(given: Mapping[str, Any]) -> dict[str, str]:
@@ -314,11 +305,11 @@ def _whole(word: str) -> str:
     begin, equals, value = word.partition("=")
     if begin in _VALUES or begin == "-":
         return word
-    likely = [flag for flag in _VALUES if flag.startswith(begin)]
-    likely = [flag for flag in likely if not flag.startswith(_OURS)] or likely
-    if len({_SAME.get(flag, flag) for flag in likely}) > 1:
-        raise UsageError(f"hvdrun: {begin} may be {' or '.join(likely)}: write it out")
-    return f"{likely[0]}{equals}{value}" if likely else word
+    try:
+        whole = Spellings(tuple(_VALUES), OURS).whole(begin, lambda flag: _SAME.get(flag, flag))
+    except ValueError as several:
+        raise UsageError(f"hvdrun: {several}") from None
+    return f"{whole}{equals}{value}" if whole else word
 
 
 def _value_counts() -> dict[str, int]:

@@ -74,6 +74,23 @@ def named(hosts: str | None, hostfile: str | None, np: int, slots: int = 1) -> l
     return read_hostfile(hostfile, slots) if hostfile else [Host("localhost", np)]
 
 
+def spelled(hosts: str | None, hostfile: str | None, slots: int | None) -> tuple[str | None, str | None]:
+    """Return what -H and a hostfile say; with ``slots`` all hosts as -H would name them, each with its slots.
+
+    >>> spelled("a,b:2", None, 3)
+    ('a:3,b:2', None)
+
+    Raises
+    ------
+    ConfigError
+        With ``slots``: both were given, or one of them cannot be read.
+    """
+    if slots is None or not (hosts or hostfile):
+        return hosts, hostfile
+    found = named(hosts, hostfile, 1, slots)
+    return ",".join(hostfile_reader.spelled(host.name, host.slots) for host in found), None
+
+
 def places(hosts: Sequence[Host], np: int) -> list[int]:
     """Return for each rank the index of its host: host by host, as many as it has slots.
 

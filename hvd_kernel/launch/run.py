@@ -62,6 +62,8 @@ def run(  # noqa: PLR0917 - Horovod's signature
         How many ranks.
     hosts, hostfile
         Where they run: "h1:4,h2:4", or a file of lines "host slots=N"; this machine where nothing is said.
+    slots
+        Slots of the hosts that do not say theirs (1): ``hosts="h1,h2", slots=4``. Without hosts: a warning.
     start_timeout
         Seconds that a rank waits for the others.
     ssh_port, ssh_identity_file
@@ -78,7 +80,7 @@ def run(  # noqa: PLR0917 - Horovod's signature
         Network interface that the ranks listen on.
     executable
         Python interpreter of the ranks.
-    min_num_proc, max_num_proc, min_np, max_np, slots, reset_limit, cooldown_range, host_discovery_script
+    min_num_proc, max_num_proc, min_np, max_np, reset_limit, cooldown_range, host_discovery_script
         Refused: the number of ranks does not change.
     env
         Variables that the ranks get in addition to this process's.

@@ -13,6 +13,7 @@ from hvd_kernel.cluster.launcher import is_far
 from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.api import Job
+from hvd_kernel.launch.hosts import spelled
 from hvd_kernel.routes import addresses
 
 _ELASTIC = (
@@ -20,7 +21,6 @@ _ELASTIC = (
     "max_num_proc",
     "min_np",
     "max_np",
-    "slots",
     "reset_limit",
     "cooldown_range",
     "host_discovery_script",
@@ -96,19 +96,38 @@ def checked(options: Mapping[str, Any]) -> Asked:
         An option cannot be honoured, or two contradict each other; the message names it and the remedy.
     """
     _refuse(options)
-    np = options["num_proc"] if options["np"] is None else options["np"]
-    if isinstance(np, bool) or not isinstance(np, int) or np < 1:
-        raise ConfigError(f"run(np={np!r}) cannot be honoured: give a number of ranks, 1 or more, e.g. np=4.")
+    np = _count("np", options["num_proc"] if options["np"] is None else options["np"], "ranks")
+    hosts, hostfile = _where(options)
     return Asked(
         np=np,
-        hosts=options["hosts"],
-        hostfile=options["hostfile"],
+        hosts=hosts,
+        hostfile=hostfile,
         mpi_args=options["mpi_args"],
         start_timeout=options["start_timeout"],
         verbose=int(options["verbose"] or 0),
         given={name: options[name] for name in _FRESH_ONLY if options[name] not in (None, False)},
         reuse=options["reuse"],
     )
+
+
+def _where(options: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return hosts and hostfile; with slots all hosts, each with its own."""
+    hosts, hostfile, slots = options["hosts"], options["hostfile"], options["slots"]
+    if slots is None:
+        return hosts, hostfile
+    _count("slots", slots, "slots")
+    if not (hosts or hostfile):
+        told = f"run(slots={slots}) is left out: it is for hosts of hosts= or hostfile= that do not say their slots"
+        warnings.warn(told, stacklevel=4)
+    return spelled(hosts, hostfile, slots)
+
+
+def _count(name: str, value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            f"run({name}={value!r}) cannot be honoured: give a number of {what}, 1 or more, e.g. {name}=4."
+        )
+    return value
 
 
 def one_interface(interfaces: str | Sequence[str]) -> str:

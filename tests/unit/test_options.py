@@ -165,7 +165,7 @@ def test_resolve_refuses(text: str, words: str) -> None:
 
 def test_slots() -> None:
     assert slots("h1:4,h2,h3:2") == 7
-    with pytest.raises(UsageError, match="'x' is not a number of slots"):
+    with pytest.raises(UsageError, match="-H h1:x: 'h1:x' is not a host with its slots"):
         slots("h1:x")
 
 

@@ -51,7 +51,10 @@ def test_the_signature_is_horovods_and_lazily_there() -> None:
     [
         ({"min_np": 2}, ConfigError, "run(min_np=2) cannot be honoured: the number of ranks does not change"),
         ({"max_num_proc": 4}, ConfigError, "max_num_proc"),
-        ({"slots": 1}, ConfigError, "slots"),
+        ({"slots": 0}, ConfigError, "run(slots=0) cannot be honoured: give a number of slots, 1 or more, e.g. slots=4"),
+        ({"slots": "4", "hosts": "a"}, ConfigError, "run(slots='4')"),
+        ({"slots": 4, "hosts": "a", "hostfile": "f"}, ConfigError, "run(hosts=..., hostfile=...)"),
+        ({"slots": 4, "hostfile": "/no/hosts"}, ConfigError, "the hostfile /no/hosts cannot be read"),
         ({"reset_limit": 1}, ConfigError, "reset_limit"),
         ({"cooldown_range": (1, 2)}, ConfigError, "cooldown_range"),
         ({"host_discovery_script": "x"}, ConfigError, "host_discovery_script"),
@@ -75,6 +78,25 @@ def test_what_cannot_be_honoured_is_named(given: dict[str, object], error: type[
 def test_of_several_interfaces_the_first_that_is_here_is_used() -> None:
     with pytest.warns(UserWarning, match=r"network_interfaces=\['no-such-0', 'lo'\]\): ranks use one of them, lo"):
         assert checked(options(np=1, network_interfaces=["no-such-0", "lo"])).job.network_interface == "lo"
+
+
+def test_hosts_that_do_not_say_their_slots_have_those_of_slots(tmp_path: Path) -> None:
+    """Horovod's run takes them as horovodrun --slots-per-host; ours refused the word."""
+    (tmp_path / "hosts").write_text("a\nb slots=2\n")
+    for where in ({"hosts": "a,b:2"}, {"hostfile": str(tmp_path / "hosts")}):
+        asked = checked(options(np=5, slots=3, **where))
+        assert (asked.job.hosts, asked.job.hostfile) == ("a:3,b:2", None)
+        assert asked.spec() == ClusterSpec(5, hosts="a:3,b:2"), "a notebook's ranks too"
+    assert checked(options(np=2, hosts="a,b:2")).job.hosts == "a,b:2", "what is not said stays as it was written"
+
+
+def test_slots_without_hosts_are_left_out_with_one_word() -> None:
+    with pytest.warns(UserWarning, match="slots") as told:
+        asked = checked(options(np=2, slots=3))
+    assert [str(each.message) for each in told] == [
+        "run(slots=3) is left out: it is for hosts of hosts= or hostfile= that do not say their slots"
+    ]
+    assert (asked.job.hosts, asked.job.hostfile) == (None, None)
 
 
 def test_what_the_launcher_is_told() -> None:

@@ -35,9 +35,9 @@ def test_a_hostfile_without_np_offers_its_slots(tmp_path: Path, text: str, slots
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a slots=x", "line 1: 'a slots=x' is not understood: write host slots=4"),
-        ("a\nb:x", "line 2: 'b:x' is not understood"),
-        ("# nobody\n", "it offers no slot"),
+        ("a slots=x", "hosts:1:9: 'x' is no number of slots from 1 to 999999: write host slots=4"),
+        ("a\nb:x", "hosts:2:3: 'x' is no number of slots"),
+        ("# nobody\n", "the hostfile names no host: write lines like `host slots=4`"),
     ],
 )
 def test_a_hostfile_that_cannot_be_read_names_the_line(tmp_path: Path, text: str, said: str) -> None:

@@ -8,38 +8,52 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from hvd_kernel.jobs.flags import Flag, Given, asides, count, take
+from hvd_kernel.jobs.flags import Flag, Given, Spellings, Table, asides, count, take
 from hvd_kernel.jobs.readers import hostfile
-from hvd_kernel.jobs.spec import MAX_RANKS, JobError, JobSpec, Replica, Variable
+from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, JobError, JobSpec, Replica, Variable
 from hvd_kernel.jobs.tables import programs
-from hvd_kernel.jobs.tables.mpi import HOROVOD, MCA, MCA_NOTE, MPI
+from hvd_kernel.jobs.tables.mpi import HOROVOD, HOROVOD_SPELLED, MCA, MCA_NOTE, MPI, SLOTS_NOTE
 from hvd_kernel.jobs.words import Word, bare, is_assigned, program, refuse_operators, words
 
 File = Callable[[str], str | None]
 """Returns the text of a file that a line names; None: it is not to be had."""
 
-_WRAPPED = {"hosts", "f"}  # Hydra's: it begins with the first host again
 _PPR = re.compile(r"ppr:([0-9]{1,6}):node\b", re.IGNORECASE)
 _IN_ORDER = re.compile(r"ppr:[0-9]+:node\b|slot\b|:", re.IGNORECASE)
 _PREFIXED = re.compile(r"[0-9.]+/[0-9]+")
 _MOVED = re.compile(r"cd\s+([^\s;&|'\"$`\\]+)\s*(?:&&|;)\s*")
 _CALLED = re.compile(r"\b(?:mpirun|mpiexec|horovodrun)\b")
 _WITHIN = "{} is called within the line, and each rank would call it: have it begin the line"
-_NO_COMMAND = "the line has no command: `job run` needs one"
+
+
+class _Launcher(NamedTuple):
+    """Flags of a launcher; those of ``wrapped`` have it begin with the first host again, where slots are used up."""
+
+    flags: Table
+    spellings: Spellings
+    wrapped: Collection[str]
+
+
+_LAUNCHERS = {
+    "mpirun": _Launcher(MPI, Spellings(), ("hosts", "f")),  # Hydra's
+    "horovodrun": _Launcher(HOROVOD, HOROVOD_SPELLED, ()),
+}
 
 Hosts = tuple[tuple[str, int], ...]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What a line says. ``np`` 0, no hosts, no hostfile: not said."""
+    """What a line says. ``np`` 0, no hosts, no hostfile: not said; ``slots``: of a host that does not say."""
 
     kind: str = "mpirun"
     np: int = 0
     hosts: Hosts = ()
     hostfile: str = ""
+    slots: int = 1
     per_host: int = 0
     oversubscribe: bool = False
     environment: tuple[Variable, ...] = ()
@@ -103,7 +117,7 @@ def read(text: str, name: str, file: File | None = None) -> JobSpec:
     """
     line = parse(text, name)
     found = file(line.hostfile) if file and line.hostfile else None
-    hosts = line.hosts if found is None else _chosen(_in_file(found, line.hostfile), line.hosts, line.hostfile)
+    hosts = line.hosts if found is None else _chosen(_in_file(found, line), line.hosts, line.hostfile)
     lacks = line.hostfile and found is None
     told = {
         f"the hostfile {line.hostfile} is not here, and it stays open where ranks run: -H host:slots says it": lacks,
@@ -137,24 +151,28 @@ def parse(text: str, name: str) -> Line:
     if called not in programs.ALL:
         raise JobError(f"{name}: {called!r} is not known: there are {', '.join(sorted(programs.ALL))}.")
     kind = "horovodrun" if called in programs.HOROVOD else "mpirun"
+    known = _LAUNCHERS[kind]
     refuse_operators(line, name)
     rest = line[start + 1 :]
-    given, at = take(rest, HOROVOD if kind == "horovodrun" else MPI, name)
+    given, at = take(rest, known.flags, name, known.spellings)
     command = _command(rest, at, name)
+    hosted = bool(_used(given, "hosts", "hostfile"))
+    slots = next((count(each, name) for each in reversed(_used(given, "slots"))), 1)
     outside = {word.value.partition("=")[0]: word.value.partition("=")[2] for word in line[:start]}
     return Line(
         kind,
         np=next((count(each, name, most=MAX_RANKS) for each in reversed(_used(given, "np"))), 0),
-        hosts=_hosts(given, name),
+        hosts=_hosts(given, name, slots),
         hostfile=next((each.values[0] for each in _used(given, "hostfile")), ""),
+        slots=slots,
         per_host=_per_host(given, name),
-        oversubscribe=any(each.name in _WRAPPED or "oversubscribe" in each.spelled.lower() for each in given),
+        oversubscribe=any(each.name in known.wrapped or "oversubscribe" in each.spelled.lower() for each in given),
         environment=_variables(given, outside, name),
         workdir=next((each.values[0] for each in _used(given, "workdir")), ""),
         interfaces=_interfaces(given),
         mca=tuple(_mca(given)),
         steps=(command,) if command else (),
-        warnings=(*asides([_noted(each) for each in given]), *(() if command else (_NO_COMMAND,))),
+        warnings=(*asides([_noted(each, hosted) for each in given]), *(() if command else (f"the line {NO_COMMAND}",))),
     )
 
 
@@ -176,11 +194,11 @@ def _command(rest: Sequence[Word], at: int, name: str) -> str:
     return " ".join(word.raw for word in rest[at:])
 
 
-def _hosts(given: Sequence[Given], name: str) -> Hosts:
-    """Return hosts with their slots; one that is named again has more of them, as Open MPI counts."""
+def _hosts(given: Sequence[Given], name: str, unsaid: int) -> Hosts:
+    """Return hosts with their slots, else ``unsaid``; one that is named again has more, as Open MPI counts."""
     found: dict[str, int] = {}
     for each in _used(given, "hosts"):
-        for host, slots in hostfile.host_list(each.values[0], f"{name}: {each.spelled}"):
+        for host, slots in hostfile.host_list(each.values[0], f"{name}: {each.spelled}", unsaid):
             found[host] = found.get(host, 0) + slots
     return tuple(found.items())
 
@@ -242,8 +260,10 @@ def still_true(warnings: Sequence[str], given: Collection[str]) -> list[str]:
     return [each for each in warnings if not set(given).intersection(each.split()[1:2])]
 
 
-def _noted(given: Given) -> Given:
-    """Return a flag as one that is left aside, where some of its values mean something and this one does not."""
+def _noted(given: Given, hosted: bool) -> Given:
+    """Return a flag as one that is left aside, where it means something elsewhere and here it does not."""
+    if given.flag.use == "slots" and not hosted:
+        return given._replace(flag=Flag("aside", 1, SLOTS_NOTE))
     if given.flag.use == "map_by" and not _IN_ORDER.match(given.values[0]):
         return given._replace(flag=Flag("aside", 1, "ranks take the hosts in order, as with -map-by slot"))
     if given.flag.use != "mca" or (MCA.get(given.values[0]) == "" and not _PREFIXED.search(given.values[1])):
@@ -251,8 +271,8 @@ def _noted(given: Given) -> Given:
     return given._replace(flag=Flag("aside", 2, MCA.get(given.values[0]) or MCA_NOTE))
 
 
-def _in_file(text: str, name: str) -> Hosts:
-    return tuple((replica.host, replica.slots) for replica in hostfile.read(text, name).replicas)
+def _in_file(text: str, line: Line) -> Hosts:
+    return tuple((replica.host, replica.slots) for replica in hostfile.read(text, line.hostfile, line.slots).replicas)
 
 
 def _chosen(listed: Hosts, asked: Hosts, name: str) -> Hosts:

@@ -6,7 +6,7 @@ Hydra Options"; Horovod's ``horovodrun --help``.
 
 from __future__ import annotations
 
-from hvd_kernel.jobs.flags import Flag, table
+from hvd_kernel.jobs.flags import Flag, Spellings, table
 
 _PLACE = "ranks take the hosts in order, and no rank is bound to cores"
 _SHELL = "ranks are started by hvdrun's own agents"
@@ -65,6 +65,7 @@ HOROVOD = table(
     *_COMMON,
     ("num-proc", Flag("np")),
     ("hosts", Flag("hosts")),
+    ("slots-per-host", Flag("slots")),
     ("network-interface network-interfaces", Flag("interfaces")),
     ("start-timeout", Flag("HOROVOD_START_TIMEOUT")),
     ("gpus", Flag("HVD_GPUS")),
@@ -78,7 +79,7 @@ HOROVOD = table(
     ("output-filename", Flag("aside", 1, _OUTPUT)),
     ("prefix-timestamp prefix-output-with-timestamp", Flag("aside", 0, _LOOKS)),
     ("config-file", Flag("aside", 1, "its values are not looked at: give them as flags")),
-    ("min-np min-num-proc max-np max-num-proc slots-per-host elastic-timeout", Flag("refused", 1, _ELASTIC)),
+    ("min-np min-num-proc max-np max-num-proc elastic-timeout", Flag("refused", 1, _ELASTIC)),
     ("reset-limit host-discovery-script", Flag("refused", 1, _ELASTIC)),
     ("blacklist-cooldown-range", Flag("refused", 2, _ELASTIC)),
     ("v version cb check-build h help", Flag("refused", 0, "it starts no job: leave it out")),
@@ -118,6 +119,14 @@ HOROVOD = table(
     ("log-without-timestamp log-hide-timestamp", Flag("HOROVOD_LOG_HIDE_TIME=1", 0)),
 )
 """What becomes a variable has its name for a use: ``NAME=value`` of a switch, else the flag's value."""
+_ONE_DASH = ("np", "H", "hostfile", "p", "i", "prefix-timestamp", "v", "cb", "h")
+OURS = ("--gpus", "--install-", "--uninstall-", "--build-")
+"""Not Horovod's, and no reason to refuse an abbreviation."""
+HOROVOD_SPELLED = Spellings(
+    (*(f"-{name}" for name in _ONE_DASH), "--hostfile", *(f"--{name}" for name in HOROVOD if name not in _ONE_DASH)),
+    OURS,
+)
+SLOTS_NOTE = "it is for the hosts of -H or --hostfile that do not say their slots"
 MCA = {
     "btl_tcp_if_include": "",
     "oob_tcp_if_include": "",

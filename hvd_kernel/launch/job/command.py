@@ -18,6 +18,7 @@ from hvd_kernel.jobs import JobSpec, formats, writers
 from hvd_kernel.jobs.here import of_words
 from hvd_kernel.jobs.plan import as_json, as_text, plan
 from hvd_kernel.jobs.quantities import quantity
+from hvd_kernel.jobs.spec import NO_COMMAND
 from hvd_kernel.jobs.words import join
 
 _USAGE = """hvdrun job plan|run|write FILE [flags]
@@ -98,7 +99,8 @@ def _spec(request: Request) -> JobSpec:
     """Return the job; a line behind a file that names no command is its command."""
     spec = of_words(request.files, [] if request.files else request.line, request.given["kind"])
     if request.files and request.line:
-        spec = msgspec.structs.replace(spec, steps=(join(request.line),))
+        told = tuple(each for each in spec.warnings if not each.endswith(NO_COMMAND))
+        spec = msgspec.structs.replace(spec, steps=(join(request.line),), warnings=told)
     return spec
 
 

@@ -71,6 +71,18 @@ def test_every_rank_runs_each_step_and_waits_for_all_behind_it(mark: str, tmp_pa
     assert "never" not in done.stdout
 
 
+def test_a_command_behind_a_file_is_the_one_that_was_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The warning that there is none was said all the same."""
+    file = tmp_path / "line"
+    file.write_text("mpirun -np 2 -bind-to none\n")
+    assert command.main(["plan", str(file), "--format", "json", "--", "python", "train.py"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["steps"] == ["python train.py"]
+    assert [each.partition(" is left aside")[0] for each in said["warnings"]] == ["-bind-to none"]
+
+
 def test_a_polyaxonfile_runs_with_its_master_and_its_workers(mark: str, script: Path) -> None:
     done = hvdrun("job", "run", str(DATA / "polyaxonfile-fragment.yml"), "--", "python", "train.py", cwd=script)
     assert [lines_of(good(done), rank) for rank in range(4)] == [[f"{rank} 4 {rank} 4 1 10.0"] for rank in range(4)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvd_kernel.jobs import JobError, JobSpec, formats
-from hvd_kernel.jobs.tables.mpi import HOROVOD, MPI
+from hvd_kernel.jobs.tables.mpi import HOROVOD, HOROVOD_SPELLED, MPI
 from hvd_kernel.launch import flags, knobs
 
 HOSTFILE = "# two hosts\na slots=2\nb:4\n"
@@ -243,6 +243,84 @@ def test_horovodrun_of_a_job_that_changes_its_size_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("horovodrun -H a,b:2 --slots-per-host 3 python train.py", [("a", 3), ("b", 2)]),
+        ("horovodrun --slots 3 --hosts a,b:2 -np 5 python train.py", [("a", 3), ("b", 2)]),
+        ("hvdrun --hostfile bare.txt --slots=2 python train.py", [("c", 2), ("d", 5)]),
+    ],
+)
+def test_slots_per_host_are_those_of_hosts_that_do_not_say_theirs(line: str, wanted: list[tuple[str, int]]) -> None:
+    """hvdrun takes it from its own line, and `job plan -- horovodrun ...` refused it."""
+    spec = formats.read(line, "the command line", "", {"bare.txt": "c\nd slots=5\n"}.get)
+    assert (hosts(spec), spec.warnings) == (wanted, ())
+
+
+def test_slots_per_host_without_hosts_are_left_aside() -> None:
+    assert read("horovodrun -np 2 --slots 3 python a.py").warnings == (
+        "--slots 3 is left aside: it is for the hosts of -H or --hostfile that do not say their slots",
+    )
+    assert refused("horovodrun -H a --slots-per-host two python a.py").endswith(
+        "must be a whole number, from 1 to 100000."
+    )
+    assert "'--slots' is no flag known here" in refused("mpirun -np 2 --slots 3 python a.py")
+
+
+@pytest.mark.parametrize(
+    ("begun", "whole"),
+    [
+        ("--num-p 2", "-np 2"),
+        ("-n 2", "-np 2"),
+        ("--num-p=2 --netw eth0", "-np 2 --network-interface eth0"),
+        ("-host hosts.txt", "--hostfile hosts.txt"),
+        ("-np 2 --fusion 64 --torus", "-np 2 --fusion-threshold-mb 64 --torus-allreduce"),
+        ("-np 2 --verb --disable --gloo-t 7", "-np 2 --verbose --disable-cache --gloo-timeout-seconds 7"),
+        ("-np 2 --log-witho", "-np 2 --log-without-timestamp"),
+    ],
+)
+def test_a_flag_of_horovodrun_may_be_abbreviated_as_argparse_allows(begun: str, whole: str) -> None:
+    """hvdrun takes it so from its own line; a job's line was refused."""
+    assert read(f"horovodrun {begun} python train.py") == read(f"horovodrun {whole} python train.py")
+
+
+def test_what_is_left_aside_is_named_as_it_was_written() -> None:
+    assert read("horovodrun -np 2 --ssh-p 22 python a.py").warnings == (
+        "--ssh-p 22 is left aside: say it as `hvdrun -p`, or in ~/.ssh/config",
+    )
+
+
+@pytest.mark.parametrize(
+    ("begun", "candidates"),
+    [
+        ("--host a:2", "--host may be --hostfile or --hosts or --host-discovery-script: write it out."),
+        ("--log-with", "--log-with may be --log-with-timestamp or --log-without-timestamp: write it out."),
+        ("--timeline=t", "--timeline may be --timeline-filename or --timeline-mark-cycles: write it out."),
+    ],
+)
+def test_an_abbreviation_of_several_flags_names_them(begun: str, candidates: str) -> None:
+    assert refused(f"horovodrun -np 2 {begun} python a.py") == f"the command line: {candidates}"
+
+
+@pytest.mark.parametrize(
+    ("line", "unknown"),
+    [
+        ("mpirun --num-p 2 python a.py", "'--num-p'"),
+        ("mpirun -hostf h python a.py", "'-hostf'"),
+        ("horovodrun --slow 2 python a.py", "'--slow'"),
+        ("horovodrun - 2 python a.py", "'-'"),
+    ],
+)
+def test_mpirun_has_no_abbreviations_and_what_begins_no_flag_is_unknown(line: str, unknown: str) -> None:
+    assert f"{unknown} is no flag known here" in refused(line)
+
+
+def test_hosts_of_horovodrun_are_no_more_oversubscribed_than_h() -> None:
+    """Hydra's -hosts begins with the first host again; horovodrun's has slots."""
+    for flag in ("-H", "--hosts"):
+        assert "-np 3 ranks do not fit on a:1,b:1" in refused(f"horovodrun -np 3 {flag} a,b python a.py")
+
+
 @pytest.mark.parametrize("knob", knobs.KNOBS, ids=lambda knob: knob.key)
 def test_each_of_hvdruns_knobs_is_read_as_the_same_variable(knob: knobs.Knob) -> None:
     sides = [(flag, "1") for flag in knob.flags] + [(flag, "0") for flag in knob.off]
@@ -252,6 +330,12 @@ def test_each_of_hvdruns_knobs_is_read_as_the_same_variable(knob: knobs.Knob) ->
         assert value.words == (0 if knob.switch else 1)
         [variable] = read(f"horovodrun -np 1 {flag} {'' if knob.switch else text} python a.py").environment
         assert (variable.name, variable.value) == (knob.variable, knob.turn(text))
+
+
+def test_each_flag_of_hvdrun_has_its_dashes_in_a_jobs_line_too() -> None:
+    ours = {name for table in (flags.ACTIONS, flags.JOB, flags.ELASTIC) for names in table for name in names}
+    ours |= {flag for knob in knobs.KNOBS for flag in (*knob.flags, *knob.off)}
+    assert set(HOROVOD_SPELLED.flags) == ours | {"-h", "--help"}
 
 
 def test_each_of_hvdruns_other_flags_is_in_the_table_with_as_many_values() -> None:

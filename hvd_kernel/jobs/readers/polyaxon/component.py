@@ -19,7 +19,7 @@ from hvd_kernel.jobs.documents import Document, Path
 from hvd_kernel.jobs.quantities import quantity
 from hvd_kernel.jobs.readers.mpirun import Line
 from hvd_kernel.jobs.readers.scripts.commands import of_words
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, Variable
+from hvd_kernel.jobs.spec import NO_COMMAND, Bounds, JobError, JobSpec, Replica, Resources, Variable
 
 _KINDS = ("component", "operation")
 _TEMPLATE = re.compile(r"\{\{([^{}]*)\}\}")
@@ -148,7 +148,7 @@ def _line(run: _Run, known: Mapping[str, Any], at: Path, document: Document) -> 
                 return of_words(command, document.name)
             except JobError as error:
                 raise document.error(where, str(error).removeprefix(f"{document.name}: ")) from None
-    return Line(warnings=(f"{'.'.join(map(str, at))}.launcher has no command: `job run` needs one",))
+    return Line(warnings=(f"{'.'.join(map(str, at))}.launcher {NO_COMMAND}",))
 
 
 def _fit(line: Line, workers: tuple[Replica, ...], at: Path, document: Document) -> int:
