@@ -20,7 +20,14 @@ PTH = "horovod_shim.pth"  # not pth.NAME: pip takes away what it has brought, an
 _NOTE = "# `import horovod` is hvd_kernel; `python -m pip uninstall horovod` takes this file away."
 _INFO = f"{DISTRIBUTION}-{VERSION}.dist-info"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # of a zip file; always the same time: always the same bytes
-_EXTRAS = ("torch", "pytorch")
+_EXTRAS = {  # Horovod's, and torch, which many write: ours that brings the same
+    "torch": "torch",
+    "pytorch": "torch",
+    "tensorflow": "tensorflow",
+    "tensorflow-cpu": "tensorflow",
+    "tensorflow-gpu": "tensorflow",
+    "keras": "keras",
+}
 _METADATA = """\
 Metadata-Version: 2.1
 Name: {distribution}
@@ -75,12 +82,12 @@ def _files() -> dict[str, str]:
 
 
 def _metadata() -> str:
-    """Extras of other frameworks are not named: pip says of such a one that it is not provided."""
+    """Extras of MXNet, Spark and Ray are not named: pip says of such a one that it is not provided."""
     version = hvd_kernel.__version__
     head = _METADATA.format(distribution=DISTRIBUTION, version=VERSION, ours=f"hvd-kernel=={version}")
     return head + "".join(
-        f'Provides-Extra: {extra}\nRequires-Dist: hvd-kernel[torch]=={version}; extra == "{extra}"\n'
-        for extra in _EXTRAS
+        f'Provides-Extra: {extra}\nRequires-Dist: hvd-kernel[{own}]=={version}; extra == "{extra}"\n'
+        for extra, own in _EXTRAS.items()
     )
 
 

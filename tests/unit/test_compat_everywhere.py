@@ -8,6 +8,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -248,12 +249,21 @@ def test_as_a_distribution_it_is_horovod(tmp_path: Path) -> None:
     (found,) = importlib.metadata.distributions(path=[str(tmp_path / "site")])
     ours = hvd_kernel.__version__
     assert (found.name, found.version) == ("horovod", "0.28.1+hvd")
-    assert found.metadata.get_all("Provides-Extra") == ["torch", "pytorch"]
+    wanted = {
+        "torch": "torch",
+        "pytorch": "torch",
+        "tensorflow": "tensorflow",
+        "tensorflow-cpu": "tensorflow",
+        "tensorflow-gpu": "tensorflow",
+        "keras": "keras",
+    }
+    assert found.metadata.get_all("Provides-Extra") == list(wanted), "what a project may write behind horovod"
     assert found.requires == [
         f"hvd-kernel=={ours}",
-        f'hvd-kernel[torch]=={ours}; extra == "torch"',
-        f'hvd-kernel[torch]=={ours}; extra == "pytorch"',
+        *(f'hvd-kernel[{own}]=={ours}; extra == "{extra}"' for extra, own in wanted.items()),
     ]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(wanted.values()) <= set(project["optional-dependencies"]), "each is one that hvd-kernel has"
     (command,) = found.entry_points
     assert (command.group, command.name, command.load()) == ("console_scripts", "horovodrun", main)
     code = f"import site, sys; site.addsitedir({str(tmp_path / 'site')!r})\n{VERSION}"
@@ -276,7 +286,7 @@ def test_pip_installs_it_is_content_and_leaves_nothing(tmp_path: Path) -> None:
     assert said(python, "-c", VERSION) == "0.28.1"
     assert said(python, "-c", "import importlib.metadata as m; print(m.version('horovod'))") == "0.28.1+hvd"
     assert said(python.parent / "horovodrun", "--version") == hvd_kernel.__version__
-    for wanted in ("horovod", "horovod==0.28.1", "horovod[pytorch]>=0.27,<0.29"):
+    for wanted in ("horovod", "horovod==0.28.1", "horovod[pytorch]>=0.27,<0.29", "horovod[pytorch,torch]"):
         assert "Would install" not in said(*pip, "install", "--no-index", "--dry-run", wanted)
     file = str(site_packages(python) / shim.PTH)
     hvdrun = (python, "-m", "hvd_kernel.launch")

@@ -82,12 +82,15 @@ def test_modules_of_other_frameworks_are_not_there_and_say_so() -> None:
     assert [importlib.util.find_spec(name) for name in {below(name) for name in MODULES["not_for_torch"]}] == [None] * 3
 
 
-@pytest.mark.parametrize("name", ["TensorFlow", "Keras"])
-def test_modules_of_other_frameworks_say_what_to_install(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("TensorFlow", "needs_tensorflow"), ("TensorFlow", "not_with_tensorflow"), ("Keras", "needs_keras")],
+)
+def test_modules_of_other_frameworks_say_what_to_install(name: str, kind: str) -> None:
     package = name.lower()
     if importlib.util.find_spec(package) is not None:
         pytest.skip(f"{name} is here")
-    for module in MODULES[f"needs_{package}"]:
+    for module in MODULES[kind]:
         with pytest.raises(
             ModuleNotFoundError, match=rf"needs {name}, .*: pip install 'hvd-kernel\[{package}\]'"
         ) as caught:
@@ -99,6 +102,7 @@ def test_the_lists_are_whole() -> None:
     """Each module once; the product's own table has the same modules and names as the facts."""
     listed = [name for names in MODULES.values() for name in names]
     assert (len(listed), len(set(listed))) == (150, 150)
+    assert len([name for name in listed if "._" not in name]) == 146, "the public ones"
     assert set(SIGNATURES) <= set(MODULES["works"] + MODULES["raises"])
     table = {
         (module, name) for module in plumbing.PLUMBING for name in plumbing.names(module) if not name.endswith("!")

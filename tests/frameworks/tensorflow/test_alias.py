@@ -15,7 +15,7 @@ from hvdtest.venvs import said, venv_with_ours
 nightly = pytest.mark.nightly
 LISTS = tomllib.loads((Path(__file__).parents[1] / "horovod_names" / "modules.toml").read_text())
 MODULES = LISTS["needs_tensorflow"] + LISTS["needs_keras"]
-NOT_HERE = "horovod.tensorflow.data"  # the service for tf.data
+SERVICE = LISTS["not_with_tensorflow"]
 NAMES = [
     "Adasum",
     "Average",
@@ -86,7 +86,7 @@ NAMES = [
 ]
 
 
-def modules(listed: list[str], names: list[str]) -> dict[str, Any]:
+def modules(listed: list[str], service: list[str], names: list[str]) -> dict[str, Any]:
     import importlib
     import sys
 
@@ -97,6 +97,12 @@ def modules(listed: list[str], names: list[str]) -> dict[str, Any]:
 
     for name in listed:
         importlib.import_module(name)
+    told = []
+    for name in service:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            told.append(str(error).partition(": ")[0])
     import tensorflow as tf
     from horovod.common.util import check_extension, extension_available, gpu_available
     from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
@@ -113,6 +119,7 @@ def modules(listed: list[str], names: list[str]) -> dict[str, Any]:
     passes = [helper.compute_gradients([tf.constant([hvd.rank() + n])], [w])[0].numpy().tolist() for n in (1.0, 3.0)]
     return {
         "missing": [name for name in names if not hasattr(hvd, name)],
+        "service": told,
         "same": sys.modules["horovod.tensorflow"] is sys.modules["hvd_kernel.tensorflow"],
         "available": [
             extension_available("tensorflow"),
@@ -130,10 +137,10 @@ def modules(listed: list[str], names: list[str]) -> dict[str, Any]:
 @nightly
 @pytest.mark.mp
 def test_every_module_and_name(tf_ranks: RankPool) -> None:
-    listed = [name for name in MODULES if not name.startswith(NOT_HERE)]
-    for rank, found in enumerate(tf_ranks.run(modules, listed, NAMES)):
+    for rank, found in enumerate(tf_ranks.run(modules, MODULES, SERVICE, NAMES)):
         assert found == {
             "missing": [],
+            "service": ["No module named 'horovod.tensorflow.data'"] * len(SERVICE),
             "same": True,
             "available": [True, False, True, False],
             "basics": [2, True],
