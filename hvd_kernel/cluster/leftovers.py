@@ -2,6 +2,7 @@
 
 Found by marks alone (processes.py): every process of a cluster carries the mark of the one without which it should not
 be, and every private folder says whose it is. A name proves nothing; a process that carries no mark is none of ours.
+The one exception is shared memory of Open MPI's, which carries none: what no living process maps is swept.
 
 Words.
   orphan   a marked process of this user whose holder is gone, or is an orphan itself; no supervisor of a kept cluster
@@ -14,6 +15,8 @@ import os
 import re
 import shutil
 import signal
+import socket
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,7 +29,10 @@ from hvd_kernel.cluster.folders import is_own
 from hvd_kernel.cluster.line import is_ready
 from hvd_kernel.cluster.processes import CLAIM, HOLDER, environment_of, holder_of, is_gone, mark, stat_of
 
-SHARED = Path("/dev/shm")  # noqa: S108 - looked at; removed there is only what is marked as ours
+SHARED = Path("/dev/shm")  # noqa: S108 - looked at; removed there is what is marked as ours, and dead ranks' memory
+_SEGMENT = re.compile(
+    r"sm_segment\.(?P<host>.+)\.(?P<uid>[0-9]+)\.[0-9a-f]+\.[0-9]+"
+)  # as Open MPI's btl/sm makes them
 _NAME = re.compile("hvd-([a-z0-9_]{8}|[0-9a-f]{32})")  # as mkdtemp and launcher.py make them
 _CLAIMED_S = 60.0
 _END_S = 2.0
@@ -70,6 +76,17 @@ def sweep() -> None:
     """Remove the folders of clusters whose kernel was killed before there was a supervisor, or together with it."""
     for folder in folders():
         remove(folder)
+    for segment in segments():
+        segment.unlink(missing_ok=True)
+
+
+def segments() -> list[Path]:
+    """Return what this user's ranks of Open MPI that were killed on this host have left in shared memory."""
+    old = [path for path in SHARED.glob("sm_segment.*") if _is_old_segment(path)]
+    mapped = _mapped() if old else None
+    if mapped is None:
+        return []
+    return [path for path in old if path.exists() and path.stat().st_ino not in mapped]
 
 
 def strays(supervisor: int) -> list[Marked]:
@@ -137,6 +154,36 @@ def _is_unclaimed(folder: Path) -> bool:
     return bool(_NAME.fullmatch(folder.name)) and empty and old and not holder_of(folder)
 
 
+def _is_old_segment(path: Path) -> bool:
+    """Whether it is this user's, of this host, and older than a rank needs from making it to mapping it."""
+    named = _SEGMENT.fullmatch(path.name)
+    here = socket.gethostname().partition(".")[0]
+    if not named or int(named["uid"]) != os.geteuid() or named["host"].partition(".")[0] != here:
+        return False
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    regular = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+    return regular and time.time() - found.st_mtime > _CLAIMED_S
+
+
+def _mapped() -> set[int] | None:
+    """Return the numbers (inodes) of all files that processes of this user map; None: one of them does not say."""
+    found: set[int] = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if entry.stat().st_uid == os.geteuid():
+                lines = (entry / "maps").read_text(errors="replace").splitlines()
+                found.update(int(line.split(maxsplit=5)[4]) for line in lines)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+        except OSError:
+            if entry.name != "1":  # init shows its own to nobody in some containers, and is no rank
+                return None
+    return found
+
+
 def _is_detached(process: Marked, supervisor: int) -> bool:
     if "hvd_kernel." in process.command:
         return False  # mpiexec, ranks, spares and what they fork
@@ -145,8 +192,8 @@ def _is_detached(process: Marked, supervisor: int) -> bool:
 
 
 def _parent_and_session(pid: int) -> tuple[int, int]:
-    stat = stat_of(pid)
-    return (int(stat[1]), int(stat[3])) if stat else (0, 0)
+    fields = stat_of(pid)
+    return (int(fields[1]), int(fields[3])) if fields else (0, 0)
 
 
 def _line_of(pid: int) -> set[int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,3 +70,48 @@ def test_e3_what_is_claimed_or_used_or_not_of_our_making_stays(place: Path) -> N
         age(folder, 3600.0)
     leftovers.sweep()
     assert all(folder.exists() for folder in (claimed, used, foreign))
+
+
+def segment(place: Path, *, host: str = "", uid: int | None = None, old: float = 61.0) -> Path:
+    """A file as Open MPI 5 names its shared memory, with a page in it."""
+    name = f"sm_segment.{host or socket.gethostname()}.{os.geteuid() if uid is None else uid}.8c5f0001.0"
+    (place / name).write_bytes(bytes(4096))
+    age(place / name, old)
+    return place / name
+
+
+def test_shared_memory_of_ranks_that_were_killed_under_mpirun_is_swept(place: Path) -> None:
+    """SIGKILL leaves Open MPI no moment to remove it, and each run took more of /dev/shm."""
+    left = segment(place)
+    held = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 0)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-P", "-c", held, str(left)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "mapped\n"
+        leftovers.sweep()
+        assert left.exists(), "a living rank's"
+        rank.kill()
+    leftovers.sweep()
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "other", [{"host": "elsewhere"}, {"uid": 4242}, {"old": 0.0}], ids=["another host", "another user", "just made"]
+)
+def test_shared_memory_that_may_be_anothers_stays(place: Path, other: dict[str, Any]) -> None:
+    stays = segment(place, **other)
+    leftovers.sweep()
+    assert stays.exists()
+
+
+def test_shared_memory_stays_where_a_process_hides_what_it_maps(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stays = segment(place)
+    monkeypatch.setattr(leftovers, "_mapped", lambda: None)
+    leftovers.sweep()
+    assert stays.exists()
