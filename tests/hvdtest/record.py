@@ -14,20 +14,21 @@ from typing import Any
 import pytest
 
 
+def _add(**line: Any) -> None:
+    folder = os.environ.get("HVDTEST_FOLDER", "tests")
+    with Path(os.environ["HVDTEST_RECORD"]).open("a") as record:
+        record.write(json.dumps({"folder": folder, **line}) + "\n")
+
+
 class Recorder:
     """Adds a line when a test begins, and one when its teardown has ended."""
 
-    def __init__(self, file: Path, folder: str) -> None:
-        self._file, self._folder = file, folder
+    def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
         self._outcome: dict[str, str] = {}
 
-    def _add(self, **line: Any) -> None:
-        with self._file.open("a") as record:
-            record.write(json.dumps({"folder": self._folder, **line}) + "\n")
-
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._add(begins=nodeid)
+        _add(begins=nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = report.nodeid
@@ -35,18 +36,25 @@ class Recorder:
         if report.outcome != "passed" or name not in self._outcome:
             self._outcome[name] = "failed" if self._outcome.get(name) == "failed" else report.outcome
         if report.when == "teardown":
-            self._add(test=name, seconds=round(self._seconds.pop(name), 3), outcome=self._outcome.pop(name))
+            _add(test=name, seconds=round(self._seconds.pop(name), 3), outcome=self._outcome.pop(name))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that cannot be imported is a failure too."""
         if report.failed:
-            self._add(test=report.nodeid, seconds=0.0, outcome="failed")
+            _add(test=report.nodeid, seconds=0.0, outcome="failed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Say how long a test may take that has a limit of its own; in a worker of pytest-xdist, as only that has the test."""
+    limit = item.get_closest_marker("timeout")
+    if limit is not None and limit.args and "HVDTEST_RECORD" in os.environ:
+        _add(may_take=limit.args[0], which=item.nodeid)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    file = os.environ.get("HVDTEST_RECORD")
-    if file and not hasattr(config, "workerinput"):  # a worker of pytest-xdist: its controller hears everything
-        config.pluginmanager.register(Recorder(Path(file), os.environ.get("HVDTEST_FOLDER", "tests")))
+    if "HVDTEST_RECORD" in os.environ and not hasattr(config, "workerinput"):  # a worker's controller hears everything
+        config.pluginmanager.register(Recorder())
 
 
 @pytest.hookimpl(trylast=True)

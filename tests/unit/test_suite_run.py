@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from suite import run
+from suite import record, run
 from suite.phases import Phase
 
 TESTS = str(Path(__file__).resolve().parents[1])
@@ -76,6 +76,19 @@ def test_a_crash_fails_one_test_and_the_rest_runs(tmp_path: Path, capfd: pytest.
     folder = played(tmp_path, CRASHES)
     assert (folder.passed, folder.failed) == (2, 1)
     assert "FAILED test_played.py::test_that_crashes: the process ended by SIGSEGV" in capfd.readouterr().out
+
+
+def test_a_test_with_a_longer_limit_of_its_own_is_given_that_time(tmp_path: Path) -> None:
+    """The wheel that is compiled for all devices was taken for hung: beside other work that takes longer than 420 s."""
+    played(
+        tmp_path,
+        "import pytest\n\n@pytest.mark.timeout(900)\ndef test_long():\n    pass\n\ndef test_short():\n    pass\n",
+    )
+    lines = record.lines(tmp_path / "results" / "00-played.jsonl")
+    long = next(at for at, line in enumerate(lines) if "may_take" in line) + 1
+    assert record.patience(lines[:long], 420.0) == 900 + record.MARGIN_S, "it is at work"
+    assert record.patience(lines, 420.0) == 420, "it has ended"
+    assert record.patience(lines[:long], 2000.0) == 2000
 
 
 def test_a_file_that_cannot_be_imported_is_a_failure(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Records of a run: one JSON line per test or native room, read back as folders.
 
-A line of pytest (tests/hvdtest/record.py): {"folder", "test", "seconds", "outcome"}, before each {"folder", "begins"}.
+A line of pytest (tests/hvdtest/record.py): {"folder", "test", "seconds", "outcome"}, before each {"folder", "begins"},
+and where it has a time limit of its own {"folder", "which", "may_take"}.
 A line of a native room (.ci/native): {"folder", "kind", "tests", "seconds", "failed", "slowest"}.
 """
 
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from suite.budget import SLOWEST, Folder
+
+MARGIN_S = 120
+"""What pytest needs, at most, to fail a test whose limit is over."""
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -51,3 +55,9 @@ def begun_not_ended(found: list[dict[str, Any]]) -> list[str]:
     """The tests in which a run stopped: one, or one for each of pytest-xdist's processes."""
     ended = {line["test"] for line in found if "test" in line}
     return list(dict.fromkeys(line["begins"] for line in found if "begins" in line and line["begins"] not in ended))
+
+
+def patience(found: list[dict[str, Any]], silent: float) -> float:
+    """How many seconds a run may be silent: longer where a test that is at work has a longer limit of its own."""
+    at_work = set(begun_not_ended(found))
+    return max([silent, *(line["may_take"] + MARGIN_S for line in found if line.get("which") in at_work)])

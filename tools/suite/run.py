@@ -18,7 +18,7 @@ from suite.phases import Phase
 RESULTS = ROOT / "build" / "results"
 SETUP = ROOT / "build" / "setup.seconds"
 SILENT_S = 420
-"""pytest's own limit for a test is 300 s, and fails it: only a process in which that limit cannot act is silent for longer."""
+"""pytest's own limit for a test is 300 s, or what the test says, and fails it: only where that cannot act is a process silent for longer."""
 STARTING_S = 300
 """A pytest that has begun no test yet: it imports and collects."""
 LONGEST_S = 3600
@@ -45,7 +45,8 @@ def run(
 ) -> list[Folder]:
     """Run them all, whatever fails; folders in order, those of the same name as one.
 
-    A pytest in which no test begins or ends for ``silent`` seconds is ended, and its rest runs without that test.
+    A pytest in which no test begins or ends for ``silent`` seconds, or as long as a test at work may take by its own
+    limit, is ended, and its rest runs without that test.
     """
     results.mkdir(parents=True, exist_ok=True)
     found: dict[str, Folder] = {}
@@ -138,7 +139,7 @@ def _pytest(phase: Phase, lines: Path, env: Mapping[str, str], silent: float) ->
 
 def _watch(process: subprocess.Popen[bytes], lines: Path, silent: float) -> str:
     """Wait for the end of a pytest; empty, or what went wrong with the process itself."""
-    size, moved = -1, time.monotonic()
+    size, moved, patience = -1, time.monotonic(), silent
     while True:
         try:
             status = process.wait(1.0)
@@ -146,13 +147,14 @@ def _watch(process: subprocess.Popen[bytes], lines: Path, silent: float) -> str:
             now = lines.stat().st_size if lines.exists() else 0
             if now != size:
                 size, moved = now, time.monotonic()
-            elif time.monotonic() - moved > (silent if size > 0 else max(silent, STARTING_S)):
-                say(f"no test has begun or ended for {silent:g} s; who waits where:\n{stuck.report(process.pid)}")
+                patience = record.patience(record.lines(lines), silent) if size > 0 else max(silent, STARTING_S)
+            elif time.monotonic() - moved > patience:
+                say(f"no test has begun or ended for {patience:g} s; who waits where:\n{stuck.report(process.pid)}")
                 process.send_signal(signal.SIGABRT)  # pytest has faulthandler write every thread's stack
                 try:
                     process.wait(10.0)
                 except subprocess.TimeoutExpired:
                     say("it does not answer SIGABRT")
-                return f"hung for {silent:g} s"
+                return f"hung for {patience:g} s"
             continue
         return f"the process ended by {signal.Signals(-status).name}" if status < 0 else ""
