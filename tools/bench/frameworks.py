@@ -1,0 +1,268 @@
+"""Graph operations of TensorFlow beside torch's blocking call and MultiWorkerMirroredStrategy. Prints a table.
+
+    python tools/bench/frameworks.py [ROUNDS]
+
+Two ranks for each way, all alive at once; in every round each way takes one sample of each size, in turn, so that what the
+machine does besides hits all alike. TensorFlow comes from tests/frameworks/environments/tf221.txt.
+
+Words.
+  way     how two processes make a sum: one of WAYS
+  chain   operations of which each takes the last one's result: what one costs is the slope between a short and a long chain
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from hvdtest.environments import Ranks, environment, quiet
+from hvdtest.launch import RankPool, free_port
+
+LAYERS, STEPS = 8, 5
+SIZES = {"4 KiB": (4 << 10, 20, 120, 20), "64 MiB": (64 << 20, 1, 5, 1)}  # bytes, short chain, long chain, repetitions
+
+
+def torch_call(size: int, short: int, long: int, times: int) -> float:
+    """Blocking, in place, under one name."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    torch.set_num_threads(1)
+    x = torch.zeros(size // 4)
+
+    def chain(length: int) -> None:
+        for _ in range(length):
+            hvd.allreduce_(x, op=hvd.Sum, name="bench")
+
+    return _slope(chain, short, long, times)
+
+
+def torch_handle(size: int, short: int, long: int, times: int) -> float:
+    """Started, then waited for: the way that gradients go."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    x = torch.zeros(size // 4)
+
+    def chain(length: int) -> None:
+        for _ in range(length):
+            hvd.synchronize(hvd.allreduce_async_(x, op=hvd.Sum, name="bench"))
+
+    return _slope(chain, short, long, times)
+
+
+def graph(size: int, short: int, long: int, times: int) -> float:
+    """In a tf.function."""
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+
+    hvd.init()
+    return _traced(lambda x: hvd.allreduce(x, op=hvd.Sum), tf.zeros([size // 4]), short, long, times)
+
+
+def eager(size: int, short: int, long: int, times: int) -> float:
+    """Called one by one."""
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+
+    hvd.init()
+    x = tf.zeros([size // 4])
+
+    def chain(length: int) -> None:
+        for _ in range(length):
+            hvd.allreduce(x, op=hvd.Sum)
+
+    return _slope(chain, short, long, times)
+
+
+def mirrored(size: int, short: int, long: int, times: int) -> float:
+    """The strategy's sum over its gRPC ring, in a tf.function."""
+    import tensorflow as tf
+
+    strategy = _strategy()
+
+    def reduced(x: Any) -> Any:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+    def traced(length: int) -> Any:
+        def all_of(x: Any) -> Any:
+            for _ in range(length):
+                x = reduced(tf.identity(x))  # on its device: the strategy asks for it
+            return tf.reduce_sum(x[:1])
+
+        return tf.function(lambda x: strategy.run(all_of, (x,)))
+
+    x, functions = tf.zeros([size // 4]), {length: traced(length) for length in (short, long)}
+    return _slope(lambda length: functions[length](x).numpy(), short, long, times)
+
+
+def _traced(operation: Any, x: Any, short: int, long: int, times: int) -> float:
+    import tensorflow as tf
+
+    key = (short, long, int(tf.size(x)))
+    if key not in _kept:
+
+        def traced(length: int) -> Any:
+            def all_of(x: Any) -> Any:
+                x = x + 1.0  # made here: an argument may not be written to
+                for _ in range(length):
+                    x = operation(x)
+                return tf.reduce_sum(x[:1])
+
+            return tf.function(all_of)
+
+        _kept[key] = {length: traced(length) for length in (short, long)}
+    return _slope(lambda length: _kept[key][length](x).numpy(), short, long, times)
+
+
+_kept: dict[Any, Any] = {}
+
+
+def _strategy() -> Any:
+    import tensorflow as tf
+
+    if "strategy" not in _kept:
+        ring = tf.distribute.experimental.CommunicationImplementation.RING
+        options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
+        _kept["strategy"] = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return _kept["strategy"]
+
+
+def _slope(chain: Any, short: int, long: int, times: int) -> float:
+    """Microseconds of one operation."""
+    import time
+
+    seconds = {short: 0.0, long: 0.0}
+    chain(short), chain(long)
+    for length in (short, long):
+        for _ in range(times):
+            begin = time.perf_counter()
+            chain(length)
+            seconds[length] += time.perf_counter() - begin
+    return 1e6 * (seconds[long] - seconds[short]) / (times * (long - short))
+
+
+def counted(size: int) -> dict[str, int]:
+    """What one operation on a tensor of the graph costs in memory: its result is the input's, so nothing is copied."""
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+    from hvd_kernel.tensorflow.library import counters
+
+    hvd.init()
+    function = tf.function(lambda x: hvd.allreduce(x + 1.0, op=hvd.Sum)[:1])
+    x = tf.zeros([size // 4])
+    function(x)
+    before = counters()
+    function(x).numpy()
+    return {name: number - before[name] for name, number in counters().items()}
+
+
+def recorded(path: str, layers: int, wide: int) -> None:
+    """Some steps of a stack of layers, under a timeline."""
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+
+    hvd.init()
+    weights = [tf.Variable(tf.random.stateless_normal([wide, wide], [7, n]) / wide**0.5) for n in range(layers)]
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            for weight in weights:
+                x = x @ weight
+            loss = tf.reduce_sum(x)
+        return [tf.reduce_sum(each) for each in hvd.DistributedGradientTape(tape).gradient(loss, weights)]
+
+    x = tf.ones([wide, wide])
+    step(x)
+    hvd.start_timeline(path)
+    for _ in range(STEPS):
+        step(x)
+    hvd.stop_timeline()
+
+
+def overlap(ranks: RankPool) -> str:
+    """Return how many of a step's gradients were reduced on all ranks before the last one was ready on some rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.json")
+        ranks.run(recorded, str(path), LAYERS, 512)
+        events = json.loads(path.read_text())
+    rows = {e["pid"] for e in events if e.get("name") == "process_name" and ".grad_" in e["args"]["name"]}
+    ready = {row: [e["ts"] for e in events if e.get("pid") == row and e["ph"] == "X"] for row in rows}
+    done = {
+        row: [e["ts"] for e in events if e.get("pid") == row and e["ph"] == "E" and "dtype" in e["args"]]
+        for row in rows
+    }
+    early = []
+    for step in range(STEPS):
+        last = max(ready[row][2 * step + 1] for row in rows)
+        early.append(sum(done[row][step] < last for row in rows))
+    return f"{statistics.median(early):g} of {len(rows)}"
+
+
+WAYS = {
+    "torch, blocking": torch_call,
+    "torch, handle": torch_handle,
+    "TensorFlow, graph": graph,
+    "TensorFlow, eager": eager,
+    "MultiWorkerMirroredStrategy": mirrored,
+}
+
+
+def _cluster(rank: int, size: int, _port: int) -> dict[str, str]:
+    workers = [f"127.0.0.1:{port}" for port in _PORTS[:size]]
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})}
+
+
+_PORTS = [free_port(), free_port()]
+
+
+def main() -> None:
+    """Take turns; print medians of the slower rank's samples, and what each is of the blocking call in its round."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    python = environment("tf221")
+    sys.stdout.write(
+        "| size | way | median, us | less the blocking call | of the blocking call |\n|---|---|---|---|---|\n"
+    )
+    with (
+        RankPool(2) as torch,
+        Ranks(python, 2, HOROVOD_TIMELINE="DYNAMIC") as tensorflow,
+        RankPool(2, variables=_cluster, python=python, **quiet()) as strategy,
+    ):
+        pools = dict(zip(WAYS, (torch, torch, tensorflow, tensorflow, strategy), strict=True))
+        for name, size in SIZES.items():
+            found: dict[str, list[float]] = {way: [] for way in WAYS}
+            for _ in range(rounds + 1):  # the first one traces, and counts for nothing
+                for way, check in WAYS.items():
+                    found[way].append(max(pools[way].run(check, *size)))
+            _print(name, {way: samples[1:] for way, samples in found.items()})
+        counts = tensorflow.run(counted, SIZES["64 MiB"][0])[0]
+        sys.stdout.write(f"64 MiB in a graph: {counts['calls']} operation, {counts['forwarded']} result in its input\n")
+        sys.stdout.write(f"gradients reduced before the last one is ready: {overlap(tensorflow)}\n")
+
+
+def _print(size: str, found: dict[str, list[float]]) -> None:
+    first = found[next(iter(WAYS))]
+    for way, samples in found.items():
+        ratio = statistics.median(one / other for one, other in zip(samples, first, strict=True))
+        more = statistics.median(one - other for one, other in zip(samples, first, strict=True))
+        sys.stdout.write(f"| {size} | {way} | {statistics.median(samples):.1f} | {more:+.1f} | {ratio:.2f} |\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
