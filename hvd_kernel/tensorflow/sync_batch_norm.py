@@ -88,6 +88,16 @@ class SyncBatchNormalization(_BatchNormalization):
         return int(axis) % len(x.shape)
 
 
+def _keep(value: Any) -> None:
+    """Have a graph compute the value even if nobody reads it, by an operation with a side effect that never acts.
+
+    TensorFlow leaves out what has a part in empty tensors only: the gradient's collective, on a rank without samples.
+    """
+    if not tf.executing_eagerly():
+        strange = tf.reduce_sum(tf.cast(tf.math.is_nan(value), tf.int32))
+        tf.raw_ops.Assert(condition=strange >= 0, data=[strange])
+
+
 def _weights(x: Any, mask: Any) -> Any:
     """Return 1 where a value counts, and 0 where not, in the shape of ``x``."""
     if mask is None:
@@ -118,6 +128,8 @@ def _moments_of(channel: int, weights: Any) -> Callable[[Any], tuple[Any, Any]]:
             upstream = _allreduce(
                 tf.stack([to_mean, to_variance]), name=f"{_NAME}.sums", op=Sum, ignore_name_scope=True
             )
+            if 0 in x.shape:
+                _keep(upstream)
             each = tf.math.divide_no_nan(upstream, tf.cast(total, x.dtype))
             distance = x - tf.reshape(tf.cast(mean, x.dtype), shape)
             return weights * (tf.reshape(each[0], shape) + 2.0 * tf.reshape(each[1], shape) * distance)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdtest.environments import Ranks, environment
 from hvdtest.launch import RankPool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
@@ -454,10 +453,3 @@ def test_process_sets(tf_ranks: RankPool) -> None:
             "none": True,
             "down": True,
         }
-
-
-@pytest.mark.parametrize("older", ["tf213", "tf215"])
-def test_the_same_library_with_an_older_tensorflow(tf_ranks: RankPool, older: str) -> None:
-    checks = (reductions, moved_rows, gradients, memory, in_sets)
-    with Ranks(environment(older), 2) as ranks:
-        assert [ranks.run(check) for check in checks] == [tf_ranks.run(check) for check in checks]

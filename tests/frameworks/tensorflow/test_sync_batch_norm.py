@@ -35,7 +35,8 @@ def against_one_process(
     weight = tf.constant(random.normal(size=shape).astype(kind))
     mask = tf.constant(random.random(shape[:-1]) < 0.7) if masked else None
     mine = slice(0, first) if hvd.rank() == 0 else slice(first, None)
-    ours, plain = hvd.SyncBatchNormalization(**how), tf.keras.layers.BatchNormalization(**how)
+    fused = {} if hasattr(tf.keras, "ops") else {"fused": False}  # Keras 2's fused variance is of a sample
+    ours, plain = hvd.SyncBatchNormalization(**how), tf.keras.layers.BatchNormalization(**how, **fused)
     for layer in (ours, plain):
         layer.build(tuple(shape))
 
