@@ -36,6 +36,7 @@ from typing import Any
 
 from hvd_kernel import config, slurm, uncaught
 from hvd_kernel.errors import ConfigError, HvdTimeout
+from hvd_kernel.frameworks import registry
 from hvd_kernel.slurm import Seat
 
 Exchange = Callable[[bytes], list[bytes]]
@@ -405,13 +406,7 @@ def _over_tcp(rank: int, size: int, address: tuple[str, int], source: str, env: 
 
 def _store_exchange(rank: int, size: int, address: tuple[str, int], meeting: str, env: Env) -> Exchange:
     """Through the store of torchrun's agent, which owns MASTER_PORT; every call has keys of its own."""
-    from datetime import timedelta  # noqa: PLC0415 - as torch, only under torchrun
-
-    import torch.distributed  # noqa: PLC0415 - only under torchrun
-
-    patience = timedelta(seconds=config.start_timeout(env))
-    distributed: Any = torch.distributed  # its stubs hide the store
-    store = distributed.TCPStore(address[0], address[1], is_master=False, timeout=patience)
+    store = registry.adapter("torch").store(*address, config.start_timeout(env))
     calls = iter(range(sys.maxsize))
 
     def exchange(mine: bytes) -> list[bytes]:

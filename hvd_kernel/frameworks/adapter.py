@@ -96,3 +96,7 @@ class Adapter:
     def device_uuid(self, local_rank: int) -> str | None:
         """Return the UUID of the GPU that this rank has used; None: it has used none so far, or cannot tell."""
         return None
+
+    def store(self, host: str, port: int, patience_s: float) -> Any:
+        """Return a client of the store that the framework's own launcher serves: ``set``, and ``get``, which waits."""
+        raise NotImplementedError

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import IO, Any
 
 import cloudpickle
 import torch
+import torch.distributed
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.frameworks.adapter import Adapter, Elements, Flat
@@ -115,6 +117,11 @@ class TorchAdapter(Adapter):
             return None
         device = local_rank % torch.cuda.device_count()
         return str(torch.cuda.get_device_properties(device).uuid)
+
+    def store(self, host: str, port: int, patience_s: float) -> Any:
+        """Return a client of the store of torchrun's agent."""
+        distributed: Any = torch.distributed  # its stubs hide the store
+        return distributed.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience_s))
 
 
 def _on_gpu() -> bool:

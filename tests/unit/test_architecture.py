@@ -49,7 +49,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "slurm": set(),
     "routes": set(),
     "uncaught": set(),
-    "topology": CORE | {"slurm", "uncaught"},
+    "topology": CORE | {"slurm", "uncaught", "frameworks"},  # torchrun's store is torch's
     "handshake": {"errors", "topology", "routes"},
     "tensor": CORE,
     "metrics": CORE | {"_session", "tensor", "process_sets", "ops", "tracking"},
@@ -110,7 +110,7 @@ CONTROLLER = {
 }
 ENGINE_ONLY_LIBRARIES = {"torch", "mpi4py", "tensorflow", "keras", "jax"}
 AT_HOME = {  # a framework -> the rooms that import it; all others reach it through its adapter
-    "torch": {"torch", "integrations", "bench", "topology"},  # topology: torchrun's own store
+    "torch": {"torch", "integrations", "bench"},
     "tensorflow": {"tensorflow", "keras"},
     "keras": {"keras", "tensorflow"},
     "jax": {"keras"},
