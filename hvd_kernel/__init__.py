@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hvd_kernel.kept import keep
-    from hvd_kernel.launch.run import run
+    from hvd_kernel.launch.run.api import run
+    from hvd_kernel.protocol.replicated import keep
 
 if sys.platform != "linux":
     raise ImportError(
@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = ["__version__", "keep", "load_ipython_extension", "run", "unload_ipython_extension"]
 
-_WHERE = {"keep": "hvd_kernel.kept", "run": "hvd_kernel.launch.run"}
+_WHERE = {"keep": "hvd_kernel.protocol.replicated", "run": "hvd_kernel.launch.run.api"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,16 +7,16 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from hvd_kernel import compat
-from hvd_kernel.magics import complete, hints
-from hvd_kernel.magics.background import JobMagics
-from hvd_kernel.magics.control import ControlMagics
-from hvd_kernel.magics.debug import DebugMagics
-from hvd_kernel.magics.desk import Desk
-from hvd_kernel.magics.holder import Holder
-from hvd_kernel.magics.hvdrun import RunMagics
-from hvd_kernel.magics.logs import LogMagics
-from hvd_kernel.magics.names import RankNames
-from hvd_kernel.magics.transform import Transformer
+from hvd_kernel.magics.cluster_manager import Holder
+from hvd_kernel.magics.commands.background import JobMagics
+from hvd_kernel.magics.commands.debug import DebugMagics
+from hvd_kernel.magics.commands.hvd import ControlMagics
+from hvd_kernel.magics.commands.hvdrun import RunMagics
+from hvd_kernel.magics.commands.logs import LogMagics
+from hvd_kernel.magics.context import Desk
+from hvd_kernel.magics.shell import completion, hints
+from hvd_kernel.magics.shell.rank_names import RankNames
+from hvd_kernel.magics.shell.transform import Transformer
 
 __all__ = ["holder_of", "load_ipython_extension", "names_of", "unload_ipython_extension"]
 
@@ -37,7 +37,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     shell.register_magics(JobMagics(desk))
     shell.register_magics(LogMagics(desk))
     shell.input_transformers_cleanup.append(transformer)
-    complete.install(shell, names, desk.holder.jobs)
+    completion.install(shell, names, desk.holder.jobs)
     hints.install(shell, names)
     compat.install_as_told()
 
@@ -59,7 +59,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     ours = [each for each in shell.input_transformers_cleanup if isinstance(each, Transformer)]
     for transformer in ours:
         shell.input_transformers_cleanup.remove(transformer)
-    complete.uninstall(shell)
+    completion.uninstall(shell)
     hints.uninstall(shell)
     compat.uninstall()
 

@@ -1,6 +1,6 @@
 """The interrupt key while ranks work: presses are counted, and nothing is lost in the middle of a step.
 
-What the key does in the kernel's own process is in hvd_kernel/kernel/interrupts.py.
+What the key does in the kernel's own process is in hvd_kernel/kernel/interrupt_key.py.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import HvdTimeout, UsageError
-from hvd_kernel.magics.failure import RankError
+from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.magics.display.rank_failures import RankError
 from hvd_kernel.magics.interrupts import Interrupted, Presses
-from hvd_kernel.magics.merge import named
 
 if TYPE_CHECKING:
-    from hvd_kernel.magics.recorder import Recorder
+    from hvd_kernel.magics.display.job_output import Recorder
     from hvd_kernel.magics.runner import Watch
 
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"

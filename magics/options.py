@@ -13,11 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hvd_kernel import gpus
-from hvd_kernel.cluster.kept import NAME
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.magics.merge import spans
+from hvd_kernel.formatting.rank_labels import spans
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.detached import NAME
+from hvd_kernel.settings import gpus
 
 if TYPE_CHECKING:
     from hvd_kernel.jobs import JobSpec

@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from hvd_kernel.diagnosis.stall import report, whereabouts
 from hvd_kernel.errors import HvdTimeout
-from hvd_kernel.magics.failure import merged_error
-from hvd_kernel.magics.hang import report, whereabouts
+from hvd_kernel.formatting.rank_labels import named, spans
+from hvd_kernel.magics.commands.stacks import look
+from hvd_kernel.magics.display.rank_failures import merged_error
 from hvd_kernel.magics.interrupts import Interrupted, Presses, counted
-from hvd_kernel.magics.lookout import Lookout
-from hvd_kernel.magics.merge import named, spans
-from hvd_kernel.magics.prompts import Prompts
-from hvd_kernel.magics.stacks import look
-from hvd_kernel.protocol import Failure, MetricsSample, RankDone, Whereabouts
+from hvd_kernel.magics.shell.prompts import Prompts
+from hvd_kernel.magics.stall_monitor import Lookout
+from hvd_kernel.protocol.messages import Failure, MetricsSample, RankDone, Whereabouts
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Run, Session
-    from hvd_kernel.magics.render import Renderer
+    from hvd_kernel.magics.display.render import Renderer
 
 POLL_S = 0.05
 GRACE_S = 5.0

@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hvd_kernel.protocol import GPU_FIGURES, MetricsSample
-from hvd_kernel.widgets.log import LogTail
+from hvd_kernel.diagnosis.stragglers import Stragglers
+from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample
+from hvd_kernel.widgets.log_tail import LogTail
 from hvd_kernel.widgets.series import Grid, Rates, Track, mean
-from hvd_kernel.widgets.stragglers import Stragglers
 
 MAX_NAMES = 8
 MAX_NAME = 48

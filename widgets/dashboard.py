@@ -14,7 +14,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from hvd_kernel.protocol import READABLE, MetricsSample
+from hvd_kernel.protocol.messages import READABLE, MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.picture import render
 from hvd_kernel.widgets.summary import summary

@@ -7,7 +7,7 @@ Pure: a recording (``timeline.parse``) in, text out. Everything that came from a
 
 from __future__ import annotations
 
-from hvd_kernel.widgets import units
+from hvd_kernel.formatting import units
 from hvd_kernel.widgets.picture import FEW, FONT, GRID, INK, MARGIN, RULE, SOFT, WIDTH, escaped, text
 from hvd_kernel.widgets.timeline import NEGOTIATES, Bar, Recording, merged, short, ticks
 

@@ -14,8 +14,8 @@ from itertools import accumulate
 from typing import Any
 from xml.sax.saxutils import escape
 
-from hvd_kernel.protocol import GPU_FIGURES
-from hvd_kernel.widgets import units
+from hvd_kernel.formatting import units
+from hvd_kernel.protocol.messages import GPU_FIGURES
 from hvd_kernel.widgets.board import GBPS, SAMPLES, Message, Row
 
 WIDTH = 860

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample
 
 WINDOW_S = 1.0
 """Live rates are means over this long."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvd_kernel.widgets import units
+from hvd_kernel.formatting import units
 
 NEGOTIATES = "NEGOTIATE_"
 WAITS = {"QUEUE": "in the queue", "WAIT_FOR_DATA": "waiting for data", "ALLOCATE_OUTPUT": "allocating"}

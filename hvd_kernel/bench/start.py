@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch.api import Job, launch
+from hvd_kernel.launch.job_run import Job, launch
 
 _MCA = ("--mca", "mpi_yield_when_idle", "1")
 _TAIL = 4000

@@ -18,19 +18,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel import config
-from hvd_kernel.cluster.autopsy import UNKNOWN
+from hvd_kernel.cluster.cell_run import Run
 from hvd_kernel.cluster.door import knock
 from hvd_kernel.cluster.gather import Handshake
-from hvd_kernel.cluster.kept import Kept
-from hvd_kernel.cluster.line import Line, is_ready
-from hvd_kernel.cluster.processes import mark
-from hvd_kernel.cluster.run import Run
 from hvd_kernel.cluster.session import RankStatus, Session
 from hvd_kernel.cluster.supervised import Supervised
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.diagnosis.post_mortem import UNKNOWN
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.protocol import PROMPT_TYPE, Failure
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.detached import Kept
+from hvd_kernel.processes.json_lines import Line, is_ready
+from hvd_kernel.processes.lifetime import mark
+from hvd_kernel.protocol.messages import PROMPT_TYPE, Failure
+from hvd_kernel.settings import lookup
 
 _WELCOME_S = 10.0
 _ANSWER_S = 10.0  # after it a rank that lives is silent
@@ -49,7 +49,7 @@ def keep(session: Session, name: str, place: str) -> None:
     ClusterError
         It cannot, and why.
     """
-    hours = float(config.elsewhere("HVD_KEEP_HOURS", os.environ))
+    hours = float(lookup.elsewhere("HVD_KEEP_HOURS", os.environ))
     remember(session)
     session._launched.say({"keep": {"name": name, "place": place, "n": session.n, "hours": hours}})
     with session._changed:

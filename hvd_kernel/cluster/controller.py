@@ -14,8 +14,9 @@ import zmq
 from ipyparallel.controller.heartmonitor import _setup_heartmonitor
 from traitlets.config import Config
 
-from hvd_kernel.cluster import admission, ports
-from hvd_kernel.protocol import HALF_OPEN_MS, REMEMBERED_MESSAGES
+from hvd_kernel.cluster import admission
+from hvd_kernel.processes import ports
+from hvd_kernel.protocol.messages import HALF_OPEN_MS, REMEMBERED_MESSAGES
 
 Deliver = Callable[[dict[str, dict[str, Any]]], None]
 

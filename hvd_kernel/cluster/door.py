@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvd_kernel.cluster.line import Line, is_ready
+from hvd_kernel.processes.json_lines import Line, is_ready
 
 DOOR = "door"
 _WAITING = 8

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hvd_kernel.cluster.autopsy import UNKNOWN, Cause
+from hvd_kernel.diagnosis.post_mortem import UNKNOWN, Cause
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.protocol import Failure
+from hvd_kernel.protocol.messages import Failure
 
 RESTART = "`%hvd restart` starts fresh ranks (their variables are gone)"
 RESPAWN = f"`%hvd respawn` puts fresh ranks in the place of the dead; {RESTART}"

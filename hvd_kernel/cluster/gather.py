@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.protocol import Failure
+from hvd_kernel.protocol.messages import Failure
 
 
 class Gather:

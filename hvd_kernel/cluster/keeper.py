@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.cluster import kept
 from hvd_kernel.cluster.door import Door, Visitor
-from hvd_kernel.cluster.processes import claim
+from hvd_kernel.processes import detached
+from hvd_kernel.processes.lifetime import claim
 
 _HOUR_S = 3600.0
 
@@ -19,11 +19,11 @@ class Keeper:
 
     def __init__(self, folders: list[Path], wish: dict[str, Any], kernel: int) -> None:
         self._folder = folders[0]
-        self._note = kept.Note(**wish, kernel=kernel, since=time.time())
+        self._note = detached.Note(**wish, kernel=kernel, since=time.time())
         self._alone_since: float | None = None  # CLOCK_MONOTONIC; None while a kernel has the cluster
         claim(*folders)  # from here on they are the supervisor's, and no kernel's
         self.door = Door(self._folder)
-        kept.write(self._folder, self._note)
+        detached.write(self._folder, self._note)
 
     @property
     def name(self) -> str:
@@ -58,6 +58,6 @@ class Keeper:
     def _write(self, kernel: int) -> None:
         self._note = replace(self._note, kernel=kernel, since=time.time())
         try:
-            kept.write(self._folder, self._note)
+            detached.write(self._folder, self._note)
         except OSError:  # a full disk: the note is old, the cluster is as good as before
             return

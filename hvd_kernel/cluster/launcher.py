@@ -16,16 +16,17 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from hvd_kernel import gpus
-from hvd_kernel.cluster import leftovers, network
-from hvd_kernel.cluster.folders import private_folder
-from hvd_kernel.cluster.line import Line
-from hvd_kernel.cluster.processes import HOLDER, claim, mark
+from hvd_kernel.cluster import network
 from hvd_kernel.cluster.supervised import LOG, Supervised
-from hvd_kernel.cluster.witness import NATIVE
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.diagnosis.recorder import NATIVE
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes.limits import threads
+from hvd_kernel.processes import leftovers
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.json_lines import Line
+from hvd_kernel.processes.lifetime import HOLDER, claim, mark
+from hvd_kernel.processes.private_dir import private_folder
+from hvd_kernel.processes.resources.limits import threads
+from hvd_kernel.settings import gpus
 from hvd_kernel.settings.launchers import without_launchers
 
 

@@ -10,8 +10,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hvd_kernel import routes
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.settings import network as routes
 
 CHOICES = ("btl_tcp_if_include", "btl_tcp_if_exclude")  # either excludes the other
 LOCAL = {"localhost", "127.0.0.1", "::1"}

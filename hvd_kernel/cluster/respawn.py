@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.gather import Gather, Handshake
 from hvd_kernel.cluster.launcher import is_far
-from hvd_kernel.cluster.processes import kill
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.lifetime import kill
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster.session import Session

@@ -19,17 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel import config
-from hvd_kernel.cluster import failure, values
-from hvd_kernel.cluster.autopsy import Cause
+from hvd_kernel.cluster import failure, transfer
+from hvd_kernel.cluster.cell_run import Run
 from hvd_kernel.cluster.gather import Gather
 from hvd_kernel.cluster.launcher import Launched, possible
-from hvd_kernel.cluster.run import Run
 from hvd_kernel.cluster.supervised import Supervised
-from hvd_kernel.cluster.witness import Witnesses
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.diagnosis.post_mortem import Cause
+from hvd_kernel.diagnosis.recorder import Witnesses
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.protocol.messages import MetricsSample
+from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster.respawn import Respawned
@@ -89,7 +89,7 @@ class Session:
         self.kept = ""  # its name, where the ranks outlive this kernel
         self._unkept = ""  # why they cannot
         self.spares = 0  # processes that could replace a rank at once
-        self._spares_wanted = int(config.elsewhere("HVD_SPARES", os.environ))
+        self._spares_wanted = int(lookup.elsewhere("HVD_SPARES", os.environ))
         self._witnesses = Witnesses(launched.folder)
         self._latest: Run | None = None
         self._runs = 0  # an interrupt names its run, because it may overtake or be overtaken on its own channel
@@ -236,7 +236,7 @@ class Session:
         UsageError
             Before anything moves, if that is more than HVD_MAX_MOVE bytes, unless ``force`` says to move them.
         """
-        values.give(variables, self._alive(ranks), self._here, values.limit(force=force), self._mover("push"))
+        transfer.give(variables, self._alive(ranks), self._here, transfer.limit(force=force), self._mover("push"))
 
     def pull(
         self, names: Sequence[str], ranks: Sequence[int] | None = None, *, force: bool = False
@@ -251,9 +251,9 @@ class Session:
             Before anything moves, if that is more than HVD_MAX_MOVE bytes, unless ``force`` says to move them.
         """
         ask = self._mover("pull", names=list(names))
-        return values.fetch(self._alive(ranks), self._here, values.limit(force=force), ask)
+        return transfer.fetch(self._alive(ranks), self._here, transfer.limit(force=force), ask)
 
-    def _mover(self, verb: str, **content: Any) -> values.Ask:
+    def _mover(self, verb: str, **content: Any) -> transfer.Ask:
         return lambda ranks, more, buffers: self.ask(verb, ranks, content | more, buffers=buffers, timeout=_MOVE_S)
 
     def renew(self) -> None:
@@ -375,7 +375,7 @@ class Session:
             raise ClusterError("a run's values can be fetched when it is done and until the next one starts")
         failed = {each.rank for each in run.failures}
         ranks, name = [rank for rank in run.ranks if rank not in failed], "the last expression"
-        found = values.fetch(ranks, self._here, values.limit(force=force), self._mover("value", name=name))
+        found = transfer.fetch(ranks, self._here, transfer.limit(force=force), self._mover("value", name=name))
         return {rank: value[name] for rank, value in found.items()}
 
     def _targets(self, ranks: Sequence[int] | None) -> tuple[int, ...]:

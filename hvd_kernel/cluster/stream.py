@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import ipyparallel as ipp
 
-from hvd_kernel.protocol import REMEMBERED_MESSAGES, Failure
+from hvd_kernel.protocol.messages import REMEMBERED_MESSAGES, Failure
 
 
 class Sink(Protocol):

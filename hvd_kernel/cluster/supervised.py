@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.cluster.line import Line, is_ready
-from hvd_kernel.cluster.processes import children, is_stopped
+from hvd_kernel.processes.json_lines import Line, is_ready
+from hvd_kernel.processes.lifetime import children, is_stopped
 
 LOG = "cluster.log"
 _STOP_S = 4.0  # for a supervisor that may be stopped

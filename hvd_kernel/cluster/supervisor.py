@@ -39,8 +39,8 @@ from typing import Any
 from hvd_kernel.cluster import admission, spares
 from hvd_kernel.cluster.door import Visitor
 from hvd_kernel.cluster.keeper import Keeper
-from hvd_kernel.cluster.line import Line, is_ready
-from hvd_kernel.cluster.processes import (
+from hvd_kernel.processes.json_lines import Line, is_ready
+from hvd_kernel.processes.lifetime import (
     HOLDER,
     children,
     die_with_parent,
@@ -50,7 +50,7 @@ from hvd_kernel.cluster.processes import (
     mark,
     take_orphans,
 )
-from hvd_kernel.processes.limits import LIMIT, LOOK_S, Confinement, Limits
+from hvd_kernel.processes.resources.limits import LIMIT, LOOK_S, Confinement, Limits
 
 _GRACE_S = 1.5  # what ranks get to end by themselves after a stop
 

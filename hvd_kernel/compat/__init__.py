@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from hvd_kernel import config
 from hvd_kernel.compat.finder import NAME, HorovodFinder, ours, real_exists
 from hvd_kernel.compat.polyaxon import TrackingFinder, stand_ins
 from hvd_kernel.errors import UsageError
+from hvd_kernel.settings import lookup
 
 __all__ = [
     "found",
@@ -116,7 +116,7 @@ def rank_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _choice(env: Mapping[str, str]) -> str:
-    return config.elsewhere("HVD_COMPAT", env)
+    return lookup.elsewhere("HVD_COMPAT", env)
 
 
 def _finder() -> HorovodFinder | None:

@@ -32,7 +32,7 @@ TABLE = {  # a name, and what is below it; the longest that fits is taken
     "horovod.keras": "hvd_kernel.keras",
     "horovod._keras": "hvd_kernel.keras",
     "horovod.data": "hvd_kernel.data",
-    "horovod.common.process_sets": "hvd_kernel.process_sets",
+    "horovod.common.process_sets": "hvd_kernel.core.process_sets",
     "horovod.common.elastic": "hvd_kernel.elastic",
     "horovod.runner.elastic.worker": "hvd_kernel.elastic.updates",
 }

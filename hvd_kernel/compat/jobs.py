@@ -18,8 +18,8 @@ def launch(settings: Any, nics: Iterable[str] | None, env: Mapping[str, str] | N
     ConfigError
         The job cannot be as the settings describe it.
     """
-    api = importlib.import_module("hvd_kernel.launch.api")
-    hosts = importlib.import_module("hvd_kernel.launch.hosts")
+    api = importlib.import_module("hvd_kernel.launch.job_run")
+    hosts = importlib.import_module("hvd_kernel.launch.placement")
     stdout, stderr = more.pop("stdout", None), more.pop("stderr", None)
     job = api.Job(
         command=shlex.split(command) if isinstance(command, str) else list(command),

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 _TF_UTIL = "hvd_kernel.tensorflow.util"
-_RUN = "hvd_kernel.launch.run"  # a rank has no use for a launcher
+_RUN = "hvd_kernel.launch.run.api"  # a rank has no use for a launcher
 
 
 def _basics() -> Any:
@@ -28,7 +28,7 @@ def _run() -> Any:
 def _process_set_ids_and_ranks() -> Any:
     def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
         """Return the ranks of each registered set by its id."""
-        sets = importlib.import_module("hvd_kernel.process_sets")
+        sets = importlib.import_module("hvd_kernel.core.process_sets")
         return {number: list(ranks) for number, ranks in sets._registered().items()}  # noqa: SLF001 - Horovod has it public
 
     return get_process_set_ids_and_ranks
@@ -40,7 +40,7 @@ OURS: dict[tuple[str, str], Callable[[], Any]] = {
     ("horovod.common.process_sets", "get_process_set_ids_and_ranks"): _process_set_ids_and_ranks,
     ("horovod.common.process_sets", "is_iterable"): lambda: _util("is_iterable"),
     ("horovod.torch.mpi_ops", "_basics"): _basics,
-    ("horovod.torch.mpi_ops", "_handle_map"): lambda: importlib.import_module("hvd_kernel.ops")._live,  # noqa: SLF001
+    ("horovod.torch.mpi_ops", "_handle_map"): lambda: importlib.import_module("hvd_kernel.core.ops")._live,  # noqa: SLF001
     ("horovod.torch.mpi_ops", "_NULL"): str,
     ("horovod.torch.mpi_ops", "get_average_backwards_compatibility_fun"): lambda: _util(
         "get_average_backwards_compatibility_fun"

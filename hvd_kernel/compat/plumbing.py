@@ -27,7 +27,7 @@ class Part:
     instead: str
 
 
-_START = "start ranks with hvdrun, horovod.run or hvd_kernel.launch.api.launch"
+_START = "start ranks with hvdrun, horovod.run or hvd_kernel.launch.job_run.launch"
 _SERVICE = Part(
     "asks Horovod's hosts for their networks and starts commands there",
     f"{_START}, which find their way to the hosts by themselves",

@@ -45,7 +45,7 @@ Tag: py3-none-any
 """
 _COMMANDS = """\
 [console_scripts]
-horovodrun = hvd_kernel.launch.cli:main
+horovodrun = hvd_kernel.launch.cli.main:main
 """
 
 

@@ -12,9 +12,9 @@ import select
 from contextlib import suppress
 from pathlib import Path
 
-from hvd_kernel import _session, ops
+from hvd_kernel.core import ops, session
+from hvd_kernel.core.process_sets import renew
 from hvd_kernel.errors import RankDied
-from hvd_kernel.process_sets import renew
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PIDS = Path("/proc/self/ns/pid")
@@ -28,14 +28,14 @@ class Neighbours:
 
     def look(self) -> None:
         """Find them. Collective."""
-        if not _session.is_initialized() or _session.size() == 1:
+        if not session.is_initialized() or session.size() == 1:
             self.close()
             return
         here = _place()
         found = ops.allgather_object((here, os.getpid()), name="elastic.neighbours")
         self.close()
         for rank, (place, pid) in enumerate(found):
-            if rank != _session.rank() and here and place == here:
+            if rank != session.rank() and here and place == here:
                 with suppress(OSError):  # a sandbox forbids it, or it has ended: then the engine says so
                     self._pidfds[rank] = os.pidfd_open(pid)
 
@@ -50,7 +50,7 @@ class Neighbours:
             Not all ranks have come.
         """
         self._check()  # MPI or torchrun's store would wait
-        renew(_session.Reunion(float(_session.setting("HVD_ELASTIC_TIMEOUT")), dict(self._pidfds)))
+        renew(session.Reunion(float(session.setting("HVD_ELASTIC_TIMEOUT")), dict(self._pidfds)))
 
     def close(self) -> None:
         """Give the handles back."""

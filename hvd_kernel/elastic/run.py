@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, overload
 
-from hvd_kernel import _session, ops
+from hvd_kernel.core import ops, session
 from hvd_kernel.elastic.neighbours import Neighbours
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
@@ -107,7 +107,7 @@ def _attempt(func: Callable[[], Any], state: State, cause: Exception | None) -> 
     if not (isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync):
         state.sync()
     result = func()
-    if _session.is_initialized():
+    if session.is_initialized():
         _end_together()
     return result
 
@@ -129,7 +129,7 @@ def _recoverable(error: Exception) -> bool:
 
 
 def _limit(given: int | None) -> int | None:
-    asked = _session.setting("HVD_RESET_LIMIT")
+    asked = session.setting("HVD_RESET_LIMIT")
     return int(asked) if given is None and asked else given
 
 
@@ -142,8 +142,8 @@ def _check(resets: int, limit: int | None, cause: Exception) -> None:
 
 def _release(reason: str) -> None:
     """End the waiting of the other ranks, unless their engine has ended already."""
-    if _session.is_initialized() and _session.engine().aborted() is None:
-        _session.engine().abort(reason[:_REASON_CHARS])
+    if session.is_initialized() and session.engine().aborted() is None:
+        session.engine().abort(reason[:_REASON_CHARS])
 
 
 def _named(error: BaseException) -> str:

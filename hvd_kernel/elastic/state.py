@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hvd_kernel import _session, ops
+from hvd_kernel.core import ops, session
 from hvd_kernel.elastic.updates import HostUpdateResult
 from hvd_kernel.errors import HostsUpdatedInterrupt
 
@@ -26,7 +26,7 @@ class State(ABC):
     def __init__(
         self,
         bcast_object: Callable[[Any], Any] = ops.broadcast_object,
-        get_rank: Callable[[], int] = _session.rank,
+        get_rank: Callable[[], int] = session.rank,
     ) -> None:
         self._bcast_object = bcast_object
         self._rank = get_rank
@@ -107,7 +107,7 @@ class ObjectState(State):
     def __init__(
         self,
         bcast_object: Callable[[Any], Any] = ops.broadcast_object,
-        get_rank: Callable[[], int] = _session.rank,
+        get_rank: Callable[[], int] = session.rank,
         **kwargs: Any,
     ) -> None:
         super().__init__(bcast_object=bcast_object, get_rank=get_rank)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from hvd_kernel import parcel
 from hvd_kernel.frameworks.adapter import Adapter
+from hvd_kernel.protocol import serialization
 
 _MODULES = {  # a package -> where its adapter is; Keras before what it may stand on
     "numpy": "hvd_kernel.numpy.adapter",
@@ -38,7 +38,11 @@ def adapter(package: str) -> Adapter:
 def settle() -> None:
     """Import the adapters of the frameworks that have been imported since the last call."""
     for package, name in _MODULES.items():
-        if package not in _unusable and parcel.loaded(name) is None and parcel.loaded(package) is not None:
+        if (
+            package not in _unusable
+            and serialization.loaded(name) is None
+            and serialization.loaded(package) is not None
+        ):
             _unusable.add(package)
             with suppress(ImportError):  # too old a version: whoever uses it hears so from its own import
                 adapter(package)
@@ -48,7 +52,7 @@ def settle() -> None:
 def in_use() -> Iterator[Adapter]:
     """Yield the adapters that have been imported. Any thread."""
     for name in _MODULES.values():
-        module = parcel.loaded(name)
+        module = serialization.loaded(name)
         if module is not None:
             yield module.ADAPTER
 

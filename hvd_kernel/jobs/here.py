@@ -13,12 +13,12 @@ from pathlib import Path
 
 import psutil
 
-from hvd_kernel import gpus
 from hvd_kernel.errors import UsageError
 from hvd_kernel.jobs.place import Machine
 from hvd_kernel.jobs.readers.allocation import Allocation, detect
 from hvd_kernel.jobs.spec import JobError, JobSpec
 from hvd_kernel.jobs.words import join
+from hvd_kernel.settings import gpus
 
 _ASK_S = 10.0
 _MOST = 1 << 20  # characters of a job file

@@ -14,7 +14,7 @@ from hvd_kernel.jobs.words import is_plain
 
 START_TIMEOUT_S = 600
 """Parts of a job appear when their images have come."""
-_MEET = "from hvd_kernel import ops, process_sets; process_sets.init(); ops.barrier()"
+_MEET = "from hvd_kernel.core import ops, process_sets; process_sets.init(); ops.barrier()"
 BARRIER = f"hvdrun --start-timeout 86400 python -c '{_MEET}'"
 """A line at which every rank of a job waits for all others, where each part of the job starts its own."""
 

@@ -14,8 +14,8 @@ from itertools import groupby
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs.readers.hostfile import spelled
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources
-from hvd_kernel.processes.limits import Limits
-from hvd_kernel.processes.memory import spoken
+from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.processes.resources.memory import spoken
 
 HERE = "localhost"
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hvd_kernel.jobs.spec import Bounds, JobSpec
-from hvd_kernel.processes.memory import spoken
+from hvd_kernel.processes.resources.memory import spoken
 
 _HEAD = ("rank", "where", "cpus", "memory", "gpus", "command")
 

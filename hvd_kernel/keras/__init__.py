@@ -10,7 +10,22 @@
 from __future__ import annotations
 
 from hvd_kernel import __version__
-from hvd_kernel._session import (
+from hvd_kernel.core.build_info import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
+from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, allgather_object, barrier, broadcast_object
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
+from hvd_kernel.core.session import (
     cross_rank,
     cross_size,
     is_homogeneous,
@@ -36,21 +51,6 @@ from hvd_kernel.keras.functions import (
 )
 from hvd_kernel.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from hvd_kernel.keras.saving import load_model
-from hvd_kernel.metrics import log, log_artifact, log_model, outputs_path
-from hvd_kernel.ops import Adasum, Average, Max, Min, Product, Sum, allgather_object, barrier, broadcast_object
-from hvd_kernel.probes import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from hvd_kernel.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
 
 __all__ = [
     "Adasum",

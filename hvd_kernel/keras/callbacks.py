@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from hvd_kernel import ops
+from hvd_kernel.core import ops
 from hvd_kernel.keras.checks import ready
 from hvd_kernel.keras.flavour import array_of, keras, variables_of, weights_of
 from hvd_kernel.keras.functions import broadcast_variables

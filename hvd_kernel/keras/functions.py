@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hvd_kernel import ops
+from hvd_kernel.core import ops
+from hvd_kernel.core.ops import Average, Sum
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.keras.flavour import array_of, assign, path_of
-from hvd_kernel.ops import Average, Sum
-from hvd_kernel.process_sets import ProcessSet, global_process_set
 
 _REBUILD = "Build the same model with the same optimizer on every rank before the training."
 

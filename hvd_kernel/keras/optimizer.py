@@ -7,11 +7,11 @@ import importlib
 import warnings
 from typing import Any
 
+from hvd_kernel.core.ops import Average
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.keras import backends
 from hvd_kernel.keras.backends.reduction import Settings
 from hvd_kernel.keras.flavour import IS_3, keras
-from hvd_kernel.ops import Average
-from hvd_kernel.process_sets import ProcessSet, global_process_set
 
 Compression = backends.Compression
 

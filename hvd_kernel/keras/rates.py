@@ -8,7 +8,7 @@ import warnings
 from collections.abc import MutableMapping
 from typing import Any
 
-from hvd_kernel import _session
+from hvd_kernel.core import session
 from hvd_kernel.keras.checks import ready
 from hvd_kernel.keras.flavour import BACKEND, inner, keras, rate_of, set_rate
 from hvd_kernel.keras.schedules import Multiplier, multiplier_of, warmup_of
@@ -149,7 +149,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
         super().__init__(
             initial_lr,
-            warmup_of(_session.size, warmup_epochs, lambda: self.steps_per_epoch or 1),
+            warmup_of(session.size, warmup_epochs, lambda: self.steps_per_epoch or 1),
             start_epoch=0,
             end_epoch=warmup_epochs,
             staircase=False,
@@ -160,7 +160,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Log the rate; say that it is over."""
         super().on_epoch_end(epoch, logs)
-        if self.verbose and self.end_epoch == epoch + 1 and _session.rank() == 0:
+        if self.verbose and self.end_epoch == epoch + 1 and session.rank() == 0:
             rate = rate_of(self.model.optimizer)
             sys.stdout.write(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.\n")
 

@@ -8,7 +8,7 @@ from typing import Any
 from traitlets import Type
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.kernel.interrupts import HvdShell, Interrupts
+from hvd_kernel.kernel.interrupt_key import HvdShell, Interrupts
 from hvd_kernel.kernel.pages import PagesAside
 from hvd_kernel.magics import holder_of, load_ipython_extension
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from hvd_kernel.kernel.aside import NamesAside, Reply
-from hvd_kernel.protocol import READABLE
+from hvd_kernel.protocol.messages import READABLE
 
 _CONTROL = "jupyter.widget.control"
 _STATE = ("request_state", "request_states")

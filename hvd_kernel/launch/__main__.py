@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from hvd_kernel.launch.cli import main
+from hvd_kernel.launch.cli.main import main
 
 sys.exit(main())

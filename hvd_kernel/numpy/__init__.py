@@ -3,22 +3,8 @@
 from __future__ import annotations
 
 from hvd_kernel import __version__, elastic
-from hvd_kernel._session import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from hvd_kernel.errors import HorovodInternalError
-from hvd_kernel.metrics import log, log_artifact, log_model, outputs_path
-from hvd_kernel.ops import (
+from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
+from hvd_kernel.core.ops import (
     Adasum,
     Average,
     Max,
@@ -38,8 +24,22 @@ from hvd_kernel.ops import (
     join,
     reducescatter,
 )
-from hvd_kernel.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
-from hvd_kernel.shared import release_shared, shared_empty
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
+from hvd_kernel.core.session import (
+    cross_rank,
+    cross_size,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from hvd_kernel.core.shared_memory import release_shared, shared_empty
+from hvd_kernel.errors import HorovodInternalError
 
 __all__ = [
     "Adasum",

@@ -16,7 +16,21 @@ from typing import Any
 
 import hvd_kernel.tensorflow.installed  # isort: split # the others need what it looks for
 from hvd_kernel import __version__
-from hvd_kernel._session import (
+from hvd_kernel.core.build_info import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
+from hvd_kernel.core.session import (
     cross_rank,
     cross_size,
     is_homogeneous,
@@ -30,20 +44,6 @@ from hvd_kernel._session import (
     stop_timeline,
 )
 from hvd_kernel.errors import HorovodInternalError
-from hvd_kernel.metrics import log, log_artifact, log_model, outputs_path
-from hvd_kernel.probes import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from hvd_kernel.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
 from hvd_kernel.tensorflow import elastic
 from hvd_kernel.tensorflow.compression import Compression
 from hvd_kernel.tensorflow.functions import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel import ops
-from hvd_kernel.process_sets import ProcessSet, global_process_set
+from hvd_kernel.core import ops
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.tensorflow.mpi_ops import broadcast, broadcast_
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn", "broadcast_variables"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel.tensor import Average, Sum
+from hvd_kernel.core.tensor import Average, Sum
 from hvd_kernel.tensorflow import library
 from hvd_kernel.tensorflow.calls import bits, call, factor
 

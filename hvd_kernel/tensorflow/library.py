@@ -17,7 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel import errors, metrics
+from hvd_kernel import errors
+from hvd_kernel.core import metrics
 
 _OURS = re.compile(
     r"(?:\{\{[^\n]*\}\} )?(?P<text>[^\n]*?) \[hvd_kernel\.errors\.(?P<name>\w+)(?:, rank (?P<rank>\d+))?\]"

@@ -17,7 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel._session import (  # noqa: F401 - names of Horovod's module too
+from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, some
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set, init, set_id
+from hvd_kernel.core.session import (  # noqa: F401 - names of Horovod's module too
     cross_rank,
     cross_size,
     is_homogeneous,
@@ -30,9 +32,7 @@ from hvd_kernel._session import (  # noqa: F401 - names of Horovod's module too
     start_timeline,
     stop_timeline,
 )
-from hvd_kernel.ops import Adasum, Average, Max, Min, Product, Sum, some
-from hvd_kernel.process_sets import ProcessSet, global_process_set, init, set_id
-from hvd_kernel.tensor import check_op
+from hvd_kernel.core.tensor import check_op
 from hvd_kernel.tensorflow import gradients, library
 from hvd_kernel.tensorflow.calls import bits, call
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.tensorflow.compression import Compression, Compressor
 from hvd_kernel.tensorflow.mpi_ops import (
     Adasum,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from hvd_kernel import __version__
-from hvd_kernel.metrics import log, log_artifact, log_model, outputs_path
-from hvd_kernel.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from hvd_kernel.shared import release_shared
+from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from hvd_kernel.core.shared_memory import release_shared
 from hvd_kernel.torch import elastic, mpi_ops
-from hvd_kernel.torch.buckets import shared_empty
 from hvd_kernel.torch.compression import Compression
 from hvd_kernel.torch.functions import (
     allgather_object,
@@ -19,6 +18,7 @@ from hvd_kernel.torch.mpi_ops import *  # noqa: F403 - exactly its __all__, whic
 from hvd_kernel.torch.optimizer import DistributedOptimizer
 from hvd_kernel.torch.probes import _check_has_gpu
 from hvd_kernel.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
+from hvd_kernel.torch.training.buckets import shared_empty
 
 __all__ = [
     "Compression",

@@ -14,7 +14,7 @@ import torch.distributed
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.frameworks.adapter import Adapter, Elements, Flat
 from hvd_kernel.torch.optimizer import DistributedOptimizer
-from hvd_kernel.torch.wrapping import Wrapped
+from hvd_kernel.torch.training.wrapping import Wrapped
 
 _KEPT = ("_parameters", "_buffers", "_modules")  # where a module keeps its parts
 _STATEFUL = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_kernel.ops import Average, Sum, synchronize
-from hvd_kernel.process_sets import ProcessSet, global_process_set
+from hvd_kernel.core.ops import Average, Sum, synchronize
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.torch import starts
 
 

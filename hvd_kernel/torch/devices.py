@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_kernel import _session
+from hvd_kernel.core import session
 from hvd_kernel.errors import NotInitialized
 
 Finish = Callable[[Any], Any]
@@ -31,19 +31,19 @@ _asked = (0, "no engine has been asked")  # the generation of the engine, and wh
 def trouble() -> str:
     """Return why tensors of a GPU are staged, "" where the core takes them; each engine is asked once."""
     global _asked  # noqa: PLW0603 - of the process, as the engine
-    if _asked[0] != _session.generation():
+    if _asked[0] != session.generation():
         reason = _reason()
-        _asked = (_session.generation(), reason)
+        _asked = (session.generation(), reason)
         if reason:
             _LOG.info("tensors of a GPU are staged through host memory: %s", reason)
     return _asked[1]
 
 
 def _reason() -> str:
-    if _session.setting("HVD_GPU") == "staged":
+    if session.setting("HVD_GPU") == "staged":
         return "HVD_GPU=staged"
     try:
-        return _session.engine().device_trouble() or ""
+        return session.engine().device_trouble() or ""
     except NotInitialized:
         return "the engine has ended"
 

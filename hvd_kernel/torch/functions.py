@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_kernel import _session
-from hvd_kernel.ops import allgather_object, broadcast_object, synchronize
+from hvd_kernel.core import session
+from hvd_kernel.core.ops import allgather_object, broadcast_object, synchronize
 from hvd_kernel.torch.async_ops import broadcast_async_
-from hvd_kernel.torch.slots import nothing_sparse
+from hvd_kernel.torch.training.slots import nothing_sparse
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -69,10 +69,10 @@ def broadcast_optimizer_state(
     if not optimizer.state:
         _make_gradients(params, _sparse(optimizer, params, model))
     mine = [tuple(param.shape) for param in params]
-    forms = _forms(optimizer, params) if _session.rank() == root_rank else None
+    forms = _forms(optimizer, params) if session.rank() == root_rank else None
     roots, options, states = broadcast_object((mine, *(forms or ([], []))), root_rank, "optimizer_state")
     if roots != mine:
-        raise ValueError(f"Rank {_session.rank()} optimizes parameters of shapes {mine}, rank {root_rank} {roots}.")
+        raise ValueError(f"Rank {session.rank()} optimizes parameters of shapes {mine}, rank {root_rank} {roots}.")
     tensors: dict[str, Tensor] = {}
     for number, (group, wanted) in enumerate(zip(optimizer.param_groups, options, strict=True)):
         _fill(group, wanted, params[0].device, f"option.{number}", tensors)

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_kernel import _session
-from hvd_kernel.ops import Average, Scales, Sum, synchronize
-from hvd_kernel.process_sets import ProcessSet
+from hvd_kernel.core import session
+from hvd_kernel.core.ops import Average, Scales, Sum, synchronize
+from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.torch import starts
 from hvd_kernel.torch.async_ops import operation
 
@@ -130,7 +130,7 @@ class Broadcast(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Average; only the root's input had a part in the result."""
         mean: Tensor = apply(Allreduce, grads[0], _back(ctx.name), Average, _PLAIN, ctx.set)
-        if _session.rank() != ctx.root:
+        if session.rank() != ctx.root:
             mean = mean.masked_fill(torch.ones((), dtype=torch.bool, device=mean.device), 0.0)  # zero, and of the graph
         return mean, None, None, None
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hvd_kernel._session import (
+from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, barrier, join, poll, synchronize
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set  # noqa: F401 - those that are not used here are names of Horovod's module too
+from hvd_kernel.core.session import (
     cross_rank,
     cross_size,
     is_homogeneous,
@@ -26,14 +28,6 @@ from hvd_kernel._session import (
     stop_timeline,
 )
 from hvd_kernel.errors import HorovodInternalError
-from hvd_kernel.ops import Adasum, Average, Max, Min, Product, Sum, barrier, join, poll, synchronize
-from hvd_kernel.process_sets import (  # noqa: F401 - those that are not used here are names of Horovod's module too
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    init,
-    remove_process_set,
-)
 from hvd_kernel.torch import gradients, starts
 from hvd_kernel.torch.async_ops import (
     allgather_async,

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_kernel import _session
-from hvd_kernel.ops import Adasum, Average, Sum, broadcast_object
-from hvd_kernel.process_sets import ProcessSet, check, global_process_set
-from hvd_kernel.torch.adasum_optimizer import AdasumMixin, distributed_adasum
-from hvd_kernel.torch.buckets import why_not
+from hvd_kernel.core import session
+from hvd_kernel.core.ops import Adasum, Average, Sum, broadcast_object
+from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
 from hvd_kernel.torch.compression import Compression, Compressor
 from hvd_kernel.torch.mpi_ops import allreduce
-from hvd_kernel.torch.reducer import Reducer
-from hvd_kernel.torch.slots import Homes, Plan
-from hvd_kernel.torch.wrapping import Groups, Wrapped, check_passes, checked_groups, checked_names, derived
+from hvd_kernel.torch.training.adasum_optimizer import AdasumMixin, distributed_adasum
+from hvd_kernel.torch.training.buckets import why_not
+from hvd_kernel.torch.training.reducer import Reducer
+from hvd_kernel.torch.training.slots import Homes, Plan
+from hvd_kernel.torch.training.wrapping import Groups, Wrapped, check_passes, checked_groups, checked_names, derived
 
 SYNCHRONIZED_TWICE = (
     "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
@@ -159,7 +159,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             "This optimizer is a DistributedOptimizer already: wrap the plain one, once."
         )
     check(process_set)
-    reduces = bool(process_set.included()) and (process_set.size() != 1 or _session.setting("HOROVOD_ELASTIC") == "1")
+    reduces = bool(process_set.included()) and (process_set.size() != 1 or session.setting("HOROVOD_ELASTIC") == "1")
     if op == Adasum and reduces:
         if gradients_in_buckets:
             raise ValueError("gradients_in_buckets=True is not possible: with Adasum steps travel, not gradients.")
@@ -190,7 +190,7 @@ def _homes(asked: bool | None, process_set: ProcessSet, compression: type[Compre
     reason = why_not(process_set, compression)
     if asked and reason:
         raise ValueError(f"gradients_in_buckets=True is not possible: {reason}.")
-    return Homes(asked is not False and not reason and _session.size() > 1, bool(asked))
+    return Homes(asked is not False and not reason and session.size() > 1, bool(asked))
 
 
 def _members(groups: Groups, reducer: Reducer) -> Sequence[Sequence[Tensor]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hvd_kernel.probes import (
+from hvd_kernel.core.build_info import (
     ccl_built,
     cuda_built,
     ddl_built,

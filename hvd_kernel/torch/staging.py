@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hvd_kernel.tensor import DTYPES, REDUCIBLE, Place
+from hvd_kernel.core.tensor import DTYPES, REDUCIBLE, Place
 from hvd_kernel.torch import devices
 
 Table = dict[torch.dtype, int]

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_kernel import ops
-from hvd_kernel.ops import InOut, Scales, named
-from hvd_kernel.process_sets import ProcessSet, global_process_set, set_id
-from hvd_kernel.tensor import SCATTERED, check_op
+from hvd_kernel.core import ops
+from hvd_kernel.core.ops import InOut, Scales, named
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.core.tensor import SCATTERED, check_op
 from hvd_kernel.torch.devices import Finish, behind, with_device
 from hvd_kernel.torch.staging import (
     NUMBERS,

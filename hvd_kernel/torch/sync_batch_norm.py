@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hvd_kernel import _session
-from hvd_kernel.ops import Sum, synchronize
-from hvd_kernel.process_sets import ProcessSet, check, global_process_set
+from hvd_kernel.core import session
+from hvd_kernel.core.ops import Sum, synchronize
+from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
 from hvd_kernel.torch import starts
 
 _PLAIN = (1.0, 1.0)
@@ -62,7 +62,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def _is_shared(self) -> bool:
         check(self.process_set)
-        return _session.size() > 1 and bool(self.process_set.included()) and self.process_set.size() != 1
+        return session.size() > 1 and bool(self.process_set.included()) and self.process_set.size() != 1
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor) -> None:

@@ -1,7 +1,8 @@
 """Experiment tracking: what ``hvd.log`` is given goes to TensorBoard, MLflow, Polyaxon or JSON lines. A shared leaf.
 
-It knows neither ranks' communication nor a notebook: ``hvd_kernel.metrics`` reduces over ranks first and has rank 0
-write, ``%hvd track`` chooses and lists. HVD_TRACK's syntax is in ``choice``, the interface of what writes in ``sink``.
+It knows neither ranks' communication nor a notebook: ``hvd_kernel.core.metrics`` reduces over ranks first and has
+rank 0 write, ``%hvd track`` chooses and lists. HVD_TRACK's syntax is in ``choice``, the interface of what writes in
+``sink``.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def main() -> None:
     os.environ["HVD_BOOTSTRAP"] = "mpi"
     compat.install_in_rank()
     _import_all()
-    from hvd_kernel.worker import engine  # noqa: PLC0415 - imported above
+    from hvd_kernel.worker.shell import engine  # noqa: PLC0415 - imported above
 
     rank, size, connection = meet()
     crash.install(connection["folder"])  # after MPI's own handlers
@@ -60,7 +60,7 @@ def stand_by(*, idle: bool) -> None:
         return
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     supervisor.close()
-    from hvd_kernel.worker import engine  # noqa: PLC0415 - imported above
+    from hvd_kernel.worker.shell import engine  # noqa: PLC0415 - imported above
 
     who = json.loads(told)
     crash.install(who["connection"]["folder"])
@@ -72,7 +72,7 @@ def stand_by(*, idle: bool) -> None:
 def _import_all() -> None:
     with _uncollected():
         frontend.import_first()
-        importlib.import_module("hvd_kernel.worker.engine")  # ipykernel
+        importlib.import_module("hvd_kernel.worker.shell.engine")  # ipykernel
 
 
 @contextmanager

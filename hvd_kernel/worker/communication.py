@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from hvd_kernel import _session, ops, process_sets
+from hvd_kernel.core import ops, process_sets, session
 from hvd_kernel.errors import ClusterError, Mismatch, OutOfMemory, RankDied, RankFailed, RankStalled
-from hvd_kernel.protocol import Pending
+from hvd_kernel.protocol.messages import Pending
 
 _OF_OTHERS = (RankFailed, RankDied, RankStalled)  # each names another rank as the one to look at
 _OF_ALL = (Mismatch, OutOfMemory)  # what all ranks of an operation raise, though not at the same moment
@@ -24,7 +24,7 @@ def start() -> None:
     ClusterError
         The sum is wrong.
     """
-    _session.init()
+    session.init()
     _prove()
 
 
@@ -38,8 +38,8 @@ def renew(*, fresh: bool = False) -> None:
 
 
 def _prove() -> None:
-    size = _session.size()
-    total = ops.allreduce(np.array([_session.rank() + 1]), name="hvd.ready", op=ops.Sum)
+    size = session.size()
+    total = ops.allreduce(np.array([session.rank() + 1]), name="hvd.ready", op=ops.Sum)
     if total[0] != size * (size + 1) // 2:
         raise ClusterError(f"the first allreduce gave {total[0]} instead of {size * (size + 1) // 2}")
 
@@ -54,9 +54,9 @@ def abort(reason: str, after_s: float = 0.0) -> Callable[[], None]:
     Callable
         What does it sooner.
     """
-    if not _session.is_initialized():
+    if not session.is_initialized():
         return lambda: None
-    release = partial(_session.engine().abort, reason)
+    release = partial(session.engine().abort, reason)
     if not after_s:
         release()
         return release
@@ -68,24 +68,24 @@ def abort(reason: str, after_s: float = 0.0) -> Callable[[], None]:
 
 def park(parked: bool) -> None:
     """Say that this rank waits for the person at a prompt, or no longer: others that wait for it are not stalled."""
-    if _session.is_initialized():
-        _session.engine().park(parked)
+    if session.is_initialized():
+        session.engine().park(parked)
 
 
 def aborted() -> bool:
     """Tell whether this rank's communication has ended and needs ``renew``."""
-    return _session.is_initialized() and _session.engine().aborted() is not None
+    return session.is_initialized() and session.engine().aborted() is not None
 
 
 def pending() -> list[Pending]:
     """Return the operations that are not done here, oldest first."""
-    found = _session.engine().pending() if _session.is_initialized() else []
+    found = session.engine().pending() if session.is_initialized() else []
     return [Pending(str(each["name"]), _seconds(each), _missing(each)) for each in sorted(found, key=_seconds)[::-1]]
 
 
 def waiting_for() -> str:
     """Return the name of the oldest operation of this rank's that is not done, "" when there is none."""
-    here = _session.rank() if _session.is_initialized() else -1
+    here = session.rank() if session.is_initialized() else -1
     return next((each.name for each in pending() if here not in each.missing), "")
 
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel import gpus
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.frameworks import registry
+from hvd_kernel.settings import gpus
 
 _ROCM = Path("/dev/kfd")  # of AMD's GPUs, which torch calls cuda, too
 _named: tuple[int, ...] = ()  # the devices that --gpus has named

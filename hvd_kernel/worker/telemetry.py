@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hvd_kernel import _session, metrics
-from hvd_kernel.protocol import METRICS_TYPE, MetricsSample, to_wire
-from hvd_kernel.worker import communication, gpu, stacks
+from hvd_kernel.core import metrics, session
+from hvd_kernel.protocol.messages import METRICS_TYPE, MetricsSample, to_wire
+from hvd_kernel.worker import communication, gpu_figures
+from hvd_kernel.worker.shell import stack_report
 
 _PERIOD_S = 0.2
 _PAGE = os.sysconf("SC_PAGESIZE")
@@ -66,12 +67,12 @@ class Telemetry:
 def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
     """Return what this rank is doing now: it runs a cell, or is parked at a prompt in one. Any thread."""
     training = metrics.snapshot()
-    core = _session.counters()
-    waits_for = communication.waiting_for() if running and not parked and stacks.inside_core() else ""
+    core = session.counters()
+    waits_for = communication.waiting_for() if running and not parked and stack_report.inside_core() else ""
     return MetricsSample(
         rank=rank,
         time=time.monotonic(),
-        state=stacks.state(waits_for, parked=parked) if running else "idle",
+        state=stack_report.state(waits_for, parked=parked) if running else "idle",
         waiting_for=waits_for,
         step=training.step,
         samples=training.samples,
@@ -82,7 +83,7 @@ def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
         wait_ns=core.get("wait_ns", 0),
         cpu_s=time.process_time(),
         rss=_resident(),
-        gpu=gpu.sample(),
+        gpu=gpu_figures.sample(),
     )
 
 

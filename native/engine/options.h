@@ -1,5 +1,5 @@
-// The settings of one engine, from a table of texts (hvd_kernel/config.py is where the user's names
-// and defaults are).
+// The settings of one engine, from a table of texts (hvd_kernel/settings/lookup.py is where the
+// user's names and defaults are).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The element types of the core. The numbers are the wire's and Python's (hvd_kernel/tensor.py):
-// append, never renumber.
+// The element types of the core. The numbers are the wire's and Python's
+// (hvd_kernel/core/tensor.py): append, never renumber.
 #pragma once
 
 #include <cstddef>

@@ -12,8 +12,8 @@ from hvdtest.lab import ROOT, Lab, Notebook
 from nbconvert import HTMLExporter
 from playwright.sync_api import Page
 
-from hvd_kernel.protocol import MetricsSample
-from hvd_kernel.widgets import units
+from hvd_kernel.formatting import units
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.dashboard import Dashboard
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
@@ -23,7 +23,7 @@ PANELS = "document.querySelectorAll('.hvd')"
 TRAIN = """
 import math, os, threading, time
 from IPython.display import display
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets import Dashboard
 
 def round_of_samples(i, ranks, board):

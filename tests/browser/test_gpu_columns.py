@@ -8,8 +8,8 @@ import pytest
 from hvdtest.lab import ROOT
 from playwright.sync_api import Page
 
-from hvd_kernel.protocol import MetricsSample
-from hvd_kernel.widgets import units
+from hvd_kernel.formatting import units
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.picture import render
 

@@ -9,7 +9,7 @@ import pytest
 from hvdtest.lab import ROOT
 from playwright.sync_api import Page
 
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]

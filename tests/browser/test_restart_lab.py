@@ -15,7 +15,7 @@ import pytest
 from hvdtest.cluster import until
 from hvdtest.lab import Lab, Notebook
 
-from hvd_kernel.cluster import kept
+from hvd_kernel.processes import detached
 
 pytestmark = [pytest.mark.nightly, pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 CELLS = [
@@ -36,7 +36,7 @@ def home(lab: Lab, place: Path) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(lab.scratch))
         yield place
-        for each in kept.clusters():
+        for each in detached.clusters():
             os.kill(int(each.holder.partition(":")[0]), signal.SIGKILL)
 
 
@@ -74,7 +74,7 @@ def test_a17_the_menus_restart_leaves_kept_ranks_with_their_variables_and_nothin
         run(notebook, 2, 2, "[0] 10\n[1] 11")
         notebook.shoot(home / "shots" / "attached.png")
         run(notebook, 3, 3, "the ranks are stopped")
-        assert kept.clusters() == []
+        assert detached.clusters() == []
 
         run(notebook, 4, 4)
         ranks = lab.running("hvd_kernel.worker") + lab.running("hvd_kernel.cluster")

@@ -15,8 +15,9 @@ from hvdtest.cluster import Traces, drain, living, processes_below, until
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel, Outcome, tagged
 
-from hvd_kernel.cluster import Session, witness
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.cluster import Session
+from hvd_kernel.diagnosis import recorder
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 pytestmark = [
     pytest.mark.jupyter,
@@ -302,7 +303,7 @@ def test_a18_a19_the_end_of_what_holds_the_ranks_is_said_and_leaves_nothing(vict
 @pytest.mark.nightly
 def test_a1_an_older_linux_tells_by_mpiexecs_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 6.15 a pidfd does not say how its process ended."""
-    monkeypatch.setattr(witness, "_GET_INFO", 0)
+    monkeypatch.setattr(recorder, "_GET_INFO", 0)
     session = Session.start(ClusterSpec(2))
     try:
         failures = drain(session.run("import os, signal\nif rank: os.kill(os.getpid(), signal.SIGKILL)")).failures

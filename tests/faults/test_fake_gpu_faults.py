@@ -75,7 +75,7 @@ def lost_under_an_operation(victim: int, illegal: int) -> list[object]:
     from hvdtest.gpu import here, there
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
     from hvd_kernel.errors import HorovodInternalError
 
     x = there(torch.full((100_000,), 1.0))
@@ -83,7 +83,7 @@ def lost_under_an_operation(victim: int, illegal: int) -> list[object]:
         here(hvd.allreduce(x, name="meet", op=hvd.Sum))
         hvd.allreduce_async(x, name="x", op=hvd.Sum)
         fake_gpu.turn("fake_cuda_lose", 0, illegal)
-        _session.engine().abort("RuntimeError: CUDA error: an illegal memory access was encountered")
+        session.engine().abort("RuntimeError: CUDA error: an illegal memory access was encountered")
         return []
     try:  # the word may come in any of them
         here(hvd.allreduce(x, name="meet", op=hvd.Sum))
@@ -152,7 +152,7 @@ def ended_in_peace(rounds: int) -> list[int]:
     from hvdtest.gpu import here, there
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel.shared import allocate_on_devices, release_shared
+    from hvd_kernel.core.shared_memory import allocate_on_devices, release_shared
 
     for _ in range(rounds):
         hvd.init()

@@ -69,7 +69,7 @@ def kill(session: Session, *ranks: int) -> None:
 def assert_whole(session: Session, fresh: set[int]) -> None:
     """Every rank is where it belongs, sums are right on all, and who was not replaced has its array, bit for bit."""
     code = (
-        "import numpy as np\nfrom hvd_kernel import ops\n"
+        "import numpy as np\nfrom hvd_kernel.core import ops\n"
         "total = ops.allreduce(np.array([rank + 1, 1], np.int64), name='whole', op=ops.Sum).tolist()\n"
         "names = get_ipython().user_ns\n"
         "mine = __import__('hashlib').sha256(names['big'].tobytes()).hexdigest() if 'big' in names else None\n"
@@ -244,7 +244,7 @@ def test_process_sets_overlap_and_work_after_a_failure_and_after_a_respawn(sessi
 
 def test_a_process_set_that_a_rank_did_not_come_to_know_has_not_been_added(session: Session) -> None:
     late = (
-        "from hvd_kernel import process_sets\nhvd.init(process_sets='dynamic')\nhalf = hvd.add_process_set([0, 2])\n"
+        "from hvd_kernel.core import process_sets\nhvd.init(process_sets='dynamic')\nhalf = hvd.add_process_set([0, 2])\n"
         "if rank == 3: del process_sets._known[half.process_set_id]\n"  # as if its wait had been interrupted
         "hvd.barrier()\n"  # all have come to here before anybody is released by the failure
         "if rank == 3: raise ValueError('on purpose')"

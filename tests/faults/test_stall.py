@@ -27,24 +27,24 @@ def absent(folder: str) -> float:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
     from hvd_kernel.errors import RankStalled
 
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     guilty, took, known = size - 1, 0.0, Path(folder, "known")
     if rank == guilty:
-        _session.engine().park(True)
+        session.engine().park(True)
     hvd.barrier()
     if rank == guilty:
         while not known.exists():
             time.sleep(0.01)
-        _session.engine().park(False)
+        session.engine().park(False)
     else:
         began = time.monotonic()
         handle = hvd.allreduce_async(torch.ones(3), name="lonely", op=hvd.Sum)
         if rank == 0:
-            while not (waits := [p for p in _session.engine().pending() if p["missing"] == [guilty]]):
+            while not (waits := [p for p in session.engine().pending() if p["missing"] == [guilty]]):
                 assert not hvd.poll(handle), "it did not say whom it waits for"
                 time.sleep(0.01)
             assert waits[0]["name"] == "allreduce.lonely"
@@ -68,15 +68,15 @@ def late_from_a_prompt() -> None:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     hvd.init()
     guilty = hvd.size() - 1
     if hvd.rank() == guilty:
-        _session.engine().park(True)
+        session.engine().park(True)
         hvd.barrier()
         time.sleep(SHUTDOWN_S + 3)  # the person's
-        _session.engine().park(False)
+        session.engine().park(False)
     else:
         hvd.barrier()
     same(hvd.allreduce(torch.ones(3), name="patient", op=hvd.Sum), torch.full((3,), float(hvd.size())))

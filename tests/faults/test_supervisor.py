@@ -17,9 +17,9 @@ import pytest
 from hvdtest.cluster import living, processes_below, until
 
 from hvd_kernel.cluster.door import Visitor, knock
-from hvd_kernel.cluster.line import Line, is_ready
-from hvd_kernel.cluster.processes import children
 from hvd_kernel.cluster.supervisor import Supervisor
+from hvd_kernel.processes.json_lines import Line, is_ready
+from hvd_kernel.processes.lifetime import children
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 

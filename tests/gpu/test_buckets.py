@@ -17,7 +17,7 @@ def reduced_where_they_lie(dtype: str) -> tuple[bool, int]:
     from hvdtest.gpu import alike, here, there
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel.shared import release_shared
+    from hvd_kernel.core.shared_memory import release_shared
 
     kind = getattr(torch, dtype)
     random = torch.Generator().manual_seed(hvd.rank())

@@ -134,15 +134,15 @@ def ended_while_others_go_on() -> float:
     from hvdtest.gpu import device
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
     from hvd_kernel.errors import RankFailed
 
     x = torch.ones(1 << 20, device=device())
     hvd.allreduce_(x, name="meet", op=hvd.Average)
     if hvd.rank() == 0:
-        while not any(each["name"] == "allreduce.alone" for each in _session.engine().pending()):
+        while not any(each["name"] == "allreduce.alone" for each in session.engine().pending()):
             time.sleep(0.001)  # until then the other one may still be in what came before
-        _session.engine().abort("ValueError: my bug")
+        session.engine().abort("ValueError: my bug")
         return 0.0
     raises(RankFailed, "my bug", hvd.allreduce_, x, name="alone", op=hvd.Sum)
     return float((x + 1).sum().item())

@@ -100,12 +100,12 @@ def test_a_model_learns(ranks: RankPool) -> None:
 def test_telemetry_sees_the_device() -> None:
     import torch
 
-    from hvd_kernel.worker import gpu
+    from hvd_kernel.worker import gpu_figures
 
     pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
     torch.ones(1 << 20, device="cuda")
-    gpu.sample()
-    found = gpu.sample()
+    gpu_figures.sample()
+    found = gpu_figures.sample()
     assert "memory" in found
     for name, (least, most) in PLAUSIBLE.items():
         assert least <= found.get(name, least) <= most, found  # a virtual machine may keep some from us

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.cluster import Run, Session
-from hvd_kernel.config import ClusterSpec
-from hvd_kernel.protocol import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.protocol.messages import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
 
 PATIENCE_S = 100.0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.protocol import Event, Failure, Frame, MetricsSample, RankDone, Whereabouts, to_wire
+from hvd_kernel.protocol.messages import Event, Failure, Frame, MetricsSample, RankDone, Whereabouts, to_wire
 
 
 class FakeScreen:

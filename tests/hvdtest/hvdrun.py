@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hvdtest.launch import clean_environment
 
-from hvd_kernel.launch.wire import Frame, Kind
+from hvd_kernel.processes.frames import Frame, Kind
 
 HVDRUN = [sys.executable, "-P", "-m", "hvd_kernel.launch"]
 NIGHTLY = pytest.mark.nightly
@@ -28,10 +28,10 @@ EITHER = pytest.mark.parametrize("how", ["--gloo", pytest.param("--mpi", marks=N
 RANK = "import os; rank = int(os.environ.get('HOROVOD_RANK') or os.environ['OMPI_COMM_WORLD_RANK'])\n"
 SUM = """
 import numpy as np
-from hvd_kernel import _session, ops
-_session.init()
-x = ops.allreduce(np.array([_session.rank() + 1.0]), name="x", op=ops.Sum)
-print(_session.rank(), _session.size(), _session.local_rank(), _session.local_size(), _session.cross_size(), x.item())
+from hvd_kernel.core import session, ops
+session.init()
+x = ops.allreduce(np.array([session.rank() + 1.0]), name="x", op=ops.Sum)
+print(session.rank(), session.size(), session.local_rank(), session.local_size(), session.cross_size(), x.item())
 """
 
 

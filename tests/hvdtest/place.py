@@ -58,7 +58,7 @@ del _json, _session, _file
 """
 TELL_RANK = """%%hvdrun
 import json as _json
-from hvd_kernel.worker.engine import RankEngine as _engine
+from hvd_kernel.worker.shell.engine import RankEngine as _engine
 _app = _engine.instance()
 with open(f"{path}{{rank}}", "w") as _file:
     _json.dump([_app.connection_info_env, _app.curve_secretkey.decode()], _file)

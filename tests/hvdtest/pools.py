@@ -59,8 +59,8 @@ def close_all() -> None:
 def start() -> str:
     """Initialise anew; say by what the next rank is reached."""
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     hvd.shutdown()
     hvd.init()
-    return _session.engine().transport_to((hvd.rank() + 1) % hvd.size()) if hvd.size() > 1 else "self"
+    return session.engine().transport_to((hvd.rank() + 1) % hvd.size()) if hvd.size() > 1 else "self"

@@ -50,10 +50,10 @@ def load(file: str) -> ModuleType:
 
 
 def release(reason: str) -> None:
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
-    if _session.is_initialized():
-        _session.engine().abort(reason)
+    if session.is_initialized():
+        session.engine().abort(reason)
 
 
 def _tell_where(watch: socket.socket) -> None:
@@ -66,12 +66,12 @@ def _tell_where(watch: socket.socket) -> None:
 
 
 def _waits_for() -> str:
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
-    if not _session.is_initialized():
+    if not session.is_initialized():
         return "nothing: hvd is not initialised"
     waits = [
-        f"{one['name']} ({one['op']}, missing {one['missing'] or 'unknown'})" for one in _session.engine().pending()
+        f"{one['name']} ({one['op']}, missing {one['missing'] or 'unknown'})" for one in session.engine().pending()
     ]
     return ", ".join(waits) or "no operation"
 

@@ -28,7 +28,7 @@ from hvdtest.tidy import RANK
 from hvdtest.where import tagged
 
 from hvd_kernel.cluster import Session
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 FOLDERS = ("jupyter", "faults")
 OURS = {"kernel", "supervisor", "launcher", "rank"}

@@ -76,9 +76,9 @@ RANK = "__import__('hvdtest.tidy').tidy.rank(get_ipython())"
 
 def rank(shell: Any) -> None:
     """Forget the cells' names on a rank, and what was to be kept."""
-    from hvd_kernel import kept
+    from hvd_kernel.protocol import replicated
 
-    kept.keep()
+    replicated.keep()
     _forget(shell, READY)
 
 

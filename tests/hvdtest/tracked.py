@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel import metrics, tracking
+from hvd_kernel import tracking
+from hvd_kernel.core import metrics
 from hvd_kernel.tracking.sink import Run
 
 BEGAN = 1795459433.25  # 2026-11-23 18:43:53.25 UTC

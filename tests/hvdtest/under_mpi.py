@@ -38,13 +38,13 @@ def main(file: str, folder: str, *wanted: str) -> None:
 def linked_by(transport: str) -> None:
     """The ranks reach each other by this transport from here on."""
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     if os.environ.get("HVD_TRANSPORT") != transport:
         hvd.shutdown()
         os.environ["HVD_TRANSPORT"] = transport
     hvd.init()
-    reached = {_session.engine().transport_to(peer) for peer in range(hvd.size()) if peer != hvd.rank()}
+    reached = {session.engine().transport_to(peer) for peer in range(hvd.size()) if peer != hvd.rank()}
     assert reached <= {transport}, f"reached by {reached} instead of {transport}"
 
 

@@ -17,11 +17,12 @@ import pytest
 from hvdtest.cluster import PATIENCE_S, Traces, drain, execute, living, processes_below, until
 from hvdtest.kernel import Kernel, tagged
 
-from hvd_kernel.cluster import Session, kept
+from hvd_kernel.cluster import Session
 from hvd_kernel.cluster.attach import attach, end
-from hvd_kernel.cluster.line import Line
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes import detached
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.json_lines import Line
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(300)]
 
@@ -32,7 +33,7 @@ CAST = f"2 ranks of {PLACE}, without a kernel for "
 STAND_IN = """
 import os, sys, time
 from hvd_kernel.cluster import Session
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 session = Session.start(ClusterSpec(2))
 session.keep("train", sys.argv[1])
 print("kept", flush=True)
@@ -61,7 +62,7 @@ def alone(folder: Path) -> Iterator[None]:
         patch.setattr(tempfile, "tempdir", str(folder))
         patch.setenv("TMPDIR", str(folder))
         yield
-        for each in kept.clusters():
+        for each in detached.clusters():
             os.kill(supervisor_of(each), signal.SIGKILL)
 
 
@@ -71,7 +72,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def supervisor_of(found: kept.Kept) -> int:
+def supervisor_of(found: detached.Kept) -> int:
     return int(found.holder.partition(":")[0])
 
 
@@ -99,7 +100,7 @@ def test_a17_a18_kept_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(home: P
         kernel.run("%%hvdrun\nx = 10 + rank")
         before = kernel.run("%hvd status").text()
         assert before.endswith("kept as train: they go on when this kernel ends, `%hvd stop` ends them\n")
-        [found] = kept.clusters()
+        [found] = detached.clusters()
         supervisor, first = supervisor_of(found), kernel.pid
         everything = {supervisor} | processes_below(supervisor)
         assert (found.note.name, found.note.place, found.note.n, found.note.kernel) == ("train", PLACE, 2, first)
@@ -107,7 +108,7 @@ def test_a17_a18_kept_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(home: P
             attach(found, print)
 
         kill_9(kernel)
-        until(lambda: kept.clusters()[0].note.kernel == 0, "the supervisor has seen the kernel's end")
+        until(lambda: detached.clusters()[0].note.kernel == 0, "the supervisor has seen the kernel's end")
         assert living(everything) == everything
         assert "`%hvd attach train`" in kernel.run("%hvd status").text()
         listed = kernel.run("%hvd clean --dry-run").text()  # not more: other tests' orphans are theirs
@@ -122,14 +123,14 @@ def test_a17_a18_kept_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(home: P
         )
 
         assert kernel.run("%hvd attach").text() == "train: ranks 0-1 ready, with all variables\n"
-        assert kept.clusters()[0].note.kernel == kernel.pid != first
+        assert detached.clusters()[0].note.kernel == kernel.pid != first
         assert pids(kernel.run("%hvd status").text()) == pids(before), "the same processes"
         assert kernel.run(f"%%hvdrun\n{SUM}").shown == ["[0-1] 21"]
         assert "already" in kernel.run("%hvd attach", allow_error=True).reply["evalue"]
 
         assert kernel.run("%hvd stop").text() == "the ranks are stopped\n"
         until(lambda: not living(everything), "all processes are gone")
-        assert kept.clusters() == []
+        assert detached.clusters() == []
         assert list(home.glob("hvd-*")) == []
         assert set(tagged(kernel.tag)) == {kernel.pid}
 
@@ -191,11 +192,11 @@ def orphaned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         process.stdout.close()
         yield home
         end(only_one())
-        assert kept.clusters() == []
+        assert detached.clusters() == []
 
 
-def only_one() -> kept.Kept:
-    [found] = kept.clusters()
+def only_one() -> detached.Kept:
+    [found] = detached.clusters()
     return found
 
 

@@ -14,7 +14,7 @@ from hvdtest.gate import Gate
 
 from hvd_kernel.cluster import Run, Session
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.protocol import Prompt, RankDone, RichOutput, TextDelta
+from hvd_kernel.protocol.messages import Prompt, RankDone, RichOutput, TextDelta
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.cluster(2)]
 

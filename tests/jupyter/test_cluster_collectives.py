@@ -13,7 +13,7 @@ from hvdtest.gate import Gate
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.cluster(3)]
 

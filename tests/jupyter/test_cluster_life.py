@@ -17,8 +17,8 @@ from hvdtest.surface import family, listeners, told
 
 from hvd_kernel.cluster import Session, launcher, supervised
 from hvd_kernel.cluster.launcher import environment, is_far
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 
@@ -27,7 +27,7 @@ import json, os, sys, time
 from pathlib import Path
 from hvdtest.cluster import Traces, wait_until_all_speak
 from hvd_kernel.cluster import Session
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 session = Session.start(ClusterSpec(2))
 code, waits = sys.argv[1], sys.argv[2]
 if code:
@@ -95,7 +95,7 @@ def test_kill_9_of_the_kernel_with_a_stopped_rank() -> None:
 
 
 def test_kill_9_of_the_kernel_while_the_cluster_starts() -> None:
-    code = "from hvd_kernel.cluster import Session; from hvd_kernel.config import ClusterSpec; Session.start(ClusterSpec(2))"
+    code = "from hvd_kernel.cluster import Session; from hvd_kernel.settings.lookup import ClusterSpec; Session.start(ClusterSpec(2))"
     process = subprocess.Popen([sys.executable, "-c", code])
     until(lambda: {"supervisor", "launcher", "rank"} <= set(family(process.pid).values()), "the ranks are starting")
     traces = Traces(processes_below(process.pid), set(), set())
@@ -128,7 +128,7 @@ def test_kernel_forked_a_child_that_lives_on() -> None:
 PRESSED = """
 import os, signal, threading
 from hvd_kernel.cluster import Session
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvdtest.cluster import living, processes_below, until
 from hvdtest.surface import family
 def press():

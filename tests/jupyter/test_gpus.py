@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hvdtest.kernel import Kernel
 
-from hvd_kernel import gpus
+from hvd_kernel.settings import gpus
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.cluster(0)]
 

@@ -16,8 +16,8 @@ import pytest
 from hvdtest.cluster import living, until
 from hvdtest.kernel import Kernel, Outcome, await_tagged
 
-from hvd_kernel.magics import stacks
-from hvd_kernel.protocol import STACK_PIPE
+from hvd_kernel.magics.commands import stacks
+from hvd_kernel.protocol.messages import STACK_PIPE
 
 PATIENCE_S = 60.0
 """Generous: on an idle machine each of these takes well under a second."""
@@ -34,7 +34,7 @@ pytestmark = [
         setup=(
             "%%hvdrun\nimport asyncio, time, torch\nkept = [rank, 'kept']",
             # On a busy machine an interrupt may come to one rank much later than to another.
-            "%%hvdrun\nimport hvd_kernel.worker.control\nhvd_kernel.worker.control._COHERENT_S = 60.0",
+            "%%hvdrun\nimport hvd_kernel.worker.shell.control\nhvd_kernel.worker.control._COHERENT_S = 60.0",
         ),
     ),
 ]

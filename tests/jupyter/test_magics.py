@@ -290,8 +290,8 @@ def test_c2_a_rank_that_goes_on_after_a_mismatch_is_released_when_it_waits(kerne
     """Rank 1 catches the error, so it is not ended by it; the ranks that are gone would never come."""
     code = """%%hvdrun
 import torch
-import hvd_kernel.worker.control
-hvd_kernel.worker.control._UNWATCHED_S = 600.0
+import hvd_kernel.worker.shell.control
+hvd_kernel.worker.shell.control._UNWATCHED_S = 600.0
 try:
     hvd.allreduce(torch.ones(3 + rank), name='m')
 except hvd.HorovodInternalError:

@@ -10,9 +10,9 @@ import pytest
 from hvdtest.cluster import drain
 
 from hvd_kernel.cluster import Run, Session
-from hvd_kernel.magics.hang import sentence
-from hvd_kernel.magics.stacks import look
-from hvd_kernel.protocol import Event, MetricsSample, Prompt
+from hvd_kernel.diagnosis.stall import sentence
+from hvd_kernel.magics.commands.stacks import look
+from hvd_kernel.protocol.messages import Event, MetricsSample, Prompt
 from hvd_kernel.widgets.board import Board
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(240), pytest.mark.cluster(3)]

@@ -9,7 +9,7 @@ from hvdtest.cluster import execute
 from hvdtest.where import INSIDE
 
 from hvd_kernel.cluster import Session
-from hvd_kernel.gpus import count
+from hvd_kernel.settings.gpus import count
 
 BROKEN = Path(INSIDE).with_name("broken_torch")
 pytestmark = [

@@ -219,17 +219,17 @@ def released() -> list[int]:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import shared
+    from hvd_kernel.core import shared_memory
 
     hvd.release_shared()
-    before = len(shared._regions)
+    before = len(shared_memory._regions)
     tensors = [hvd.shared_empty((2, 3), torch.float32) for _ in range(4)]
     del tensors[hvd.rank() :]  # every rank forgets others
-    counts = [len(shared._regions) - before]
+    counts = [len(shared_memory._regions) - before]
     counts.append(hvd.release_shared())
     tensors.clear()
     counts.append(hvd.release_shared())
-    counts.append(len(shared._regions) - before)
+    counts.append(len(shared_memory._regions) - before)
     return counts
 
 

@@ -123,7 +123,7 @@ def recovered(kind: str, optimizer: str, commit_every: int) -> list[int]:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
@@ -135,7 +135,7 @@ def recovered(kind: str, optimizer: str, commit_every: int) -> list[int]:
     failed: set[int] = set()
 
     def fail(training: Training, place: str) -> None:
-        number = _session.generation() - generation
+        number = session.generation() - generation
         if number in failed or (len(training.state.losses), place) not in failures[number : number + 1]:
             return
         if kind != "mismatch" and rank != number % size:
@@ -144,17 +144,17 @@ def recovered(kind: str, optimizer: str, commit_every: int) -> list[int]:
         if kind == "raise":
             raise hvd.HorovodInternalError("mine")
         if kind == "abort":
-            _session.engine().abort("somebody pulled the plug")
+            session.engine().abort("somebody pulled the plug")
         if kind == "mismatch":
             hvd.allreduce(torch.ones(2 + (rank == number % size)), name="odd")
         if kind == "shutdown":
             hvd.shutdown()
 
-    generation = _session.generation()
+    generation = session.generation()
     disturbed = Training(optimizer, commit_every)
     assert disturbed.run(fail) == "done"
     assert_equal(disturbed, undisturbed)
-    return [_session.generation() - generation, len(failed)]
+    return [session.generation() - generation, len(failed)]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_as_if_nothing_had_happened(ranks: RankPool, kind: str, optimizer: str) 
 
 def limits() -> None:
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     hvd.init()
     training = Training()
@@ -188,7 +188,7 @@ def limits() -> None:
         hopeless(training.state)
     assert set(tries) <= {0}, "each time from the same state"
     assert len(tries) <= 3, "another rank's failure may come before this one's call"
-    _session.shutdown()
+    session.shutdown()
 
 
 def test_a_limit_of_resets(ranks: RankPool) -> None:
@@ -201,7 +201,7 @@ def somebody_leaves() -> None:
     While it does not say so the program may go on, as one does that all ranks leave by an exception of its own.
     """
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
     from hvd_kernel.errors import RankFailed
 
     hvd.init()
@@ -219,13 +219,13 @@ def somebody_leaves() -> None:
     hvd.barrier()
     if hvd.rank() == hvd.size() - 1:
         error = raises(KeyError, "my bug", training.run, leave)
-        _session.engine().abort(f"KeyError: {error} {error.__notes__[0]}")  # as a notebook's rank does
+        session.engine().abort(f"KeyError: {error} {error.__notes__[0]}")  # as a notebook's rank does
     else:
         sentence = (
             f"Rank {hvd.size() - 1} failed: KeyError: 'my bug' (elastic.run ended: this rank does not come back to it)"
         )
         raises(RankFailed, sentence, training.run, leave)
-    _session.shutdown()
+    session.shutdown()
 
 
 def test_nobody_waits_for_a_rank_that_left(ranks: RankPool) -> None:
@@ -240,7 +240,8 @@ def meets_again_late(slow: int, seconds: float) -> float:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import elastic, process_sets
+    from hvd_kernel import elastic
+    from hvd_kernel.core import process_sets
 
     hvd.init()
     rank, failed = hvd.rank(), []
@@ -282,7 +283,8 @@ def ends_while_the_others_meet(guilty: int, later: bool, folder: str) -> None:
     import time
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session, elastic
+    from hvd_kernel import elastic
+    from hvd_kernel.core import session
     from hvd_kernel.errors import RankDied
 
     hvd.init()
@@ -295,7 +297,7 @@ def ends_while_the_others_meet(guilty: int, later: bool, folder: str) -> None:
         os._exit(3)
 
     def tell_that_it_is_over() -> None:
-        while _session.is_initialized():
+        while session.is_initialized():
             time.sleep(0.001)
         Path(folder, str(rank)).touch()
 
@@ -323,7 +325,7 @@ def test_a_rank_that_ended_meanwhile_is_not_waited_for(guilty: int, later: bool,
 def hosts_change(rounds: int) -> None:
     """Rank 0 hears of it; all meet again with what they have; nothing is restored."""
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     hvd.init()
     rank = hvd.rank()
@@ -343,10 +345,10 @@ def hosts_change(rounds: int) -> None:
             state.check_host_updates()
         return state.done, state.who
 
-    generation = _session.generation()
+    generation = session.generation()
     done, who = work(state)
     assert done == rounds, "nothing that was done is done again"
-    assert _session.generation() - generation == rounds == len(called)
+    assert session.generation() - generation == rounds == len(called)
     assert set(called) == {hvd.size()}
     # Hosts that only go leave all as they are (no sync): after the others everything is rank 0's.
     assert who[:rounds] == [0] * rounds

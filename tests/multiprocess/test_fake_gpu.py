@@ -94,11 +94,11 @@ def _timed() -> list[int]:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
-    before = _session.counters()
+    before = session.counters()
     fake_gpu.here(hvd.allreduce(fake_gpu.there(torch.ones(100_000)), name="timed"))
-    after = _session.counters()
+    after = session.counters()
     return [after[name] - before[name] for name in ("busy_ns", "wait_ns")]
 
 

@@ -41,11 +41,11 @@ def asked() -> None:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     if hvd.rank() != HUNG:
         hvd.allreduce_async(torch.ones(3), name="lonely")
-        while hvd.rank() == 0 and not any(one["missing"] == [HUNG] for one in _session.engine().pending()):
+        while hvd.rank() == 0 and not any(one["missing"] == [HUNG] for one in session.engine().pending()):
             time.sleep(0.001)
 
 

@@ -333,8 +333,8 @@ def test_threads_as_ranks(size: int) -> None:
     """The same core with ranks as threads of this process."""
     import threading
 
-    from hvd_kernel import tensor
     from hvd_kernel._native import Engine, LocalHub
+    from hvd_kernel.core import tensor
 
     hub, wrong = LocalHub(size), []
 

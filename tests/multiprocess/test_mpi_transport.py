@@ -41,12 +41,12 @@ VALUES = """
 import json, os, sys
 import torch
 import hvd_kernel.torch as hvd
-from hvd_kernel import _session
+from hvd_kernel.core import session
 for start in range(3):
     hvd.init()
     me, n = hvd.rank(), hvd.size()
     for peer in range(n):
-        assert peer == me or _session.engine().transport_to(peer) == "mpi"
+        assert peer == me or session.engine().transport_to(peer) == "mpi"
     for count in (0, 1, 1000, 100_003, 1 << 20):
         given = lambda rank, count=count: (torch.arange(count) * 7 + 13 * rank) % 251
         total = hvd.allreduce(given(me), name=f"s{count}", op=hvd.Sum)

@@ -23,7 +23,7 @@ def cycles(count: int) -> dict[str, list[int]]:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     def load() -> list[int]:
         return [len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd")]
@@ -47,8 +47,8 @@ def cycles(count: int) -> dict[str, list[int]]:
     deadline = time.monotonic() + SETTLED_WITHIN_S
     while more(load(), before) and time.monotonic() < deadline:
         time.sleep(0.01)  # a thread that was joined may be listed for a moment longer
-    assert _session.generation() >= count + 1
-    assert _session.counters()["ops"] >= count
+    assert session.generation() >= count + 1
+    assert session.counters()["ops"] >= count
     return {"before": before, "after": load(), "grown": [resident() - rss]}
 
 

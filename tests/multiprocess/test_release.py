@@ -28,9 +28,9 @@ def waiting(folder: str) -> list[object]:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
-    engine = _session.engine()
+    engine = session.engine()
 
     def tell() -> None:
         while not any(one["name"] == "allreduce.first" for one in engine.pending()):
@@ -71,12 +71,12 @@ def until_the_others_wait(folder: str) -> None:
 
 def raising(guilty: int, folder: str) -> object:
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     if hvd.rank() != guilty:
         return waiting(folder)
     until_the_others_wait(folder)
-    _session.engine().abort("ValueError: my bug 7")
+    session.engine().abort("ValueError: my bug 7")
     return None
 
 
@@ -182,11 +182,11 @@ def interrupted(at_once: bool) -> str:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session, ops
+    from hvd_kernel.core import ops, session
 
     def begun() -> bool:
         """The core has it; a moment later the caller knows the handle too."""
-        pending = any(one["name"] == "allreduce.interrupted" for one in _session.engine().pending())
+        pending = any(one["name"] == "allreduce.interrupted" for one in session.engine().pending())
         return pending if at_once else bool(ops._live)
 
     def press() -> None:
@@ -214,7 +214,7 @@ def interrupted(at_once: bool) -> str:
         hvd.allreduce_(torch.full((1 << 20,), 3.0), name="interrupted")
         hvd.barrier()
     assert not ops._live
-    return str(_session.engine().aborted())
+    return str(session.engine().aborted())
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -18,7 +18,7 @@ from hvdtest.slurm import Slurm, why_not
 from hvdtest.venvs import said, site_packages, venv_with_ours
 
 from hvd_kernel import compat
-from hvd_kernel.launch import alias
+from hvd_kernel.launch.cli import horovodrun
 
 pytestmark = pytest.mark.mp
 SCRIPTS = Path(__file__).with_name("horovod_scripts")
@@ -28,7 +28,7 @@ SCRIPTS = Path(__file__).with_name("horovod_scripts")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of an environment where `hvdrun --install-horovod` was called."""
     python = venv_with_ours(tmp_path_factory.mktemp("opted") / "venv")
-    alias.install_import([site_packages(python)])
+    horovodrun.install_import([site_packages(python)])
     return python
 
 

@@ -57,10 +57,10 @@ def test_topology(pool: HostPool, where: list[int]) -> None:
 
 def links() -> list[str]:
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     hvd.init()
-    return [_session.engine().transport_to(peer) for peer in range(hvd.size()) if peer != hvd.rank()]
+    return [session.engine().transport_to(peer) for peer in range(hvd.size()) if peer != hvd.rank()]
 
 
 def test_transports(pool: HostPool, where: list[int]) -> None:
@@ -121,9 +121,9 @@ def killed(guilty: int, folder: str) -> list[object] | None:
 
 
 def tell_that_it_waits(file: Path) -> None:
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
-    while not _session.engine().pending():
+    while not session.engine().pending():
         time.sleep(0.01)
     file.touch()
 

@@ -95,7 +95,7 @@ def test_working_folder(mark: str, how: str, tmp_path: Path) -> None:
 def test_flags_win_over_the_file_and_both_over_the_environment(mark: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("params: {cycle_time_ms: 7, fusion_threshold_mb: 3}\nautotune: {enabled: true}\n")
-    script = "from hvd_kernel import config; import json; print(json.dumps(config.engine_options()))"
+    script = "from hvd_kernel.settings import lookup; import json; print(json.dumps(lookup.engine_options()))"
     words = ["-np", "1", "--config-file", str(file), "--cycle-time-ms", "2.5", "--no-stall-check"]
     text = good(hvdrun(*words, script=script, HVD_FUSION_THRESHOLD="9", HOROVOD_CYCLE_TIME="1"))
     found = dict(json.loads(lines_of(text, 0)[0]))

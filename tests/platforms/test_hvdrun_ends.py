@@ -18,10 +18,10 @@ from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, RANK, gone, hvdrun, order, p
 from hvdtest.launch import clean_environment
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch import crew, lines, watch
-from hvd_kernel.launch.api import Job, launch
-from hvd_kernel.launch.crew import Crew
-from hvd_kernel.launch.hosts import Host
+from hvd_kernel.launch import agents, line_output, monitor
+from hvd_kernel.launch.agents import Crew
+from hvd_kernel.launch.job_run import Job, launch
+from hvd_kernel.launch.placement import Host
 
 pytestmark = [pytest.mark.mp, pytest.mark.usefixtures("mark")]
 
@@ -47,7 +47,7 @@ def test_a_rank_that_fails_ends_the_others(mark: str, how: str, end: str, status
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks have all the time they need to end by themselves: after a traceback, and after the first failure."""
-    for module, name in ((watch, "_SETTLE_S"), (watch, "_SEARCH_S"), (lines, "_HOLD_S")):
+    for module, name in ((monitor, "_SETTLE_S"), (monitor, "_SEARCH_S"), (line_output, "_HOLD_S")):
         monkeypatch.setattr(module, name, 60.0)
 
 
@@ -55,9 +55,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_guilty_ranks_traceback_is_the_last_and_there_once(mark: str, how: str, patient: None) -> None:
     script = """
 import numpy as np
-from hvd_kernel import _session, ops
-_session.init()
-if _session.rank() == 1:
+from hvd_kernel.core import session, ops
+session.init()
+if session.rank() == 1:
     raise ValueError("my bug 7")
 ops.allreduce(np.ones(3), name="x")
 """
@@ -101,7 +101,7 @@ except ImportError:
     said.touch()
 time.sleep(120)
 """
-    monkeypatch.setattr(lines, "_HOLD_S", 60.0)  # it may be slow to be ended, but it is ended
+    monkeypatch.setattr(line_output, "_HOLD_S", 60.0)  # it may be slow to be ended, but it is ended
     err = io.StringIO()
     outcome = launch(Job([sys.executable, "-P", "-c", script], 2), stdout=io.StringIO(), stderr=err)
     assert outcome.codes == (-signal.SIGTERM, 1)
@@ -178,7 +178,7 @@ time.sleep(120)
     said = dict(job.stdout.readline().split(":") for _ in range(2))
     assert set(said) == {"[0]<stdout>", "[1]<stdout>"}
     alive = "\n".join(processes_with(mark))
-    assert "hvd_kernel.launch.agent" in alive
+    assert "hvd_kernel.processes.agent" in alive
     for pid in (job.pid, *" ".join(said.values()).split()):  # the launcher, each rank and its child
         assert f"({pid})" in alive
     job.send_signal(number)
@@ -269,7 +269,7 @@ def test_an_agent_ends_though_nobody_reads_what_it_still_has_to_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It waited until it was killed, 20 s after whoever read hvdrun's output had left."""
-    monkeypatch.setattr(crew, "_END_HERE_S", 100.0)
+    monkeypatch.setattr(agents, "_END_HERE_S", 100.0)
     ours = Crew()
     try:
         ours.start([Host("localhost", 1)], None, None, 60)

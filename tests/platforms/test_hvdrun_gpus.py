@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hvdtest.hvdrun import EITHER, good, hvdrun, lines_of
 
-from hvd_kernel import gpus
+from hvd_kernel.settings import gpus
 
 pytestmark = [pytest.mark.mp, pytest.mark.usefixtures("mark")]
 

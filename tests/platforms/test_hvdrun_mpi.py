@@ -17,13 +17,13 @@ from hvdtest.hosts import Hosts, why_not
 from hvdtest.hvdrun import HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of, order, processes_with
 from hvdtest.launch import clean_environment
 
-from hvd_kernel.launch.api import Job, launch
-from hvd_kernel.launch.crew import Agent, Crew
-from hvd_kernel.launch.hosts import Host
-from hvd_kernel.launch.lines import Voice
-from hvd_kernel.launch.starter import NUMBER, Starter
-from hvd_kernel.launch.watch import Watch
-from hvd_kernel.launch.wire import Frame, Kind
+from hvd_kernel.launch.agents import Agent, Crew
+from hvd_kernel.launch.job_run import Job, launch
+from hvd_kernel.launch.launchers.mpiexec import NUMBER, Starter
+from hvd_kernel.launch.line_output import Voice
+from hvd_kernel.launch.monitor import Watch
+from hvd_kernel.launch.placement import Host
+from hvd_kernel.processes.frames import Frame, Kind
 
 pytestmark = pytest.mark.mp
 
@@ -147,8 +147,8 @@ def test_hosts_that_have_an_address_in_common_reach_each_other(mark: str, tmp_pa
         + """
 from mpi4py import MPI
 found = np.zeros(100_000)
-MPI.COMM_WORLD.Allreduce(np.full(100_000, _session.rank() + 1.0), found)
-print(sorted(set(found.tolist())), [_session.engine().transport_to(peer) for peer in range(3) if peer != _session.rank()])
+MPI.COMM_WORLD.Allreduce(np.full(100_000, session.rank() + 1.0), found)
+print(sorted(set(found.tolist())), [session.engine().transport_to(peer) for peer in range(3) if peer != session.rank()])
 """
     )
     links = [["shm", "tcp"], ["shm", "tcp"], ["tcp", "tcp"]] if transport == "auto" else [["mpi", "mpi"]] * 3
@@ -176,10 +176,10 @@ def test_a_rank_that_is_not_heard_over_mpi_ends_the_wait_of_the_others(mark: str
 from mpi4py import MPI
 import os, time
 os.environ["HVD_START_TIMEOUT"] = "1"
-from hvd_kernel import _session
+from hvd_kernel.core import session
 if MPI.COMM_WORLD.rank == 1:
     time.sleep(3600)
-_session.init()
+session.init()
 """
     done = hvdrun("-np", "2", "--mpi", script=script)
     assert done.returncode == 1, done.stdout + done.stderr

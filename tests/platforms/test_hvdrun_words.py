@@ -62,10 +62,10 @@ def test_horovods_own_module_is_the_command() -> None:
 
 
 TWICE = """
-from hvd_kernel import _session
+from hvd_kernel.core import session
 for _ in range(2):
-    _session.init()
-    _session.shutdown()
+    session.init()
+    session.shutdown()
 """
 
 

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.mp
 SCRIPT = """
 import json, sys
 import numpy as np
-from hvd_kernel import _session as here, ops
-from hvd_kernel.process_sets import init
+from hvd_kernel.core import session as here, ops
+from hvd_kernel.core.process_sets import init
 found = []
 for round in range(2):
     init()
@@ -68,7 +68,7 @@ def test_mpi_is_started_where_mpi4py_does_not(tmp_path: Path, finalize: bool | N
 
 
 def test_mpi_that_the_program_has_finalised_is_told(tmp_path: Path) -> None:
-    script = "from mpi4py import MPI; MPI.Finalize(); from hvd_kernel import _session; _session.init()"
+    script = "from mpi4py import MPI; MPI.Finalize(); from hvd_kernel.core import session; session.init()"
     done = ran([*MPIRUN, "-np", "1", sys.executable, "-P", "-c", script], tmp_path)
     assert "ConfigError: this process has finalised MPI already: call init() before that" in done.stderr
 
@@ -247,11 +247,11 @@ def test_nothing(tmp_path: Path) -> None:
 
 
 def who() -> list[int]:
-    from hvd_kernel import _session
-    from hvd_kernel.process_sets import init
+    from hvd_kernel.core import session
+    from hvd_kernel.core.process_sets import init
 
     init()
-    return [_session.rank(), _session.size(), _session.local_rank(), _session.local_size()]
+    return [session.rank(), session.size(), session.local_rank(), session.local_size()]
 
 
 def test_torch_variables() -> None:
@@ -270,13 +270,13 @@ def test_both_kinds_of_variables() -> None:
 
 
 def absent() -> str:
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
+    from hvd_kernel.core.process_sets import init
     from hvd_kernel.errors import HorovodInternalError
-    from hvd_kernel.process_sets import init
 
     with pytest.raises(HorovodInternalError) as caught:
         init()
-    assert not _session.is_initialized()
+    assert not session.is_initialized()
     return str(caught.value)
 
 
@@ -292,8 +292,8 @@ def test_a_rank_that_never_comes() -> None:
 MPI_SCRIPT = """
 from mpi4py import MPI
 import numpy as np
-from hvd_kernel import _session as here, ops
-from hvd_kernel.process_sets import init
+from hvd_kernel.core import session as here, ops
+from hvd_kernel.core.process_sets import init
 world = MPI.COMM_WORLD
 half = world.Split(world.rank % 2, -world.rank)
 init(half)
@@ -318,16 +318,16 @@ def test_communicators(tmp_path: Path) -> None:
 def some(members: list[int]) -> list[object]:
     import numpy as np
 
-    from hvd_kernel import _session, ops
+    from hvd_kernel.core import ops, session
 
     if int(os.environ["HOROVOD_RANK"]) not in members:
         return []
     found: list[object] = []
     for _ in range(2):
-        _session.init(members)
+        session.init(members)
         mine = np.array([int(os.environ["HOROVOD_RANK"])])
-        found.append([_session.rank(), _session.size(), ops.allgather(mine, "g").tolist()])
-        _session.shutdown()
+        found.append([session.rank(), session.size(), ops.allgather(mine, "g").tolist()])
+        session.shutdown()
     return found
 
 
@@ -353,13 +353,13 @@ def a_communicator() -> str:
     os.environ["OMPI_MCA_btl"] = "self"  # noqa: SIM112 - its spelling
     from mpi4py import MPI
 
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
     from hvd_kernel.errors import ConfigError
 
     with pytest.raises(ConfigError) as caught:
-        _session.init(MPI.COMM_WORLD)
-    _session.init()
-    assert _session.size() == 2
+        session.init(MPI.COMM_WORLD)
+    session.init()
+    assert session.size() == 2
     return str(caught.value)
 
 

@@ -24,7 +24,7 @@ NAMELESS = ["unshare", "--net", "--uts", "--mount", "--propagation", "private", 
 CLUSTER = """
 import socket
 from hvd_kernel.cluster import Session
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvdtest.cluster import execute
 try:
     socket.gethostbyname(socket.gethostname())
@@ -71,12 +71,12 @@ def summed() -> list[object]:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
     hvd.init()
     total = hvd.allreduce(torch.full((100_000,), hvd.rank() + 1.0), name="x", op=hvd.Sum)
     assert torch.equal(total, torch.full((100_000,), 3.0))
-    return [hvd.cross_size(), _session.engine().transport_to(1 - hvd.rank())]
+    return [hvd.cross_size(), session.engine().transport_to(1 - hvd.rank())]
 
 
 @NIGHTLY

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.mp, NIGHTLY, pytest.mark.skipif(os.getuid() != 0, reas
 SCRIPT = """
 from pathlib import Path
 import numpy as np
-from hvd_kernel import _session as here, ops
+from hvd_kernel.core import session as here, ops
 here.init()
 total = ops.allreduce(np.array([here.rank() + 1.0]), name="x", op=ops.Sum).item()
 first = len(list(Path.cwd().glob("first.*")))

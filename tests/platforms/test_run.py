@@ -19,16 +19,16 @@ from beside import Bad, scale
 
 def joined(offset, factor=1):
     import numpy, hvd_kernel
-    from hvd_kernel import _session, ops
-    _session.init()
-    total = ops.allreduce(numpy.array([_session.rank() + offset]), "x", ops.Sum)
-    return {"rank": _session.rank(), "size": _session.size(), "sum": scale(int(total[0]), factor), "pid": os.getpid(),
+    from hvd_kernel.core import session, ops
+    session.init()
+    total = ops.allreduce(numpy.array([session.rank() + offset]), "x", ops.Sum)
+    return {"rank": session.rank(), "size": session.size(), "sum": scale(int(total[0]), factor), "pid": os.getpid(),
             "cwd": os.getcwd(), "extra": os.environ.get("EXTRA")}
 
 def fails(guilty):
-    from hvd_kernel import _session, ops
-    _session.init()
-    if _session.rank() == guilty:
+    from hvd_kernel.core import session, ops
+    session.init()
+    if session.rank() == guilty:
         raise Bad("shard", guilty)
     ops.barrier()
 
@@ -134,7 +134,7 @@ def test_a_rank_that_vanishes_is_named_and_the_others_are_ended(tmp_path: Path) 
 
 def test_a_rank_does_not_start_ranks(tmp_path: Path) -> None:
     (tmp_path / "nested.py").write_text(
-        "import hvd_kernel\ndef inner():\n    from hvd_kernel import _session\n    _session.init()\n"
+        "import hvd_kernel\ndef inner():\n    from hvd_kernel.core import session\n    session.init()\n"
         "    return hvd_kernel.run(int)\n"
     )
     found, _ = script(tmp_path, "caught(__import__('nested').inner, np=2)")

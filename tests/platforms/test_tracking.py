@@ -15,10 +15,10 @@ from polyaxon import tracking
 import traceml, os
 
 tracking.init(name="mine", tags=["a"])
-from hvd_kernel import _session, metrics
+from hvd_kernel.core import session, metrics
 
-_session.init()
-rank = _session.rank()
+session.init()
+rank = session.rank()
 tracking.log_inputs(lr=0.1)
 for step in range(3):
     tracking.log_metrics(step=step, loss=1 / (step + 1) + rank)
@@ -61,7 +61,7 @@ def test_a_track_that_is_none_starts_nothing(mark: str) -> None:
 
 @NIGHTLY
 def test_a_script_that_fails_leaves_a_failed_run(mark: str, tmp_path: Path) -> None:
-    script = "from hvd_kernel import metrics\nmetrics.log(loss=1)\nraise ValueError('mine')"
+    script = "from hvd_kernel.core import metrics\nmetrics.log(loss=1)\nraise ValueError('mine')"
     assert hvdrun("-np", "1", script=script, HVD_TRACK=f"polyaxon:{tmp_path}").returncode == 1
     (about,) = (json.loads(file.read_text()) for file in tmp_path.rglob("run.plx.json"))
     assert about["status"] == "failed"

@@ -24,8 +24,8 @@ REQUIRED = {
     "hvd_kernel/widgets/dashboard.js",
     "hvd_kernel/widgets/static/uPlot.iife.min.js",
     "hvd_kernel/kernel/__main__.py",
-    "hvd_kernel/launch/agent.py",
-    "hvd_kernel/launch/mpi_rank.py",
+    "hvd_kernel/processes/agent.py",
+    "hvd_kernel/processes/mpi_agent.py",
 }
 BARE = """
 import importlib.util, json, subprocess, sys

@@ -37,58 +37,36 @@ NATIVE = {  # room -> the rooms it may include, itself aside
 }
 FRAMEWORKS = re.compile(r"^(torch|ATen|c10|tensorflow|xla)/")
 
-SHARED = {"errors", "config", "protocol", "parcel", "gpus", "processes"}
-CORE = SHARED | {"_native"}
+SHARED = {"errors", "formatting", "protocol", "settings", "processes"}
+CORE = SHARED | {"_native", "core"}
+RANK = CORE | {"elastic", "frameworks"}
 PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "errors": set(),
     "protocol": set(),
-    "parcel": set(),
-    "settings": set(),
-    "gpus": {"errors"},
-    "config": {"errors", "settings", "gpus", "processes"},
-    "slurm": set(),
-    "routes": set(),
-    "uncaught": set(),
-    "topology": CORE | {"slurm", "uncaught", "frameworks"},  # torchrun's store is torch's
-    "handshake": {"errors", "topology", "routes"},
-    "tensor": CORE,
-    "metrics": CORE | {"_session", "tensor", "process_sets", "ops", "tracking"},
-    "_session": CORE | {"topology", "handshake", "routes", "tracking"},
-    "process_sets": CORE | {"_session"},
-    "ops": CORE | {"_session", "tensor", "process_sets"},
-    "shared": CORE | {"_session", "tensor", "process_sets", "ops"},
-    "elastic": CORE | {"_session", "process_sets", "ops"},
-    "frameworks": {"parcel"},
-    "numpy": CORE | {"_session", "process_sets", "ops", "shared", "metrics", "elastic", "frameworks"},
-    "torch": CORE
-    | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "elastic", "frameworks"}
-    | {"probes"},
-    "probes": CORE | {"_session"},
-    "tensorflow": CORE
-    | {"_session", "tensor", "process_sets", "ops", "metrics", "elastic", "frameworks", "probes", "keras", "numpy"},
-    "keras": CORE
-    | {"_session", "tensor", "process_sets", "ops", "metrics", "elastic", "frameworks", "probes", "numpy", "torch"}
-    | {"tensorflow"},
-    "integrations": {"torch"},
-    "bench": CORE | {"_session", "tensor", "process_sets", "ops", "metrics", "torch", "launch"},
-    "data": set(),
-    "kept": set(),
-    "ranklog": set(),
-    "compat": CORE | {"_session", "tensor", "process_sets", "tracking"},
-    "worker": CORE
-    | {"_session", "tensor", "process_sets", "ops", "shared", "metrics", "torch", "compat", "kept", "ranklog"}
-    | {"tracking", "frameworks"},
-    "cluster": SHARED | {"processes", "routes", "settings"},
-    "processes": set(),
-    "jobs": {"errors", "processes", "gpus"},
+    "formatting": set(),
+    "settings": {"errors"},
+    "processes": {"errors", "settings"},
     "tracking": {"errors"},
-    "launch": SHARED
-    | {"jobs", "processes", "tracking", "magics", "settings", "cluster", "compat", "routes"}
-    | {"frameworks"},
-    "widgets": SHARED,
-    "magics": SHARED | {"jobs", "cluster", "widgets", "compat", "ranklog", "tracking", "frameworks"},
+    "frameworks": {"protocol"},
+    "core": CORE | {"tracking", "frameworks"},  # torchrun's store is torch's
+    "elastic": CORE,
+    "numpy": RANK,
+    "torch": RANK,
+    "tensorflow": RANK | {"keras", "numpy"},
+    "keras": RANK | {"numpy", "torch", "tensorflow"},
+    "integrations": {"torch"},
+    "data": set(),
+    "compat": CORE | {"tracking"},
+    "worker": CORE | {"torch", "compat", "tracking", "frameworks"},
+    "jobs": {"errors", "processes", "settings"},
+    "diagnosis": SHARED | {"frameworks"},
+    "launch": SHARED | {"jobs", "diagnosis", "tracking", "magics", "cluster", "compat", "frameworks"},
+    "bench": CORE | {"torch", "launch"},
+    "cluster": SHARED | {"diagnosis"},
+    "widgets": SHARED | {"diagnosis"},
+    "magics": SHARED | {"jobs", "diagnosis", "cluster", "widgets", "compat", "tracking", "frameworks"},
     "kernel": SHARED | {"magics"},
-    "__init__": {"magics", "launch", "kept"},
+    "__init__": {"magics", "launch", "protocol"},
 }
 CONTROLLER = {
     "cluster",
@@ -96,15 +74,13 @@ CONTROLLER = {
     "widgets",
     "magics",
     "kernel",
-    "config",
     "settings",
     "protocol",
+    "formatting",
     "errors",
-    "gpus",
-    "routes",
-    "kept",
     "jobs",
     "processes",
+    "diagnosis",
     "tracking",
     "__init__",
 }
@@ -117,23 +93,16 @@ AT_HOME = {  # a framework -> the rooms that import it; all others reach it thro
 }
 
 KNOWN_CIRCLES = {  # files of hvd_kernel that import each other -> who removes them; this table only shrinks
+    "__init__ launch.agents launch.job_run launch.launchers.mpi_agents launch.monitor launch.run.api launch.run.arguments launch.run.in_notebook launch.run.in_processes launch.stdin": "issue 20",
     "cluster.attach cluster.ready cluster.respawn cluster.session": "issue 20",
-    "worker.control worker.prompt worker.stacks": "issue 20",
-    # Those below are of imports for annotations: holder names Jobs, the package's own face names run().
-    "magics.desk magics.holder magics.jobs magics.lookout magics.recorder magics.runner magics.stacks": "issue 20",
-    "__init__ launch.api launch.callers launch.crew launch.run launch.run_notebook launch.run_options"
-    " launch.run_processes launch.source launch.watch": "issue 20",
+    "magics.cluster_manager magics.commands.stacks magics.context magics.display.job_output magics.jobs magics.runner magics.stall_monitor": "issue 20",
+    "worker.shell.control worker.shell.prompt worker.shell.stack_report": "issue 20",
 }
 
 MAX_LINES = 500
 MAX_FILES = 15
 FULL_FOLDERS = {  # folders with more files -> how many; a header and its source count once; this table only shrinks (issue 20)
-    "hvd_kernel": 19,
-    "hvd_kernel/cluster": 27,
-    "hvd_kernel/launch": 32,
-    "hvd_kernel/torch": 19,
-    "hvd_kernel/worker": 27,
-    "magics": 43,
+    "hvd_kernel/cluster": 19,
     "native/collective": 19,
     "native/cuda": 43,
     "native/engine": 40,

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.cluster import leftovers, witness
-from hvd_kernel.cluster.autopsy import (
+from hvd_kernel.cluster.failure import dead_ranks, log_tail, rank_died
+from hvd_kernel.diagnosis import recorder
+from hvd_kernel.diagnosis.post_mortem import (
     MAX_NATIVE,
     MAX_PYTHON,
     UNKNOWN,
@@ -23,9 +24,9 @@ from hvd_kernel.cluster.autopsy import (
     launcher_ended,
     status_in_log,
 )
-from hvd_kernel.cluster.failure import dead_ranks, log_tail, rank_died
-from hvd_kernel.cluster.processes import HOLDER, claim, holder_of, is_gone, mark
-from hvd_kernel.cluster.witness import Witnesses, memory_group
+from hvd_kernel.diagnosis.recorder import Witnesses, memory_group
+from hvd_kernel.processes import leftovers
+from hvd_kernel.processes.lifetime import HOLDER, claim, holder_of, is_gone, mark
 
 PATIENCE_S = 60.0
 CRASH = """Fatal Python error: Segmentation fault
@@ -171,8 +172,8 @@ def test_a_death_is_told_even_where_the_evidence_cannot_be_read(
     witnesses, told = Witnesses(tmp_path), []
     witnesses.watch(1, child.pid)
     child.communicate()
-    monkeypatch.setattr(witness, "status_in_log", lambda *_: 1 / 0)
-    monkeypatch.setattr(witness, "_GET_INFO", 0)
+    monkeypatch.setattr(recorder, "status_in_log", lambda *_: 1 / 0)
+    monkeypatch.setattr(recorder, "_GET_INFO", 0)
     witnesses.examine(1, child.pid, 0, Loop().later, told.append)
     assert [each.text for each in told] == [UNKNOWN]
 
@@ -275,7 +276,7 @@ def test_a_supervisor_that_has_not_reaped_yet_is_waited_for(tmp_path: Path, reap
 def test_mpiexec_may_take_longer_to_tell_than_a_supervisor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_mpi: bool, patience: float
 ) -> None:
-    monkeypatch.setattr(witness, "_GET_INFO", 0)
+    monkeypatch.setattr(recorder, "_GET_INFO", 0)
     child = sleeper()
     witnesses, loop, told = Witnesses(tmp_path), Loop(), []
     witnesses.watch(1, child.pid)
@@ -285,7 +286,7 @@ def test_mpiexec_may_take_longer_to_tell_than_a_supervisor(
     while not told:
         loop.wind()
         pauses += 1
-    assert pauses * witness._PAUSE_S == pytest.approx(patience)
+    assert pauses * recorder._PAUSE_S == pytest.approx(patience)
     assert told[0].text == UNKNOWN
 
 
@@ -302,8 +303,8 @@ def test_memory_groups_of_both_generations(tmp_path: Path, monkeypatch: pytest.M
     for folder in (one, one / "box"):
         (folder / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
     (two / "memory.events").write_text("low 0\noom 1\noom_kill 2\n")
-    monkeypatch.setattr(witness, "_GROUPS", ((":memory:", str(one), "memory.oom_control", "memory.limit_in_bytes"),))
-    monkeypatch.setattr(witness, "_GROUP_2", ("0::", str(two), "memory.events", "memory.max"))
+    monkeypatch.setattr(recorder, "_GROUPS", ((":memory:", str(one), "memory.oom_control", "memory.limit_in_bytes"),))
+    monkeypatch.setattr(recorder, "_GROUP_2", ("0::", str(two), "memory.events", "memory.max"))
     assert memory_group("4:memory:/box\n0::/\n") == (one / "box", "memory.oom_control", "memory.limit_in_bytes")
     assert memory_group("4:memory:/docker/abc\n") == (one, "memory.oom_control", "memory.limit_in_bytes")
     assert memory_group("0::/user.slice/x\n") == (two, "memory.events", "memory.max")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, SAMPLES, Board, Row
 from hvd_kernel.widgets.series import Grid
 from hvd_kernel.widgets.summary import summary

@@ -116,12 +116,12 @@ def test_the_default_tier_leaves_out_what_is_nightly_and_a_shard_does_not() -> N
     [
         (["docs/a.md"], [], []),
         (["README.md"], ["unit/test_architecture.py"], ["quick"]),
-        (["hvd_kernel/ops.py"], ["unit", "multiprocess/test_collectives.py"], ["quick"]),
+        (["hvd_kernel/core/ops.py"], ["unit", "multiprocess/test_collectives.py"], ["quick"]),
         (["hvd_kernel/cluster/session.py"], ["unit", "jupyter/test_cluster.py"], ["quick", "lab"]),
         (["hvd_kernel/clusters.py"], ["unit", "multiprocess/test_collectives.py"], ["quick"]),
         (["native/engine/wire.cc"], ["native/base", "native/engine"], ["native"]),
         (
-            ["tests/jupyter/test_run.py", "hvd_kernel/ops.py", "native/base/a.h"],
+            ["tests/jupyter/test_run.py", "hvd_kernel/core/ops.py", "native/base/a.h"],
             ["jupyter/test_run.py", "unit", "multiprocess/test_collectives.py", "native/base", "native/engine"],
             ["native", "quick", "lab"],
         ),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel import routes
 from hvd_kernel.cluster.launcher import is_far, mpi_arguments
 from hvd_kernel.cluster.network import between
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.settings import network
 
 HERE = {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eth0": "10.0.0.1/24", "ib0": "10.1.0.1/16"}
 KNOWN = {"near": "10.0.0.2", "fast": "10.1.9.2", "self": "10.0.0.1", "routed": "192.168.4.4", "docker": "172.17.0.1"}
@@ -25,7 +25,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
         return KNOWN[name]
 
     monkeypatch.setattr(socket, "gethostbyname", address)
-    monkeypatch.setattr(routes, "networks", lambda: HERE)
+    monkeypatch.setattr(network, "networks", lambda: HERE)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import hvd_kernel.torch
-from hvd_kernel import compat, elastic, errors, process_sets
+from hvd_kernel import compat, elastic, errors
 from hvd_kernel.compat.finder import HorovodFinder, real_exists, target_of
+from hvd_kernel.core import process_sets
 
 SITE = str(Path(compat.__file__).with_name("site"))
 
@@ -58,7 +59,7 @@ NAMES = {
     "horovod.torch.elastic.sampler": "hvd_kernel.torch.elastic.sampler",
     "horovod.data": "hvd_kernel.data",
     "horovod.data.data_loader_base": "hvd_kernel.data.data_loader_base",
-    "horovod.common.process_sets": "hvd_kernel.process_sets",
+    "horovod.common.process_sets": "hvd_kernel.core.process_sets",
     "horovod.common.elastic": "hvd_kernel.elastic",
     "horovod.runner.elastic.worker": "hvd_kernel.elastic.updates",
 }

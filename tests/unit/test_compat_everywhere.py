@@ -20,8 +20,8 @@ import hvd_kernel
 from hvd_kernel import compat
 from hvd_kernel.compat import pth, shim
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.launch import alias
-from hvd_kernel.launch.cli import main
+from hvd_kernel.launch.cli import horovodrun
+from hvd_kernel.launch.cli.main import main
 
 VERSION = "import horovod; print(horovod.__version__)"
 NOT_THERE = "ModuleNotFoundError: No module named 'horovod'"
@@ -37,9 +37,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def opted(plain: Path) -> Iterator[Path]:
     folder = site_packages(plain)
-    assert alias.install_import([folder]) == folder / pth.NAME
+    assert horovodrun.install_import([folder]) == folder / pth.NAME
     yield plain
-    assert alias.uninstall_import([folder]) == folder / pth.NAME
+    assert horovodrun.uninstall_import([folder]) == folder / pth.NAME
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def test_opted_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
 def test_a_start_imports_nothing_more(plain: Path) -> None:
     code = "import sys; print(sorted(sys.modules), 'Later' in [getattr(f, '__name__', '') for f in sys.meta_path])"
     without = said(plain, "-c", code)
-    alias.install_import([site_packages(plain)])
+    horovodrun.install_import([site_packages(plain)])
     with_it = said(plain, "-c", code)
-    alias.uninstall_import([site_packages(plain)])
+    horovodrun.uninstall_import([site_packages(plain)])
     assert without.endswith(" False")
     assert with_it == without.replace(" False", " True")
 
@@ -148,7 +148,7 @@ def test_without_hvd_kernel_python_starts_in_silence(tmp_path: Path, left: str) 
     python = venv_with_ours(tmp_path / "venv")
     folder = site_packages(python)
     (folder / "ours.pth").unlink()
-    alias.install_import([folder])
+    horovodrun.install_import([folder])
     if left != "nothing":
         (folder / "hvd_kernel").mkdir()
     code = f"import sys; print('up', file=sys.stderr)\n{VERSION}"
@@ -161,7 +161,7 @@ def test_a_broken_hvd_kernel_says_what_it_lacks(tmp_path: Path) -> None:
     python = venv_with_ours(tmp_path / "venv")
     folder = site_packages(python)
     (folder / "ours.pth").unlink()
-    alias.install_import([folder])
+    horovodrun.install_import([folder])
     (folder / "hvd_kernel").mkdir()
     (folder / "hvd_kernel" / "__init__.py").write_text("import msgspec_that_is_gone\n")
     assert said(python, "-c", VERSION, status=1).endswith("No module named 'msgspec_that_is_gone'")
@@ -172,7 +172,7 @@ def test_never_where_a_real_one_is(real: Path, tmp_path: Path, monkeypatch: pyte
     folder = tmp_path / "site"
     folder.mkdir()
     try:
-        for install in (lambda: alias.install_import([folder]), lambda: alias.install(folder)):
+        for install in (lambda: horovodrun.install_import([folder]), lambda: horovodrun.install(folder)):
             with pytest.raises(ConfigError, match="a real Horovod is installed here"):
                 install()
     finally:
@@ -182,12 +182,12 @@ def test_never_where_a_real_one_is(real: Path, tmp_path: Path, monkeypatch: pyte
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none/hvd_kernel_horovod\.pth cannot be written: No such file"):
-        alias.install_import([tmp_path / "none"])
+        horovodrun.install_import([tmp_path / "none"])
 
 
 def test_an_older_file_of_ours_is_written_anew(tmp_path: Path) -> None:
     (tmp_path / pth.NAME).write_text("import sys; sys.older = 1\n")
-    alias.install_import([tmp_path])
+    horovodrun.install_import([tmp_path])
     assert [path.name for path in tmp_path.iterdir()] == [pth.NAME]
     assert (tmp_path / pth.NAME).read_text() == pth.text()
 
@@ -197,19 +197,19 @@ def test_an_older_file_of_ours_is_written_anew(tmp_path: Path) -> None:
 
 def test_horovodrun_goes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "other"))
-    assert alias.uninstall(tmp_path) is None
-    path = alias.install(tmp_path)
+    assert horovodrun.uninstall(tmp_path) is None
+    path = horovodrun.install(tmp_path)
     path.write_text(path.read_text().replace(sys.executable, "/elsewhere/python"))
-    assert alias.install(tmp_path) == path
+    assert horovodrun.install(tmp_path) == path
     assert path.read_text().splitlines()[0] == f"#!{sys.executable}", "of an environment that was moved"
-    assert alias.uninstall(tmp_path) == path
+    assert horovodrun.uninstall(tmp_path) == path
     assert list(tmp_path.iterdir()) == []
 
 
 def test_horovodrun_of_somebody_else_stays(tmp_path: Path) -> None:
     (tmp_path / "horovodrun").write_text("#!/bin/sh\n")
     with pytest.raises(ConfigError, match="is not ours: it stays"):
-        alias.uninstall(tmp_path)
+        horovodrun.uninstall(tmp_path)
     assert (tmp_path / "horovodrun").exists()
 
 
@@ -273,7 +273,7 @@ def test_as_a_distribution_it_is_horovod(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"the wheel cannot be written to .*/file/x: Not a directory"):
-        alias.build_shim(str(tmp_path / "file" / "x"))
+        horovodrun.build_shim(str(tmp_path / "file" / "x"))
 
 
 @pytest.mark.nightly

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from hvd_kernel._native import Engine
-from hvd_kernel.config import SETTINGS, ClusterSpec, elsewhere, engine_options, start_timeout, tell
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import lenient
+from hvd_kernel.settings.lookup import SETTINGS, elsewhere, engine_options, start_timeout, tell
 
 
 def test_nothing_set_leaves_the_choice_to_the_core() -> None:
@@ -154,7 +155,7 @@ def test_what_cannot_be_done_is_told_once_with_what_is_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, value: str, instead: str
 ) -> None:
     """A variable that an image has left there ended init()."""
-    monkeypatch.setattr("hvd_kernel.config._told", set())
+    monkeypatch.setattr("hvd_kernel.settings.lookup._told", set())
     tell({variable: value})
     tell({variable: value})
     (said,) = (record.getMessage() for record in caplog.records)

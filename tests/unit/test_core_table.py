@@ -12,7 +12,7 @@ import pytest
 
 from hvd_kernel import _native
 from hvd_kernel._native import Engine, LocalHub
-from hvd_kernel.tensor import DTYPES
+from hvd_kernel.core.tensor import DTYPES
 
 INT32, TEXT, POINTER, SIZE = ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
 

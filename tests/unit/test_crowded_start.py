@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from hvd_kernel.config import ClusterSpec
-from hvd_kernel.magics.holder import Holder, crowd
+from hvd_kernel.magics.cluster_manager import Holder, crowd
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 SAID = (
     "40 ranks on 2 cores: 20 take turns on each, and the start may take minutes. "

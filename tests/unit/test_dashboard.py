@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets import dashboard as module
 from hvd_kernel.widgets.dashboard import Dashboard
 

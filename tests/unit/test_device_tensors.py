@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hvd_kernel._native import SUM, Engine, LocalHub
-from hvd_kernel.tensor import DTYPES, from_buffer
+from hvd_kernel.core.tensor import DTYPES, from_buffer
 
 FLOAT = DTYPES["float32"]
 VALUES = np.arange(4, dtype=np.float32)

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from hvd_kernel import parcel
-from hvd_kernel.cluster import values as notebook
+from hvd_kernel.cluster import transfer as notebook
+from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.frameworks import registry
-from hvd_kernel.magics import verdict
-from hvd_kernel.magics.check import differences
-from hvd_kernel.magics.names import described
-from hvd_kernel.magics.variables import page
-from hvd_kernel.worker import digest, names, values, variables
+from hvd_kernel.magics.commands.check import differences
+from hvd_kernel.magics.commands.variables import page
+from hvd_kernel.magics.shell.rank_names import described
+from hvd_kernel.protocol import serialization
+from hvd_kernel.worker.inspect import digest, name_lookup, value_access, variable_summary
 
 registry.settle()
 
@@ -170,22 +170,22 @@ def test_the_leaf_of_a_path_is_found_again() -> None:
 
 
 def test_the_seeds_are_those_of_random_numpy_and_torch() -> None:
-    before = digest.leaves(variables.seeds())
+    before = digest.leaves(variable_summary.seeds())
     assert {leaf.path[0] for leaf in before if leaf.path} == {"random", "numpy", "torch"}
     for draw, which in ((random.random, "random"), (np.random.rand, "numpy"), (lambda: torch.rand(1), "torch")):
-        then = digest.leaves(variables.seeds())
+        then = digest.leaves(variable_summary.seeds())
         draw()
-        after = digest.leaves(variables.seeds())
+        after = digest.leaves(variable_summary.seeds())
         assert {a.path[0] for a, b in zip(then, after, strict=True) if a != b} == {which}
 
 
 def test_digests_of_ranks_become_a_sentence() -> None:
-    assert verdict.difference(dict.fromkeys(range(4), "a")) == ""
-    assert verdict.difference({0: "a", 1: "a", 2: "b", 3: "a"}) == "rank 2 differs"
-    assert verdict.difference({0: "a", 1: "b", 2: "b", 3: "b", 4: "c"}) == "ranks 0,4 differ"
-    assert verdict.difference({0: "a", 1: "a", 2: "b", 3: "b"}) == "[0-1] [2-3] differ"
-    assert verdict.difference({0: "a", 1: "b"}) == "different on every rank"
-    assert verdict.agreement({0: "a", 1: "a", 2: "b", 3: "a"}) == "ranks 0-1,3 agree, rank 2 differs"
+    assert agreement.difference(dict.fromkeys(range(4), "a")) == ""
+    assert agreement.difference({0: "a", 1: "a", 2: "b", 3: "a"}) == "rank 2 differs"
+    assert agreement.difference({0: "a", 1: "b", 2: "b", 3: "b", 4: "c"}) == "ranks 0,4 differ"
+    assert agreement.difference({0: "a", 1: "a", 2: "b", 3: "b"}) == "[0-1] [2-3] differ"
+    assert agreement.difference({0: "a", 1: "b"}) == "different on every rank"
+    assert agreement.agreement({0: "a", 1: "a", 2: "b", 3: "a"}) == "ranks 0-1,3 agree, rank 2 differs"
 
 
 def test_differing_parts_come_in_order_and_without_their_frames() -> None:
@@ -259,17 +259,17 @@ SPACE = {"model": net(), "trap": Trap(), "torch": torch, "table": {"first key": 
     ],
 )
 def test_completion_looks_without_running_code(text: str, length: int, found: list[tuple[str, str]]) -> None:
-    assert names.matches(SPACE, text) == (length, found)
+    assert name_lookup.matches(SPACE, text) == (length, found)
 
 
 def test_inspection_looks_without_running_code() -> None:
-    assert names.fields(SPACE["trap"], "trap", 0) == [
+    assert name_lookup.fields(SPACE["trap"], "trap", 0) == [
         ("Type", "Trap"),
         ("Class docstring", "Every way to run this object's code fails the test."),
     ]
-    assert variables.facts(SPACE["trap"])["type"] == "Trap"
-    assert names.fields(of, "of", 1)[0] == ("Signature", "of(value: 'object') -> 'str'")
-    assert dict(names.fields(of, "of", 1))["Source"].startswith("def of(value: object)")
+    assert variable_summary.facts(SPACE["trap"])["type"] == "Trap"
+    assert name_lookup.fields(of, "of", 1)[0] == ("Signature", "of(value: 'object') -> 'str'")
+    assert dict(name_lookup.fields(of, "of", 1))["Source"].startswith("def of(value: object)")
     row = {"type": "int", "shape": "", "dtype": "", "value": "5", "digest": "d"}
     assert (
         described([("Type", "int")], {0: row, 1: row}) == "Type:       int\nValue:      5\nRanks:      same on 2 ranks"
@@ -277,13 +277,13 @@ def test_inspection_looks_without_running_code() -> None:
 
 
 def over_a_shelf(parts: list[Any]) -> list[Any]:
-    with parcel.shelf() as (descriptor, address):
-        with parcel.reached(address) as there:
-            wire, laid = parcel.lay(parts, there)
+    with serialization.shelf() as (descriptor, address):
+        with serialization.reached(address) as there:
+            wire, laid = serialization.lay(parts, there)
         assert [number for number, _ in laid] == [
             i for i, part in enumerate(parts) if memoryview(part).nbytes >= 1 << 20
         ]
-        return parcel.collect(wire, laid, descriptor)
+        return serialization.collect(wire, laid, descriptor)
 
 
 @pytest.mark.parametrize("way", [lambda parts: [bytes(memoryview(part)) for part in parts], over_a_shelf])
@@ -296,9 +296,9 @@ def test_arrays_and_tensors_travel_beside_the_pickle(way) -> None:
         "g": torch.ones(3, requires_grad=True),
         "model": net(),
     }
-    parts = parcel.pack(sent)
+    parts = serialization.pack(sent)
     assert len(parts[0]) < 20_000
-    back = parcel.unpack(way(parts))
+    back = serialization.unpack(way(parts))
     assert of({name: back[name] for name in "atpbg"}) == of({name: sent[name] for name in "atpbg"})
     assert of(back["model"]) == of(sent["model"])
     back["a"][0] = back["t"][0] = 7  # writable, and nobody else's
@@ -307,23 +307,26 @@ def test_arrays_and_tensors_travel_beside_the_pickle(way) -> None:
 
 
 def test_two_readers_of_a_shelf_do_not_see_each_other_write() -> None:
-    parts = parcel.pack(np.zeros(1 << 18))
-    with parcel.shelf() as (descriptor, _):
-        wire, laid = parcel.lay(parts, descriptor)
-        one, other = (parcel.unpack(parcel.collect(wire, laid, descriptor)) for _ in range(2))
+    parts = serialization.pack(np.zeros(1 << 18))
+    with serialization.shelf() as (descriptor, _):
+        wire, laid = serialization.lay(parts, descriptor)
+        one, other = (serialization.unpack(serialization.collect(wire, laid, descriptor)) for _ in range(2))
     one[:] = 1
     assert (one.sum(), other.sum()) == (1 << 18, 0)
 
 
 def test_a_shelf_that_is_another_one_or_none_is_not_reached(tmp_path: Path) -> None:
-    with parcel.shelf() as (_, address), parcel.shelf() as (_, other):
-        with parcel.reached({**address, "secret": other["secret"]}) as wrong:
+    with serialization.shelf() as (_, address), serialization.shelf() as (_, other):
+        with serialization.reached({**address, "secret": other["secret"]}) as wrong:
             assert wrong is None
-        with parcel.reached({**address, "pid": 1 << 22}) as nobody:
+        with serialization.reached({**address, "pid": 1 << 22}) as nobody:
             assert nobody is None
-        with (tmp_path / "file").open("wb") as file, parcel.reached({**address, "descriptor": file.fileno()}) as plain:
+        with (
+            (tmp_path / "file").open("wb") as file,
+            serialization.reached({**address, "descriptor": file.fileno()}) as plain,
+        ):
             assert plain is None
-        with parcel.reached(address) as right:
+        with serialization.reached(address) as right:
             assert right is not None
 
 
@@ -353,7 +356,7 @@ def test_a_pull_asks_sizes_first_and_again_only_where_all_fits(here: set[int]) -
 
     def ask(ranks: list[int], content: dict, _buffers: list[Any]) -> dict:
         asked.append(content["at_most"])
-        return {rank: values.send({"w": held[rank]}, rank, content) for rank in ranks}
+        return {rank: value_access.send({"w": held[rank]}, rank, content) for rank in ranks}
 
     found = notebook.fetch([0, 1], here, 1_500_000, ask)
     assert asked == [750_000, None]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hvdtest.offenders import NATIVE_SUFFIXES, PRODUCT, ROOT, nobody, sources, text
 
+from hvd_kernel.magics.commands.index import VERBS
 from hvd_kernel.magics.options import TABLE
-from hvd_kernel.magics.verbs import VERBS
 
 Lines = Iterator[tuple[int, str]]
 

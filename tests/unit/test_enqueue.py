@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel import ops
+from hvd_kernel.core import ops
 
 
 class Core:
@@ -29,7 +29,7 @@ def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def begun(monkeypatch: pytest.MonkeyPatch, core: Core) -> Any:
     """Enqueue; return what finishes it."""
-    monkeypatch.setattr(ops._session, "engine", lambda: core)
+    monkeypatch.setattr(ops.session, "engine", lambda: core)
 
     def finish(_: Any) -> None:
         return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import builtins
 import re
 
-from hvd_kernel.magics.failure import MAX_OTHERS, RankError, merged_error
-from hvd_kernel.protocol import Failure
+from hvd_kernel.magics.display.rank_failures import MAX_OTHERS, RankError, merged_error
+from hvd_kernel.protocol.messages import Failure
 
 
 def failure(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.cluster import launcher, network
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings.launchers import without_launchers
 
 

@@ -12,7 +12,7 @@ from hvdtest.fake_nvml import FakeDevice, fake_nvml
 
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.frameworks import registry
-from hvd_kernel.worker import gpu
+from hvd_kernel.worker import gpu_figures
 
 torch = pytest.importorskip("torch")
 
@@ -20,9 +20,9 @@ torch = pytest.importorskip("torch")
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     registry.settle()
-    gpu._meter_of.cache_clear()
+    gpu_figures._meter_of.cache_clear()
     yield
-    gpu._meter_of.cache_clear()
+    gpu_figures._meter_of.cache_clear()
 
 
 @pytest.fixture
@@ -34,13 +34,13 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[FakeDevice]:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     uuids = ["aa", "bb"]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuids[index]))
-    monkeypatch.setattr(gpu._session, "local_rank", lambda: 1)
+    monkeypatch.setattr(gpu_figures.session, "local_rank", lambda: 1)
     return made
 
 
 def clock(monkeypatch: pytest.MonkeyPatch, *moments: float) -> None:
     ticks = iter(moments)
-    monkeypatch.setattr(gpu, "time", SimpleNamespace(monotonic=lambda: next(ticks)))  # no other thread's
+    monkeypatch.setattr(gpu_figures, "time", SimpleNamespace(monotonic=lambda: next(ticks)))  # no other thread's
 
 
 def test_figures_are_in_plain_units_and_of_the_ranks_own_device(
@@ -48,29 +48,29 @@ def test_figures_are_in_plain_units_and_of_the_ranks_own_device(
 ) -> None:
     clock(monkeypatch, 100.0, 100.5)
     first = {"util": 71.0, "memory": 2e9, "power": 412.5, "temperature": 68.0, "pcie_tx": 1.2e9, "pcie_rx": 3.4e9}
-    assert gpu.sample() == first, "a rate of NVLink needs two looks"
+    assert gpu_figures.sample() == first, "a rate of NVLink needs two looks"
     devices[1].nvlink_tx_kib, devices[1].nvlink_rx_kib = 5 << 20, 1 << 20
-    assert gpu.sample() == first | {"nvlink_tx": float(10 << 30), "nvlink_rx": float(2 << 30)}
+    assert gpu_figures.sample() == first | {"nvlink_tx": float(10 << 30), "nvlink_rx": float(2 << 30)}
     assert devices[0].asked == []
 
 
 def test_a_counter_that_begins_again_is_no_rate(devices: list[FakeDevice], monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, 1.0, 2.0, 3.0)
     devices[1].nvlink_tx_kib = 100
-    assert "nvlink_tx" not in gpu.sample()
+    assert "nvlink_tx" not in gpu_figures.sample()
     devices[1].nvlink_tx_kib = 3
-    assert "nvlink_tx" not in gpu.sample()
+    assert "nvlink_tx" not in gpu_figures.sample()
     devices[1].nvlink_tx_kib = 5
-    assert gpu.sample()["nvlink_tx"] == 2048.0
+    assert gpu_figures.sample()["nvlink_tx"] == 2048.0
 
 
 def test_pcie_is_asked_once_a_second_because_each_answer_takes_its_time(
     devices: list[FakeDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock(monkeypatch, *(10 + 0.2 * i for i in range(6)))
-    found = [gpu.sample()["pcie_rx"] for _ in range(5)]
+    found = [gpu_figures.sample()["pcie_rx"] for _ in range(5)]
     devices[1].pcie_kb = (0, 7)
-    assert (found, gpu.sample()["pcie_rx"]) == ([3.4e9] * 5, 7000.0)
+    assert (found, gpu_figures.sample()["pcie_rx"]) == ([3.4e9] * 5, 7000.0)
     assert devices[1].asked.count("pcie_kb") == 4, "two directions, twice"
     assert devices[1].asked.count("util") == 6
 
@@ -92,8 +92,8 @@ def test_what_a_device_does_not_have_is_left_out_alone(
     everything = {"util", "memory", "power", "temperature", "nvlink_tx", "nvlink_rx", "pcie_tx", "pcie_rx"}
     clock(monkeypatch, 1.0, 2.0)
     setattr(devices[1], lacks, None)
-    gpu.sample()
-    assert set(gpu.sample()) == everything - names
+    gpu_figures.sample()
+    assert set(gpu_figures.sample()) == everything - names
 
 
 @pytest.mark.usefixtures("devices")
@@ -103,10 +103,10 @@ def test_a_rank_that_has_used_no_device_does_not_start_cuda(monkeypatch: pytest.
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", touched)
-    assert gpu.sample() == {}
+    assert gpu_figures.sample() == {}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="bb"))
-    assert gpu.sample()["power"] == 412.5, "it is asked again once the rank has used one"
+    assert gpu_figures.sample()["power"] == 412.5, "it is asked again once the rank has used one"
 
 
 @pytest.mark.usefixtures("devices")
@@ -114,8 +114,8 @@ def test_between_two_engines_the_first_device_is_meant(monkeypatch: pytest.Monke
     def nobody() -> int:
         raise NotInitialized
 
-    monkeypatch.setattr(gpu._session, "local_rank", nobody)
-    assert gpu.sample()["util"] == 1.0
+    monkeypatch.setattr(gpu_figures.session, "local_rank", nobody)
+    assert gpu_figures.sample()["util"] == 1.0
 
 
 @pytest.mark.usefixtures("devices")
@@ -125,4 +125,4 @@ def test_without_nvml_there_are_no_figures_and_no_error(trouble: str, monkeypatc
     if trouble == "no driver":
         nvml.nvmlInit = lambda: nvml.nvmlDeviceGetHandleByUUID("none")
     monkeypatch.setitem(sys.modules, "pynvml", None if trouble == "no module" else nvml)
-    assert gpu.sample() == {}
+    assert gpu_figures.sample() == {}

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from hvdtest.launch import clean_environment
 
-from hvd_kernel import gpus
 from hvd_kernel.cluster import launcher
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.launch import agent
-from hvd_kernel.launch import flags as hvdrun_flags
-from hvd_kernel.magics import holder
+from hvd_kernel.launch.cli import flags as hvdrun_flags
+from hvd_kernel.magics import cluster_manager
 from hvd_kernel.magics.options import Options, parse, wanted
+from hvd_kernel.processes import agent
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.settings import gpus
 from hvd_kernel.worker import devices
 
 
@@ -147,19 +147,19 @@ def test_where_only_cuda_can_tell_nothing_is_refused(tmp_path: Path, monkeypatch
 
 @pytest.mark.usefixtures("four")
 def test_the_cluster_starts_as_many_ranks_as_there_are_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holder.os, "sched_getaffinity", lambda _: set(range(64)))
-    assert [holder.default_n(choice) for choice in ("", "auto", "all", "0,2", "none")] == [4, 4, 4, 2, 4]
+    monkeypatch.setattr(cluster_manager.os, "sched_getaffinity", lambda _: set(range(64)))
+    assert [cluster_manager.default_n(choice) for choice in ("", "auto", "all", "0,2", "none")] == [4, 4, 4, 2, 4]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,3")
-    assert [holder.default_n(choice) for choice in ("auto", "all", "0,2")] == [3, 4, 2]
+    assert [cluster_manager.default_n(choice) for choice in ("auto", "all", "0,2")] == [3, 4, 2]
     monkeypatch.setenv("HVD_GPUS", "1")
-    assert (holder.default_n(), holder.default_n("all")) == (1, 4)
+    assert (cluster_manager.default_n(), cluster_manager.default_n("all")) == (1, 4)
 
 
 def test_other_devices_are_another_cluster() -> None:
     running = ClusterSpec(n=2, gpus="0")
     assert wanted(Options(), running, 4) == running
     assert wanted(Options(gpus="none"), running, 4) == ClusterSpec(n=2, gpus="none")
-    assert holder._change(running, ClusterSpec(n=2, gpus="none")) == "other GPUs"
+    assert cluster_manager._change(running, ClusterSpec(n=2, gpus="none")) == "other GPUs"
 
 
 @pytest.mark.usefixtures("four")
@@ -196,7 +196,7 @@ def test_what_starts_ranks_through_mpi_leaves_it_to_their_agents() -> None:
 
 _RANK = """
 import json, os, sys
-from hvd_kernel import gpus
+from hvd_kernel.settings import gpus
 gpus.count = lambda: 4
 from hvd_kernel.worker import devices
 devices.settle()

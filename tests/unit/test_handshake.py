@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import hvd_kernel
-from hvd_kernel import handshake
+from hvd_kernel.core import handshake
+from hvd_kernel.core.topology import Peers
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.topology import Peers
 
 
 def among(*others: bytes) -> Peers:

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 from hvdtest.fakes import FakeSession
 
-from hvd_kernel.magics import lookout
-from hvd_kernel.magics.hang import Ears, operation, report, sentence, whereabouts
-from hvd_kernel.magics.stacks import frames
-from hvd_kernel.protocol import Frame, MetricsSample, Pending, Whereabouts, from_wire, to_wire
+from hvd_kernel.diagnosis.stall import Ears, operation, report, sentence, whereabouts
+from hvd_kernel.magics import stall_monitor
+from hvd_kernel.magics.commands.stacks import frames
+from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts, from_wire, to_wire
 
 LOAD = Frame("data.py:41", "load", "time.sleep(60)", own=True)
 CELL = Frame("cell 3:7", "", "train()", own=True)
@@ -85,9 +85,9 @@ def test_a12_a_rank_whose_words_have_not_been_read_yet_is_not_silent(monkeypatch
             looked_at.append(ranks)
             return {rank: Whereabouts(rank, "silent") for rank in ranks}
 
-    monkeypatch.setattr(lookout, "Inquiry", Inquiry)
-    monkeypatch.setattr(lookout, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    watch = lookout.Lookout(FakeSession(), [0, 1])
+    monkeypatch.setattr(stall_monitor, "Inquiry", Inquiry)
+    monkeypatch.setattr(stall_monitor, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watch = stall_monitor.Lookout(FakeSession(), [0, 1])
     for sample in (in_collective(0), computing(1)):
         watch.hear(sample)
     watch.tick()

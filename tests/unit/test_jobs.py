@@ -11,13 +11,13 @@ import pytest
 from hvdtest.fakes import FakeScreen as NotebookScreen
 
 from hvd_kernel.errors import HvdTimeout, UsageError
-from hvd_kernel.magics import background
 from hvd_kernel.magics import jobs as jobs_module
-from hvd_kernel.magics.background import JobMagics
-from hvd_kernel.magics.failure import merged_error
-from hvd_kernel.magics.holder import Holder
+from hvd_kernel.magics.cluster_manager import Holder
+from hvd_kernel.magics.commands import background
+from hvd_kernel.magics.commands.background import JobMagics
+from hvd_kernel.magics.display.rank_failures import merged_error
 from hvd_kernel.magics.jobs import CANCELLED, DONE, FAILED, KEEP, QUEUED, RUNNING, Job, Jobs, Work
-from hvd_kernel.protocol import Failure
+from hvd_kernel.protocol.messages import Failure
 
 CELL: ContextVar[str] = ContextVar("cell")
 PATIENCE_S = 60.0

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.cluster import kept, leftovers
 from hvd_kernel.cluster.door import Door, Visitor, knock
 from hvd_kernel.cluster.keeper import Keeper
-from hvd_kernel.cluster.kept import Kept, Note
-from hvd_kernel.cluster.line import Line
-from hvd_kernel.cluster.processes import HOLDER, claim, environment_of, holder_of, mark
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.magics.holder import Holder
+from hvd_kernel.magics.cluster_manager import Holder
+from hvd_kernel.processes import detached, leftovers
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.detached import Kept, Note
+from hvd_kernel.processes.json_lines import Line
+from hvd_kernel.processes.lifetime import HOLDER, claim, environment_of, holder_of, mark
 
 PATIENCE_S = 60.0
 WISH = {"name": "train", "place": "/home/ann", "n": 4, "hours": 12.0}
@@ -56,19 +56,19 @@ def until_it_has_its_environment(pid: int) -> None:
 
 def test_the_only_one_of_a_place_needs_no_name() -> None:
     found = [cluster("other", "/home/bob"), cluster("train")]
-    assert kept.choose(found, "", "/home/ann") is found[1]
-    assert kept.choose(found, "other", "/home/ann") is found[0]
+    assert detached.choose(found, "", "/home/ann") is found[1]
+    assert detached.choose(found, "other", "/home/ann") is found[0]
 
 
 def test_one_that_a_kernel_has_is_not_meant_where_another_is_free() -> None:
     used, free = cluster("a", kernel=7), cluster("b")
-    assert kept.choose([used, free], "", "/home/ann") is free
-    assert kept.choose([used], "", "/home/ann") is used, "whoever asks for it is told who has it"
+    assert detached.choose([used, free], "", "/home/ann") is free
+    assert detached.choose([used], "", "/home/ann") is used, "whoever asks for it is told who has it"
 
 
 def test_several_of_a_place_are_named() -> None:
     with pytest.raises(ClusterError) as said:
-        kept.choose([cluster("a"), cluster("b")], "", "/home/ann")
+        detached.choose([cluster("a"), cluster("b")], "", "/home/ann")
     assert str(said.value) == (
         "2 kept clusters are of /home/ann; say which: `%hvd attach NAME`:"
         "\n  a: 4 ranks of /home/ann, without a kernel for 2 d"
@@ -91,20 +91,20 @@ def test_several_of_a_place_are_named() -> None:
 )
 def test_none_says_what_to_do(found: list[Kept], name: str, said: str) -> None:
     with pytest.raises(ClusterError) as raised:
-        kept.choose(found, name, "/home/ann")
+        detached.choose(found, name, "/home/ann")
     assert str(raised.value) == said
 
 
 def test_a_name_that_is_free() -> None:
-    assert kept.free_name([]) == "ranks"
-    assert kept.free_name([cluster("ranks"), cluster("ranks3"), cluster("train")]) == "ranks2"
+    assert detached.free_name([]) == "ranks"
+    assert detached.free_name([cluster("ranks"), cluster("ranks3"), cluster("train")]) == "ranks2"
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-1, "0 s"), (59.9, "59 s"), (60, "1 min"), (7300, "2 h"), (90000, "1 d")]
 )
 def test_ages(seconds: float, text: str) -> None:
-    assert kept.age(seconds) == text
+    assert detached.age(seconds) == text
 
 
 def test_s6_a_keeper_leaves_a_note_and_a_door_for_this_user_alone(folder: Path) -> None:
@@ -114,13 +114,13 @@ def test_s6_a_keeper_leaves_a_note_and_a_door_for_this_user_alone(folder: Path) 
         keeper = Keeper([folder], WISH, kernel=7)
     finally:
         os.umask(before)
-    [found] = kept.clusters()
+    [found] = detached.clusters()
     assert (found.folder, found.holder) == (folder, mark(os.getpid()))
     assert (found.note.name, found.note.place, found.note.n, found.note.kernel) == ("train", "/home/ann", 4, 7)
     modes = {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in folder.iterdir()}
     assert modes == dict.fromkeys(("holder", "kept", "door"), "0o600")
     keeper.left()
-    assert kept.clusters()[0].note.kernel == 0
+    assert detached.clusters()[0].note.kernel == 0
 
 
 def test_the_clock_runs_while_no_kernel_has_it(folder: Path) -> None:
@@ -200,7 +200,7 @@ def test_a17_the_supervisor_of_a_kept_cluster_is_no_orphan_and_its_folder_no_lef
     try:
         until_it_has_its_environment(supervisor.pid)
         assert supervisor.pid in {each.pid for each in leftovers.orphans()}
-        kept.write(folder, Note(**WISH, kernel=0, since=0.0))
+        detached.write(folder, Note(**WISH, kernel=0, since=0.0))
         (folder / "holder").write_text(mark(supervisor.pid))
         assert supervisor.pid not in {each.pid for each in leftovers.orphans()}
         leftovers.sweep()
@@ -208,5 +208,5 @@ def test_a17_the_supervisor_of_a_kept_cluster_is_no_orphan_and_its_folder_no_lef
     finally:
         supervisor.kill()
         supervisor.wait()
-    assert kept.clusters() == []
+    assert detached.clusters() == []
     assert folder in leftovers.folders(), "without its supervisor it is kept no more"

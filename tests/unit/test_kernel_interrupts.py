@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvd_kernel.kernel.interrupts import Interrupts
+from hvd_kernel.kernel.interrupt_key import Interrupts
 
 
 @pytest.fixture

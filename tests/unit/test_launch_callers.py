@@ -15,12 +15,14 @@ import pytest
 from hvdtest.hvdrun import order
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch import callers, proof
-from hvd_kernel.launch.callers import DOOR, Caller, Door
-from hvd_kernel.launch.crew import Agent, Crew
-from hvd_kernel.launch.hosts import Host
-from hvd_kernel.launch.starter import Starter
-from hvd_kernel.launch.wire import Frame, Kind
+from hvd_kernel.launch.agents import Agent, Crew
+from hvd_kernel.launch.launchers import mpi_agents
+from hvd_kernel.launch.launchers.mpi_agents import Caller, Door
+from hvd_kernel.launch.launchers.mpiexec import Starter
+from hvd_kernel.launch.placement import Host
+from hvd_kernel.processes import authentication
+from hvd_kernel.processes.authentication import ADDRESS_VARIABLE
+from hvd_kernel.processes.frames import Frame, Kind
 
 SECRET = "s3cret"
 PATIENCE_S = 120.0
@@ -31,8 +33,8 @@ def knock(address: str, secret: str = SECRET, rank: int = 0) -> subprocess.Popen
     """The agent of a rank that shares its host with another one."""
     env = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PATH": "/usr/bin:/bin"}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "hvd_kernel.launch.mpi_rank"],
-        env=env | {DOOR: address, "HVD_SECRET_KEY": secret},
+        [sys.executable, "-P", "-m", "hvd_kernel.processes.mpi_agent"],
+        env=env | {ADDRESS_VARIABLE: address, "HVD_SECRET_KEY": secret},
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -56,7 +58,7 @@ def test_a_rank_is_started_heard_and_let_go(addresses: list[str]) -> None:
         (agent,) = door.gather(crew, Starter(lambda _: None), 1, PATIENCE_S)
     assert (agent.hello["rank"], agent.hello["beside"]) == (0, 2)
     assert agent.host == Host(agent.hello["name"] if addresses else "localhost", 1)
-    command = ["sh", "-c", f"echo $OMPI_COMM_WORLD_RANK${DOOR}$OMP_NUM_THREADS; exit 3"]
+    command = ["sh", "-c", f"echo $OMPI_COMM_WORLD_RANK${ADDRESS_VARIABLE}$OMP_NUM_THREADS; exit 3"]
     agent.send(order(command, "/", 7, far=True, beside=10**6, env={}))
     said = frames_until(crew, Kind.EXIT)
     assert said == [Frame(Kind.STDOUT, 7, b"01\n"), Frame(Kind.EXIT, 7, b"3")]
@@ -103,9 +105,12 @@ def test_one_who_hangs_up_has_proved_nothing(family: socket.AddressFamily, reads
         process = knock(f"127.0.0.1:{name[1]}" if family == socket.AF_INET else f"@{name[1:].decode()}")
         connection, _ = impostor.accept()
         with connection:
-            connection.sendall(b"\1" * proof.LENGTH)
+            connection.sendall(b"\1" * authentication.LENGTH)
             unread = 0 if reads else socket.MSG_PEEK
-            assert len(connection.recv(2 * proof.LENGTH, socket.MSG_WAITALL | unread)) == 2 * proof.LENGTH
+            assert (
+                len(connection.recv(2 * authentication.LENGTH, socket.MSG_WAITALL | unread))
+                == 2 * authentication.LENGTH
+            )
         assert process.wait(PATIENCE_S) == 1
     assert "what answers there does not know the secret of this run" in process.communicate()[1]
 
@@ -115,9 +120,9 @@ def test_a_rank_takes_orders_from_nobody_else() -> None:
         process = knock(f"127.0.0.1:{impostor.getsockname()[1]}")
         connection, _ = impostor.accept()
         with connection:
-            connection.sendall(b"\1" * proof.LENGTH)
-            assert len(connection.recv(2 * proof.LENGTH, socket.MSG_WAITALL)) == 2 * proof.LENGTH
-            connection.sendall(b"\2" * proof.LENGTH)
+            connection.sendall(b"\1" * authentication.LENGTH)
+            assert len(connection.recv(2 * authentication.LENGTH, socket.MSG_WAITALL)) == 2 * authentication.LENGTH
+            connection.sendall(b"\2" * authentication.LENGTH)
             assert process.wait(PATIENCE_S) == 1
             assert connection.recv(1) == b"", "not even a hello"
     assert "does not know the secret" in process.communicate()[1]
@@ -141,13 +146,15 @@ def test_a_host_that_is_lost_has_hung_up(known: bool) -> None:
 
 
 def test_proofs_belong_to_a_role_and_a_conversation() -> None:
-    numbers = proof.number() + proof.number()
-    shown = proof.of(SECRET, proof.AGENT, numbers)
-    assert proof.holds(shown, SECRET, proof.AGENT, numbers)
-    assert not proof.holds(shown, SECRET, proof.LAUNCHER, numbers), "an agent's own words are no proof of the launcher"
-    assert not proof.holds(shown, SECRET, proof.AGENT, proof.number() * 2)
-    assert not proof.holds(shown, "other", proof.AGENT, numbers)
-    assert not proof.holds(b"", SECRET, proof.AGENT, numbers)
+    numbers = authentication.number() + authentication.number()
+    shown = authentication.of(SECRET, authentication.AGENT, numbers)
+    assert authentication.holds(shown, SECRET, authentication.AGENT, numbers)
+    assert not authentication.holds(shown, SECRET, authentication.LAUNCHER, numbers), (
+        "an agent's own words are no proof of the launcher"
+    )
+    assert not authentication.holds(shown, SECRET, authentication.AGENT, authentication.number() * 2)
+    assert not authentication.holds(shown, "other", authentication.AGENT, numbers)
+    assert not authentication.holds(b"", SECRET, authentication.AGENT, numbers)
 
 
 def test_ranks_that_do_not_come() -> None:
@@ -157,7 +164,7 @@ def test_ranks_that_do_not_come() -> None:
 
 def test_ranks_that_have_come_while_the_launcher_could_not_look_are_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(callers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(mpi_agents, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     class Stopped(Crew):
         """The deadline passes while a hello is on its way."""

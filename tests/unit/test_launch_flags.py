@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.launch import configfile
-from hvd_kernel.launch.flags import parse, parser
-from hvd_kernel.launch.knobs import KNOBS
+from hvd_kernel.launch.cli import config_file
+from hvd_kernel.launch.cli.flags import parse, parser
+from hvd_kernel.launch.cli.knobs import KNOBS
 
 COMMAND = ["python", "train.py", "-np", "9", "--hosts", "x"]
 VARIABLES = [
@@ -192,7 +192,7 @@ stall-check: {enabled: no, warning_time_seconds: 5, shutdown_time_seconds: 6}
 library_options: {mpi_threads_disable: true, num_nccl_streams: 2, thread_affinity: 3, gloo_timeout_seconds: 4}
 logging: {level: INFO, with_timestamp: true}
 """)
-    found, aside = configfile.read(str(file))
+    found, aside = config_file.read(str(file))
     assert aside == []
     assert set(found) == {"controller", *(knob.dest for knob in KNOBS)}
     request = parse(["-np", "1", "--config-file", str(file), "--cycle-time-ms", "9", "x"])
@@ -223,7 +223,7 @@ def test_a_wrong_configuration_file(tmp_path: Path, text: str, said: str) -> Non
     file = tmp_path / "c.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        configfile.read(str(file))
+        config_file.read(str(file))
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
 
@@ -242,7 +242,7 @@ logging:
   hide_timestamp: true
 more: {a: 1}
 """)
-    found, aside = configfile.read(str(file))
+    found, aside = config_file.read(str(file))
     assert found == {"params.cycle_time_ms": "5", "library_options.num_nccl_streams": "1", "logging.level": "INFO"}
     begins = [
         f"{file}:4:10: params.speed: is left aside: known are fusion_threshold_mb, ",
@@ -252,7 +252,7 @@ more: {a: 1}
     assert [told[: len(begin)] for told, begin in zip(aside, begins, strict=True)] == begins
     assert parse(["-np", "1", "--config-file", str(file), "x"]).warnings == tuple(aside)
     file.write_text("# nothing\n---\n")
-    assert configfile.read(str(file)) == ({}, [])
+    assert config_file.read(str(file)) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -276,4 +276,4 @@ def test_what_is_not_done_is_told_with_what_is_so(words: str, told: str) -> None
 
 def test_a_configuration_file_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match=r"the configuration file /no/file cannot be read"):
-        configfile.read("/no/file")
+        config_file.read("/no/file")

@@ -15,18 +15,21 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
-from hvd_kernel.launch import agent, alias, cli, lines, mpi, mpi_hosts, variables
-from hvd_kernel.launch.api import Job
-from hvd_kernel.launch.hosts import Host, is_local, named, parse, places, read_hostfile
-from hvd_kernel.launch.lines import Voice
-from hvd_kernel.launch.verdict import Failure, culprit, shell_status, told
-from hvd_kernel.launch.watch import sentence
-from hvd_kernel.launch.wire import MAGIC, Frame, Kind, Reader
+from hvd_kernel.launch import environment, line_output
+from hvd_kernel.launch.cli import horovodrun, main
+from hvd_kernel.launch.job_run import Job
+from hvd_kernel.launch.launchers import mpi_command, mpi_hosts
+from hvd_kernel.launch.line_output import Voice
+from hvd_kernel.launch.monitor import sentence
+from hvd_kernel.launch.outcome import Failure, culprit, shell_status, told
+from hvd_kernel.launch.placement import Host, is_local, named, parse, places, read_hostfile
+from hvd_kernel.processes import agent
+from hvd_kernel.processes.frames import MAGIC, Frame, Kind, Reader
 
 
 def test_the_launcher_loads_neither_torch_nor_mpi_nor_the_extension() -> None:
     code = (
-        "import sys, hvd_kernel.launch.cli, hvd_kernel.launch.agent; "
+        "import sys, hvd_kernel.launch.cli.main, hvd_kernel.processes.agent; "
         "print([m for m in ('torch', 'numpy', 'mpi4py', 'hvd_kernel._native', 'ipyparallel') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240, check=True)
@@ -36,7 +39,7 @@ def test_the_launcher_loads_neither_torch_nor_mpi_nor_the_extension() -> None:
 def test_the_command_is_in_the_package() -> None:
     scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, name = scripts["hvdrun"].partition(":")
-    assert getattr(importlib.import_module(module), name) is cli.main
+    assert getattr(importlib.import_module(module), name) is main.main
     assert "horovodrun" not in scripts, "a wheel must not overwrite a real Horovod's command"
 
 
@@ -105,7 +108,7 @@ def test_jobs_that_cannot_be() -> None:
 
 
 def test_what_a_rank_alone_is_told() -> None:
-    own = variables.own(["m", "m", "n", "n", "n"], ["a", "a", "b", "b", "b"])
+    own = environment.own(["m", "m", "n", "n", "n"], ["a", "a", "b", "b", "b"])
     keys = ("RANK", "HOSTNAME", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
     assert [[env["HOROVOD_" + key] for key in keys] for env in own] == [
         ["0", "a", "0", "2", "0", "2"],
@@ -117,7 +120,7 @@ def test_what_a_rank_alone_is_told() -> None:
 
 
 def test_what_stays_here() -> None:
-    assert set(variables.carried({"PATH": "p", "SSH_AUTH_SOCK": "s", "TMPDIR": "t", "FOO": "f"})) == {"PATH", "FOO"}
+    assert set(environment.carried({"PATH": "p", "SSH_AUTH_SOCK": "s", "TMPDIR": "t", "FOO": "f"})) == {"PATH", "FOO"}
 
 
 HERE = {
@@ -150,7 +153,7 @@ FAR = {
     ],
 )
 def test_where_ranks_meet(hellos: list[dict], remote: list[bool], interface: str, found: tuple[str, int]) -> None:
-    assert variables.meeting(hellos, remote, interface) == found
+    assert environment.meeting(hellos, remote, interface) == found
 
 
 def test_a_kept_port_is_free_for_rank_0_alone() -> None:
@@ -229,8 +232,12 @@ def test_a_held_flood_is_let_go() -> None:
 
 
 def test_folders_sort_as_ranks_do(tmp_path: Path) -> None:
-    assert [lines.folder_of(str(tmp_path), rank, 11).name for rank in (0, 9, 10)] == ["rank.00", "rank.09", "rank.10"]
-    assert lines.folder_of(str(tmp_path), 0, 1).name == "rank.0"
+    assert [line_output.folder_of(str(tmp_path), rank, 11).name for rank in (0, 9, 10)] == [
+        "rank.00",
+        "rank.09",
+        "rank.10",
+    ]
+    assert line_output.folder_of(str(tmp_path), 0, 1).name == "rank.0"
 
 
 # The verdict.
@@ -262,14 +269,14 @@ def test_statuses() -> None:
 
 # MPI.
 
-ORDER = mpi.Order(["python", "x"], 2, [Host("a", 1), Host("b", 1)], {"HVD_SECRET_KEY": "hidden", "FOO": "x"})
+ORDER = mpi_command.Order(["python", "x"], 2, [Host("a", 1), Host("b", 1)], {"HVD_SECRET_KEY": "hidden", "FOO": "x"})
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str) -> str:
     program = folder / "mpiexec"
     program.write_text(f"#!/bin/sh\necho '{version}'\n")
     program.chmod(0o755)
-    monkeypatch.setattr(mpi, "find_mpiexec", lambda: str(program))
+    monkeypatch.setattr(mpi_command, "find_mpiexec", lambda: str(program))
     return str(program)
 
 
@@ -279,8 +286,10 @@ def after(words: list[str], flag: str) -> list[str]:
 
 def test_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = pretend(monkeypatch, tmp_path, "mpiexec (Open MPI) 5.0.11")
-    order = mpi.Order(ORDER.command, 2, ORDER.hosts, ORDER.env, ("--bind-to", "core"), ssh_port=22, interface="eth0")
-    plan = mpi.plan(order)
+    order = mpi_command.Order(
+        ORDER.command, 2, ORDER.hosts, ORDER.env, ("--bind-to", "core"), ssh_port=22, interface="eth0"
+    )
+    plan = mpi_command.plan(order)
     words = plan.command
     assert words[:1] + words[-2:] == [program, "python", "x"]
     assert after(words, "-n") == ["2"]
@@ -311,7 +320,7 @@ def test_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_open_mpi_5_gets_two_dashes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, written: str) -> None:
     """It took `-bind-to none` for a program named none, and `-map-by` for nothing at all."""
     pretend(monkeypatch, tmp_path, "mpiexec (Open MPI) 5.0.11")
-    plan = mpi.plan(replace(ORDER, args=tuple(given.split())))
+    plan = mpi_command.plan(replace(ORDER, args=tuple(given.split())))
     for folder in plan.folders:
         Path(folder).rmdir()
     words = written.split()
@@ -321,12 +330,12 @@ def test_open_mpi_5_gets_two_dashes(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_of_several_interfaces_the_first_that_is_here_is_used(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "addresses", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.7"})
+    monkeypatch.setattr(main, "addresses", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.7"})
     told = "hvdrun: warning: ranks use one network interface: eth0, the first of them that is here\n"
-    assert [cli._interface(names) for names in ((), ("lo",), ("ib0", "eth0", "lo"))] == ["", "lo", "eth0"]
+    assert [main._interface(names) for names in ((), ("lo",), ("ib0", "eth0", "lo"))] == ["", "lo", "eth0"]
     assert capsys.readouterr().err == told
     with pytest.raises(UsageError, match="--network-interfaces ib0,ib1: this host has lo, eth0"):
-        cli._interface(("ib0", "ib1"))
+        main._interface(("ib0", "ib1"))
 
 
 def test_the_network_in_which_ranks_of_open_mpi_call_each_other(tmp_path: Path) -> None:
@@ -345,15 +354,15 @@ def test_the_network_in_which_ranks_of_open_mpi_call_each_other(tmp_path: Path) 
 def test_mpich_and_intel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
     program = pretend(monkeypatch, tmp_path, version)
     expected = [program, "-n", "2", "-hosts", "a:1,b:1", "-genvlist", "HVD_SECRET_KEY", "python", "x"]
-    assert mpi.plan(ORDER).command == expected
+    assert mpi_command.plan(ORDER).command == expected
     with pytest.raises(ConfigError, match="takes no ssh port or identity file"):
-        mpi.plan(mpi.Order(ORDER.command, 2, ORDER.hosts, ORDER.env, ssh_port=22))
+        mpi_command.plan(mpi_command.Order(ORDER.command, 2, ORDER.hosts, ORDER.env, ssh_port=22))
 
 
 def test_an_unknown_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretend(monkeypatch, tmp_path, "Some MPI 1.0")
     with pytest.raises(ClusterError, match="is neither Open MPI nor MPICH nor Intel MPI"):
-        mpi.plan(ORDER)
+        mpi_command.plan(ORDER)
 
 
 def test_whom_mpiexec_blames() -> None:
@@ -361,11 +370,11 @@ def test_whom_mpiexec_blames() -> None:
     killed = ["prterun noticed that process rank 1 with PID 23000 on node vm exited on", "signal 9 (Killed)."]
     aborted = ["MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD", "  Proc: [[3,1],2]", "  Errorcode: 9"]
     older = ["MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "with errorcode 4."]
-    assert mpi.first_to_fail(status) == (3, 7)
-    assert mpi.first_to_fail(aborted) == (2, 9)
-    assert mpi.first_to_fail(older) == (1, 4)
-    assert mpi.first_to_fail(killed) == (1, -9)
-    assert mpi.first_to_fail(["nothing of that kind"]) == (None, 0)
+    assert mpi_command.first_to_fail(status) == (3, 7)
+    assert mpi_command.first_to_fail(aborted) == (2, 9)
+    assert mpi_command.first_to_fail(older) == (1, 4)
+    assert mpi_command.first_to_fail(killed) == (1, -9)
+    assert mpi_command.first_to_fail(["nothing of that kind"]) == (None, 0)
 
 
 # horovodrun.
@@ -373,14 +382,14 @@ def test_whom_mpiexec_blames() -> None:
 
 def test_horovodrun_is_put_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "other"))
-    path = alias.install(tmp_path)
+    path = horovodrun.install(tmp_path)
     assert path == tmp_path / "horovodrun"
     done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.count(".") == 2
-    assert alias.install(tmp_path) == path  # ours: nothing to do
+    assert horovodrun.install(tmp_path) == path  # ours: nothing to do
     path.write_text("#!/bin/sh\n")
     with pytest.raises(ConfigError, match="is there already and is not ours"):
-        alias.install(tmp_path)
+        horovodrun.install(tmp_path)
 
 
 def test_horovodrun_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,7 +398,7 @@ def test_horovodrun_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "theirs" / "horovodrun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "theirs"))
     with pytest.raises(ConfigError, match="is on PATH"):
-        alias.install(tmp_path)
+        horovodrun.install(tmp_path)
     assert not (tmp_path / "horovodrun").exists()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.cluster import launcher
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
 @pytest.mark.parametrize("moment", ["_shared_memory_folder", "claim", "mpi_arguments", "environment"])

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.cluster import leftovers
-from hvd_kernel.cluster.folders import private_folder
-from hvd_kernel.cluster.processes import CLAIM, claim
+from hvd_kernel.processes import leftovers
+from hvd_kernel.processes.lifetime import CLAIM, claim
+from hvd_kernel.processes.private_dir import private_folder
 
 KILLED = """
 import os, signal
 from pathlib import Path
 from hvd_kernel.cluster import launcher
-from hvd_kernel.config import ClusterSpec
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 launcher._shared_memory_folder = lambda otherwise: otherwise
 launcher.{moment} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 launcher.Launched(ClusterSpec(1))

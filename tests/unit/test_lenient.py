@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from hvd_kernel.errors import ClusterError, HvdTimeout, UsageError
-from hvd_kernel.magics.failure import merged_error
+from hvd_kernel.magics.display.error_policy import OF_THE_RANKS, show
+from hvd_kernel.magics.display.rank_failures import merged_error
 from hvd_kernel.magics.interrupts import Interrupted
-from hvd_kernel.magics.lenient import OF_THE_RANKS, show
 from hvd_kernel.magics.options import Options, parse
-from hvd_kernel.protocol import Failure
+from hvd_kernel.protocol.messages import Failure
 
 
 class FakeScreen:

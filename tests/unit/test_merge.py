@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_kernel.magics.lines import MAX_WIDTH, Limits, Lines
-from hvd_kernel.magics.merge import label, labelled, merge, merge_lines, named, spans
+from hvd_kernel.formatting.rank_labels import label, named, spans
+from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
+from hvd_kernel.magics.display.terminal_lines import MAX_WIDTH, Limits, Lines
 
 texts = st.dictionaries(st.integers(0, 9), st.lists(st.sampled_from(["", "a", "b", "c", "d"]), max_size=12), max_size=6)
 

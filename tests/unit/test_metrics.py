@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from hvd_kernel import metrics
+from hvd_kernel.core import metrics
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hvd_kernel.torch as hvd
-from hvd_kernel.torch.samples import SampleMeter
+from hvd_kernel.torch.training.samples import SampleMeter
 
 
 def made(**options: object) -> object:

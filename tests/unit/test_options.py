@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.options import Options, flags, left_aside, names, parse, resolve, slots, wanted
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
 @pytest.mark.parametrize("line", ["-np 4", "-np=4", "-n 4", "-n4", "--num-proc 4", "--num-proc=4"])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.protocol import MetricsSample
-from hvd_kernel.widgets import units
+from hvd_kernel.formatting import units
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.dashboard import Dashboard
 from hvd_kernel.widgets.picture import render

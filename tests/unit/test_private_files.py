@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.cluster import launcher
-from hvd_kernel.cluster.folders import private_folder
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.private_dir import private_folder
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])

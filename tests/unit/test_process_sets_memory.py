@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel import process_sets
+from hvd_kernel.core import process_sets
 
 
 class Core:
@@ -47,8 +47,8 @@ def lent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, generation: int, *, pressed: bool) -> None:
-    monkeypatch.setattr(process_sets._session, "engine", lambda: Core(pressed=pressed))
-    monkeypatch.setattr(process_sets._session, "generation", lambda: generation)
+    monkeypatch.setattr(process_sets.session, "engine", lambda: Core(pressed=pressed))
+    monkeypatch.setattr(process_sets.session, "generation", lambda: generation)
     if pressed:
         with pytest.raises(KeyboardInterrupt):
             process_sets._everyone("x", [(1, 0), (0, 1)])

@@ -16,14 +16,14 @@ from IPython.core.error import StdinNotImplementedError
 
 from hvd_kernel.cluster.gather import Gather
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics import prompts as prompts_module
-from hvd_kernel.magics.debug import split
-from hvd_kernel.magics.prompts import Prompts
-from hvd_kernel.magics.render import Renderer
-from hvd_kernel.protocol import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_wire, to_wire
-from hvd_kernel.worker.debugger import RankPdb
-from hvd_kernel.worker.prompt import ANY
-from hvd_kernel.worker.prompt import Prompts as OfRank
+from hvd_kernel.magics.commands.debug import split
+from hvd_kernel.magics.display.render import Renderer
+from hvd_kernel.magics.shell import prompts as prompts_module
+from hvd_kernel.magics.shell.prompts import Prompts
+from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_wire, to_wire
+from hvd_kernel.worker.shell.debugger import RankPdb
+from hvd_kernel.worker.shell.prompt import ANY
+from hvd_kernel.worker.shell.prompt import Prompts as OfRank
 
 PATIENCE_S = 60.0
 
@@ -493,7 +493,7 @@ def test_an_interrupt_at_the_prompt_ends_it(
 
 
 def test_nothing_to_look_at_is_said() -> None:
-    from hvd_kernel.worker.debugger import Debugging
+    from hvd_kernel.worker.shell.debugger import Debugging
 
     with pytest.raises(UsageError, match="there is no failed cell to look at"):
         Debugging(FakeShell()).post_mortem()

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hvd_kernel import ranklog
-from hvd_kernel.magics.lines import Limits, Lines, clean
-from hvd_kernel.magics.shown import Shown
-from hvd_kernel.protocol import Cleared, RichOutput, TextDelta
-from hvd_kernel.worker import logfile
-from hvd_kernel.worker.forward import Forward, Room
-from hvd_kernel.worker.logfile import Index, LogFile
-from hvd_kernel.worker.output import encoded
+from hvd_kernel.magics.display.output_buffer import Shown
+from hvd_kernel.magics.display.terminal_lines import Limits, Lines, clean
+from hvd_kernel.protocol import rank_log
+from hvd_kernel.protocol.messages import Cleared, RichOutput, TextDelta
+from hvd_kernel.worker.output import log_file
+from hvd_kernel.worker.output.capture import encoded
+from hvd_kernel.worker.output.forward import Forward, Room
+from hvd_kernel.worker.output.log_file import Index, LogFile
 
 
 def stored(data: bytes, ends: list[int], room: Room, limits: Limits) -> list[str]:
@@ -168,12 +168,12 @@ def test_excerpts_of_a_log(tmp_path: Path) -> None:
         begin_cell(log, cell)
         log.append(b"".join(b"cell %d line %d\n" % (cell, i) for i in range(40_000)))
     logs = tmp_path / "logs"
-    assert ranklog.excerpt(logs, 2, "stdout", lines=2) == "cell 3 line 39998\ncell 3 line 39999\n"
-    assert ranklog.excerpt(logs, 2, "stdout", cell=2, lines=1) == "cell 2 line 39999\n"
-    assert ranklog.excerpt(logs, 2, "stdout", cell=1, lines=0) == ""
-    assert len(ranklog.excerpt(logs, 2, "stdout", lines=10**9)) <= 2 * ranklog.MAX_BYTES, "bounded"
+    assert rank_log.excerpt(logs, 2, "stdout", lines=2) == "cell 3 line 39998\ncell 3 line 39999\n"
+    assert rank_log.excerpt(logs, 2, "stdout", cell=2, lines=1) == "cell 2 line 39999\n"
+    assert rank_log.excerpt(logs, 2, "stdout", cell=1, lines=0) == ""
+    assert len(rank_log.excerpt(logs, 2, "stdout", lines=10**9)) <= 2 * rank_log.MAX_BYTES, "bounded"
     with pytest.raises(LookupError, match="it has not run cell 9"):
-        ranklog.excerpt(logs, 2, "stdout", cell=9)
+        rank_log.excerpt(logs, 2, "stdout", cell=9)
     for file in logs.iterdir():
         assert file.stat().st_mode & 0o777 == 0o600
     assert logs.stat().st_mode & 0o777 == 0o700
@@ -190,14 +190,14 @@ def test_e5_a_full_disk_loses_nothing_on_the_way_and_is_noted(tmp_path: Path, mo
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, data)
 
-    monkeypatch.setattr(logfile.os, "write", failing)
+    monkeypatch.setattr(log_file.os, "write", failing)
     log.append(b"in between\n")
     assert log.take_unlogged() == [(7, b"in between\n")]
     assert log.take_unlogged() == []
     assert log.missing == 11
     full = False
     log.append(b"after\n")
-    text = ranklog.excerpt(tmp_path / "logs", 2, "stdout")
+    text = rank_log.excerpt(tmp_path / "logs", 2, "stdout")
     assert text == "before\nafter\n\n[11 bytes are missing here: No space left on device]\n"
 
 
@@ -218,11 +218,11 @@ def test_a_log_gives_up_its_older_half_at_the_limit(tmp_path: Path) -> None:
     begin_cell(log, 2)
     log.append(b"the end\n")
     log.shrink()
-    status = ranklog.path(tmp_path / "logs", 2, "stdout").stat()
+    status = rank_log.path(tmp_path / "logs", 2, "stdout").stat()
     assert status.st_size > 1 << 20
     assert status.st_blocks * 512 <= (1 << 19) + 8192, "the space is given back"
-    assert ranklog.excerpt(tmp_path / "logs", 2, "stdout", cell=2) == "the end\n"
-    kept = ranklog.excerpt(tmp_path / "logs", 2, "stdout", cell=1, lines=10**9)
+    assert rank_log.excerpt(tmp_path / "logs", 2, "stdout", cell=2) == "the end\n"
+    kept = rank_log.excerpt(tmp_path / "logs", 2, "stdout", cell=1, lines=10**9)
     assert "\0" not in kept
     assert kept.endswith("0001499" + "." * 1000 + "\n")
 

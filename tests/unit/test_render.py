@@ -10,9 +10,9 @@ from hvdtest.fakes import FakeBoard, FakeScreen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_kernel.magics import render
-from hvd_kernel.magics.render import Renderer
-from hvd_kernel.protocol import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
+from hvd_kernel.magics.display import render
+from hvd_kernel.magics.display.render import Renderer
+from hvd_kernel.protocol.messages import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
 
 PNG = {"image/png": "aGk=", "text/plain": "<Figure>"}
 

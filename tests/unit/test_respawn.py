@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from hvd_kernel import kept
-from hvd_kernel._session import Appointment
 from hvd_kernel.cluster.respawn import Respawned
 from hvd_kernel.cluster.spares import free_memory
-from hvd_kernel.magics.respawn import told
+from hvd_kernel.core.session import Appointment
+from hvd_kernel.magics.commands.respawn import told
+from hvd_kernel.protocol import replicated
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_nothing_kept_is_said_with_the_remedy() -> None:
 
 
 def test_names_are_kept_once_in_order_and_forgotten_together() -> None:
-    kept.keep("opt", "model")
-    kept.keep("model")
-    assert kept.names() == ["model", "opt"]
+    replicated.keep("opt", "model")
+    replicated.keep("model")
+    assert replicated.names() == ["model", "opt"]
     with pytest.raises(ValueError, match=r"keep\('a b'\) must be given names of variables"):
-        kept.keep("a b")
-    kept.keep()
-    assert kept.names() == []
+        replicated.keep("a b")
+    replicated.keep()
+    assert replicated.names() == []
 
 
 def test_an_appointment_is_said_to_this_process_alone_and_hides_its_secret() -> None:

@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.magics.holder import Holder
+from hvd_kernel.magics.cluster_manager import Holder
+from hvd_kernel.magics.display.results import CellResult, PerRank
 from hvd_kernel.magics.options import Options, says_one_rank, wanted
-from hvd_kernel.magics.results import CellResult, PerRank
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
 def test_per_rank_is_the_values_in_rank_order_with_a_merged_repr() -> None:

@@ -8,8 +8,9 @@ from ipaddress import IPv4Interface
 
 import pytest
 
-from hvd_kernel import handshake, routes
-from hvd_kernel.topology import Peers
+from hvd_kernel.core import handshake
+from hvd_kernel.core.topology import Peers
+from hvd_kernel.settings import network as routes
 
 LO, DOCKER = {"lo": "127.0.0.1/8"}, {"docker0": "172.17.0.1/16"}
 

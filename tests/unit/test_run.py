@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import hvd_kernel
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import ClusterError, ConfigError, RankDied, RankFailed, UsageError
-from hvd_kernel.launch import run_task
-from hvd_kernel.launch.api import Outcome
-from hvd_kernel.launch.run import run
-from hvd_kernel.launch.run_call import Answer, Errand, pack_call
-from hvd_kernel.launch.run_options import checked
-from hvd_kernel.launch.run_processes import values_of
+from hvd_kernel.launch.job_run import Outcome
+from hvd_kernel.launch.run import task
+from hvd_kernel.launch.run.api import run
+from hvd_kernel.launch.run.arguments import checked
+from hvd_kernel.launch.run.call import Answer, Errand, pack_call
+from hvd_kernel.launch.run.in_processes import values_of
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 HOROVODS = (
     "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts hostfile "
@@ -178,13 +178,13 @@ def test_only_a_private_folder_is_unpickled(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "call").write_bytes(b"never read")
     tmp_path.chmod(0o755)
     with pytest.raises(ClusterError, match="is not private to this user"):
-        run_task.main(tmp_path)
+        task.main(tmp_path)
     with pytest.raises(ClusterError, match="a directory that all of them share"):
-        run_task.main(tmp_path / "nowhere")
+        task.main(tmp_path / "nowhere")
 
 
 def test_files_are_private_and_whole(tmp_path: Path) -> None:
-    run_task.write_private(tmp_path / "x", b"content")
+    task.write_private(tmp_path / "x", b"content")
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["x"]
 

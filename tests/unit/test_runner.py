@@ -14,9 +14,9 @@ from hvdtest.fakes import FakeBoard, FakeScreen, FakeSession, ScriptedRun
 
 from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.magics import interrupts, runner
-from hvd_kernel.magics.render import Renderer
+from hvd_kernel.magics.display.render import Renderer
 from hvd_kernel.magics.runner import Watch
-from hvd_kernel.protocol import Failure, RankDone, TextDelta
+from hvd_kernel.protocol.messages import Failure, RankDone, TextDelta
 
 
 def press() -> None:

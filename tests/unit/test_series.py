@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.series import Counters, Grid, Rates, Track, mean
 
 

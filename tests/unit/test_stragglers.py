@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
-from hvd_kernel.protocol import MetricsSample
-from hvd_kernel.widgets.stragglers import Slow, Stragglers
+from hvd_kernel.diagnosis.stragglers import Slow, Stragglers
+from hvd_kernel.protocol.messages import MetricsSample
 
 PERIOD_S = 0.2
 STEPS, HEALTHY = 10, 10_000

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.protocol import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.worker import telemetry
 
 PATIENCE_S = 60.0

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hvd_kernel import slurm, topology
+from hvd_kernel.core import slurm_step, topology
 from hvd_kernel.errors import ConfigError, HvdTimeout
 
 MEETING = {"HOROVOD_CONTROLLER_ADDR": "127.0.0.1", "HOROVOD_CONTROLLER_PORT": "4321"}
@@ -229,7 +229,7 @@ def test_a_store_without_rank_0s_address_is_named(
     ],
 )
 def test_slurms_first_node(names: str, first: str) -> None:
-    assert slurm.first_node(names) == first
+    assert slurm_step.first_node(names) == first
 
 
 def test_some_ranks_without_mpi_meet_at_rank_0_in_the_callers_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,9 @@ def test_something_else_as_comm() -> None:
         topology.find(comm="world")
 
 
-@pytest.mark.parametrize("module", ["hvd_kernel", "hvd_kernel.config", "hvd_kernel.errors", "hvd_kernel.protocol"])
+@pytest.mark.parametrize(
+    "module", ["hvd_kernel", "hvd_kernel.settings.lookup", "hvd_kernel.errors", "hvd_kernel.protocol.messages"]
+)
 def test_the_leaves_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('torch', 'numpy', 'mpi4py', 'hvd_kernel._native') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240, check=True)

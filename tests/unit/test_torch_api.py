@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hvd_kernel.torch as hvd
-from hvd_kernel.launch import build
+from hvd_kernel.launch.cli import check_build
 from hvd_kernel.processes import libraries
 from hvd_kernel.torch import mpi_ops, probes
 
@@ -143,7 +143,7 @@ def test_probes() -> None:
 
 def test_probes_say_what_check_build_prints() -> None:
     """They said that there is no MPI where --check-build had a cross."""
-    page = build.report()
+    page = check_build.report()
     operations = page.partition("Available Tensor Operations:\n")[2].partition("\n\n")[0]
     rows = {row.split("] ")[1]: "[X]" in row for row in operations.splitlines()}
     built = [hvd.nccl_built() > 0, hvd.mpi_built(), hvd.gloo_built(), probes.ddl_built(), probes.ccl_built()]

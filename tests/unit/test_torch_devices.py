@@ -12,9 +12,9 @@ import pytest
 from hvdtest.fake_device import FakeCuda, FakeDeviceTensor, on_device
 
 import hvd_kernel.torch as hvd
-from hvd_kernel import ops
+from hvd_kernel.core import ops
+from hvd_kernel.core.tensor import DTYPES
 from hvd_kernel.errors import HorovodInternalError, RankDied
-from hvd_kernel.tensor import DTYPES
 from hvd_kernel.torch import devices
 
 torch = pytest.importorskip("torch")
@@ -97,9 +97,9 @@ def core(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     for name, empty in {"_owner": None, "_live": {}, "_entering": []}.items():
         monkeypatch.setattr(ops, name, empty)
     monkeypatch.setattr(devices, "_asked", (0, ""))
-    monkeypatch.setattr(devices._session, "_engine", made)
-    monkeypatch.setattr(devices._session, "_generation", 1)
-    monkeypatch.setattr(devices._session, "_environment", {"HVD_GPU": "core"})
+    monkeypatch.setattr(devices.session, "_engine", made)
+    monkeypatch.setattr(devices.session, "_generation", 1)
+    monkeypatch.setattr(devices.session, "_environment", {"HVD_GPU": "core"})
     return made
 
 
@@ -235,7 +235,7 @@ def test_an_engine_that_takes_none_is_asked_once(
         assert len(place) == 4
     assert (core.asked, devices.trouble()) == (1, "there is no driver: ...")
     core.trouble = None
-    monkeypatch.setattr(devices._session, "_generation", 2)
+    monkeypatch.setattr(devices.session, "_generation", 2)
     assert (devices.trouble(), core.asked) == ("", 2), "another engine may have another driver"
 
 
@@ -243,7 +243,7 @@ def test_an_engine_that_takes_none_is_asked_once(
 def test_torch_stages(
     core: FakeEngine, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(devices._session, "_environment", variables)
+    monkeypatch.setattr(devices.session, "_environment", variables)
     assert [len(place) for place in staged(core)] == [4, 4]
     assert (core.asked, devices.trouble()) == (0, "HVD_GPU=staged")
 
@@ -257,8 +257,8 @@ def test_cpu_tensors_ask_nothing(core: FakeEngine, monkeypatch: pytest.MonkeyPat
 
 
 def test_without_an_engine_the_error_is_horovods(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices._session, "_engine", None)
-    monkeypatch.setattr(devices._session, "_generation", 7)
+    monkeypatch.setattr(devices.session, "_engine", None)
+    monkeypatch.setattr(devices.session, "_generation", 7)
     monkeypatch.setattr(devices, "_asked", (0, ""))
     with pytest.raises(HorovodInternalError, match=r"use hvd\.init\(\)"):
         hvd.allreduce_(device_range(4), name="x")

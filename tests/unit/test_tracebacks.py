@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hvd_kernel
-from hvd_kernel.worker.stacks import folded, package_of
+from hvd_kernel.worker.shell.stack_report import folded, package_of
 
 PACKAGES = {"cell 1": "", "cell 2": "", "model.py": "", "ours": "hvd_kernel", "torch a": "torch", "torch b": "torch"}
 WHERE = "%hvdlogs --cell 4 shows them"

@@ -13,7 +13,8 @@ from hvdtest.tracked import BEGAN, RUN
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_kernel import metrics, tracking
+from hvd_kernel import tracking
+from hvd_kernel.core import metrics
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.tracking import listing, process, reduced, tfevents
 from hvd_kernel.tracking.choice import Choice, Target, parse

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.commands.index import VERBS, find, usage
 from hvd_kernel.magics.options import parse
-from hvd_kernel.magics.verbs import VERBS, find, usage
 
 
 def test_without_a_word_it_is_status() -> None:

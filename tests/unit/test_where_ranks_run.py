@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.config import ClusterSpec
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.options import Options, slots_of_file, wanted
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
 def file_of(tmp_path: Path, text: str) -> str:

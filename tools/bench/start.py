@@ -15,7 +15,7 @@ PEER_MCA = "--allow-run-as-root --map-by :OVERSUBSCRIBE --bind-to none --mca pml
 def ours() -> float:
     """Seconds until an allreduce has succeeded and every rank has torch."""
     from hvd_kernel.cluster import Session
-    from hvd_kernel.config import ClusterSpec
+    from hvd_kernel.processes.cluster_spec import ClusterSpec
 
     start = time.monotonic()
     session = Session.start(ClusterSpec(n=RANKS))

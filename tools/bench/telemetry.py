@@ -17,7 +17,7 @@ from kernel_client import Kernel
 ROUNDS = 9
 SETUP = """%%hvdrun -np 2
 import time, torch
-from hvd_kernel import metrics
+from hvd_kernel.core import metrics
 from hvd_kernel.worker import telemetry
 torch.set_num_threads(1)
 torch.manual_seed(0)

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from hvdtest.launch import free_port, horovod_variables
 
-from hvd_kernel import _session, errors, ops
+from hvd_kernel import errors
+from hvd_kernel.core import ops, session
 
 RANKS = 4
 FLOATS = 4 << 20
@@ -87,7 +88,7 @@ def _be(rank: int, port: int, transport: str, floats: int, pipe: int) -> None:
 def _sum(rank: int, floats: int, words: Any) -> None:
     asked: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, _frame: asked.append(number))
-    _session.init()
+    session.init()
     values = np.full(floats, rank + 1, np.float32)
     rounds = last = 0
     try:

@@ -73,7 +73,7 @@ def sizes(way: str, copy: float) -> None:
     from hvdtest.gpu import device
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import shared
+    from hvd_kernel.core import shared_memory as shared
     from hvd_kernel.torch import devices
 
     n, where = hvd.size(), device()

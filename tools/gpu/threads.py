@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from hvdtest.gpu import BEYOND_L2
 
 from hvd_kernel._native import SUM, Engine, LocalHub
-from hvd_kernel.tensor import DTYPES
+from hvd_kernel.core.tensor import DTYPES
 
 SIZES = {"1 MiB": 1 << 20, "16 MiB": 1 << 24, "64 MiB": 1 << 26, "256 MiB": 1 << 28}
 ROUNDS, TOGETHER = 7, 10

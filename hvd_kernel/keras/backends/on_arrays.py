@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_kernel import ops
+from hvd_kernel.core import ops
 from hvd_kernel.keras.backends.reduction import Together
 from hvd_kernel.keras.flavour import array_of, keras
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvd_kernel import metrics
-from hvd_kernel.ops import Average, Sum
-from hvd_kernel.process_sets import ProcessSet, check
+from hvd_kernel.core import metrics
+from hvd_kernel.core.ops import Average, Sum
+from hvd_kernel.core.process_sets import ProcessSet, check
 
 
 @dataclass(frozen=True)

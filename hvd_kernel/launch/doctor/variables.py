@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from hvd_kernel.launch.doctor.finding import Finding, Verdict
-from hvd_kernel.launch.variables import own, shared
+from hvd_kernel.launch.environment import own, shared
 from hvd_kernel.settings import ELSEWHERE, IDLE, SETTINGS, lenient
 from hvd_kernel.settings.checks import Check
 

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from hvd_kernel import gpus
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.jobs import JobSpec, formats, writers
 from hvd_kernel.jobs.here import of_words
@@ -20,6 +19,7 @@ from hvd_kernel.jobs.plan import as_json, as_text, plan
 from hvd_kernel.jobs.quantities import quantity
 from hvd_kernel.jobs.spec import NO_COMMAND
 from hvd_kernel.jobs.words import join
+from hvd_kernel.settings import gpus
 
 _USAGE = """hvdrun job plan|run|write FILE [flags]
        hvdrun job plan|run -- mpirun -np 4 python train.py"""

@@ -7,18 +7,18 @@ import os
 import sys
 from pathlib import Path
 
-from hvd_kernel import gpus
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.frameworks import installed
 from hvd_kernel.jobs import JobSpec
 from hvd_kernel.jobs.here import allocation, machine
 from hvd_kernel.jobs.place import Placed, place
 from hvd_kernel.jobs.readers.mpirun import still_true
-from hvd_kernel.launch.api import Job
 from hvd_kernel.launch.job import roles, steps
 from hvd_kernel.launch.job.size import agents_by
-from hvd_kernel.launch.source import own_stdin
-from hvd_kernel.processes.limits import means
+from hvd_kernel.launch.job_run import Job
+from hvd_kernel.launch.stdin import own_stdin
+from hvd_kernel.processes.resources.limits import means
+from hvd_kernel.settings import gpus
 
 
 def execute(spec: JobSpec, *, choice: str = "", use_mpi: bool = False, verbose: bool = False) -> int:

@@ -19,16 +19,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from hvd_kernel.cluster.processes import die_with_parent
 from hvd_kernel.jobs import JobSpec
 from hvd_kernel.jobs.place import HERE, Placed
-from hvd_kernel.launch.api import Job
+from hvd_kernel.launch.job_run import Job
+from hvd_kernel.processes.lifetime import die_with_parent
 
 CALLED = ("mpirun", "mpiexec", "horovodrun")
 _GRACE_S = 5.0
 _SCRIPT = """#!{python}
 import sys
-from hvd_kernel.launch.cli import main
+from hvd_kernel.launch.cli.main import main
 sys.exit(main(["job", "run", "--quiet", "--", {name!r}, *sys.argv[1:]]))
 """
 

@@ -7,15 +7,15 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hvd_kernel import gpus
 from hvd_kernel.errors import UsageError
 from hvd_kernel.jobs.here import allocation
 from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.readers.allocation import Allocation
 from hvd_kernel.jobs.readers.hostfile import spelled
-from hvd_kernel.launch.api import JSRUN
-from hvd_kernel.launch.remote import STEPS
-from hvd_kernel.launch.variables import Part
+from hvd_kernel.launch.environment import Part
+from hvd_kernel.launch.job_run import JSRUN
+from hvd_kernel.launch.launchers.ssh import STEPS
+from hvd_kernel.settings import gpus
 
 
 @dataclass(frozen=True)

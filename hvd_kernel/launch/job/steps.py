@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hvd_kernel.jobs.words import is_plain
-from hvd_kernel.launch.api import Job, Outcome, launch
+from hvd_kernel.launch.job_run import Job, Outcome, launch
 
 _SHELL = "/bin/sh"
 

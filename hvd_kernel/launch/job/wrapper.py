@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.launch.alias import is_ours, write
+from hvd_kernel.launch.cli.horovodrun import is_ours, write
 
 NAME = "mpirun"
 _SYSTEM = ("/bin", "/sbin", "/usr", "/lib", "/lib64")
@@ -14,7 +14,7 @@ _SCRIPT = """#!{python} -P
 # Horovod's lines of mpirun, run by hvdrun. Without this file mpirun is MPI's again.
 import sys
 
-from hvd_kernel.launch.cli import main
+from hvd_kernel.launch.cli.main import main
 
 sys.exit(main(["--", "mpirun", *sys.argv[1:]]))
 """

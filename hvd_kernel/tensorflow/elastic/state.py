@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_kernel import ops
+from hvd_kernel.core import ops
 from hvd_kernel.elastic import ObjectState
 
 _NAME = "elastic.variable"

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel.process_sets import global_process_set
+from hvd_kernel.core.process_sets import global_process_set
 from hvd_kernel.tensorflow.mpi_ops import Adasum
 from hvd_kernel.tensorflow.reductions import allreduce
 from hvd_kernel.tensorflow.training.aggregation import variable

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from hvd_kernel.process_sets import ProcessSet, global_process_set
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.tensorflow.compression import Compression, Compressor
 from hvd_kernel.tensorflow.mpi_ops import Adasum, Average
 from hvd_kernel.tensorflow.training.adasum import AdasumOptimizer

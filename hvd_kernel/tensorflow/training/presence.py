@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel.process_sets import ProcessSet
+from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.tensorflow.mpi_ops import Sum, _allreduce
 
 _SENTENCE = (

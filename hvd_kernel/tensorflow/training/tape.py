@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel.process_sets import ProcessSet, global_process_set
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.tensorflow.compression import Compression, Compressor
 from hvd_kernel.tensorflow.mpi_ops import Average
 from hvd_kernel.tensorflow.training.plan import Plan, check_predivide, checked_groups

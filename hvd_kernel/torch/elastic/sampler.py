@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
-from hvd_kernel import _session
+from hvd_kernel.core import session
 
 
 class ElasticSampler(Sampler[int]):
@@ -73,7 +73,7 @@ class ElasticSampler(Sampler[int]):
 
     def reset(self) -> None:
         """Deal what remains out to the ranks that there are now."""
-        self.num_replicas, self.rank = _session.size(), _session.rank()
+        self.num_replicas, self.rank = session.size(), session.rank()
         order = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(order)  # noqa: S311 - samples, not secrets

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from hvd_kernel.core.ops import allgather_object, broadcast_object
 from hvd_kernel.elastic import ObjectState
-from hvd_kernel.ops import allgather_object, broadcast_object
 from hvd_kernel.torch.elastic.sampler import ElasticSampler
 from hvd_kernel.torch.functions import broadcast_optimizer_state, broadcast_parameters
-from hvd_kernel.torch.wrapping import same_groups
+from hvd_kernel.torch.training.wrapping import same_groups
 
 
 class StateHandler:

@@ -22,8 +22,9 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from hvd_kernel import _session, parcel
+from hvd_kernel.core import session
 from hvd_kernel.frameworks import registry
+from hvd_kernel.protocol import serialization
 from hvd_kernel.worker import devices
 from hvd_kernel.worker.frontend.ahead import Ahead
 
@@ -93,8 +94,8 @@ def import_everything() -> None:
 
 def ready(rank: int, size: int) -> dict[str, Any]:
     """Return the names."""
-    names = {"rank": rank, "size": size, "local_rank": _session.local_rank()}
-    return names | (_real() if _at_once() or parcel.loaded(_frontend().package) is not None else _placeholders())
+    names = {"rank": rank, "size": size, "local_rank": session.local_rank()}
+    return names | (_real() if _at_once() or serialization.loaded(_frontend().package) is not None else _placeholders())
 
 
 def import_ahead() -> None:
@@ -107,7 +108,7 @@ def import_ahead() -> None:
 def during_cell(names: dict[str, Any], code: str) -> Iterator[None]:
     """Have the cell find the framework's API and device, and no thread that imports beside it."""
     with _ahead().during_cell():
-        if _frontend().mentioned.search(code) or parcel.loaded(_frontend().package) is not None:
+        if _frontend().mentioned.search(code) or serialization.loaded(_frontend().package) is not None:
             settle(names)
         registry.settle()
         yield
@@ -129,8 +130,8 @@ def _at_once() -> bool:
 
 def _real() -> dict[str, Any]:
     api, package = _frontend().api, _frontend().package
-    return {"hvd": importlib.import_module(api), "device": devices.device(package, _session.local_rank())}
+    return {"hvd": importlib.import_module(api), "device": devices.device(package, session.local_rank())}
 
 
 def _ranks_here() -> int:
-    return _session.local_size() if _session.is_initialized() else 1
+    return session.local_size() if session.is_initialized() else 1

@@ -14,7 +14,7 @@ from hvdtest.place import Place, text_of
 from hvdtest.surface import told
 from nbconvert import HTMLExporter
 
-from hvd_kernel.magics.verbs import VERBS
+from hvd_kernel.magics.commands.index import VERBS
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
@@ -30,7 +30,7 @@ FAILING = {  # layer -> a cell that fails there
     "one rank in a collective": "%%hvdrun\nif rank: raise KeyError('k')\nhvd.barrier()",
     "ranks that disagree": "%%hvdrun\nhvd.allreduce(torch.ones(2 + rank), name='differs')",
     "an exception that shows our session": "%%hvdrun\nraise RuntimeError(repr(get_ipython().kernel.session))",
-    "the engine's own words": "%%hvdrun\nfrom hvd_kernel.worker.engine import RankEngine\nprint(RankEngine.instance())\n1/0",
+    "the engine's own words": "%%hvdrun\nfrom hvd_kernel.worker.shell.engine import RankEngine\nprint(RankEngine.instance())\n1/0",
     "a push of what cannot travel": "import threading\nlock = threading.Lock()\n%hvdpush lock",
     "a pull of what is not there": "%hvdpull not_there",
     "a deadline": "%%hvdrun --timeout 0.5\nimport time; time.sleep(60)",

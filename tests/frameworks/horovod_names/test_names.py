@@ -18,8 +18,8 @@ import pytest
 from hvd_kernel import compat
 from hvd_kernel.compat import plumbing
 from hvd_kernel.compat.finder import target_of
-from hvd_kernel.process_sets import global_process_set
-from hvd_kernel.tensor import Average
+from hvd_kernel.core.process_sets import global_process_set
+from hvd_kernel.core.tensor import Average
 from hvd_kernel.torch.compression import Compression
 
 HERE = Path(__file__).parent

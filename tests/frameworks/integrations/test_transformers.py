@@ -208,9 +208,9 @@ def dealt(folder: str) -> list[int]:
     """The rows that this rank trains with, where the order is random."""
     import torch
 
-    from hvd_kernel import _session
+    from hvd_kernel.core import session
 
-    torch.manual_seed(_session.rank())  # a script that seeds each rank differently
+    torch.manual_seed(session.rank())  # a script that seeds each rank differently
     numbered = [
         {"x": torch.tensor([float(i), 0.0]).double(), "labels": torch.tensor(0.0).double()} for i in range(ROWS)
     ]

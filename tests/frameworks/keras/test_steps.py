@@ -12,7 +12,7 @@ def fitted() -> list[int]:
     import numpy as np
 
     import hvd_kernel.keras as hvd
-    from hvd_kernel import metrics
+    from hvd_kernel.core import metrics
     from hvd_kernel.keras.flavour import keras
 
     hvd.init()

@@ -33,9 +33,9 @@ def equal(got: np.ndarray, want: np.ndarray, what: object = "") -> None:
 
 
 def arrays() -> None:
-    from hvd_kernel import _session, ops
+    from hvd_kernel.core import ops, session
 
-    rank, size = _session.rank(), _session.size()
+    rank, size = session.rank(), session.size()
     for dtype in SUMMED:
         for shape in SHAPES:
             mine, want = values(shape, rank).astype(dtype), total(shape, size).astype(dtype)
@@ -55,9 +55,9 @@ def arrays() -> None:
 
 
 def more_arrays() -> None:
-    from hvd_kernel import _session, ops, shared
+    from hvd_kernel.core import ops, session, shared_memory
 
-    rank, size = _session.rank(), _session.size()
+    rank, size = session.rank(), session.size()
     parts = [values((2 * size + 1, 3), r).astype("float64") for r in range(size)]
     whole = np.sum(parts, axis=0)
     share = np.array_split(whole, size)[rank]
@@ -79,8 +79,8 @@ def more_arrays() -> None:
     equal(ops.alltoall(parts[rank][: 2 * size], name="np.even")[0], np.concatenate([p[2 * rank :][:2] for p in parts]))
     for empty in (ops.grouped_allreduce, ops.grouped_allgather, ops.grouped_reducescatter):
         raises(ValueError, "needs at least one tensor", empty, [])
-    if size == 1 or _session.engine().transport_to((rank + 1) % size) == "shm":
-        mine = shared.shared_empty((4, 3), "float64")
+    if size == 1 or session.engine().transport_to((rank + 1) % size) == "shm":
+        mine = shared_memory.shared_empty((4, 3), "float64")
         mine[...] = parts[rank][:1]
         assert mine.flags.writeable
         equal(ops.allreduce(mine, "np.shared", ops.Sum), np.broadcast_to(whole[:1], (4, 3)))

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
 
 def counted(act: Any) -> int:
-    from hvd_kernel import metrics
+    from hvd_kernel.core import metrics
 
     before = metrics.snapshot()
     act()

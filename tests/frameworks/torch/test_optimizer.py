@@ -217,7 +217,7 @@ def overlapping() -> bool:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import ops
+    from hvd_kernel.core import ops
 
     enqueued_before_first_layer = []
 
@@ -317,7 +317,7 @@ def counted() -> list[int]:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel import metrics
+    from hvd_kernel.core import metrics
 
     metrics.reset()
     model = model_of()

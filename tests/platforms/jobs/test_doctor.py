@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hvd_kernel.launch import cli
+from hvd_kernel.launch.cli import main
 from hvd_kernel.launch.doctor import names, packages, project, report
 from hvd_kernel.launch.doctor.finding import Finding, Verdict
 
@@ -214,10 +214,10 @@ def test_the_report_and_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Path("venv").mkdir()
     Path("venv/pyvenv.cfg").touch()
     Path("venv/b.py").write_text("import horovod.spark\n")
-    assert cli.main(["doctor", "train.py"]) == 0
+    assert main.main(["doctor", "train.py"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1 file read: all of it runs as it is"
     Path("run.sh").write_text("horovodrun -np 2 python train.py\n")
-    assert cli.main(["doctor", "."]) == 1
+    assert main.main(["doctor", "."]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "LINE  run.sh:1    horovodrun -np 2 python train.py: hvdrun has its flags",
         "                  -> `hvdrun --install-horovodrun` once, or write hvdrun in its place",
@@ -228,7 +228,7 @@ def test_the_report_and_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "2 files read: 1 run as they are, 1 needs a line",
     ]
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "soon")
-    assert cli.main(["doctor", "train.py", "--format", "json"]) == 1
+    assert main.main(["doctor", "train.py", "--format", "json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert (said["runs"], said["files"]) == (False, ["train.py", "run.sh"])
     assert said["findings"][-1] == {
@@ -252,7 +252,7 @@ def test_the_report_and_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_wrong_use(words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["doctor", *words]) == 2
+    assert main.main(["doctor", *words]) == 2
     assert capsys.readouterr().err.startswith(said)
 
 

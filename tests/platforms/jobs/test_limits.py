@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hvdtest.hvdrun import lines_of
 
-from hvd_kernel.launch.api import Job, launch
-from hvd_kernel.processes import cgroup
-from hvd_kernel.processes.limits import Confinement, Limits, cores_of, killed_for, threads
-from hvd_kernel.processes.memory import spoken, used
+from hvd_kernel.launch.job_run import Job, launch
+from hvd_kernel.processes.resources import cgroup
+from hvd_kernel.processes.resources.limits import Confinement, Limits, cores_of, killed_for, threads
+from hvd_kernel.processes.resources.memory import spoken, used
 
 GIB = 2**30
 TREE = {1: [2, 3], 2: [4], 3: [], 4: []}

@@ -6,7 +6,7 @@ import pytest
 
 from hvd_kernel.jobs import JobError, JobSpec, formats
 from hvd_kernel.jobs.tables.mpi import HOROVOD, HOROVOD_SPELLED, MPI
-from hvd_kernel.launch import flags, knobs
+from hvd_kernel.launch.cli import flags, knobs
 
 HOSTFILE = "# two hosts\na slots=2\nb:4\n"
 

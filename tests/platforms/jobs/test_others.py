@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.launch.flags import split
+from hvd_kernel.launch.cli.flags import split
 from hvd_kernel.launch.job.others import handed_on
 
 

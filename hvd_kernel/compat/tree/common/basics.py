@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hvd_kernel import _session, process_sets, tensor
 from hvd_kernel.compat.tree.common import util
+from hvd_kernel.core import process_sets, session, tensor
 
 
 class HorovodBasics:
@@ -23,17 +23,17 @@ class HorovodBasics:
     HOROVOD_PROCESS_SET_ERROR_EXISTING_SET = -6
 
     init = staticmethod(process_sets.init)
-    shutdown = staticmethod(_session.shutdown)
-    is_initialized = staticmethod(_session.is_initialized)
-    start_timeline = staticmethod(_session.start_timeline)
-    stop_timeline = staticmethod(_session.stop_timeline)
-    size = staticmethod(_session.size)
-    rank = staticmethod(_session.rank)
-    local_size = staticmethod(_session.local_size)
-    local_rank = staticmethod(_session.local_rank)
-    cross_size = staticmethod(_session.cross_size)
-    cross_rank = staticmethod(_session.cross_rank)
-    is_homogeneous = staticmethod(_session.is_homogeneous)
+    shutdown = staticmethod(session.shutdown)
+    is_initialized = staticmethod(session.is_initialized)
+    start_timeline = staticmethod(session.start_timeline)
+    stop_timeline = staticmethod(session.stop_timeline)
+    size = staticmethod(session.size)
+    rank = staticmethod(session.rank)
+    local_size = staticmethod(session.local_size)
+    local_rank = staticmethod(session.local_rank)
+    cross_size = staticmethod(session.cross_size)
+    cross_rank = staticmethod(session.cross_rank)
+    is_homogeneous = staticmethod(session.is_homogeneous)
     mpi_threads_supported = staticmethod(util.probe("mpi_threads_supported"))
     mpi_enabled = staticmethod(util.probe("mpi_enabled"))
     mpi_built = staticmethod(util.mpi_built)

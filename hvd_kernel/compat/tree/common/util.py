@@ -15,7 +15,7 @@ from typing import Any
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
-_PROBES = "hvd_kernel.probes"
+_PROBES = "hvd_kernel.core.build_info"
 _HERE = ("tensorflow", "torch")
 
 

@@ -40,7 +40,7 @@ _UNSAID = (  # attributes that hvdrun's flags never set
 
 def run_commandline() -> None:
     """Do what this process's command line says, as ``hvdrun``; a job that failed ends the process with its status."""
-    status = importlib.import_module("hvd_kernel.launch.cli").main()
+    status = importlib.import_module("hvd_kernel.launch.cli.main").main()
     if status:
         sys.exit(status)
 
@@ -53,7 +53,7 @@ def parse_args() -> argparse.Namespace:
     UsageError
         Naming the flag that is wrong, and the remedy.
     """
-    request = importlib.import_module("hvd_kernel.launch.flags").parse(sys.argv[1:])
+    request = importlib.import_module("hvd_kernel.launch.cli.flags").parse(sys.argv[1:])
     if request.action == "check_build":
         check_build(verbose=False)
     if request.action:
@@ -82,7 +82,7 @@ def parse_args() -> argparse.Namespace:
 def check_build(verbose: bool) -> NoReturn:
     """Print what is here, and end the process."""
     del verbose  # Horovod's
-    sys.stdout.write(importlib.import_module("hvd_kernel.launch.build").report())
+    sys.stdout.write(importlib.import_module("hvd_kernel.launch.cli.check_build").report())
     sys.exit()
 
 
@@ -111,7 +111,7 @@ def _run(args: Any) -> Any:
     hosts = args.hosts or (parse_host_files(args.hostfile) if args.hostfile else None)
     env = config_parser.set_env_from_args({}, args)
     if args.run_func:
-        run = importlib.import_module("hvd_kernel.launch.run").run
+        run = importlib.import_module("hvd_kernel.launch.run.api").run
         return run(args.run_func, np=args.num_proc, hosts=hosts, env=env, executable=args.executable)
     names = ("num_proc", "ssh_port", "ssh_identity_file", "binding_args", "tcp_flag", "start_timeout", "nics")
     taken = {name: getattr(args, name) for name in (*names, "output_filename", "prefix_output_with_timestamp")}

@@ -45,7 +45,7 @@ INVALID_SLOT_INFO = SlotInfo("", -1, -1, -1, -1, -1, -1)
 
 
 def _ours() -> Any:
-    return importlib.import_module("hvd_kernel.launch.hosts")
+    return importlib.import_module("hvd_kernel.launch.placement")
 
 
 def parse_hosts(hosts_string: str) -> list[HostInfo]:

@@ -1,0 +1,180 @@
+"""One cell on some ranks, as a stream of events that ends with RankDone for each of them.
+
+Threads: the hub's I/O thread feeds (``on_*``); any thread may read (``next``). A rank is done when both its reply and
+its last sample have come, because output travels on another channel than the reply, and that sample is its last.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hvd_kernel.protocol.messages import (
+    LEFT_OUT_TYPE,
+    METRICS_TYPE,
+    PROMPT_TYPE,
+    Cleared,
+    Event,
+    Failure,
+    LeftOut,
+    MetricsSample,
+    Prompt,
+    RankDone,
+    RichOutput,
+    TextDelta,
+    from_wire,
+)
+
+_KERNEL = uuid.uuid4().hex
+"""This process, whose cells the numbers count: another kernel's that comes to kept ranks count from 1 again."""
+
+_LIVE_ONLY = "application/vnd.jupyter.widget-view+json"  # its model lives in the rank: no front end could show it
+
+
+def _text(rank: int, content: Mapping[str, Any]) -> TextDelta:
+    rest, lines, beginning = content.get("skipped", (0, 0, 0))
+    return TextDelta(rank, content["name"], content["text"], content.get("live", False), (rest, lines, beginning))
+
+
+def _rich(rank: int, content: Mapping[str, Any], *, result: bool = False, update: bool = False) -> RichOutput:
+    data = {mime: body for mime, body in content["data"].items() if mime != _LIVE_ONLY}
+    display_id = content.get("transient", {}).get("display_id", "")
+    return RichOutput(rank, data, dict(content["metadata"]), result, display_id, update)
+
+
+_OUTPUTS: dict[str, Callable[[int, Mapping[str, Any]], Event]] = {
+    "stream": _text,
+    "display_data": _rich,
+    "update_display_data": partial(_rich, update=True),
+    "execute_result": partial(_rich, result=True),
+    "clear_output": lambda rank, content: Cleared(rank, bool(content["wait"])),
+    PROMPT_TYPE: lambda _rank, content: from_wire(Prompt, dict(content)),
+    LEFT_OUT_TYPE: lambda rank, content: LeftOut(rank, content["displays"]),
+}
+
+
+class Run:
+    """The events of one cell. Made by ``Session.run``."""
+
+    def __init__(self, ranks: tuple[int, ...], cell: int, fetch: Callable[[bool], dict[int, Any]]) -> None:
+        self.ranks = ranks
+        self.cell = cell
+        self.failures: list[Failure] = []
+        self.metrics: dict[int, MetricsSample] = {}
+        self.aborted = False  # a rank's engine has been aborted: the session must heal before the next cell
+        self.holding = set[int]()  # ranks that have left the cell with an error of all, and not released the others
+        self._fetch = fetch
+        self._code = ""
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._replies: dict[int, Failure | None] = {}
+        self._idle: set[int] = set()
+        self._open = set(ranks)  # ranks whose RankDone the reader has not seen
+        self._ended: set[int] = set()  # ranks whose RankDone has been queued
+        self._over = threading.Event()
+        if not ranks:
+            self._over.set()
+
+    def request(self, code: str, run: int) -> dict[str, Any]:
+        """Return the content of the message that asks a rank for it; ``run``: its number among this cluster's."""
+        self._code = code
+        ours = {"cell": self.cell, "run": run, "kernel": _KERNEL}
+        how = {"silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
+        return {"code": code, **how, "hvd": ours}
+
+    @property
+    def file(self) -> str:
+        """The name of the file that IPython says the code is in; of a run that another kernel has begun not known."""
+        from ipykernel.compiler import get_file_name  # noqa: PLC0415 - only for a rank that cannot say it itself
+
+        return Path(get_file_name(self._code)).name if self._code else ""  # type: ignore[no-untyped-call]
+
+    @property
+    def done(self) -> bool:
+        """True once ``next`` has returned RankDone of every rank."""
+        return not self._open
+
+    @property
+    def finished(self) -> bool:
+        """True once every rank has ended the cell, whether or not the events have been read."""
+        return len(self._ended) == len(self.ranks)
+
+    def wait(self, timeout: float) -> bool:
+        """Return whether the run is finished, within the timeout."""
+        return self._over.wait(timeout)
+
+    def next(self, timeout: float) -> Event | None:
+        """Return the next event in order of arrival, or None when none comes within ``timeout`` seconds."""
+        if self.done:
+            return None
+        try:
+            event = self._events.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(event, RankDone):
+            self._open.discard(event.rank)
+            if event.failure is not None:
+                self.failures.append(event.failure)
+        return event
+
+    def values(self, *, force: bool = False) -> dict[int, Any]:
+        """Fetch each rank's last-expression value, with ``force`` however large; valid until the next run.
+
+        Raises
+        ------
+        ClusterError
+            If the cell still runs, or a value cannot be pickled.
+        """
+        return self._fetch(force)
+
+    # What follows is called by the hub's I/O thread only.
+
+    def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:
+        """Note the rank's own word that the cell has ended; True when nothing more can come."""
+        ours = content.get("hvd", {})
+        wire = ours.get("failure")
+        self.aborted |= bool(ours.get("aborted"))
+        if ours.get("holds"):
+            self.holding.add(rank)
+        self._replies[rank] = from_wire(Failure, wire) if wire else None
+        return self._maybe_end(rank)
+
+    def on_output(self, rank: int, kind: str, content: Mapping[str, Any]) -> bool:
+        """Turn one iopub message into events; True when nothing more can come."""
+        read = _OUTPUTS.get(kind)
+        if read is not None:
+            self._events.put(read(rank, content))
+        elif kind == METRICS_TYPE:
+            sample = from_wire(MetricsSample, dict(content))
+            self.metrics[rank] = sample
+            self._events.put(sample)
+            if sample.state == "idle":
+                self._idle.add(rank)
+                return self._maybe_end(rank)
+        return False
+
+    def on_silence(self, rank: int) -> bool:
+        """Note that nothing more comes of what the rank published; True when its reply has come too."""
+        self._idle.add(rank)
+        return self._maybe_end(rank)
+
+    def on_dead(self, rank: int, failure: Failure) -> None:
+        """End the rank without its reply."""
+        self.aborted = True
+        self._replies[rank] = failure
+        self._idle.add(rank)
+        self._maybe_end(rank)
+
+    def _maybe_end(self, rank: int) -> bool:
+        if rank in self._ended:
+            return True
+        if rank in self._replies and rank in self._idle:
+            self._ended.add(rank)
+            self._events.put(RankDone(rank, self._replies[rank]))
+            if self.finished:
+                self._over.set()
+        return rank in self._ended

@@ -1,0 +1,117 @@
+"""Values of the notebook on their way to the ranks and back: how much may move, and by which way.
+
+Between processes of one host large parts go by a shelf (``parcel``), to other hosts by wire. Nothing moves before it is
+clear that it may.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.protocol import serialization
+from hvd_kernel.settings.lookup import elsewhere
+
+Answers = dict[int, tuple[Mapping[str, Any], list[Any]]]
+Ask = Callable[[Sequence[int], dict[str, Any], Sequence[Any]], Answers]
+"""Asks ranks, with content and buffers."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_STEP = 1024
+
+
+def limit(*, force: bool) -> int | None:
+    """Return how many bytes may move at once, over all ranks together; None: any."""
+    return None if force else int(elsewhere("HVD_MAX_MOVE", os.environ))
+
+
+def give(values: dict[str, Any], ranks: Sequence[int], here: Collection[int], at_most: int | None, ask: Ask) -> None:
+    """Send values to ranks, those of this host by a shelf.
+
+    Raises
+    ------
+    ClusterError
+        Naming the first value that cannot be pickled.
+    UsageError
+        If all ranks' copies together are larger than allowed.
+    """
+    parts = _packed(values)
+    if at_most is not None and serialization.size(parts) * len(ranks) > at_most:
+        sizes = {name: serialization.size(serialization.pack(value)) * len(ranks) for name, value in values.items()}
+        raise _too_much("pushing", sizes, at_most)
+    far = [rank for rank in ranks if rank not in here]
+    if near := [rank for rank in ranks if rank in here]:
+        with serialization.shelf() as (descriptor, address):
+            wire, laid = serialization.lay(parts, descriptor)
+            answers = ask(near, {"shelf": address, "laid": laid}, wire)
+        far += [rank for rank, (content, _) in answers.items() if content.get("unreached")]
+    if far:
+        ask(far, {"shelf": None, "laid": []}, parts)
+
+
+def fetch(ranks: Sequence[int], here: Collection[int], at_most: int | None, ask: Ask) -> dict[int, Any]:
+    """Ask ranks for values. A rank answers with sizes instead when its values are more than its share.
+
+    Raises
+    ------
+    UsageError
+        If the values of all ranks together are larger than allowed.
+    """
+    found, told = _fetch(ranks, here, None if at_most is None else at_most // max(1, len(ranks)), ask)
+    if not told:
+        return {rank: serialization.unpack(parts) for rank, parts in found.items()}
+    # One rank may have more than its share, and all together still no more than is allowed.
+    sizes = {name: sum(each[name] for each in told) for name in told[0]}
+    if at_most is not None and sum(sizes.values()) + sum(map(serialization.size, found.values())) > at_most:
+        raise _too_much("pulling", sizes, at_most)
+    found, _ = _fetch(ranks, here, None, ask)
+    return {rank: serialization.unpack(parts) for rank, parts in found.items()}
+
+
+def _fetch(
+    ranks: Sequence[int], here: Collection[int], share: int | None, ask: Ask
+) -> tuple[dict[int, list[Any]], list[Mapping[str, int]]]:
+    """Return the parts of the ranks that sent them, and the sizes of those that did not."""
+    with ExitStack() as stack:
+        shelves = {rank: stack.enter_context(serialization.shelf()) for rank in ranks if rank in here}
+        addresses = {str(rank): address for rank, (_, address) in shelves.items()}
+        answers = ask(ranks, {"at_most": share, "shelves": addresses}, [])
+        found = {
+            rank: serialization.collect(buffers, content["laid"], shelves[rank][0] if rank in shelves else None)
+            for rank, (content, buffers) in answers.items()
+            if "sizes" not in content
+        }
+    return found, [content["sizes"] for content, _ in answers.values() if "sizes" in content]
+
+
+def _packed(values: dict[str, Any]) -> list[Any]:
+    try:
+        return serialization.pack(values)
+    except Exception:
+        for name, value in values.items():
+            try:
+                serialization.pack(value)
+            except Exception as error:
+                raise ClusterError(f"`{name}` ({type(value).__name__}) cannot be sent to the ranks: {error}") from error
+        raise
+
+
+def size(count: float) -> str:
+    """Write a number of bytes for a person."""
+    for unit in _UNITS:
+        if count < _STEP or unit == _UNITS[-1]:
+            break
+        count /= _STEP
+    return f"{count:.1f} {unit}" if unit != "B" else f"{count:.0f} B"
+
+
+def _too_much(doing: str, sizes: Mapping[str, int], at_most: int) -> UsageError:
+    each = ", ".join(f"`{name}` {size(count)}" for name, count in sizes.items())
+    remedy = {"pushing": "push to one rank", "pulling": "pull from one rank"}[doing]
+    return UsageError(
+        f"{doing} {each} would move more than {size(at_most)}: {remedy} (--ranks 0), take a slice, or lift the limit "
+        "by --force or HVD_MAX_MOVE"
+    )

@@ -1,0 +1,1 @@
+"""The rank side below every frontend: session, topology, tensors, collectives, process sets, shared memory."""

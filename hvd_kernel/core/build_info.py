@@ -1,0 +1,77 @@
+"""What Horovod scripts ask about a build, of any framework. All are callable before ``init``.
+
+Our core stands where Horovod's Gloo stands (sockets and shared memory, no MPI underneath), so ``gloo_*`` say yes.
+``*_built`` is what could be used here, as ``hvdrun --check-build`` prints it; ``mpi_enabled``: these ranks are MPI's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from hvd_kernel.core import session
+from hvd_kernel.processes import libraries
+from hvd_kernel.settings import gpus
+
+
+def mpi_enabled() -> bool:
+    """Tell whether MPI has brought these ranks together."""
+    return session.by_mpi()
+
+
+def mpi_built() -> bool:
+    """Tell whether ranks could meet, and send, through MPI."""
+    return libraries.mpi()
+
+
+def mpi_threads_supported() -> bool:
+    """Tell whether several threads may call MPI at once.
+
+    Raises
+    ------
+    ValueError
+        These ranks are not MPI's, or not initialised yet.
+    """
+    if not mpi_enabled():
+        raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+    mpi = sys.modules["mpi4py.MPI"]
+    return bool(mpi.Query_thread() == mpi.THREAD_MULTIPLE)
+
+
+def gloo_enabled() -> bool:
+    """Tell whether sockets and shared memory carry the collectives."""
+    return True
+
+
+def gloo_built() -> bool:
+    """Tell whether sockets and shared memory could carry the collectives: the core can be loaded."""
+    try:
+        importlib.import_module("hvd_kernel._native")
+    except ImportError:
+        return False
+    return True
+
+
+def nccl_built() -> int:
+    """Return the version code of the NCCL that the core takes, 22705 for 2.27.5; 0 where there is none."""
+    return libraries.nccl() if cuda_built() else 0
+
+
+def ddl_built() -> bool:
+    """Tell whether IBM's DDL is built in."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Tell whether oneCCL is built in."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Tell whether collectives can run on CUDA memory without passing through the host."""
+    return gpus.has_plugin()
+
+
+def rocm_built() -> bool:
+    """Tell whether collectives run on ROCm memory without passing through the host."""
+    return False

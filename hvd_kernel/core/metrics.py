@@ -1,0 +1,229 @@
+"""What this process has done in training: steps, samples, the user's own values. Frontends write, telemetry reads.
+
+One writer thread at a time is the rule (the training loop); readers see a value at most one step old.
+The panel shows each rank's own values. Where a run is tracked (``hvd_kernel.tracking``), ``log`` also reduces them over
+the ranks, by one small allreduce, and rank 0 writes.
+
+Words.
+  table   a row for each rank: whether it takes part, a digest of its names and step, its values
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvd_kernel import tracking
+from hvd_kernel.core import ops, session
+from hvd_kernel.errors import Mismatch
+from hvd_kernel.tracking import reduced
+from hvd_kernel.tracking.sink import FILE, MODEL
+
+MAX_NAMES = 256
+MAX_NAME = 100
+"""A sample carries every name, five times a second."""
+
+CALL = "hvd.log (every rank has to call it)"
+"""Name of the allreduce: whoever reads that a rank waits there reads why."""
+
+_HEAD = 2  # columns of the table before the values
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All of it at one moment; counters only grow."""
+
+    step: int
+    samples: int
+    logged: dict[str, float] = field(default_factory=dict)
+
+
+Counter = Callable[[], tuple[int, int]]
+
+_counters: list[Counter] = []
+_steps = 0
+_samples = 0
+_logged: dict[str, float] = {}
+_warned = False
+
+
+def log(
+    metrics: Mapping[str, Any] | None = None, /, *, step: Any = None, per_rank: bool = False, **values: Any
+) -> None:
+    """Show values in the panel, and track them: ``log(loss=loss, step=10)``, ``log({"train/loss": loss})``.
+
+    Numbers, 0-dimensional tensors and arrays are taken. The panel has the last value of each rank and name; of a cell's
+    names the first 256, if they have no more than 100 characters. Where a run is tracked (HVD_TRACK, ``%hvd track``)
+    every rank calls this with the same names, and the mean over the ranks is written.
+
+    Parameters
+    ----------
+    step
+        The training's step, the same on every rank.
+    per_rank
+        Write every rank's value too, as ``loss/rank_0``.
+
+    Raises
+    ------
+    ValueError
+        A value is no number.
+    Mismatch
+        On every rank: the names or steps of two ranks differ. Both are named. Only where a run is tracked.
+    """
+    given = values if metrics is None else {**metrics, **values}
+    tracker = tracking.tracker()
+    if tracker is None:
+        _show(given)
+        return
+    numbers = {name: _checked(name, value) for name, value in given.items()}
+    _show(numbers)
+    at = None if step is None else int(_number(step))
+    rows = _gathered(numbers, at)
+    if tracker.writes():
+        tracker.log(
+            tracking.Point(reduced.values(sorted(numbers), rows, per_rank=per_rank or tracker.choice.per_rank), at)
+        )
+
+
+def log_model(
+    path: str | os.PathLike[str], name: str = "", *, framework: str = "", step: int | None = None, **summary: Any
+) -> None:
+    """Track a file or folder that holds a model, as rank 0 has it; other ranks' calls do nothing.
+
+    Raises
+    ------
+    FileNotFoundError
+        On rank 0: it is not there. Only where a run is tracked.
+    """
+    _keep(path, name, MODEL, step, {"framework": framework, **summary} if framework else summary)
+
+
+def log_artifact(
+    path: str | os.PathLike[str], name: str = "", *, kind: str = FILE, step: int | None = None, **summary: Any
+) -> None:
+    """Track a file or folder, as rank 0 has it; other ranks' calls do nothing.
+
+    Raises
+    ------
+    FileNotFoundError
+        On rank 0: it is not there. Only where a run is tracked.
+    """
+    _keep(path, name, kind, step, summary)
+
+
+def outputs_path(*parts: str | os.PathLike[str]) -> Path:
+    """Return the run's folder for files of one's own, or a path in it: the same on all ranks that have met.
+
+    The folder is there when this returns.
+    """
+    return tracking.outputs().joinpath(*parts)
+
+
+def _keep(path: str | os.PathLike[str], name: str, kind: str, step: int | None, summary: dict[str, Any]) -> None:
+    tracker = tracking.tracker()
+    if tracker is None or not tracker.writes():
+        return
+    file = Path(path)
+    if not file.exists():
+        raise FileNotFoundError(f"log_{'model' if kind == MODEL else 'artifact'}: there is no {file.absolute()}")
+    tracker.keep(tracking.Item(file.absolute(), name or file.stem, kind, step, summary))
+
+
+def _show(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if name not in _logged and (len(_logged) >= MAX_NAMES or len(name) > MAX_NAME):
+            _refuse(name)
+            continue
+        _logged[name] = value if type(value) is float else _checked(name, value)
+
+
+def _checked(name: str, value: Any) -> float:
+    try:
+        return _number(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"log({name}=...) takes a number or a tensor of one element: {error}") from error
+
+
+def _number(value: Any) -> float:
+    item = getattr(value, "item", None)  # tensors and arrays, without autograd's opinion on float()
+    return float(value if item is None else item())
+
+
+def _refuse(name: str) -> None:
+    """Say once in each cell that a name is not taken: training is not to end for it."""
+    global _warned  # noqa: PLW0603 - as the counters
+    if not _warned:
+        _warned = True
+        shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
+        most = f"{MAX_NAMES} names of {MAX_NAME} characters at most"
+        warnings.warn(f"log: {shown!r} is not shown, nor are others: a cell has {most}", stacklevel=4)
+
+
+def _gathered(numbers: Mapping[str, float], step: int | None) -> dict[int, Sequence[float]]:
+    """Return the values of every rank that takes part, in the order of their names.
+
+    Each rank adds its row to a table of zeros: a sum, unlike a gather, goes on when some ranks have joined.
+    """
+    names = sorted(numbers)
+    mine = [numbers[name] for name in names]
+    if not session.is_initialized() or session.size() == 1:
+        return {tracking.rank(): mine}
+    rank = session.rank()
+    digest = zlib.crc32(repr((names, step)).encode())
+    table = np.zeros((session.size(), _HEAD + len(names)))
+    table[rank] = [1.0, digest, *mine]
+    try:
+        table = ops.allreduce(table, CALL, ops.Sum)
+    except Mismatch as mismatch:
+        raise _differ(names, step) from mismatch
+    here = {int(each): table[each] for each in np.flatnonzero(table[:, 0])}
+    if any(row[1] != digest for row in here.values()):
+        raise _differ(names, step)
+    return {each: row[_HEAD:].tolist() for each, row in here.items()}
+
+
+def _differ(names: list[str], step: int | None) -> Mismatch:
+    return Mismatch(reduced.difference(ops.allgather_object((names, step), "hvd.log.names")))
+
+
+def begin_cell() -> None:
+    """Forget what earlier cells of a notebook have logged; steps and samples go on counting."""
+    global _warned  # noqa: PLW0603 - as the counters
+    _warned = False
+    _logged.clear()
+
+
+def step(samples: int = 0) -> None:
+    """Count one optimizer step and the training samples that went into it."""
+    global _steps, _samples  # noqa: PLW0603 - counters of the process
+    _steps += 1
+    _samples += samples
+
+
+def count_by(counter: Counter) -> None:
+    """Add what a framework counts where no Python runs, as in a graph: its steps and samples so far; on any thread."""
+    _counters.append(counter)
+
+
+def snapshot() -> Snapshot:
+    """Return what has been counted and logged so far."""
+    counted = [(_steps, _samples), *(counter() for counter in _counters)]
+    return Snapshot(sum(steps for steps, _ in counted), sum(samples for _, samples in counted), dict(_logged))
+
+
+def reset() -> None:
+    """Forget everything: for tests."""
+    global _steps, _samples  # noqa: PLW0603 - counters of the process
+    _counters.clear()
+    _steps = _samples = 0
+    begin_cell()
+
+
+tracking.know_rank(lambda: session.rank() if session.is_initialized() else tracking.rank_of(os.environ))

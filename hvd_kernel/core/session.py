@@ -1,0 +1,277 @@
+"""The one engine of this process: ``init``, ``shutdown``, and who may use it in between.
+
+Words.
+  engine      the native core of one rank; exists between ``init`` and ``shutdown``
+  generation  how many engines this process has had; what was enqueued belongs to one of them
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.core import handshake, topology
+from hvd_kernel.errors import NotInitialized
+from hvd_kernel.settings import lookup, network
+from hvd_kernel.tracking import process as tracking
+
+if TYPE_CHECKING:
+    from hvd_kernel._native import Engine
+
+_lock = threading.RLock()  # init and shutdown, never the hot path
+_engine: Engine | None = None
+_generation = 0
+_rounds = 0
+_before: dict[str, int] = {}  # sum of the counters of the engines before this one
+_registered = False
+_environment: dict[str, str] = {}  # the variables HOROVOD_* and HVD_* when this engine was made
+_appointment: Appointment | None = None
+_beside_rank_0 = True  # on one machine with it
+_by_mpi = False  # MPI has brought these ranks together
+
+
+@dataclass(frozen=True)
+class Reunion:
+    """Ranks that know each other meet again: how long they wait, and what shows that one of them does not come."""
+
+    patience_s: float  # instead of the start timeout
+    pidfds: Mapping[int, int]  # of the ranks' processes that can be seen from here
+
+
+@dataclass(frozen=True)
+class Appointment:
+    """Who this rank is and where it meets the others from now on, whatever launched it. The secret stays in memory."""
+
+    rank: int
+    size: int
+    host: str
+    port: int
+    secret: str = field(repr=False)
+    pidfds: Mapping[int, int]  # as in Reunion
+
+    def over(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment as if a launcher had said so: a copy, which no other process sees."""
+        said = {"HOROVOD_RANK": str(self.rank), "HOROVOD_SIZE": str(self.size), "HVD_BOOTSTRAP": "tcp"}
+        place = {"HOROVOD_CONTROLLER_ADDR": self.host, "HOROVOD_CONTROLLER_PORT": str(self.port)}
+        return {**env, **said, **place, "HVD_SECRET": self.secret}
+
+
+@dataclass
+class _Recorded:
+    """The newest timeline of this process."""
+
+    path: str = ""
+    goes_on: bool = False
+
+    def begin(self, path: str) -> None:
+        """Take note of a new one."""
+        self.path, self.goes_on = str(Path(path).absolute()), True
+
+
+_timeline = _Recorded()
+
+
+def appoint(appointment: Appointment) -> None:
+    """Have every ``init`` from now on meet there."""
+    global _appointment  # noqa: PLW0603 - of the process, as the engine
+    _appointment = appointment
+
+
+def init(comm: Any = None, reunion: Reunion | None = None) -> None:
+    """Join the other ranks; returns when the links to all of them are up. Does nothing while initialised.
+
+    ``comm``: None (the ranks are found from the environment, see topology), an mpi4py communicator, or a list of
+    ranks of MPI_COMM_WORLD.
+    """
+    with _lock:
+        if _engine is None:
+            _start(comm, reunion)
+
+
+def _start(comm: Any, reunion: Reunion | None) -> None:
+    global _engine, _generation, _rounds, _registered, _environment, _beside_rank_0, _by_mpi  # noqa: PLW0603 - of the one engine
+    from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
+
+    env = dict(os.environ) if _appointment is None else _appointment.over(os.environ)
+    if reunion is not None:
+        env["HVD_START_TIMEOUT"] = f"{reunion.patience_s:g}"
+    options = lookup.engine_options(env)
+    _rounds += 1
+    known = reunion or _appointment
+    peers = topology.find(comm, env, _rounds, known.pidfds if known is not None else None)
+    try:
+        handshake.same_version(peers)
+        cards = handshake.cards(peers, tracking.card())
+        tracking.agree(cards)
+        if address := network.reached(cards[peers.rank], cards):
+            options.setdefault("tcp_interface", address)
+        _beside_rank_0 = cards[peers.rank]["machine"] == cards[0]["machine"]
+        _engine = Engine(peers.rank, peers.size, peers.exchange, options)
+        _engine.make_current()
+    finally:
+        peers.close()
+    if peers.rank == 0:
+        lookup.tell(env)
+    _generation += 1
+    if path := options.get("timeline"):
+        _timeline.begin(path)
+    _by_mpi = peers.by_mpi
+    _environment = {name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "HVD_"))}
+    if not _registered:
+        _registered = True
+        atexit.register(shutdown)
+        os.register_at_fork(after_in_child=_forget)
+
+
+def shutdown() -> None:
+    """Leave the other ranks; what is still pending ends with an error. Does nothing while not initialised."""
+    global _engine
+    with _lock:
+        if _engine is None:
+            return
+        leaving, _engine = _engine, None
+        leaving.make_current(False)
+        leaving.shutdown()
+        _timeline.goes_on = False
+        for name, value in leaving.counters().items():
+            _before[name] = _before.get(name, 0) + value
+
+
+def _forget() -> None:
+    """In a forked child (a DataLoader's worker): the engine's threads stayed behind, its destructor must not run."""
+    global _engine, _lock
+    if _engine is not None:
+        _engine.make_current(False)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_engine))
+    _engine, _lock = None, threading.RLock()
+
+
+def by_mpi() -> bool:
+    """Tell whether MPI has brought the ranks of this engine together."""
+    return _engine is not None and _by_mpi
+
+
+def is_initialized() -> bool:
+    """Tell whether this process is between ``init`` and ``shutdown``."""
+    return _engine is not None
+
+
+def engine() -> Engine:
+    """Return the engine.
+
+    Raises
+    ------
+    NotInitialized
+        Before ``init`` or after ``shutdown``.
+    """
+    if _engine is None:
+        raise NotInitialized
+    return _engine
+
+
+def generation() -> int:
+    """Return how many engines there have been: changes when communication was renewed."""
+    return _generation
+
+
+def variable(name: str) -> str:
+    """Return what a variable HOROVOD_* or HVD_* was when the engine was made; "" where it was not set."""
+    return _environment.get(name, "")
+
+
+def setting(name: str) -> str:
+    """Return the checked value of a setting of another part than the core, as it was when the engine was made."""
+    return lookup.elsewhere(name, _environment)
+
+
+def counters() -> dict[str, int]:
+    """Return the core's counters, summed over every engine of this process, so that they never go back."""
+    with _lock:
+        now = {} if _engine is None else _engine.counters()
+        return {name: _before.get(name, 0) + now.get(name, 0) for name in {**_before, **now}}
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write what the core does from here on to a file for chrome://tracing or Perfetto. Rank 0 writes.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``, or HOROVOD_TIMELINE was not set then. The file cannot be written: on every rank of rank 0's
+        machine, and a timeline that runs goes on; ranks of other machines do not see rank 0's files.
+    """
+    engine()
+    if not (variable("HVD_TIMELINE") or variable("HOROVOD_TIMELINE")):
+        raise ValueError("Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.")
+    record_timeline(file_path, mark_cycles)
+
+
+def record_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Do as ``start_timeline``, whether a variable has said before that somebody would or not."""
+    running = engine()
+    path = os.fspath(file_path)
+    if _beside_rank_0 and (why := _unwritable(Path(path))):
+        raise ValueError(f"the timeline {path} cannot be written: {why}.")
+    running.start_timeline(path, mark_cycles)
+    _timeline.begin(path)
+
+
+def timeline() -> tuple[str, bool]:
+    """Return the whole path of the newest timeline, "" where there was none, and whether it goes on."""
+    return _timeline.path, _timeline.goes_on
+
+
+def _unwritable(path: Path) -> str:
+    """Return why a file cannot be written; empty: it can."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}; make it first"
+    if path.is_dir():
+        return "it is a folder; name a file in it"
+    return "" if os.access(path if path.exists() else path.parent, os.W_OK) else "this user may not write there"
+
+
+def stop_timeline() -> None:
+    """End the timeline; its file is complete when this returns."""
+    engine().stop_timeline()
+    _timeline.goes_on = False
+
+
+def rank() -> int:
+    """Return this process's rank."""
+    return engine().rank
+
+
+def size() -> int:
+    """Return the number of ranks."""
+    return engine().size
+
+
+def local_rank() -> int:
+    """Return this rank's number among the ranks of its host."""
+    return engine().local_rank
+
+
+def local_size() -> int:
+    """Return the number of ranks on this host."""
+    return engine().local_size
+
+
+def cross_rank() -> int:
+    """Return this host's number among the hosts that have this local rank."""
+    return engine().cross_rank
+
+
+def cross_size() -> int:
+    """Return the number of hosts that have this local rank."""
+    return engine().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Tell whether every host has the same number of ranks."""
+    return engine().is_homogeneous

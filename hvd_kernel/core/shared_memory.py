@@ -1,0 +1,90 @@
+"""Memory that the ranks of one host share, there or on their GPUs: collectives work on it in place, without a copy.
+
+Words.
+  region  what one allocation gave: a part of the same length for every rank
+  dead    nothing of this process points into the region any more; a region that is dead on all ranks is released at the
+          next allocation, which all ranks make together, or by ``release_shared``; all of them end with the engine
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hvd_kernel.core import ops, session
+from hvd_kernel.core.tensor import Array
+
+_regions: dict[int, weakref.ref[Any]] = {}  # region -> what its memoryviews hold; the same keys on every rank
+_generation = 0
+
+
+def allocate(nbytes: int) -> memoryview:
+    """Return this rank's part of a new region. Collective over all ranks, which ask for the same length.
+
+    Raises
+    ------
+    HorovodInternalError
+        On every rank, when one of them has no shared memory, or too little.
+    """
+    release_shared()
+    engine = session.engine()
+    if engine.size == 1:
+        return memoryview(bytearray(nbytes))  # nobody to share with
+    outcome = engine.wait(engine.allocate_shared(max(nbytes, 1)))
+    assert outcome is not None
+    memory = engine.shared_memory(outcome.number)
+    _regions[outcome.number] = weakref.ref(memory.obj)
+    return memory[:nbytes]
+
+
+def allocate_on_devices(nbytes: int, device: int) -> Any:
+    """Return this rank's part of a new region on its own device: a buffer of the core. Collective over all ranks.
+
+    Raises
+    ------
+    HorovodInternalError
+        On every rank, when one of them lacks memory, or the ranks' devices do not reach each other.
+    """
+    release_shared()
+    engine = session.engine()
+    outcome = engine.wait(engine.allocate_shared(nbytes, device))
+    assert outcome is not None
+    buffer = outcome.buffers[0]
+    _regions[outcome.number] = weakref.ref(buffer)
+    return buffer
+
+
+def release_shared() -> int:
+    """Give back the regions that no rank uses any more. Collective over all ranks.
+
+    Returns
+    -------
+    int
+        How many there were.
+    """
+    global _generation  # noqa: PLW0603 - of the process, as the engine
+    engine = session.engine()
+    if _generation != session.generation():
+        _generation = session.generation()
+        _regions.clear()
+    if not _regions:
+        return 0
+    dead = np.array([held() is None for held in _regions.values()], np.uint8)
+    everywhere = ops.allreduce(dead, "shared.dead", ops.Min)
+    gone = [region for region, is_dead in zip(_regions, everywhere, strict=True) if is_dead]
+    for region in gone:
+        engine.wait(engine.release_shared(region))
+        del _regions[region]
+    return len(gone)
+
+
+def shared_empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
+    """Return an array in memory that the ranks of a host reduce in place. Collective over all ranks."""
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    memory = allocate(math.prod(extents) * np.dtype(dtype).itemsize)
+    return np.frombuffer(memory, np.uint8).view(dtype).reshape(extents)

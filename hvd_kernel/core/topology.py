@@ -1,0 +1,440 @@
+"""How a process finds out which rank it is and how it reaches the others before any link exists.
+
+Words.
+  rank, size  this process's number, and how many there are
+  exchange    collective call: bytes of this rank in, bytes of every rank out, in rank order
+  round       which ``init()`` of this process this is, from 1: ranks initialise equally often, so it names a meeting
+  only        the ranks that the caller has named, in the order of their new numbers; None: all
+
+Order in which the sources are asked. The first that speaks wins, also where a later one says something else:
+  1. ``init(comm=...)``                      what the caller says
+  2. ``HVD_BOOTSTRAP=mpi|tcp|none``          the cluster's (or the user's) decision; ``none`` is size 1
+  3. ``HOROVOD_RANK``, ``HOROVOD_SIZE``      given to each process by a launcher that means Horovod
+  4. torchrun (``TORCHELASTIC_RUN_ID``)      the inner launcher where MPI starts one torchrun per node
+  5. an MPI launcher's variables             ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``
+  6. ``RANK``, ``WORLD_SIZE``                torch's convention; may describe a whole pod, hence after MPI
+  7. a Slurm step's variables                ``SLURM_PROCID``, ...: srun without MPI; a script may know better
+  8. nothing                                 size 1
+
+Where 3 speaks the ranks meet at ``HOROVOD_CONTROLLER_ADDR``; else a launcher of Horovod's tells by its HTTP store
+(``HOROVOD_GLOO_RENDEZVOUS_ADDR``) where rank 0 is; else they meet at ``MASTER_ADDR``.
+
+With ``HVD_BOOTSTRAP=tcp`` an MPI launcher's variables say who this is, but MPI is not used.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from hvd_kernel.core import slurm_step, uncaught
+from hvd_kernel.core.slurm_step import Seat
+from hvd_kernel.errors import ConfigError, HvdTimeout
+from hvd_kernel.frameworks import registry
+from hvd_kernel.settings import lookup
+
+Exchange = Callable[[bytes], list[bytes]]
+Env = Mapping[str, str]
+
+_MPI_PATIENCE_S = 600.0  # where nobody has set another: Horovod's MPI waits for ever for a rank that loads data first
+_LOOK_S = 0.0005  # between two looks at what MPI has to do
+_unfinished: list[Any] = []  # requests that hold the memory to which MPI may still write
+_pidfds: ContextVar[Mapping[int, int]] = ContextVar("pidfds")  # while ``find`` asks
+
+_MPI_LAUNCHERS = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+_SIZES = ("HOROVOD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+_STORE_LOOK_S = 0.02  # between two looks at a store that cannot be waited on
+_LONGEST_ADDRESS = 100
+_WITHOUT_MPI = (
+    "set HVD_BOOTSTRAP=tcp, and HOROVOD_CONTROLLER_ADDR and HOROVOD_CONTROLLER_PORT to a free port of rank 0's host."
+)
+
+
+@dataclass(frozen=True)
+class Peers:
+    """What ``init()`` needs: who this rank is, and how it talks to the others until the links are up."""
+
+    rank: int
+    size: int
+    source: str  # who said so, for messages
+    exchange: Exchange
+    close: Callable[[], None] = lambda: None
+    by_mpi: bool = False  # MPI has brought them together, and carries the exchange
+
+
+def find(
+    comm: Any = None, env: Env | None = None, round_number: int = 1, pidfds: Mapping[int, int] | None = None
+) -> Peers:
+    """Ask the sources in order.
+
+    ``pidfds``: of ranks that have met before; whoever can tell does not wait for one that has ended.
+
+    Raises
+    ------
+    ConfigError
+        What was found cannot be used; the message names the variable and the remedy.
+    """
+    env = os.environ if env is None else env
+    _pidfds.set({} if pidfds is None else pidfds)
+    if comm is not None and not isinstance(comm, (list, tuple)):
+        return _from_comm(comm, env)
+    only = [int(rank) for rank in comm] if comm else None
+    forced = env.get("HVD_BOOTSTRAP", "")
+    if forced not in {"", "mpi", "tcp", "none"}:
+        raise ConfigError(f"HVD_BOOTSTRAP={forced!r} cannot be used: it must be mpi, tcp or none.")
+    horovod = "HOROVOD_RANK" in env or "HOROVOD_SIZE" in env
+    torch = "RANK" in env and "WORLD_SIZE" in env
+    launcher = next((names for names in _MPI_LAUNCHERS if names[0] in env), None)
+    by_slurm = slurm_step.speaks(env) and (launcher is None or launcher[0] == "PMI_RANK")
+    mpi = launcher is not None and forced != "tcp" and not by_slurm
+    sources: tuple[tuple[bool, Callable[[], Peers]], ...] = (
+        (forced == "none", lambda: alone(only)),
+        (forced == "mpi", lambda: _from_world(env, only)),
+        (horovod, lambda: _from_horovod(env, round_number, only)),
+        ("TORCHELASTIC_RUN_ID" in env, lambda: _from_torch(env, round_number, only)),
+        (mpi, lambda: _from_world(env, only)),
+        (torch, lambda: _from_torch(env, round_number, only)),
+        (by_slurm, lambda: _from_slurm(env, only)),
+        (launcher is not None, lambda: _from_variables(env, *(launcher or ("", "")), only)),
+        (forced == "tcp", _no_tcp),
+    )
+    return next((ask for speaks, ask in sources if speaks), lambda: alone(only))()
+
+
+def _no_tcp() -> Peers:
+    raise ConfigError("HVD_BOOTSTRAP=tcp needs HOROVOD_RANK and HOROVOD_SIZE, or RANK and WORLD_SIZE: none is set.")
+
+
+def alone(only: list[int] | None = None, source: str = "no launcher") -> Peers:
+    """Size 1: nobody to talk to."""
+    _check_group(only, 0, 1)
+    return Peers(0, 1, source, lambda mine: [mine])
+
+
+def _check_group(only: list[int] | None, rank: int, size: int) -> None:
+    if only is None:
+        return
+    if len(set(only)) != len(only) or not set(only) <= set(range(size)):
+        raise ConfigError(f"init(comm={only}) must name different ranks between 0 and {size - 1}.")
+    if rank not in only:
+        raise ConfigError(f"init(comm={only}) was called by rank {rank}, which it does not name.")
+
+
+# MPI
+
+
+def _from_comm(comm: Any, env: Env) -> Peers:
+    if not hasattr(comm, "Allgather"):
+        raise ConfigError(f"init(comm=...) takes an mpi4py communicator or a list of ranks, not {type(comm).__name__}.")
+    said = next((name for name in _SIZES if env.get(name, "1") != "1"), None)
+    if said is not None and _mpi().COMM_WORLD.Get_size() == 1:
+        raise ConfigError(
+            f"init(comm=...) was given a communicator of an MPI that knows 1 rank, but {said}={env[said]}: MPI did not "
+            "start these ranks. Start them with mpirun (hvdrun --mpi), or leave comm out."
+        )
+    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm, env), by_mpi=True)
+
+
+def _from_world(env: Env, only: list[int] | None) -> Peers:
+    world = _mpi().COMM_WORLD
+    rank, size = world.Get_rank(), world.Get_size()
+    for rank_name, size_name in _MPI_LAUNCHERS:
+        if rank_name in env and env.get(size_name, str(size)) != str(size):
+            raise ConfigError(
+                f"the launcher says {size_name}={env[size_name]}, but mpi4py's MPI sees {size} rank(s): launcher and "
+                f"library are different MPIs. Start with {sys.prefix}/bin/mpiexec, or {_WITHOUT_MPI}"
+            )
+    _check_group(only, rank, size)
+    if only is not None:
+        return _from_group(world, only, env)
+    return Peers(rank, size, "MPI", _mpi_exchange(world, env), by_mpi=True)
+
+
+def _from_group(world: Any, ranks: list[int], env: Env) -> Peers:
+    """Horovod's other form of ``comm``: some ranks of MPI_COMM_WORLD, which alone call this."""
+    group = world.Get_group().Incl(ranks)
+    comm = world.Create_group(group)
+    group.Free()
+    return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm, env), comm.Free, by_mpi=True)
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI, as a rule
+    except ImportError as error:
+        raise ConfigError(
+            f"an MPI launcher started this process, but mpi4py cannot be loaded: {error}. Install it, or {_WITHOUT_MPI}"
+        ) from error
+    if MPI.Is_finalized():
+        raise ConfigError(f"this process has finalised MPI already: call init() before that, or {_WITHOUT_MPI}")
+    if not MPI.Is_initialized():  # mpi4py.rc.initialize is False: who starts it ends it
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        atexit.register(_finalize, MPI)
+    uncaught.watch()
+    return MPI
+
+
+def _finalize(MPI: Any) -> None:  # noqa: N803 - mpi4py's name for its module
+    if not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+def _mpi_exchange(comm: Any, env: Env) -> Exchange:
+    """Plain bytes in buffers: nothing is pickled."""
+    patience = lookup.start_timeout(env, _MPI_PATIENCE_S)
+
+    def exchange(mine: bytes) -> list[bytes]:
+        lengths = memoryview(bytearray(8 * comm.Get_size())).cast("q")
+        length = memoryview(len(mine).to_bytes(8, sys.byteorder)).cast("q")
+        _complete(comm, comm.Iallgather(length, lengths), patience)
+        counts = lengths.tolist()
+        everything = bytearray(sum(counts))
+        _complete(comm, comm.Iallgatherv(mine, [everything, counts, None, _mpi().BYTE]), patience)
+        ends = [sum(counts[: i + 1]) for i in range(len(counts))]
+        return [bytes(everything[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+
+    return exchange
+
+
+def _complete(comm: Any, request: Any, seconds: float) -> None:
+    """Look again and again, as MPI has nothing to wait on: its own wait ends with the last rank's call, or never."""
+    deadline = time.monotonic() + seconds
+    _unfinished.append(request)
+    while not request.Test():
+        if time.monotonic() > deadline:
+            raise HvdTimeout(
+                f"not all {comm.Get_size()} ranks were heard over MPI within {seconds:g} s; this is rank "
+                f"{comm.Get_rank()}, on host {socket.gethostname()}. Look whether all of them call init(). If they do, "
+                "MPI does not connect their hosts: each needs a name of its own, and an address that only it has "
+                "(Open MPI: --mca btl_tcp_if_include NETWORK, as in 10.0.0.0/24). HVD_START_TIMEOUT sets the time."
+            )
+        time.sleep(_LOOK_S)
+    _unfinished.remove(request)
+
+
+# TCP
+
+
+def _from_horovod(env: Env, round_number: int, only: list[int] | None) -> Peers:
+    told = "HOROVOD_CONTROLLER_ADDR" in env or "HOROVOD_CONTROLLER_PORT" in env
+    if not told:
+        _refuse_elastic_launcher(env)
+    rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
+    if told or size == 1 or not env.get(_STORE[0]):
+        return _from_variables(env, "HOROVOD_RANK", "HOROVOD_SIZE", only)
+    _check_meeting(only, rank, size)
+    store = _HttpStore(*_address(env, *_STORE), lookup.start_timeout(env))
+    key = "-".join(map(str, (round_number, *(only or ()))))
+    with socket.socket() as keeper:  # bound and not listening: nobody else gets the port before rank 0 listens there
+        if rank == 0:
+            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            keeper.bind((_own_address(store, env, size), 0))
+            store.put(key, "{} {}".format(*keeper.getsockname()))
+        host, port = store.get(key)
+        return _meet(Seat(rank, size, host, port), "HOROVOD_RANK", env, only)
+
+
+def _refuse_elastic_launcher(env: Env) -> None:
+    """Raise ConfigError in a rank whose launcher starts and ends ranks later: only that launcher would know them."""
+    if env.get(_STORE[0]) and lookup.elsewhere("HOROVOD_ELASTIC", env) == "1":
+        place = f"{env[_STORE[0]]}:{env.get(_STORE[1], '')}"
+        raise ConfigError(
+            f"Horovod's elastic launcher started this rank (HOROVOD_ELASTIC=1, and its store at {place}): it changes "
+            "the number of ranks while they run, and ranks of hvd_kernel keep theirs. Start the ranks with "
+            "`hvdrun -np N python ...`, or by horovodrun without its elastic flags."
+        )
+
+
+def _own_address(store: _HttpStore, env: Env, size: int) -> str:
+    """Return the address by which the other ranks reach this one: the loopback where they are all on this host."""
+    return "127.0.0.1" if env.get("HOROVOD_LOCAL_SIZE") == str(size) else store.seen_from()
+
+
+@dataclass(frozen=True)
+class _HttpStore:
+    """The key-value store of a launcher of Horovod's: PUT and GET of /scope/key; 404 where there is nothing yet."""
+
+    host: str
+    port: int
+    patience_s: float
+
+    def seen_from(self) -> str:
+        """Return this host's address on the way to the store.
+
+        Raises
+        ------
+        ConfigError
+            Nobody can be reached there.
+        """
+        try:
+            with socket.create_connection((self.host, self.port), self.patience_s) as connection:
+                return str(connection.getsockname()[0])
+        except OSError as error:
+            raise ConfigError(f"{self} cannot be reached: {error}. Is the launcher of these ranks alive?") from None
+
+    def put(self, key: str, text: str) -> None:
+        """Keep a text under a key."""
+        self._insist("PUT", key, text)
+
+    def get(self, key: str) -> tuple[str, int]:
+        """Wait for an address and return it.
+
+        Raises
+        ------
+        ConfigError
+            Something else is there.
+        """
+        host, _, port = (said := self._insist("GET", key)).partition(" ")
+        if not host or len(said) > _LONGEST_ADDRESS or not port.isdecimal():
+            raise ConfigError(f"{self} has {said[:_LONGEST_ADDRESS]!r} where rank 0's address is wanted.")
+        return host, int(port)
+
+    def _insist(self, method: str, key: str, text: str = "") -> str:
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            status, answer = self._ask(method, key, text)
+            if status == 200:  # noqa: PLR2004 - HTTP's OK
+                return answer
+            if time.monotonic() > deadline:
+                raise HvdTimeout(
+                    f"{self} had no address of rank 0 within {self.patience_s:g} s; its last answer was {answer}. Look "
+                    "whether rank 0 calls init(). HOROVOD_GLOO_TIMEOUT_SECONDS sets the time."
+                )
+            time.sleep(_STORE_LOOK_S)
+
+    def _ask(self, method: str, key: str, text: str) -> tuple[int, str]:
+        from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - only under such a launcher
+
+        connection = HTTPConnection(self.host, self.port, timeout=self.patience_s)
+        try:
+            connection.request(method, f"/hvd_kernel/{key}", text or None)
+            answer = connection.getresponse()
+            body = answer.read(_LONGEST_ADDRESS + 1).decode(errors="replace")
+        except (OSError, HTTPException) as error:
+            return 0, str(error)
+        finally:
+            connection.close()
+        return answer.status, body if answer.status == 200 else f"{answer.status} {answer.reason}"  # noqa: PLR2004
+
+    def __str__(self) -> str:
+        return f"the store at {self.host}:{self.port} ({' and '.join(_STORE)})"
+
+
+def _from_variables(env: Env, rank_name: str, size_name: str, only: list[int] | None) -> Peers:
+    rank, size = _rank_and_size(env, rank_name, size_name)
+    if size == 1:
+        return alone(only, size_name)
+    address = _meeting(env)
+    if address is None:
+        raise ConfigError(
+            f"{size_name}={size} names several ranks, but not where they meet: set HOROVOD_CONTROLLER_ADDR and "
+            "HOROVOD_CONTROLLER_PORT to a free port of rank 0's host, the same on every rank."
+        )
+    return _meet(Seat(rank, size, *address), rank_name, env, only)
+
+
+def _from_slurm(env: Env, only: list[int] | None) -> Peers:
+    seat = slurm_step.seat(env)
+    if seat.size == 1:
+        return alone(only, "SLURM_STEP_NUM_TASKS")
+    host, port = _meeting(env) or (seat.host, seat.port)
+    return _meet(Seat(seat.rank, seat.size, host, port), "SLURM_PROCID", env, only)
+
+
+def _from_torch(env: Env, round_number: int, only: list[int] | None) -> Peers:
+    rank, size = _rank_and_size(env, "RANK", "WORLD_SIZE")
+    if size == 1:
+        return alone(only, "WORLD_SIZE")
+    address = _address(env, "MASTER_ADDR", "MASTER_PORT")
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return _meet(Seat(rank, size, *address), "RANK", env, only)
+    _check_group(only, rank, size)
+    meeting = f"hvd_kernel/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}/{round_number}"
+    if only is not None:
+        rank, size, meeting = only.index(rank), len(only), f"{meeting}/{only}"
+    return Peers(rank, size, "torchrun", _store_exchange(rank, size, address, meeting, env))
+
+
+def _meet(seat: Seat, source: str, env: Env, only: list[int] | None) -> Peers:
+    """Meet at rank 0, all ranks or some of them; what some exchange comes in the order that ``only`` gives them."""
+    if only is None:
+        return _over_tcp(seat.rank, seat.size, (seat.host, seat.port), source, env)
+    _check_meeting(only, seat.rank, seat.size)
+    _pidfds.set({})  # of ranks that have other numbers here
+    members = sorted(only)
+    met = _over_tcp(members.index(seat.rank), len(members), (seat.host, seat.port), source, env)
+    order = [members.index(each) for each in only]
+
+    def exchange(mine: bytes) -> list[bytes]:
+        everything = met.exchange(mine)
+        return [everything[place] for place in order]
+
+    return Peers(only.index(seat.rank), len(only), "init(comm)", exchange, met.close)
+
+
+def _check_meeting(only: list[int] | None, rank: int, size: int) -> None:
+    _check_group(only, rank, size)
+    if only is not None and 0 not in only:
+        raise ConfigError(
+            f"init(comm={only}) must name rank 0, where ranks that MPI has not started meet. Start them with mpirun, "
+            "or let all ranks call init(process_sets=[...])."
+        )
+
+
+def _meeting(env: Env) -> tuple[str, int] | None:
+    """Return where the ranks were told to meet."""
+    for place in ("HOROVOD_CONTROLLER", "MASTER"):
+        if f"{place}_ADDR" in env or f"{place}_PORT" in env:
+            return _address(env, f"{place}_ADDR", f"{place}_PORT")
+    return None
+
+
+def _over_tcp(rank: int, size: int, address: tuple[str, int], source: str, env: Env) -> Peers:
+    from hvd_kernel._native import TcpBootstrap  # noqa: PLC0415 - size 1 and tests of this file need no extension
+
+    secret = lookup.engine_options(env).get("secret", "")
+    bootstrap = TcpBootstrap(rank, size, *address, lookup.start_timeout(env), secret, _pidfds.get())
+    return Peers(rank, size, source, bootstrap, bootstrap.close)
+
+
+def _store_exchange(rank: int, size: int, address: tuple[str, int], meeting: str, env: Env) -> Exchange:
+    """Through the store of torchrun's agent, which owns MASTER_PORT; every call has keys of its own."""
+    store = registry.adapter("torch").store(*address, lookup.start_timeout(env))
+    calls = iter(range(sys.maxsize))
+
+    def exchange(mine: bytes) -> list[bytes]:
+        call = next(calls)
+        store.set(f"{meeting}/{call}/{rank}", mine)
+        return [store.get(f"{meeting}/{call}/{peer}") for peer in range(size)]
+
+    return exchange
+
+
+def _rank_and_size(env: Env, rank_name: str, size_name: str) -> tuple[int, int]:
+    rank, size = _whole(env, rank_name, 0), _whole(env, size_name, 1)
+    if rank >= size:
+        raise ConfigError(f"{rank_name}={rank} must be below {size_name}={size}: ranks count from 0.")
+    return rank, size
+
+
+def _address(env: Env, host_name: str, port_name: str) -> tuple[str, int]:
+    host = env.get(host_name, "")
+    if not host:
+        raise ConfigError(f"{host_name} is not set: it is the address of rank 0, where the ranks meet.")
+    return host, _whole(env, port_name, 1, 65535)
+
+
+def _whole(env: Env, name: str, low: int, high: int = 2**31 - 1) -> int:
+    text = env.get(name, "").strip()
+    if not text.isdecimal() or not low <= int(text) <= high:
+        said = f"{name}={env[name]!r}" if name in env else f"{name}, which is not set,"
+        raise ConfigError(f"{said} must be a whole number from {low} to {high}.")
+    return int(text)

@@ -1,0 +1,57 @@
+"""Which ranks agree: one digest per rank as a few words. Pure.
+
+Words.
+  majority   more than half of the ranks, with the same digest: the others are those that differ
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hvd_kernel.formatting.rank_labels import label, named
+
+
+def groups(digests: Mapping[int, str]) -> list[tuple[int, ...]]:
+    """Return the ranks that agree with each other, the largest group first, then by rank."""
+    found: dict[str, list[int]] = {}
+    for rank in sorted(digests):
+        found.setdefault(digests[rank], []).append(rank)
+    return sorted(map(tuple, found.values()), key=lambda ranks: (-len(ranks), ranks))
+
+
+def difference(digests: Mapping[int, str]) -> str:
+    """Say who differs: ``rank 2 differs``, ``[0-1] [2-3] differ``; "" when all agree."""
+    first, *others = groups(digests)
+    if not others:
+        return ""
+    if 2 * len(first) > len(digests):
+        return f"{_named(others)} {_verb(others, 'differ')}"
+    if len(first) == 1:
+        return "different on every rank"
+    return f"{' '.join(map(label, (first, *others)))} differ"
+
+
+def agreement(digests: Mapping[int, str]) -> str:
+    """Say it with those who agree: ``ranks 0-1,3 agree, rank 2 differs``."""
+    first, *others = groups(digests)
+    if others and 2 * len(first) > len(digests):
+        return f"{named(first)} {'agrees' if len(first) == 1 else 'agree'}, {_named(others)} {_verb(others, 'differ')}"
+    return difference(digests)
+
+
+def same(count: int) -> str:
+    """Say that all agree."""
+    return f"same on {count} rank{'s' * (count != 1)}"
+
+
+def where(ranks: Iterable[int]) -> str:
+    """Say that others lack it."""
+    return f"only on {named(ranks)}"
+
+
+def _named(parts: Iterable[tuple[int, ...]]) -> str:
+    return named(rank for ranks in parts for rank in ranks)
+
+
+def _verb(parts: list[tuple[int, ...]], verb: str) -> str:
+    return f"{verb}s" if sum(map(len, parts)) == 1 else verb

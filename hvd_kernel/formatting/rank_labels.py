@@ -1,0 +1,27 @@
+"""Labels of ranks as text: ``0,2-3``, ``[0,2-3]``, ``ranks 0-3``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def spans(ranks: Iterable[int]) -> str:
+    """Ranks as text: ``0,2-3``."""
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def label(ranks: Iterable[int]) -> str:
+    """Ranks as the label of a line: ``[0,2-3]``."""
+    return f"[{spans(ranks)}]"
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Ranks in a sentence: ``rank 2``, ``ranks 0-3``."""
+    text = spans(ranks)
+    return f"rank {text}" if text.isdigit() else f"ranks {text}"

@@ -1,0 +1,1 @@
+"""The command line of hvdrun: flags, configuration file, and what runs them."""

@@ -1,0 +1,102 @@
+"""Configuration file of ``--config-file``: Horovod's YAML, section by section, into the values of flags.
+
+params: {fusion_threshold_mb: 64}        stall_check: {enabled: false}
+controller: gloo                         logging: {level: DEBUG}
+
+A section or key that is not known is left aside with a word: files of Horovod's have had others over the years.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.launch.cli.knobs import KNOBS, Knob
+
+if TYPE_CHECKING:
+    from hvd_kernel.jobs.documents import Document
+
+CONTROLLERS = ("gloo", "mpi")
+
+
+def read(path: str) -> tuple[dict[str, str], list[str]]:
+    """Return the values that the file sets, by the knobs' ``dest``, and ``controller``; and what was left aside.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or has a value that means nothing; it is named, with line and column.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration file {path} cannot be read: {error}.") from None
+    if not any(line.partition("#")[0].strip(" \t-") for line in text.splitlines()):
+        return {}, []
+    from hvd_kernel.jobs import documents  # noqa: PLC0415 - only who has such a file needs YAML
+
+    reading = _Reading(documents.parse(text, path))
+    reading.all()
+    return reading.found, reading.aside
+
+
+@dataclass
+class _Reading:
+    document: Document
+    found: dict[str, str] = field(default_factory=dict)
+    aside: list[str] = field(default_factory=list)
+
+    def all(self) -> None:
+        sections = dict.fromkeys(knob.section for knob in KNOBS)
+        for name, body in self._mapping(()).items():
+            if _plain(name) == "controller":
+                self._controller(name, body)
+            elif _plain(name) in sections:
+                self._section(name, {knob.key: knob for knob in KNOBS if knob.section == _plain(name)})
+            else:
+                self._leave((name,), ("controller", *sections))
+
+    def _controller(self, name: str, value: Any) -> None:
+        if value is None:
+            return
+        if str(value).lower() not in CONTROLLERS:
+            raise self.document.error((name,), f"{value!r} must be one of {', '.join(CONTROLLERS)}")
+        self.found["controller"] = str(value).lower()
+
+    def _section(self, section: str, rows: dict[str, Knob]) -> None:
+        for name, value in self._mapping((section,)).items():
+            knob = rows.get(_plain(name))
+            if knob is None:
+                self._leave((section, name), rows)
+            elif value is not None:
+                self.found[knob.dest] = self._value(knob, (section, name), value)
+
+    def _mapping(self, path: tuple[str, ...]) -> dict[str, Any]:
+        value = self.document.value
+        for name in path:
+            value = value[name]
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.document.error(path, f"names with values are wanted there, not {value!r}")
+        return value
+
+    def _value(self, knob: Knob, path: tuple[str, ...], value: Any) -> str:
+        try:
+            return knob.value(str(value))
+        except ValueError as wanted:
+            raise self.document.error(path, f"{value!r} cannot be used: it must be {wanted}") from None
+
+    def _leave(self, path: tuple[str, ...], known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(_plain(path[-1]), known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        where = str(self.document.error(path, "is left aside")).rstrip(".")
+        self.aside.append(f"{where}: {hint}known are {', '.join(known)}")
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_")

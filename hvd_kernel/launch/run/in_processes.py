@@ -1,0 +1,96 @@
+"""``run`` in fresh processes: the call goes out and the answers come back in files of a private folder."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hvd_kernel.errors import RankDied, RankFailed
+from hvd_kernel.launch.job_run import Job, Outcome, launch
+from hvd_kernel.launch.outcome import told
+from hvd_kernel.launch.run.call import Answer
+from hvd_kernel.launch.run.task import CALL, answer_file, write_private
+
+
+def in_processes(call: bytes, job: Job, *, far: bool) -> list[Any]:
+    """Carry the call out on the job's ranks; return the values in rank order.
+
+    Parameters
+    ----------
+    call
+        What ``pack_call`` made.
+    job
+        The ranks; its command is the interpreter that they run.
+    far
+        Whether ranks may be on other hosts: the folder is then made here, in the directory that the hosts share.
+
+    Raises
+    ------
+    RankFailed
+        The function raised on a rank, which is named; its exception is the cause.
+    RankDied
+        A rank ended before its function returned.
+    """
+    with _private_folder(Path.cwd() if far else None) as folder:
+        write_private(folder / CALL, call)
+        task = ["-P", "-m", "hvd_kernel.launch.run.task", str(folder)]
+        outcome = launch(replace(job, command=[*job.command, *task], quiet=True), stdout=sys.stdout, stderr=sys.stderr)
+        answers = {rank: _read(answer_file(folder, rank)) for rank in range(job.np)}
+    return values_of({rank: answer for rank, answer in answers.items() if answer is not None}, job.np, outcome)
+
+
+def values_of(answers: Mapping[int, Answer], np: int, outcome: Outcome) -> list[Any]:
+    """Return the ranks' values, or raise what the run has to fail with (see ``in_processes``)."""
+    culprit = first_failure(answers)
+    silent = outcome.failed is not None and outcome.failed not in answers
+    if culprit is not None and not (silent and answers[culprit].secondary):
+        answer = answers[culprit]
+        raise failure(culprit, np, answer) from answer.exception()
+    missing = [rank for rank in range(np) if rank not in answers]
+    if missing:
+        rank = outcome.failed if silent and outcome.failed is not None else missing[0]
+        raise RankDied(_last_words(rank, np, outcome), rank)
+    return [answers[rank].result() for rank in range(np)]
+
+
+def first_failure(answers: Mapping[int, Answer]) -> int | None:
+    """Return the rank whose exception came first and was not another's fault."""
+    failed = [rank for rank, answer in answers.items() if answer.kind]
+    return min(failed, key=lambda rank: (answers[rank].secondary, answers[rank].time, rank), default=None)
+
+
+def failure(rank: int, np: int, answer: Answer) -> RankFailed:
+    """Return the error of the whole run."""
+    said = f"{answer.kind}: {answer.message}" if answer.message else answer.kind
+    return RankFailed(f"rank {rank} of {np} raised {said}\n\n{answer.trace.rstrip()}", rank)
+
+
+def _last_words(rank: int, np: int, outcome: Outcome) -> str:
+    how = f"was {outcome.why}" if outcome.why and rank == outcome.failed else f"ended with {told(outcome.codes[rank])}"
+    what = f"rank {rank} of {np} {how} before its function returned."
+    said = "".join(f"\n  {line}" for line in outcome.last_lines) if rank == outcome.failed else ""
+    return f"{what} Its last output:{said}" if said else what
+
+
+def _read(file: Path) -> Answer | None:
+    try:
+        answer: Answer = pickle.loads(file.read_bytes())  # noqa: S301 - a file of our own in our private folder
+    except FileNotFoundError:
+        return None
+    return answer
+
+
+@contextmanager
+def _private_folder(parent: Path | None) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=".hvd-run-" if parent else "hvd-run-", dir=parent))  # 0700
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,82 @@
+"""A rank of ``hvd_kernel.run``: ``python -P -m hvd_kernel.launch.run.task FOLDER``.
+
+The folder belongs to the process that called ``run``, which alone may write there: only then is its call unpickled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import stat
+import sys
+from pathlib import Path
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch.run.call import Answer, Errand
+
+_RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_REASON_CHARS = 300
+CALL = "call"
+
+
+def answer_file(folder: Path, rank: int) -> Path:
+    """Return where a rank leaves its answer."""
+    return folder / f"answer.{rank}"
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Write a file that nobody else can read; it has its name only once it is whole."""
+    unfinished = file.with_suffix(f"{file.suffix}.part")
+    with os.fdopen(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as out:
+        out.write(content)
+    unfinished.replace(file)
+
+
+def main(folder: Path) -> int:
+    """Carry out the folder's call; return the exit status."""
+    rank = next(int(os.environ[name]) for name in _RANK_NAMES if name in os.environ)
+    # Said when this process has nothing else left to do: who hears a traceback of a rank that lives on shows it.
+    words: list[str] = []
+    atexit.register(lambda: sys.stderr.write("".join(words)))
+    errand = Errand(_call_of(folder))
+    try:
+        errand.perform()
+    except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are failures of the function too
+        assert errand.answer is not None
+        _leave(folder, rank, errand.answer)  # before the peers are released: what they raise then is not the cause
+        _release_peers(f"{type(error).__name__}: {error}"[:_REASON_CHARS])
+        if not errand.answer.secondary:
+            words.append(errand.answer.trace)
+        return 1
+    assert errand.answer is not None
+    _leave(folder, rank, errand.answer)
+    return 0
+
+
+def _call_of(folder: Path) -> bytes:
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        raise ClusterError(
+            f"{os.uname().nodename} does not see {folder}: run() hands function and results over in files, so that on "
+            "several hosts it has to be called in a directory that all of them share."
+        ) from None
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise ClusterError(f"{folder} is not private to this user: what it holds is not unpickled.")
+    return (folder / CALL).read_bytes()
+
+
+def _leave(folder: Path, rank: int, answer: Answer) -> None:
+    write_private(answer_file(folder, rank), pickle.dumps(answer))
+
+
+def _release_peers(reason: str) -> None:
+    """End the peers' wait for this rank, where the function has initialised communication."""
+    session = sys.modules.get("hvd_kernel.core.session")
+    if session is not None and session.is_initialized():
+        session.engine().abort(reason)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

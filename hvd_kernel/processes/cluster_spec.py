@@ -1,0 +1,34 @@
+"""Cluster specification: how many ranks a notebook asks for, where, with which limits, and how MPI starts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.settings import gpus as devices
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """The cluster a notebook asks for: how many ranks, where, and how MPI starts them."""
+
+    n: int
+    hosts: str = ""  # "a:2,b:2"; empty: this machine
+    hostfile: str = ""  # path of a file of lines "host slots=N"
+    mpi_args: tuple[str, ...] = ()  # given to mpiexec as they are
+    start_timeout_s: float = 120.0  # a dead start is seen at once; this is for a machine that is merely busy
+    gpus: str = ""  # auto, all, none or 0,1; empty: HVD_GPUS, else auto
+    limits: tuple[Limits, ...] = ()  # of each rank; (): none has any; kept for the ranks of this host
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ConfigError(f"a cluster of {self.n} ranks cannot be started: ask for 1 or more, e.g. -np 4.")
+        if self.hosts and self.hostfile:
+            raise ConfigError("hosts and hostfile were both given: they say the same thing, keep one of them.")
+        if self.limits and len(self.limits) != self.n:
+            raise ConfigError(f"limits are for {len(self.limits)} rank(s), but the cluster has {self.n}.")
+        if self.gpus:
+            devices.checked(self.gpus)
+        if self.start_timeout_s <= 0:
+            raise ConfigError(f"start_timeout_s={self.start_timeout_s:g} must be above 0 seconds.")

@@ -1,0 +1,122 @@
+"""Clusters that outlive their kernels, and how they are found again: by a note in their private folders, without a key.
+
+Words.
+  kept     its ranks go on when their kernel ends; it has a name, and a door (door.py) through which the next one comes
+  place    the folder of the notebook that has kept it
+  note     what others may know of it: name, place, ranks, which kernel has it, since when
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.lifetime import holder_of, is_gone
+from hvd_kernel.processes.private_dir import is_own
+
+NAME = re.compile(r"\w[\w.-]{0,63}")
+_FILE = "kept"
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+@dataclass(frozen=True)
+class Note:
+    """What the supervisor writes into the folder."""
+
+    name: str
+    place: str
+    n: int
+    kernel: int  # process id of the kernel that has it; 0: none
+    since: float  # time.time() when that one came, or the last one left
+    hours: float  # it ends by itself when it has been without a kernel for that long
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A kept cluster that lives."""
+
+    note: Note
+    folder: Path
+    holder: str  # mark of its supervisor
+
+    @property
+    def sentence(self) -> str:
+        """Say what it is: ``train: 4 ranks of /home/ann, without a kernel for 3 min``."""
+        note = self.note
+        who = f"used by kernel {note.kernel}" if note.kernel else "without a kernel"
+        ranks = f"{note.n} rank{'s' * (note.n != 1)}"
+        return f"{note.name}: {ranks} of {note.place}, {who} for {age(time.time() - note.since)}"
+
+
+def clusters() -> list[Kept]:
+    """Return this user's kept clusters on this machine, by name."""
+    folders = [folder for folder in Path(tempfile.gettempdir()).glob("hvd-*") if is_own(folder)]
+    found = [(folder, _read(folder), holder_of(folder)) for folder in folders]
+    alive = [Kept(note, folder, holder) for folder, note, holder in found if note is not None and not is_gone(holder)]
+    return sorted(alive, key=lambda each: (each.note.name, each.folder))
+
+
+def write(folder: Path, note: Note) -> None:
+    """Leave a note in a cluster's folder, in place of the one before."""
+    fresh = folder / f".{_FILE}"
+    with os.fdopen(os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
+        json.dump(asdict(note), file)
+    fresh.replace(folder / _FILE)
+
+
+def free_name(found: Sequence[Kept]) -> str:
+    """Return a name for a cluster whose person has given none: ranks, ranks2, ranks3."""
+    taken = {each.note.name for each in found}
+    number = next(i for i in range(1, len(taken) + 2) if _numbered(i) not in taken)
+    return _numbered(number)
+
+
+def choose(found: Sequence[Kept], name: str, place: str) -> Kept:
+    """Return the cluster of that name; without a name the only one of this place, first of all one without a kernel.
+
+    Raises
+    ------
+    ClusterError
+        There is none, or there are several; the message names them.
+    """
+    near = [each for each in found if each.note.place == place and not each.note.kernel] or [
+        each for each in found if each.note.place == place
+    ]
+    fitting = [each for each in found if each.note.name == name] if name else near
+    if len(fitting) == 1:
+        return fitting[0]
+    listed = "".join(f"\n  {each.sentence}" for each in fitting or found)
+    if fitting:
+        remedy = f"`%hvd clean --kept {name}` ends those without a kernel" if name else "say which: `%hvd attach NAME`"
+        raise ClusterError(f"{len(fitting)} kept clusters are {_of(name, place)}; {remedy}:{listed}")
+    if found:
+        raise ClusterError(f"no kept cluster is {_of(name, place)}; `%hvd attach NAME` takes one of these:{listed}")
+    raise ClusterError(f"no kept cluster is {_of(name, place)}: `%hvd start -np 4 --keep` starts one")
+
+
+def age(seconds: float) -> str:
+    """Write a time for a person: ``3 min``."""
+    size, unit = next((row for row in _UNITS if seconds >= row[0]), _UNITS[-1])
+    return f"{max(0.0, seconds) // size:.0f} {unit}"
+
+
+def _of(name: str, place: str) -> str:
+    return f"of the name {name}" if name else f"of {place}"
+
+
+def _numbered(number: int) -> str:
+    return "ranks" if number == 1 else f"ranks{number}"
+
+
+def _read(folder: Path) -> Note | None:
+    try:
+        return Note(**json.loads((folder / _FILE).read_text()))
+    except (OSError, ValueError, TypeError):  # not kept; or of another version
+        return None

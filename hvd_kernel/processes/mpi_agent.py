@@ -1,0 +1,75 @@
+"""The agent of one rank that MPI has started: ``python -P -m hvd_kernel.processes.mpi_agent``; see callers.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from hvd_kernel.processes import authentication
+from hvd_kernel.processes.agent import Agent, hello, reserve
+from hvd_kernel.processes.authentication import ADDRESS_VARIABLE
+from hvd_kernel.processes.lifetime import take_orphans
+
+_CALL_S = 10.0
+# Open MPI, MPICH and Intel MPI, jsrun.
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "JSM_NAMESPACE_RANK")
+_BESIDE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "JSM_NAMESPACE_LOCAL_SIZE")
+
+
+def number(names: tuple[str, ...], env: Mapping[str, str]) -> int | None:
+    """Return the first of these variables that is there."""
+    return next((int(env[name]) for name in names if name in env), None)
+
+
+def call(door: str, secret: str) -> socket.socket:
+    """Reach the launcher, at the first of its addresses where it answers with its proof.
+
+    Raises
+    ------
+    ConnectionError
+        There is none.
+    """
+    names, _, port = door.rpartition(":")
+    why: object = "it has no address"
+    for where in [(name, int(port)) for name in names.split(",")] if port.isdecimal() else [f"\0{door[1:]}"]:
+        connection = socket.socket(socket.AF_INET if isinstance(where, tuple) else socket.AF_UNIX)
+        connection.settimeout(_CALL_S)
+        try:
+            connection.connect(where)
+            if authentication.introduce(connection, secret):
+                connection.settimeout(None)
+                return connection
+            why = "what answers there does not know the secret of this run"
+        except OSError as error:
+            why = error
+        connection.close()
+    raise ConnectionError(
+        f"the launcher of this rank cannot be reached at {door}: {why}. --network-interfaces chooses its address."
+    )
+
+
+def main() -> None:
+    """Serve one launcher."""
+    take_orphans()
+    rank, secret = number(_RANK, os.environ), os.environ["HVD_SECRET_KEY"]
+    connection = call(os.environ.pop(ADDRESS_VARIABLE), secret)
+    keeper = reserve() if rank == 0 else None  # where the ranks meet, if MPI itself does not tell them
+    port = 0 if keeper is None else keeper.getsockname()[1]
+    says: dict[str, Any] = hello(port) | {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
+    agent = Agent(says, connection.fileno(), os.dup(connection.fileno()), stays=True)
+    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the rank would inherit
+    for ends in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ends, lambda *_: agent.dismiss())
+    try:
+        agent.serve()
+    finally:
+        agent.close()
+        if keeper is not None:
+            keeper.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Distributed training in torch: reduction of gradients, buckets, wrapped optimizers."""

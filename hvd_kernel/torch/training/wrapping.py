@@ -1,0 +1,197 @@
+"""A plain optimizer made distributed: what is checked, the class that is made, and what both kinds of it share."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, SupportsIndex
+
+import torch
+from torch import Tensor
+
+from hvd_kernel.core import metrics
+from hvd_kernel.core.process_sets import ProcessSet
+from hvd_kernel.torch.training.reducer import Reducer
+from hvd_kernel.torch.training.samples import SampleMeter
+
+Named = list[tuple[str, Tensor]]
+Groups = int | list[list[Tensor]]
+
+ZERO_GRAD_RACE = (
+    "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize(). "
+    "This is prohibited as it can cause a race condition."
+)
+_MODULE = "hvd_kernel.torch.optimizer"  # of every class that is made: where users find DistributedOptimizer
+
+
+class Wrapped(torch.optim.Optimizer):
+    """What a distributed optimizer has beyond the one it was made from. Never instantiated by itself."""
+
+    process_set: ProcessSet
+    op: int
+    _reducer: Reducer
+    _reduces: bool
+    _parameter_names: dict[Tensor, str]
+    _meter: SampleMeter
+    _wrapped: torch.optim.Optimizer
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """Backward passes whose gradients are summed before they are used."""
+        return self._reducer.passes
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change it, between two steps."""
+        check_passes(passes)
+        self._reducer.abandon()
+        self._reducer.passes = passes
+        self._reducer.rewind()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients; not between ``backward`` and ``step``, while they are on their way."""
+        if self._reduces and self._reducer.busy():
+            raise AssertionError(ZERO_GRAD_RACE)
+        super().zero_grad(set_to_none)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load, and forget gradients that were on their way."""
+        self._reducer.abandon()
+        with same_groups(self):
+            super().load_state_dict(state_dict)
+        self._wrapped.state = self.state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Optimize more parameters, on all ranks alike."""
+        super().add_param_group(param_group)
+        number = len(self.param_groups) - 1
+        added = [(unnamed(number, i), param) for i, param in enumerate(self.param_groups[number]["params"])]
+        self._parameter_names.update((param, name) for name, param in added)
+        self._reducer.add(added)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Copy and pickle as the plain optimizer: hooks and ranks belong to this process."""
+        base = type(self._wrapped)
+        warnings.warn(
+            f"A copy of a DistributedOptimizer is a plain {base.__name__}, which reduces nothing: wrap it to train.",
+            stacklevel=3,
+        )
+        return _unmade, (base,), self.__getstate__()
+
+    def _count_step(self) -> None:
+        self._wrapped._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001 - a scheduler made before looks there
+        metrics.step(self._meter.take())
+
+
+@contextmanager
+def same_groups(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Keep the very list and dicts of its groups while a state is loaded, which would put new ones in their place.
+
+    A scheduler may hold them through the optimizer that was made distributed.
+    """
+    groups = optimizer.param_groups
+    yield
+    if optimizer.param_groups is not groups:
+        for group, loaded in zip(groups, optimizer.param_groups, strict=True):
+            group.clear()
+            group.update(loaded)
+        optimizer.param_groups = groups
+
+
+def _unmade(base: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """Return an optimizer that its state makes whole."""
+    return base.__new__(base)
+
+
+def derived(mixin: type[Wrapped], optimizer: torch.optim.Optimizer, named: Named, **attributes: Any) -> Any:
+    """Build an instance of a new subclass of the optimizer's class that shares all the optimizer has."""
+    base = type(optimizer)
+    cls: Any = type(base.__name__, (mixin, base), {"__module__": _MODULE, "__doc__": base.__doc__})
+    made = cls.__new__(cls)
+    shared = {name: value for name, value in vars(optimizer).items() if name != "step"}  # "step": a scheduler's wrapper
+    vars(made).update(
+        shared,
+        _parameter_names={param: name for name, param in named},
+        _meter=SampleMeter(param for _, param in named),
+        _wrapped=optimizer,
+        **attributes,
+    )
+    return made
+
+
+def unnamed(group: int, index: int) -> str:
+    """Return the name of a parameter that the user gave none: the same on all ranks."""
+    return f"allreduce.noname.{group}.{index}"
+
+
+def checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None) -> Named:
+    """Return name and parameter of everything that is optimized.
+
+    Raises
+    ------
+    ValueError
+        The names are not pairs, or not unique, or not there for every parameter; in Horovod's words.
+    """
+    groups = [group["params"] for group in optimizer.param_groups]
+    if named_parameters is None:
+        return [(unnamed(i, j), p) for i, params in enumerate(groups) for j, p in enumerate(params)]
+    named: Named = list(named_parameters)
+    if any(not isinstance(pair, tuple) for pair in named):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), "
+            "usually produced by model.named_parameters()."
+        )
+    twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(map(str, twice))}"
+        )
+    with_name = {id(p) for _, p in named}
+    without = [str(id(p)) for p in _flat(groups) if id(p) not in with_name]
+    if without:
+        raise ValueError(
+            "named_parameters was specified, but one or more model parameters were not named. "
+            f"Python object ids: {', '.join(without)}"
+        )
+    optimized = {id(p) for p in _flat(groups)}
+    return [(name, p) for name, p in named if id(p) in optimized]
+
+
+def check_passes(passes: int) -> None:
+    """Refuse a number of backward passes that is none."""
+    if passes <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")
+
+
+def checked_groups(groups: Groups | None, num_groups: int) -> Groups | None:
+    """Return what was asked for, of the newer and the older argument.
+
+    Raises
+    ------
+    ValueError
+        Neither a number above 0 nor lists of tensors that name each tensor once; in Horovod's words.
+    """
+    if num_groups != 0:
+        warnings.warn(
+            "Parameter `num_groups` has been replaced by `groups` and will be removed.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return None
+    if not isinstance(groups, list):
+        if not isinstance(groups, int) or groups <= 0:
+            raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
+        return groups
+    members = _flat(groups)
+    if any(not isinstance(member, Tensor) for member in members):
+        raise ValueError("groups must consist of torch.Tensor.")
+    if len({id(member) for member in members}) < len(members):
+        raise ValueError("A parameter can only appear once in groups.")
+    return groups
+
+
+def _flat(groups: Iterable[Iterable[Tensor]]) -> list[Tensor]:
+    return [param for params in groups for param in params]

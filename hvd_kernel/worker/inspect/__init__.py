@@ -1,0 +1,1 @@
+"""Inspection of a rank's variables: names, summaries, digests, values, replication."""

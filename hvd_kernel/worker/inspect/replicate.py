@@ -1,0 +1,127 @@
+"""What a fresh rank gets from a living one: variables, over the ring, so that the notebook's process holds none of it.
+
+Process sets among them are no copies: each comes back as the set of those ranks that all ranks have just registered.
+
+They travel in one piece, so that an optimizer still belongs to its model. A distributed optimizer, which belongs to its
+process, is made again there with the same arguments.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from hvd_kernel.core import ops, session
+from hvd_kernel.core.process_sets import ProcessSet
+from hvd_kernel.frameworks import registry
+from hvd_kernel.protocol import replicated, serialization
+from hvd_kernel.worker import devices
+from hvd_kernel.worker.inspect.variable_summary import users
+
+if TYPE_CHECKING:
+    from hvd_kernel.worker.shell.control import Control
+
+Answer = tuple[dict[str, Any], list[Any]]
+_ABSENT = "is not defined there"
+_ARCHIVES = {b"PK": "torch"}  # how a framework's archive begins: torch.save writes a zip
+
+
+def kept_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Answer which variables cells have asked to keep, and which are process sets: these go to every fresh rank."""
+    sets = [name for name, value in control.names.items() if isinstance(value, ProcessSet) and not name.startswith("_")]
+    return {"names": replicated.names(), "sets": sorted(sets)}, []
+
+
+def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Give the root's variables to the fresh ranks. All ranks do this together.
+
+    The answer's ``lost`` says what a fresh rank did not get, and why.
+    """
+    names, root = content["names"], content["root"]
+    sent = _pack(control.names, names) if control.rank == root else None
+    packed, lost = ops.broadcast_object(sent, root, name="hvd.restore")
+    if control.rank not in content["fresh"]:
+        return {"lost": {}}, []
+    try:
+        control.names.update(_load(packed))
+    except Exception as error:  # noqa: BLE001 - whatever a user's class does when it is made again
+        lost = dict.fromkeys(names, _said(error))
+    replicated.keep(*content["kept"])
+    return {"lost": lost}, []
+
+
+def held(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Answer which variables the user has here, and which of them cells have asked to keep."""
+    names = users(control.names)
+    return {"names": names, "kept": [name for name in replicated.names() if name in names]}, []
+
+
+def pack(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Answer with variables as bytes, for ranks that have not started; ``lost``: what they do not hold, and why."""
+    packed, lost = _pack(control.names, content["names"])
+    return {"lost": lost}, [packed]
+
+
+def unpack(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
+    """Take over what another rank has packed."""
+    control.names.update(_load(bytes(buffers[0])))
+    replicated.keep(*content["kept"])
+    return {}, []
+
+
+def _pack(found: Mapping[str, Any], names: list[str]) -> tuple[bytes, dict[str, str]]:
+    """Return the variables as bytes, without those that cannot travel, and why they cannot."""
+    lost = {name: _ABSENT for name in names if name not in found}
+    values = {name: found[name] for name in names if name in found}
+    try:
+        return _dump(values), lost
+    except Exception:  # noqa: BLE001 - whichever it is, the others travel
+        lost |= _culprits(values)
+    return _dump({name: value for name, value in values.items() if name not in lost}), lost
+
+
+def _culprits(values: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        try:
+            _dump({name: value})
+        except Exception as error:  # noqa: BLE001 - it is the user's object
+            found[name] = _said(error)
+    return found
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Has the frameworks take apart what belongs to this process, as a distributed optimizer."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        for adapter in registry.in_use():
+            reduced = adapter.reduced(obj)
+            if reduced is not NotImplemented:
+                return reduced
+        return super().reducer_override(obj)
+
+
+def _dump(values: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    for package in _ARCHIVES.values():
+        if serialization.loaded(package) is not None:
+            registry.adapter(package).write(values, file, _Pickler)
+            return file.getvalue()
+    _Pickler(file, protocol=5).dump(values)
+    return file.getvalue()
+
+
+def _load(packed: bytes) -> dict[str, Any]:
+    for head, package in _ARCHIVES.items():
+        if packed.startswith(head):  # the rank that has packed it uses the framework; this one may not have so far
+            adapter = registry.adapter(package)
+            return adapter.read(io.BytesIO(packed), devices.device(package, session.local_rank()))
+    found: dict[str, Any] = cloudpickle.loads(packed)
+    return found

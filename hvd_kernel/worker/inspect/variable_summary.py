@@ -1,0 +1,123 @@
+"""The user's variables on this rank: what they are, and digests by which the notebook compares ranks.
+
+Words.
+  facts     type, shape, dtype, device and, of a small plain value, the value: read without running the user's code
+  seeds     the states of the global random generators, under a name like a variable's
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.frameworks import registry
+from hvd_kernel.worker.inspect import digest, name_lookup
+
+if TYPE_CHECKING:
+    from hvd_kernel.worker.shell.control import Control
+
+Answer = tuple[dict[str, Any], list[Any]]
+
+SEEDS = "seeds"
+READY = {"hvd", "rank", "size", "local_rank", "device"} | {
+    "In",
+    "Out",
+    "exit",
+    "quit",
+    "get_ipython",
+}  # ours, IPython's
+_CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)
+_SMALL = (type(None), bool, int, float, complex, str, bytes)
+_COUNTED = (dict, list, tuple, set, frozenset, str, bytes)
+
+
+def table(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Return a row of facts per variable, with digests of those up to ``compare`` bytes if no cell is using them.
+
+    ``names`` chooses, and may then hold chains; without it they are the user's own: no modules, functions, classes.
+    """
+    space, busy = dict(control.names), control.busy
+    chosen = content["names"] or users(space)
+    rows = {}
+    for name in chosen:
+        try:
+            value = name_lookup.resolve(space, name)
+        except LookupError:
+            continue
+        rows[name] = facts(value) | ({} if busy else compared(value, content["compare"]))
+    return {"rows": rows, "busy": busy}, []
+
+
+def parts(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Return the leaves of some variables; null for those that are not here. Every byte is read."""
+    found: dict[str, Any] = {}
+    for name in content["names"] or users(control.names):
+        there, value = _find(control, name)
+        found[name] = [_wire(leaf) for leaf in digest.leaves(value, whole=True)] if there else None
+    return {"parts": found}, []
+
+
+def elements(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Return elements of a numeric leaf as float64; no buffer when it is none."""
+    _, value = _find(control, content["name"])
+    found = digest.numbers(digest.at(value, content["path"]), content["start"], content["stop"])
+    return {}, [] if found is None else [found.tobytes()]
+
+
+def users(space: Mapping[str, Any]) -> list[str]:
+    """Return the names of the user's variables, sorted."""
+    return sorted(
+        name
+        for name, value in space.items()
+        if not name.startswith("_") and name not in READY and not issubclass(type(value), _CODE)
+    )
+
+
+def facts(value: Any) -> dict[str, str]:
+    """Describe a value in a few words."""
+    said = {"type": type(value).__name__, "shape": "", "dtype": "", "value": ""}
+    if type(value) in _SMALL:
+        said["value"] = digest.short(value)
+    if type(value) in _COUNTED and type(value) is not str:
+        said["shape"] = f"{len(value)} item{'s' * (len(value) != 1)}"
+    else:
+        said |= registry.first("facts", value) or {}
+    return said
+
+
+def compared(value: Any, at_most: int) -> dict[str, Any]:
+    """Return the digest of a value, and how far it goes; {} when it is larger than that."""
+    try:
+        if digest.weigh(value) > at_most:
+            return {}
+        found = digest.leaves(value)
+    except Exception as error:  # noqa: BLE001 - a state_dict is the user's code: one that raises is not compared
+        return {"digest": "", "sampled": False, "partly": False, "value": f"{type(error).__name__}: {error}"[:80]}
+    return {
+        "digest": digest.together(found),
+        "sampled": any(leaf.sampled for leaf in found),
+        "partly": not all(leaf.digest for leaf in found),
+    }
+
+
+def _find(control: Control, name: str) -> tuple[bool, Any]:
+    if name in control.names or name != SEEDS:
+        try:
+            return True, name_lookup.resolve(control.names, name)
+        except LookupError:
+            return False, None
+    return True, seeds()
+
+
+def seeds() -> dict[str, Any]:
+    """Return the states of the global random generators of what is loaded."""
+    states: dict[str, Any] = {"random": random.getstate()}
+    for adapter in registry.in_use():
+        states |= adapter.seeds()
+    return states
+
+
+def _wire(leaf: digest.Leaf) -> list[Any]:
+    return [list(leaf.path), leaf.digest, leaf.text]

@@ -1,0 +1,83 @@
+"""Where the ranks meet once one of them has been replaced: MPI_COMM_WORLD holds the dead one for ever, and not the new.
+
+The notebook asks rank 0 for a place (``invite``), then tells every rank the place, who the others are and a secret
+(``meet``), all over the encrypted channels. What a cell's own ``hvd.init()`` finds afterwards is the same place.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.core import session
+from hvd_kernel.errors import RankDied
+from hvd_kernel.worker import communication, devices
+from hvd_kernel.worker.frontend import names as frontend
+
+if TYPE_CHECKING:
+    from hvd_kernel.worker.shell.control import Control
+
+_LOOPBACK = "127.0.0.1"
+
+
+class _Meeting:
+    """What this rank holds for the latest meeting."""
+
+    def __init__(self) -> None:
+        self._keeper: socket.socket | None = None
+        self._pidfds: dict[int, int] = {}
+
+    def reserve(self, host: str) -> int:
+        """Return a free port and keep it from everybody who does not ask for this one, as the core does.
+
+        Bound with SO_REUSEADDR and not listening, so that rank 0 may listen there each time the ranks meet.
+        """
+        if self._keeper is not None:
+            self._keeper.close()
+        self._keeper = socket.socket()
+        self._keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._keeper.bind((host, 0))
+        return int(self._keeper.getsockname()[1])
+
+    def look_at(self, others: Mapping[int, int]) -> dict[int, int]:
+        """Return handles of the others' processes, by rank, so that nobody waits for one that has ended.
+
+        Raises
+        ------
+        RankDied
+            One has ended already.
+        """
+        while self._pidfds:
+            os.close(self._pidfds.popitem()[1])
+        for rank, pid in others.items():
+            try:
+                self._pidfds[rank] = os.pidfd_open(pid)
+            except ProcessLookupError:
+                raise RankDied(f"rank {rank} has ended while the ranks were to meet again", rank) from None
+        return dict(self._pidfds)
+
+
+_meeting = _Meeting()
+
+
+def invite(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Offer a place to meet: on the loopback, or where other hosts reach it."""
+    host = socket.gethostbyname(socket.gethostname()) if content["far"] else _LOOPBACK
+    return {"host": host, "port": _meeting.reserve(host)}, []
+
+
+def meet(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Leave whom this rank knew, and meet those that there are now; a fresh rank gets its names too."""
+    here = socket.gethostname()
+    others = {int(rank): pid for rank, (pid, host) in content["ranks"].items() if host == here}
+    others.pop(control.rank)
+    size, host, port, secret = (content[word] for word in ("size", "host", "port", "secret"))
+    appointment = session.Appointment(control.rank, size, host, port, secret, _meeting.look_at(others))
+    session.appoint(appointment)
+    fresh = control.rank in content["fresh"]
+    communication.renew(fresh=fresh)
+    if fresh:
+        control.names.update(frontend.ready(control.rank, size))
+    return {"device": devices.described(control.names.get("device", "cpu"))}, []

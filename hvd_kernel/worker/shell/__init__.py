@@ -1,0 +1,1 @@
+"""The rank's shell: cells, requests, prompts, the debugger, stacks."""

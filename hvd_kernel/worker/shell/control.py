@@ -1,0 +1,236 @@
+"""Running one cell on this rank.
+
+A cell that raises aborts this rank's communication *before* its traceback is formatted, so that the peers that wait for
+this rank are released within milliseconds. In two cases a peer shall raise its own error rather than hear of this one.
+After an interrupt, peers have a moment, because they are being interrupted too. After an error that all ranks of an
+operation get (Mismatch), they are released when the notebook sees that they wait for this rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any
+
+from IPython.core.interactiveshell import ExecutionResult
+
+from hvd_kernel.protocol.messages import Failure, to_wire
+from hvd_kernel.worker import communication
+from hvd_kernel.worker.shell import stack_report
+from hvd_kernel.worker.shell.prompt import Prompts
+
+_REASON_CHARS = 300
+_NOTE_CHARS = 100
+_COHERENT_S = 1.0  # how long peers have for their own KeyboardInterrupt before this rank's aborts them
+_UNWATCHED_S = 10.0  # how long, after an error of all, where no notebook sees them wait
+_INTERRUPTED = "KeyboardInterrupt: the cell was interrupted"
+_INSIST_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The cell that runs on this rank, or ran last."""
+
+    cell: int = 0
+    run: int = 0
+    request: str = ""  # id of the message that asked for it: what is published of it names that
+    ended: dict[str, Any] | None = None  # the ``hvd`` part of its reply, once it has ended
+
+
+class Control:
+    """Cells of this rank. Everything runs on the main thread but ``interrupt``."""
+
+    prompts: Prompts  # of the cells' code, set by the rank's kernel
+    latest = Latest()
+
+    def __init__(self, rank: int, shell: Any) -> None:
+        self.rank = rank
+        self._shell = shell
+        stack_report.listen(rank)
+        self.value: Any = None  # of the latest cell's last expression
+        self._run_number = 0
+        self._kernel = ""  # which counts the cells
+        self._unwanted_run = 0  # the latest that an interrupt has named
+        self._seen = threading.Event()  # the main thread has noticed the latest interrupt
+        self._raised_at = 0.0
+        self._interrupted = False
+        self._left = False  # this rank has left the cell, and its peers are not released yet
+        self._release: Callable[[], None] | None = None  # after an error of all
+        self._running = False
+        self._inside = False  # the main thread is in the user's code, or in a task that waits there
+        self._task: asyncio.Task[ExecutionResult] | None = None
+
+    async def run_cell(self, code: str, asked: Mapping[str, Any], request: str) -> dict[str, Any]:
+        """Run the code; ``asked`` is the ``hvd`` part of the request; return that of the reply."""
+        cell, run = asked["cell"], asked["run"]
+        self._run_number = run
+        self.latest = Latest(cell, run, request)
+        self.value, self._raised_at, self._interrupted, self._left = None, 0.0, False, False
+        self._release = None
+        if asked["kernel"] != self._kernel:
+            self._kernel = asked["kernel"]
+            self._shell.compile.count_anew()
+        if cell:
+            self._shell.execution_count = cell
+        self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on
+        with self._interruptible():
+            error = await self._run(code)
+        failure = None if error is None else self._failure(error)
+        aborted = self._left or communication.aborted()
+        ended = {"failure": failure and to_wire(failure), "aborted": aborted, "holds": self._release is not None}
+        self.latest = replace(self.latest, ended=ended)
+        return ended
+
+    @contextmanager
+    def users_code(self) -> Iterator[None]:
+        """Mark the user's own code, statement by statement: only there may an interrupt raise.
+
+        IPython swallows a KeyboardInterrupt in some of its own places; one that comes there waits for the user's next.
+        """
+        self._inside = True
+        try:
+            if self._unwanted_run == self._run_number:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._inside = False
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The user's namespace."""
+        found: dict[str, Any] = self._shell.user_ns
+        return found
+
+    @property
+    def coroutine(self) -> Any:
+        """The running cell as a coroutine, where it awaits; else None."""
+        task = self._task
+        return None if task is None else task.get_coro()
+
+    def cell_of(self, file: str) -> str | None:
+        """Return the cell whose code goes by this file name: ``cell 4``, ``cell 4 (earlier kernel)``."""
+        found = self._shell.compile.format_code_name(file)
+        return "cell " + found[1].removeprefix("In[").replace("]", "", 1) if found else None
+
+    @property
+    def busy(self) -> bool:
+        """True while a cell runs."""
+        return self._running
+
+    def on_raise(self, error: BaseException) -> None:
+        """Note the time and release the peers. Called by the shell before it formats the traceback."""
+        if self._raised_at:
+            return
+        self._raised_at = time.monotonic()
+        name = self._seen_as(error)
+        interrupted = name == "KeyboardInterrupt" and self._unwanted_run == self._run_number
+        self._left = interrupted or communication.is_of_all(error)
+        if interrupted:
+            communication.abort(_INTERRUPTED, after_s=_COHERENT_S)
+        elif self._left:
+            self._release = communication.abort(_reason(name, error), after_s=_UNWATCHED_S)
+        else:
+            communication.abort(_reason(name, error))
+
+    def release(self) -> None:
+        """Release the peers that an error of all has not ended: they caught it, or were not in the operation."""
+        if self._release is not None:
+            self._release()
+
+    def interrupt(self, run: int) -> None:
+        """Interrupt that run's cell: while it runs, or as soon as it begins, but no other. Control thread."""
+        self._unwanted_run = run
+        if self._running and run == self._run_number:
+            self._seen.clear()
+            threading.Thread(target=self._insist, args=(run,), name="hvd-interrupt", daemon=True).start()
+
+    def _insist(self, run: int) -> None:
+        """Signal until the main thread has noticed: a signal just before it enters a sleep would not end the sleep."""
+        main = threading.main_thread().ident
+        assert main is not None
+        for pause in _INSIST_S:
+            if not self._running or run != self._run_number:
+                return
+            signal.pthread_kill(main, signal.SIGINT)  # that thread, so that its sleep or poll ends
+            if self._seen.wait(pause):
+                return
+
+    # Running.
+
+    async def _run(self, code: str) -> BaseException | None:
+        shell = self._shell
+        try:
+            transformed, broken = shell.transform_cell(code), None
+        except Exception:  # noqa: BLE001 - the shell shows it, as in any IPython
+            transformed, broken = code, sys.exc_info()
+        try:
+            if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=broken):
+                result = await self._run_async(code, transformed, broken)
+            else:
+                result = shell.run_cell(code, store_history=True)
+        except (KeyboardInterrupt, asyncio.CancelledError) as error:  # between the user's code and IPython's own
+            self.on_raise(error)
+            return error
+        self.value = result.result
+        return result.error_before_exec or result.error_in_exec
+
+    async def _run_async(self, code: str, transformed: str, broken: Any) -> ExecutionResult:
+        shell = self._shell
+        running = shell.run_cell_async(
+            code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=broken
+        )
+        self._task = asyncio.ensure_future(running)
+        result = None
+        try:
+            result = await self._task
+        finally:
+            self._task = None
+            shell.events.trigger("post_execute")
+            shell.events.trigger("post_run_cell", result)
+        return result
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def on_sigint(_number: int, _frame: FrameType | None) -> None:
+            self._seen.set()
+            task = self._task
+            if self._inside and (task is None or asyncio.current_task(loop) is task):
+                raise KeyboardInterrupt
+            if self._inside and task is not None:
+                self._interrupted = True
+                loop.call_soon_threadsafe(task.cancel)
+
+        before = signal.signal(signal.SIGINT, on_sigint)
+        self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
+            signal.signal(signal.SIGINT, before)
+
+    def _seen_as(self, error: BaseException) -> str:
+        cancelled = self._interrupted and isinstance(error, asyncio.CancelledError)
+        late = communication.is_secondary(error) and _INTERRUPTED in str(error)  # a peer's interrupt came before ours
+        return "KeyboardInterrupt" if cancelled or late else type(error).__name__
+
+    def _failure(self, error: BaseException) -> Failure:
+        self.on_raise(error)  # a syntax error does not come through the shell's showtraceback
+        name = self._seen_as(error)
+        lines = self._shell._last_traceback or [f"{name}: {error}"]  # noqa: SLF001 - ipykernel's own way to hand it on
+        secondary = communication.is_secondary(error)
+        return Failure(self.rank, name, str(error), tuple(lines), self._raised_at, secondary)
+
+
+def _reason(name: str, error: BaseException) -> str:
+    """Say what the peers hear, with the error's notes: by one of them elastic.run knows that this rank has left it."""
+    text = f"{name}: {error}"[:_REASON_CHARS] if str(error) else name
+    return " ".join([text, *(note[:_NOTE_CHARS] for note in getattr(error, "__notes__", ()))])

@@ -1,0 +1,246 @@
+"""ipyparallel's engine as we need it: our shell, our cell execution, requests of our own, no nanny, no key file."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ipyparallel.engine.app as ipp_app
+import zmq
+from ipykernel.compiler import XCachingCompiler
+from ipykernel.zmqshell import ZMQInteractiveShell
+from ipyparallel.engine.kernel import IPythonParallelKernel
+from traitlets import Type
+from traitlets.config import Config
+
+from hvd_kernel.core import metrics
+from hvd_kernel.protocol import rank_log
+from hvd_kernel.protocol.messages import HALF_OPEN_MS, REMEMBERED_MESSAGES
+from hvd_kernel.worker import communication, telemetry
+from hvd_kernel.worker.frontend import names as frontend
+from hvd_kernel.worker.output.capture import Output
+from hvd_kernel.worker.output.display_capture import RankDisplay
+from hvd_kernel.worker.shell import debugger, handlers, prompt, stack_report
+from hvd_kernel.worker.shell.control import Control
+
+_REGISTRATION_S = 60.0
+
+
+class RankShell(ZMQInteractiveShell):
+    """IPython's shell that releases the peers before it formats a traceback."""
+
+    display_pub_class = Type(RankDisplay)
+
+    def init_traceback_handlers(self, custom_exceptions: Any) -> None:
+        """Have IPython's formatter note of which package each frame is."""
+        super().init_traceback_handlers(custom_exceptions)
+        self.packages: dict[str, str] = {}  # of the frames of the traceback that is being shown
+        plain = self.InteractiveTB.format_record
+
+        def format_record(record: Any) -> str:
+            text = str(plain(record))
+            self.packages[text] = stack_report.package_of(record.filename or "")
+            return text
+
+        vars(self.InteractiveTB)["format_record"] = format_record
+
+    def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
+        """Show a traceback without what libraries call inside; all of it goes to the log."""
+        cell = self.kernel.control.latest.cell
+        where = f"%hvdlogs{f' --cell {cell}' * bool(cell)} shows them"
+        shown = stb if self.InteractiveTB.mode == "Verbose" else stack_report.folded(stb, self.packages, where)
+        self.packages.clear()
+        if shown != stb:
+            self.kernel.for_the_log = "\n".join(stb)
+        super()._showtraceback(etype, evalue, shown)  # type: ignore[no-untyped-call]
+
+    async def run_code(self, *args: Any, **kwargs: Any) -> bool:
+        """Run one statement of the user's, where an interrupt may raise."""
+        with self.kernel.control.users_code(), self.kernel.debugging:
+            failed: bool = await super().run_code(*args, **kwargs)  # type: ignore[no-untyped-call]
+            if not failed:
+                self.kernel.debugging.check_left()
+        return failed
+
+    @contextmanager
+    def _tee(self, channel: str) -> Iterator[None]:  # noqa: ARG002 - IPython's
+        """Keep nothing: IPython would keep all that is printed for as long as the rank lives."""
+        yield
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        """Tell the rank's control first."""
+        self.kernel.debugging.let_go()
+        error = (exc_tuple or sys.exc_info())[1]
+        if error is not None:
+            self.kernel.control.on_raise(error)
+        super().showtraceback(exc_tuple, *args, **kwargs)
+
+    def ask_exit(self) -> None:
+        """End the cell as sys.exit() does, which is what exit() and quit() mean here: a rank ends with its cluster."""
+        raise SystemExit
+
+    def debugger(self, force: bool = False) -> None:
+        """Look at the last exception with the rank's debugger: what %debug and %pdb call."""
+        if force or self.call_pdb:
+            self.kernel.debugging.post_mortem()
+
+
+class RankCompiler(XCachingCompiler):
+    """Gives a cell the same file name on every rank and in every run: warnings show it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._earlier: set[str] = set()  # files of cells that a kernel before this one has counted
+
+    def count_anew(self) -> None:
+        """Tell the cells so far from those that come: another kernel numbers them."""
+        self._earlier = set(self._filename_map)
+
+    def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
+        """Name a block of code, which may have been an earlier kernel's too."""
+        name = super().cache(transformed_code, number, raw_code)
+        self._earlier.discard(name)
+        return name
+
+    def format_code_name(self, name: str) -> tuple[str, str] | None:
+        """Return what a traceback calls a cell: ``Cell``, ``In[4]``."""
+        found = super().format_code_name(name)
+        return (found[0], f"{found[1]} (earlier kernel)") if found and name in self._earlier else found
+
+    def get_code_name(self, raw_code: str, code: str, number: int) -> str:
+        """Return it without this process's id."""
+        name: str = super().get_code_name(raw_code, code, number)  # type: ignore[no-untyped-call]
+        return name.replace(f"ipykernel_{os.getpid()}", "ipykernel_0")
+
+
+class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
+    """Runs cells through Control and answers ``hvd_request`` on shell and control channel."""
+
+    shell_class = Type(RankShell)
+    compiler_class = Type(RankCompiler)
+    output: Output  # since the engine has its channels
+    for_the_log = ""  # what of this cell is to be there only
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.control = Control(self.engine_id, self.shell)
+        self.control.prompts = prompt.Prompts(self.engine_id, self._publish, communication.park)
+        self.debugging = debugger.Debugging(self.shell)
+        self.debugging.install()
+        self.telemetry = telemetry.Telemetry(self.engine_id, self._publish, lambda: self.control.prompts.parked)
+        self.shell_handlers["hvd_request"] = self.hvd_request
+        self.control_handlers["hvd_request"] = self.hvd_request
+
+    async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Run a cell with telemetry beside it; the last sample, after the last output, ends the cell for the reader."""
+        metrics.begin_cell()
+        asked, code = parent["content"]["hvd"], parent["content"]["code"]
+        with (
+            self.telemetry.during(parent),
+            self.output.during(parent, asked["cell"], asked["kernel"]),
+            self.shell.display_pub.during(),
+            frontend.during_cell(self.control.names, code),
+        ):
+            await super().execute_request(stream, ident, parent)
+        if self.for_the_log:
+            self.output.log(f"{self.for_the_log}\n")
+            self.for_the_log = ""
+        _forget(self.shell.history_manager)
+
+    async def do_execute(self, code: str, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+        """Run the cell's code."""
+        parent = self.get_parent("shell")
+        asked, request = parent["content"]["hvd"], parent["header"]["msg_id"]
+        self._forward_input(allow_stdin=True)
+        try:
+            with self.control.prompts.during_cell(), self.debugging.during_cell(code):
+                ours = await self.control.run_cell(code, asked, request)
+        finally:
+            self._restore_input()
+        reply = {"execution_count": asked["cell"], "user_expressions": {}, "payload": [], "hvd": ours}
+        failure = ours["failure"]
+        if failure is None:
+            return reply | {"status": "ok"}
+        return reply | {"status": "error", "ename": failure["ename"], "evalue": failure["evalue"], "traceback": []}
+
+    def _input_request(self, prompt: str, _ident: Any, parent: dict[str, Any], password: bool = False) -> str:
+        """Ask the person in front of the notebook, after what was printed: input() and getpass() end here."""
+        self.output.flush()
+        return self.control.prompts.ask(prompt, password=password, parent=parent)
+
+    async def hvd_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Answer a request; an error travels as text."""
+        try:
+            content, buffers = handlers.answer(self.control, parent["content"], parent["buffers"])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the notebook must hear of it
+            content, buffers = {"error": f"{type(error).__name__}: {error}"}, []
+        self.session.send(stream, "hvd_reply", content, parent=parent, ident=ident, buffers=buffers)
+
+    # A cell's "busy", "idle" and "execute_input" have no reader here: eight messages less per cell on four ranks.
+
+    def _publish_status(self, status: str, channel: str, parent: dict[str, Any] | None = None) -> None:
+        asked = parent or self.get_parent(channel)
+        if asked.get("header", {}).get("msg_type") != "execute_request":
+            super()._publish_status(status, channel, parent)
+
+    def _publish_execute_input(self, *_args: Any) -> None:
+        pass
+
+    def _publish(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
+        self.session.send(self.iopub_socket, kind, content, parent=parent, ident=self._topic(kind))
+
+
+class RankEngine(ipp_app.IPEngine):  # type: ignore[misc]
+    """The engine process; SIGTERM ends it at once, without MPI's finalisation, which waits for every rank."""
+
+    def redirect_output(self, iopub_thread: Any) -> None:
+        """Send what is printed from here on to the rank's log; until now it went to the cluster's."""
+        logs = rank_log.folder(os.environ["IPYTHONDIR"])
+        size = self.user_ns["size"]  # a rank that replaces another has met nobody yet
+        self.kernel.output = Output(self.id, size, logs, iopub_thread, self.kernel._publish)  # noqa: SLF001 - ours
+        self.kernel.output.take_over()
+
+    def _signal_stop(self, _number: int, _frame: object) -> None:
+        if not self.kernel.control.busy:
+            atexit._run_exitfuncs()  # noqa: SLF001 - the user's own, and ours that shuts communication down
+        os._exit(0)
+
+
+def _forget(history: Any) -> None:
+    """Drop what IPython keeps of every cell: results, their text, and inputs for a database that a rank has not."""
+    for kept in (history.outputs, history.exceptions, history.output_hist_reprs, history.db_input_cache):
+        kept.clear()
+
+
+def _spare_the_debugger() -> None:
+    """Save each rank 0.1 s: ipykernel would import debugpy, which an engine's channels cannot serve anyway."""
+    if "debugpy" not in sys.modules:
+        sys.modules["debugpy"] = None  # type: ignore[assignment]
+        importlib.import_module("ipykernel.debugger")
+        del sys.modules["debugpy"]  # the user may import it
+
+
+def serve(rank: int, connection: dict[str, Any], namespace: dict[str, Any]) -> None:
+    """Register as engine ``rank`` and run cells until told to stop."""
+    _spare_the_debugger()
+    zmq.Context.instance().setsockopt(zmq.HANDSHAKE_IVL, HALF_OPEN_MS)  # of every socket made from here on
+    warnings.filterwarnings("ignore", "To exit: use", UserWarning)  # IPython's advice after sys.exit(): not here
+    ipp_app.Kernel = RankKernel  # IPEngine has no setting for it
+    config = Config()
+    config.RankEngine.enable_nanny = False
+    config.RankEngine.timeout = _REGISTRATION_S
+    config.RankEngine.log_level = logging.ERROR
+    config.Session.digest_history_size = REMEMBERED_MESSAGES
+    config.HistoryManager.enabled = False  # the notebook keeps it; a rank would write every cell to a database
+    config.InteractiveShell.cache_size = 0  # no Out[]: it would keep every cell's tensors alive
+    app = RankEngine.instance(config=config, id=rank, connection_info_env=json.dumps(connection), user_ns=namespace)
+    app.initialize([])
+    app.start()

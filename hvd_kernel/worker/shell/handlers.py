@@ -1,0 +1,131 @@
+"""What a rank does when the notebook asks: verb -> function. A new verb is a row here and a function in its own file.
+
+A request comes on the shell channel (between cells, on the main thread) or, if it is urgent, on the control channel (at
+once, on a thread of its own, also while a cell runs): a verb that may be urgent touches nothing that a cell is using.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel import tracking
+from hvd_kernel.core import session
+from hvd_kernel.worker import communication, devices, rendezvous
+from hvd_kernel.worker.frontend import names as frontend
+from hvd_kernel.worker.inspect import name_lookup as names
+from hvd_kernel.worker.inspect import replicate, value_access, variable_summary
+from hvd_kernel.worker.output import log_excerpt
+from hvd_kernel.worker.shell import latest, prompt, stack_report
+
+if TYPE_CHECKING:
+    from hvd_kernel.worker.shell.control import Control
+
+Answer = tuple[dict[str, Any], list[Any]]
+Verb = Callable[["Control", Mapping[str, Any], list[Any]], Answer]
+
+
+def answer(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
+    """Do what a ``hvd_request`` says; return the reply's content and buffers."""
+    verb = TABLE.get(content["verb"])
+    if verb is None:
+        raise ValueError(f"unknown verb {content['verb']!r}: notebook and ranks run different versions of hvd_kernel")
+    return verb(control, content, buffers)
+
+
+def _hello(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    if content["channel"] == "shell":
+        frontend.import_ahead()  # not before: other ranks of this host were still starting
+    device = devices.described(control.names.get("device", "cpu"))
+    who = {"pid": os.getpid(), "host": socket.gethostname(), "device": device}
+    return who | {"channel": content["channel"]}, []
+
+
+def _interrupt(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    control.interrupt(content["run"])
+    return {}, []
+
+
+def _release(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    control.release()
+    return {}, []
+
+
+def _push(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
+    found = value_access.receive(content, buffers)
+    control.names.update(found or {})
+    return {"unreached": found is None}, []
+
+
+def _pull(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    found = {name: _lookup(control.names, name) for name in content["names"]}
+    return value_access.send(found, control.rank, content)
+
+
+def _value(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    return value_access.send({content["name"]: control.value}, control.rank, content)
+
+
+def _track(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    if "choice" in content:
+        tracking.choose(content["choice"], content["run"])
+    tracker = tracking.tracker()
+    choice, dropped = ("", []) if tracker is None else (str(tracker.choice), tracker.dropped)
+    return {"choice": choice, "run": tracking.run_id(), "dropped": dropped}, []
+
+
+def _timeline(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Begin or end rank 0's timeline, or only tell of it; in the place where the notebook is."""
+    refused = ""
+    try:
+        if content["do"] == "start":
+            session.record_timeline(content["path"], mark_cycles=content["cycles"])
+        elif content["do"] == "stop":
+            session.stop_timeline()
+    except (ValueError, RuntimeError) as said:  # no file, or nobody is initialised
+        refused = str(said)
+    path, goes_on = session.timeline()
+    return {"path": path, "goes_on": goes_on, "host": socket.gethostname(), "refused": refused}, []
+
+
+def _heal(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    communication.renew()
+    return {}, []
+
+
+def _lookup(names: dict[str, Any], name: str) -> Any:
+    if name not in names:
+        raise NameError(f"name {name!r} is not defined there")
+    return names[name]
+
+
+TABLE: dict[str, Verb] = {
+    "hello": _hello,
+    "interrupt": _interrupt,
+    "release": _release,
+    "push": _push,
+    "pull": _pull,
+    "value": _value,
+    "heal": _heal,
+    "track": _track,
+    "timeline": _timeline,
+    "log": log_excerpt.answer,
+    "latest": latest.answer,
+    "invite": rendezvous.invite,
+    "meet": rendezvous.meet,
+    "kept": replicate.kept_names,
+    "restore": replicate.restore,
+    "held": replicate.held,
+    "pack": replicate.pack,
+    "unpack": replicate.unpack,
+    "typed": prompt.typed,
+    "stacks": stack_report.answer,
+    "complete": names.complete,
+    "inspect": names.inspection,
+    "known": names.known,
+    "variables": variable_summary.table,
+    "parts": variable_summary.parts,
+    "elements": variable_summary.elements,
+}

@@ -1,0 +1,71 @@
+"""%hvd respawn: dead ranks are replaced, the others keep their variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hvd_kernel import tracking
+from hvd_kernel.formatting.rank_labels import named, spans
+from hvd_kernel.magics.context import Desk
+from hvd_kernel.magics.options import Options, resolve
+from hvd_kernel.settings import lookup
+
+if TYPE_CHECKING:
+    from hvd_kernel.cluster.respawn import Respawned
+
+_NOTHING = "its variables are missing: run the cells that made them again, or hvd.broadcast_object them"
+_NOTHING_OF_SEVERAL = "their variables are missing: run the cells that made them again, or hvd.broadcast_object them"
+
+
+def act(desk: Desk, options: Options) -> None:
+    """Replace the ranks that the line names, else all that are dead."""
+    n = desk.holder.current().n
+    named = options.words[1] if len(options.words) > 1 else options.ranks
+    ranks = None if named == "all" and not options.force else resolve(named, n)
+    respawn(desk, ranks, force=options.force, restore=options.restore)
+
+
+def respawn(
+    desk: Desk, ranks: Sequence[int] | None = None, *, force: bool = False, restore: Sequence[str] = ()
+) -> None:
+    """Replace these ranks, or all that are dead, and say what the fresh ones have."""
+    session = desk.holder.current()
+    done = session.respawn(ranks, force=force, restore=restore, progress=desk.screen().status())
+    tracking.tell_fresh(session.ask, session.n, done.ranks)
+    for rank in done.ranks:  # it counts its steps from zero again
+        desk.holder.samples.pop(rank, None)
+    desk.screen().say(told(done))
+
+
+def if_wanted(desk: Desk) -> None:
+    """Replace dead ranks before a cell, where the user has asked for that to happen by itself."""
+    session = desk.holder.session
+    if session is not None and session.dead and (desk.holder.respawn or _default()) == "auto":
+        respawn(desk)
+
+
+def told(done: Respawned) -> str:
+    """Return what became of it, as lines."""
+    if not done.ranks:
+        return f"no rank is dead{_silent(done.silent)}\n"
+    one = len(done.ranks) == 1
+    who = f"rank{'s' * (not one)} {spans(done.ranks)} {'is' if one else 'are'} fresh"
+    it = "it has" if one else "they have"
+    lost = "".join(f"`{name}` could not be restored: {why}\n" for name, why in done.lost.items())
+    if not done.restored:
+        return f"{who}: {_NOTHING if one else _NOTHING_OF_SEVERAL}\n{lost}"
+    return f"{who}: {it} {', '.join(done.restored)} from rank {done.source}; other variables are missing\n{lost}"
+
+
+def _silent(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return ""
+    does, it = ("does", "it") if len(ranks) == 1 else ("do", "them")
+    remedy = f"`%hvd stacks` shows where, `%hvd respawn {spans(ranks)} --force` replaces {it}"
+    return f", but {named(ranks)} {does} not answer: {remedy}"
+
+
+def _default() -> str:
+    return lookup.elsewhere("HVD_RESPAWN", os.environ)

@@ -1,0 +1,84 @@
+"""The screen of a job: what its cell would have shown, kept until somebody asks, and shown there where one looks.
+
+Words.
+  panel    the one output that changes after the cell has ended: a line, then the live dashboard, then its last state
+  outlet   the real screen; what goes there from the job's context lands in the cell that started the job
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.magics.display.error_policy import as_text
+from hvd_kernel.magics.display.render import figures
+from hvd_kernel.magics.display.writer import Handle, Screen
+
+if TYPE_CHECKING:
+    from hvd_kernel.magics.jobs import Job
+    from hvd_kernel.widgets import Dashboard
+
+Show = Callable[[Screen], None]
+
+
+class Recorder(Screen):
+    """Keeps a job's output; live in its panel, and written to its cell at the end, where a person looks."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self._outlet = Screen(shell)
+        self.terminal = False  # a terminal's prompt is not to be written over: all text is kept
+        self._kept: list[Show] = []
+        self._panel: Handle | None = None
+        self._board: Dashboard | None = None
+
+    def open(self, job: Job) -> None:
+        """Say in the cell that there is a job; called before the cell ends."""
+        self._outlet.say(f"job {job.name} on {named(job.ranks)}: %hvdjobs, %hvdcancel {job.name}\n")
+        if self.interactive:
+            self._panel = self._outlet.updatable({"text/plain": f"job {job.name}: {job.word(times=False)}"})
+
+    def close(self, job: Job) -> None:
+        """Keep the error, and write everything to the cell where a person looks."""
+        if job.error is not None:
+            self.say(as_text(job.error), "stderr")
+        if self._panel is None:
+            return
+        if self._board is None:
+            self._panel.update({"text/plain": f"job {job.name}: {job.word(times=False)}"}, raw=True)
+        for show in self._kept:
+            show(self._outlet)
+
+    def replay(self, screen: Screen) -> None:
+        """Show everything once more, as the cell would have."""
+        if self._board is not None:
+            _show(*self._board.static_bundle(), screen)
+        for show in self._kept:
+            show(screen)
+
+    def say(self, text: str, stream: str = "stdout") -> None:
+        """Keep text."""
+        if text:
+            self._kept.append(lambda screen: screen.say(text, stream))
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
+        """Keep a mime bundle."""
+        self._kept.append(partial(_show, data, metadata))
+
+    def live(self, thing: Any) -> Handle | None:
+        """Turn the panel into the dashboard."""
+        self._board = thing
+        if self._panel is not None:
+            self._panel.update(thing)
+        return self._panel
+
+
+def _show(data: dict[str, Any], metadata: dict[str, Any] | None, screen: Screen) -> None:
+    if screen.terminal and metadata and "hvd" in metadata:
+        screen.say(figures(metadata["hvd"]))
+    else:
+        screen.show(data, metadata)

@@ -1,0 +1,120 @@
+"""Several ranks' failures as one exception: root cause first, with the real class's name. Pure.
+
+Words.
+  root        the failure that came first and was not caused by another rank's; of the same error on several ranks
+              within a moment it is the lowest rank's, so that a cell fails in the same way every time
+  death       a rank's process is gone; it is the root whatever others raised, because it takes a moment to be known
+  secondary   a rank that was released from a collective because another one failed
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable, Sequence
+
+from hvd_kernel.formatting.rank_labels import label, named
+from hvd_kernel.magics.display.merge import merge
+from hvd_kernel.protocol.messages import Failure
+
+MOMENT_S = 1.0
+
+MAX_OTHERS = 8
+"""Lines about failures other than the root."""
+
+_NAME_ONLY = (SyntaxError, ExceptionGroup)
+"""IPython shows the one in its own way, the other cannot be made from a message."""
+
+_NAME_ERROR = re.compile(r"name '(\w+)' is not defined")
+
+
+class RankError(Exception):
+    """What one or more ranks raised, raised again in the notebook. Its concrete class has the name of theirs."""
+
+    failures: tuple[Failure, ...]
+    lines: tuple[str, ...]
+    rank: int
+
+    def __init__(self, failures: Sequence[Failure], lines: Sequence[str]) -> None:
+        Exception.__init__(self, failures[0].evalue)  # not the real class's: some want five arguments
+        self.failures = tuple(failures)
+        self.lines = tuple(lines)
+        self.rank = failures[0].rank
+
+    def __str__(self) -> str:
+        return self.failures[0].evalue
+
+    def _render_traceback_(self) -> list[str]:
+        return list(self.lines)
+
+
+def by_cause(failures: Sequence[Failure]) -> list[Failure]:
+    """Root cause first: deaths, then what is not secondary, in the order of time, then the rest."""
+    ordered = sorted(failures, key=lambda f: (f.secondary, not _is_death(f), f.time, f.rank))
+    first = ordered[0]
+    alike = [f for f in ordered if (f.ename, f.secondary) == (first.ename, first.secondary)]
+    root = min((f for f in alike if f.time - first.time < MOMENT_S), key=lambda f: f.rank)
+    return [root, *(f for f in ordered if f is not root)]
+
+
+def merged_error(failures: Sequence[Failure], is_local: Callable[[str], bool] = lambda _: False) -> RankError:
+    """Make the exception with which the cell fails.
+
+    Parameters
+    ----------
+    failures
+        At least one.
+    is_local
+        Whether a variable exists in the notebook's own namespace: a NameError then says how to push it.
+    """
+    ordered = by_cause(failures)
+    root = ordered[0]
+    return _class_named(root.ename)(ordered, _traceback(ordered, is_local))
+
+
+def _is_death(failure: Failure) -> bool:
+    return failure.ename == "RankDied" and not failure.secondary  # secondary: what a rank raised because of a death
+
+
+def _traceback(ordered: Sequence[Failure], is_local: Callable[[str], bool]) -> list[str]:
+    root = ordered[0]
+    same, lines = _in_full(ordered, is_local)
+    others = [f for f in ordered if not f.secondary and f.rank not in same]
+    if _is_death(root) and (raised := [f for f in others if not _is_death(f)]):
+        also, more = _in_full(by_cause(raised), is_local)
+        lines += more
+        others = [f for f in others if f.rank not in also]
+    lines += _others(others)
+    if released := [f.rank for f in ordered[1:] if f.secondary and f.rank not in same]:
+        lines.append(f"{label(released)} released, because rank {root.rank} failed")
+    return lines
+
+
+def _in_full(ordered: Sequence[Failure], is_local: Callable[[str], bool]) -> tuple[set[int], list[str]]:
+    """Return the ranks that have the first failure, and its lines."""
+    root = ordered[0]
+    same = {f.rank for f in ordered if (f.ename, f.evalue, f.secondary) == (root.ename, root.evalue, root.secondary)}
+    lines = [f"\x1b[31m{root.ename}\x1b[0m on {named(same)}", *root.traceback]
+    missing = _NAME_ERROR.search(root.evalue) if root.ename == "NameError" else None
+    if missing and is_local(missing[1]):
+        lines.append(f"`{missing[1]}` exists in the notebook, not on the ranks: add --push {missing[1]}")
+    return same, lines
+
+
+def _others(failures: Sequence[Failure]) -> list[str]:
+    lines = [
+        f"{label(ranks)} {text}"
+        for ranks, text in merge({f.rank: [f"{f.ename}: {f.evalue}".rstrip(": ").split("\n")[0]] for f in failures})
+    ]
+    if len(lines) > MAX_OTHERS:
+        return [*lines[:MAX_OTHERS], f"… and {len(lines) - MAX_OTHERS} more"]
+    return lines
+
+
+def _class_named(ename: str) -> type[RankError]:
+    """Return a RankError that has the real class's name and, where Python has that class, also is one."""
+    real = getattr(builtins, ename, None)
+    bases: tuple[type, ...] = (RankError,)
+    if isinstance(real, type) and issubclass(real, Exception) and not issubclass(real, _NAME_ONLY):
+        bases = (RankError,) if real is Exception else (RankError, real)
+    return type(ename, bases, {"__module__": "builtins" if real else __name__})

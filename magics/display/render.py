@@ -1,0 +1,200 @@
+"""A run's events as a cell's output.
+
+What is stored depends on what the ranks did, not on when: a dashboard if they trained, one stdout stream, one stderr
+stream, rich displays, results; ranks in order, equal things once, bounded. While the cell runs, a person sees the
+dashboard, which holds live text and figures; in a terminal lines come as they are printed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.diagnosis.stragglers import Slow
+from hvd_kernel.formatting.rank_labels import label
+from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
+from hvd_kernel.magics.display.output_buffer import STREAMS, Shown
+from hvd_kernel.magics.display.terminal_lines import Limits
+from hvd_kernel.protocol.messages import (
+    Cleared,
+    Event,
+    Failure,
+    LeftOut,
+    MetricsSample,
+    RankDone,
+    RichOutput,
+    TextDelta,
+)
+
+if TYPE_CHECKING:
+    from hvd_kernel.magics.display.writer import Screen
+    from hvd_kernel.widgets import Dashboard
+
+SHOW_AFTER_S = 1.0
+"""A cell that runs this long gets its dashboard where a person looks on."""
+
+FLUSH_S = 0.1
+
+
+class Renderer:
+    """Takes the events of one run; ``finish`` writes the output that is stored."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        board: Dashboard,
+        ranks: Sequence[int],
+        before: Mapping[int, MetricsSample] | None = None,
+        cell: int = 0,
+    ) -> None:
+        limits = Limits.for_ranks(len(ranks))
+        self._where = f"%hvdlogs --cell {cell}" if cell else ""
+        self._screen = screen
+        self._board = board
+        self._before = dict(before or {})
+        self._shown = {rank: Shown(limits, self._where) for rank in ranks}
+        self._failures: dict[int, Failure] = {}
+        self._trained = False
+        self.latest: dict[int, MetricsSample] = {}
+        self._handle: Any = None
+        self._printed: dict[tuple[int, str], str] = {}  # a terminal's unfinished lines
+        self._start = self._flushed = time.monotonic()
+
+    def take(self, event: Event) -> None:
+        """Take the next event; events of ranks that were not asked are ignored."""
+        if event.rank not in self._shown:
+            return
+        if isinstance(event, TextDelta | RichOutput | Cleared | LeftOut):
+            self._shown[event.rank].take(event)
+        if isinstance(event, TextDelta):
+            self._show_text(event)
+        elif isinstance(event, MetricsSample):
+            self._trained = self._trained or self._is_training(event)
+            self.latest[event.rank] = event
+            self._board.feed(event)
+        elif isinstance(event, RankDone) and event.failure:
+            self._failures[event.rank] = event.failure
+
+    def tick(self) -> None:
+        """Show what is live, where somebody looks; called often."""
+        now = time.monotonic()
+        if not self._screen.interactive or now - self._start < SHOW_AFTER_S or now - self._flushed < FLUSH_S:
+            return
+        self._flushed = now
+        if self._handle is None:
+            self._handle = self._screen.live(self._board)
+        self._board.flush()
+
+    def explain(self, sentence: str) -> None:
+        """Show, where somebody looks, why ranks wait; "" when they no longer do."""
+        self._board.explain(sentence)
+        if self._screen.terminal and sentence:
+            self._screen.say(f"{sentence}\n", "stderr")
+
+    def tell(self, text: str) -> None:
+        """Say something at once, where somebody looks."""
+        if self._screen.interactive or self._screen.terminal:
+            self._screen.say(text, "stderr")
+
+    def finish(self, word: str = "done") -> None:
+        """Write what is stored. ``word`` is the final state of ranks that did not fail."""
+        self._board.finish({rank: self._ended(rank, word) for rank in self._shown})
+        self._finish_board()
+        if self._screen.terminal:
+            for rank, stream in list(self._printed):
+                self._print(rank, stream, "\n")
+        else:
+            for stream in STREAMS:
+                rest = {rank: shown.lines(stream) for rank, shown in self._shown.items()}
+                self._screen.say(merge_lines(rest), stream)
+        self._finish_rich()
+
+    def fresh(self, rank: int) -> str:
+        """Return what a rank has printed and nobody has seen yet, labelled; ``finish`` does not write it again."""
+        if not self._screen.terminal:
+            return self._shown[rank].fresh(rank)
+        for stream in STREAMS:
+            self._print(rank, stream, "\n" if (rank, stream) in self._printed else "")
+        return ""
+
+    def printed(self, stream: str) -> dict[int, str]:
+        """Return what each rank wrote to a stream, as it is kept."""
+        return {rank: "\n".join(shown.text[stream].lines()) for rank, shown in self._shown.items()}
+
+    def _is_training(self, sample: MetricsSample) -> bool:
+        before = self._before.get(sample.rank)
+        return bool(sample.logged) or sample.step != (before.step if before else 0)
+
+    def _show_text(self, event: TextDelta) -> None:
+        self._board.feed_text(event.rank, event.stream, event.text)
+        if self._screen.terminal and not event.live:
+            if lines := event.skipped[1]:
+                self._print(event.rank, event.stream, f"\n… {lines:,} lines more: {self._where}\n")
+            self._print(event.rank, event.stream, event.text)
+
+    def _print(self, rank: int, stream: str, text: str) -> None:
+        *whole, rest = (self._printed.pop((rank, stream), "") + text).split("\n")
+        if rest:
+            self._printed[rank, stream] = rest[-4096:].rpartition("\r")[2]
+        self._screen.say("".join(f"{label([rank])} {line.rpartition(chr(13))[2]}\n" for line in whole), stream)
+
+    def _ended(self, rank: int, word: str) -> str:
+        """Name a rank's final state: where a person interrupted the cell, KeyboardInterrupt is obedience."""
+        failure = self._failures.get(rank)
+        obeyed = word == "interrupted" and failure is not None and failure.ename == "KeyboardInterrupt"
+        return word if failure is None or obeyed else "failed"
+
+    def _finish_board(self) -> None:
+        if self._handle is not None:
+            self._handle.update(self._board)
+        elif not self._trained:
+            return
+        elif self._screen.interactive:
+            self._screen.live(self._board)
+        elif self._screen.terminal:
+            self._screen.say(figures(self._board.summary()))
+        else:
+            self._screen.show(*self._board.static_bundle())
+
+    def _finish_rich(self) -> None:
+        results = {rank: [_key(o) for o in shown.rich if o.is_result] for rank, shown in self._shown.items()}
+        displays = {rank: [_key(o) for o in shown.rich if not o.is_result] for rank, shown in self._shown.items()}
+        left_out = {rank: [shown.left_out] for rank, shown in self._shown.items() if shown.left_out}
+        for ranks, key in merge(displays):
+            data, metadata = json.loads(key)
+            if set(data) == {"text/plain"}:
+                self._screen.show({"text/plain": labelled(ranks, _plain(data))})
+            else:
+                self._screen.show({"text/plain": label(ranks)})
+                self._screen.show(data, metadata)
+        for ranks, count in merge(left_out):
+            self._screen.show({"text/plain": f"{label(ranks)} … {count:,} displays more, which were too many to keep"})
+        self._finish_results([(ranks, *json.loads(key)) for ranks, key in merge(results)])
+
+    def _finish_results(self, groups: list[tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]]) -> None:
+        text = "\n".join(labelled(ranks, _plain(data)) for ranks, data, _ in groups)
+        if len(groups) == 1:
+            self._screen.show({**groups[0][1], "text/plain": text}, groups[0][2])
+        elif groups:
+            self._screen.show({"text/plain": text})
+
+
+def _key(output: RichOutput) -> str:
+    return json.dumps([output.data, output.metadata], sort_keys=True, default=str)
+
+
+def _plain(data: Mapping[str, Any]) -> str:
+    text = data.get("text/plain", f"<{', '.join(sorted(data))}>")
+    return text if isinstance(text, str) else "".join(text)
+
+
+def figures(summary: Mapping[str, Any]) -> str:
+    """Write a cell's figures in one line, for a terminal."""
+    total = summary["samples_per_s"]["total"]
+    parts = [f"{len(summary['ranks'])} ranks", f"{summary['steps']} steps", f"{summary['seconds']:.1f} s"]
+    parts += [f"{total:,.0f} samples/s"] if total else []
+    parts += [f"{name} {value}" for name, value in summary["logged"].items() if value is not None]
+    parts += [f"rank {rank} {Slow(*slow)}" for rank, slow in summary["slow"].items()]
+    return ", ".join(parts) + "\n"

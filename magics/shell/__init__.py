@@ -1,0 +1,1 @@
+"""The notebook's shell: completion, hints, prompts, transformation, escalation of interrupts."""

@@ -1,0 +1,51 @@
+"""Hints in the notebook's own errors: a NameError for a name that exists on the ranks, a mistyped name of a magic."""
+
+from __future__ import annotations
+
+import re
+from types import TracebackType
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from hvd_kernel.magics.options import nearest
+from hvd_kernel.magics.shell.rank_names import RankNames
+
+_HINTED = (NameError, UsageError)
+_NO_MAGIC = re.compile(r"(?:Cell magic|Line magic function) `(%{1,2})(\w+)` not found")
+_OURS = "hvd"
+
+
+def install(shell: Any, names: RankNames) -> None:
+    """Add the hints to what IPython shows, unless somebody has a handler of their own there."""
+
+    def shown(shell: Any, kind: Any, error: BaseException, where: TracebackType, tb_offset: int | None = None) -> Any:
+        if isinstance(error, UsageError):
+            _name_nearest(shell, error)
+        elif hint := "" if own_traceback(error) else names.hint(error):
+            error.add_note(hint)
+        shell.showtraceback((kind, error, where), tb_offset=tb_offset)
+
+    if not shell.custom_exceptions:
+        shell.set_custom_exc(_HINTED, shown)
+
+
+def uninstall(shell: Any) -> None:
+    """Take the hints back, unless somebody has set a handler since."""
+    if shell.custom_exceptions == _HINTED:
+        shell.set_custom_exc((), None)
+
+
+def own_traceback(error: BaseException) -> bool:
+    """Whether an error brings its own traceback: what a rank raised has its hint already."""
+    return hasattr(error, "_render_traceback_")
+
+
+def _name_nearest(shell: Any, error: UsageError) -> None:
+    """Name the magic of ours that is most like one that is not there, unless IPython has a suggestion."""
+    missing = _NO_MAGIC.fullmatch(str(error).rstrip("."))
+    if missing:
+        percent, name = missing.groups()
+        table = shell.magics_manager.magics["cell" if len(percent) > 1 else "line"]
+        near = nearest(f"{percent}{name}", [f"{percent}{each}" for each in table if each.startswith(_OURS)])
+        error.args = (f"{missing[0]}{near or '.'}",)
