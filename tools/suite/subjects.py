@@ -1,0 +1,40 @@
+"""Commit subjects since the rule: ``room: what changes``, imperative, at most 72 characters. Run by .ci/lint."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+SINCE = "c8a9fd7f062f965ab4d0f8c92cc469d62fc82080"
+"""The last commit before the rule."""
+LONGEST = 72
+SUBJECT = re.compile(r"[a-z0-9_./-]+(, [a-z0-9_./-]+)*: \S.*[^.\s]")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def wrong(subjects: Iterable[str]) -> list[str]:
+    """What is wrong with each subject that breaks the rule."""
+    found = []
+    for subject in subjects:
+        if len(subject) > LONGEST:
+            found.append(f"{subject!r} has {len(subject)} characters, more than {LONGEST}")
+        elif not SUBJECT.fullmatch(subject):
+            found.append(f"{subject!r} is not 'room: what changes'")
+    return found
+
+
+def since(commit: str) -> list[str]:
+    """Subjects of the commits after this one, or of all where the clone does not have it."""
+    known = (
+        subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, capture_output=True, check=False).returncode == 0
+    )
+    command = ["git", "log", "--no-merges", "--format=%s", f"{commit}..HEAD" if known else "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+if __name__ == "__main__":
+    if found := wrong(since(SINCE)):
+        sys.exit("\n".join(["commit subjects (CONTRIBUTING.md):", *found]))
