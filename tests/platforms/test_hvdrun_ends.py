@@ -189,7 +189,7 @@ time.sleep(120)
 
 WITH_ALL_THE_TIME = """
 import functools, sys
-from hvd_kernel.launch import cli
+from hvd_kernel.launch.cli import main as cli
 cli.Job = functools.partial(cli.Job, grace_s=1000.0)
 sys.exit(cli.main())
 """

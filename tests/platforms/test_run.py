@@ -38,8 +38,8 @@ def lingers():
     raise Bad("slow", 0)
 
 def caught_lingering():
-    from hvd_kernel.launch import lines
-    lines._HOLD_S = 0.1
+    from hvd_kernel.launch import line_output
+    line_output._HOLD_S = 0.1
     return caught(lingers)
 
 def vanishes():

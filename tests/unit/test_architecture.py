@@ -216,7 +216,7 @@ def test_no_folder_with_more_than_15_files() -> None:
     [
         (upward_includes, "native/base/bad.h", '#pragma once\n#include "engine/engine.h"\n', 2),
         (upward_includes, "native/engine/bad.cc", "#include <torch/torch.h>\n", 1),
-        (upward_imports, "magics/bad.py", "def f():\n    from hvd_kernel.worker import control\n", 2),
+        (upward_imports, "magics/bad.py", "def f():\n    from hvd_kernel.worker import life\n", 2),
         (upward_imports, "hvd_kernel/cluster/bad.py", "import os\nimport torch.nn\n", 2),
         (upward_imports, "widgets/bad.py", "from hvd_kernel import _native\n", 1),
     ],
