@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.cell_run import Run
+    from hvd_kernel.cluster.requests.cell_run import Run
     from hvd_kernel.cluster.session import RankStatus, Session
 
 __all__ = ["RankStatus", "Run", "Session"]
 
-_WHERE = {"RankStatus": "session", "Run": "cell_run", "Session": "session"}
+_WHERE = {"RankStatus": "session", "Run": "requests.cell_run", "Session": "session"}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,9 +18,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.cluster.cell_run import Run
 from hvd_kernel.cluster.door import knock
-from hvd_kernel.cluster.gather import Handshake
+from hvd_kernel.cluster.requests.cell_run import Run
+from hvd_kernel.cluster.requests.gather import Handshake
 from hvd_kernel.cluster.session import RankStatus, Session
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN
@@ -150,7 +150,7 @@ def _welcome(kept: Kept, line: Line) -> tuple[dict[str, Any], list[dict[str, Any
 
 
 def _resume(session: Session, found: Found, say: Callable[[str], None]) -> None:
-    from hvd_kernel.cluster.stream import Stream  # noqa: PLC0415 - ipyparallel
+    from hvd_kernel.cluster.requests.stream import Stream  # noqa: PLC0415 - ipyparallel
 
     memory = found.remembered
     marks = {int(rank): who.pop("mark") for rank, who in memory["ranks"].items()}

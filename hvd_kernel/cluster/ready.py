@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.cluster import failure
-from hvd_kernel.cluster.gather import Handshake
+from hvd_kernel.cluster.requests.gather import Handshake
 from hvd_kernel.cluster.session import RankStatus
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def connect(session: Session, say: Say) -> None:
     ClusterError
         They ended, or were not there in time.
     """
-    from hvd_kernel.cluster.stream import Stream  # noqa: PLC0415 - ipyparallel, while the processes start
+    from hvd_kernel.cluster.requests.stream import Stream  # noqa: PLC0415 - ipyparallel, while the processes start
 
     deadline = time.monotonic() + session.spec.start_timeout_s
     while session._stream is None:

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.cluster import failure
-from hvd_kernel.cluster.gather import Gather, Handshake
 from hvd_kernel.cluster.launcher import is_far
+from hvd_kernel.cluster.requests.gather import Gather, Handshake
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.lifetime import kill
 

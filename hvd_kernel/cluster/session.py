@@ -19,10 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.cluster import failure, transfer
-from hvd_kernel.cluster.cell_run import Run
-from hvd_kernel.cluster.gather import Gather
+from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.launcher import Launched, possible
+from hvd_kernel.cluster.requests import transfer
+from hvd_kernel.cluster.requests.cell_run import Run
+from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import Cause
 from hvd_kernel.diagnosis.recorder import Witnesses
@@ -32,8 +33,8 @@ from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
+    from hvd_kernel.cluster.requests.stream import Stream
     from hvd_kernel.cluster.respawn import Respawned
-    from hvd_kernel.cluster.stream import Stream
 
 _ANSWER_S = 30.0
 _MOVE_S = 600.0

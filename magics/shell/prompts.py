@@ -29,7 +29,7 @@ from hvd_kernel.protocol.messages import Event, Prompt, RankDone
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
-    from hvd_kernel.cluster.gather import Gather
+    from hvd_kernel.cluster.requests.gather import Gather
     from hvd_kernel.magics.display.render import Renderer
 
 SETTLE_S = 0.4

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvd_kernel.cluster import transfer as notebook
+from hvd_kernel.cluster.requests import transfer as notebook
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.frameworks import registry

@@ -14,7 +14,7 @@ import pytest
 from hvdtest.fakes import FakeBoard, FakeScreen
 from IPython.core.error import StdinNotImplementedError
 
-from hvd_kernel.cluster.gather import Gather
+from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.commands.debug import split
 from hvd_kernel.magics.display.render import Renderer
