@@ -8,7 +8,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo lab test test-all changed ci lint native pytest bench clean system
 SHELL := /bin/bash
-NATIVE := $(wildcard native/CMakeLists.txt native/CMakePresets.json native/*/*.cc native/*/*.h native/*/*.cu native/*/*.cuh native/*/*.cmake)
+NATIVE := $(wildcard native/CMakeLists.txt native/CMakePresets.json $(foreach depth,* */*,native/$(depth)/*.cc native/$(depth)/*.h native/$(depth)/*.cu native/$(depth)/*.cuh native/$(depth)/*.cmake))
 SETTINGS := pyproject.toml .ci/constraints.txt .ci/setup
 SHARDS := native multiprocess jupyter browser faults frameworks platforms
 SUITE := .venv/bin/python -P tools/suite

@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 
 _NCCL = "libnccl.so.2"
-_OLDEST_NCCL = 21_901  # as in native/cuda/nccl.h
+_OLDEST_NCCL = 21_901  # as in native/cuda/nccl/nccl.h
 
 
 def mpi() -> bool:

@@ -32,8 +32,8 @@
 #include "bench/engine_way.h"
 #include "bench/staged.h"
 #include "collective/cpu_backend.h"
-#include "transport/mesh.h"
-#include "transport/tcp_bootstrap.h"
+#include "transport/bootstrap/tcp_bootstrap.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd::bench {
 namespace {

@@ -47,7 +47,7 @@ enum {
   HVD_NO_MEMORY = 10
 };
 
-/* The numbers of engine/request.h. */
+/* The numbers of engine/message/request.h. */
 enum {
   HVD_ALLREDUCE = 0,
   HVD_ALLGATHER = 1,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "c_api/hvd_core.h"
-#include "engine/handles.h"
+#include "engine/execution/handles.h"
 
 // Counted: the core's own reference, until `done` has returned, and the plugin's.
 struct hvd_buffer {

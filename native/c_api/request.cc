@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "c_api/tensor.h"
-#include "engine/validate.h"
+#include "engine/message/validate.h"
 
 namespace hvd::c_api {
 namespace {

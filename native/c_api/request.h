@@ -17,7 +17,7 @@ struct Call {
   void* context = nullptr;
 };
 
-// The rest is the engine's to check (engine/validate.h), which knows the ranks.
+// The rest is the engine's to check (engine/message/validate.h), which knows the ranks.
 Result<Call> call_of(const Engine& engine, const hvd_request* given);
 
 }  // namespace hvd::c_api

@@ -8,7 +8,7 @@
 
 #include "c_api/status.h"
 #include "engine/options.h"
-#include "transport/bootstrap.h"
+#include "transport/bootstrap/bootstrap.h"
 
 namespace hvd::c_api {
 namespace {

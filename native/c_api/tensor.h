@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "c_api/dlpack.h"
-#include "engine/request.h"
+#include "engine/message/request.h"
 
 namespace hvd::c_api {
 

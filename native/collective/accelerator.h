@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "collective/backend.h"
-#include "collective/team.h"
+#include "collective/backend/backend.h"
+#include "collective/backend/group.h"
 #include "tensor/op.h"
-#include "transport/mesh.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd {
 

@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 #include "collective/accelerator.h"
-#include "collective/backend.h"
-#include "transport/mesh.h"
+#include "collective/backend/backend.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd {
 

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-#include "collective/adasum.h"
-#include "collective/broadcast.h"
-#include "collective/direct.h"
-#include "collective/exchange.h"
-#include "collective/gather.h"
-#include "collective/hierarchical.h"
-#include "collective/ring.h"
-#include "collective/shared.h"
-#include "collective/slices.h"
+#include "collective/algorithm/adasum.h"
+#include "collective/algorithm/broadcast.h"
+#include "collective/algorithm/direct.h"
+#include "collective/algorithm/exchange.h"
+#include "collective/algorithm/gather.h"
+#include "collective/algorithm/hierarchical.h"
+#include "collective/algorithm/ring.h"
+#include "collective/algorithm/shared.h"
+#include "collective/algorithm/slices.h"
 
 namespace hvd {
 namespace {

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "collective/backend.h"
-#include "collective/crew.h"
-#include "collective/order.h"
+#include "collective/backend/backend.h"
+#include "collective/backend/communicator_context.h"
+#include "collective/backend/order.h"
 #include "collective/select.h"
 
 namespace hvd {

@@ -10,8 +10,8 @@
 
 #include "base/status.h"
 #include "collective/accelerators.h"
-#include "collective/backend.h"
-#include "transport/mesh.h"
+#include "collective/backend/backend.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd {
 

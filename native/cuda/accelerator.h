@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "collective/accelerator.h"
-#include "cuda/ferry.h"
-#include "cuda/household.h"
-#include "cuda/mark.h"
-#include "cuda/stopwatch.h"
+#include "cuda/cross_device_copy.h"
+#include "cuda/device/event.h"
+#include "cuda/device/stopwatch.h"
+#include "cuda/device_context.h"
 
 namespace hvd::cuda {
 

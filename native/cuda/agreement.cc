@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "base/log.h"
-#include "cuda/nccl_backend.h"
-#include "cuda/pinned.h"
-#include "cuda/ring_backend.h"
-#include "cuda/staged_backend.h"
-#include "cuda/trial.h"
+#include "cuda/device/pinned.h"
+#include "cuda/group/self_test.h"
+#include "cuda/nccl/nccl_backend.h"
+#include "cuda/ring/ring_backend.h"
+#include "cuda/staged/staged_backend.h"
 
 namespace hvd::cuda {
 namespace {

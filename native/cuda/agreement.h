@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "cuda/choice.h"
-#include "cuda/device_backend.h"
-#include "cuda/party.h"
+#include "cuda/device/choice.h"
+#include "cuda/group/bootstrap_group.h"
+#include "cuda/group/device_backend.h"
 
 namespace hvd::cuda {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/fd.h"
-#include "cuda/choice.h"
-#include "cuda/nccl_backend.h"
+#include "cuda/device/choice.h"
+#include "cuda/nccl/nccl_backend.h"
 
 namespace hvd::cuda {
 namespace {

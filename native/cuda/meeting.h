@@ -1,13 +1,13 @@
 // At the first operation of a team its members meet: each tells the others over their links what it
-// has (facts.h), all see alike which ways are possible (choice.h), and they make and try them until
-// one is taken (agreement.h).
+// has (peer_info.h), all see alike which ways are possible (choice.h), and they make and try them
+// until one is taken (agreement.h).
 #pragma once
 
 #include <memory>
 
 #include "collective/accelerator.h"
 #include "cuda/agreement.h"
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 
 namespace hvd::cuda {
 

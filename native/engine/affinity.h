@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "transport/mesh.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd {
 

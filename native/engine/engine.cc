@@ -6,10 +6,10 @@
 #include "base/deadline.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "engine/controller/stall.h"
+#include "engine/execution/outputs.h"
 #include "engine/forked.h"
-#include "engine/outputs.h"
-#include "engine/stall.h"
-#include "engine/validate.h"
+#include "engine/message/validate.h"
 
 namespace hvd {
 namespace {

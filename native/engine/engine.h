@@ -15,17 +15,17 @@
 
 #include "base/trace.h"
 #include "base/visible.h"
-#include "engine/coordinator.h"
-#include "engine/counters.h"
-#include "engine/devices.h"
-#include "engine/handles.h"
+#include "engine/execution/counters.h"
+#include "engine/execution/devices.h"
+#include "engine/execution/groups.h"
+#include "engine/execution/handles.h"
+#include "engine/execution/regions.h"
 #include "engine/options.h"
-#include "engine/regions.h"
-#include "engine/teams.h"
-#include "engine/timeline.h"
-#include "engine/visitors.h"
-#include "transport/bootstrap.h"
-#include "transport/mesh.h"
+#include "engine/progress_engine.h"
+#include "engine/rundown_guard.h"
+#include "engine/timeline/timeline.h"
+#include "transport/bootstrap/bootstrap.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd {
 

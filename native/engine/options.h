@@ -10,8 +10,8 @@
 #include "base/visible.h"
 #include "collective/accelerator.h"
 #include "collective/select.h"
-#include "engine/conductor.h"
-#include "transport/mesh.h"
+#include "engine/controller/controller.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/message/request.h"
 
 namespace hvd {
 

@@ -1,10 +1,10 @@
-// hvd_mpi.so: the verbs of transport/mpi_plugin.h over MPI. Nothing here waits, and nothing is
+// hvd_mpi.so: the verbs of transport/mpi/mpi_plugin.h over MPI. Nothing here waits, and nothing is
 // called after MPI_Finalize.
 #include <mpi.h>
 
 #include <cstring>
 
-#include "transport/mpi_plugin.h"
+#include "transport/mpi/mpi_plugin.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include "engine/options.h"
 #include "python/errors_py.h"
 #include "python/module.h"
-#include "transport/tcp_bootstrap.h"
+#include "transport/bootstrap/tcp_bootstrap.h"
 
 namespace py = pybind11;
 

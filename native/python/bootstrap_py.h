@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "transport/bootstrap.h"
-#include "transport/mesh.h"
+#include "transport/bootstrap/bootstrap.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd::python {
 

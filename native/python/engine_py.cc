@@ -9,7 +9,7 @@
 #include "base/deadline.h"
 #include "c_api/current.h"
 #include "engine/engine.h"
-#include "engine/validate.h"
+#include "engine/message/validate.h"
 #include "python/bootstrap_py.h"
 #include "python/errors_py.h"
 #include "python/module.h"

@@ -2,7 +2,7 @@
 #include "python/module.h"
 
 #include "c_api/hvd_core.h"
-#include "engine/request.h"
+#include "engine/message/request.h"
 
 PYBIND11_MODULE(_native, module) {
   const auto constant = [&](const char* name, hvd::ReduceOp op) {

@@ -3,8 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "engine/buffer.h"
 #include "engine/engine.h"
+#include "engine/execution/buffer.h"
 #include "python/errors_py.h"
 #include "python/module.h"
 

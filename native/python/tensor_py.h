@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "collective/plan.h"
-#include "engine/request.h"
+#include "collective/backend/plan.h"
+#include "engine/message/request.h"
 
 namespace hvd::python {
 

@@ -26,7 +26,7 @@ struct Scaling {
   double divisor = 1.0;
 };
 
-// What happens to every element. op is not kAdasum here (collective/adasum.h).
+// What happens to every element. op is not kAdasum here (collective/algorithm/adasum.h).
 struct Reduction {
   Dtype dtype = Dtype::kFloat32;
   ReduceOp op = ReduceOp::kSum;

@@ -8,13 +8,13 @@
 
 #include "base/cores.h"
 #include "base/log.h"
-#include "transport/control.h"
-#include "transport/control_line.h"
-#include "transport/heap_ring.h"
-#include "transport/mesh.h"
-#include "transport/options.h"
-#include "transport/ring_link.h"
-#include "transport/shared_heap_memfd.h"
+#include "transport/control/control.h"
+#include "transport/control/control_line.h"
+#include "transport/link/ring_link.h"
+#include "transport/mesh/mesh.h"
+#include "transport/mesh/options.h"
+#include "transport/shm/heap_ring.h"
+#include "transport/shm/shared_heap_memfd.h"
 
 namespace hvd {
 namespace {

@@ -1,6 +1,6 @@
 """A cluster that stands still as a whole, as on a machine that is suspended: nobody is taken for dead, the cell goes on (F8).
 
-The policy itself is tested in virtual time, in tests/native/transport/test_watch_stops.cc; this is its smoke test in real time.
+The policy itself is tested in virtual time, in tests/native/transport/watch/test_stop_detector.cc; this is its smoke test in real time.
 """
 
 from __future__ import annotations

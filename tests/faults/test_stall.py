@@ -1,6 +1,6 @@
 """A rank that never calls: the others are told who it is, in which tensor, for how long, and get an error.
 
-When that is, whose time counts and whose does not is told in virtual time: the stalls in tests/native/engine/test_conductor.cc.
+When that is, whose time counts and whose does not is told in virtual time: the stalls in tests/native/engine/controller/test_controller.cc.
 """
 
 from __future__ import annotations

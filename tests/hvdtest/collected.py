@@ -89,7 +89,7 @@ def native_sources() -> dict[str, list[Path]]:
         script += "".join(rooms[2].replace("${room}", room) for room in rooms[1].split())
     found: dict[str, set[Path]] = {}
     for pattern in re.findall(r"(?<![\w$}{])[\w/]+(?:/\*)?[\w*]*\.cc\b", script):
-        for path in (TESTS / "native").glob(pattern):
+        for path in (TESTS / "native").glob(pattern.replace("/*", "/**/*")):
             found.setdefault(path.relative_to(TESTS / "native").parts[0], set()).add(path)
     return {room: sorted(paths) for room, paths in found.items()}
 
@@ -122,7 +122,7 @@ def newest_binary(room: str) -> Path | None:
     """A built binary of a room's tests that is newer than all of their sources."""
     built = [path for build in (ROOT / "build").glob("*") for path in build.rglob(f"{room}_tests") if path.is_file()]
     folder = TESTS / "native" / ("cuda" if room == "nccl" else room)
-    changed = max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
+    changed = max((path.stat().st_mtime for path in folder.rglob("*")), default=0.0)
     fresh = [path for path in built if os.access(path, os.X_OK) and path.stat().st_mtime > changed]
     return max(fresh, key=lambda path: path.stat().st_mtime, default=None)
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "transport/bootstrap.h"
+#include "transport/bootstrap/bootstrap.h"
 
 namespace hvd::test {
 

@@ -1,6 +1,6 @@
-// What a collective must give, computed the slow way from the rule in collective/backend.h: element
-// i of a tensor lies in slice o; its sum is ((x_{o+1} + x_{o+2}) + ...) + x_o, one rounding per
-// addition, in float for 16-bit numbers, which are rounded once more.
+// What a collective must give, computed the slow way from the rule in collective/backend/backend.h:
+// element i of a tensor lies in slice o; its sum is ((x_{o+1} + x_{o+2}) + ...) + x_o, one rounding
+// per addition, in float for 16-bit numbers, which are rounded once more.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "collective/plan.h"
+#include "collective/backend/plan.h"
 #include "tensor/dtype.h"
 #include "tensor/half.h"
 

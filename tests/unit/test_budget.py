@@ -119,14 +119,14 @@ def test_the_default_tier_leaves_out_what_is_nightly_and_a_shard_does_not() -> N
         (["hvd_kernel/core/ops.py"], ["unit", "multiprocess/test_collectives.py"], ["quick"]),
         (["hvd_kernel/cluster/session.py"], ["unit", "jupyter/test_cluster.py"], ["quick", "lab"]),
         (["hvd_kernel/clusters.py"], ["unit", "multiprocess/test_collectives.py"], ["quick"]),
-        (["native/engine/wire.cc"], ["native/base", "native/engine"], ["native"]),
+        (["native/engine/message/wire.cc"], ["native/base", "native/engine"], ["native"]),
         (
             ["tests/jupyter/test_run.py", "hvd_kernel/core/ops.py", "native/base/a.h"],
             ["jupyter/test_run.py", "unit", "multiprocess/test_collectives.py", "native/base", "native/engine"],
             ["native", "quick", "lab"],
         ),
         (["tests/jupyter/conftest.py"], [], ["lab"]),
-        (["tests/native/engine/test_wire.cc"], ["native/engine"], ["native"]),
+        (["tests/native/engine/controller/test_wire.cc"], ["native/engine"], ["native"]),
     ],
 )
 def test_what_a_change_runs(changed: list[str], tests: list[str], shards: list[str]) -> None:

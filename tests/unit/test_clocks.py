@@ -14,7 +14,7 @@ WALL = re.compile(
     r"|time\.time(?:_ns)?\(|datetime\.(?:now|utcnow|today)\("
 )
 FOR_PEOPLE = {  # nothing waits for any of them
-    "native/engine/timeline.cc": "the date at which a timeline began",
+    "native/engine/timeline/timeline.cc": "the date at which a timeline began",
     "native/base/log.cc": "the time before a line of the log",
     "hvd_kernel/cluster/keeper.py": "since when ranks have been kept, for other kernels to show",
     "hvd_kernel/processes/detached.py": "how long that is ago",

@@ -40,10 +40,10 @@ ELSEWHERE = {  # rows whose tests have other names -> one that must be in the de
     "D5": "tests/multiprocess/test_matrix.py::test_sizes",
     "D6": "tests/multiprocess/test_huge.py::test_over_two_to_the_31",
     "D7": "tests/frameworks/numpy/test_numpy.py::test_arrays",
-    "D8": "tests/native/transport/test_link.cc::the counters may wrap around",
+    "D8": "tests/native/transport/link/test_link.cc::the counters may wrap around",
     "I2": "tests/native/fuzz/test_corpus.cc::fuzz: nothing in the corpus crashes, nor anything near it",
-    "F10": "tests/native/transport/test_mpi_links.cc::mpi links: an error of MPI ends the wait though nobody has died",
-    "I11": "tests/native/engine/test_sizes.cc::sizes: that do not fit are an error that names rank 0 and the operation",
+    "F10": "tests/native/transport/link/test_mpi_links.cc::mpi links: an error of MPI ends the wait though nobody has died",
+    "I11": "tests/native/engine/parts/test_sizes.cc::sizes: that do not fit are an error that names rank 0 and the operation",
     "I3": "tests/native/fuzz/test_corpus.cc::fuzz: nothing in the corpus crashes, nor anything near it",
 }
 
@@ -182,6 +182,6 @@ def test_which_tests_of_a_file_count(tmp_path: Path) -> None:
 
 
 def test_j_no_device_is_ever_reset() -> None:
-    loaded = set(re.findall(r"\bcu[A-Z]\w+", (ROOT / "native" / "cuda" / "driver.h").read_text()))
+    loaded = set(re.findall(r"\bcu[A-Z]\w+", (ROOT / "native" / "cuda" / "driver" / "driver.h").read_text()))
     assert "cuDevicePrimaryCtxRetain" in loaded, "this is where the driver's functions stand"
     assert not [name for name in loaded if "Reset" in name or "CtxDestroy" in name]

@@ -14,7 +14,7 @@ from hvd_kernel.launch.cli import check_build
 from hvd_kernel.processes import libraries
 from hvd_kernel.torch import mpi_ops, probes
 
-NCCL_HEADER = Path(__file__).resolve().parents[2] / "native" / "cuda" / "nccl.h"
+NCCL_HEADER = Path(__file__).resolve().parents[2] / "native" / "cuda" / "nccl" / "nccl.h"
 OLDEST_NCCL = int(NCCL_HEADER.read_text().partition("kOldestNccl = ")[2].partition(";")[0])
 ALLREDUCE = "tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global"
 COMPRESSED = "tensor, average=None, name=None, compression=none, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global"

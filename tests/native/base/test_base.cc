@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "ranks.h"
-#include "transport/pack.h"
+#include "transport/socket/pack.h"
 
 using namespace hvd;
 

@@ -1,7 +1,7 @@
 // Tensors on devices through the C table: the event behind which the results are.
 #include <doctest/doctest.h>
 
-#include "engine/device_engines.h"
+#include "engine/devices/device_engines.h"
 #include "framework.h"
 
 namespace hvd::test {

@@ -8,7 +8,7 @@
 
 #include "collective/cpu_backend.h"
 #include "ranks.h"
-#include "transport/mesh.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd::test {
 

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "collective/plan.h"
+#include "collective/backend/plan.h"
 #include "tensor/half.h"
 #include "tensor/reduce.h"
 

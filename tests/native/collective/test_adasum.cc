@@ -6,10 +6,10 @@
 #include <limits>
 #include <vector>
 
-#include "collective/adasum.h"
+#include "collective/algorithm/adasum.h"
 #include "ranks.h"
 #include "tensor/half.h"
-#include "transport/mesh.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd::test {
 namespace {

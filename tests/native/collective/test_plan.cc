@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "collective/plan.h"
+#include "collective/backend/plan.h"
 
 namespace hvd::test {
 namespace {

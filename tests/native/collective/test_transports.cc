@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "reductions.h"
-#include "transport/shared_heap.h"
+#include "transport/shm/shared_heap.h"
 
 namespace hvd::test {
 namespace {

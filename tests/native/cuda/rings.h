@@ -11,7 +11,7 @@
 
 #include "collective/clusters.h"
 #include "collective/oracle.h"
-#include "cuda/ring_backend.h"
+#include "cuda/ring/ring_backend.h"
 #include "fake_cuda/fake_cuda.h"
 
 namespace hvd::cuda::test {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "cuda/ring_cases.h"
-#include "cuda/staged_backend.h"
+#include "cuda/ring/ring_cases.h"
+#include "cuda/staged/staged_backend.h"
 
 namespace hvd::cuda::test {
 namespace {

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "transport/slot_ring.h"
+#include "transport/link/slot_ring.h"
 
 namespace hvd::explorer {
 

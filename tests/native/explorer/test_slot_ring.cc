@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "explorer/model.h"
-#include "transport/slot_ring.h"
+#include "transport/link/slot_ring.h"
 
 using namespace hvd;
 using namespace hvd::explorer;
@@ -61,7 +61,7 @@ struct World {
   }
 };
 
-// As RingSendLink::acquire and publish do it (transport/ring_link.h).
+// As RingSendLink::acquire and publish do it (transport/link/ring_link.h).
 void send(World& world, Value items, const Waiting& wait) {
   struct Local {
     Producer ring;

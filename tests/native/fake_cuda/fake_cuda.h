@@ -1,6 +1,6 @@
-// A fake CUDA driver: libfake_cuda.so has every function of native/cuda/driver.h and those below.
-// Its device memory is host memory (memfds, so that IPC handles open in other processes), a stream
-// is a queue with a thread that really blocks at waits, kernels are functions of the host.
+// A fake CUDA driver: libfake_cuda.so has every function of native/cuda/driver/driver.h and those
+// below. Its device memory is host memory (memfds, so that IPC handles open in other processes), a
+// stream is a queue with a thread that really blocks at waits, kernels are functions of the host.
 // It refuses what the driver refuses: handles that are gone, a stream of another device than the
 // current one, an IPC handle in the process that made it, unknown kernels, addresses that are
 // nobody's. Memory comes filled with garbage.

@@ -1,6 +1,6 @@
-// The kernels of the fake driver: the bodies of native/cuda/loops.cuh, thread after thread.
-#include "cuda/loops.cuh"
-#include "cuda/ring.cuh"
+// The kernels of the fake driver: the bodies of native/cuda/kernels/loops.cuh, thread after thread.
+#include "cuda/kernels/loops.cuh"
+#include "cuda/kernels/ring.cuh"
 #include "fake_cuda/fake_cuda.h"
 
 namespace {

@@ -1,8 +1,8 @@
-// A fake NCCL: libfake_nccl.so has every function of native/cuda/nccl.h, for ranks that are threads
-// of one process, over the fake driver's streams and memory. An operation blocks the stream's
-// thread until all members' streams have come to it, as NCCL's kernels do. Sums are made in the
-// order of the ranks, which is not our backends' order; 16-bit numbers are rounded at every step.
-// What NCCL forbids, or lets hang, is an error here: two ranks on one device, blocking
+// A fake NCCL: libfake_nccl.so has every function of native/cuda/nccl/nccl.h, for ranks that are
+// threads of one process, over the fake driver's streams and memory. An operation blocks the
+// stream's thread until all members' streams have come to it, as NCCL's kernels do. Sums are made
+// in the order of the ranks, which is not our backends' order; 16-bit numbers are rounded at every
+// step. What NCCL forbids, or lets hang, is an error here: two ranks on one device, blocking
 // communicators, calls before the last one has gone through, operations that do not match, memory
 // that is not the device's, a communicator that is gone.
 // Its SONAME is NCCL's: a test that has loaded it is a process that has loaded NCCL.

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cuda/nccl.h"
+#include "cuda/nccl/nccl.h"
 
 namespace fake_nccl {
 

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/nccl.h"
+#include "cuda/nccl/nccl.h"
 
 namespace fake_nccl {
 

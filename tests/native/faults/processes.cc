@@ -12,7 +12,7 @@
 #include <exception>
 
 #include "base/deadline.h"
-#include "transport/socket.h"
+#include "transport/socket/socket.h"
 
 namespace hvd::test {
 namespace {

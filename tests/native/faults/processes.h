@@ -15,7 +15,7 @@
 #include "base/fd.h"
 #include "base/status.h"
 #include "engine/engine.h"
-#include "transport/bootstrap.h"
+#include "transport/bootstrap/bootstrap.h"
 
 namespace hvd::test {
 

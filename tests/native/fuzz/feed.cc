@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "engine/conductor.h"
-#include "engine/wire.h"
+#include "engine/controller/controller.h"
+#include "engine/message/wire.h"
 
 namespace hvd::test {
 namespace {

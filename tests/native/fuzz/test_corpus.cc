@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/wire.h"
-#include "engine/world.h"
+#include "engine/controller/world.h"
+#include "engine/message/wire.h"
 #include "fuzz/feed.h"
 
 namespace hvd::test {

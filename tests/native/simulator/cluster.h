@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/conductor.h"
+#include "engine/controller/controller.h"
 #include "simulator/model.h"
 
 namespace hvd::sim {

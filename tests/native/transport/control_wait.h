@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "base/deadline.h"
-#include "transport/mesh.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd::test {
 

@@ -17,9 +17,9 @@
 
 #include "base/deadline.h"
 #include "base/fd.h"
-#include "transport/mesh.h"
-#include "transport/socket.h"
-#include "transport/tcp_bootstrap.h"
+#include "transport/bootstrap/tcp_bootstrap.h"
+#include "transport/mesh/mesh.h"
+#include "transport/socket/socket.h"
 
 namespace hvd::test {
 

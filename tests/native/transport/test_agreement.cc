@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include "ranks.h"
-#include "transport/mesh.h"
-#include "transport/options_agreement.h"
+#include "transport/mesh/mesh.h"
+#include "transport/mesh/options_agreement.h"
 
 using namespace hvd;
 

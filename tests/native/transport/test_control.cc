@@ -13,11 +13,11 @@
 #include "base/deadline.h"
 #include "control_wait.h"
 #include "ranks.h"
-#include "transport/control_line.h"
-#include "transport/control_socket.h"
-#include "transport/heap_ring.h"
-#include "transport/mesh.h"
-#include "transport/socket.h"
+#include "transport/control/control_line.h"
+#include "transport/control/control_socket.h"
+#include "transport/mesh/mesh.h"
+#include "transport/shm/heap_ring.h"
+#include "transport/socket/socket.h"
 
 using namespace hvd;
 

@@ -10,7 +10,7 @@
 #include "base/failpoint.h"
 #include "control_wait.h"
 #include "ranks.h"
-#include "transport/mesh.h"
+#include "transport/mesh/mesh.h"
 
 using namespace hvd;
 

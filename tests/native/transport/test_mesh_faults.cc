@@ -16,9 +16,9 @@
 #include "control_wait.h"
 #include "processes.h"
 #include "ranks.h"
-#include "transport/mesh.h"
-#include "transport/socket.h"
-#include "transport/tcp_bootstrap.h"
+#include "transport/bootstrap/tcp_bootstrap.h"
+#include "transport/mesh/mesh.h"
+#include "transport/socket/socket.h"
 
 using namespace hvd;
 

@@ -17,7 +17,7 @@
 #include "base/thread.h"
 #include "processes.h"
 #include "ranks.h"
-#include "transport/mesh.h"
+#include "transport/mesh/mesh.h"
 
 using namespace hvd;
 

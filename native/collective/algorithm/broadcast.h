@@ -1,0 +1,20 @@
+// The root's bytes to everybody: written to all by the root itself (star), or handed from place to
+// place (chain). A star is one hand-over, but the root copies for all.
+#pragma once
+
+#include <vector>
+
+#include "collective/backend/communicator_context.h"
+#include "collective/backend/plan.h"
+
+namespace hvd {
+
+enum class Shape { kStar, kChain };
+
+Shape broadcast_shape(const Crew& crew, std::size_t bytes, std::size_t segment_bytes);
+
+// Operands in bytes. The root's own outputs are not written.
+Status broadcast(Crew& crew, const std::vector<Operand>& operands, int root, Shape shape,
+                 std::size_t segment_bytes);
+
+}  // namespace hvd

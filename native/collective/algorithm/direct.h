@@ -1,0 +1,16 @@
+// Everybody sends its whole input to everybody and folds everything itself: one hand-over. For
+// operations that fit into one slot.
+#pragma once
+
+#include <vector>
+
+#include "collective/backend/communicator_context.h"
+#include "collective/backend/order.h"
+#include "collective/backend/plan.h"
+
+namespace hvd {
+
+Status direct(Crew& crew, Order& order, const std::vector<Operand>& operands,
+              const Reduction& reduction);
+
+}  // namespace hvd

@@ -1,0 +1,21 @@
+// Allgather: every place's block to everybody. Direct: each sends its block to all. Ring: blocks
+// are handed on from neighbour to neighbour. By hosts: blocks within the host, whole hosts' blocks
+// between one leader per host (its first place), which spreads them.
+#pragma once
+
+#include <vector>
+
+#include "collective/backend/backend.h"
+#include "collective/backend/communicator_context.h"
+
+namespace hvd {
+
+enum class GatherAlgorithm { kDirect, kRing, kByHosts };
+
+GatherAlgorithm gather_algorithm(const Crew& crew, const std::vector<Gather>& tensors,
+                                 bool by_hosts);
+
+Status allgather(Mesh& mesh, Crew& crew, const std::vector<Gather>& tensors,
+                 GatherAlgorithm algorithm, std::size_t segment_bytes);
+
+}  // namespace hvd

@@ -1,0 +1,276 @@
+#include "collective/algorithm/hierarchical.h"
+
+#include <algorithm>
+
+#include "collective/backend/pipeline.h"
+
+namespace hvd {
+namespace {
+
+std::size_t index(int number) { return static_cast<std::size_t>(number); }
+
+class Hierarchy {
+ public:
+  Hierarchy(Crew& crew, Order& order, const Roles& roles, const Plan& plan,
+            const Reduction& reduction, std::size_t longest)
+      : crew_(crew),
+        order_(order),
+        roles_(roles),
+        plan_(plan),
+        reduction_(reduction),
+        width_(size_of(reduction.dtype)),
+        host_(crew.host_of(crew.place())),
+        part_bytes_(longest * width_) {
+    for (const int place : crew.places_on(host_))
+      if (place != crew.place()) mates_.push_back(place);
+    for (int slice = 0; slice < crew.size(); ++slice) {
+      if (crew.host_of(slice) == host_ && roles.worker(host_, slice) == crew.place())
+        home_.push_back(slice);
+    }
+    kept_.resize(kKept * home_.size() * part_bytes_);
+    slots_.resize(index(crew.size()));
+    filled_.resize(index(crew.size()));
+    parts_.resize(index(crew.hosts()));
+  }
+
+  // Stage 1: the inputs of this rank to the workers of its host.
+  Status send_inputs(std::size_t batch) {
+    for (const int mate : mates_) {
+      if (roles_.work_of(mate).empty()) continue;
+      Result<std::byte*> slot = crew_.acquire(mate);
+      if (!slot) return slot.status();
+      std::byte* at = slot.value();
+      for (const int slice : roles_.work_of(mate)) {
+        at = pack(segment(slice, batch), reduction_, at, crew_.store(mate));
+      }
+      if (failpoint("collective.host_input")) return tripped("collective.host_input");
+      crew_.publish(mate, static_cast<std::size_t>(at - slot.value()));
+    }
+    return Status::ok();
+  }
+
+  // Stage 2: this host's parts, into the slots that carry them home, or kept when home is here.
+  Status fold_parts(std::size_t batch) {
+    const std::vector<int>& work = roles_.work_of(crew_.place());
+    if (work.empty()) return Status::ok();
+    for (const int mate : mates_) {
+      Result<const std::byte*> slot = crew_.expect(mate, bytes_of(work, batch));
+      if (!slot) return slot.status();
+      crew_.seen()[index(mate)] = slot.value();
+    }
+    if (Status status = open_foreign(work); !status) return status;
+    std::size_t kept = 0;
+    for (const int slice : work) {
+      const bool home = crew_.host_of(slice) == host_;
+      std::byte* const out = home ? kept_part(batch, kept++) : claim(slice, batch);
+      fold_part(slice, batch, out);
+    }
+    for (const int mate : mates_) crew_.release(mate);
+    if (failpoint("collective.host_part")) return tripped("collective.host_part");
+    publish_foreign();
+    return Status::ok();
+  }
+
+  // Stage 3: all hosts' parts of the slices that are at home here; results to the other hosts.
+  Status fold_hosts(std::size_t batch) {
+    if (home_.empty()) return Status::ok();
+    const std::size_t bytes = bytes_of(home_, batch);
+    std::vector<void*>& copies = crew_.slots_out();
+    copies.clear();
+    for (int step = 1; step < crew_.hosts(); ++step) {
+      const int host = (host_ + step) % crew_.hosts();
+      const int peer = roles_.worker(host, home_.front());
+      Result<const std::byte*> from = crew_.expect(peer, bytes);
+      if (!from) return from.status();
+      parts_[index(host)] = from.value();
+      Result<std::byte*> to = crew_.acquire(peer);
+      if (!to) return to.status();
+      copies.push_back(to.value());
+    }
+    for (std::size_t i = 0; i < home_.size(); ++i) {
+      parts_[index(host_)] = kept_part(batch, i);
+      for (const Span& span : segment(home_[i], batch)) fold_span(home_[i], span);
+    }
+    if (failpoint("collective.host_fold")) return tripped("collective.host_fold");
+    for (int step = 1; step < crew_.hosts(); ++step) {
+      const int peer = roles_.worker((host_ + step) % crew_.hosts(), home_.front());
+      crew_.publish(peer, bytes);
+      crew_.release(peer);
+    }
+    return Status::ok();
+  }
+
+  // Stage 4: the results of other hosts; then all results of this worker to its host.
+  Status spread(std::size_t batch) {
+    const std::vector<int>& work = roles_.work_of(crew_.place());
+    for (int step = 1; step < crew_.hosts(); ++step) {
+      const int host = (host_ + step) % crew_.hosts();
+      if (Status status = take_results(host, work, batch); !status) return status;
+    }
+    for (const int mate : mates_) {
+      if (work.empty()) break;
+      Result<std::byte*> slot = crew_.acquire(mate);
+      if (!slot) return slot.status();
+      std::byte* at = slot.value();
+      for (const int slice : work) {
+        at = put_results(at, slice, batch, crew_.store(mate));
+      }
+      if (failpoint("collective.host_spread")) return tripped("collective.host_spread");
+      crew_.publish(mate, static_cast<std::size_t>(at - slot.value()));
+    }
+    return Status::ok();
+  }
+
+  // Stage 5: the results of the other workers of this host.
+  Status copy_out(std::size_t batch) {
+    for (const int mate : mates_) {
+      const std::vector<int>& work = roles_.work_of(mate);
+      if (work.empty()) continue;
+      if (Status status = take(mate, work, batch); !status) return status;
+    }
+    return Status::ok();
+  }
+
+ private:
+  static constexpr std::size_t kKept = 2;  // batches between stage 2 and stage 3
+
+  Segment segment(int slice, std::size_t batch) const { return plan_.segment(index(slice), batch); }
+  std::size_t bytes_of(const std::vector<int>& slices, std::size_t batch) const {
+    std::size_t bytes = 0;
+    for (const int slice : slices) bytes += elements_of(segment(slice, batch)) * width_;
+    return bytes;
+  }
+  std::byte* kept_part(std::size_t batch, std::size_t number) {
+    return kept_.data() + (batch % kKept * home_.size() + number) * part_bytes_;
+  }
+
+  std::byte* put_results(std::byte* at, int slice, std::size_t batch, SlotStore& store) {
+    for (const Span& span : segment(slice, batch)) {
+      store.copy(at, span.out, span.count * width_);
+      at += span.count * width_;
+    }
+    return at;
+  }
+
+  // A slot towards every other host where some of `work` is at home.
+  Status open_foreign(const std::vector<int>& work) {
+    std::fill(slots_.begin(), slots_.end(), nullptr);
+    for (const int slice : work) {
+      const int home = crew_.host_of(slice);
+      const int peer = roles_.worker(home, slice);
+      if (home == host_ || slots_[index(peer)] != nullptr) continue;
+      Result<std::byte*> slot = crew_.acquire(peer);
+      if (!slot) return slot.status();
+      slots_[index(peer)] = slot.value();
+      filled_[index(peer)] = 0;
+    }
+    return Status::ok();
+  }
+  // Where the part of a slice goes in the slot that carries it home.
+  std::byte* claim(int slice, std::size_t batch) {
+    const std::size_t peer = index(roles_.worker(crew_.host_of(slice), slice));
+    std::byte* const at = slots_[peer] + filled_[peer];
+    filled_[peer] += elements_of(segment(slice, batch)) * width_;
+    return at;
+  }
+  void publish_foreign() {
+    for (std::size_t peer = 0; peer < slots_.size(); ++peer) {
+      if (slots_[peer] != nullptr) crew_.publish(static_cast<int>(peer), filled_[peer]);
+    }
+  }
+
+  void fold_part(int slice, std::size_t batch, std::byte* out) {
+    for (const Span& span : segment(slice, batch)) {
+      crew_.seen()[index(crew_.place())] = prescaled(span, reduction_);
+      order_.fold_host(reduction_, slice, host_, out, crew_.seen().data(), span.count);
+      out += span.count * width_;
+      for (const int mate : mates_) crew_.seen()[index(mate)] += span.count * width_;
+    }
+  }
+
+  void fold_span(int slice, const Span& span) {
+    std::vector<void*>& copies = crew_.slots_out();
+    order_.fold_hosts(reduction_, slice, span.out, copies.data(), copies.size(), parts_.data(),
+                      span.count);
+    for (const std::byte*& part : parts_) part += span.count * width_;
+    for (void*& copy : copies) copy = static_cast<std::byte*>(copy) + span.count * width_;
+  }
+
+  // What of `work` is at home on `host`, from its worker there.
+  Status take_results(int host, const std::vector<int>& work, std::size_t batch) {
+    theirs_.clear();
+    for (const int slice : work) {
+      if (crew_.host_of(slice) == host) theirs_.push_back(slice);
+    }
+    if (theirs_.empty()) return Status::ok();
+    return take(roles_.worker(host, theirs_.front()), theirs_, batch);
+  }
+
+  Status take(int peer, const std::vector<int>& slices, std::size_t batch) {
+    Result<const std::byte*> slot = crew_.expect(peer, bytes_of(slices, batch));
+    if (!slot) return slot.status();
+    const std::byte* at = slot.value();
+    for (const int slice : slices) at = unpack(segment(slice, batch), width_, at);
+    crew_.release(peer);
+    return Status::ok();
+  }
+
+  Crew& crew_;
+  Order& order_;
+  const Roles& roles_;
+  const Plan& plan_;
+  const Reduction& reduction_;
+  const std::size_t width_;  // bytes of an element
+  const int host_;
+  const std::size_t part_bytes_;         // room for one slice's part of one batch
+  std::vector<int> mates_;               // the other places of this host
+  std::vector<int> home_;                // the slices at home here that this place works on
+  std::vector<std::byte> kept_;          // their parts
+  std::vector<std::byte*> slots_;        // by place: being filled with parts
+  std::vector<std::size_t> filled_;      // by place: bytes of it
+  std::vector<const std::byte*> parts_;  // by host
+  std::vector<int> theirs_;
+};
+
+}  // namespace
+
+Roles::Roles(const Crew& crew) : crew_(crew), work_(index(crew.size())) {
+  number_.resize(index(crew.size()));
+  for (int host = 0; host < crew.hosts(); ++host) {
+    const std::vector<int>& places = crew.places_on(host);
+    if (places.size() != crew.places_on(0).size()) even_ = false;
+    for (std::size_t i = 0; i < places.size(); ++i) number_[index(places[i])] = static_cast<int>(i);
+  }
+  for (int host = 0; host < crew.hosts(); ++host) {
+    for (int slice = 0; slice < crew.size(); ++slice)
+      work_[index(worker(host, slice))].push_back(slice);
+  }
+}
+
+int Roles::worker(int host, int slice) const {
+  return crew_.places_on(host)[even_ ? index(number_[index(slice)]) : 0];
+}
+
+std::size_t Roles::most_work() const {
+  std::size_t most = 0;
+  for (const std::vector<int>& work : work_) most = std::max(most, work.size());
+  return most;
+}
+
+Status hierarchical(Crew& crew, Order& order, const std::vector<Operand>& operands,
+                    const Reduction& reduction, std::size_t segment_bytes) {
+  const Roles roles(crew);
+  const std::size_t width = size_of(reduction.dtype);
+  const std::size_t longest = std::max<std::size_t>(1, segment_bytes / (roles.most_work() * width));
+  const Plan plan = Plan::sliced(operands, width, index(crew.size()), longest);
+  Hierarchy work(crew, order, roles, plan, reduction, longest);
+  const std::size_t lag = crew.slots() > 3 ? 1 : 0;
+  return run_pipeline(plan.segments(),
+                      {{0, [&work](std::size_t batch) { return work.send_inputs(batch); }},
+                       {lag, [&work](std::size_t batch) { return work.fold_parts(batch); }},
+                       {2 * lag, [&work](std::size_t batch) { return work.fold_hosts(batch); }},
+                       {3 * lag, [&work](std::size_t batch) { return work.spread(batch); }},
+                       {4 * lag, [&work](std::size_t batch) { return work.copy_out(batch); }}});
+}
+
+}  // namespace hvd

@@ -1,0 +1,45 @@
+// The collectives of a ring as sentences of verbs. Every place holds two ends: a link to its right
+// neighbour (place + 1) and one from its left neighbour. A sentence is what one place does with
+// every segment, one verb per step:
+//   send                    my input -> slot
+//   recv_reduce_send        slot + my input -> slot
+//   recv_reduce_copy_send   slot + my input, finished (divided, scaled, rounded) -> my output and
+//                           slot
+//   recv_copy_send          slot -> my output and slot
+//   recv                    slot -> my output
+// Allreduce on n places: slice o sets out at place o + 1, is reduced by o + 2, ..., is finished by
+// its owner o and then passed on for everybody to copy.
+//
+// Why no deadlock and no bubble: a place begins with `window` sends and from then on sends once per
+// receive. It never has more than `window` messages more sent than received, and a window is one
+// less than the slots of a link; so not every link of the ring can be full at once. Each step is
+// spoken for `window` segments before the next step, which gives a neighbour that much time.
+#pragma once
+
+#include <vector>
+
+#include "base/status.h"
+#include "collective/backend/communicator_context.h"
+#include "collective/backend/plan.h"
+#include "tensor/reduce.h"
+
+namespace hvd {
+
+enum class Verb { kSend, kRecvReduceSend, kRecvReduceCopySend, kRecvCopySend, kRecv };
+
+struct Step {
+  Verb verb;
+  std::size_t chunk;
+};
+
+using Sentence = std::vector<Step>;
+
+Sentence allreduce_sentence(int place, int size);
+Sentence allgather_sentence(int place, int size);
+Sentence broadcast_sentence(int place, int size, int root);
+
+// All members speak their sentences over plans of the same shape. Partial sums travel in the wire
+// dtype, everything else as it is; a plain copy is one of bytes (kUint8).
+Status speak(Crew& crew, const Sentence& sentence, const Plan& plan, const Reduction& reduction);
+
+}  // namespace hvd

@@ -1,0 +1,81 @@
+#include "collective/algorithm/shared.h"
+
+#include <algorithm>
+
+namespace hvd {
+namespace {
+
+// Elements at a time: in the cache from the fold until they are where all others read them.
+constexpr std::size_t kBlock = 8192;
+
+class Owner {
+ public:
+  Owner(Crew& crew, Order& order, const std::vector<std::ptrdiff_t>& offsets,
+        const Reduction& reduction)
+      : crew_(crew),
+        order_(order),
+        offsets_(offsets),
+        reduction_(reduction),
+        width_(size_of(reduction.dtype)),
+        scaled_(reduction.scaling.before == 1.0 ? 0 : offsets.size() * kBlock * width_) {}
+
+  void fold_slice(const Operand& operand) {
+    const auto place = static_cast<std::size_t>(crew_.place());
+    const auto n = static_cast<std::size_t>(crew_.size());
+    const std::size_t end = slice_begin(operand.count, place + 1, n);
+    for (std::size_t at = slice_begin(operand.count, place, n); at < end;) {
+      const std::size_t count = std::min(kBlock, end - at);
+      fold_piece(static_cast<std::byte*>(operand.out) + at * width_, count);
+      at += count;
+    }
+  }
+
+ private:
+  void fold_piece(std::byte* own, std::size_t count) {
+    for (std::size_t place = 0; place < offsets_.size(); ++place) {
+      crew_.seen()[place] = prepared(own + offsets_[place], place, count);
+    }
+    order_.fold(reduction_, crew_.place(), own, nullptr, 0, crew_.seen().data(), count);
+    for (int step = 1; step < crew_.size(); ++step) {
+      const int peer = crew_.place_at(step);
+      std::byte* const theirs = own + offsets_[static_cast<std::size_t>(peer)];
+      crew_.store(peer).copy(theirs, own, count * width_);
+    }
+  }
+
+  const std::byte* prepared(const std::byte* input, std::size_t place, std::size_t count) {
+    if (scaled_.empty()) return input;
+    std::byte* const scratch = scaled_.data() + place * kBlock * width_;
+    prescale(reduction_, scratch, input, count);
+    return scratch;
+  }
+
+  Crew& crew_;
+  Order& order_;
+  const std::vector<std::ptrdiff_t>& offsets_;
+  const Reduction& reduction_;
+  const std::size_t width_;        // bytes of an element
+  std::vector<std::byte> scaled_;  // a block per place
+};
+
+}  // namespace
+
+Status shared(Crew& crew, Order& order, const std::vector<Operand>& operands,
+              const std::vector<std::ptrdiff_t>& offsets, const Reduction& reduction) {
+  Owner owner(crew, order, offsets, reduction);
+  for (const Operand& operand : operands) owner.fold_slice(operand);
+  if (failpoint("collective.shared_folded")) return tripped("collective.shared_folded");
+  for (int step = 1; step < crew.size(); ++step) {
+    Result<std::byte*> slot = crew.acquire(crew.place_at(step));
+    if (!slot) return slot.status();
+    crew.publish(crew.place_at(step), 0);
+  }
+  for (int step = 1; step < crew.size(); ++step) {
+    Result<const std::byte*> slot = crew.expect(crew.place_at(-step), 0);
+    if (!slot) return slot.status();
+    crew.release(crew.place_at(-step));
+  }
+  return Status::ok();
+}
+
+}  // namespace hvd

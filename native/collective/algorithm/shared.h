@@ -1,0 +1,18 @@
+// Tensors in the shared heap: the owner of a slice reads it from all members' memory and writes the
+// result to all. Nothing is copied; one hand-over at the end tells everybody that all slices are
+// done. That all inputs are ready is known before (the agreement that precedes the operation).
+#pragma once
+
+#include <vector>
+
+#include "collective/backend/communicator_context.h"
+#include "collective/backend/order.h"
+#include "collective/backend/plan.h"
+
+namespace hvd {
+
+// The member at place p has every operand at out + offsets[p], as this process sees it.
+Status shared(Crew& crew, Order& order, const std::vector<Operand>& operands,
+              const std::vector<std::ptrdiff_t>& offsets, const Reduction& reduction);
+
+}  // namespace hvd

@@ -1,0 +1,68 @@
+#include "collective/backend/order.h"
+
+#include <algorithm>
+
+namespace hvd {
+namespace {
+
+// Elements of a block: the parts of a few hosts stay in the first-level cache.
+constexpr std::size_t kBlock = 512;
+constexpr std::size_t kWidest = 16;  // bytes of an element
+
+std::size_t index(int number) { return static_cast<std::size_t>(number); }
+
+}  // namespace
+
+Order::Order(const Crew& crew, bool by_host) : row_(index(crew.size())) {
+  if (!by_host || crew.hosts() == 1) return;
+  for (int host = 0; host < crew.hosts(); ++host) groups_.push_back(crew.places_on(host));
+  for (int place = 0; place < crew.size(); ++place) group_of_.push_back(crew.host_of(place));
+  shifted_.resize(row_.size());
+  parts_.resize(groups_.size());
+  scratch_.resize(groups_.size() * kBlock * kWidest);
+}
+
+void Order::fold(const Reduction& reduction, int slice, void* out, void* const* copies,
+                 std::size_t n_copies, const std::byte* const* inputs, std::size_t count) {
+  const std::size_t n = row_.size();
+  if (groups_.empty()) {
+    for (std::size_t i = 0; i < n; ++i) row_[i] = inputs[(index(slice) + 1 + i) % n];
+    hvd::fold(reduction, out, copies, n_copies, row_.data(), n, count);
+    return;
+  }
+  const std::size_t width = size_of(reduction.dtype);
+  std::vector<void*> targets(copies, copies + n_copies);
+  for (std::size_t at = 0; at < count; at += kBlock) {
+    const std::size_t block = std::min(kBlock, count - at);
+    for (std::size_t i = 0; i < n; ++i) shifted_[i] = inputs[i] + at * width;
+    for (std::size_t host = 0; host < groups_.size(); ++host) {
+      std::byte* const part = scratch_.data() + host * kBlock * kWidest;
+      fold_host(reduction, slice, static_cast<int>(host), part, shifted_.data(), block);
+      parts_[host] = part;
+    }
+    for (std::size_t i = 0; i < n_copies; ++i)
+      targets[i] = static_cast<std::byte*>(copies[i]) + at * width;
+    fold_hosts(reduction, slice, static_cast<std::byte*>(out) + at * width, targets.data(),
+               n_copies, parts_.data(), block);
+  }
+}
+
+void Order::fold_host(const Reduction& reduction, int slice, int host, void* out,
+                      const std::byte* const* inputs, std::size_t count) {
+  const std::vector<int>& places = groups_[index(host)];
+  const auto first = std::upper_bound(places.begin(), places.end(), slice) - places.begin();
+  const std::size_t n = places.size();
+  for (std::size_t i = 0; i < n; ++i)
+    row_[i] = inputs[places[(static_cast<std::size_t>(first) + i) % n]];
+  hvd::fold({reduction.dtype, reduction.op, {}}, out, nullptr, 0, row_.data(), n, count);
+}
+
+void Order::fold_hosts(const Reduction& reduction, int slice, void* out, void* const* copies,
+                       std::size_t n_copies, const std::byte* const* parts, std::size_t count) {
+  const std::size_t n = groups_.size();
+  const std::size_t first = index(group_of_[index(slice)]) + 1;
+  for (std::size_t i = 0; i < n; ++i) row_[i] = parts[(first + i) % n];
+  hvd::fold(reduction, out, copies, n_copies, row_.data(), n, count);
+}
+
+}  // namespace hvd

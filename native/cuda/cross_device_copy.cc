@@ -1,0 +1,158 @@
+#include "cuda/cross_device_copy.h"
+
+#include <utility>
+
+#include "tensor/dtype.h"
+
+namespace hvd::cuda {
+namespace {
+
+struct Place {
+  const void* address;
+  CUcontext context;
+};
+
+// Memory that was allocated in stream order is its own device's alone: only a copy that names both
+// devices reaches it.
+Status copy(const Device& on, const Place& to, const Place& from, std::size_t bytes) {
+  const Current current(on);
+  if (!current) return current.status();
+  const Driver& driver = on.driver();
+  return driver.check(
+      driver.cuMemcpyPeerAsync(reinterpret_cast<CUdeviceptr>(to.address), to.context,
+                               reinterpret_cast<CUdeviceptr>(from.address), from.context, bytes,
+                               on.stream()),
+      "copying from device to device");
+}
+
+}  // namespace
+
+Ferry::Ferry(Backend& at_home, std::shared_ptr<Device> home, std::shared_ptr<Device> abroad)
+    : at_home_(at_home), home_(std::move(home)), abroad_(std::move(abroad)) {}
+
+Status Ferry::embark() {
+  rooms_.clear();
+  returns_.clear();
+  Result<Device::Event> there = abroad_->recorded(abroad_->stream());
+  if (!there) return there.status();
+  return home_->follow(home_->stream(), there.value().get());
+}
+
+Result<std::byte*> Ferry::room(std::size_t bytes) {
+  if (bytes == 0) return static_cast<std::byte*>(nullptr);
+  Result<std::shared_ptr<void>> memory = home_->allocate(bytes);
+  if (!memory) return memory.status();
+  rooms_.push_back(memory.take());
+  return static_cast<std::byte*>(rooms_.back().get());
+}
+
+Result<std::byte*> Ferry::carried(const void* from, std::size_t bytes) {
+  Result<std::byte*> at = room(bytes);
+  if (!at || bytes == 0) return at;
+  Status status = copy(*home_, {at.value(), home_->context()}, {from, abroad_->context()}, bytes);
+  if (!status) return status;
+  return at;
+}
+
+void Ferry::expect(void* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) returns_.push_back({to, from, bytes});
+}
+
+Status Ferry::land(const Status& operation) {
+  Status status = operation;
+  for (const Return& one : returns_)
+    if (status)
+      status = copy(*home_, {one.to, abroad_->context()}, {one.from, home_->context()}, one.bytes);
+  rooms_.clear();
+  returns_.clear();
+  return status;
+}
+
+Result<std::vector<Operand>> Ferry::carry(const std::vector<Operand>& operands, std::size_t width) {
+  std::vector<Operand> at_home;
+  for (const Operand& operand : operands) {
+    Result<std::byte*> in = carried(operand.in, operand.count * width);
+    if (!in) return in.status();
+    at_home.push_back({in.value(), in.value(), operand.count});
+    if (operand.out != nullptr) expect(operand.out, in.value(), operand.count * width);
+  }
+  return at_home;
+}
+
+Status Ferry::allreduce(const Team& team, const std::vector<Operand>& operands,
+                        const Reduction& reduction) {
+  if (Status status = embark(); !status) return status;
+  Result<std::vector<Operand>> at_home = carry(operands, size_of(reduction.dtype));
+  if (!at_home) return at_home.status();
+  return land(at_home_.allreduce(team, at_home.value(), reduction));
+}
+
+Status Ferry::allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+                               const std::vector<std::ptrdiff_t>& offsets,
+                               const Reduction& reduction) {
+  return at_home_.allreduce_shared(team, operands, offsets, reduction);
+}
+
+// Where nothing is sent there may be no input: the output is carried in its place.
+Status Ferry::broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) {
+  if (Status status = embark(); !status) return status;
+  std::vector<Operand> sources = operands;
+  for (Operand& operand : sources)
+    if (team.place != root_place) operand.in = operand.out;
+  Result<std::vector<Operand>> at_home = carry(sources, 1);
+  if (!at_home) return at_home.status();
+  return land(at_home_.broadcast(team, at_home.value(), root_place));
+}
+
+Status Ferry::allgather(const Team& team, const std::vector<Gather>& tensors) {
+  if (Status status = embark(); !status) return status;
+  std::vector<Gather> at_home = tensors;
+  for (Gather& tensor : at_home) {
+    Result<std::byte*> in = carried(tensor.in, tensor.bytes[static_cast<std::size_t>(team.place)]);
+    if (!in) return in.status();
+    tensor.in = in.value();
+    for (std::size_t place = 0; place < tensor.out.size(); ++place) {
+      Result<std::byte*> out = room(tensor.bytes[place]);
+      if (!out) return out.status();
+      expect(tensor.out[place], out.value(), tensor.bytes[place]);
+      tensor.out[place] = out.value();
+    }
+  }
+  return land(at_home_.allgather(team, at_home));
+}
+
+Status Ferry::alltoall(const Team& team, const Exchange& exchange) {
+  if (Status status = embark(); !status) return status;
+  Exchange at_home = exchange;
+  for (std::size_t place = 0; place < exchange.in.size(); ++place) {
+    Result<std::byte*> in = carried(exchange.in[place], exchange.in_bytes[place]);
+    if (!in) return in.status();
+    Result<std::byte*> out = room(exchange.out_bytes[place]);
+    if (!out) return out.status();
+    expect(exchange.out[place], out.value(), exchange.out_bytes[place]);
+    at_home.in[place] = in.value();
+    at_home.out[place] = out.value();
+  }
+  return land(at_home_.alltoall(team, at_home));
+}
+
+Status Ferry::reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+                            const Reduction& reduction) {
+  if (Status status = embark(); !status) return status;
+  const std::size_t width = size_of(reduction.dtype);
+  const auto place = static_cast<std::size_t>(team.place);
+  std::vector<Scatter> at_home = tensors;
+  for (Scatter& tensor : at_home) {
+    const std::size_t share = tensor.begins[place + 1] - tensor.begins[place];
+    Result<std::byte*> in = carried(tensor.in, tensor.begins.back() * width);
+    if (!in) return in.status();
+    Result<std::byte*> out = room(share * width);
+    if (!out) return out.status();
+    expect(tensor.out, out.value(), share * width);
+    tensor.in = in.value();
+    tensor.out = out.value();
+  }
+  return land(at_home_.reducescatter(team, at_home, reduction));
+}
+
+}  // namespace hvd::cuda

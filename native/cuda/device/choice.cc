@@ -1,0 +1,102 @@
+#include "cuda/device/choice.h"
+
+#include <algorithm>
+
+namespace hvd::cuda {
+namespace {
+
+const char* const kRoom = "cuda/choice";
+
+std::string wish_of(const Facts& member) { return text_in(member.operations); }
+
+bool reaches(const Facts& from, const Facts& to) {
+  const auto* const end =
+      from.reachable.data() + std::min<std::size_t>(from.reachables, kMostReachable);
+  return std::find(from.reachable.data(), end, to.uuid) != end;
+}
+
+std::string why_no_ring(const std::vector<Facts>& members) {
+  if (members.size() > kMostFolded)
+    return "it has " + std::to_string(members.size()) + " ranks, at most " +
+           std::to_string(kMostFolded) + " can share memory";
+  for (const Facts& member : members)
+    if (member.word_operations == 0)
+      return rank_of(member) + "'s driver has no stream memory operations";
+  return of_pairs(members, [](const Facts& one, const Facts& other) -> std::string {
+    if (one.host != other.host)
+      return rank_of(one) + " and " + rank_of(other) + " are on different hosts";
+    if (!reaches(one, other))
+      return rank_of(one) + "'s device cannot reach " + rank_of(other) +
+             "'s directly (nvidia-smi topo -p2p r; a rank must see both in CUDA_VISIBLE_DEVICES)";
+    return "";
+  });
+}
+
+std::string why_no_nccl(const std::vector<Facts>& members) {
+  for (const Facts& member : members)
+    if (member.nccl == 0)
+      return rank_of(member) +
+             " has no NCCL (pip install nvidia-nccl-cu13, or a torch that brings it), or one that "
+             "blocks (unset NCCL_COMM_BLOCKING)";
+  return of_pairs(members, [](const Facts& one, const Facts& other) -> std::string {
+    if (one.nccl != other.nccl)
+      return rank_of(one) + " has NCCL " + std::to_string(one.nccl) + " and " + rank_of(other) +
+             " has " + std::to_string(other.nccl);
+    if (one.rank < other.rank && one.uuid == other.uuid)
+      return rank_of(one) + " and " + rank_of(other) + " share one device, which NCCL refuses";
+    return "";
+  });
+}
+
+Status different_wishes(const std::vector<Facts>& members) {
+  for (const Facts& member : members)
+    if (wish_of(member) != wish_of(members.front()))
+      return Status::make(Code::kMismatch,
+                          "HOROVOD_GPU_OPERATIONS is " + wish_of(members.front()) + " on " +
+                              rank_of(members.front()) + " and " + wish_of(member) + " on " +
+                              rank_of(member) + ": set it alike on all ranks",
+                          kRoom, member.rank);
+  return Status::ok();
+}
+
+Result<std::vector<Way>> only(Way way, const std::string& why_not) {
+  if (why_not.empty()) return std::vector<Way>{way};
+  return Status::make(Code::kInvalidArgument,
+                      std::string("HOROVOD_GPU_OPERATIONS=") + name_of(way) +
+                          " is not possible among these ranks: " + why_not + "; use auto or staged",
+                      kRoom);
+}
+
+}  // namespace
+
+const char* name_of(Way way) {
+  switch (way) {
+    case Way::kRing:
+      return "ring";
+    case Way::kNccl:
+      return "nccl";
+    case Way::kStaged:
+      return "staged";
+  }
+  return "?";
+}
+
+Result<std::vector<Way>> choose(const std::vector<Facts>& members) {
+  Status status = different_wishes(members);
+  if (!status) return status;
+  const std::string wish = wish_of(members.front());
+  if (wish == "ring") return only(Way::kRing, why_no_ring(members));
+  if (wish == "nccl") return only(Way::kNccl, why_no_nccl(members));
+  if (wish == "staged") return std::vector<Way>{Way::kStaged};
+  if (wish != "auto")
+    return Status::make(Code::kInvalidArgument,
+                        "HOROVOD_GPU_OPERATIONS is auto, ring, nccl or staged, not '" + wish + "'",
+                        kRoom);
+  std::vector<Way> ways;
+  if (why_no_ring(members).empty()) ways.push_back(Way::kRing);
+  if (why_no_nccl(members).empty()) ways.push_back(Way::kNccl);
+  ways.push_back(Way::kStaged);
+  return ways;
+}
+
+}  // namespace hvd::cuda

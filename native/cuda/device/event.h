@@ -1,0 +1,57 @@
+// A mark as an event of a device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "collective/accelerator.h"
+#include "cuda/device/device.h"
+#include "cuda/device/stopwatch.h"
+
+namespace hvd::cuda {
+
+class EventMark : public Mark {
+ public:
+  // watch: the event has timing, and how long streams wait for it is counted there.
+  EventMark(std::shared_ptr<Device> device, Device::Event event,
+            std::shared_ptr<Stopwatch> watch = nullptr, bool captured = false);
+  Status follow(void* stream) override;
+  Result<bool> reached() override;
+  bool captured() const override { return captured_; }
+  CUevent event() const { return event_.get(); }
+
+ protected:
+  std::shared_ptr<Device> device_;
+  Device::Event event_;
+  std::shared_ptr<Stopwatch> watch_;
+  const bool captured_;
+};
+
+// Where an operation that is measured begins on the device. A device has no clock that the host can
+// read: `anchor` is an event that it comes by at once, so the host knows when that was.
+struct Measured {
+  Device::Event anchor, queued, begun;  // with timing
+  std::int64_t anchor_ns = 0;           // by the host's clock
+  std::int64_t given_ns = 0;            // `queued` was not given to the device before
+};
+
+// The done mark of such an operation.
+class MeasuredMark final : public EventMark {
+ public:
+  MeasuredMark(std::shared_ptr<Device> device, Device::Event done, std::shared_ptr<Stopwatch> watch,
+               Measured measured);
+  std::optional<DeviceSpan> span() override;
+  bool span_comes() override;
+
+ private:
+  std::optional<std::int64_t> since_anchor_ns(const Device::Event& event) const;
+
+  const Measured measured_;
+};
+
+// Behind what `stream` has been given so far.
+Result<MarkPtr> mark_of(const std::shared_ptr<Device>& device, CUstream stream,
+                        bool captured = false);
+
+}  // namespace hvd::cuda

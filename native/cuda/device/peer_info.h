@@ -1,0 +1,60 @@
+// What the members of a team tell each other when they meet (meeting.h).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/device/device.h"
+
+namespace hvd::cuda {
+
+constexpr std::size_t kMostReachable = 16;
+
+// Plain bytes.
+struct Facts {
+  std::int32_t rank = 0;
+  std::int32_t host = 0;  // Topology::host_of
+  std::int64_t pid = 0;
+  std::uint64_t process = 0;  // random; the same: ranks are threads of one process
+  Uuid uuid{};                // of its device
+  std::array<Uuid, kMostReachable> reachable{};
+  std::uint32_t reachables = 0;
+  std::uint32_t word_operations = 0;  // 1: they work
+  std::int32_t nccl = 0;              // version; 0: none here
+  std::array<char, 12> operations{};  // the setting: "auto", ...
+  std::uint64_t arena_bytes = 0;      // the setting
+  std::array<char, 12> ring{};        // the setting of the ring's form (ring_algorithm.h)
+  std::uint32_t multiprocessors = 0;
+  std::uint32_t shared_contexts = 0;  // 1: MPS makes one of the contexts of all processes
+  std::uint32_t time_limit = 0;       // 1: the driver ends kernels that run for seconds
+  std::array<char, 256> trouble{};    // not empty: why this member can take no way
+};
+
+// Cut where it is too long.
+template <std::size_t n>
+void put(std::array<char, n>& to, const std::string& text) {
+  to.fill('\0');
+  std::copy_n(text.data(), std::min(text.size(), n - 1), to.data());
+}
+
+// What a peer has put there, which need not have ended it.
+template <std::size_t n>
+std::string text_in(const std::array<char, n>& from) {
+  return {from.begin(), std::find(from.begin(), from.end(), '\0')};
+}
+
+inline std::string rank_of(const Facts& member) { return "rank " + std::to_string(member.rank); }
+
+// The first pair of members of which that is true: "" or what to say of it.
+template <typename Trouble>
+std::string of_pairs(const std::vector<Facts>& members, const Trouble& trouble) {
+  for (const Facts& one : members)
+    for (const Facts& other : members)
+      if (std::string why = trouble(one, other); !why.empty()) return why;
+  return "";
+}
+
+}  // namespace hvd::cuda

@@ -1,0 +1,165 @@
+#include "cuda/group/ipc_buffer.h"
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "cuda/group/bootstrap_group.h"
+
+namespace hvd::cuda {
+namespace {
+
+const char* const kRoom = "cuda/lent_memory";
+// The driver hands out small memory in pieces of such blocks, and a handle is the whole block's.
+constexpr std::size_t kBlockBytes = std::size_t{2} << 20U;
+
+std::byte* pointer(CUdeviceptr address) {
+  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+// Memory of ranks that are threads of this process, by address.
+class Known {
+ public:
+  void add(CUdeviceptr address, const std::shared_ptr<LentMemory>& memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    known_[address] = memory;
+  }
+  void forget(CUdeviceptr address) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    known_.erase(address);
+  }
+  // Null: there is none.
+  std::shared_ptr<LentMemory> find(CUdeviceptr address) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = known_.find(address);
+    return found == known_.end() ? nullptr : found->second.lock();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<CUdeviceptr, std::weak_ptr<LentMemory>> known_;
+};
+
+Known& known() {
+  static auto& the_known = *new Known;  // outlives whoever still has memory at the end
+  return the_known;
+}
+
+Status all_lend(const Party& party, const std::vector<MemoryOffer>& offers) {
+  for (std::size_t place = 0; place < offers.size(); ++place) {
+    const int rank = party.members[place].rank;
+    if (offers[place].bytes == 0) {
+      return Status::make(Code::kUnavailable,
+                          "rank " + std::to_string(rank) + " has no memory for the ring", kRoom,
+                          rank);
+    }
+  }
+  return Status::ok();
+}
+
+// May go wrong on one member and well on another.
+Result<Peers> map_all(const Party& party, const LentMemory* mine) {
+  const auto offers =
+      tell_all(party, mine == nullptr ? MemoryOffer{} : mine->offer(party.mine().process));
+  if (!offers) return offers.status();
+  if (Status status = all_lend(party, offers.value()); !status) return status;
+  Peers peers;
+  for (std::size_t place = 0; place < offers.value().size(); ++place) {
+    peers.emplace_back();
+    if (static_cast<int>(place) == party.team.place) continue;
+    auto peer =
+        PeerMemory::open(party.device, party.mine(), party.members[place], offers.value()[place]);
+    if (!peer) return peer.status();
+    peers.back() = peer.take();
+  }
+  return peers;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<LentMemory>> LentMemory::allocate(const std::shared_ptr<Device>& device,
+                                                         std::size_t bytes) {
+  const Current current(*device);
+  if (!current) return current.status();
+  const Driver& driver = device->driver();
+  const std::size_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
+  CUdeviceptr address = 0;
+  Status status = driver.check(driver.cuMemAlloc(&address, blocks * kBlockBytes),
+                               "cuMemAlloc of memory for other ranks");
+  if (!status) return status;
+  auto memory = std::make_shared<LentMemory>(device, address, bytes);
+  known().add(address, memory);
+  status = driver.check(driver.cuIpcGetMemHandle(&memory->handle_, address),
+                        "cuIpcGetMemHandle of memory for other ranks");
+  if (!status) return status;
+  return memory;
+}
+
+LentMemory::LentMemory(std::shared_ptr<Device> device, CUdeviceptr address, std::size_t bytes)
+    : device_(std::move(device)), address_(address), bytes_(bytes) {}
+
+LentMemory::~LentMemory() {
+  known().forget(address_);
+  if (const Current current(*device_); current) device_->driver().cuMemFree(address_);
+}
+
+std::byte* LentMemory::base() const { return pointer(address_); }
+
+MemoryOffer LentMemory::offer(std::uint64_t process) const {
+  return {process, address_, bytes_, handle_};
+}
+
+Result<std::unique_ptr<PeerMemory>> PeerMemory::open(const std::shared_ptr<Device>& device,
+                                                     const Facts& mine, const Facts& peer,
+                                                     const MemoryOffer& offer) {
+  const Current current(*device);
+  if (!current) return current.status();
+  std::unique_ptr<PeerMemory> memory(new PeerMemory(device));
+  Status status = mine.process == peer.process ? memory->share(offer) : memory->map(offer);
+  if (!status) {
+    status.message += " (the memory is rank " + std::to_string(peer.rank) + "'s)";
+    return status;
+  }
+  return memory;
+}
+
+Status PeerMemory::share(const MemoryOffer& offer) {
+  shared_ = known().find(offer.address);
+  if (shared_ == nullptr)
+    return Status::make(Code::kUnavailable, "the memory is gone: its rank gave it up", kRoom);
+  const CUcontext theirs = shared_->device().context();
+  if (theirs == device_->context()) return Status::ok();
+  const Driver& driver = device_->driver();
+  const CUresult result = driver.cuCtxEnablePeerAccess(theirs, 0);
+  if (result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return Status::ok();
+  return driver.check(result, "cuCtxEnablePeerAccess");
+}
+
+Status PeerMemory::map(const MemoryOffer& offer) {
+  const Driver& driver = device_->driver();
+  return driver.check(
+      driver.cuIpcOpenMemHandle(&mapped_, offer.handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+      "cuIpcOpenMemHandle of another rank's memory");
+}
+
+PeerMemory::~PeerMemory() {
+  if (mapped_ == 0) return;
+  if (const Current current(*device_); current) device_->driver().cuIpcCloseMemHandle(mapped_);
+}
+
+std::byte* PeerMemory::base() const {
+  return shared_ != nullptr ? shared_->base() : pointer(mapped_);
+}
+
+Result<Peers> lend(const Party& party, const LentMemory* mine, const Status& own) {
+  Status status = Status::ok();
+  {
+    auto peers = map_all(party, mine);
+    status = all_went_well(party, own ? peers.status() : own);
+    if (status) return peers;
+  }
+  return end_together(party, status);
+}
+
+}  // namespace hvd::cuda

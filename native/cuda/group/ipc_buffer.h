@@ -1,0 +1,85 @@
+// Device memory of one rank that others use where it lies.
+//   offer   what its owner tells of it, plain bytes: how another process maps it, and how a rank
+//           that is a thread of the same process finds it
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "cuda/device/device.h"
+#include "cuda/device/peer_info.h"
+
+namespace hvd::cuda {
+
+struct Party;
+
+struct MemoryOffer {
+  std::uint64_t process = 0;  // Facts::process
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;  // 0: there is none
+  CUipcMemHandle handle{};
+};
+
+// This rank's. Peers in the same process share it. Peers in other processes close it before it
+// goes: what happens otherwise the driver leaves open. Only behind a failure, where nobody knows
+// when they will, it goes before that; they do not use it any more then.
+class LentMemory {
+ public:
+  // Of whole blocks of the driver's, so that no handle gives away anything else. kUnavailable:
+  // there is not that much.
+  static Result<std::shared_ptr<LentMemory>> allocate(const std::shared_ptr<Device>& device,
+                                                      std::size_t bytes);
+  LentMemory(std::shared_ptr<Device> device, CUdeviceptr address, std::size_t bytes);
+  ~LentMemory();
+  LentMemory(const LentMemory&) = delete;
+  LentMemory& operator=(const LentMemory&) = delete;
+
+  const Device& device() const { return *device_; }
+  CUdeviceptr address() const { return address_; }
+  std::byte* base() const;
+  MemoryOffer offer(std::uint64_t process) const;
+
+ private:
+  std::shared_ptr<Device> device_;
+  CUdeviceptr address_;
+  std::size_t bytes_;
+  CUipcMemHandle handle_{};
+};
+
+// A peer's, as this process sees it.
+class PeerMemory {
+ public:
+  // mine: of this member; peer: of the one whose offer it is.
+  static Result<std::unique_ptr<PeerMemory>> open(const std::shared_ptr<Device>& device,
+                                                  const Facts& mine, const Facts& peer,
+                                                  const MemoryOffer& offer);
+  ~PeerMemory();
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+
+  std::byte* base() const;
+
+ private:
+  explicit PeerMemory(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  Status share(const MemoryOffer& offer);
+  Status map(const MemoryOffer& offer);
+
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<LentMemory> shared_;  // the same process
+  CUdeviceptr mapped_ = 0;              // another one
+};
+
+// By place, null at the own one.
+using Peers = std::vector<std::unique_ptr<PeerMemory>>;
+
+// The members tell each other what they lend (null: nothing, for the reason `own`), and each maps
+// the others'. Collective. It goes well for all or for none; for none, nobody has memory of another
+// mapped any more, and each may give back what it lent.
+Result<Peers> lend(const Party& party, const LentMemory* mine, const Status& own);
+
+}  // namespace hvd::cuda

@@ -1,0 +1,32 @@
+// What a way between devices has to show before anybody relies on it: that its results are right
+// and come in time. Drivers, topologies and virtual machines differ more than they say: what the
+// facts allow may still hang, or give wrong numbers. A way that fails is not taken, the next one
+// is.
+//   form      one of several ways in which a backend can do the same (DeviceBackend::forms()); the
+//             one whose slowest member was fastest is taken
+//   lap       one operation on known numbers (self_test_case.h): a few sums by each form, then one
+//   of
+//             each other collective
+#pragma once
+
+#include <functional>
+
+#include "cuda/device/device.h"
+#include "cuda/group/bootstrap_group.h"
+#include "cuda/group/device_backend.h"
+
+namespace hvd::cuda {
+
+// How long a lap took on the device, from one event with timing to the other.
+using LapSeconds = std::function<Result<double>(const Device& device, const Device::Event& begun,
+                                                const Device::Event& done)>;
+Result<double> seconds_of_lap(const Device& device, const Device::Event& begun,
+                              const Device::Event& done);
+
+// Collective: the same outcome on all members, unless the mesh's abort came. Waits for the device,
+// a lap at most party.trial_seconds (NCCL connects in its first one). Gives how long a sum takes,
+// in seconds on the slowest member; 0: nothing was tried, for a member captures a graph.
+Result<double> pass_trial(DeviceBackend& backend, const Party& party,
+                          const LapSeconds& seconds_of = seconds_of_lap);
+
+}  // namespace hvd::cuda

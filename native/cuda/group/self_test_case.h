@@ -1,0 +1,34 @@
+// The collectives as a trial has them carried out (self_test.h): on known numbers, so that what
+// comes out is known too. Small whole numbers: their sums are exact in any order.
+//   share   the part of the numbers that is one member's: count / members of them
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "cuda/group/device_backend.h"
+
+namespace hvd::cuda {
+
+// Of one member, on its device: `count` floats each, a multiple of the members.
+struct Numbers {
+  void* in = nullptr;   // number_of(own place, i)
+  void* out = nullptr;  // zeros, before the first lap
+  std::size_t count = 0;
+};
+
+float number_of(std::size_t place, std::size_t i);
+
+struct Exercise {
+  const char* what;
+  // A larger team does not do it until somebody wants it: it connects each with each.
+  int most_members;
+  Status (*give)(DeviceBackend& backend, const Team& team, const Numbers& numbers);
+  // What is at out[i] then.
+  float (*result)(const Team& team, std::size_t count, std::size_t i);
+};
+
+// Of each collective one; the first is the sum.
+const std::vector<Exercise>& exercises();
+
+}  // namespace hvd::cuda

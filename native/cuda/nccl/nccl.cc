@@ -1,0 +1,102 @@
+#include "cuda/nccl/nccl.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "base/library.h"
+
+namespace hvd::cuda {
+namespace {
+
+const char* const kRoom = "cuda/nccl";
+const char* const kLibrary = "libnccl.so.2";
+
+Status refuse(const std::string& why) {
+  return Status::make(Code::kUnavailable,
+                      "NCCL cannot be used: " + why +
+                          "; torch built for CUDA brings it (or pip install nvidia-nccl-cu13), and "
+                          "HOROVOD_GPU_OPERATIONS=ring or staged does without",
+                      kRoom);
+}
+
+void* open(const std::string& file) {
+  if (!file.empty()) return ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (void* const there = ::dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD)) return there;
+  // .../site-packages/hvd_kernel/ -> .../site-packages/nvidia/nccl/lib/libnccl.so.2, beside torch
+  const std::string here = own_folder();
+  const std::string wheels = here + "../nvidia/nccl/lib/" + kLibrary;
+  void* const wheel = here.empty() ? nullptr : ::dlopen(wheels.c_str(), RTLD_NOW | RTLD_LOCAL);
+  return wheel != nullptr ? wheel : ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+}
+
+// The first function that is not there; "" when all are.
+std::string missing_function(void* library, Nccl& nccl) {
+#define HVD_NCCL_FIND(name, result, arguments)                                       \
+  nccl.name = reinterpret_cast<decltype(nccl.name)>(::dlsym(library, "nccl" #name)); \
+  if (nccl.name == nullptr) return "nccl" #name;
+  HVD_NCCL_FUNCTIONS(HVD_NCCL_FIND)
+#undef HVD_NCCL_FIND
+  return "";
+}
+
+std::string file_of(const Nccl& nccl) {
+  Dl_info there{};
+  if (::dladdr(reinterpret_cast<void*>(nccl.GetVersion), &there) == 0) return kLibrary;
+  return there.dli_fname == nullptr ? kLibrary : there.dli_fname;
+}
+
+Result<std::unique_ptr<const Nccl>> load(const std::string& file) {
+  void* const library = open(file);
+  if (library == nullptr) return refuse(loader_words());
+  auto nccl = std::make_unique<Nccl>();
+  const std::string missing = missing_function(library, *nccl);
+  if (!missing.empty())
+    return refuse((file.empty() ? kLibrary : file) + " has no " + missing + ", it is older than " +
+                  nccl_version_text(kOldestNccl));
+  nccl->file = file_of(*nccl);
+  if (Status status = check(*nccl, nccl->GetVersion(&nccl->version), "ncclGetVersion"); !status)
+    return status;
+  if (nccl->version < kOldestNccl)
+    return refuse(nccl->file + " is version " + nccl_version_text(nccl->version) + ", older than " +
+                  nccl_version_text(kOldestNccl));
+  return std::unique_ptr<const Nccl>(std::move(nccl));
+}
+
+Code code_of(NcclResult result) {
+  const bool resource = result == NcclResult::kSystemError || result == NcclResult::kRemoteError;
+  return resource ? Code::kUnavailable : Code::kInternal;
+}
+
+}  // namespace
+
+std::string nccl_version_text(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+Status check(const Nccl& nccl, NcclResult result, const std::string& what) {
+  if (result == NcclResult::kSuccess) return Status::ok();
+  const char* const name = nccl.GetErrorString(result);
+  const char* const more = nccl.GetLastError(nullptr);
+  std::string message = what + ": " + (name == nullptr ? "error of NCCL" : name);
+  if (more != nullptr && *more != '\0') message += std::string(" (") + more + ")";
+  return Status::make(code_of(result), message, kRoom);
+}
+
+Result<const Nccl*> load_nccl(const std::string& file) {
+  static std::mutex mutex;
+  // For ever: threads of ours may call it while the process ends.
+  using Libraries = std::map<std::string, std::unique_ptr<const Nccl>>;
+  static auto* const loaded = new Libraries;  // NOLINT(cppcoreguidelines-owning-memory)
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto known = loaded->find(file);
+  if (known != loaded->end()) return known->second.get();
+  Result<std::unique_ptr<const Nccl>> nccl = load(file);
+  if (!nccl) return nccl.status();
+  return loaded->emplace(file, nccl.take()).first->second.get();
+}
+
+}  // namespace hvd::cuda

@@ -1,0 +1,331 @@
+#include "cuda/nccl/nccl_backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/device/single_rank.h"
+#include "cuda/nccl/nccl.h"
+#include "cuda/nccl/nccl_comm.h"
+#include "cuda/nccl/nccl_kind.h"
+#include "cuda/staged/staged_backend.h"
+#include "tensor/dtype.h"
+
+namespace hvd::cuda {
+namespace {
+
+const char* const kRoom = "cuda/nccl_backend";
+// NCCL takes so many and more in one group; all ranks cut their lists alike.
+constexpr std::size_t kMostGrouped = 512;
+
+bool is_one(const Scaling& scaling) { return scaling.after == 1.0 && scaling.divisor == 1.0; }
+
+// What is left to do behind the sum.
+Reduction behind(const Reduction& reduction) {
+  Reduction rest = reduction;
+  rest.scaling.before = 1.0;
+  return rest;
+}
+
+std::size_t share(const Scatter& tensor, std::size_t place) {
+  return tensor.begins[place + 1] - tensor.begins[place];
+}
+
+bool all_equal(const std::vector<std::size_t>& numbers) {
+  return std::all_of(numbers.begin(), numbers.end(),
+                     [&](std::size_t number) { return number == numbers.front(); });
+}
+
+class NcclBackend : public DeviceBackend {
+ public:
+  NcclBackend(const Party& party, const Nccl& nccl, std::unique_ptr<DeviceBackend> staged)
+      : nccl_(nccl),
+        device_(party.device),
+        staged_(std::move(staged)),
+        comm_(nccl, party.device, *party.mesh) {}
+
+  Communicator& communicator() { return comm_; }
+
+  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+                   const Reduction& reduction) override;
+  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
+  Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
+  Status alltoall(const Team& team, const Exchange& exchange) override;
+  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+                       const Reduction& reduction) override;
+  const char* last_algorithm() const override { return last_; }
+  Status let_go() override { return comm_.abort(); }
+  void set_trial(double seconds) override { comm_.set_trial(seconds); }
+  Status health() override { return comm_.health(); }
+
+ private:
+  Status give(const std::string& what, const NcclCalls& calls);
+  void gather_evenly(const Gather& tensor, NcclCalls& calls);
+  void gather_block_by_block(const Team& team, const Gather& tensor, NcclCalls& calls);
+  void scatter(const Team& team, const Scatter& tensor, const std::byte* in,
+               const Reduction& reduction, const NcclKind& kind, NcclCalls& calls);
+  Result<std::shared_ptr<void>> prescaled(const Scatter& tensor, const Reduction& reduction);
+
+  const Nccl& nccl_;
+  std::shared_ptr<Device> device_;
+  std::unique_ptr<DeviceBackend> staged_;  // for what NCCL cannot do
+  Communicator comm_;
+  const char* last_ = "NCCL";
+};
+
+// In groups, all ranks the same.
+Status NcclBackend::give(const std::string& what, const NcclCalls& calls) {
+  for (std::size_t begin = 0; begin < calls.size(); begin += kMostGrouped) {
+    const std::size_t end = std::min(calls.size(), begin + kMostGrouped);
+    const NcclCalls part(calls.begin() + static_cast<std::ptrdiff_t>(begin),
+                         calls.begin() + static_cast<std::ptrdiff_t>(end));
+    if (Status status = comm_.group(what, part); !status) return status;
+  }
+  return Status::ok();
+}
+
+Status NcclBackend::allreduce(const Team& team, const std::vector<Operand>& operands,
+                              const Reduction& reduction) {
+  last_ = "NCCL_ALLREDUCE";
+  const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
+  if (!kind) {
+    const Status status = staged_->allreduce(team, operands, reduction);
+    last_ = staged_->last_algorithm();
+    return status;
+  }
+  const Current current(*device_);
+  if (!current) return current.status();
+  const bool scaled = reduction.scaling.before != 1.0;
+  std::vector<Piece> inputs, results;
+  NcclCalls calls;
+  for (const Operand& operand : operands) {
+    if (operand.count == 0) continue;
+    inputs.push_back({operand.in, operand.out, operand.count});
+    results.push_back({operand.out, operand.out, operand.count});
+    const void* const in = scaled ? operand.out : operand.in;
+    calls.emplace_back([this, in, out = operand.out, count = operand.count, kind] {
+      return nccl_.AllReduce(in, out, count * kind->parts, kind->type, kind->op, comm_.handle(),
+                             device_->stream());
+    });
+  }
+  if (calls.empty()) return Status::ok();
+  if (scaled) {
+    Status status = device_->kernels().prescale(device_->stream(), reduction, inputs);
+    if (!status) return status;
+  }
+  if (Status status = give("an allreduce", calls); !status) return status;
+  if (is_one(reduction.scaling)) return Status::ok();
+  return device_->kernels().scale(device_->stream(), behind(reduction), results);
+}
+
+Status NcclBackend::broadcast(const Team& team, const std::vector<Operand>& operands,
+                              int root_place) {
+  last_ = "NCCL_BCAST";
+  const Current current(*device_);
+  if (!current) return current.status();
+  NcclCalls calls;
+  for (const Operand& operand : operands) {
+    if (operand.count == 0) continue;
+    // Only the root's input is looked at.
+    const void* const in = team.place == root_place ? operand.in : operand.out;
+    calls.emplace_back([this, in, out = operand.out, count = operand.count, root_place] {
+      return nccl_.Broadcast(in, out, count, NcclType::kUint8, root_place, comm_.handle(),
+                             device_->stream());
+    });
+  }
+  return give("a broadcast", calls);
+}
+
+void NcclBackend::gather_evenly(const Gather& tensor, NcclCalls& calls) {
+  if (tensor.bytes.front() == 0) return;
+  calls.emplace_back(
+      [this, in = tensor.in, out = tensor.out.front(), bytes = tensor.bytes.front()] {
+        return nccl_.AllGather(in, out, bytes, NcclType::kUint8, comm_.handle(), device_->stream());
+      });
+}
+
+void NcclBackend::gather_block_by_block(const Team& team, const Gather& tensor, NcclCalls& calls) {
+  for (int place = 0; place < team.size(); ++place) {
+    const auto at = static_cast<std::size_t>(place);
+    if (tensor.bytes[at] == 0) continue;
+    const void* const in = place == team.place ? tensor.in : tensor.out[at];
+    calls.emplace_back([this, in, out = tensor.out[at], bytes = tensor.bytes[at], place] {
+      return nccl_.Broadcast(in, out, bytes, NcclType::kUint8, place, comm_.handle(),
+                             device_->stream());
+    });
+  }
+}
+
+Status NcclBackend::allgather(const Team& team, const std::vector<Gather>& tensors) {
+  last_ = "NCCL_ALLGATHER";
+  const Current current(*device_);
+  if (!current) return current.status();
+  NcclCalls calls;
+  for (const Gather& tensor : tensors) {
+    if (!all_equal(tensor.bytes)) {
+      gather_block_by_block(team, tensor, calls);
+    } else if (tensor.out.back() - tensor.out.front() ==
+               static_cast<std::ptrdiff_t>((tensor.out.size() - 1) * tensor.bytes.front())) {
+      gather_evenly(tensor, calls);
+    } else {
+      return Status::make(Code::kInternal, "the blocks of a gather do not lie one behind the other",
+                          kRoom);
+    }
+  }
+  return give("an allgather", calls);
+}
+
+// One group, however large: what one rank sends another receives in the same one.
+Status NcclBackend::alltoall(const Team& team, const Exchange& exchange) {
+  last_ = "NCCL_ALLTOALL";
+  const auto own = static_cast<std::size_t>(team.place);
+  const Current current(*device_);
+  if (!current) return current.status();
+  Status status = copy_on(*device_, exchange.out[own], exchange.in[own], exchange.in_bytes[own]);
+  if (!status) return status;
+  NcclCalls calls;
+  for (int step = 1; step < team.size(); ++step) {
+    const int to = (team.place + step) % team.size();
+    const int from = (team.place + team.size() - step) % team.size();
+    const auto in = static_cast<std::size_t>(to);
+    const auto out = static_cast<std::size_t>(from);
+    if (exchange.in_bytes[in] > 0) {
+      calls.emplace_back([this, data = exchange.in[in], bytes = exchange.in_bytes[in], to] {
+        return nccl_.Send(data, bytes, NcclType::kUint8, to, comm_.handle(), device_->stream());
+      });
+    }
+    if (exchange.out_bytes[out] > 0) {
+      calls.emplace_back([this, data = exchange.out[out], bytes = exchange.out_bytes[out], from] {
+        return nccl_.Recv(data, bytes, NcclType::kUint8, from, comm_.handle(), device_->stream());
+      });
+    }
+  }
+  return comm_.group("an alltoall", calls);
+}
+
+// The whole tensor, prescaled, in memory of its own.
+Result<std::shared_ptr<void>> NcclBackend::prescaled(const Scatter& tensor,
+                                                     const Reduction& reduction) {
+  Result<std::shared_ptr<void>> memory =
+      device_->allocate(tensor.begins.back() * size_of(reduction.dtype));
+  if (!memory) return memory.status();
+  Status status = device_->kernels().prescale(
+      device_->stream(), reduction, {{tensor.in, memory.value().get(), tensor.begins.back()}});
+  if (!status) return status;
+  return memory;
+}
+
+void NcclBackend::scatter(const Team& team, const Scatter& tensor, const std::byte* in,
+                          const Reduction& reduction, const NcclKind& kind, NcclCalls& calls) {
+  const auto n = static_cast<std::size_t>(team.size());
+  bool even = true;
+  for (std::size_t place = 1; place < n; ++place) even &= share(tensor, place) == share(tensor, 0);
+  if (even) {
+    calls.emplace_back([this, in, out = tensor.out, count = share(tensor, 0) * kind.parts, kind] {
+      return nccl_.ReduceScatter(in, out, count, kind.type, kind.op, comm_.handle(),
+                                 device_->stream());
+    });
+    return;
+  }
+  for (int root = 0; root < team.size(); ++root) {
+    const auto place = static_cast<std::size_t>(root);
+    const std::size_t count = share(tensor, place) * kind.parts;
+    if (count == 0) continue;
+    const std::byte* const from = in + tensor.begins[place] * size_of(reduction.dtype);
+    void* const out = root == team.place ? tensor.out : nullptr;
+    calls.emplace_back([this, from, out, count, kind, root] {
+      return nccl_.Reduce(from, out, count, kind.type, kind.op, root, comm_.handle(),
+                          device_->stream());
+    });
+  }
+}
+
+Status NcclBackend::reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+                                  const Reduction& reduction) {
+  last_ = "NCCL_REDUCESCATTER";
+  const auto own = static_cast<std::size_t>(team.place);
+  const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
+  if (!kind) {
+    const Status status = staged_->reducescatter(team, tensors, reduction);
+    last_ = staged_->last_algorithm();
+    return status;
+  }
+  const Current current(*device_);
+  if (!current) return current.status();
+  std::vector<Operand> results;
+  std::vector<std::shared_ptr<void>> scratch;  // goes back behind what is given to the stream here
+  NcclCalls calls;
+  for (const Scatter& tensor : tensors) {
+    if (tensor.begins.back() == 0) continue;
+    results.push_back({tensor.out, tensor.out, share(tensor, own)});
+    const void* in = tensor.in;
+    if (reduction.scaling.before != 1.0) {
+      Result<std::shared_ptr<void>> memory = prescaled(tensor, reduction);
+      if (!memory) return memory.status();
+      in = memory.value().get();
+      scratch.push_back(memory.take());
+    }
+    scatter(team, tensor, static_cast<const std::byte*>(in), reduction, *kind, calls);
+  }
+  if (Status status = give("a reducescatter", calls); !status) return status;
+  if (is_one(reduction.scaling)) return Status::ok();
+  return scale_on(*device_, results, behind(reduction));
+}
+
+// Place 0's, where all have NCCL.
+Result<NcclId> make_id(const Party& party, const Result<const Nccl*>& nccl) {
+  NcclId id{};
+  Status status = nccl.status();
+  if (status && party.team.place == 0)
+    status = check(*nccl.value(), nccl.value()->GetUniqueId(&id), "ncclGetUniqueId");
+  if (!status) {
+    status.message = party.device->site().name + ": " + status.message;
+    status.rank = party.device->site().rank;
+  }
+  if (Status met = all_went_well(party, status); !met) return met;
+  const Result<std::vector<NcclId>> ids = tell_all(party, id);
+  if (!ids) return ids.status();
+  return ids.value().front();
+}
+
+// Who cannot even begin says so before the others wait for it.
+Status build(Communicator& comm, const Party& party, const NcclId& id, double start_timeout_s) {
+  const Deadline deadline = Deadline::after_seconds(start_timeout_s);
+  const Status begun = comm.begin(id, party.team.size(), party.team.place);
+  if (Status status = all_went_well(party, begun); !status) return status;
+  return all_went_well(party, comm.settle("building a communicator", deadline));
+}
+
+// Whoever sets that has calls of NCCL wait where no deadline and no abort end them.
+bool blocks() {
+  const char* const value = std::getenv("NCCL_COMM_BLOCKING");  // NOLINT(concurrency-mt-unsafe)
+  return value != nullptr && std::string(value) == "1";
+}
+
+}  // namespace
+
+int nccl_version() {
+  if (blocks()) return 0;
+  const Result<const Nccl*> nccl = load_nccl("");
+  return nccl ? nccl.value()->version : 0;
+}
+
+Result<std::unique_ptr<DeviceBackend>> make_nccl_backend(const Party& party,
+                                                         double start_timeout_s) {
+  if (party.team.size() == 1) return make_staged_backend(party);  // which asks nobody either
+  const Result<const Nccl*> nccl = load_nccl("");
+  const Result<NcclId> id = make_id(party, nccl);
+  if (!id) return id.status();
+  Result<std::unique_ptr<DeviceBackend>> staged = make_staged_backend(party);
+  if (!staged) return staged.status();
+  auto backend = std::make_unique<NcclBackend>(party, *nccl.value(), staged.take());
+  const Status trouble = build(backend->communicator(), party, id.value(), start_timeout_s);
+  if (trouble) return std::unique_ptr<DeviceBackend>(std::move(backend));
+  if (Status status = backend->let_go(); !status) return status;
+  return trouble;
+}
+
+}  // namespace hvd::cuda

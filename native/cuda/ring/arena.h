@@ -1,0 +1,76 @@
+// The device memory in which the members of a team meet.
+//   arena   memory of one member for one team, on its device, that all members can read and write
+//   half    one of two equal pieces of it, for elements: rounds of operations use them in turns
+//   word    32 bits, 0 or 1: a signal of one peer (ring.h), in the arena of who waits for it
+//   phase   what a word tells of a half
+//             packed   the peer's half holds its inputs
+//             folded   the peer's half holds the result of the peer's chunk
+//             freed    the peer reads nothing in this arena's half any more; at the beginning 1
+// An arena: words by (phase, half, place of the peer), then the halves. Both as they are for the
+// same number of members and bytes: all members know where everything is in all arenas.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/abort.h"
+#include "base/status.h"
+#include "cuda/device/device.h"
+#include "cuda/group/ipc_buffer.h"
+
+namespace hvd::cuda {
+
+enum class Phase : std::uint8_t { kPacked = 0, kFolded = 1, kFreed = 2 };
+constexpr std::size_t kPhases = 3;
+constexpr std::size_t kHalves = 2;
+
+class ArenaShape {
+ public:
+  ArenaShape(std::size_t bytes, std::size_t members);
+
+  std::size_t half_bytes() const { return half_bytes_; }
+  // What a chunk has of a half if every member has one: a multiple of 16. 0: too few bytes.
+  std::size_t room() const { return half_bytes_ / members_ / 16 * 16; }
+  // From the beginning of the arena.
+  std::size_t half(std::size_t number) const { return words_bytes_ + number * half_bytes_; }
+  std::size_t word(Phase phase, std::size_t half, std::size_t place) const {
+    const std::size_t number = (static_cast<std::size_t>(phase) * kHalves + half) * members_;
+    return (number + place) * sizeof(std::uint32_t);
+  }
+
+ private:
+  std::size_t members_, words_bytes_, half_bytes_;
+};
+
+class Arena {
+ public:
+  // Waits for the device until the words are what they shall be, or for the abort.
+  static Result<std::unique_ptr<Arena>> make(const std::shared_ptr<Device>& device,
+                                             std::size_t bytes, std::size_t members,
+                                             const Abort& abort);
+  // Peers do not use it any more: see DeviceBackend::settle() and part().
+  ~Arena();
+
+  const LentMemory& memory() const { return *memory_; }
+  std::byte* base() const;
+  // A stream that waits for nothing: of another priority than the device's, so that the two never
+  // share a queue of the hardware.
+  CUstream aside() const { return aside_; }
+
+ private:
+  Arena(std::shared_ptr<Device> device, std::size_t bytes);
+  Status allocate();
+  Status open_stream();
+  Status write_words(const ArenaShape& shape, std::size_t members, const Abort& abort);
+
+  std::shared_ptr<Device> device_;
+  std::size_t bytes_;
+  std::shared_ptr<LentMemory> memory_;
+  CUstream aside_ = nullptr;
+};
+
+}  // namespace hvd::cuda

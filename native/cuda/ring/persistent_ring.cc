@@ -1,0 +1,75 @@
+#include "cuda/ring/persistent_ring.h"
+
+#include <utility>
+
+#include "cuda/device/pinned.h"
+
+namespace hvd::cuda {
+
+PersistentRing::PersistentRing(const Party& party, unsigned blocks)
+    : device_(party.device), abort_(party.mesh->abort()), team_(party.team), shape_{blocks} {}
+
+Result<std::unique_ptr<PersistentRing>> PersistentRing::make(const Party& party, unsigned blocks,
+                                                             CUstream aside) {
+  std::unique_ptr<PersistentRing> ring(new PersistentRing(party, blocks));
+  auto mine = LentMemory::allocate(party.device, ring->shape_.bytes());
+  Status status = mine.status();
+  if (status) {
+    ring->mine_ = mine.take();
+    status = ring->zero(aside);
+  }
+  auto peers = lend(party, status ? ring->mine_.get() : nullptr, status);
+  if (!peers) return peers.status();
+  ring->peers_ = peers.take();
+  return ring;
+}
+
+Status PersistentRing::zero(CUstream aside) {
+  const Current current(*device_);
+  if (!current) return current.status();
+  const Driver& driver = device_->driver();
+  Status status =
+      driver.check(driver.cuMemsetD32Async(mine_->address(), 0, (shape_.bytes() + 3) / 4, aside),
+                   "cuMemsetD32Async of the persistent ring's memory");
+  if (!status) return status;
+  return wait_for_stream(*device_, aside, abort_);
+}
+
+// Of the member so many places further on, as this device sees it.
+std::byte* PersistentRing::memory_at(std::size_t steps) const {
+  const std::size_t place = (static_cast<std::size_t>(team_.place) + steps) % peers_.size();
+  return peers_[place] == nullptr ? mine_->base() : peers_[place]->base();
+}
+
+Status PersistentRing::allreduce(const std::vector<Operand>& operands, const Reduction& reduction) {
+  RingPart part;
+  part.place = team_.place;
+  part.size = team_.size();
+  part.own = mine_->base();
+  part.left = memory_at(peers_.size() - 1);
+  part.right = memory_at(1);
+  for (const Operand& operand : operands) {
+    if (operand.count == 0) continue;
+    if (Status paced = device_->pace().step(*device_, abort_); !paced) return paced;
+    part.in = operand.in;
+    part.out = operand.out;
+    part.count = operand.count;
+    Status status = device_->kernels().ring_allreduce(device_->stream(), reduction, shape_, part);
+    if (!status) return status;
+  }
+  return Status::ok();
+}
+
+// The first word of the memory is the abort (kernels.h), which nobody takes back.
+Status PersistentRing::let_go(CUstream aside) {
+  if (std::exchange(let_go_, true)) return Status::ok();
+  CUstreamBatchMemOpParams abort{};
+  abort.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  abort.writeValue.address = mine_->address();
+  abort.writeValue.value = 1;
+  const Driver& driver = device_->driver();
+  return driver.check(driver.cuStreamBatchMemOp(aside, 1, &abort, 0),
+                      "cuStreamBatchMemOp on the persistent ring's abort word");
+}
+
+}  // namespace hvd::cuda

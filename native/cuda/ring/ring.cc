@@ -1,0 +1,139 @@
+#include "cuda/ring/ring.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd::cuda {
+namespace {
+
+constexpr std::size_t kMostWords = 128;  // of one call; the driver takes less than 256
+
+CUstreamBatchMemOpParams written(CUdeviceptr word, cuuint32_t value) {
+  CUstreamBatchMemOpParams params{};
+  params.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  params.writeValue.address = word;
+  params.writeValue.value = value;
+  params.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // behind a fence
+  return params;
+}
+
+CUstreamBatchMemOpParams awaited(CUdeviceptr word) {
+  CUstreamBatchMemOpParams params{};
+  params.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  params.waitValue.address = word;
+  params.waitValue.value = 1;
+  params.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  return params;
+}
+
+}  // namespace
+
+Ring::Ring(std::shared_ptr<Device> device, const Abort& abort, const Team& team,
+           const ArenaShape& shape, std::vector<std::byte*> bases)
+    : device_(std::move(device)),
+      abort_(abort),
+      place_(static_cast<std::size_t>(team.place)),
+      shape_(shape),
+      bases_(std::move(bases)) {}
+
+std::byte* Ring::half(std::size_t place, std::size_t round) const {
+  return bases_[place] + shape_.half(half_of(round));
+}
+
+CUdeviceptr Ring::word(std::size_t of, Phase phase, std::size_t half, std::size_t from) const {
+  return reinterpret_cast<CUdeviceptr>(bases_[of] + shape_.word(phase, half, from));
+}
+
+void Ring::signal(Phase phase, std::size_t round, std::size_t to) {
+  due_.push_back(written(word(to, phase, half_of(round), place_), 1));
+}
+
+void Ring::wait(Phase phase, std::size_t round, std::size_t from) {
+  see(phase, round, from);
+  due_.push_back(written(word(place_, phase, half_of(round), from), 0));
+}
+
+void Ring::see(Phase phase, std::size_t round, std::size_t from) {
+  due_.push_back(awaited(word(place_, phase, half_of(round), from)));
+}
+
+void Ring::signal_all(Phase phase, std::size_t round) {
+  for (std::size_t step = 1; step < size(); ++step) signal(phase, round, place_at(step));
+}
+
+void Ring::wait_all(Phase phase, std::size_t round) {
+  for (std::size_t step = 1; step < size(); ++step) wait(phase, round, place_at(step));
+}
+
+Status Ring::flush() {
+  if (due_.empty()) return Status::ok();
+  if (Status status = device_->pace().step(*device_, abort_); !status) return status;
+  return give(device_->stream(), due_);
+}
+
+// What comes before the next kernel.
+Status Ring::step() {
+  if (Status status = flush(); !status) return status;
+  return device_->pace().step(*device_, abort_);
+}
+
+Status Ring::give(CUstream stream, std::vector<CUstreamBatchMemOpParams>& words) {
+  const Driver& driver = device_->driver();
+  Status status = Status::ok();
+  for (std::size_t at = 0; at < words.size() && status; at += kMostWords) {
+    const std::size_t count = std::min(kMostWords, words.size() - at);
+    status = driver.check(
+        driver.cuStreamBatchMemOp(stream, static_cast<unsigned>(count), words.data() + at, 0),
+        "cuStreamBatchMemOp");
+  }
+  words.clear();
+  return status;
+}
+
+Status Ring::prescale(const Reduction& reduction, const std::vector<Piece>& pieces) {
+  if (pieces.empty()) return Status::ok();
+  if (Status status = step(); !status) return status;
+  return device_->kernels().prescale(device_->stream(), reduction, pieces);
+}
+
+Status Ring::copy(Dtype dtype, const std::vector<Piece>& pieces) {
+  Reduction plain;
+  plain.dtype = dtype;
+  return prescale(plain, pieces);
+}
+
+Status Ring::fold(const Reduction& reduction, void* out, const std::vector<const void*>& inputs,
+                  std::size_t count) {
+  if (count == 0) return Status::ok();
+  if (Status status = step(); !status) return status;
+  return device_->kernels().fold(device_->stream(), reduction, out, inputs, count);
+}
+
+Status Ring::fold_shared(const Reduction& reduction, const std::vector<Stretch>& stretches,
+                         const std::vector<std::ptrdiff_t>& offsets) {
+  if (stretches.empty()) return Status::ok();
+  if (Status status = step(); !status) return status;
+  return device_->kernels().fold_shared(device_->stream(), reduction, stretches, offsets);
+}
+
+Status Ring::let_go(CUstream aside) {
+  // What was given last time has not been done yet.
+  if (device_->driver().cuStreamQuery(aside) == CUDA_ERROR_NOT_READY) return Status::ok();
+  std::vector<CUstreamBatchMemOpParams> words;
+  for (const Phase phase : {Phase::kPacked, Phase::kFolded, Phase::kFreed}) {
+    for (std::size_t half = 0; half < kHalves; ++half) {
+      for (std::size_t step = 1; step < size(); ++step)
+        words.push_back(written(word(place_, phase, half, place_at(step)), 1));
+    }
+  }
+  return give(aside, words);
+}
+
+Status Ring::settle() {
+  for (std::size_t half = 0; half < kHalves; ++half) {
+    for (std::size_t step = 1; step < size(); ++step) see(Phase::kFreed, half, place_at(step));
+  }
+  return flush();
+}
+
+}  // namespace hvd::cuda

@@ -1,0 +1,42 @@
+// What stands between the engine and the backend of the operation that is being carried out: one
+// call at a time, and none after the gate is closed.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "collective/backend/backend.h"
+
+namespace hvd::cuda {
+
+class Gate final : public Backend {
+ public:
+  // Turn-holder: where the following calls go.
+  void open_to(Backend* backend) { backend_ = backend; }
+  // Any thread. When it returns, no call is inside, and none gets in any more.
+  void close();
+  // Held while somebody is inside.
+  std::mutex& mutex() { return mutex_; }
+
+  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+                   const Reduction& reduction) override;
+  Status allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+                          const std::vector<std::ptrdiff_t>& offsets,
+                          const Reduction& reduction) override;
+  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
+  Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
+  Status alltoall(const Team& team, const Exchange& exchange) override;
+  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+                       const Reduction& reduction) override;
+  const char* last_algorithm() const override { return backend_->last_algorithm(); }
+
+ private:
+  template <typename Call>
+  Status pass(const Call& call);
+
+  std::mutex mutex_;
+  bool closed_ = false;         // guarded by mutex_
+  Backend* backend_ = nullptr;  // the turn-holder's
+};
+
+}  // namespace hvd::cuda

@@ -1,0 +1,64 @@
+// How an operation that goes over host memory is cut into chunks.
+//
+// Words.
+//   row      what belongs to one place: of a reduction its slice or share of a tensor, of a
+//            gather its block, of an exchange what goes there or comes from there
+//   column   element number c of every row that is so long
+//   strip    some columns of all rows of one tensor; in a buffer its rows lie one behind the other
+//   chunk    the strips that go through a buffer together
+// A strip of a tensor's slices, laid out so, is cut by slice_begin (collective/backend/plan.h)
+// exactly where its rows meet: whoever owns an element of the tensor owns it in the strip. So
+// chunks change the order of no sum. All ranks cut alike, because they know the same lengths.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "base/status.h"
+
+namespace hvd::cuda {
+
+struct Rows {
+  std::vector<std::size_t> lengths;  // elements
+  std::size_t columns = 0;           // at least the longest row
+
+  Rows() = default;
+  explicit Rows(std::vector<std::size_t> all);
+};
+
+// The slices of a tensor.
+Rows slices_of(std::size_t count, std::size_t places);
+
+struct Strip {
+  std::size_t tensor = 0;
+  std::size_t begin = 0, end = 0;  // columns
+  std::size_t at = 0;              // bytes from the beginning of the buffer, a multiple of 64
+};
+
+using Chunk = std::vector<Strip>;
+
+struct Cut {
+  std::vector<Chunk> chunks;
+  std::size_t bytes = 0;  // of the largest one
+};
+
+// room: bytes of a chunk, unless a single column needs more.
+Cut cut(const std::vector<Rows>& tensors, std::size_t element_bytes, std::size_t room);
+
+// Elements of a row that lie in the strip.
+std::size_t part_of(std::size_t length, const Strip& strip);
+
+// visit(row, elements of it in the strip, bytes from the beginning of the buffer to them), row by
+// row.
+template <typename Visit>
+void each_part(const Rows& rows, const Strip& strip, std::size_t element_bytes,
+               const Visit& visit) {
+  std::size_t at = strip.at;
+  for (std::size_t row = 0; row < rows.lengths.size(); ++row) {
+    const std::size_t part = part_of(rows.lengths[row], strip);
+    visit(row, part, at);
+    at += part * element_bytes;
+  }
+}
+
+}  // namespace hvd::cuda

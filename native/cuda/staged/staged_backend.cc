@@ -1,0 +1,337 @@
+#include "cuda/staged/staged_backend.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "collective/backend/plan.h"
+#include "cuda/device/pinned.h"
+#include "cuda/device/single_rank.h"
+#include "cuda/staged/chunk_plan.h"
+#include "tensor/dtype.h"
+
+namespace hvd::cuda {
+namespace {
+
+constexpr std::size_t kUncut = std::numeric_limits<std::size_t>::max();
+
+// One tensor: its rows, and where each lies on the device, for those that are loaded and those that
+// are stored (null: not).
+struct Staging {
+  Rows rows;
+  std::vector<const std::byte*> load;
+  std::vector<std::byte*> store;
+
+  explicit Staging(Rows all) : rows(std::move(all)) {
+    load.resize(rows.lengths.size());
+    store.resize(rows.lengths.size());
+  }
+};
+
+// A strip in its buffer, by row.
+struct Laid {
+  std::size_t tensor = 0;
+  std::vector<std::byte*> at;
+  std::vector<std::size_t> counts;
+
+  std::size_t count() const {
+    std::size_t all = 0;
+    for (const std::size_t part : counts) all += part;
+    return all;
+  }
+};
+
+// What the ranks do with a chunk that lies in host memory.
+using Work = std::function<Status(const std::vector<Laid>& strips)>;
+
+class StagedBackend : public DeviceBackend {
+ public:
+  StagedBackend(const Party& party, std::size_t chunk_bytes)
+      : device_(party.device),
+        mesh_(*party.mesh),
+        cpu_(*party.cpu),
+        chunk_bytes_(chunk_bytes),
+        pinned_(device_, mesh_.abort()) {}
+
+  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+                   const Reduction& reduction) override;
+  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
+  Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
+  Status alltoall(const Team& team, const Exchange& exchange) override;
+  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+                       const Reduction& reduction) override;
+  const char* last_algorithm() const override { return last_; }
+  Status let_go() override { return Status::ok(); }  // nothing of it waits in the device's queue
+
+ private:
+  // An operation on its way, whose chunks take turns in the pinned halves.
+  struct Passage {
+    const std::vector<Staging>& tensors;
+    std::size_t width;
+    Cut cut;
+  };
+
+  Status run(const std::vector<Staging>& tensors, std::size_t width, std::size_t room,
+             const Work& work);
+  Status refuse_capture();
+  Status pass(const Passage& passage, const Work& work);
+  Status load(const Passage& passage, std::size_t number, Device::Event& loaded);
+  Status store(const Passage& passage, std::size_t number);
+  std::vector<Laid> lay(const Passage& passage, std::size_t number) const;
+
+  std::shared_ptr<Device> device_;
+  Mesh& mesh_;
+  Backend& cpu_;
+  std::size_t chunk_bytes_;
+  Pinned pinned_;
+  const char* last_ = "LOCAL";
+};
+
+Status StagedBackend::refuse_capture() {
+  const Driver& driver = device_->driver();
+  CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult asked = driver.cuStreamIsCapturing(device_->stream(), &capturing);
+  if (Status status = driver.check(asked, "asking whether a step is captured"); !status)
+    return status;
+  if (capturing == CU_STREAM_CAPTURE_STATUS_NONE) return Status::ok();
+  return Status::make(Code::kInvalidArgument,
+                      device_->site().name +
+                          ": a step that is captured (CUDA graph) cannot go over host memory, as "
+                          "the staged way does; leave the operation out of the graph",
+                      "cuda/staged_backend", device_->site().rank);
+}
+
+Status StagedBackend::run(const std::vector<Staging>& tensors, std::size_t width, std::size_t room,
+                          const Work& work) {
+  last_ = "STAGED";
+  std::vector<Rows> rows;
+  rows.reserve(tensors.size());
+  for (const Staging& tensor : tensors) rows.push_back(tensor.rows);
+  const Passage passage{tensors, width, cut(rows, width, room)};
+  if (passage.cut.chunks.empty()) return Status::ok();
+  const Current current(*device_);
+  if (!current) return current.status();
+  if (Status status = refuse_capture(); !status) return status;
+  if (Status status = pinned_.grow(passage.cut.bytes); !status) return status;
+  return pass(passage, work);
+}
+
+// On the stream: load 0, load 1, store 0, load 2, store 1, ... A chunk is loaded behind the store
+// of the one that had its half before, and worked on behind its load: also where nothing is loaded.
+Status StagedBackend::pass(const Passage& passage, const Work& work) {
+  const std::size_t chunks = passage.cut.chunks.size();
+  Device::Event next;
+  if (Status status = load(passage, 0, next); !status) return status;
+  for (std::size_t number = 0; number < chunks; ++number) {
+    const Device::Event loaded = std::move(next);
+    if (number + 1 < chunks) {
+      if (Status status = load(passage, number + 1, next); !status) return status;
+    }
+    if (Status status = wait_for(*device_, loaded.get(), mesh_.abort()); !status) return status;
+    if (Status status = work(lay(passage, number)); !status) return status;
+    if (Status status = store(passage, number); !status) return status;
+  }
+  return Status::ok();
+}
+
+std::vector<Laid> StagedBackend::lay(const Passage& passage, std::size_t number) const {
+  std::byte* const half = pinned_.half(number);
+  std::vector<Laid> strips;
+  for (const Strip& strip : passage.cut.chunks[number]) {
+    Laid laid;
+    laid.tensor = strip.tensor;
+    each_part(passage.tensors[strip.tensor].rows, strip, passage.width,
+              [&](std::size_t /*row*/, std::size_t part, std::size_t offset) {
+                laid.at.push_back(half + offset);
+                laid.counts.push_back(part);
+              });
+    strips.push_back(std::move(laid));
+  }
+  return strips;
+}
+
+Status StagedBackend::load(const Passage& passage, std::size_t number, Device::Event& loaded) {
+  std::byte* const half = pinned_.half(number);
+  Copies copies(*device_);
+  for (const Strip& strip : passage.cut.chunks[number]) {
+    const Staging& tensor = passage.tensors[strip.tensor];
+    each_part(tensor.rows, strip, passage.width,
+              [&](std::size_t row, std::size_t part, std::size_t offset) {
+                if (tensor.load[row] == nullptr) return;
+                copies.add(half + offset, tensor.load[row] + strip.begin * passage.width,
+                           part * passage.width);
+              });
+  }
+  if (Status status = copies.finish(); !status) return status;
+  Result<Device::Event> event = device_->recorded(device_->stream());
+  if (!event) return event.status();
+  loaded = event.take();
+  return Status::ok();
+}
+
+Status StagedBackend::store(const Passage& passage, std::size_t number) {
+  const std::byte* const half = pinned_.half(number);
+  Copies copies(*device_);
+  for (const Strip& strip : passage.cut.chunks[number]) {
+    const Staging& tensor = passage.tensors[strip.tensor];
+    each_part(tensor.rows, strip, passage.width,
+              [&](std::size_t row, std::size_t part, std::size_t offset) {
+                if (tensor.store[row] == nullptr) return;
+                copies.add(tensor.store[row] + strip.begin * passage.width, half + offset,
+                           part * passage.width);
+              });
+  }
+  return copies.finish();
+}
+
+Status StagedBackend::allreduce(const Team& team, const std::vector<Operand>& operands,
+                                const Reduction& reduction) {
+  last_ = "LOCAL";
+  if (team.size() == 1) return scale_on(*device_, operands, reduction);
+  const std::size_t width = size_of(reduction.dtype);
+  const bool whole = reduction.op == ReduceOp::kAdasum;  // which looks at whole tensors
+  const std::size_t n = whole ? 1 : static_cast<std::size_t>(team.size());
+  std::vector<Staging> tensors;
+  for (const Operand& operand : operands) {
+    Staging tensor(slices_of(operand.count, n));
+    for (std::size_t slice = 0; slice < n; ++slice) {
+      const std::size_t begin = slice_begin(operand.count, slice, n) * width;
+      tensor.load[slice] = static_cast<const std::byte*>(operand.in) + begin;
+      tensor.store[slice] = static_cast<std::byte*>(operand.out) + begin;
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return run(tensors, width, whole ? kUncut : chunk_bytes_, [&](const std::vector<Laid>& strips) {
+    std::vector<Operand> in_place;
+    in_place.reserve(strips.size());
+    for (const Laid& strip : strips)
+      in_place.push_back({strip.at.front(), strip.at.front(), strip.count()});
+    return cpu_.allreduce(team, in_place, reduction);
+  });
+}
+
+Status StagedBackend::broadcast(const Team& team, const std::vector<Operand>& operands,
+                                int root_place) {
+  last_ = "LOCAL";
+  const bool root = team.place == root_place;
+  std::vector<Staging> tensors;
+  for (const Operand& operand : operands) {
+    Staging tensor(Rows({operand.count}));
+    if (root) {
+      tensor.load[0] = static_cast<const std::byte*>(operand.in);
+      Status status = copy_on(*device_, operand.out, operand.in, operand.count);
+      if (!status) return status;
+    } else {
+      tensor.store[0] = static_cast<std::byte*>(operand.out);
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  if (team.size() == 1) return Status::ok();
+  return run(tensors, 1, chunk_bytes_, [&](const std::vector<Laid>& strips) {
+    std::vector<Operand> in_place;
+    in_place.reserve(strips.size());
+    for (const Laid& strip : strips)
+      in_place.push_back({strip.at[0], strip.at[0], strip.counts[0]});
+    return cpu_.broadcast(team, in_place, root_place);
+  });
+}
+
+Status StagedBackend::allgather(const Team& team, const std::vector<Gather>& tensors) {
+  last_ = "LOCAL";
+  const auto own = static_cast<std::size_t>(team.place);
+  std::vector<Staging> stagings;
+  for (const Gather& tensor : tensors) {
+    Status status = copy_on(*device_, tensor.out[own], tensor.in, tensor.bytes[own]);
+    if (!status) return status;
+    Staging staging(Rows(tensor.bytes));
+    staging.store = tensor.out;
+    staging.store[own] = nullptr;
+    staging.load[own] = tensor.in;
+    stagings.push_back(std::move(staging));
+  }
+  if (team.size() == 1) return Status::ok();
+  return run(stagings, 1, chunk_bytes_, [&](const std::vector<Laid>& strips) {
+    std::vector<Gather> gathers;
+    gathers.reserve(strips.size());
+    for (const Laid& strip : strips) gathers.push_back({strip.at[own], strip.at, strip.counts});
+    return cpu_.allgather(team, gathers);
+  });
+}
+
+// Rows: what goes to every place, then what comes from every place; of the own ones nothing. Only
+// together do the ranks know the longest, and so the number of chunks.
+Status StagedBackend::alltoall(const Team& team, const Exchange& exchange) {
+  last_ = "LOCAL";
+  const auto own = static_cast<std::size_t>(team.place);
+  const auto n = static_cast<std::size_t>(team.size());
+  Status status = copy_on(*device_, exchange.out[own], exchange.in[own], exchange.in_bytes[own]);
+  if (!status || n == 1) return status;
+  std::vector<std::size_t> lengths = exchange.in_bytes;
+  lengths.insert(lengths.end(), exchange.out_bytes.begin(), exchange.out_bytes.end());
+  lengths[own] = lengths[n + own] = 0;
+  Staging staging((Rows(std::move(lengths))));
+  std::copy(exchange.in.begin(), exchange.in.end(), staging.load.begin());
+  std::copy(exchange.out.begin(), exchange.out.end(),
+            staging.store.begin() + static_cast<std::ptrdiff_t>(n));
+  std::vector<std::size_t> longest(n);
+  status = tell_all(cpu_, team, &staging.rows.columns, longest.data(), sizeof(std::size_t));
+  if (!status) return status;
+  staging.rows.columns = *std::max_element(longest.begin(), longest.end());
+  return run({staging}, 1, chunk_bytes_, [&](const std::vector<Laid>& strips) {
+    const Laid& strip = strips.front();
+    const auto middle = static_cast<std::ptrdiff_t>(n);
+    Exchange part;
+    part.in.assign(strip.at.begin(), strip.at.begin() + middle);
+    part.in_bytes.assign(strip.counts.begin(), strip.counts.begin() + middle);
+    part.out.assign(strip.at.begin() + middle, strip.at.end());
+    part.out_bytes.assign(strip.counts.begin() + middle, strip.counts.end());
+    return cpu_.alltoall(team, part);
+  });
+}
+
+// Rows: every place's share, then the result of the own one. How the tensor is cut depends on the
+// longest share and the number of rows alone, which are the same everywhere.
+Status StagedBackend::reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+                                    const Reduction& reduction) {
+  last_ = "LOCAL";
+  const auto own = static_cast<std::size_t>(team.place);
+  const auto n = static_cast<std::size_t>(team.size());
+  const std::size_t width = size_of(reduction.dtype);
+  std::vector<Staging> stagings;
+  std::vector<Operand> alone;
+  for (const Scatter& tensor : tensors) {
+    std::vector<std::size_t> lengths;
+    lengths.reserve(n + 1);
+    for (std::size_t place = 0; place < n; ++place)
+      lengths.push_back(tensor.begins[place + 1] - tensor.begins[place]);
+    alone.push_back({tensor.in, tensor.out, lengths[own]});
+    lengths.push_back(lengths[own]);
+    Staging staging((Rows(std::move(lengths))));
+    for (std::size_t place = 0; place < n; ++place)
+      staging.load[place] = static_cast<const std::byte*>(tensor.in) + tensor.begins[place] * width;
+    staging.store[n] = static_cast<std::byte*>(tensor.out);
+    stagings.push_back(std::move(staging));
+  }
+  if (n == 1) return scale_on(*device_, alone, reduction);
+  return run(stagings, width, chunk_bytes_, [&](const std::vector<Laid>& strips) {
+    std::vector<Scatter> scatters;
+    for (const Laid& strip : strips) {
+      std::vector<std::size_t> begins{0};
+      for (std::size_t place = 0; place < n; ++place)
+        begins.push_back(begins.back() + strip.counts[place]);
+      scatters.push_back({strip.at.front(), strip.at[n], std::move(begins)});
+    }
+    return cpu_.reducescatter(team, scatters, reduction);
+  });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceBackend>> make_staged_backend(const Party& party,
+                                                           std::size_t chunk_bytes) {
+  return std::unique_ptr<DeviceBackend>(std::make_unique<StagedBackend>(party, chunk_bytes));
+}
+
+}  // namespace hvd::cuda

@@ -1,0 +1,85 @@
+// Rank 0: sees when everybody has asked, and decides what is done next.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/controller/controller.h"
+#include "engine/controller/fusion.h"
+#include "engine/controller/node.h"
+#include "engine/controller/response_cache.h"
+#include "engine/controller/stall.h"
+#include "engine/message/wire.h"
+#include "engine/tune/autotune.h"
+
+namespace hvd {
+
+// Where decisions go: to all whom they concern, rank 0 included, at once and in this order.
+class Post {
+ public:
+  virtual ~Post() = default;
+  virtual void issue(const Verdict& verdict) = 0;
+  virtual void issue(const std::vector<int>& slots) = 0;
+};
+
+class Leader {
+ public:
+  Leader(Node& node, const ConductorOptions& options, Post& post);
+
+  // Somebody has asked. The entry may be gone afterwards.
+  void asked(Entry& entry, std::int64_t now_ns);
+  void join(int rank, std::int64_t now_ns);
+  void leave(int rank);
+  // The rank waits for the person at a prompt, or no longer: what waits for it is not stalled.
+  void park(int rank, bool parked, std::int64_t now_ns);
+  void carried_out(std::int64_t bytes) { step_bytes_ += bytes; }
+  void work(std::int64_t now_ns);  // what is due
+
+  std::int64_t due_in(std::int64_t now_ns) const;
+  bool idle() const { return fuser_.empty() && node_.joined.empty(); }
+  std::vector<std::string> take_warnings();
+
+ private:
+  struct Name {
+    int set;
+    std::string name;
+  };
+  std::vector<Name> waiting_names() const;
+  bool complete(const Entry& entry) const;
+  bool fail_late(Entry& entry);
+  void fail(const Entry& entry, const Status& status, const RankSet& who);
+  void change(const Entry& entry);
+  void change(const Request& request, Response& response);
+  Status check_set(const std::vector<std::int64_t>& ranks) const;
+  void remove_set(int id);
+  void flush();
+  void issue(const std::vector<Fuser::Together>& all);
+  void issue(const Fuser::Together& together);
+  void keep(const Fuser::Together& together, Verdict& verdict);
+  void inspect(std::int64_t now_ns);
+  std::int64_t stalls_since(const Waiting& waiting, std::int64_t now_ns) const;
+  void shut_down(const Waiting& late, std::int64_t now_ns);
+  void tune(std::int64_t now_ns);
+
+  Node& node_;
+  const ConductorOptions options_;
+  Post& post_;
+  Fuser fuser_;
+  SlotOrder order_;
+  std::unique_ptr<Tuner> tuner_;  // none: the user has decided
+  RankSet left_;
+  int last_joined_ = -1;
+  std::int64_t regions_ = 0;  // given out so far
+  std::int64_t step_bytes_ = 0;
+  bool warned_of_capacity_ = false;
+  Patrol patrol_;
+  RankSet parked_;
+  std::map<int, std::int64_t>
+      resumed_ns_;  // those that were parked before, since when they are not
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,204 @@
+#include "engine/controller/message_table.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "engine/controller/response_cache.h"
+
+namespace hvd {
+namespace {
+
+template <typename Entries, typename Sets>
+Entries waiting_in(Sets& sets) {
+  Entries all;
+  for (auto& names : sets) {
+    for (auto& [name, entry] : names) {
+      if (!entry.asked.empty()) all.push_back(&entry);
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Entry* a, const Entry* b) {
+    return std::tie(a->since_ns, a->set->id, *a->name) <
+           std::tie(b->since_ns, b->set->id, *b->name);
+  });
+  return all;
+}
+
+RankSet only(int number) {
+  RankSet set;
+  set.add(number);
+  return set;
+}
+
+}  // namespace
+
+void merge(Variants& into, const Variant& one) {
+  for (Variant& variant : into) {
+    if (variant.request == one.request || same(*variant.request, *one.request)) {
+      variant.ranks.add(one.ranks);
+      return;
+    }
+  }
+  into.push_back(one);
+}
+
+Variants variants_of(const Entry& entry) {
+  if (entry.by_slot.empty()) return entry.in_full;
+  Variants all = entry.in_full;
+  for (const Variant& known : entry.known) {
+    RankSet ranks = both(known.ranks, entry.by_slot);
+    if (!ranks.empty()) merge(all, {known.request, std::move(ranks)});
+  }
+  return all;
+}
+
+const Request* request_of(const Variants& variants, int number) {
+  for (const Variant& variant : variants) {
+    if (variant.ranks.has(number)) return variant.request.get();
+  }
+  return nullptr;
+}
+
+void spell_out(Entry& entry) {
+  if (entry.by_slot.empty()) return;
+  entry.in_full = variants_of(entry);
+  entry.by_slot.clear();
+}
+
+Entry& Table::at(const ProcessSet& set, const std::string& name) {
+  const auto id = static_cast<std::size_t>(set.id);
+  if (id >= sets_.size()) sets_.resize(id + 1);
+  const auto [found, fresh] = sets_[id].try_emplace(name);
+  Entry& entry = found->second;
+  if (fresh) {
+    entry.set = &set;
+    entry.name = &found->first;
+  }
+  return entry;
+}
+
+Entry* Table::find(int set, const std::string& name) {
+  const auto id = static_cast<std::size_t>(set);
+  if (set < 0 || id >= sets_.size()) return nullptr;
+  const auto found = sets_[id].find(name);
+  return found == sets_[id].end() ? nullptr : &found->second;
+}
+
+std::vector<Entry*> Table::waiting() { return waiting_in<std::vector<Entry*>>(sets_); }
+
+std::vector<const Entry*> Table::waiting() const {
+  return waiting_in<std::vector<const Entry*>>(sets_);
+}
+
+void Table::begin(Entry& entry, Kind kind, std::int64_t now_ns) {
+  if (!entry.asked.empty()) return;
+  ++waiting_;
+  entry.kind = kind;
+  entry.since_ns = now_ns;
+  entry.warned_ns = now_ns;
+}
+
+void Table::ask(Entry& entry, const RankSet& who, Request request, std::int64_t now_ns) {
+  RankSet fresh = without(who, entry.asked);
+  if (fresh.empty()) return;
+  begin(entry, request.kind, now_ns);
+  entry.asked.add(fresh);
+  for (Variant& variant : entry.in_full) {
+    if (same(*variant.request, request)) return variant.ranks.add(fresh);
+  }
+  entry.in_full.push_back({std::make_shared<const Request>(std::move(request)), std::move(fresh)});
+}
+
+void Table::ask(Entry& entry, int who, Request request, std::int64_t now_ns) {
+  ask(entry, only(who), std::move(request), now_ns);
+}
+
+void Table::ask_known(Entry& entry, const RankSet& who, std::int64_t now_ns) {
+  const RankSet fresh = without(who, entry.asked);
+  if (fresh.empty()) return;
+  begin(entry, entry.known_kind, now_ns);
+  entry.asked.add(fresh);
+  entry.by_slot.add(fresh);
+}
+
+void Table::ask_known(Entry& entry, int who, std::int64_t now_ns) {
+  if (entry.asked.has(who)) return;
+  begin(entry, entry.known_kind, now_ns);
+  entry.asked.add(who);
+  entry.by_slot.add(who);
+}
+
+void Table::answer(Entry& entry) {
+  if (!entry.asked.empty()) --waiting_;
+  entry.asked.clear();
+  entry.by_slot.clear();
+  entry.in_full.clear();
+  entry.sent.clear();
+  entry.sent_slot = -1;
+  entry.decided = false;
+}
+
+void Table::answer(Entry& entry, const RankSet& who) {
+  if (who.contains(entry.asked)) return answer(entry);
+  spell_out(entry);
+  entry.asked.remove(who);
+  entry.sent.remove(who);
+  entry.sent_slot = -1;
+  for (Variant& variant : entry.in_full) variant.ranks.remove(who);
+  const auto left = std::remove_if(entry.in_full.begin(), entry.in_full.end(),
+                                   [](const Variant& one) { return one.ranks.empty(); });
+  entry.in_full.erase(left, entry.in_full.end());
+}
+
+void Table::drop_if_empty(Entry& entry) {
+  if (entry.slot >= 0 || entry.failure || !entry.asked.empty()) return;
+  Names& names = sets_[static_cast<std::size_t>(entry.set->id)];
+  names.erase(names.find(*entry.name));
+}
+
+void Table::assign(Entry& entry, int slot, std::uint64_t version) {
+  const auto at = static_cast<std::size_t>(slot);
+  if (at >= slots_.size()) slots_.resize(at + 1, nullptr);
+  if (Entry* before = slots_[at]; before != nullptr && before != &entry) {
+    forget_slot(*before);
+    drop_if_empty(*before);
+  }
+  if (entry.slot >= 0 && entry.slot != slot) forget_slot(entry);
+  Variants known = variants_of(entry);
+  entry.known = std::move(known);
+  entry.slot = slot;
+  entry.version = version;
+  slots_[at] = &entry;
+}
+
+void Table::forget_slot(Entry& entry) {
+  if (entry.slot < 0) return;
+  spell_out(entry);
+  slots_[static_cast<std::size_t>(entry.slot)] = nullptr;
+  entry.slot = -1;
+  entry.known.clear();
+  entry.sizes.clear();
+}
+
+void Table::forget_set(int set) {
+  const auto id = static_cast<std::size_t>(set);
+  if (id >= sets_.size()) return;
+  for (auto& [name, entry] : sets_[id]) {
+    if (entry.slot >= 0) slots_[static_cast<std::size_t>(entry.slot)] = nullptr;
+    if (!entry.asked.empty()) --waiting_;
+  }
+  sets_[id].clear();
+}
+
+std::vector<int> Table::slots_of(int set) const {
+  std::vector<int> slots;
+  const auto id = static_cast<std::size_t>(set);
+  if (id >= sets_.size()) return slots;
+  for (const auto& [name, entry] : sets_[id]) {
+    if (entry.slot >= 0) slots.push_back(entry.slot);
+  }
+  std::sort(slots.begin(), slots.end());
+  return slots;
+}
+
+}  // namespace hvd

@@ -1,0 +1,182 @@
+#include "engine/controller/node.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+Status senseless(const char* what) {
+  return Status::make(Code::kInternal, std::string("rank 0 decided on ") + what, "engine/node", 0);
+}
+
+RankSet numbers_of(const Subtree& tree, const std::vector<int>& ranks) {
+  RankSet numbers;
+  for (const int rank : ranks) {
+    const int number = tree.number_of(rank);
+    if (number >= 0) numbers.add(number);
+  }
+  return numbers;
+}
+
+std::size_t tensors_of(const Entry& entry) {
+  const Variants& variants = entry.in_full.empty() ? entry.known : entry.in_full;
+  return variants.empty() ? 0 : variants.front().request->tensors.size();
+}
+
+}  // namespace
+
+Status removed_set(int id) {
+  return Status::make(Code::kInvalidArgument,
+                      "Process set provided does not exist, or has not been registered. (Process "
+                      "set " +
+                          std::to_string(id) + " has been removed.)",
+                      "engine/node");
+}
+
+Status Node::learn(const Verdict& verdict) {
+  const Response& response = verdict.response;
+  const ProcessSet* set = sets.find(response.set);
+  if (set == nullptr) return senseless("a process set that does not exist");
+  if (response.kind == Kind::kPark) return senseless("what is no decision");
+  if (Status status = learn_answers(verdict, *set); !status) return status;
+  Status status = response.status ? learn_change(response) : Status::ok();
+  if (status) put_on_agenda(verdict, *set);
+  return status;
+}
+
+Status Node::learn_answers(const Verdict& verdict, const ProcessSet& set) {
+  const Response& response = verdict.response;
+  const RankSet who = verdict.only.empty() ? set.here : numbers_of(tree, verdict.only);
+  if (response.kind == Kind::kJoin) joined.remove(who);
+  std::size_t size_at = 0;
+  std::uint64_t version = verdict.version;
+  for (std::size_t i = 0; i < response.names.size(); ++i) {
+    Entry& entry = table.at(set, response.names[i]);
+    if (!verdict.slots.empty()) {
+      const std::size_t sizes = response.kind == Kind::kAlltoall
+                                    ? response.sizes.size()
+                                    : tensors_of(entry) * static_cast<std::size_t>(set.size);
+      const bool sized = !response.sizes.empty();
+      if (sized && size_at + sizes > response.sizes.size()) return senseless("sizes of nothing");
+      if (verdict.slots[i] >= 0) {
+        table.assign(entry, verdict.slots[i], version);
+        assignments = std::max(assignments, version++);
+        entry.known_kind = response.kind;
+        entry.shared = response.shared;
+        const std::int64_t* first = response.sizes.data() + size_at;
+        entry.sizes.assign(first, first + (sized ? sizes : 0));
+      }
+      size_at += sizes;
+    }
+    table.answer(entry, who);
+    remember_failure(entry, response.status, who);
+    table.drop_if_empty(entry);
+  }
+  return Status::ok();
+}
+
+// Ranks between do not let those wait for company who will be told that they are late.
+void Node::remember_failure(Entry& entry, const Status& status, const RankSet& who) const {
+  if (is_root() || tree.count() == 1) return;
+  if (status) {
+    entry.failure.reset();
+  } else if (status.code == Code::kStalled) {
+    entry.failure = std::make_unique<Failure>(Failure{status, without(entry.set->here, who)});
+  }
+}
+
+void Node::put_on_agenda(const Verdict& verdict, const ProcessSet& set) {
+  const bool mine = verdict.only.empty() ? set.here.has(own())
+                                         : std::find(verdict.only.begin(), verdict.only.end(),
+                                                     tree.rank()) != verdict.only.end();
+  if (!mine) return;
+  Response& response = agenda.emplace_back(verdict.response);
+  if (response.kind == Kind::kJoin) response.names = {std::exchange(join_name, {})};
+  if (response.kind != Kind::kLeave) return;
+  if (first_left < 0) first_left = response.rank;
+  if (response.rank == tree.rank() || tree.leads_through(tree.rank(), response.rank)) {
+    response.status = shut_down_by(first_left);
+  }
+}
+
+Waiting Node::waiting(const Entry& entry) const {
+  RankSet missing = without(entry.set->here, entry.asked);
+  if (entry.set->id == 0) missing.remove(joined);
+  return {*entry.name,
+          entry.kind,
+          entry.set->id,
+          entry.since_ns,
+          tree.ranks_of(missing),
+          tree.ranks_of(entry.asked)};
+}
+
+void Node::end(int rank) {
+  Response response;
+  response.kind = Kind::kLeave;
+  response.rank = rank;
+  if (first_left < 0) first_left = rank;
+  response.status = shut_down_by(first_left);
+  agenda.push_back(std::move(response));
+}
+
+Status Node::learn_change(const Response& response) {
+  if (response.kind == Kind::kTune) {
+    cache = response.tunables.cache;
+  } else if (response.kind == Kind::kAddSet) {
+    const std::vector<std::int64_t> ranks(response.sizes.begin() + (response.sizes.empty() ? 0 : 1),
+                                          response.sizes.end());
+    if (!sets.valid(ranks) || response.sizes.front() != sets.next_id()) {
+      return senseless("a process set that cannot be");
+    }
+    sets.add(sets.next_id(), ranks);
+  } else if (response.kind == Kind::kRemoveSet) {
+    if (response.sizes.size() != 2) return senseless("the removal of nothing");
+    if (response.sizes[1] != 1) return Status::ok();
+    const int id = static_cast<int>(response.sizes[0]);
+    if (id <= 0 || sets.find(id) == nullptr) return senseless("the removal of nothing");
+    remove_set(id);
+  }
+  return Status::ok();
+}
+
+// What this rank has asked for in the set and rank 0 had not heard of in time.
+void Node::remove_set(int id) {
+  for (const Entry* entry : std::as_const(table).waiting()) {
+    if (entry->set->id != id || !entry->asked.has(own())) continue;
+    Response response;
+    response.kind = entry->kind;
+    response.set = id;
+    response.names = {*entry->name};
+    response.status = removed_set(id);
+    agenda.push_back(std::move(response));
+  }
+  table.forget_set(id);
+  sets.remove(id);
+}
+
+Status Node::learn(const std::vector<int>& slots) {
+  Response response;
+  response.names.reserve(slots.size());
+  const ProcessSet* set = nullptr;
+  for (const int slot : slots) {
+    Entry* entry = table.at_slot(slot);
+    if (entry == nullptr || (set != nullptr && entry->set != set)) {
+      return senseless("what nobody has agreed on before");
+    }
+    set = entry->set;
+    response.kind = entry->known_kind;
+    response.shared = entry->shared;
+    response.names.push_back(*entry->name);
+    response.sizes.insert(response.sizes.end(), entry->sizes.begin(), entry->sizes.end());
+    table.answer(*entry);
+    if (entry->failure && !is_root()) entry->failure.reset();
+  }
+  response.set = set->id;
+  if (!set->here.has(own())) return Status::ok();
+  agenda.push_back(std::move(response));
+  ++cached;
+  return Status::ok();
+}
+
+}  // namespace hvd

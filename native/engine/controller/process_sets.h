@@ -1,0 +1,56 @@
+// The process sets as one rank knows them. All ranks keep the same table, because sets are added
+// and removed by responses.
+//   here     the members that lie in this rank's subtree, by their numbers there
+//   born     how many changes there had been when the set was added: what was asked for earlier
+//            under the same id meant another set
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "engine/message/rank_set.h"
+#include "engine/message/subtree.h"
+
+namespace hvd {
+
+struct ProcessSet {
+  int id = 0;
+  std::uint64_t born = 0;
+  int size = 0;
+  std::vector<int> ranks;  // ascending; of set 0 not written down: all
+  RankSet here;
+  int count_here = 0;
+
+  int rank_at(int place) const {
+    return ranks.empty() ? place : ranks[static_cast<std::size_t>(place)];
+  }
+};
+
+class ProcessSets {
+ public:
+  explicit ProcessSets(const Subtree& tree);
+
+  const ProcessSet* find(int id) const {  // null: there is none
+    const auto at = static_cast<std::size_t>(id);
+    return id >= 0 && at < sets_.size() ? sets_[at].get() : nullptr;
+  }
+  std::uint64_t changes() const { return changes_; }
+  // Ascending, different, of this engine, at least one.
+  bool valid(const std::vector<std::int64_t>& ranks) const;
+  // The id of the set with these ranks; negative: there is none.
+  int same_as(const std::vector<std::int64_t>& ranks) const;
+  int next_id() const;  // freed ones first, in the order in which they were freed
+
+  void add(int id, const std::vector<std::int64_t>& ranks);
+  void remove(int id);
+
+ private:
+  const Subtree& tree_;
+  std::vector<std::unique_ptr<const ProcessSet>> sets_;  // by id
+  std::deque<int> free_;
+  std::uint64_t changes_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,118 @@
+#include "engine/controller/tree_node.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+void set_bit(std::vector<std::uint64_t>& words, int slot) {
+  const auto at = static_cast<std::size_t>(slot);
+  if (at / 64 >= words.size()) words.resize(at / 64 + 1, 0);
+  words[at / 64] |= std::uint64_t{1} << (at % 64);
+}
+
+}  // namespace
+
+void Relay::asked(Entry& entry, std::int64_t now_ns) {
+  const bool late = entry.failure && entry.failure->owed.meets(entry.asked);
+  if (late || !keeps_ || complete(entry)) return send(entry);
+  if (patience_ns_ >= 0) patrol_.start(now_ns + patience_ns_);
+}
+
+bool Relay::complete(const Entry& entry) const {
+  const RankSet& members = entry.set->here;
+  if (entry.asked.contains(members)) return true;
+  if (entry.set->id != 0 || node_.joined.empty()) return false;
+  RankSet all = entry.asked;
+  all.add(node_.joined);
+  return all.contains(members);
+}
+
+void Relay::send(Entry& entry) {
+  if (entry.sent.contains(entry.asked)) return;
+  const RankSet& members = entry.set->here;
+  const bool whole = entry.sent.empty() && entry.asked.contains(members);
+  if (whole && node_.cache && entry.slot >= 0 && entry.by_slot.contains(members)) {
+    set_bit(up_.slots, entry.slot);
+    entry.sent_slot = entry.slot;
+    entry.sent_version = node_.assignments;
+  } else {
+    const RankSet fresh = without(entry.asked, entry.sent);
+    spell_out(entry);
+    for (const Variant& variant : entry.in_full) {
+      const RankSet who = both(variant.ranks, fresh);
+      if (who.empty()) continue;
+      const bool all = whole && who.contains(members);
+      up_.full.push_back({*variant.request, all ? std::vector<int>() : node_.tree.ranks_of(who)});
+    }
+  }
+  entry.sent = entry.asked;
+  if (entry.failure) {
+    entry.failure->owed.remove(entry.asked);
+    if (entry.failure->owed.empty()) entry.failure.reset();
+  }
+}
+
+void Relay::join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) {
+  for (const int rank : ranks) node_.joined.add(node_.tree.number_of(rank));
+  up_.full.push_back({request, ranks});
+  for (Entry* entry : node_.table.waiting()) {
+    if (entry->set->id == 0) asked(*entry, now_ns);
+  }
+}
+
+void Relay::leave(const std::vector<int>& ranks) {
+  Request request;
+  request.kind = Kind::kLeave;
+  keep_nothing();
+  up_.full.push_back({std::move(request), ranks});
+}
+
+void Relay::pass_on(Request request, const std::vector<int>& ranks) {
+  up_.full.push_back({std::move(request), ranks});
+}
+
+void Relay::keep_nothing() {
+  if (!std::exchange(keeps_, false)) return;
+  for (Entry* entry : node_.table.waiting()) send(*entry);
+}
+
+void Relay::again(int slot, std::uint64_t version) {
+  for (Entry* entry : node_.table.waiting()) {
+    if (entry->sent_slot != slot || entry->sent_version != version) continue;
+    if (entry->slot == slot) node_.table.forget_slot(*entry);
+    entry->sent_slot = -1;
+    entry->sent.clear();
+    return send(*entry);
+  }
+}
+
+void Relay::check(std::int64_t now_ns) {
+  if (!patrol_.due(now_ns)) return;
+  patrol_.sleep();
+  for (Entry* entry : node_.table.waiting()) {
+    if (entry->sent.contains(entry->asked)) continue;
+    if (entry->since_ns + patience_ns_ <= now_ns) {
+      send(*entry);
+    } else {
+      patrol_.start(entry->since_ns + patience_ns_);  // the oldest is the first
+    }
+  }
+}
+
+std::int64_t Relay::due_in(std::int64_t now_ns) const {
+  return node_.table.count_waiting() == 0 ? -1 : patrol_.due_in(now_ns);
+}
+
+std::string Relay::take() {
+  if (up_.empty()) return {};
+  up_.assignments = node_.assignments;
+  up_.changes = node_.sets.changes();
+  std::string bytes = encode(up_);
+  up_.slots.clear();
+  up_.full.clear();
+  return bytes;
+}
+
+}  // namespace hvd

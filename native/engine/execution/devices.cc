@@ -1,0 +1,373 @@
+#include "engine/execution/devices.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include "base/deadline.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr std::size_t kFew = 64;
+constexpr std::int64_t kLooks = 4;  // within the shortest time that is told of
+// A rank whose own inputs do not come is told before those that wait for it: it is the one to name.
+constexpr std::int64_t kMostGraceNs = 10'000'000'000;
+constexpr std::int64_t kShortestPauseNs = 1'000'000;
+// A gap in our own looking: this process, or the whole machine, stood still as well.
+constexpr std::int64_t kOwnGapNs = 1'000'000'000;
+// Of the timeline: how far a device may be behind, and how long its last operations are waited for.
+constexpr std::size_t kMostCourses = 4096;
+constexpr double kLastCoursesSeconds = 5;
+constexpr std::chrono::microseconds kBetweenCourses(100);
+
+// A rank that has joined was not asked whether it has a device.
+Status stands_in_without(const Status& why) {
+  return Status::make(Code::kUnavailable,
+                      "a rank that has joined cannot take part in the others' operations on "
+                      "devices: " +
+                          why.message,
+                      "engine/devices");
+}
+
+std::string seconds_text(std::int64_t ns) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3g s", static_cast<double>(ns) * 1e-9);
+  return text.data();
+}
+
+bool lacks_inputs(const DeviceOperation& operation) {
+  if (operation.ready == nullptr) return false;
+  const Result<bool> there = operation.ready->reached();
+  return there && !there.value();
+}
+
+const char* why_not_done(const DeviceOperation& operation) {
+  if (lacks_inputs(operation)) return "what its inputs are computed with there does not end";
+  return operation.done == nullptr
+             ? "this rank is still giving it to the device"
+             : "it hangs there, or waits for the device of a rank where something hangs";
+}
+
+}  // namespace
+
+bool DoneMark::over() {
+  const Result<bool> there = mark_->reached();
+  return !there || there.value();
+}
+
+void DoneMark::lose_unless_reached(const Ending& cause) noexcept {
+  try {
+    const Result<bool> there = mark_->reached();
+    if (there && there.value()) return;
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the reason; then it is lost
+  }
+  cause_ = cause;
+  lost_.store(true, std::memory_order_release);
+}
+
+Status DoneMark::cause() const {
+  if (!lost_.load(std::memory_order_acquire)) return Status::ok();
+  const std::lock_guard<std::mutex> until_let_go(*abandoning_);
+  return *cause_;
+}
+
+void DeviceCourse::write(Trace& trace) const {
+  TraceCourse whole = course;
+  if (const std::optional<DeviceSpan> span = done->span()) {
+    whole.step("QUEUE", span->queued_ns);
+    whole.step("WAIT_FOR_DATA", span->begun_ns);
+    whole.step(algorithm, span->done_ns);
+  } else {
+    whole.step("QUEUE", begun_ns);
+    whole.step(algorithm, given_ns);
+  }
+  for (const Tensor& tensor : tensors) {
+    TraceTensor given = tensor.given;
+    given.name = tensor.name;
+    given.shape = tensor.shape;
+    trace.add(whole, given);
+  }
+}
+
+void Outstanding::begin(DeviceOperation operation) {
+  if (operations_.size() >= std::max(kFew, 2 * few_)) drop_done(operation.since_ns);
+  if (operations_.empty()) {
+    oldest_since_ns_ = operation.since_ns;
+    warned_ns_ = 0;
+  }
+  operations_.push_back(std::move(operation));
+}
+
+void Outstanding::given(std::shared_ptr<DoneMark> done) {
+  if (operations_.empty()) return;  // the engine has ended meanwhile
+  if (done == nullptr)
+    operations_.pop_back();
+  else
+    operations_.back().done = std::move(done);
+}
+
+const std::vector<DeviceOperation>& Outstanding::now(std::int64_t now_ns) {
+  drop_done(now_ns);
+  return operations_;
+}
+
+void Outstanding::lose(const Ending& cause) noexcept {
+  for (const DeviceOperation& one : operations_) {
+    if (one.done != nullptr) one.done->lose_unless_reached(cause);
+  }
+  operations_.clear();
+}
+
+void Outstanding::drop_done(std::int64_t now_ns) {
+  const auto over = [](const DeviceOperation& one) {
+    return one.done != nullptr && one.done->over();
+  };
+  if (!operations_.empty() && over(operations_.front())) {
+    oldest_since_ns_ = now_ns;  // or a little earlier: who makes progress has time
+    warned_ns_ = 0;
+  }
+  operations_.erase(std::remove_if(operations_.begin(), operations_.end(), over),
+                    operations_.end());
+  few_ = operations_.size();
+}
+
+std::int64_t Outstanding::between_looks() const {
+  const std::int64_t warning = rules_.warning_ns, deadline = rules_.deadline_ns;
+  if (warning <= 0 && deadline <= 0) return -1;
+  const bool both = warning > 0 && deadline > 0;
+  const std::int64_t shortest = both ? std::min(warning, deadline) : std::max(warning, deadline);
+  return std::max(shortest / kLooks, kShortestPauseNs);
+}
+
+Outstanding::Report Outstanding::look(std::int64_t now_ns) {
+  Report report;
+  drop_done(now_ns);
+  const bool gap = looked_ns_ > 0 && now_ns - looked_ns_ > 2 * between_looks() + kOwnGapNs;
+  looked_ns_ = now_ns;
+  if (gap) oldest_since_ns_ = now_ns;
+  if (operations_.empty()) return report;
+  const std::int64_t waited = now_ns - oldest_since_ns_;
+  const std::int64_t warning = rules_.warning_ns, deadline = rules_.deadline_ns;
+  const bool warns = warning > 0 && waited >= warning && now_ns - warned_ns_ >= warning;
+  const bool late = deadline > 0 && waited >= deadline;
+  if (!warns && !late) return report;
+  const bool own = lacks_inputs(operations_.front());
+  const std::int64_t grace = own ? 0 : std::min(deadline / 8, kMostGraceNs);
+  if (late && waited >= deadline + grace) {
+    report.overdue = Status::make(Code::kStalled, sentence(now_ns) + " (" + rules_.setting + ")",
+                                  "engine/devices", own ? rules_.rank : -1);
+  } else if (warns) {
+    warned_ns_ = now_ns;
+    report.warning = sentence(now_ns);
+  }
+  return report;
+}
+
+std::string Outstanding::sentence(std::int64_t now_ns) const {
+  const DeviceOperation& first = operations_.front();
+  std::string text = std::string(name_of(first.kind)) + " " + first.names.front();
+  if (first.names.size() > 1) text += " and " + std::to_string(first.names.size() - 1) + " others";
+  const std::string device =
+      first.device == kAnyDevice ? "its device" : "device " + std::to_string(first.device);
+  return text + " is not done on " + device + " of rank " + std::to_string(rules_.rank) +
+         " after " + seconds_text(now_ns - first.since_ns) + ": " + why_not_done(first);
+}
+
+Devices::Devices(Accelerators& accelerators, DeviceRules rules,
+                 std::function<void(const Status&)> overdue)
+    : accelerators_(accelerators),
+      overdue_(std::move(overdue)),
+      mutex_(std::make_shared<std::mutex>()),
+      outstanding_(std::move(rules)) {}
+
+Devices::~Devices() {
+  {
+    const std::lock_guard<std::mutex> lock(*mutex_);
+    leaving_ = true;
+    changed_.notify_all();
+  }
+  if (watch_.joinable()) watch_.join();
+}
+
+Status Devices::available() { return accelerators_.get().status(); }
+
+Result<MarkPtr> Devices::ready(int device, void* stream) {
+  const Result<Accelerator*> accelerator = accelerators_.get();
+  if (!accelerator) return accelerator.status();
+  return accelerator.value()->mark(device, stream);
+}
+
+Result<Ground> Devices::ground(int device) {
+  if (device == kCpu) return Ground();
+  const Result<Accelerator*> accelerator = accelerators_.get();
+  if (!accelerator) return accelerator.status();
+  return Ground{accelerator.value(), device};
+}
+
+Result<Devices::Begun> Devices::begin(DeviceOperation operation, const Team& team,
+                                      std::int64_t bytes, const std::vector<MarkPtr>& ready) {
+  const Result<Accelerator*> accelerator = accelerators_.get();
+  if (!accelerator) return stands_in_without(accelerator.status());
+  const int device = operation.device;
+  const bool first = met_.insert(operation.set).second;
+  accelerator.value()->measure(keeping());
+  {
+    const std::lock_guard<std::mutex> lock(*mutex_);
+    if (Status status = start_watching(); !status) return status;
+    outstanding_.begin(std::move(operation));
+  }
+  const Result<Backend*> backend =
+      accelerator.value()->begin(device, team, static_cast<std::size_t>(bytes), ready);
+  if (!backend) return backend.status();
+  return Begun{backend.value(), {accelerator.value(), device}, first};
+}
+
+Result<MarkPtr> Devices::end() {
+  Result<MarkPtr> done = accelerators_.loaded()->end();
+  if (!done) return done.status();
+  auto mark = std::make_shared<DoneMark>(done.take(), mutex_);
+  const std::lock_guard<std::mutex> lock(*mutex_);
+  outstanding_.given(mark->captured() ? nullptr : mark);
+  return MarkPtr(std::move(mark));
+}
+
+void Devices::keep_courses() {
+  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  keeping_ = true;
+}
+
+bool Devices::keeping() {
+  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  return keeping_;
+}
+
+bool Devices::keep(DeviceCourse& course) {
+  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  if (!keeping_ || courses_.size() >= kMostCourses) return false;
+  courses_.push_back(std::move(course));
+  return true;
+}
+
+void Devices::write_courses(Trace& trace, bool last) {
+  const Deadline deadline = Deadline::after_seconds(last ? kLastCoursesSeconds : 0);
+  while (write_done(trace) && last && !deadline.expired() && !abandoned()) {
+    std::this_thread::sleep_for(kBetweenCourses);
+  }
+  if (!last) return;
+  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  keeping_ = false;
+  courses_.clear();
+}
+
+// True: there are others. The oldest first: a device does one after the other. Devices are asked
+// without the mutex.
+bool Devices::write_done(Trace& trace) {
+  std::unique_lock<std::mutex> lock(courses_mutex_);
+  while (!courses_.empty()) {
+    const DeviceCourse& oldest = courses_.front();  // stays where it is while others come
+    lock.unlock();
+    const Result<bool> reached = oldest.done->reached();
+    if (reached && (!reached.value() || oldest.done->span_comes())) return true;
+    oldest.write(trace);
+    lock.lock();
+    courses_.pop_front();
+  }
+  return false;
+}
+
+bool Devices::abandoned() {
+  const std::lock_guard<std::mutex> lock(*mutex_);
+  return abandoned_;
+}
+
+// With the mutex.
+Status Devices::start_watching() {
+  if (watching_ || outstanding_.between_looks() < 0) return Status::ok();
+  Status status = start_thread(
+      watch_, [this] { watch(); },
+      [this](const char* what) {
+        overdue_(Status::make(Code::kInternal,
+                              std::string("the thread that looks at devices has ended: ") + what,
+                              "engine/devices"));
+      });
+  watching_ = status.is_ok();
+  return status;
+}
+
+void Devices::watch() {
+  name_thread("hvd-devices");
+  block_signals();
+  const std::chrono::nanoseconds pause(outstanding_.between_looks());
+  std::unique_lock<std::mutex> lock(*mutex_);
+  while (!leaving_ && !abandoned_) {
+    changed_.wait_for(lock, pause);
+    look(lock);
+  }
+}
+
+void Devices::look(std::unique_lock<std::mutex>& lock) {
+  if (leaving_ || abandoned_) return;
+  const Outstanding::Report report = outstanding_.look(now_ns());
+  lock.unlock();  // who is told may end the engine
+  if (!report.warning.empty()) log(Level::kWarning, "engine/devices", report.warning);
+  if (!report.overdue) overdue_(report.overdue);
+  lock.lock();
+}
+
+std::vector<DeviceOperation> Devices::outstanding() {
+  const std::lock_guard<std::mutex> lock(*mutex_);
+  std::vector<DeviceOperation> all = outstanding_.now(now_ns());
+  for (DeviceOperation& one : all) {
+    one.ready = nullptr;
+    one.done = nullptr;
+  }
+  return all;
+}
+
+Result<DeviceRegion> Devices::share(int device, const Team& team, std::size_t bytes) {
+  const Result<Accelerator*> accelerator = accelerators_.get();
+  if (!accelerator) return stands_in_without(accelerator.status());
+  return accelerator.value()->share(device, team, bytes);
+}
+
+Status Devices::drain() {
+  Accelerator* const accelerator = accelerators_.loaded();
+  return accelerator == nullptr ? Status::ok() : accelerator->drain();
+}
+
+void Devices::release(const DeviceRegion& region) {
+  if (Accelerator* const accelerator = accelerators_.loaded()) accelerator->release(region);
+}
+
+DeviceTimes Devices::times() const {
+  Accelerator* const accelerator = accelerators_.loaded();
+  return accelerator == nullptr ? DeviceTimes() : accelerator->times();
+}
+
+bool Devices::used() const { return accelerators_.loaded() != nullptr; }
+
+bool Devices::idle() const {
+  Accelerator* const accelerator = accelerators_.loaded();
+  return accelerator == nullptr || accelerator->idle();
+}
+
+void Devices::abandon(const Ending& cause) noexcept {
+  Accelerator* const accelerator = accelerators_.loaded();
+  if (accelerator == nullptr) return;
+  const std::lock_guard<std::mutex> lock(*mutex_);
+  if (std::exchange(abandoned_, true)) return;
+  outstanding_.lose(cause);
+  changed_.notify_all();
+  try {
+    accelerator->abandon();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the engine ends all the same
+  }
+}
+
+}  // namespace hvd

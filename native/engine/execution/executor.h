@@ -1,0 +1,91 @@
+// Carries one response out on this rank's tensors, finishes their tasks, and writes down when.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/trace.h"
+#include "collective/select.h"
+#include "engine/execution/counters.h"
+#include "engine/execution/devices.h"
+#include "engine/execution/groups.h"
+#include "engine/execution/handles.h"
+#include "engine/execution/passes.h"
+#include "engine/execution/regions.h"
+#include "engine/message/request.h"
+#include "transport/mesh/mesh.h"
+
+namespace hvd {
+
+// What a rank's engine is made of, besides threads and messages.
+struct Parts {
+  Mesh& mesh;
+  Handles& handles;
+  Teams& teams;
+  Regions& regions;
+  Backends& backends;
+  Devices& devices;
+  Counters& counters;
+  Trace& trace;
+};
+
+// Turn-holder only.
+class Executor {
+ public:
+  Executor(const Parts& parts, const AlgorithmOptions& algorithms);
+
+  // Finds this rank's tasks.
+  Work prepare(Response response) const;
+  // A failure here has left the links in the middle of something: the engine cannot go on.
+  Status perform(const Work& work);
+  // Any thread. While a timeline is written, the trace also has dtypes and shapes, and when devices
+  // did what.
+  void timeline(bool on);
+
+ private:
+  using Step = Status (Executor::*)(const Work& work);
+
+  Status perform_agreed(const Work& work);
+  Status nothing(const Work& work);
+  Status allreduce(const Work& work);
+  Status broadcast(const Work& work);
+  Status allgather(const Work& work);
+  Status alltoall(const Work& work);
+  Status reducescatter(const Work& work);
+  Status join(const Work& work);
+  Status add_set(const Work& work);
+  Status remove_set(const Work& work);
+  Status allocate(const Work& work);
+  Status allocate_on_devices(const Work& work);
+  Status release(const Work& work);
+  Status give_back(DeviceRegion region);
+  Status tune(const Work& work);
+
+  Result<std::shared_ptr<const Team>> team_of(const Work& work) const;
+  Result<Backend*> backend_of(const Work& work, const Team& team);
+  Status begin_on_device(const Work& work, const Team& team);
+  Status end_on_device(const Work& work);
+  Result<int> first_failing_rank(bool failed);
+  Status meet();  // all ranks
+  // Sets refusal_ where a rank of the team lacks memory for the work.
+  Status vote(const Work& work, const Team& team, const Status& mine);
+  void finish_all(const Work& work, const Ending& ending);
+  void note(const Work& work, std::int64_t begin_ns);
+  void note_on_device(const Work& work, const TraceCourse& course, std::int64_t begin_ns,
+                      std::int64_t end_ns);
+
+  const int rank_;
+  const Parts parts_;
+  AlgorithmOptions algorithms_;
+  std::atomic<bool> timeline_{false};
+  // Of the operation that is carried out.
+  Backend* used_ = nullptr;
+  Ground ground_;
+  MarkPtr done_;               // on a device
+  std::int64_t met_ns_ = 0;    // until then the devices of the team met; 0: they had
+  std::int64_t found_ns_ = 0;  // until then memory for the results was looked for; 0: it was there
+  Buffer scratch_;             // until it has been given to the device
+  Ending refusal_;             // of all ranks alike: the operation fails, the engine goes on
+};
+
+}  // namespace hvd

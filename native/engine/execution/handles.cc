@@ -1,0 +1,194 @@
+#include "engine/execution/handles.h"
+
+#include <utility>
+
+#include "base/deadline.h"
+
+namespace hvd {
+namespace {
+
+constexpr std::size_t kUsualInFlight = 256;
+
+Status name_taken(const std::string& name) {
+  return Status::make(Code::kInvalidArgument,
+                      "Requested to allreduce, allgather, or broadcast a tensor with the same name "
+                      "as another tensor that is currently being processed.  If you want to "
+                      "request another tensor, use a different tensor name. (" +
+                          name + ")",
+                      "engine/handles");
+}
+
+}  // namespace
+
+// The completions that this thread has to tell, one after the other. It needs no memory: tasks that
+// wait for their turn hang on each other.
+class Telling {
+ public:
+  static bool active() { return last_ != nullptr; }
+
+  static void tell(TaskPtr task) noexcept {
+    Completion* const newest = task->completion.get();
+    if (active()) {
+      last_->next_ = std::move(task);
+      last_ = newest;
+      return;
+    }
+    last_ = newest;
+    while (task != nullptr) {
+      task->completion->ended(*task);
+      task->outputs.clear();
+      if (last_ == task->completion.get()) last_ = nullptr;
+      task = std::exchange(task->completion->next_, nullptr);
+    }
+  }
+
+ private:
+  static thread_local Completion* last_;  // null: it tells nothing
+};
+thread_local Completion* Telling::last_ = nullptr;
+
+bool telling() { return Telling::active(); }
+
+namespace {
+
+void complete(const TaskPtr& task, const Ending& ending) {
+  task->ending = ending;
+  if (task->state.exchange(Task::kDone, std::memory_order_acq_rel) == Task::kWaitedFor) {
+    futex_wake_all(task->state);
+  }
+  if (task->completion != nullptr) Telling::tell(task);
+}
+
+}  // namespace
+
+Handles::Handles() {
+  by_handle_.reserve(kUsualInFlight);
+  by_name_.reserve(kUsualInFlight);
+}
+
+Status Handles::add(const TaskPtr& task) {
+  Ending closed;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closed = closed_;
+    if (task->completion == nullptr) by_handle_.emplace(task->handle, task);
+    const Key key{task->request.set, task->request.name};
+    try {
+      if (closed == nullptr && !by_name_.emplace(key, task).second) {
+        by_handle_.erase(task->handle);
+        return name_taken(task->request.name);
+      }
+    } catch (...) {  // no memory: nothing has happened
+      by_handle_.erase(task->handle);
+      throw;
+    }
+    task->finished = closed != nullptr;
+  }
+  if (closed != nullptr) complete(task, closed);
+  return Status::ok();
+}
+
+TaskPtr Handles::find(std::int64_t handle) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = by_handle_.find(handle);
+  return found == by_handle_.end() ? nullptr : found->second;
+}
+
+bool Handles::forget(std::int64_t handle) {
+  TaskPtr task;  // outlives the lock: it may be the last to know its memory
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = by_handle_.find(handle);
+  if (found == by_handle_.end()) return false;
+  task = std::move(found->second);
+  by_handle_.erase(found);
+  if (task->finished) erase_name(*task);
+  return true;
+}
+
+TaskPtr Handles::in_flight(int set, std::string_view name) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = by_name_.find(Key{set, name});
+  return found == by_name_.end() || found->second->finished ? nullptr : found->second;
+}
+
+TaskPtr Handles::in_flight(Kind kind) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [key, task] : by_name_) {
+    if (task->request.kind == kind && !task->finished) return task;
+  }
+  return nullptr;
+}
+
+std::vector<TaskPtr> Handles::all_in_flight() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<TaskPtr> tasks;
+  tasks.reserve(by_name_.size());
+  for (const auto& [key, task] : by_name_) {
+    if (!task->finished) tasks.push_back(task);
+  }
+  return tasks;
+}
+
+void Handles::finish(const TaskPtr& task, const Ending& ending) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (task->finished) return;  // closed meanwhile
+    task->finished = true;
+    if (!task->keeps_name || by_handle_.count(task->handle) == 0) erase_name(*task);
+  }
+  complete(task, ending);
+}
+
+bool Handles::withdraw(const Task& task) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (task.finished) return false;
+  erase_name(task);
+  by_handle_.erase(task.handle);
+  return true;
+}
+
+void Handles::free_name(const Task& task) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (task.finished) erase_name(task);
+}
+
+void Handles::erase_name(const Task& task) {
+  const auto found = by_name_.find(Key{task.request.set, task.request.name});
+  if (found != by_name_.end() && found->second.get() == &task) by_name_.erase(found);
+}
+
+void Handles::close(const Ending& ending) noexcept {
+  std::unordered_map<Key, TaskPtr, Hash> rest;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_ != nullptr) return;
+    closed_ = ending;
+    rest.swap(by_name_);
+    for (auto& [key, task] : rest) {
+      if (std::exchange(task->finished, true)) task = nullptr;
+    }
+  }
+  for (const auto& [key, task] : rest) {
+    if (task != nullptr) complete(task, ending);
+  }
+}
+
+Status Handles::closed() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return closed_ == nullptr ? Status::ok() : *closed_;
+}
+
+bool wait_done(Task& task, std::chrono::nanoseconds longest) {
+  if (task.done()) return true;
+  const Deadline deadline(longest);
+  std::uint32_t seen = Task::kRunning;
+  task.state.compare_exchange_strong(seen, Task::kWaitedFor, std::memory_order_acq_rel);
+  while (!task.done()) {
+    const auto left = deadline.remaining();
+    if (left.count() == 0) return false;
+    futex_wait(task.state, Task::kWaitedFor, left);
+  }
+  return true;
+}
+
+}  // namespace hvd

@@ -1,0 +1,247 @@
+#include "engine/execution/outputs.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+std::int64_t elements_of_row(const TensorMeta& tensor) {
+  std::int64_t count = 1;
+  for (std::size_t i = 1; i < tensor.shape.size(); ++i) count *= tensor.shape[i];
+  return count;
+}
+
+std::size_t bytes_of_row(const TensorMeta& tensor) {
+  return static_cast<std::size_t>(elements_of_row(tensor)) * size_of(tensor.dtype);
+}
+
+// The tensor's shape with other rows, in memory of the core.
+Result<std::byte*> add_output(Task& task, const TensorMeta& tensor, std::int64_t rows,
+                              const Ground& ground) {
+  auto output = std::make_shared<Buffer>();
+  output->dtype = tensor.dtype;
+  output->shape = tensor.shape;
+  output->shape.front() = rows;
+  output->bytes = static_cast<std::size_t>(rows) * bytes_of_row(tensor);
+  Status status = output->allocate(ground);
+  if (!status && status.code != Code::kUnavailable) return status;
+  if (!status) {
+    return Status::make(Code::kUnavailable,
+                        "no memory for the " + std::to_string(output->bytes) +
+                            " bytes that come out of " + task.request.name,
+                        "engine/outputs");
+  }
+  std::byte* const data = output->data();
+  task.outputs.push_back(std::move(output));
+  return data;
+}
+
+// Tensor `index` of the task. rows: of every place of the team.
+Result<Gather> gather_of(Task& task, std::size_t index, const Team& team, const std::int64_t* rows,
+                         const Ground& ground) {
+  const TensorMeta& tensor = task.request.tensors[index];
+  const auto n = static_cast<std::size_t>(team.size());
+  Result<std::byte*> out =
+      add_output(task, tensor, std::accumulate(rows, rows + n, std::int64_t{0}), ground);
+  if (!out) return out.status();
+  Gather gather;
+  gather.in = static_cast<const std::byte*>(task.operands[index].in);
+  std::byte* at = out.value();
+  for (std::size_t place = 0; place < n; ++place) {
+    gather.out.push_back(at);
+    gather.bytes.push_back(static_cast<std::size_t>(rows[place]) * bytes_of_row(tensor));
+    at += gather.bytes.back();
+  }
+  return gather;
+}
+
+std::int64_t gathered_bytes(const Work& work, const Team& team) {
+  std::int64_t bytes = 0;
+  const std::int64_t* rows = work.response.sizes.data();
+  for (const TaskPtr& task : work.tasks) {
+    for (const TensorMeta& tensor : task->request.tensors) {
+      const std::int64_t all = std::accumulate(rows, rows + team.size(), std::int64_t{0});
+      bytes += all * static_cast<std::int64_t>(bytes_of_row(tensor));
+      rows += team.size();
+    }
+  }
+  return bytes;
+}
+
+std::int64_t exchanged_bytes(const Work& work, const Team& team, int place) {
+  const auto n = static_cast<std::size_t>(team.size());
+  std::int64_t rows = 0;
+  for (std::size_t p = 0; p < n; ++p) {
+    rows += work.response.sizes[p * n + static_cast<std::size_t>(place)];
+  }
+  return rows * static_cast<std::int64_t>(bytes_of_row(work.request(0)->tensors.front()));
+}
+
+// Of a rank that has joined, which stands in for all of it; the others need nothing.
+std::int64_t stand_in_bytes(const Work& work) {
+  std::int64_t bytes = 0;
+  for (const Request& request : work.response.absent) bytes += request.bytes();
+  return bytes;
+}
+
+constexpr std::int64_t kMostBytes = 0x0100'0000'0000'0000;  // of one result: more than there is
+
+Status wrong_sizes(const Work& work) {
+  return Status::make(
+      Code::kInternal,
+      "rank 0 sent sizes for " + work.response.names.front() + " that do not fit its tensors",
+      "engine/outputs", 0);
+}
+
+// Whether the sum of non-negative numbers, each of so many bytes, can be a size in memory.
+bool holds(const std::int64_t* first, std::size_t count, std::int64_t bytes) {
+  std::int64_t most = kMostBytes / std::max<std::int64_t>(bytes, 1);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (first[i] < 0 || first[i] > most) return false;
+    most -= first[i];
+  }
+  return true;
+}
+
+bool gather_fits(const Work& work, const Team& team) {
+  const auto n = static_cast<std::size_t>(team.size());
+  const std::vector<std::int64_t>& sizes = work.response.sizes;
+  std::size_t at = 0;
+  for (const TaskPtr& task : work.tasks) {
+    for (const TensorMeta& tensor : task->request.tensors) {
+      if (at + n > sizes.size() || tensor.shape.empty()) return false;
+      const std::int64_t* const rows = sizes.data() + at;
+      if (!holds(rows, n, static_cast<std::int64_t>(bytes_of_row(tensor)))) return false;
+      if (rows[team.place] != tensor.shape.front()) return false;
+      at += n;
+    }
+  }
+  return at == sizes.size();
+}
+
+bool exchange_fits(const Work& work, const Team& team) {
+  const auto n = static_cast<std::size_t>(team.size());
+  const auto mine = static_cast<std::size_t>(team.place);
+  const std::vector<std::int64_t>& sizes = work.response.sizes;
+  const TensorMeta& tensor = work.tasks.front()->request.tensors.front();
+  const auto row = static_cast<std::int64_t>(bytes_of_row(tensor));
+  if (tensor.shape.empty() || sizes.size() != n * n || !holds(sizes.data(), n * n, row))
+    return false;
+  const auto sent = sizes.begin() + static_cast<std::ptrdiff_t>(mine * n);
+  const std::int64_t all = std::accumulate(sent, sent + team.size(), std::int64_t{0});
+  return all <= tensor.shape.front();
+}
+
+}  // namespace
+
+Status sizes_fit(const Work& work, const Team& team) {
+  const bool fit = work.response.kind == Kind::kAllgather  ? gather_fits(work, team)
+                   : work.response.kind == Kind::kAlltoall ? exchange_fits(work, team)
+                                                           : true;
+  return fit ? Status::ok() : wrong_sizes(work);
+}
+
+std::int64_t needed_bytes(const Work& work, const Team& team, int place) {
+  switch (work.response.kind) {
+    case Kind::kAllgather:
+      return gathered_bytes(work, team);
+    case Kind::kAlltoall:
+      return exchanged_bytes(work, team, place);
+    case Kind::kAllreduce:
+      return stand_in_bytes(work);
+    default:
+      return 0;
+  }
+}
+
+std::int64_t whole_bytes(const Work& work, const Team& team) {
+  std::int64_t bytes = 0;
+  switch (work.response.kind) {
+    case Kind::kAllgather:
+      return gathered_bytes(work, team);
+    case Kind::kAlltoall:
+      for (int place = 0; place < team.size(); ++place) bytes += exchanged_bytes(work, team, place);
+      return bytes;
+    default:
+      for (std::size_t i = 0; i < work.tasks.size(); ++i) bytes += work.request(i)->bytes();
+      return bytes;
+  }
+}
+
+std::int64_t most_needed_bytes(const Work& work, const Team& team) {
+  const int different = work.response.kind == Kind::kAlltoall ? team.size() : 1;
+  std::int64_t most = 0;
+  for (int place = 0; place < different; ++place) {
+    most = std::max(most, needed_bytes(work, team, place));
+  }
+  return most;
+}
+
+Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team, const Ground& ground) {
+  std::vector<Gather> gathers;
+  const std::int64_t* rows = work.response.sizes.data();
+  for (const TaskPtr& task : work.tasks) {
+    for (std::size_t i = 0; i < task->request.tensors.size(); ++i) {
+      Result<Gather> gather = gather_of(*task, i, team, rows, ground);
+      if (!gather) return gather.status();
+      gathers.push_back(gather.take());
+      rows += team.size();
+    }
+  }
+  return gathers;
+}
+
+Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows,
+                             const Ground& ground) {
+  const TensorMeta& tensor = task.request.tensors.front();
+  const auto n = static_cast<std::size_t>(team.size());
+  const auto mine = static_cast<std::size_t>(team.place);
+  for (std::size_t p = 0; p < n; ++p) task.sizes.push_back(rows[p * n + mine]);
+  Result<std::byte*> out = add_output(
+      task, tensor, std::accumulate(task.sizes.begin(), task.sizes.end(), std::int64_t{0}), ground);
+  if (!out) return out.status();
+  Exchange exchange;
+  const auto* in = static_cast<const std::byte*>(task.operands.front().in);
+  std::byte* at = out.value();
+  for (std::size_t p = 0; p < n; ++p) {
+    exchange.in.push_back(in);
+    exchange.in_bytes.push_back(static_cast<std::size_t>(rows[mine * n + p]) *
+                                bytes_of_row(tensor));
+    in += exchange.in_bytes.back();
+    exchange.out.push_back(at);
+    exchange.out_bytes.push_back(static_cast<std::size_t>(task.sizes[p]) * bytes_of_row(tensor));
+    at += exchange.out_bytes.back();
+  }
+  return exchange;
+}
+
+Scatter scatter_of(const Task& task, std::size_t index, const Team& team) {
+  const TensorMeta& tensor = task.request.tensors[index];
+  const auto n = static_cast<std::size_t>(team.size());
+  const auto rows = static_cast<std::size_t>(tensor.shape.front());
+  const auto row = static_cast<std::size_t>(elements_of_row(tensor));
+  Scatter scatter;
+  scatter.in = task.operands[index].in;
+  for (std::size_t p = 0; p <= n; ++p) scatter.begins.push_back(slice_begin(rows, p, n) * row);
+  scatter.out = task.operands[index].out;
+  return scatter;
+}
+
+Status find_shares(Task& task, const Team& team, const Ground& ground) {
+  const auto n = static_cast<std::size_t>(team.size());
+  const auto mine = static_cast<std::size_t>(team.place);
+  for (std::size_t i = 0; i < task.operands.size(); ++i) {
+    const TensorMeta& tensor = task.request.tensors[i];
+    if (task.operands[i].out != nullptr) continue;
+    const auto rows = static_cast<std::size_t>(tensor.shape.front());
+    const std::size_t share = slice_begin(rows, mine + 1, n) - slice_begin(rows, mine, n);
+    Result<std::byte*> out = add_output(task, tensor, static_cast<std::int64_t>(share), ground);
+    if (!out) return out.status();
+    task.operands[i].out = out.value();
+  }
+  return Status::ok();
+}
+
+}  // namespace hvd

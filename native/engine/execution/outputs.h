@@ -1,0 +1,47 @@
+// From a response and a task to what the backend is asked to do, for the operations whose results
+// only the ranks together know the size of: shapes, memory, shares. What they need is computed from
+// the agreement alone, so every rank knows it of every other (vote.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "collective/backend/backend.h"
+#include "collective/backend/group.h"
+#include "engine/execution/handles.h"
+#include "engine/execution/passes.h"
+#include "engine/message/request.h"
+
+namespace hvd {
+
+// Whether the sizes that came with an agreement are those of this rank's requests: as many, none
+// negative or more than memory can hold, and this rank's own what it has asked with. Rank 0 is not
+// trusted to say so: what it sends decides how much is copied here.
+Status sizes_fit(const Work& work, const Team& team);
+
+// Of the whole operation, the same on every rank.
+std::int64_t whole_bytes(const Work& work, const Team& team);
+// What place `place` needs of memory that the core has to find before it can carry the work out.
+std::int64_t needed_bytes(const Work& work, const Team& team, int place);
+// Of any place.
+std::int64_t most_needed_bytes(const Work& work, const Team& team);
+
+// ground: where results are to be. All tensors of all tasks. The results are added to the tasks.
+// kUnavailable: no memory.
+Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team, const Ground& ground);
+
+// rows: from place p to place q at [p * n + q]. Result and received rows are put into the task.
+// kUnavailable: no memory.
+Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows,
+                             const Ground& ground);
+
+// Of a reducescatter. Place p gets rows / n rows, the first rows % n places one more.
+Scatter scatter_of(const Task& task, std::size_t index, const Team& team);
+// Finds memory for this place's shares where the operands name none, and names it there. How large
+// they are this rank knows by itself, so that is done before anybody else hears of the operation:
+// kUnavailable is the caller's own.
+Status find_shares(Task& task, const Team& team, const Ground& ground);
+
+}  // namespace hvd

@@ -1,0 +1,87 @@
+// The agreement of ranks that all stand in a call for the same thing (transport/shm/fast_path.h):
+// no messages, and nobody decides. Whatever is not quite so goes the long way (controller.h).
+// Operations of process sets are not everybody's, so where there are any, ranks at the same
+// position need not have the same past: then there is no short way.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/failpoint.h"
+#include "engine/controller/negotiate.h"
+#include "engine/message/request.h"
+#include "engine/message/wire.h"
+#include "transport/shm/fast_path.h"
+
+namespace hvd {
+
+// Turn-holder only.
+class ShortWay {
+ public:
+  // `position`: of all ranks at the beginning, the same.
+  ShortWay(std::unique_ptr<Lane> lane, int size, std::uint32_t position)
+      : lane_(std::move(lane)), size_(size), position_(position) {}
+
+  // This rank has carried it out.
+  void passed(const Response& response) {
+    const bool everybodys = response.set == 0 && response.kind != Kind::kLeave;
+    if (everybodys && response.status) ++position_;
+  }
+
+  // This rank asks the long way: nobody need wait for it here.
+  void decline() {
+    if (lane_ != nullptr) lane_->close(position_);
+  }
+
+  // Waits for the other ranks as long as patient() says so. Nothing: to be asked the long way.
+  template <class Patient>
+  std::optional<Response> agree(const Request& request, const Patient& patient) {
+    std::optional<Response> response;
+    if (lane_ == nullptr || rests()) return response;
+    text_.clear();
+    append_request(text_, request);
+    if (text_.size() <= kLaneTextBytes) response = agreed_by_all(request, size_);
+    if (!response) {
+      decline();
+    } else if (!all_agree(patient)) {
+      response.reset();
+    }
+    return response;
+  }
+
+ private:
+  // Ranks that miss each other again and again try less and less often; by position, so that they
+  // try at the same time.
+  static constexpr unsigned kMostMisses = 6;
+
+  bool rests() {
+    if ((position_ & ((1U << misses_) - 1)) == 0) return false;
+    decline();
+    return true;
+  }
+
+  template <class Patient>
+  bool all_agree(const Patient& patient) {
+    Lane::Stand stand = lane_->enter(position_, text_);
+    failpoint("engine.short_way_entered");
+    while (stand == Lane::Stand::kCounted) {
+      stand = patient() ? lane_->look() : lane_->leave();
+    }
+    const bool all = stand == Lane::Stand::kComplete;
+    failpoint("engine.short_way_left");
+    misses_ = all ? 0 : std::min(misses_ + 1, kMostMisses);
+    return all;
+  }
+
+  const std::unique_ptr<Lane> lane_;
+  const int size_;
+  std::uint32_t position_;
+  std::string text_;
+  unsigned misses_ = 0;  // in a row
+};
+
+}  // namespace hvd

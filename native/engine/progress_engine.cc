@@ -1,0 +1,422 @@
+#include "engine/progress_engine.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "engine/affinity.h"
+
+namespace hvd {
+namespace {
+
+constexpr std::chrono::nanoseconds kForEver = std::chrono::hours(1);
+// How long a caller looks before it sleeps, where there are cores to spare: longer than a peer
+// needs to come out of its last call, shorter than a sleep and a wake-up cost twice.
+constexpr std::int64_t kSpinNs = 50'000;
+// Where there are none to spare, it lets the others have this one so often first.
+constexpr unsigned kYields = 16;
+
+std::vector<int> neighbours_of(int rank, int size, int fanout) {
+  std::vector<int> neighbours = children_of(rank, size, fanout);
+  if (rank != 0) neighbours.push_back(parent_of(rank, fanout));
+  return neighbours;
+}
+
+// On one host there is no hierarchy to try out.
+ConductorOptions conductor_options(ConductorOptions options, const Topology& topology) {
+  const auto& hosts = topology.host_of;
+  if (std::all_of(hosts.begin(), hosts.end(), [](int host) { return host == 0; })) {
+    options.tuner.fixed_hierarchical_allreduce = true;
+    options.tuner.fixed_hierarchical_allgather = true;
+  }
+  return options;
+}
+
+}  // namespace
+
+// Looking for a while, with the others on this core in between where there are more ranks than
+// cores; the clock is read now and then only.
+class Coordinator::Spin {
+ public:
+  explicit Spin(bool allowed) : allowed_(allowed) {}
+  // False: it has been long enough.
+  bool again() {
+    if (!allowed_) {
+      if (++looks_ > kYields) return false;
+      std::this_thread::yield();
+      return true;
+    }
+    spin_pause();
+    if (++looks_ % 8 != 0) return true;
+    const std::int64_t now = now_ns();
+    if (until_ == 0) until_ = now + kSpinNs;
+    return now < until_;
+  }
+  void restart() {
+    until_ = 0;
+    looks_ = 0;
+  }
+
+ private:
+  const bool allowed_;
+  unsigned looks_ = 0;
+  std::int64_t until_ = 0;
+};
+
+Coordinator::Coordinator(const Parts& parts, const EngineOptions& options)
+    : parts_(parts),
+      mesh_(parts.mesh),
+      rank_(mesh_.topology().rank),
+      caller_runs_bytes_(options.caller_runs_bytes),
+      affinity_(options.thread_affinity),
+      tuning_(options.conductor.tuner.on),
+      may_spin_(mesh_.may_spin()),
+      turn_(mesh_.bell()),
+      executor_(parts, options.algorithms),
+      short_way_(mesh_.lane(), mesh_.topology().size, options.mesh.first_count),
+      neighbours_(neighbours_of(rank_, mesh_.topology().size, options.conductor.fanout)),
+      no_memory_(std::make_shared<const Status>(
+          Status::make(Code::kInternal, "rank " + std::to_string(rank_) + " has no memory to go on",
+                       "engine/coordinator", rank_))),
+      conductor_(rank_, mesh_.topology().size,
+                 conductor_options(options.conductor, mesh_.topology())) {}
+
+void Coordinator::run() {
+  name_thread("hvd-coordinator");
+  block_signals();
+  turn_.take();
+  guarded([&] { pin_thread(affinity_, mesh_.topology()); });
+  while (!ended_) guarded([&] { run_until_idle(); });
+}  // and keeps the turn: nobody takes a step any more
+
+void Coordinator::submit(Request request) {
+  may_lack_memory();
+  queue_.push(std::move(request));
+  mesh_.bell().ring();
+}
+
+void Coordinator::timeline(bool on, bool mark_cycles) {
+  timeline_.store(on, std::memory_order_relaxed);
+  mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
+  executor_.timeline(on);
+}
+
+std::vector<Waiting> Coordinator::waiting() const {
+  const std::lock_guard<std::mutex> lock(conductor_mutex_);
+  return conductor_.waiting();
+}
+
+void Coordinator::help(const TaskPtr& task, const Deadline& deadline) {
+  if (!task->small || task->done()) return;
+  Spin spin(may_spin_);
+  if (!take_turn(*task, spin)) {
+    if (task->held.exchange(false)) ask_from_outside(task);
+    // Who has the turn may have looked at the queue for the last time.
+    if (!queue_.empty()) mesh_.bell().ring();
+    return;
+  }
+  guarded([&] {
+    if (task->held.exchange(false)) ask_for(task, spin);
+    run_for(*task, deadline, spin);
+  });
+  bool given = false;
+  guarded([&] { given = hand_back(); });
+  if (!given) turn_.pass_on();
+}
+
+bool Coordinator::take_turn(Task& task, Spin& spin) {
+  while (!turn_.try_take()) {
+    if (task.done() || !spin.again()) return false;
+  }
+  return true;
+}
+
+void Coordinator::ask_for(const TaskPtr& task, Spin& spin) {
+  if (!may_ask_in_short()) {
+    short_way_.decline();
+    return ask_the_long_way(task);
+  }
+  const auto nothing_else = [&] {
+    return !mesh_.abort().raised() && mesh_.bell().heard() == looked_at_ && spin.again();
+  };
+  std::optional<Response> response = short_way_.agree(task->request, nothing_else);
+  if (!response) return ask_the_long_way(task);
+  parts_.counters.short_ways.fetch_add(1, std::memory_order_relaxed);
+  parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
+  carry_out({std::move(*response), {task}});
+}
+
+void Coordinator::ask_the_long_way(const TaskPtr& task) {
+  may_lack_memory();
+  queue_.push(task->request);
+}
+
+// Without the turn. Others may wait for what cannot be asked for: then all of them learn of it.
+void Coordinator::ask_from_outside(const TaskPtr& task) noexcept {
+  try {
+    ask_the_long_way(task);
+  } catch (const std::exception& error) {  // no memory
+    raise_after_exception(error.what());
+  }
+}
+
+// What came before is carried out first.
+bool Coordinator::may_ask_in_short() {
+  if (tuning_ || timeline_.load(std::memory_order_relaxed)) return false;
+  const std::uint32_t heard = mesh_.bell().heard();
+  if (heard != looked_at_) look(heard);
+  return !ended_ && agenda_.empty() && queue_.empty() && parts_.teams.only_the_global();
+}
+
+template <typename Body>
+void Coordinator::guarded(const Body& body) noexcept {
+  try {
+    body();
+  } catch (const std::exception& error) {  // no memory
+    fail_after_exception(error.what());
+  } catch (...) {
+    fail_after_exception("unknown exception");
+  }
+}
+
+// The background thread's round: all there is to do, then one sleep.
+void Coordinator::run_until_idle() {
+  for (;;) {
+    const std::uint32_t seen = mesh_.bell().heard();
+    const bool news = look(seen);
+    if (ended_) return;
+    if (!agenda_.empty()) {
+      work();
+    } else if (!news) {
+      attend_if_needed();
+      const auto longest = longest_sleep();
+      alarm_ns_ = now_ns() + longest.count();
+      turn_.park(seen, longest);
+      return;
+    }
+  }
+}
+
+// The caller's: until its own task is done.
+void Coordinator::run_for(Task& task, const Deadline& deadline, Spin& spin) {
+  while (!task.done() && !ended_) {
+    const std::uint32_t seen = mesh_.bell().heard();
+    const bool news = look(seen);
+    if (ended_) return;
+    if (!agenda_.empty()) {
+      const Work& next = agenda_.front();
+      if (next.bytes > caller_runs_bytes_ || next.device() != kCpu) return;
+      parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
+      work();
+      if (!task.done() && deadline.expired()) return;  // it was others' work
+      spin.restart();
+    } else if (!news && !spin.again()) {
+      if (deadline.expired()) return;
+      attend_if_needed();
+      turn_.sleep(seen, std::min(longest_sleep(), deadline.remaining()));
+      spin.restart();
+    }
+  }
+}
+
+// True: nothing is to be done, the turn is given away, and what comes now wakes the background
+// thread. False: the turn is still held, for the background thread to go on.
+bool Coordinator::hand_back() {
+  while (!ended_) {
+    const std::uint32_t seen = mesh_.bell().heard();
+    if (look(seen)) continue;
+    attend_if_needed();
+    const bool too_late = due_ns_ >= 0 && due_ns_ < alarm_ns_;
+    if (!agenda_.empty() || too_late) return false;
+    if (turn_.give_back(seen)) return true;
+  }
+  return false;
+}
+
+// Everything that has come until now, `heard` of the bell before. True: something had.
+bool Coordinator::look(std::uint32_t heard) {
+  if (mesh_.abort().raised()) {
+    end(mesh_.abort().cause());
+    return true;
+  }
+  const std::vector<int> left = departed(heard);  // before the messages: those it sent still count
+  const bool asked = ask_all();
+  const bool came = hear_all();
+  const bool due = due_ns_ >= 0 && now_ns() >= due_ns_;
+  const bool news = asked || came || due || std::exchange(stirred_, false);
+  if (news && !ended_) take_news();
+  if (left.empty()) looked_at_ = heard;
+  if (!left.empty() && agenda_.empty() && !ended_) note_departures(left);
+  if (news) parts_.counters.cycles.fetch_add(1, std::memory_order_relaxed);
+  return news || (!left.empty() && agenda_.empty());
+}
+
+bool Coordinator::ask_all() {
+  if (queue_.empty()) return false;
+  queue_.take(asked_);
+  may_lack_memory();
+  const std::int64_t now = now_ns();
+  const std::lock_guard<std::mutex> lock(conductor_mutex_);
+  for (Request& request : asked_) conductor_.ask(std::move(request), now);
+  return true;
+}
+
+bool Coordinator::hear_all() {
+  bool any = false;
+  for (ControlMessage message = mesh_.poll_control(); message.from >= 0;
+       message = mesh_.poll_control()) {
+    any = true;
+    may_lack_memory();
+    failpoint("engine.message");
+    Status status;
+    {
+      const std::lock_guard<std::mutex> lock(conductor_mutex_);
+      status = conductor_.hear(message.from, message.bytes, now_ns());
+    }
+    if (!status) fail_everywhere(status);
+    if (ended_) break;
+  }
+  return any;
+}
+
+// Who has said goodbye since the bell was heard last. Rare, so it is looked after only when it
+// rang.
+std::vector<int> Coordinator::departed(std::uint32_t heard) const {
+  std::vector<int> left;
+  if (heard == looked_at_) return left;
+  for (const int peer : neighbours_) {
+    if (mesh_.has_left(peer)) left.push_back(peer);
+  }
+  return left;
+}
+
+// A goodbye without a request to leave: that rank could not wait for its turn.
+void Coordinator::note_departures(const std::vector<int>& left) {
+  for (const int peer : left) {
+    forget_neighbour(peer);
+    const std::lock_guard<std::mutex> lock(conductor_mutex_);
+    conductor_.gone(peer, now_ns());
+  }
+  take_news();
+}
+
+void Coordinator::forget_neighbour(int rank) {
+  neighbours_.erase(std::remove(neighbours_.begin(), neighbours_.end(), rank), neighbours_.end());
+}
+
+void Coordinator::take_news() {
+  News news;
+  may_lack_memory();
+  {
+    const std::int64_t now = now_ns();
+    const std::lock_guard<std::mutex> lock(conductor_mutex_);
+    news = conductor_.take(now);
+    const std::int64_t due = conductor_.due_in(now);
+    due_ns_ = due < 0 ? -1 : now + due;
+  }
+  parts_.counters.cached.fetch_add(static_cast<std::int64_t>(news.cached),
+                                   std::memory_order_relaxed);
+  for (const std::string& warning : news.warnings) log(Level::kWarning, "engine", warning);
+  for (const Ready& ready : news.ready) {
+    parts_.trace.add(ready.at_ns, 0, "READY", ready.name, 0, ready.rank);
+  }
+  failpoint("engine.before_letters");
+  post(news.letters);
+  failpoint("engine.after_letters");
+  if (!news.agenda.empty() && mark_cycles_.load(std::memory_order_relaxed)) {
+    parts_.trace.add(now_ns(), 0, "CYCLE", "", 0);
+  }
+  for (Response& response : news.agenda) agenda_.push_back(executor_.prepare(std::move(response)));
+}
+
+void Coordinator::post(const std::vector<Letter>& letters) {
+  for (const Letter& letter : letters) {
+    const Status status = mesh_.send_control(letter.to, letter.bytes);
+    // A peer that has said goodbye, or an abort: the next look learns of it, with its cause.
+    if (status || status.code == Code::kShutdown || mesh_.abort().raised()) continue;
+    return fail_everywhere(status);
+  }
+}
+
+void Coordinator::work() {
+  const Work next = std::move(agenda_.front());
+  agenda_.pop_front();
+  if (next.response.kind == Kind::kLeave) return depart(next.response);
+  carry_out(next);
+  if (!tuning_ || ended_) return;
+  const std::lock_guard<std::mutex> lock(conductor_mutex_);
+  conductor_.carried_out(next.bytes, now_ns());
+  stirred_ = true;
+}
+
+void Coordinator::carry_out(const Work& work) {
+  attend(true);
+  if (Status status = executor_.perform(work); !status) return fail_everywhere(status);
+  short_way_.passed(work.response);
+}
+
+void Coordinator::depart(const Response& response) {
+  if (!response.status) return end(response.status);  // it is this rank's own, or it cuts it off
+  forget_neighbour(response.rank);
+}
+
+void Coordinator::attend(bool waiting) {
+  if (std::exchange(attending_, waiting) != waiting) mesh_.attend(waiting);
+}
+
+// About to wait, or to give the turn away: does anybody wait for others?
+void Coordinator::attend_if_needed() {
+  const std::lock_guard<std::mutex> lock(conductor_mutex_);
+  attend(!conductor_.idle());
+}
+
+std::chrono::nanoseconds Coordinator::longest_sleep() const {
+  if (due_ns_ < 0) return kForEver;
+  return std::clamp(std::chrono::nanoseconds(due_ns_ - now_ns()), std::chrono::nanoseconds(0),
+                    kForEver);
+}
+
+void Coordinator::end(Status status) noexcept {
+  Ending ending;
+  try {
+    ending = std::make_shared<const Status>(std::move(status));
+  } catch (const std::bad_alloc&) {
+    ending = no_memory_;  // then without its words
+  }
+  close(ending);
+}
+
+// A device that works for other ranks is let go before the user learns that the memory is his own.
+void Coordinator::close(const Ending& ending) noexcept {
+  if (mesh_.abort().raised()) parts_.devices.abandon(ending);
+  parts_.handles.close(ending);
+  ended_ = true;
+}
+
+void Coordinator::fail_everywhere(const Status& status) {
+  mesh_.raise_everywhere(status);
+  end(mesh_.abort().cause());
+}
+
+void Coordinator::raise_after_exception(const char* what) noexcept {
+  tried([&] {  // else without telling the others
+    if (mesh_.abort().raised()) return;
+    mesh_.raise_everywhere(Status::make(Code::kInternal, what, "engine/coordinator", rank_));
+  });
+}
+
+void Coordinator::fail_after_exception(const char* what) noexcept {
+  agenda_.clear();  // its memory may be what is missing
+  raise_after_exception(what);
+  try {
+    if (mesh_.abort().raised()) end(mesh_.abort().cause());
+  } catch (...) {  // NOLINT(bugprone-empty-catch): then without its words
+  }
+  close(no_memory_);
+}
+
+}  // namespace hvd

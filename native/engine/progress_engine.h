@@ -1,0 +1,113 @@
+// The life around the agreement: this rank's requests and the messages of others go into the
+// conductor, its letters to the peers, its agenda to the executor. Done by whoever has the turn
+// (progress_lock.h): the background thread, or a caller that waits for a small operation of its
+// own.
+//
+// Leaving is a request like any other, so it takes its turn: everything that all ranks had asked
+// for before is carried out first, what nobody can complete any more fails by name, and only then
+// the rank is let go. Nobody ever waits for a rank that is gone.
+//
+// Whatever is thrown below (no memory) ends this engine, and with it every rank's, never the
+// process.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "engine/controller/controller.h"
+#include "engine/execution/executor.h"
+#include "engine/fast_path_request.h"
+#include "engine/options.h"
+#include "engine/progress_lock.h"
+#include "engine/queue.h"
+
+namespace hvd {
+
+class Coordinator {
+ public:
+  Coordinator(const Parts& parts, const EngineOptions& options);
+
+  void run();  // the background thread's body; returns when this engine has ended
+
+  // Any thread.
+  void submit(Request request);
+  // Carries operations out until the task is done or the time is over; returns earlier when another
+  // thread has the turn, or an operation comes first that is larger, or on a device: the background
+  // thread does those.
+  // A task that is held is asked for here.
+  void help(const TaskPtr& task, const Deadline& deadline);
+  std::vector<Waiting> waiting() const;
+  // While somebody writes a timeline, it shows who asks when: so everything is asked the long way.
+  void timeline(bool on, bool mark_cycles);
+
+ private:
+  class Spin;
+
+  // Turn-holder only, from here on. None of them waits for anybody, work() excepted.
+  template <typename Body>
+  void guarded(const Body& body) noexcept;
+  void run_until_idle();
+  void run_for(Task& task, const Deadline& deadline, Spin& spin);
+  bool hand_back();
+  bool take_turn(Task& task, Spin& spin);
+  void ask_for(const TaskPtr& task, Spin& spin);
+  void ask_the_long_way(const TaskPtr& task);
+  void ask_from_outside(const TaskPtr& task) noexcept;
+  bool may_ask_in_short();
+
+  bool look(std::uint32_t heard);
+  bool ask_all();
+  bool hear_all();
+  std::vector<int> departed(std::uint32_t heard) const;
+  void note_departures(const std::vector<int>& left);
+  void forget_neighbour(int rank);
+  void take_news();
+  void post(const std::vector<Letter>& letters);
+  void work();
+  void carry_out(const Work& work);
+  void depart(const Response& response);
+  void attend(bool waiting);
+  void attend_if_needed();
+  std::chrono::nanoseconds longest_sleep() const;
+
+  void end(Status status) noexcept;
+  void close(const Ending& ending) noexcept;
+  void fail_everywhere(const Status& status);
+  void raise_after_exception(const char* what) noexcept;
+  void fail_after_exception(const char* what) noexcept;
+
+  const Parts parts_;
+  Mesh& mesh_;
+  const int rank_;
+  const std::int64_t caller_runs_bytes_;
+  const std::string affinity_;
+  const bool tuning_;
+  const bool may_spin_;
+  std::atomic<bool> timeline_{false};
+  std::atomic<bool> mark_cycles_{false};
+  Turn turn_;
+  Queue queue_;
+
+  Executor executor_;
+  ShortWay short_way_;
+  std::deque<Work> agenda_;     // agreed, not yet done
+  std::vector<Request> asked_;  // the queue's other half
+  bool ended_ = false;
+  bool attending_ = false;
+  bool stirred_ = false;         // the conductor may have news though nothing has come
+  std::int64_t due_ns_ = -1;     // when the conductor must be looked at though nothing happens
+  std::int64_t alarm_ns_ = -1;   // when the background thread wakes up by itself
+  std::vector<int> neighbours_;  // in the tree, as long as they are there
+  std::uint32_t looked_at_ = 0;  // the bell, when everything was last looked at
+  const Ending no_memory_;       // made beforehand
+
+  mutable std::mutex conductor_mutex_;  // for waiting(); all else comes from the turn-holder
+  Conductor conductor_;
+};
+
+}  // namespace hvd

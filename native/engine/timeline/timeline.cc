@@ -1,0 +1,182 @@
+#include "engine/timeline/timeline.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/deadline.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "engine/timeline/timeline_events.h"
+
+namespace hvd {
+namespace {
+
+constexpr const char* kWhere = "engine/timeline";
+// A ring of 16,384 records lasts longer than this at 800,000 records a second.
+constexpr std::chrono::milliseconds kPeriod(20);
+constexpr std::string_view kEnd = "\n]\n";
+
+// A JSON array in a file, complete after every call.
+class ArrayFile {
+ public:
+  static Result<ArrayFile> create(const std::string& path, const std::string& first) {
+    ArrayFile file;
+    file.fd_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!file.fd_) return errno_status("cannot open the timeline " + path, kWhere, errno);
+    Status status = file.write("[\n" + first);
+    if (!status) return status;
+    return file;
+  }
+
+  // Elements with commas between them.
+  Status append(const std::string& elements) { return write(",\n" + elements); }
+
+ private:
+  // New elements and the new end in one write over the old end: nobody who reads between two calls
+  // finds the array open.
+  Status write(const std::string& text) {
+    std::string_view left;
+    const std::string whole = text + std::string(kEnd);
+    left = whole;
+    off_t at = end_;
+    while (!left.empty()) {
+      const ssize_t wrote = ::pwrite(fd_.get(), left.data(), left.size(), at);
+      if (wrote < 0 && errno == EINTR) continue;
+      if (wrote < 0) return give_up(errno);
+      left.remove_prefix(static_cast<std::size_t>(wrote));
+      at += wrote;
+    }
+    end_ += static_cast<off_t>(text.size());
+    return Status::ok();
+  }
+
+  // What was complete before stays: its end goes where it was, on blocks that the file has already.
+  Status give_up(int error) {
+    if (end_ > 0 &&
+        ::pwrite(fd_.get(), kEnd.data(), kEnd.size(), end_) == static_cast<ssize_t>(kEnd.size()) &&
+        ::ftruncate(fd_.get(), end_ + static_cast<off_t>(kEnd.size())) != 0) {
+      log(Level::kWarning, kWhere, "the end of the timeline's file may be damaged");
+    }
+    return errno_status("cannot write the timeline", kWhere, error);
+  }
+
+  Fd fd_;
+  off_t end_ = 0;  // where the closing bracket is
+};
+
+void give_up_writing(const std::string& why) {
+  log(Level::kWarning, kWhere, why + ": it ends here, training goes on");
+}
+
+}  // namespace
+
+struct Timeline::State {
+  State(const Trace& the_trace, ArrayFile the_file, TimelineEvents the_events, Look the_look)
+      : trace(the_trace),
+        file(std::move(the_file)),
+        events(std::move(the_events)),
+        look(std::move(the_look)) {
+    (void)trace.read(cursor);  // what came before is not ours
+  }
+
+  ~State() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      stop = true;
+    }
+    changed.notify_one();
+    if (thread.joinable()) thread.join();
+  }
+
+  void run() {
+    name_thread("hvd-timeline");
+    block_signals();
+    std::unique_lock<std::mutex> lock(mutex);
+    for (bool last = false; !last;) {
+      changed.wait_for(lock, kPeriod, [this] { return stop; });
+      last = stop;
+      lock.unlock();
+      look_around(last);
+      const Status status = write_news(last);
+      if (!status) {
+        if (!last) look_around(true);
+        give_up_writing(status.message);
+        return;
+      }
+      lock.lock();
+    }
+  }
+
+  void look_around(bool last) const {
+    if (look != nullptr) look(last);
+  }
+
+  Status write_news(bool last) {
+    const std::uint64_t before = cursor;
+    std::vector<TraceRecord> records = trace.read(cursor);
+    const std::uint64_t lost = cursor - before - records.size();
+    const bool quiet = records.empty();
+    records.insert(records.begin(), std::make_move_iterator(held.begin()),
+                   std::make_move_iterator(held.end()));
+    const std::size_t held_before = std::exchange(held, {}).size();
+    if (!quiet && !last) hold_back(records, held_before);
+    std::string text = events.of(records);
+    if (lost > 0) text += (text.empty() ? "" : ",\n") + events.lost(lost, now_ns());
+    return text.empty() ? Status::ok() : file.append(text);
+  }
+
+  // Bars that nest are added one after the other, the negotiation's first: those of the last
+  // operation may not all be here yet. Nothing is held back twice.
+  void hold_back(std::vector<TraceRecord>& records, std::size_t held_before) {
+    auto from = records.end();
+    const auto first = records.begin() + static_cast<std::ptrdiff_t>(held_before);
+    while (from != first && std::prev(from)->name == records.back().name &&
+           !is_instant(*std::prev(from))) {
+      --from;
+      if (negotiates(*from)) break;
+    }
+    held.assign(std::make_move_iterator(from), std::make_move_iterator(records.end()));
+    records.erase(from, records.end());
+  }
+
+  const Trace& trace;
+  ArrayFile file;
+  std::uint64_t cursor = 0;
+  TimelineEvents events;
+  const Look look;
+  std::vector<TraceRecord> held;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stop = false;
+  std::thread thread;
+};
+
+Result<std::unique_ptr<Timeline>> Timeline::start(const Trace& trace, const std::string& path,
+                                                  bool mark_cycles, Look look) {
+  const auto epoch = std::chrono::system_clock::now().time_since_epoch();
+  const std::int64_t origin_ns = now_ns();
+  Result<ArrayFile> file = ArrayFile::create(
+      path,
+      TimelineEvents::first(std::chrono::duration_cast<std::chrono::microseconds>(epoch).count()));
+  if (!file) return file.status();
+  auto state = std::make_unique<State>(trace, file.take(), TimelineEvents(origin_ns, mark_cycles),
+                                       std::move(look));
+  Status status = start_thread(
+      state->thread, [mine = state.get()] { mine->run(); },
+      [](const char* what) { give_up_writing(what); });
+  if (!status) return status;
+  return std::unique_ptr<Timeline>(new Timeline(std::move(state)));
+}
+
+Timeline::Timeline(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Timeline::~Timeline() = default;
+
+}  // namespace hvd

@@ -1,0 +1,113 @@
+#include "transport/control/control.h"
+
+#include <algorithm>
+#include <string_view>
+#include <thread>
+
+#include "base/failpoint.h"
+#include "transport/socket/pack.h"
+#include "transport/socket/socket.h"
+
+namespace hvd {
+namespace {
+
+const char* const kRoom = "transport/control";
+constexpr std::chrono::milliseconds kFlushPause{1};
+
+}  // namespace
+
+std::string frame_of(std::uint32_t number, const std::string& message) {
+  return Packer()
+      .number(static_cast<std::uint32_t>(message.size()))
+      .number(number)
+      .raw(message)
+      .take();
+}
+
+bool take_frames(int from, std::string& stream, std::uint32_t& next,
+                 std::deque<ControlMessage>& into) {
+  std::size_t at = 0;
+  const std::string_view all = stream;
+  while (all.size() - at >= kFrameHead) {
+    Unpacker head(all.substr(at));
+    const auto bytes = head.number<std::uint32_t>();
+    if (bytes > kMaxFrame || head.number<std::uint32_t>() != next) {
+      stream.erase(0, at);
+      return false;
+    }
+    if (all.size() - at - kFrameHead < bytes) break;
+    into.push_back({from, std::string(all.substr(at + kFrameHead, bytes))});
+    at += kFrameHead + bytes;
+    ++next;
+  }
+  stream.erase(0, at);
+  return true;
+}
+
+ControlLine* Control::line_to(int peer) const {
+  for (const auto& line : lines_)
+    if (line->peer() == peer) return line.get();
+  return nullptr;
+}
+
+Status Control::send(int peer, const std::string& bytes) {
+  const bool left = rules_.left(peer);  // looked at first: an abort is told before the goodbye
+  if (rules_.abort->raised()) return rules_.abort->cause();
+  if (left)
+    return Status::make(Code::kShutdown, "rank " + std::to_string(peer) + " has shut down", kRoom,
+                        peer);
+  ControlLine* const line = line_to(peer);
+  if (line == nullptr)
+    return Status::make(Code::kInternal, "no control channel to rank " + std::to_string(peer),
+                        kRoom);
+  if (bytes.size() > kMaxFrame)
+    return Status::make(
+        Code::kInternal,
+        "a control message of " + std::to_string(bytes.size()) + " bytes is too long", kRoom);
+  if (failpoint("control.before_send"))
+    return Status::make(Code::kInternal, "failpoint control.before_send", kRoom);
+  if (!line->send(bytes)) rules_.broken(peer);
+  if (failpoint("control.after_send"))
+    return Status::make(Code::kInternal, "failpoint control.after_send", kRoom);
+  return Status::ok();
+}
+
+ControlMessage Control::poll() {
+  if (rules_.abort->raised()) return {};
+  if (inbox_.empty()) collect();
+  if (inbox_.empty()) return {};
+  ControlMessage message = std::move(inbox_.front());
+  inbox_.pop_front();
+  return message;
+}
+
+// Whoever sends rings this rank's bell afterwards, and so does a reader who has made room: unrung
+// since the last look means that no line has anything new. One load, however many lines there are.
+void Control::collect() {
+  const std::uint32_t now = rules_.bell->heard();
+  if (ever_ && now == heard_) return;
+  for (const auto& line : lines_) {
+    line->flush();
+    if (line->collect(inbox_)) continue;
+    rules_.unreadable(line->peer());
+    return;
+  }
+  heard_ = now;
+  ever_ = true;
+}
+
+void Control::flush(Deadline deadline) {
+  const auto pending = [](const auto& line) {
+    line->flush();
+    return line->pending();
+  };
+  while (std::any_of(lines_.begin(), lines_.end(), pending) && !rules_.abort->raised() &&
+         !deadline.expired())
+    std::this_thread::sleep_for(kFlushPause);
+}
+
+void Control::finish() {
+  for (const auto& line : lines_) line->finish();
+}
+
+}  // namespace hvd

@@ -1,0 +1,65 @@
+#include "transport/control/control_line.h"
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace hvd {
+
+MemoryLine::MemoryLine(int peer, const ControlMemory& out, const ControlMemory& in, Calls calls)
+    : ControlLine(peer), writer_(out), reader_(in), calls_(std::move(calls)) {}
+
+bool MemoryLine::send(const std::string& message) {
+  std::array<char, kFrameHead> head{};
+  const std::uint64_t fields = (std::uint64_t{sent_++} << 32U) | message.size();
+  for (std::size_t i = 0; i < head.size(); ++i)
+    head[i] = static_cast<char>(static_cast<unsigned char>(fields >> (8 * i)));
+  if (!pending() && writer_.room(head.size() + message.size()) >= head.size() + message.size()) {
+    writer_.write({head.data(), head.size()});
+    writer_.write(message);
+    writer_.show();
+    calls_.sent();
+    return true;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  kept_.append(head.data(), head.size()).append(message);
+  keeps_.store(true, std::memory_order_relaxed);
+  push_kept();
+  if (pending() && calls_.kept) calls_.kept();
+  return true;
+}
+
+void MemoryLine::flush() {
+  if (!pending()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (pending()) push_kept();
+}
+
+// Nothing is touched after keeps_ is cleared: the turn-holder may write without the lock from then
+// on.
+void MemoryLine::push_kept() {
+  const std::size_t moved = write_what_fits(writer_, std::string_view(kept_).substr(done_));
+  done_ += moved;
+  if (moved != 0) calls_.sent();
+  if (done_ < kept_.size()) {
+    if (done_ > kept_.size() / 2) kept_.erase(0, std::exchange(done_, 0));
+    return;
+  }
+  writer_.want(false);
+  kept_.clear();
+  kept_.shrink_to_fit();
+  done_ = 0;
+  keeps_.store(false, std::memory_order_release);
+}
+
+bool MemoryLine::collect(std::deque<ControlMessage>& inbox) {
+  for (;;) {
+    const ControlReader::Found found = reader_.take(received_);
+    if (found == ControlReader::Found::kRubbish) return false;
+    if (found == ControlReader::Found::kNothing) return true;
+    if (reader_.wanted()) calls_.made_room();
+    if (!take_frames(peer(), received_, heard_, inbox)) return false;
+  }
+}
+
+}  // namespace hvd

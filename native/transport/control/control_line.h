@@ -1,0 +1,45 @@
+// A line of the control channel between two ranks of one host: two rings of bytes (control_ring.h).
+// A message that is larger than the ring, or finds it full, is kept and goes out piecewise; the
+// peer, when it has read, tells us of the room.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "transport/control/control.h"
+#include "transport/shm/control_ring.h"
+
+namespace hvd {
+
+class MemoryLine : public ControlLine {
+ public:
+  struct Calls {
+    std::function<void()> sent;       // the peer has something to read
+    std::function<void()> made_room;  // the peer waits for room and has some now
+    std::function<void()> kept;       // something waits for room here; may be empty
+  };
+  MemoryLine(int peer, const ControlMemory& out, const ControlMemory& in, Calls calls);
+
+  bool send(const std::string& message) override;
+  bool collect(std::deque<ControlMessage>& inbox) override;
+  void flush() override;  // any thread
+  bool pending() const override { return keeps_.load(std::memory_order_acquire); }
+  void finish() override {}
+
+ private:
+  void push_kept();
+
+  ControlWriter writer_;  // the turn-holder's while keeps_ is false, else guarded by mutex_
+  ControlReader reader_;
+  Calls calls_;
+  std::string received_;
+  std::uint32_t sent_ = 0, heard_ = 0;  // the numbers of the next frames
+  std::mutex mutex_;
+  std::atomic<bool> keeps_{false};
+  std::string kept_;      // guarded by mutex_
+  std::size_t done_ = 0;  // of kept_, written already; guarded by mutex_
+};
+
+}  // namespace hvd

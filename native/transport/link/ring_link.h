@@ -1,0 +1,89 @@
+// The two ends of a SlotRing as links that wait.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/failpoint.h"
+#include "transport/link/slot_ring.h"
+
+namespace hvd {
+
+// Somebody who must be told that a ring has moved and does not sleep on its counters (the I/O
+// thread of TCP links).
+class Doorbell {
+ public:
+  virtual ~Doorbell() = default;
+  virtual void ring() = 0;
+};
+
+class RingSendLink : public SendLink {
+ public:
+  RingSendLink(const RingMemory& memory, const WaitRules& rules, Doorbell* doorbell = nullptr)
+      : ring_(memory), rules_(rules), doorbell_(doorbell) {}
+
+  std::size_t slot_bytes() const override { return ring_.memory().slot_bytes; }
+  std::size_t slots() const override { return ring_.memory().count; }
+
+  Result<Slot> acquire(const Abort& abort) override {
+    for (;;) {
+      const Slot slot = ring_.try_acquire();
+      if (slot.data != nullptr) return slot;
+      Status status = wait_for(ring_.awaited(), ring_.full_at(), abort, rules_);
+      if (!status) return status;
+    }
+  }
+
+  Counter& awaited() const { return ring_.awaited(); }
+  void publish(std::size_t bytes) override {
+    if (failpoint("slot.before_publish")) return;
+    ring_.publish(bytes);
+    failpoint("slot.after_publish");
+    if (doorbell_ != nullptr) doorbell_->ring();
+  }
+
+ private:
+  RingProducer ring_;
+  WaitRules rules_;
+  Doorbell* doorbell_;
+};
+
+class RingRecvLink : public RecvLink {
+ public:
+  RingRecvLink(const RingMemory& memory, const WaitRules& rules, Doorbell* doorbell = nullptr)
+      : ring_(memory), rules_(rules), doorbell_(doorbell) {}
+
+  Result<Slot> peek(const Abort& abort) override {
+    for (;;) {
+      const Slot slot = ring_.try_peek();
+      if (slot.data != nullptr) return checked(slot);
+      Status status = wait_for(ring_.awaited(), ring_.empty_at(), abort, rules_);
+      if (!status) return status;
+    }
+  }
+
+  Counter& awaited() const { return ring_.awaited(); }
+  void release() override {
+    if (failpoint("slot.before_release")) return;
+    ring_.release();
+    if (doorbell_ != nullptr) doorbell_->ring();
+  }
+
+ private:
+  // The length was written by another process: a wrong one must not lead out of the slot.
+  Result<Slot> checked(const Slot& slot) const {
+    if (slot.bytes <= ring_.memory().slot_bytes) return slot;
+    return Status::make(Code::kInternal,
+                        "rank " + std::to_string(rules_.peer) + " published a slot of " +
+                            std::to_string(slot.bytes) + " bytes, longer than a slot",
+                        "transport/ring_link: peek", rules_.peer);
+  }
+
+  RingConsumer ring_;
+  WaitRules rules_;
+  Doorbell* doorbell_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,200 @@
+// The ring of slots behind every link, over any memory: this process's heap (threads as ranks,
+// staging for TCP) or memory shared with another process. One thread sends, one receives.
+//   published   how many slots the sender has filled since the start; only the sender writes it
+//   released    how many the receiver has given back; only the receiver writes it
+//   sleeps      set by the side that waits for a counter before it sleeps on it, so that nobody
+//               makes a system call for a waiter who is not there
+// Slots are used round and round. Counters wrap around at 2^32, which need not be a multiple of
+// `count`: each side keeps its place apart. The two counters are on cache lines of their own: the
+// sides do not disturb each other.
+// Templates over the memory, so that the explorer of interleavings (tests/native/explorer) runs
+// this very code.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/abort.h"
+#include "base/futex.h"
+#include "base/status.h"
+#include "transport/link/link.h"
+
+namespace hvd {
+
+constexpr std::size_t kMaxSlots = 64;
+
+template <class W>
+struct BasicCounter {
+  alignas(64) W value{0};
+  W sleeps{0};
+};
+using Counter = BasicCounter<Word>;
+
+struct RingHeader {
+  Counter published;
+  Counter released;
+  alignas(64)
+      std::array<std::uint64_t, kMaxSlots> payload{};  // bytes in each slot, valid while published
+};
+
+// Before anybody uses the ring.
+inline void start_counters(RingHeader& header, std::uint32_t first) {
+  header.published.value.store(first, std::memory_order_relaxed);
+  header.released.value.store(first, std::memory_order_relaxed);
+}
+
+// Where one ring lies. Both sides have the same geometry but may see it at different addresses.
+struct RingMemory {
+  RingHeader* header = nullptr;
+  std::byte* slots = nullptr;
+  std::size_t slot_bytes = 0;
+  std::uint32_t count = 0;
+
+  static std::size_t bytes_for(std::size_t slot_bytes, std::size_t count) {
+    return slot_bytes * count;
+  }
+};
+
+// Ends the sleep of whoever waits for the counter: it looks at what else may end its wait.
+template <class C>
+void wake_sleeper(C& counter) {
+  if (counter.sleeps.load(std::memory_order_seq_cst) != 0) futex_wake_all(counter.value);
+}
+
+// Moves a counter on by one and wakes the other side if it has announced that it sleeps.
+// Store the counter, then look for a sleeper; the sleeper announces itself, then looks at the
+// counter. All four are sequentially consistent, so at least one of the two sees the other.
+template <class C>
+void advance(C& counter) {
+  counter.value.fetch_add(1, std::memory_order_seq_cst);
+  wake_sleeper(counter);
+}
+
+// The sender's end, without waiting. The loads are sequentially consistent for those who announce a
+// sleep first and look then (wait_for, the I/O thread).
+template <class Memory>
+class BasicRingProducer {
+ public:
+  explicit BasicRingProducer(const Memory& memory)
+      : memory_(memory),
+        sent_(memory.header->published.value.load(std::memory_order_acquire)),
+        released_(sent_) {}
+
+  Slot try_acquire() {  // data is null when every slot is out
+    if (sent_ - released_ == memory_.count) {
+      released_ = memory_.header->released.value.load(std::memory_order_seq_cst);
+      if (sent_ - released_ == memory_.count) return {};
+    }
+    return {memory_.slots + place_ * memory_.slot_bytes, memory_.slot_bytes};
+  }
+  void publish(std::size_t bytes) {
+    memory_.header->payload[place_] = bytes;
+    place_ = place_ + 1 == memory_.count ? 0 : place_ + 1;
+    ++sent_;
+    advance(memory_.header->published);
+  }
+  bool all_released() const {
+    return memory_.header->released.value.load(std::memory_order_acquire) == sent_;
+  }
+  const Memory& memory() const { return memory_; }
+  // The word whose change ends the wait of a full ring, and the value it has while the ring is
+  // full.
+  auto& awaited() const { return memory_.header->released; }
+  std::uint32_t full_at() const { return sent_ - memory_.count; }
+
+ private:
+  Memory memory_;
+  std::uint32_t place_ = 0;
+  std::uint32_t sent_;
+  std::uint32_t released_;  // as last seen: the shared line is read only when this is not enough
+};
+
+// The receiver's end, without waiting.
+template <class Memory>
+class BasicRingConsumer {
+ public:
+  explicit BasicRingConsumer(const Memory& memory)
+      : memory_(memory),
+        received_(memory.header->released.value.load(std::memory_order_acquire)),
+        published_(received_) {}
+
+  Slot try_peek() {  // data is null when nothing is there
+    if (published_ == received_) {
+      published_ = memory_.header->published.value.load(std::memory_order_seq_cst);
+      if (published_ == received_) return {};
+    }
+    return {memory_.slots + place_ * memory_.slot_bytes, memory_.header->payload[place_]};
+  }
+  void release() {
+    place_ = place_ + 1 == memory_.count ? 0 : place_ + 1;
+    ++received_;
+    advance(memory_.header->released);
+  }
+  const Memory& memory() const { return memory_; }
+  auto& awaited() const { return memory_.header->published; }
+  std::uint32_t empty_at() const { return received_; }
+
+ private:
+  Memory memory_;
+  std::uint32_t place_ = 0;
+  std::uint32_t received_;
+  std::uint32_t published_;  // as last seen
+};
+
+using RingProducer = BasicRingProducer<RingMemory>;
+using RingConsumer = BasicRingConsumer<RingMemory>;
+
+// How a wait may end without its counter moving.
+template <class Flag>
+struct BasicWaitRules {
+  bool spin = false;            // more cores than ranks: look for some microseconds before sleeping
+  const Flag* left = nullptr;   // the peer said goodbye ...
+  const Flag* ended = nullptr;  // ... and (where data may still be under way) all that it sent is
+                                // in the ring
+  int peer = -1;
+
+  bool gone() const {
+    return left != nullptr && left->load(std::memory_order_acquire) &&
+           (ended == nullptr || ended->load(std::memory_order_acquire));
+  }
+};
+using WaitRules = BasicWaitRules<std::atomic<bool>>;
+
+// Whoever raises the abort or hears a goodbye wakes the sleepers; only one that is just about to
+// sleep may miss that, and learns of it so much later.
+constexpr std::chrono::milliseconds kWaitSlice{10};
+
+bool changed_while_spinning(const Counter& counter, std::uint32_t seen, const Abort& abort);
+// Where ranks outnumber the cores: lets the others have this one a few times before it sleeps.
+bool changed_while_yielding(const Counter& counter, std::uint32_t seen, const Abort& abort);
+Status has_shut_down(int peer);
+
+// Waits until counter != seen (ok), the abort is raised (its cause) or the peer has left
+// (kShutdown).
+template <class C, class A, class Flag>
+Status wait_for(C& counter, std::uint32_t seen, const A& abort, const BasicWaitRules<Flag>& rules) {
+  if (rules.spin ? changed_while_spinning(counter, seen, abort)
+                 : changed_while_yielding(counter, seen, abort)) {
+    return Status::ok();
+  }
+  for (;;) {
+    if (counter.value.load(std::memory_order_acquire) != seen) return Status::ok();
+    // In this order: a peer that leaves because of an abort tells of the abort first.
+    const bool peer_gone = rules.gone();
+    if (abort.raised()) return abort.cause();
+    if (peer_gone) {
+      // What it sent before its goodbye is there by now.
+      if (counter.value.load(std::memory_order_acquire) != seen) return Status::ok();
+      return has_shut_down(rules.peer);
+    }
+    counter.sleeps.store(1, std::memory_order_seq_cst);
+    if (counter.value.load(std::memory_order_seq_cst) == seen)
+      futex_wait(counter.value, seen, kWaitSlice);
+    counter.sleeps.store(0, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace hvd

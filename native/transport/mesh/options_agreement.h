@@ -1,0 +1,28 @@
+// What all ranks must have been told alike, and which host each is on: the first thing that is
+// exchanged.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/mesh/mesh.h"
+
+namespace hvd {
+
+// Changes with everything that ranks of different versions would misunderstand.
+constexpr std::uint32_t kProtocol = 3;
+
+using Settings = std::vector<std::pair<std::string, std::string>>;  // name, value
+
+Settings settings_of(const MeshOptions& options);
+
+std::string card_of(const std::string& host, const Settings& settings,
+                    std::uint32_t protocol = kProtocol);
+
+// The hosts by rank, or a Status, the same on every rank, that names a rank that was told otherwise
+// than rank 0, and both values.
+Result<std::vector<std::string>> read_cards(const std::vector<std::string>& cards);
+
+}  // namespace hvd

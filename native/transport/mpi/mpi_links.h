@@ -1,0 +1,90 @@
+// Data links over MPI's messages, for fabrics that MPI knows and sockets do not. Every slot is a
+// message; receives are posted ahead, one per slot.
+//   turn      MPI has nothing to sleep on: whoever waits looks again and again, and never blocks
+//             within MPI, so that a death that the watch tells of ends every wait
+//   hvd-mpi   the thread that moves on what is left to send while nobody waits; sleeps otherwise
+//   end       a last message under a tag of its own: how many slots there were
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/abort.h"
+#include "base/deadline.h"
+#include "base/thread.h"
+#include "transport/bootstrap/bootstrap.h"
+#include "transport/link/link.h"
+#include "transport/mpi/mpi_plugin.h"
+
+namespace hvd {
+
+struct MpiShape {
+  int rank = 0, size = 1;
+  std::size_t slot_bytes = 0, slots = 0;
+  double flush_s = 0;    // MeshOptions
+  double failure_s = 5;  // how long the watch may take to tell that a peer has died
+};
+
+class MpiLinks {
+ public:
+  // Collective. Fails on all ranks, with the same sentence, when one of them cannot use MPI.
+  // failed: the thread of its own has. verbs: null for the plugin's.
+  static Result<std::unique_ptr<MpiLinks>> open(const MpiShape& shape, Bootstrap& bootstrap,
+                                                const Abort& abort, Failed failed,
+                                                Deadline deadline, const MpiVerbs* verbs = nullptr);
+  ~MpiLinks();  // sends what is left, for flush_s at most
+  MpiLinks(const MpiLinks&) = delete;
+  MpiLinks& operator=(const MpiLinks&) = delete;
+
+  // Before the first use: where it is said that the peer has said goodbye.
+  void left(int peer, const std::atomic<bool>* mark);
+  // Valid as long as this object.
+  std::unique_ptr<SendLink> send_link(int peer);
+  std::unique_ptr<RecvLink> recv_link(int peer);
+
+  struct Peer;
+  std::size_t slot_bytes() const { return shape_.slot_bytes; }
+  std::size_t slots() const { return shape_.slots; }
+  Result<Slot> acquire(Peer& peer, const Abort& abort);
+  void publish(Peer& peer, std::size_t bytes);
+  Result<Slot> peek(Peer& peer, const Abort& abort);
+  void release(Peer& peer);
+
+ private:
+  enum class Way { kSend, kReceive };
+
+  MpiLinks(const MpiShape& shape, const Abort& abort, Failed failed, const MpiVerbs* verbs);
+  Status meet(Bootstrap& bootstrap, Deadline deadline, const Status& loaded);
+  Status start();
+  Result<Slot> wait(Peer& peer, Way way, const Abort& abort);
+  Slot attempt(Peer& peer, Way way);
+  void post(Peer& peer, std::size_t place);
+  void move_on(Peer& peer);
+  static void fail(Peer& peer);  // with the mutex
+  std::optional<Clock::time_point> failed_at(const Peer& peer) const;
+  bool pending() const;
+  void say_end();
+  void cancel_receives();
+  void run();
+
+  MpiShape shape_;
+  const std::chrono::duration<double> failure_grace_;
+  const Abort& abort_;
+  const Failed failed_;
+  const MpiVerbs* verbs_;
+  int tag_ = 0;
+  std::vector<int> world_;                    // the ranks' numbers in MPI's world
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none for this one
+  mutable std::mutex mutex_;                  // of all that is asked of MPI
+  std::condition_variable work_;
+  bool stop_ = false;  // guarded by mutex_
+  std::atomic<int> waiting_{0};
+  std::thread thread_;
+};
+
+}  // namespace hvd

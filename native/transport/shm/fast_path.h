@@ -1,0 +1,189 @@
+// The short way to an agreement: when every rank of a host stands in a call for the same thing, one
+// word that they count on takes the place of messages to rank 0 and back
+// (engine/controller/controller.h).
+//   position  how many operations of all ranks a rank has carried out. All ranks carry out the same
+//             ones in the same order, so ranks at one position have the same past
+//   text      what a rank asks for, as bytes; in its own place of the memory before it is counted
+//   open      somebody waits at a position: who was first, and how many they are
+//   complete  all ranks wait there for the same: it is the next operation of each of them
+//   closed    somebody did not wait any longer: whoever is at this position goes the long way
+//   round     counts how often it was opened, so that a word is never taken for an older one
+//   past      the last position that was complete, as 1 above it; told by who opens another one
+// Who has been counted leaves by closing; one compare-and-swap decides whether that comes before
+// the last rank is counted. A rank that finds the word at another position asks what is past: some
+// operations (a barrier, a broadcast at its root) are carried out without waiting for anybody, so
+// that others may be further on though its own position was never complete. Templates over the
+// memory, so that the explorer of interleavings (tests/native/explorer) runs this very code.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+namespace hvd {
+
+// The word: position in the upper half, then round, first, count; count 0: closed.
+template <class Value>
+struct LaneWord {
+  static constexpr unsigned kPositionBits = std::numeric_limits<Value>::digits / 2;
+  static constexpr unsigned kRankBits = kPositionBits / 4;
+  static constexpr unsigned kMostRanks = (1U << kRankBits) - 2;
+
+  static constexpr Value kCount = (Value{1} << kRankBits) - 1;
+  static constexpr Value kRound = Value{1} << (2 * kRankBits);
+  static constexpr Value kRounds = (Value{1} << kPositionBits) - kRound;
+  static constexpr Value kPositions = (Value{1} << kPositionBits) - 1;
+
+  static Value position(Value word) { return word >> kPositionBits; }
+  static unsigned count(Value word) { return static_cast<unsigned>(word & kCount); }
+  static unsigned first(Value word) { return static_cast<unsigned>(word >> kRankBits & kCount); }
+  static Value closed(Value word) { return word & ~kCount; }
+  // Opened by `rank`, after `word`.
+  static Value opened(Value word, Value position, unsigned rank) {
+    return position << kPositionBits | ((word + kRound) & kRounds) |
+           static_cast<Value>(rank) << kRankBits | 1U;
+  }
+};
+
+// Its memory has prefetch(rank), load(), swap(expected, desired), past(), tell_past(value),
+// put(rank, text) and has(rank, text).
+template <class Memory>
+class BasicLane {
+ public:
+  using Value = typename Memory::Value;
+  using Word = LaneWord<Value>;
+  enum class Stand : std::uint8_t { kCounted, kComplete, kElsewhere };
+
+  BasicLane(const Memory& memory, unsigned rank, unsigned size)
+      : memory_(memory), rank_(rank), size_(size) {}
+
+  // kCounted: to be followed by look() until it says something else, or by leave().
+  Stand enter(Value position, std::string_view text) {
+    position &= Word::kPositions;
+    bool written = false;
+    memory_.prefetch(rank_);
+    Value seen = memory_.load();
+    for (;;) {
+      const bool here = Word::position(seen) == position && Word::count(seen) < size_;
+      if (here && Word::count(seen) == 0) return Stand::kElsewhere;
+      if (here && !memory_.has(Word::first(seen), text)) {
+        if (memory_.swap(seen, Word::closed(seen))) return Stand::kElsewhere;
+        continue;
+      }
+      if (!here && !std::exchange(written, true)) {
+        memory_.put(rank_, text);
+        memory_.tell_past(past_);
+      }
+      const Value next = here ? seen + 1 : Word::opened(seen, position, rank_);
+      if (!memory_.swap(seen, next)) continue;
+      mine_ = next;
+      return stand(next);
+    }
+  }
+
+  Stand look() { return stand(memory_.load()); }
+
+  // kComplete: it was too late to leave.
+  Stand leave() {
+    Value seen = memory_.load();
+    while (stand(seen) == Stand::kCounted) {
+      if (memory_.swap(seen, Word::closed(seen))) return Stand::kElsewhere;
+    }
+    return stand(seen);
+  }
+
+  // A rank at this position that was not counted goes the long way: nobody need wait for it.
+  void close(Value position) {
+    position &= Word::kPositions;
+    Value seen = memory_.load();
+    while (Word::position(seen) == position && Word::count(seen) != 0 &&
+           Word::count(seen) < size_ && !memory_.swap(seen, Word::closed(seen))) {
+    }
+  }
+
+ private:
+  Stand stand(Value seen) {
+    const Value own = Word::position(mine_) + 1;
+    const bool moved = Word::closed(seen) != Word::closed(mine_);
+    if (moved ? memory_.past() == own : Word::count(seen) == size_) {
+      past_ = own;
+      return Stand::kComplete;
+    }
+    return moved || Word::count(seen) == 0 ? Stand::kElsewhere : Stand::kCounted;
+  }
+
+  Memory memory_;
+  unsigned rank_, size_;
+  Value mine_ = 0;
+  Value past_ = 0;  // none yet
+};
+
+constexpr std::size_t kLaneTextBytes = 248;
+
+struct LaneHeader {
+  alignas(64) std::atomic<std::uint64_t> word{0};
+  std::atomic<std::uint64_t> past{0};  // on the line of the word: who opens has it anyway
+};
+
+// Read while another rank may write it (and then thrown away): so its words are atomics.
+struct alignas(64) LaneText {
+  static constexpr std::size_t kWords = kLaneTextBytes / 8;
+  std::atomic<std::uint64_t> length{0};
+  std::array<std::atomic<std::uint64_t>, kWords> words{};
+};
+
+struct LaneMemory {
+  using Value = std::uint64_t;
+
+  LaneHeader* header = nullptr;
+  LaneText* texts = nullptr;  // by rank
+  unsigned ranks = 0;
+
+  Value load() const { return header->word.load(std::memory_order_acquire); }
+  bool swap(Value& expected, Value desired) const {
+    return header->word.compare_exchange_strong(expected, desired, std::memory_order_acq_rel,
+                                                std::memory_order_acquire);
+  }
+  // Ordered by the word: told before it is swapped, asked for after it is loaded.
+  Value past() const { return header->past.load(std::memory_order_relaxed); }
+  void tell_past(Value value) const { header->past.store(value, std::memory_order_relaxed); }
+  // What somebody else has written is far away; on its way while the word is.
+  void prefetch(unsigned rank) const {
+    const LaneText& next = texts[rank + 1 == ranks ? 0 : rank + 1];
+    __builtin_prefetch(&next.length);
+    __builtin_prefetch(&next.words[8]);
+  }
+  // At most kLaneTextBytes.
+  void put(unsigned rank, std::string_view text) const {
+    LaneText& to = texts[rank];
+    to.length.store(text.size(), std::memory_order_relaxed);
+    for (std::size_t at = 0; at < text.size(); at += 8) {
+      to.words[at / 8].store(word_of(text, at), std::memory_order_relaxed);
+    }
+  }
+  bool has(unsigned rank, std::string_view text) const {
+    if (rank >= ranks) return false;
+    const LaneText& from = texts[rank];
+    if (from.length.load(std::memory_order_relaxed) != text.size()) return false;
+    for (std::size_t at = 0; at < text.size(); at += 8) {
+      if (from.words[at / 8].load(std::memory_order_relaxed) != word_of(text, at)) return false;
+    }
+    return true;
+  }
+
+ private:
+  static std::uint64_t word_of(std::string_view text, std::size_t at) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data() + at, text.size() - at < 8 ? text.size() - at : 8);
+    return word;
+  }
+};
+
+using Lane = BasicLane<LaneMemory>;
+
+}  // namespace hvd

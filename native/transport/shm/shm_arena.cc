@@ -1,0 +1,149 @@
+#include "transport/shm/shm_arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <new>
+
+#include "base/failpoint.h"
+
+namespace hvd {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr unsigned kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+const char* const kRoom = "transport/shm_arena";
+
+std::size_t control_index(std::size_t child, Direction direction) {
+  return 2 * child + (direction == Direction::kDown ? 1 : 0);
+}
+
+}  // namespace
+
+std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+bool seal(const Fd& memory) { return ::fcntl(memory.get(), F_ADD_SEALS, kSeals) == 0; }
+
+bool sealed(const Fd& memory) {
+  const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+  return seals >= 0 && (static_cast<unsigned>(seals) & kSeals) == kSeals;
+}
+
+std::size_t ArenaShape::lane_at() const { return ranks * sizeof(BellMemory); }
+std::size_t ArenaShape::control_headers_at() const {
+  return lane_at() + sizeof(LaneHeader) + ranks * sizeof(LaneText);
+}
+std::size_t ArenaShape::ring_headers_at() const {
+  return control_headers_at() + 2 * ranks * sizeof(ControlHeader);
+}
+std::size_t ArenaShape::header_bytes() const {
+  return whole_pages(ring_headers_at() + ranks * ranks * sizeof(RingHeader));
+}
+std::size_t ArenaShape::slots_at() const {
+  return header_bytes() + 2 * ranks * std::size_t{kControlRingBytes};
+}
+std::size_t ArenaShape::ring_bytes() const { return whole_pages(slot_bytes * slots); }
+std::size_t ArenaShape::bytes() const { return slots_at() + ranks * ranks * ring_bytes(); }
+
+Result<std::shared_ptr<ShmArena>> ShmArena::create(const ArenaShape& shape) {
+  if (failpoint("arena.create")) return errno_status("cannot make shared memory", kRoom, ENOSPC);
+  Fd memory(::memfd_create("hvd-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory) return errno_status("cannot make shared memory", kRoom, errno);
+  if (::ftruncate(memory.get(), static_cast<off_t>(shape.bytes())) != 0 ||
+      ::fallocate(memory.get(), 0, 0, static_cast<off_t>(shape.slots_at())) != 0 || !seal(memory))
+    return errno_status("cannot make " + std::to_string(shape.bytes()) + " bytes of shared memory",
+                        kRoom, errno);
+  Result<std::shared_ptr<ShmArena>> arena = map(shape, std::move(memory));
+  if (arena.is_ok()) arena.value()->make_headers();
+  return arena;
+}
+
+void ShmArena::make_headers() const {
+  for (std::size_t i = 0; i < shape_.ranks; ++i) new (base_ + i * sizeof(BellMemory)) BellMemory();
+  new (base_ + shape_.lane_at()) LaneHeader();
+  for (std::size_t i = 0; i < shape_.ranks; ++i) new (lane().texts + i) LaneText();
+  for (std::size_t i = 0; i < 2 * shape_.ranks; ++i)
+    start_counters(
+        *new (base_ + shape_.control_headers_at() + i * sizeof(ControlHeader)) ControlHeader(),
+        shape_.first_count);
+  for (std::size_t i = 0; i < shape_.ranks * shape_.ranks; ++i)
+    start_counters(*new (base_ + shape_.ring_headers_at() + i * sizeof(RingHeader)) RingHeader(),
+                   shape_.first_count);
+}
+
+// A descriptor that came from another process: its size and seals are looked at before its memory
+// is.
+Result<std::shared_ptr<ShmArena>> ShmArena::attach(const ArenaShape& shape, Fd memory) {
+  struct stat facts{};
+  if (::fstat(memory.get(), &facts) != 0 || facts.st_size != static_cast<off_t>(shape.bytes()) ||
+      !sealed(memory))
+    return Status::make(
+        Code::kInternal,
+        "the shared memory passed by this host's first rank is not the one agreed on", kRoom);
+  return map(shape, std::move(memory));
+}
+
+Result<std::shared_ptr<ShmArena>> ShmArena::map(const ArenaShape& shape, Fd memory) {
+  void* const base =
+      ::mmap(nullptr, shape.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (base == MAP_FAILED) return errno_status("cannot map the shared memory", kRoom, errno);
+  ::madvise(base, shape.bytes(), MADV_DONTDUMP);
+  return std::shared_ptr<ShmArena>(
+      new ShmArena(shape, std::move(memory), static_cast<std::byte*>(base)));
+}
+
+ShmArena::~ShmArena() { ::munmap(base_, shape_.bytes()); }
+
+BellMemory& ShmArena::bell(std::size_t rank) const {
+  return *std::launder(reinterpret_cast<BellMemory*>(base_ + rank * sizeof(BellMemory)));
+}
+
+LaneMemory ShmArena::lane() const {
+  std::byte* const at = base_ + shape_.lane_at();
+  return {std::launder(reinterpret_cast<LaneHeader*>(at)),
+          std::launder(reinterpret_cast<LaneText*>(at + sizeof(LaneHeader))),
+          static_cast<unsigned>(shape_.ranks)};
+}
+
+ControlMemory ShmArena::control(std::size_t child, Direction direction) const {
+  const std::size_t index = control_index(child, direction);
+  return {std::launder(reinterpret_cast<ControlHeader*>(base_ + shape_.control_headers_at() +
+                                                        index * sizeof(ControlHeader))),
+          base_ + shape_.header_bytes() + index * kControlRingBytes, kControlRingBytes};
+}
+
+RingMemory ShmArena::ring(std::size_t from, std::size_t to) const {
+  const std::size_t index = from * shape_.ranks + to;
+  return {std::launder(reinterpret_cast<RingHeader*>(base_ + shape_.ring_headers_at() +
+                                                     index * sizeof(RingHeader))),
+          base_ + shape_.slots_at() + index * shape_.ring_bytes(), shape_.slot_bytes,
+          static_cast<std::uint32_t>(shape_.slots)};
+}
+
+Status ShmArena::claim(const RingMemory& ring) const {
+  const auto none = [this](int error) {
+    return errno_status(
+        "no memory for " + std::to_string(shape_.ring_bytes()) + " bytes of shared slots", kRoom,
+        error);
+  };
+  if (failpoint("arena.claim")) return none(ENOSPC);
+  while (::fallocate(memory_.get(), 0, ring.slots - base_,
+                     static_cast<off_t>(shape_.ring_bytes())) != 0) {
+    if (errno != EINTR) return none(errno);
+  }
+  return Status::ok();
+}
+
+Result<Slot> ShmSendLink::acquire(const Abort& abort) {
+  if (!claimed_) {
+    Status status = arena_->claim(ring_);
+    if (!status) return status;
+    claimed_ = true;
+  }
+  return RingSendLink::acquire(abort);
+}
+
+}  // namespace hvd

@@ -1,0 +1,91 @@
+// The shared memory of one host: one sealed memfd that holds the bells of its ranks, their lane,
+// their control rings and the slot rings of every pair. Nothing has a name, so nothing can be left
+// behind: the memory is gone with the last process that maps it. Layout: all headers, then the
+// bytes of the control rings, then all slots, each ring on pages of its own. Ranks are counted by
+// their place on the host. Headers and control rings are claimed when the arena is made, the pages
+// of a ring's slots by its sender before the first use; so unused rings cost nothing and a lack of
+// memory is an error, not a SIGBUS.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "transport/link/doorbell.h"
+#include "transport/link/ring_link.h"
+#include "transport/link/slot_ring.h"
+#include "transport/shm/control_ring.h"
+#include "transport/shm/fast_path.h"
+
+namespace hvd {
+
+struct ArenaShape {
+  std::size_t ranks = 0;
+  std::size_t slot_bytes = 0;
+  std::size_t slots = 0;
+  std::uint32_t first_count = 0;  // where the counters of all rings start
+
+  std::size_t header_bytes() const;
+  std::size_t ring_bytes() const;
+  std::size_t bytes() const;
+
+ private:
+  friend class ShmArena;
+  std::size_t lane_at() const;
+  std::size_t control_headers_at() const;
+  std::size_t ring_headers_at() const;
+  std::size_t slots_at() const;
+};
+
+std::size_t whole_pages(std::size_t bytes);
+// Nobody can cut it short under the others, or undo that.
+bool seal(const Fd& memory);
+bool sealed(const Fd& memory);
+
+// The control rings of a rank and its parent in the tree.
+enum class Direction : std::uint8_t { kUp, kDown };
+
+class ShmArena {
+ public:
+  // The first rank of the host.
+  static Result<std::shared_ptr<ShmArena>> create(const ArenaShape& shape);
+  // The others.
+  static Result<std::shared_ptr<ShmArena>> attach(const ArenaShape& shape, Fd memory);
+  ~ShmArena();
+  ShmArena(const ShmArena&) = delete;
+  ShmArena& operator=(const ShmArena&) = delete;
+
+  const Fd& fd() const { return memory_; }
+  BellMemory& bell(std::size_t rank) const;
+  LaneMemory lane() const;
+  ControlMemory control(std::size_t child, Direction direction) const;
+  RingMemory ring(std::size_t from, std::size_t to) const;
+  Status claim(const RingMemory& ring) const;
+
+ private:
+  ShmArena(const ArenaShape& shape, Fd memory, std::byte* base)
+      : shape_(shape), memory_(std::move(memory)), base_(base) {}
+  static Result<std::shared_ptr<ShmArena>> map(const ArenaShape& shape, Fd memory);
+  void make_headers() const;
+
+  ArenaShape shape_;
+  Fd memory_;
+  std::byte* base_;
+};
+
+// A sender's link that claims its slots when it is first used.
+class ShmSendLink : public RingSendLink {
+ public:
+  ShmSendLink(std::shared_ptr<ShmArena> arena, const RingMemory& ring, const WaitRules& rules)
+      : RingSendLink(ring, rules), arena_(std::move(arena)), ring_(ring) {}
+  Result<Slot> acquire(const Abort& abort) override;
+
+ private:
+  std::shared_ptr<ShmArena> arena_;
+  RingMemory ring_;
+  bool claimed_ = false;
+};
+
+}  // namespace hvd

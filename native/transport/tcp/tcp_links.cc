@@ -1,0 +1,232 @@
+#include "transport/tcp/tcp_links.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/deadline.h"
+#include "base/failpoint.h"
+#include "base/futex.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kSliceMs = 10;   // how late, at worst, a waiter learns of what nobody told it
+constexpr int kStandByMs = 1;  // how late, at worst, the I/O thread takes over from a waiter
+constexpr std::chrono::microseconds kSpin{40};
+
+class Link : public SendLink, public RecvLink {
+ public:
+  Link(TcpLinks& links, TcpLinks::Peer& peer) : links_(links), peer_(peer) {}
+  std::size_t slot_bytes() const override;
+  std::size_t slots() const override;
+  Result<Slot> acquire(const Abort& abort) override { return links_.acquire(peer_, abort); }
+  void publish(std::size_t bytes) override { links_.publish(peer_, bytes); }
+  Result<Slot> peek(const Abort& abort) override { return links_.peek(peer_, abort); }
+  void release() override;
+
+ private:
+  TcpLinks& links_;
+  TcpLinks::Peer& peer_;
+};
+
+}  // namespace
+
+struct TcpLinks::Peer {
+  Peer(int number, std::vector<Fd> sockets, std::size_t slot_bytes, std::size_t slots)
+      : rank(number),
+        streams(std::move(sockets)),
+        sender(streams, slot_bytes, slots),
+        receiver(streams, slot_bytes) {}
+  int rank;
+  std::vector<Fd> streams;
+  TcpSender sender;
+  TcpReceiver receiver;
+  const std::atomic<bool>* left = nullptr;
+  bool spin = false;
+  // The receiver belongs to one thread; another may wait for room to send.
+  std::atomic<bool> ended{false};
+
+  bool gone() const {
+    return left != nullptr && left->load(std::memory_order_acquire) &&
+           (ended.load(std::memory_order_acquire) || sender.broken());
+  }
+};
+
+namespace {
+
+std::size_t Link::slot_bytes() const { return peer_.sender.slot_bytes(); }
+std::size_t Link::slots() const { return peer_.sender.slots(); }
+void Link::release() { peer_.receiver.release(); }
+
+}  // namespace
+
+TcpLinks::TcpLinks(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken,
+                   Failed failed, double flush_s)
+    : slot_bytes_(slot_bytes),
+      slots_(slots),
+      flush_s_(flush_s),
+      abort_(abort),
+      broken_(std::move(broken)),
+      failed_(std::move(failed)) {}
+
+TcpLinks::~TcpLinks() {
+  if (!thread_.joinable()) return;
+  stop_.store(true);
+  signal_event(work_);
+  thread_.join();
+}
+
+void TcpLinks::add(int peer, std::vector<Fd> streams, const std::atomic<bool>* left, bool spin) {
+  peers_.push_back(std::make_unique<Peer>(peer, std::move(streams), slot_bytes_, slots_));
+  peers_.back()->left = left;
+  peers_.back()->spin = spin;
+}
+
+Status TcpLinks::start() {
+  for (Fd* const event : {&news_, &work_}) {
+    Result<Fd> made = make_event();
+    if (!made.is_ok()) return made.status();
+    *event = made.take();
+  }
+  return start_thread(thread_, [this] { run(); }, failed_);
+}
+
+TcpLinks::Peer& TcpLinks::peer_of(int rank) const {
+  return **std::find_if(peers_.begin(), peers_.end(),
+                        [&](const auto& peer) { return peer->rank == rank; });
+}
+
+std::unique_ptr<SendLink> TcpLinks::send_link(int peer) {
+  return std::make_unique<Link>(*this, peer_of(peer));
+}
+
+std::unique_ptr<RecvLink> TcpLinks::recv_link(int peer) {
+  return std::make_unique<Link>(*this, peer_of(peer));
+}
+
+Result<Slot> TcpLinks::acquire(Peer& peer, const Abort& abort) {
+  const Slot slot = peer.sender.acquire();
+  if (slot.data != nullptr) return slot;
+  return wait(peer, Way::kSend, abort);
+}
+
+// What is pending was stored before the look at sleeping_, and the I/O thread says that it sleeps
+// before it looks for the last time (all sequentially consistent): one of the two sees the other.
+void TcpLinks::publish(Peer& peer, std::size_t bytes) {
+  peer.sender.publish(bytes);
+  tell(peer, peer.sender.new_failure());
+  if (peer.sender.pending() && sleeping_.load(std::memory_order_seq_cst)) signal_event(work_);
+}
+
+Result<Slot> TcpLinks::peek(Peer& peer, const Abort& abort) {
+  const Slot slot = attempt(peer, Way::kReceive);
+  if (slot.data != nullptr) return slot;
+  return wait(peer, Way::kReceive, abort);
+}
+
+Slot TcpLinks::attempt(Peer& peer, Way way) {
+  if (way == Way::kSend) {
+    peer.sender.push();
+    tell(peer, peer.sender.new_failure());
+    return peer.sender.acquire();
+  }
+  const Slot slot = peer.receiver.peek();
+  if (slot.data == nullptr && peer.receiver.ended()) {
+    peer.ended.store(true, std::memory_order_release);
+    tell(peer, peer.receiver.new_failure());
+  }
+  return slot;
+}
+
+Result<Slot> TcpLinks::wait(Peer& peer, Way way, const Abort& abort) {
+  struct Counted {
+    explicit Counted(std::atomic<int>& number) : count(number) { ++count; }
+    ~Counted() { --count; }
+    Counted(const Counted&) = delete;
+    std::atomic<int>& count;
+  } const counted(waiting_);
+  const auto spin_end = Clock::now() + (peer.spin ? kSpin : std::chrono::microseconds(0));
+  for (;;) {
+    push_pending();
+    // In this order: a peer that leaves because of an abort tells of the abort first, and what it
+    // sent before its goodbye is there when it is gone.
+    const bool gone = peer.gone();
+    const bool raised = abort.raised();
+    const Slot slot = attempt(peer, way);
+    if (slot.data != nullptr) return slot;
+    if (raised) return abort.cause();
+    if (gone)
+      return Status::make(
+          Code::kShutdown,
+          "rank " + std::to_string(peer.rank) + " has shut down while this rank still needs it",
+          "transport/tcp_links: wait", peer.rank);
+    if (Clock::now() < spin_end) {
+      spin_pause();
+    } else {
+      sleep(peer, way);
+    }
+  }
+}
+
+void TcpLinks::sleep(const Peer& peer, Way way) {
+  std::vector<pollfd> items{{news_.get(), POLLIN, 0}};
+  if (way == Way::kReceive && peer.receiver.awaited() >= 0)
+    items.push_back({peer.receiver.awaited(), POLLIN, 0});
+  for (const auto& other : peers_)
+    if (other->sender.pending()) other->sender.ask(items);
+  if (::poll(items.data(), items.size(), kSliceMs) > 0 && items[0].revents != 0 && !abort_.raised())
+    drain_event(news_);
+}
+
+void TcpLinks::push_pending() {
+  for (const auto& peer : peers_) {
+    if (!peer->sender.pending()) continue;
+    peer->sender.push();
+    tell(*peer, peer->sender.new_failure());
+  }
+}
+
+bool TcpLinks::pending() const {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer->sender.pending(); });
+}
+
+void TcpLinks::tell(Peer& peer, const std::string& why) {
+  if (!why.empty()) broken_(peer.rank, "its data connection broke: " + why);
+}
+
+void TcpLinks::run() {
+  name_thread("hvd-io");
+  block_signals();
+  std::optional<Deadline> last;
+  for (;;) {
+    if (stop_.load()) {
+      if (!last) last = Deadline::after_seconds(flush_s_);
+      if (!pending() || abort_.raised() || last->expired()) break;
+    }
+    if (waiting_.load() == 0) push_pending();
+    failpoint("tcp.io");
+    sleep_of_io();
+  }
+  for (const auto& peer : peers_)
+    for (const Fd& stream : peer->streams) ::shutdown(stream.get(), SHUT_WR);
+}
+
+// Nothing to send: until somebody has. Somebody waits, and sends meanwhile: stands by. Else until
+// there is room.
+void TcpLinks::sleep_of_io() {
+  std::vector<pollfd> items{{work_.get(), POLLIN, 0}};
+  sleeping_.store(true, std::memory_order_seq_cst);
+  const bool work = pending();
+  if (work) sleeping_.store(false, std::memory_order_seq_cst);
+  if (work && waiting_.load() == 0)
+    for (const auto& peer : peers_) peer->sender.ask(items);
+  const int ready = ::poll(items.data(), items.size(), work ? kStandByMs : stop_.load() ? 0 : -1);
+  sleeping_.store(false, std::memory_order_seq_cst);
+  if (ready > 0 && items[0].revents != 0) drain_event(work_);
+}
+
+}  // namespace hvd

@@ -1,0 +1,72 @@
+// TCP data links. Whoever uses a link sends and receives by itself: what it publishes goes into the
+// socket at once, and while it waits for a slot it sends what is left to send to anybody, so that
+// no order of sends and receives can deadlock. The thread "hvd-io" sleeps unless something is left
+// to send while nobody waits.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/abort.h"
+#include "base/fd.h"
+#include "base/thread.h"
+#include "transport/tcp/tcp_stream.h"
+
+namespace hvd {
+
+class TcpLinks {
+ public:
+  // A connection broke, or ended: a death unless the peer has said goodbye. Any thread.
+  using Broken = std::function<void(int peer, const std::string& why)>;
+
+  // failed: the I/O thread has.
+  TcpLinks(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken,
+           Failed failed, double flush_s);
+  ~TcpLinks();  // sends what is left, for flush_s at most
+  TcpLinks(const TcpLinks&) = delete;
+  TcpLinks& operator=(const TcpLinks&) = delete;
+
+  // Before start(). left: the peer has said goodbye. spin: more cores than ranks.
+  void add(int peer, std::vector<Fd> streams, const std::atomic<bool>* left, bool spin);
+  Status start();
+  // Valid as long as this object.
+  std::unique_ptr<SendLink> send_link(int peer);
+  std::unique_ptr<RecvLink> recv_link(int peer);
+  // An abort was raised or a peer has left: whoever waits looks again. Any thread.
+  void wake() { signal_event(news_); }
+
+  struct Peer;
+  Result<Slot> acquire(Peer& peer, const Abort& abort);
+  void publish(Peer& peer, std::size_t bytes);
+  Result<Slot> peek(Peer& peer, const Abort& abort);
+
+ private:
+  enum class Way { kSend, kReceive };
+
+  Slot attempt(Peer& peer, Way way);
+  Result<Slot> wait(Peer& peer, Way way, const Abort& abort);
+  void sleep(const Peer& peer, Way way);
+  void push_pending();
+  bool pending() const;
+  void tell(Peer& peer, const std::string& why);
+  void run();
+  void sleep_of_io();
+  Peer& peer_of(int rank) const;
+
+  std::size_t slot_bytes_, slots_;
+  double flush_s_;
+  const Abort& abort_;
+  Broken broken_;
+  Failed failed_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  Fd news_, work_;  // events: for those who wait; for the I/O thread
+  std::atomic<int> waiting_{0};
+  std::atomic<bool> sleeping_{false}, stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace hvd

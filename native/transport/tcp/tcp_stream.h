@@ -1,0 +1,112 @@
+// The two ends of a TCP link, without waiting.
+//   stream     one socket; a link has one or several, and its slots take them in turn: slot n goes
+//              over stream n modulo their number, so that the order needs no numbers on the wire
+//   on a wire  a slot is its length (8 bytes, little-endian) and its bytes
+#pragma once
+
+#include <poll.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "transport/link/link.h"
+
+namespace hvd {
+
+// Memory that goes back to the system with its owner: freed heap blocks of this size would stay.
+class Pages {
+ public:
+  explicit Pages(std::size_t bytes);  // throws std::bad_alloc
+  Pages(Pages&& other) noexcept;
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages();
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+constexpr std::size_t kSlotHead = 8;
+
+// Sends what it is given as far as the sockets take it; the rest goes with later calls of push().
+class TcpSender {
+ public:
+  TcpSender(const std::vector<Fd>& streams, std::size_t slot_bytes, std::size_t slots);
+
+  std::size_t slot_bytes() const { return slot_bytes_; }
+  std::size_t slots() const { return out_.size(); }
+
+  // One thread:
+  Slot acquire();  // data is null while all slots wait to be sent
+  void publish(std::size_t bytes);
+  // Any thread:
+  void push();
+  bool pending() const { return pending_.load(std::memory_order_seq_cst); }
+  void ask(std::vector<pollfd>& items);  // the streams that have no room at present
+  bool broken() const { return broken_.load(std::memory_order_acquire); }
+  std::string new_failure();  // empty, or why it broke: once
+
+ private:
+  struct Out {
+    std::array<std::byte, kSlotHead> head{};
+    std::size_t bytes = 0, sent = 0;  // the head counts as sent, not as bytes
+    std::size_t stream = 0;
+    std::size_t left() const { return kSlotHead + bytes - sent; }
+  };
+
+  std::size_t nth(std::size_t i) const { return (first_ + i) % out_.size(); }
+  void push_all();
+  bool push_some(std::size_t stream);
+  void account(std::size_t stream, std::size_t bytes);
+  void fail(int error);
+
+  const std::vector<Fd>& streams_;
+  std::size_t slot_bytes_;
+  Pages memory_;
+  std::mutex mutex_;
+  std::vector<Out> out_;              // guarded by mutex_, like the following
+  std::size_t first_ = 0, used_ = 0;  // the slots that wait to be sent
+  std::size_t next_stream_ = 0;
+  std::string failure_;
+  std::atomic<bool> pending_{false}, broken_{false};
+};
+
+// Receives one slot at a time; what the peer sent meanwhile waits in the sockets. One thread.
+class TcpReceiver {
+ public:
+  TcpReceiver(const std::vector<Fd>& streams, std::size_t slot_bytes);
+
+  Slot peek();  // data is null while the slot is not there completely
+  void release();
+  int awaited() const;  // the descriptor to wait on; -1: nothing more comes
+  bool ended() const { return ended_; }
+  std::string new_failure();
+
+ private:
+  struct In {
+    Pages memory;
+    std::size_t have = 0;   // of this slot, its head included, and perhaps of the following
+    std::size_t usual = 0;  // the length of the last slot: the next is read without a look first
+  };
+
+  std::byte* head(const In& in) const;
+  std::size_t length(const In& in) const;
+  std::size_t wanted(const In& in) const;
+  void fail(std::string why);
+
+  const std::vector<Fd>& streams_;
+  std::size_t slot_bytes_;
+  std::vector<In> in_;
+  std::size_t turn_ = 0;  // whose stream has the next slot
+  bool ended_ = false;
+  std::string failure_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,369 @@
+#include "transport/watch/failure_detector.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/failpoint.h"
+#include "base/thread.h"
+#include "transport/socket/pack.h"
+#include "transport/socket/socket.h"
+
+namespace hvd {
+namespace {
+
+constexpr unsigned kIn = POLLIN, kOut = POLLOUT, kGone = POLLHUP | POLLERR | POLLNVAL;
+constexpr int kPeerPidfd = 77;  // SO_PEERPIDFD, since Linux 6.5
+
+enum class Frame : std::uint8_t { kAbort = 1, kGoodbye = 2 };
+
+constexpr std::uint32_t kMostText = 16384;
+constexpr std::uint32_t kMostFrame = 2 * kMostText + 64;
+constexpr double kSuspicionSeconds = 0.5;
+const char* const kRoom = "transport/watch";
+
+std::string cut(const std::string& text) { return text.substr(0, kMostText); }
+
+std::string framed(const std::string& body) { return Packer().text(body).take(); }
+
+std::string abort_frame(const Status& cause) {
+  return framed(Packer()
+                    .number(static_cast<std::uint8_t>(Frame::kAbort))
+                    .number(static_cast<std::uint8_t>(cause.code))
+                    .number(static_cast<std::int32_t>(cause.rank))
+                    .text(cut(cause.message))
+                    .text(cut(cause.where))
+                    .take());
+}
+
+std::string goodbye_frame() {
+  return framed(Packer().number(static_cast<std::uint8_t>(Frame::kGoodbye)).take());
+}
+
+std::string reason_of(int error) {
+  if (error == 0 || error == ECONNRESET) return "its connection closed without a goodbye";
+  return errno_status("its host does not answer", kRoom, error).message +
+         "; HVD_NET_TIMEOUT is how long it may be silent";
+}
+
+bool hung_up(const Fd& socket) {
+  pollfd item{socket.get(), POLLIN, 0};
+  return ::poll(&item, 1, 0) < 0 || (static_cast<unsigned>(item.revents) & kGone) != 0;
+}
+
+// A pid said by the peer itself and confirmed by the kernel; none when it lives in another pid
+// namespace. The kernel knows the very process; an older one is asked for the number, which cannot
+// belong to another process as long as the peer has not hung up.
+Fd process_of(const Fd& socket, int pid) {
+  const Result<Credentials> who = peer_of(socket);
+  if (!who.is_ok() || who.value().pid <= 0 || who.value().pid != pid) return {};
+  int exact = -1;
+  socklen_t length = sizeof exact;
+  if (::getsockopt(socket.get(), SOL_SOCKET, kPeerPidfd, &exact, &length) == 0) return Fd(exact);
+  Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  return hung_up(socket) ? Fd() : std::move(process);
+}
+
+}  // namespace
+
+Watch::Watch(int size, std::vector<Peer> peers, StopRules stops, std::function<void()> on_news)
+    : marks_(static_cast<std::size_t>(size)), on_news_(std::move(on_news)), stops_(stops) {
+  for (Peer& peer : peers) lines_.push_back({std::move(peer), {}, ""});
+  no_memory_ = Status::make(Code::kInternal, name_of(own_rank()) + " has no memory to go on", kRoom,
+                            own_rank());
+}
+
+Status Watch::prepare() {
+  Result<Fd> event = make_event();
+  if (event.is_ok()) event_ = event.take();
+  return event.status();
+}
+
+Status Watch::start() {
+  for (Line& line : lines_)
+    if (line.peer.same_host && line.peer.pid != ::getpid())
+      line.process = process_of(line.peer.socket, line.peer.pid);
+  for (const Line& line : lines_)
+    if (line.process) stops_.add(line.peer.rank, line.peer.pid, line.process.get());
+  return start_thread(
+      thread_, [this] { run(); }, [this](const char* what) { raise_failure("hvd-watch", what); });
+}
+
+Watch::~Watch() {
+  if (!thread_.joinable()) return;
+  stop_.store(true);
+  signal_event(event_);
+  thread_.join();
+  // What is unread would turn the close into a reset, which may overtake our goodbye.
+  for (const Line& line : lines_) {
+    std::array<char, 1024> rest{};
+    ::shutdown(line.peer.socket.get(), SHUT_WR);
+    while (line.peer.socket &&
+           ::recv(line.peer.socket.get(), rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
+    }
+  }
+}
+
+void Watch::run() {
+  name_thread("hvd-watch");
+  block_signals();
+  std::vector<pollfd> items;
+  while (!stop_.load()) {
+    items.assign(1, {event_.get(), POLLIN, 0});
+    for (const Line& line : lines_) {  // a closed one is -1, which poll() skips
+      items.push_back({line.peer.socket.get(), POLLIN, 0});
+      items.push_back({line.process.get(), POLLIN, 0});
+    }
+    const std::size_t lines_end = items.size();
+    allow_descriptors(items.size() + served_.size());
+    for (const Served* const served : served_) {
+      const unsigned events = (served->reads() ? kIn : 0U) | (served->writes() ? kOut : 0U);
+      items.push_back({events == 0 ? -1 : served->fd(), static_cast<short>(events), 0});
+    }
+    if (::poll(items.data(), items.size(), wait_ms()) < 0) {
+      if (errno == EINTR || errno == EAGAIN) continue;
+      return blind(errno, items.size());
+    }
+    if (items[0].revents != 0) drain_event(event_);
+    for (std::size_t i = 0; i < lines_.size(); ++i) {
+      const bool ended = items[2 + 2 * i].revents != 0;
+      if (items[1 + 2 * i].revents != 0 || ended) read(lines_[i]);
+      if (ended) end_of(lines_[i], "its process has ended");
+    }
+    serve_sockets(items.data() + lines_end);
+    help();
+    judge_goodbyes();
+    failpoint("watch.judge");
+    judge_suspects();
+    judge_stops();
+  }
+}
+
+// Deaths would stay unseen, and every wait might be for ever: better none.
+void Watch::blind(int error, std::size_t descriptors) {
+  raise(errno_status(
+      "the watch of other ranks cannot wait for " + std::to_string(descriptors) + " descriptors",
+      kRoom, error));
+}
+
+void Watch::help() {
+  working_ = false;
+  for (const auto& work : work_) working_ = work() || working_;
+}
+
+void Watch::judge_stops() {
+  const std::optional<StopGuard::Stopped> stopped = stops_.look(Clock::now());
+  if (!stopped || abort_.raised()) return;
+  raise(Status::make(Code::kStalled,
+                     name_of(stopped->rank) + " (process " + std::to_string(stopped->pid) +
+                         ") is stopped (SIGSTOP or a debugger)",
+                     kRoom, stopped->rank));
+}
+
+void Watch::serve_sockets(const pollfd* items) {
+  for (std::size_t i = 0; i < served_.size(); ++i) {
+    const auto seen = static_cast<unsigned>(items[i].revents);
+    if ((seen & ~kOut) != 0 && served_[i]->reads()) served_[i]->readable();
+    if ((seen & ~kIn) != 0 && served_[i]->writes()) served_[i]->writable();
+  }
+}
+
+// A goodbye may be faster than what was sent before it over another socket.
+void Watch::judge_goodbyes() {
+  for (const Line& line : lines_) {
+    Mark& mark = marks_[static_cast<std::size_t>(line.peer.rank)];
+    if (!mark.goodbye || mark.left.load()) continue;
+    const bool all = std::all_of(served_.begin(), served_.end(), [&](const Served* served) {
+      return served->rank() != line.peer.rank || served->ended();
+    });
+    if (!all) continue;
+    mark.left.store(true, std::memory_order_release);
+    news();
+  }
+}
+
+int Watch::wait_ms() {
+  int wait = working_ ? 1 : stops_.sleep_ms();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Mark& mark : marks_)
+    if (mark.suspected)
+      wait = wait < 0 ? mark.suspected->remaining_ms()
+                      : std::min(wait, mark.suspected->remaining_ms());
+  return wait;
+}
+
+void Watch::read(Line& line) {
+  while (line.peer.socket) {
+    std::array<char, 4096> part{};
+    const ssize_t got = ::recv(line.peer.socket.get(), part.data(), part.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      line.received.append(part.data(), static_cast<std::size_t>(got));
+      if (take_frames(line)) continue;
+      raise(Status::make(Code::kInternal,
+                         name_of(line.peer.rank) + " sent a message that cannot be read", kRoom,
+                         line.peer.rank));
+      drop(line);
+    } else if (got == 0 || !again(errno)) {
+      end_of(line, reason_of(got == 0 ? 0 : errno));
+    } else if (errno != EINTR) {
+      return;
+    }
+  }
+}
+
+bool Watch::take_frames(Line& line) {
+  while (line.received.size() >= 4) {
+    const auto bytes = Unpacker(line.received).number<std::uint32_t>();
+    if (bytes > kMostFrame) return false;
+    if (line.received.size() - 4 < bytes) return true;
+    const std::string body = line.received.substr(4, bytes);
+    line.received.erase(0, 4 + std::size_t{bytes});
+    Unpacker reader(body);
+    const auto kind = static_cast<Frame>(reader.number<std::uint8_t>());
+    if (kind == Frame::kGoodbye && reader.complete()) {
+      marks_[static_cast<std::size_t>(line.peer.rank)].goodbye = true;
+      continue;
+    }
+    const auto code = reader.number<std::uint8_t>();
+    const auto rank = reader.number<std::int32_t>();
+    std::string message = reader.text();
+    std::string where = reader.text();
+    const bool known = code > 0 && code < kCodeCount;
+    if (kind != Frame::kAbort || !known || !reader.complete()) return false;
+    raise(Status::make(static_cast<Code>(code), std::move(message), std::move(where), rank));
+  }
+  return true;
+}
+
+void Watch::end_of(Line& line, const std::string& why) {
+  if (!line.peer.socket) return;
+  const int rank = line.peer.rank;
+  if (!marks_[static_cast<std::size_t>(rank)].goodbye) died(rank, why);
+  drop(line);
+}
+
+void Watch::drop(Line& line) {
+  stops_.forget(line.peer.rank);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  line.peer.socket.reset();
+  line.process.reset();
+  marks_[static_cast<std::size_t>(line.peer.rank)].gone = true;
+}
+
+void Watch::suspect(int peer, const std::string& why) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Mark& mark = marks_[static_cast<std::size_t>(peer)];
+    if (mark.suspected || mark.left.load()) return;
+    mark.suspected = Deadline::after_seconds(kSuspicionSeconds);
+    mark.why = why;
+  }
+  signal_event(event_);
+}
+
+// Once more after the time is over: a goodbye that came while the watch got no core, before the
+// connection broke, is read first.
+void Watch::judge_suspects() {
+  for (const Line& line : lines_) {
+    std::string why;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      Mark& mark = marks_[static_cast<std::size_t>(line.peer.rank)];
+      if (!mark.suspected) continue;
+      if (!mark.left.load() && !mark.gone) {
+        if (!mark.suspected->expired() || !std::exchange(mark.overdue, true)) continue;
+        why = mark.why;
+      }
+      mark.suspected.reset();
+      mark.overdue = false;
+    }
+    if (!why.empty()) died(line.peer.rank, why);
+  }
+}
+
+std::string Watch::name_of(int peer) const { return "rank " + std::to_string(peer); }
+
+// The one that is nobody's peer.
+int Watch::own_rank() const {
+  int own = 0;
+  for (const Line& line : lines_) own += own == line.peer.rank ? 1 : 0;  // they are in order
+  return own;
+}
+
+void Watch::died(int peer, const std::string& why) {
+  int pid = 0;
+  for (const Line& line : lines_)
+    if (line.peer.rank == peer) pid = line.peer.pid;
+  raise(Status::make(Code::kRankDied,
+                     name_of(peer) + " (process " + std::to_string(pid) + ") has died: " + why,
+                     kRoom, peer));
+}
+
+bool Watch::leaving() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return leaving_;
+}
+
+// News of a peer. Whoever has left waits for nobody, so nothing that happens to the others is an
+// error here any more.
+void Watch::raise(const Status& cause) {
+  if (!leaving()) raise_everywhere(cause);
+}
+
+// The others first, also of what another has told: whoever waits in this process may end it as soon
+// as it knows, and to those who have not heard yet its death must not be the cause.
+void Watch::raise_everywhere(const Status& cause) {
+  if (abort_.raised()) return;
+  const std::string frame = abort_frame(cause);  // first: there may be no memory
+  if (!told_.exchange(true) && !leaving()) tell_all(frame);
+  failpoint("watch.told");
+  if (abort_.raise(cause)) news();
+}
+
+// Told in its own words, else in those that need no memory.
+void Watch::raise_failure(const char* thread, const char* what) noexcept {
+  const int own = own_rank();
+  tried([&] {
+    raise_everywhere(Status::make(Code::kInternal,
+                                  name_of(own) + ": its thread " + thread + " has ended: " + what,
+                                  kRoom, own));
+  });
+  if (!abort_.raised() && !no_memory_raised_.exchange(true)) abort_.raise(std::move(no_memory_));
+  tried([&] { news(); });
+}
+
+void Watch::leave() {
+  const std::string goodbye = goodbye_frame();  // first: there may be no memory
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (leaving_) return;
+    leaving_ = true;
+  }
+  // Nobody shall see this goodbye before the abort that is its reason, whoever raised it.
+  if (abort_.raised()) {
+    const std::string frame = abort_frame(abort_.cause());
+    if (!told_.exchange(true)) tell_all(frame);
+  }
+  tell_all(goodbye);
+}
+
+// At most an abort and a goodbye go over a socket in its life: they fit into its buffer, so this
+// does not wait. A peer that cannot be told is dead, and its hang-up says so.
+void Watch::tell_all(const std::string& frame) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Line& line : lines_) {
+    failpoint("watch.tell");
+    if (line.peer.socket)
+      ::send(line.peer.socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+}
+
+void Watch::news() { on_news_(); }
+
+}  // namespace hvd

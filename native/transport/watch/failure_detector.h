@@ -1,0 +1,135 @@
+// The watch: one thread ("hvd-watch") that waits on a socket to every peer and learns what happens
+// to them while everybody else computes or is blocked.
+//   abort frame           the abort is raised with the status it carries, and passed on
+//   goodbye               the peer's coming hang-up is intended
+//   hang-up, no goodbye   the peer has died: the abort is raised, and the others are told
+//   silence               the same of a peer on another host that answers nothing (keepalive)
+//   suspicion             another connection to the peer broke: a death, unless a goodbye comes
+//   within half a second, of which the watch learns although it was late itself
+// On one host a pidfd stands beside the socket, which a child may hold open after the peer's death
+// that was made without the handlers of fork() (base/fd.h: close_on_fork).
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/abort.h"
+#include "base/deadline.h"
+#include "base/fd.h"
+#include "transport/watch/stop_detector.h"
+
+namespace hvd {
+
+// A socket that the watch reads and writes for somebody else.
+class Served {
+ public:
+  virtual ~Served() = default;
+  virtual int rank() const = 0;  // of the peer
+  virtual int fd() const = 0;
+  virtual bool reads() const = 0;
+  virtual bool writes() const = 0;
+  virtual void readable() = 0;
+  virtual void writable() = 0;
+  virtual bool ended() const = 0;  // nothing more comes: only then a goodbye counts
+};
+
+class Watch {
+ public:
+  struct Peer {
+    int rank = -1;
+    int pid = 0;
+    bool same_host = false;
+    Fd socket;
+  };
+
+  // on_news is called after the abort was raised and after every goodbye, from any thread.
+  Watch(int size, std::vector<Peer> peers, StopRules stops, std::function<void()> on_news);
+  ~Watch();  // without leave() before, the peers take it for a death
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  void serve(Served* served) { served_.push_back(served); }  // before start()
+  // Called every millisecond after a nudge(), while one of them returns true. Before start().
+  void help(std::function<bool()> work) { work_.push_back(std::move(work)); }
+  Status prepare();  // before anybody else may call in
+  Status start();
+  void nudge() { signal_event(event_); }  // something is kept that could not go out
+  Abort& abort() { return abort_; }
+  const std::atomic<bool>& left(int peer) const {
+    return marks_[static_cast<std::size_t>(peer)].left;
+  }
+
+  // Somebody of this process waits for the peers: look whether one of them is stopped.
+  void attend(bool waiting) {
+    if (stops_.attend(waiting)) nudge();
+  }
+
+  void raise_everywhere(const Status& cause);
+  // A thread of this rank's ended in an exception (no memory): the abort is raised whatever
+  // happens.
+  void raise_failure(const char* thread, const char* what) noexcept;
+  void leave();
+  // Another connection to the peer broke. Any thread.
+  void suspect(int peer, const std::string& why);
+
+ private:
+  struct Mark {
+    std::atomic<bool> left{false};
+    bool goodbye = false;  // said, but what it sent before may be under way; the watch's
+    bool gone = false;     // nothing more comes from it; guarded by mutex_
+    std::optional<Deadline> suspected;  // guarded by mutex_
+    bool overdue = false;               // that was over at the last look; the watch's
+    std::string why;                    // guarded by mutex_
+  };
+  struct Line {  // one peer as the watch thread sees it
+    Peer peer;
+    Fd process;  // pidfd
+    std::string received;
+  };
+
+  void run();
+  void blind(int error, std::size_t descriptors);
+  int wait_ms();
+  void read(Line& line);
+  bool take_frames(Line& line);
+  void end_of(Line& line, const std::string& why);
+  void judge_suspects();
+  void judge_goodbyes();
+  void judge_stops();
+  void help();
+  void serve_sockets(const pollfd* items);
+  void died(int peer, const std::string& why);
+  bool leaving();
+  void raise(const Status& cause);
+  void tell_all(const std::string& frame);
+  void drop(Line& line);
+  void news();
+  std::string name_of(int peer) const;
+  int own_rank() const;
+
+  std::vector<Line> lines_;  // sockets are closed by the watch thread alone, under mutex_
+  std::vector<Mark> marks_;  // by rank
+  std::function<void()> on_news_;
+  StopGuard stops_;
+  Abort abort_;
+  Status no_memory_;  // made beforehand
+  std::atomic<bool> no_memory_raised_{false};
+  Fd event_;
+  std::mutex mutex_;
+  bool leaving_ = false;           // guarded by mutex_
+  std::atomic<bool> told_{false};  // the peers have the abort from us, or will
+  std::vector<Served*> served_;
+  std::vector<std::function<bool()>> work_;
+  bool working_ = false;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace hvd

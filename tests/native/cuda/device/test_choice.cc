@@ -1,0 +1,125 @@
+// The choice: from the same facts the same way, and reasons that name ranks.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/device/choice.h"
+
+namespace hvd::cuda {
+namespace {
+
+Uuid card(unsigned char number) {
+  Uuid uuid{};
+  uuid[15] = number;
+  return uuid;
+}
+
+// Rank r on its own card, all on one host, all reachable, NCCL there.
+std::vector<Facts> ranks(int size, const char* operations = "auto") {
+  std::vector<Facts> members(static_cast<std::size_t>(size));
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    Facts& facts = members[rank];
+    facts.rank = static_cast<std::int32_t>(rank);
+    facts.uuid = card(static_cast<unsigned char>(rank));
+    facts.reachables = static_cast<std::uint32_t>(std::min(members.size(), kMostReachable));
+    for (std::size_t other = 0; other < facts.reachables; ++other)
+      facts.reachable[other] = card(static_cast<unsigned char>(other));
+    facts.word_operations = 1;
+    facts.nccl = 22703;
+    std::strncpy(facts.operations.data(), operations, facts.operations.size() - 1);
+  }
+  return members;
+}
+
+std::string ways(const std::vector<Facts>& members) {
+  const auto chosen = choose(members);
+  if (!chosen) return chosen.status().message;
+  std::string names;
+  for (const Way way : chosen.value())
+    names += (names.empty() ? "" : " ") + std::string(name_of(way));
+  return names;
+}
+
+TEST_CASE("auto: the ring first, then NCCL, and staged always") {
+  CHECK(ways(ranks(1)) == "ring nccl staged");
+  CHECK(ways(ranks(4)) == "ring nccl staged");
+}
+
+TEST_CASE("ranks that share a device: NCCL is not tried") {
+  auto members = ranks(2);
+  members[1].uuid = card(0);
+  CHECK(ways(members) == "ring staged");
+}
+
+TEST_CASE("auto without what the ring needs") {
+  auto far = ranks(2);
+  far[1].host = 1;
+  CHECK(ways(far) == "nccl staged");
+  auto wordless = ranks(2);
+  wordless[0].word_operations = 0;
+  CHECK(ways(wordless) == "nccl staged");
+  auto apart = ranks(2);
+  apart[1].reachables = 0;
+  CHECK(ways(apart) == "nccl staged");
+  apart[0].nccl = 0;
+  CHECK(ways(apart) == "staged");
+  CHECK(ways(ranks(65)).find("ring") == std::string::npos);
+}
+
+TEST_CASE("a wish is that way alone") {
+  CHECK(ways(ranks(3, "ring")) == "ring");
+  CHECK(ways(ranks(3, "nccl")) == "nccl");
+  CHECK(ways(ranks(3, "staged")) == "staged");
+}
+
+TEST_CASE("a wish that cannot be: which ranks, why, and what else") {
+  auto far = ranks(3, "ring");
+  far[2].host = 1;
+  CHECK(ways(far) ==
+        "HOROVOD_GPU_OPERATIONS=ring is not possible among these ranks: rank 0 and rank 2 are on "
+        "different hosts; use auto or staged");
+  auto apart = ranks(3, "ring");
+  apart[1].reachables = 2;
+  CHECK(ways(apart) ==
+        "HOROVOD_GPU_OPERATIONS=ring is not possible among these ranks: rank 1's device cannot "
+        "reach rank 2's directly (nvidia-smi topo -p2p r; a rank must see both in "
+        "CUDA_VISIBLE_DEVICES); use auto or staged");
+  auto wordless = ranks(2, "ring");
+  wordless[1].word_operations = 0;
+  CHECK(ways(wordless) ==
+        "HOROVOD_GPU_OPERATIONS=ring is not possible among these ranks: rank 1's driver has no "
+        "stream memory operations; use auto or staged");
+  auto shared = ranks(3, "nccl");
+  shared[2].uuid = card(1);
+  CHECK(
+      ways(shared) ==
+      "HOROVOD_GPU_OPERATIONS=nccl is not possible among these ranks: rank 1 and rank 2 share one "
+      "device, which NCCL refuses; use auto or staged");
+  auto older = ranks(2, "nccl");
+  older[1].nccl = 22000;
+  CHECK(ways(older) ==
+        "HOROVOD_GPU_OPERATIONS=nccl is not possible among these ranks: rank 0 has NCCL 22703 and "
+        "rank 1 has 22000; use auto or staged");
+  auto without = ranks(2, "nccl");
+  without[0].nccl = 0;
+  CHECK(ways(without) ==
+        "HOROVOD_GPU_OPERATIONS=nccl is not possible among these ranks: rank 0 has no NCCL (pip "
+        "install nvidia-nccl-cu13, or a torch that brings it), or one that blocks (unset "
+        "NCCL_COMM_BLOCKING); use auto or staged");
+}
+
+TEST_CASE("wishes that differ or are none") {
+  auto members = ranks(3, "ring");
+  std::strncpy(members[2].operations.data(), "nccl", members[2].operations.size() - 1);
+  const auto chosen = choose(members);
+  REQUIRE(!chosen.is_ok());
+  CHECK(chosen.status().code == Code::kMismatch);
+  CHECK(chosen.status().rank == 2);
+  CHECK(chosen.status().message ==
+        "HOROVOD_GPU_OPERATIONS is ring on rank 0 and nccl on rank 2: set it alike on all ranks");
+  CHECK(ways(ranks(2, "mpi")) == "HOROVOD_GPU_OPERATIONS is auto, ring, nccl or staged, not 'mpi'");
+}
+
+}  // namespace
+}  // namespace hvd::cuda

@@ -1,0 +1,192 @@
+// A rank that never comes, or fails in the middle: the others' devices wait for nobody, and nothing
+// is left. What the device does then is nobody's result.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/deadline.h"
+#include "cuda/ring/ring_cases.h"
+
+namespace hvd::cuda::test {
+namespace {
+
+using hvd::test::everybody;
+
+constexpr double kPatience = 50;  // seconds; on an idle machine it takes milliseconds
+
+bool idle(Rank& rank) {
+  const Result<bool> idle = rank.device().idle();
+  REQUIRE(idle.status().message == "");
+  return idle.value();
+}
+
+// Behind this, all have read what they have got so far: letting go spoils it.
+void meet(Rank& rank, const Team& team) {
+  char word = 0;
+  for (int root = 0; root < team.size(); ++root)
+    REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, root).is_ok());
+}
+
+// As the accelerator does it.
+void abandon(Rank& rank, const std::vector<DeviceBackend*>& backends) {
+  const Deadline deadline = Deadline::after_seconds(kPatience);
+  while (!idle(rank)) {
+    for (DeviceBackend* const backend : backends) REQUIRE(backend->let_go().message == "");
+    REQUIRE(!deadline.expired());
+    std::this_thread::yield();
+  }
+}
+
+// Steps of streams, of all ranks.
+std::size_t given() {
+  return fake_cuda_calls("cuLaunchKernel") + fake_cuda_calls("cuStreamBatchMemOp");
+}
+
+const Reduction kSum{Dtype::kFloat32, ReduceOp::kSum, {}};
+
+// Streams that are let go read and write without waiting for each other: races, as meant.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kRacesAreErrors = true;
+#else
+constexpr bool kRacesAreErrors = false;
+#endif
+
+}  // namespace
+
+TEST_CASE("abandon: one rank never comes, the others had queued operations of all kinds" *
+          doctest::skip(kRacesAreErrors)) {
+  for (const int guilty : {0, 1, 2}) {
+    CAPTURE(guilty);
+    on_rings({3, 2, 65536}, [&](Rank& rank) {
+      const Team team = everybody(3, rank.number());
+      const auto ring = rank.ring(team);
+      const Team pair = hvd::test::team_of({0, 1}, rank.number(), 1);
+      const auto second = rank.number() < 2 ? rank.ring(pair) : nullptr;
+      const OnDevice tensor(rank, Bytes(9000)), other(rank, Bytes(9000));
+      check_allreduce(rank, *ring, team, {kSum, {1000}, true});
+      meet(rank, team);
+      if (rank.number() != guilty) {
+        for (int turn = 0; turn < 8; ++turn) {
+          REQUIRE(ring->allreduce(team, {{tensor.data(), other.data(), 2250}}, kSum).is_ok());
+          REQUIRE(ring->broadcast(team, {{other.data(), other.data(), 9000}}, turn % 3).is_ok());
+          if (second != nullptr)
+            REQUIRE(second->allreduce(pair, {{tensor.data(), tensor.data(), 2250}}, kSum).is_ok());
+        }
+        CHECK(!idle(rank));  // it waits for the guilty one, for ever
+      }
+      std::vector<DeviceBackend*> backends{ring.get()};
+      if (second != nullptr) backends.push_back(second.get());
+      abandon(rank, backends);
+    });
+  }
+}
+
+TEST_CASE("abandon: a rank whose kernel does not start says so; the others are let go" *
+          doctest::skip(kRacesAreErrors)) {
+  std::atomic<int> failed{0};
+  on_rings({3, 1, 2048}, [&](Rank& rank) {
+    const Team team = everybody(3, rank.number());
+    const auto ring = rank.ring(team);
+    const OnDevice tensor(rank, Bytes(9000));
+    check_allreduce(rank, *ring, team, {kSum, {1000}, true});
+    meet(rank, team);
+    if (rank.number() == 1) fake_cuda_fail("cuLaunchKernel", 9, CUDA_ERROR_LAUNCH_FAILED);
+    const Status status = ring->allreduce(team, {{tensor.data(), tensor.data(), 2250}}, kSum);
+    if (!status) {
+      ++failed;
+      CHECK(status.message.find("rank " + std::to_string(rank.number())) == 0);
+      CHECK(status.message.find("CUDA_ERROR_LAUNCH_FAILED") != std::string::npos);
+    }
+    abandon(rank, {ring.get()});
+  });
+  CHECK(failed == 1);
+}
+
+TEST_CASE(
+    "abandon: who is far ahead of a device waits before the driver blocks; an abort ends that" *
+    doctest::skip(kRacesAreErrors)) {
+  on_rings({2, 2, 2048}, [&](Rank& rank) {
+    const Team team = everybody(2, rank.number());
+    const auto ring = rank.ring(team);
+    const OnDevice tensor(rank, Bytes(9000));
+    const std::size_t before = given();
+    meet(rank, team);
+    if (rank.number() == 1) {
+      const Deadline deadline = Deadline::after_seconds(kPatience);
+      while (given() - before < Pace::kWindow * Pace::kWindows) {
+        REQUIRE(!deadline.expired());
+        std::this_thread::yield();
+      }
+      rank.party(team).mesh->raise_everywhere(Status::make(Code::kRankDied, "rank 1 died", "test"));
+    } else {
+      Status status = Status::ok();
+      while (status) status = ring->allreduce(team, {{tensor.data(), tensor.data(), 2250}}, kSum);
+      CHECK(status.message == "rank 1 died");
+      CHECK(given() - before <= Pace::kWindow * (Pace::kWindows + 1));
+    }
+    abandon(rank, {ring.get()});
+  });
+}
+
+TEST_CASE("settle: a rank whose part is done waits until the others have read it") {
+  on_rings({2, 1, 2048}, [&](Rank& rank) {
+    const Team team = everybody(2, rank.number());
+    const auto ring = rank.ring(team);
+    const OnDevice tensor(rank, Bytes(100, static_cast<std::byte>(rank.number() + 1)));
+    char word = 0;
+    if (rank.number() == 0) {
+      REQUIRE(ring->broadcast(team, {{tensor.data(), tensor.data(), 100}}, 0).is_ok());
+      rank.synchronize();  // the root needs nobody
+      REQUIRE(ring->settle().message == "");
+      CHECK(!idle(rank));
+      REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, 0).is_ok());
+    } else {
+      REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, 0).is_ok());
+      REQUIRE(ring->broadcast(team, {{tensor.data(), tensor.data(), 100}}, 0).is_ok());
+      REQUIRE(ring->settle().message == "");
+    }
+    rank.synchronize();
+    CHECK(tensor.read() == Bytes(100, std::byte{1}));
+  });
+}
+
+TEST_CASE("arena: no memory on one rank is everybody's error, and nothing is left") {
+  on_rings({3, 1, 4096}, [&](Rank& rank) {
+    const Team team = everybody(3, rank.number());
+    char word = 0;
+    if (rank.number() == 1) fake_cuda_fail("cuIpcGetMemHandle", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, 1).is_ok());
+    const auto made = make_ring_backend(rank.party(team));
+    CHECK(!made);
+    CHECK(made.status().code == Code::kUnavailable);
+  });
+}
+
+TEST_CASE("arena: too small for its ranks is an error that says what to do") {
+  on_rings({3, 1, 200}, [&](Rank& rank) {
+    const auto made = make_ring_backend(rank.party(everybody(3, rank.number())));
+    CHECK(made.status().code == Code::kInvalidArgument);
+    CHECK(made.status().message.find("HOROVOD_GPU_ARENA_BYTES") != std::string::npos);
+  });
+}
+
+TEST_CASE("arena: words and halves lie apart, and the smallest arenas are whole rounds") {
+  for (const std::size_t members : {2, 3, 11, 64}) {
+    std::size_t before = 0;
+    for (const std::size_t bytes : {2000, 4096, 9999, 1 << 20}) {
+      const ArenaShape shape(bytes, members);
+      CHECK(shape.word(Phase::kFreed, 1, members - 1) + 4 <= shape.half(0));
+      CHECK(shape.half(1) == shape.half(0) + shape.half_bytes());
+      CHECK((shape.half_bytes() == 0 || shape.half(1) + shape.half_bytes() <= bytes));
+      CHECK(shape.half(0) % 256 == 0);
+      CHECK(shape.half(1) % 256 == 0);
+      CHECK(shape.room() % 16 == 0);
+      CHECK(shape.room() * members <= shape.half_bytes());
+      CHECK(shape.half_bytes() >= before);
+      before = shape.half_bytes();
+    }
+  }
+}
+
+}  // namespace hvd::cuda::test

@@ -1,0 +1,447 @@
+// Process sets, join, departures, stalls and regions, on rank 0 and in a tree.
+#include <doctest/doctest.h>
+
+#include "engine/controller/world.h"
+
+namespace hvd::test {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+ConductorOptions tree_of(int fanout) {
+  ConductorOptions options;
+  options.fanout = fanout;
+  return options;
+}
+
+void add_set(World& world, const std::vector<std::int64_t>& ranks, int id) {
+  world.ask_all(about(Kind::kAddSet, "add", ranks));
+  world.settle();
+  std::vector<std::int64_t> sizes{id};
+  sizes.insert(sizes.end(), ranks.begin(), ranks.end());
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const Response told = only_told(world, rank);
+    CHECK_MESSAGE(told.status.is_ok(), told.status.message);
+    CHECK(told.sizes == sizes);
+    CHECK(world.at(rank).ranks_of(id) == std::vector<int>(ranks.begin(), ranks.end()));
+  }
+}
+
+bool remove_set(World& world, int id) {
+  world.ask_all(about(Kind::kRemoveSet, "remove", {id}));
+  world.settle();
+  for (int rank = 1; rank < world.size(); ++rank) {
+    const Response told = only_told(world, rank);
+    CHECK(told.status.is_ok());
+    CHECK(told.sizes.at(0) == id);
+  }
+  return only_told(world, 0).sizes.at(1) == 1;
+}
+
+// The same answer on all ranks.
+Response answer(World& world) {
+  world.settle();
+  const Response first = only_told(world, 0);
+  for (int rank = 1; rank < world.size(); ++rank) {
+    const Response told = only_told(world, rank);
+    CHECK(told.status.message == first.status.message);
+    CHECK(told.names == first.names);
+    CHECK(told.sizes == first.sizes);
+    CHECK(told.rank == first.rank);
+  }
+  return first;
+}
+
+}  // namespace
+
+TEST_CASE("who is missing is known by name and rank") {
+  World world(4);
+  CHECK(world.at(0).idle());
+  world.now = 5;
+  world.ask(2, sum_of("x"));
+  world.settle();
+  world.now = 9;
+  world.ask(0, sum_of("x"));
+  const auto waiting = world.at(0).waiting();
+  REQUIRE(waiting.size() == 1);
+  CHECK(waiting[0].name == "x");
+  CHECK(waiting[0].kind == Kind::kAllreduce);
+  CHECK(waiting[0].since_ns == 5);
+  CHECK(waiting[0].missing == std::vector<int>{1, 3});
+  CHECK(waiting[0].asked == std::vector<int>{0, 2});
+  CHECK_FALSE(world.at(0).idle());
+  CHECK_FALSE(world.at(2).idle());
+  CHECK(world.at(1).idle());
+  REQUIRE(world.ready.size() == 2);
+  CHECK(world.ready[0].rank == 2);
+  CHECK(world.ready[1].rank == 0);
+  CHECK(world.ready[1].at_ns == 9);
+}
+
+TEST_CASE("sets: members alone hear of their operations, and the same name lives in two sets") {
+  for (const int fanout : {2, 64}) {
+    World world(6, tree_of(fanout));
+    add_set(world, {1, 4}, 1);
+    add_set(world, {0, 4, 5}, 2);
+    for (const int rank : {1, 4}) world.ask(rank, in_set(sum_of("x"), 1));
+    for (const int rank : {4, 0}) world.ask(rank, in_set(sum_of("x"), 2));
+    world.settle();
+    for (const int rank : {1, 4}) CHECK(only_told(world, rank).set == 1);
+    world.ask(5, in_set(sum_of("x"), 2));
+    world.settle();
+    for (const int rank : {0, 4, 5}) CHECK(only_told(world, rank).set == 2);
+    for (const int rank : {2, 3}) CHECK(world.told(rank).empty());
+    for (int rank = 0; rank < 6; ++rank) CHECK(world.at(rank).idle());
+  }
+}
+
+TEST_CASE("sets: ids come in order, freed ones again in the order in which they were freed") {
+  World world(4);
+  add_set(world, {0}, 1);
+  add_set(world, {1}, 2);
+  add_set(world, {2}, 3);
+  CHECK(remove_set(world, 3));
+  CHECK(remove_set(world, 1));
+  CHECK_FALSE(remove_set(world, 1));
+  CHECK_FALSE(remove_set(world, 0));
+  CHECK_FALSE(remove_set(world, 77));
+  CHECK(world.at(2).ranks_of(1).empty());
+  add_set(world, {0, 1}, 3);
+  add_set(world, {0, 2}, 1);
+  add_set(world, {0, 3}, 4);
+}
+
+TEST_CASE("sets: what cannot be added is refused on every rank, and nothing is lost") {
+  World world(3);
+  add_set(world, {0, 1}, 1);
+  world.ask_all(about(Kind::kAddSet, "add", {1, 0}));
+  CHECK(answer(world).status.message == "Attempted to add a duplicate process set: [0, 1]");
+  world.ask_all(about(Kind::kAddSet, "add", {0, 1, 2}));
+  CHECK(answer(world).status.code == Code::kInvalidArgument);
+  for (int rank = 0; rank < 3; ++rank)
+    world.ask(rank, about(Kind::kAddSet, "add", {0, 1 + rank % 2}));
+  const Status status = answer(world).status;
+  CHECK(status.code == Code::kMismatch);
+  CHECK(status.message ==
+        "Attempted to register process set with mismatching size/values on different ranks. (ranks "
+        "0, 2: [0, 1]; rank 1: [0, 2])");
+  add_set(world, {1, 2}, 2);
+}
+
+TEST_CASE(
+    "sets: what is asked of a set that is removed fails, also when rank 0 hears of it later") {
+  World world(3);
+  add_set(world, {1, 2}, 1);
+  world.ask(1, in_set(sum_of("heard"), 1));
+  world.settle();
+  for (int rank = 0; rank < 3; ++rank)
+    world.at(rank).ask(about(Kind::kRemoveSet, "remove", {1}), 0);
+  world.at(2).ask(in_set(sum_of("late"), 1), 0);
+  world.collect(1);
+  world.settle();
+  world.collect(2);
+  world.settle();
+  for (const int rank : {1, 2}) {
+    const std::vector<Response> told = world.told(rank);
+    REQUIRE(told.size() == 2);
+    CHECK(told[0].names == std::vector<std::string>{rank == 1 ? "heard" : "late"});
+    CHECK(told[0].status.code == Code::kInvalidArgument);
+    CHECK(told[1].kind == Kind::kRemoveSet);
+    CHECK(world.at(rank).idle());
+  }
+  CHECK(only_told(world, 0).kind == Kind::kRemoveSet);
+  CHECK(world.at(0).idle());
+  // The id comes back; what was meant for the old set does not.
+  add_set(world, {0, 2}, 1);
+  world.ask(0, in_set(sum_of("late"), 1));
+  world.settle();
+  CHECK(world.told(0).empty());
+  world.ask(2, in_set(sum_of("late"), 1));
+  world.settle();
+  CHECK(only_told(world, 0).status.is_ok());
+  CHECK(only_told(world, 2).status.is_ok());
+}
+
+TEST_CASE("regions are numbered in order; unequal sizes are a mismatch") {
+  World world(3);
+  for (const std::int64_t region : {0, 1}) {
+    world.ask_all(about(Kind::kAllocate, "allocate", {4096}));
+    CHECK(answer(world).sizes == std::vector<std::int64_t>{region, 4096});
+  }
+  world.ask_all(about(Kind::kRelease, "release", {0}));
+  CHECK(answer(world).sizes == std::vector<std::int64_t>{0});
+  for (int rank = 0; rank < 3; ++rank)
+    world.ask(rank, about(Kind::kAllocate, "allocate", {rank + 1}));
+  CHECK(
+      answer(world).status.message ==
+      "Mismatched ALLOCATE arguments: One rank sent [1], but another rank sent [2]. (rank 0: [1]; "
+      "rank 1: [2]; rank 2: [3])");
+}
+
+TEST_CASE("join: the others go on without the rank that has joined, known or not") {
+  for (const int fanout : {2, 64}) {
+    World world(7, tree_of(fanout));
+    world.ask_all(sum_of("known"));
+    CHECK(answer(world).absent.empty());
+    world.ask(5, about(Kind::kJoin, "join of five"));
+    for (int rank = 0; rank < 7; ++rank) {
+      if (rank == 5) continue;
+      world.ask(rank, sum_of("known"));
+      world.ask(rank, sum_of("new", {3}));
+    }
+    world.settle();
+    for (int rank = 0; rank < 7; ++rank) {
+      const std::vector<Response> told = world.told(rank);
+      REQUIRE(told.size() == 2);
+      for (const Response& response : told) {
+        CHECK(response.status.is_ok());
+        REQUIRE(response.absent.size() == response.names.size());
+        CHECK(response.absent[0].name == response.names[0]);
+        CHECK(response.absent[0].tensors.at(0).dtype == Dtype::kFloat32);
+      }
+    }
+    for (int rank = 0; rank < 7; ++rank) {
+      if (rank != 5) world.ask(rank, about(Kind::kJoin, "j" + std::to_string(rank)));
+      world.settle();
+    }
+    for (int rank = 0; rank < 7; ++rank) {
+      const Response told = only_told(world, rank);
+      CHECK(told.kind == Kind::kJoin);
+      CHECK(told.rank == 6);
+      CHECK(told.names.at(0) == (rank == 5 ? "join of five" : "j" + std::to_string(rank)));
+      CHECK(world.at(rank).idle());
+    }
+    world.ask_all(sum_of("known"));  // and the state is as before
+    CHECK(answer(world).absent.empty());
+  }
+}
+
+TEST_CASE(
+    "join: what cannot be done without a rank fails for those who ask; the rank stays joined") {
+  for (const Kind kind :
+       {Kind::kAllgather, Kind::kBroadcast, Kind::kAlltoall, Kind::kReducescatter}) {
+    World world(3);
+    world.ask(1, about(Kind::kJoin, "join"));
+    for (const int rank : {0, 2}) {
+      Request request = of_kind(kind, "x", {3});
+      if (kind == Kind::kAlltoall) request.sizes = {1, 1, 1};
+      world.ask(rank, request);
+    }
+    world.settle();
+    CHECK(world.told(1).empty());
+    for (const int rank : {0, 2}) {
+      const Response told = only_told(world, rank);
+      CHECK(told.status.code == Code::kMismatch);
+      CHECK(told.status.message.find(" is not supported with Join at this time.") !=
+            std::string::npos);
+      CHECK(told.status.message.find("(rank 1 joined)") != std::string::npos);
+    }
+    for (const int rank : {0, 2}) world.ask(rank, about(Kind::kJoin, "join"));
+    CHECK(answer(world).rank == 2);
+  }
+}
+
+TEST_CASE("join: a rank's other requests wait until all have joined; its sets go on") {
+  World world(2);
+  add_set(world, {0}, 1);
+  world.ask(0, about(Kind::kJoin, "join"));
+  world.ask(0, sum_of("early"));
+  world.ask(0, in_set(sum_of("own"), 1));
+  CHECK(only_told(world, 0).names.at(0) == "own");
+  world.ask(1, about(Kind::kJoin, "join"));
+  CHECK(answer(world).rank == 1);
+  world.ask(1, sum_of("early"));
+  CHECK(answer(world).absent.empty());
+}
+
+TEST_CASE("a rank that leaves fails what needs it, now and later, and nothing else") {
+  for (const int fanout : {2, 64}) {
+    World world(6, tree_of(fanout));
+    add_set(world, {0, 3}, 1);
+    world.ask_all(sum_of("complete"));
+    world.settle();
+    for (const int rank : {0, 2, 5}) world.ask(rank, sum_of("half"));
+    world.ask(4, sum_of("given up"));
+    world.ask(4, about(Kind::kLeave, ""));
+    world.settle();
+    world.ask(3, sum_of("later"));
+    for (const int rank : {0, 3}) world.ask(rank, in_set(sum_of("without"), 1));
+    world.settle();
+    for (int rank = 0; rank < 6; ++rank) {
+      CAPTURE(rank);
+      std::map<std::string, Status> by_name;
+      for (const Response& response : world.told(rank)) {
+        if (response.kind != Kind::kLeave) {
+          by_name[response.names.at(0)] = response.status;
+          continue;
+        }
+        CHECK(response.rank == 4);
+        CHECK(response.status.is_ok() == (rank != 4));
+      }
+      CHECK(by_name.at("complete").is_ok());
+      CHECK(by_name.count("half") == (rank % 5 == 0 || rank == 2 ? 1 : 0));
+      CHECK(by_name.count("given up") == (rank == 4 ? 1 : 0));
+      CHECK(by_name.count("later") == (rank == 3 ? 1 : 0));
+      CHECK(by_name.count("without") == (rank % 3 == 0 ? 1 : 0));
+      for (const auto& [name, status] : by_name) {
+        if (name == "complete" || name == "without") continue;
+        CHECK(status.code == Code::kShutdown);
+        CHECK(status.rank == 4);
+        CHECK(status.message.find("Horovod has been shut down.") == 0);
+        CHECK(status.message.find("Rank 4") != std::string::npos);
+      }
+    }
+    world.ask(0, about(Kind::kLeave, ""));  // because of rank 4: that one stays the reason
+    world.settle();
+    for (const int rank : {0, 1, 2, 3, 5}) {
+      const Response told = only_told(world, rank);
+      CHECK(told.kind == Kind::kLeave);
+      CHECK(told.status.rank == 4);
+      CHECK(told.status.code == Code::kShutdown);
+    }
+  }
+}
+
+TEST_CASE("a rank that goes without a word, and one whose way is gone") {
+  World world(7, tree_of(2));  // 0: 1 2; 1: 3 4; 2: 5 6
+  world.ask(5, sum_of("x"));
+  world.ask(0, sum_of("x"));
+  world.settle();
+  world.at(0).gone(1, 0);
+  for (const int rank : {3, 4}) {
+    world.at(rank).gone(1, 0);
+    world.collect(rank);
+    const Response told = only_told(world, rank);
+    CHECK(told.kind == Kind::kLeave);
+    CHECK(told.status.code == Code::kShutdown);
+    CHECK(told.status.rank == 1);
+  }
+  world.collect(0);
+  world.ask(6, sum_of("x"));
+  world.settle();
+  CHECK(world.told(1).empty());
+  for (const int rank : {0, 5, 6}) {
+    int failed = 0;
+    for (const Response& response : world.told(rank)) {
+      failed += static_cast<int>(response.status.rank == 1);
+    }
+    CHECK(failed == 1);
+  }
+}
+
+TEST_CASE("stall: Horovod's warning names who is missing, every period, but nothing is lost") {
+  for (const int fanout : {2, 64}) {
+    ConductorOptions options = tree_of(fanout);
+    options.stall_warning_ns = 10 * kSecond;
+    World world(7, options);
+    for (const int rank : {0, 3, 5}) world.ask(rank, sum_of("x"));
+    world.settle();
+    world.pass(4 * kSecond);
+    CHECK(world.warnings.empty());
+    world.pass(2 * kSecond);  // the ranks between say what they know
+    world.pass(10 * kSecond);
+    REQUIRE(world.warnings.size() == 1);
+    CHECK(world.warnings[0].find("One or more tensors were submitted to be reduced, gathered or "
+                                 "broadcasted by subset of ranks and are waiting for remainder of "
+                                 "ranks for more than 10 seconds.") == 0);
+    CHECK(world.warnings[0].find("\nMissing ranks:\n1: [x]\n2: [x]\n4: [x]\n6: [x]\nWaiting ranks:"
+                                 "\nx: ranks 0, 3, 5 for 16 s") != std::string::npos);
+    world.pass(9 * kSecond);
+    CHECK(world.warnings.size() == 1);
+    world.pass(1 * kSecond);
+    CHECK(world.warnings.size() == 2);
+    for (const int rank : {1, 2, 4, 6}) world.ask(rank, sum_of("x"));
+    CHECK(answer(world).status.is_ok());
+    CHECK(world.at(0).due_in(world.now) < 0);
+  }
+}
+
+TEST_CASE(
+    "stall: what waits too long fails for those who wait, and at once for those who come late") {
+  for (const int fanout : {2, 64}) {
+    ConductorOptions options = tree_of(fanout);
+    options.stall_warning_ns = 10 * kSecond;
+    options.stall_shutdown_ns = 20 * kSecond;
+    World world(7, options);
+    for (const int rank : {0, 3, 5}) world.ask(rank, sum_of("x"));
+    world.settle();
+    world.pass(6 * kSecond);
+    world.pass(14 * kSecond);
+    for (const int rank : {0, 3, 5}) {
+      const Response told = only_told(world, rank);
+      CHECK(told.status.code == Code::kStalled);
+      CHECK(told.status.rank == 1);
+      CHECK(told.status.message.find("ranks 1, 2, 4, 6, which did not ask for it") !=
+            std::string::npos);
+      CHECK(world.at(rank).idle());
+    }
+    world.ask(5, sum_of("x"));  // a new attempt
+    for (const int rank : {1, 6, 2, 4}) {
+      world.ask(rank, sum_of("x"));
+      world.settle();
+      CHECK(only_told(world, rank).status.code == Code::kStalled);
+      CHECK(world.told(5).empty());
+    }
+    for (const int rank : {0, 1, 2, 3, 4, 6}) world.ask(rank, sum_of("x"));
+    CHECK(answer(world).status.is_ok());
+    for (int rank = 0; rank < 7; ++rank) CHECK(world.at(rank).idle());
+  }
+}
+
+TEST_CASE("stall: the time of a rank at a prompt does not count") {
+  for (const int fanout : {2, 64}) {
+    for (const int guilty : {0, 6}) {  // rank 0 itself, and one whose parent tells of it
+      ConductorOptions options = tree_of(fanout);
+      options.stall_warning_ns = 10 * kSecond;
+      options.stall_shutdown_ns = 20 * kSecond;
+      World world(7, options);
+      world.ask(guilty, about(Kind::kPark, "", {1}));
+      for (int rank = 0; rank < 7; ++rank) {
+        if (rank != guilty) world.ask(rank, sum_of("x"));
+      }
+      world.settle();
+      for (int i = 0; i < 50; ++i) world.pass(10 * kSecond);
+      for (int rank = 0; rank < 7; ++rank) CHECK(world.told(rank).empty());
+      world.ask(guilty, about(Kind::kPark, "", {0}));
+      world.settle();
+      world.pass(19 * kSecond);
+      CHECK(world.told(1).empty());
+      world.pass(kSecond);
+      for (int rank = 0; rank < 7; ++rank) {
+        if (rank == guilty) continue;
+        const Response told = only_told(world, rank);
+        CHECK(told.status.code == Code::kStalled);
+        CHECK(told.status.rank == guilty);
+      }
+    }
+  }
+}
+
+TEST_CASE("stall: a join may wait as long as it likes, and without the check nothing is due") {
+  ConductorOptions options;
+  options.stall_warning_ns = kSecond;
+  options.stall_shutdown_ns = kSecond;
+  World world(2, options);
+  world.ask(1, about(Kind::kJoin, "join"));
+  world.settle();
+  world.pass(100 * kSecond);
+  CHECK(world.warnings.empty());
+  options.stall_warning_ns = 0;
+  World unchecked(2, options);
+  unchecked.ask(1, sum_of("x"));
+  unchecked.settle();
+  CHECK(unchecked.at(0).due_in(0) < 0);
+  REQUIRE(unchecked.warnings.size() == 1);
+  CHECK(unchecked.warnings[0].find("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is ignored") == 0);
+}
+
+TEST_CASE("a message that is none names its sender, and so does one from where none can come") {
+  Conductor zero(0, 3, {}), one(1, 3, {});
+  CHECK(zero.hear(2, "nonsense", 0).rank == 2);
+  CHECK(zero.hear(2, "nonsense", 0).message.find("(message of rank 2)") != std::string::npos);
+  CHECK_FALSE(one.hear(2, "nonsense", 0).is_ok());
+  CHECK_FALSE(one.hear(0, "nonsense", 0).is_ok());
+  CHECK_FALSE(one.hear(-1, "", 0).is_ok());
+}
+
+}  // namespace hvd::test

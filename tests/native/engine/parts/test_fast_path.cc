@@ -1,0 +1,196 @@
+// What all ranks wait for together is agreed on without a message, and nobody can tell by the
+// result.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "base/deadline.h"
+#include "engine/engines.h"
+
+namespace hvd::test {
+namespace {
+
+std::int64_t short_ways(const Engine& engine) { return engine.counters().short_ways.load(); }
+
+// A call that waits, and its result; `count` numbers that differ by rank.
+std::vector<float> waited_sum(Engine& engine, const std::string& name, std::size_t count,
+                              ReduceOp op = ReduceOp::kSum) {
+  auto values = small_numbers<float>(engine.topology().rank, count);
+  Request request = request_for<float>(name, count);
+  request.op = op;
+  const Outcome outcome = run(engine, request, {in_place(values)});
+  CHECK(outcome.status.message == "");
+  return values;
+}
+
+// Ranks whose cores are busy elsewhere miss each other: tried until they meet.
+void meet_in_short(Engine& engine) {
+  const auto before = short_ways(engine);
+  const Deadline deadline = Deadline::after_seconds(60);
+  std::vector<float> again{1.0F};
+  while (again.front() > 0) {
+    again.front() = short_ways(engine) == before && !deadline.expired() ? 1.0F : 0.0F;
+    Request request = request_for<float>("", 1);
+    request.op = ReduceOp::kMin;
+    CHECK(run(engine, request, {in_place(again)}).status.message == "");
+  }
+  CHECK(short_ways(engine) > before);
+}
+
+}  // namespace
+
+TEST_CASE("short way: taken by ranks that wait, whatever they call the operation") {
+  for (const int size : {1, 2}) {  // as many as there are cores: then ranks look for each other
+    Engines engines = engines_of(size);
+    on_every_rank(engines, [&](Engine& engine, int) {
+      for (int i = 0; i < 200; ++i) {
+        const std::string name = i % 2 == 0 ? "x" : "";  // without a name: numbered by the calls
+        CHECK(same_bytes(waited_sum(engine, name, 33),
+                         reduced<float>(first_ranks(size), 33, ReduceOp::kSum)));
+      }
+      meet_in_short(engine);
+    });
+  }
+}
+
+TEST_CASE("short way: every kind gives what the long way gives") {
+  const int size = 3;
+  Engines engines = engines_of(size);
+  on_every_rank(engines, [&](Engine& engine, int rank) {
+    for (int i = 0; i < 50; ++i) {
+      CHECK(same_bytes(waited_sum(engine, "max", 7, ReduceOp::kMax),
+                       reduced<float>(first_ranks(size), 7, ReduceOp::kMax)));
+
+      auto told = small_numbers<float>(rank, 5);
+      Request broadcast = request_for<float>("told", 5, Kind::kBroadcast);
+      broadcast.root = i % size;
+      CHECK(run(engine, broadcast, {in_place(told)}).status.message == "");
+      CHECK(same_bytes(told, small_numbers<float>(i % size, 5)));
+
+      const auto own = small_numbers<float>(rank, 4);
+      const auto gathered = run(engine, request_for<float>("gather", 4, Kind::kAllgather),
+                                {{own.data(), nullptr, own.size()}});
+      REQUIRE(gathered.outputs.size() == 1);
+      for (int from = 0; from < size; ++from) {
+        const auto part = small_numbers<float>(from, 4);
+        CHECK(std::memcmp(gathered.outputs[0]->data() + from * 16, part.data(), 16) == 0);
+      }
+
+      CHECK(run(engine, plain_request(Kind::kBarrier)).status.message == "");
+    }
+  });
+}
+
+TEST_CASE("short way: counters go on over their end") {
+  EngineOptions options = options_of({});
+  options.mesh.first_count = 4294967290U;
+  Engines engines;
+  for (auto& mesh : make_local_meshes(2, options.mesh)) {
+    engines.push_back(std::make_unique<Engine>(std::move(mesh), options));
+  }
+  on_every_rank(engines, [&](Engine& engine, int) {
+    for (int i = 0; i < 100; ++i) {
+      CHECK(same_bytes(waited_sum(engine, "x", 9),
+                       reduced<float>(first_ranks(2), 9, ReduceOp::kSum)));
+    }
+    meet_in_short(engine);
+  });
+}
+
+TEST_CASE("short way: mixed with the long one in any way, nothing is lost or mistaken") {
+  const int size = 2;
+  for (const unsigned seed : {1U, 2U, 3U}) {
+    Engines engines = engines_of(size);
+    on_every_rank(engines, [&](Engine& engine, int rank) {
+      std::mt19937 random(seed * 100 + static_cast<unsigned>(rank));
+      for (int i = 0; i < 300; ++i) {
+        const std::string name = "x" + std::to_string(i % 3);
+        auto beside = small_numbers<double>(rank, 11);
+        const bool first = random() % 2 == 0;
+        std::int64_t handle = -1;
+        if (first) handle = start_sum(engine, "beside", beside);
+        if (random() % 4 == 0) std::this_thread::yield();
+        if (random() % 2 == 0) {
+          CHECK(same_bytes(waited_sum(engine, name, 17),
+                           reduced<float>(first_ranks(size), 17, ReduceOp::kSum)));
+        } else {
+          auto values = small_numbers<float>(rank, 17);
+          const auto sum = start_sum(engine, name, values);
+          if (!first) handle = start_sum(engine, "beside", beside);
+          CHECK(outcome_of(engine, sum).status.message == "");
+          CHECK(same_bytes(values, reduced<float>(first_ranks(size), 17, ReduceOp::kSum)));
+        }
+        if (handle < 0) handle = start_sum(engine, "beside", beside);
+        CHECK(outcome_of(engine, handle).status.message == "");
+        CHECK(same_bytes(beside, reduced<double>(first_ranks(size), 11, ReduceOp::kSum)));
+      }
+    });
+  }
+}
+
+TEST_CASE("short way: two threads of each rank") {
+  Engines engines = engines_of(2);
+  on_every_rank(engines, [&](Engine& engine, int) {
+    const auto sums = [&](const std::string& name, std::size_t count) {
+      for (int i = 0; i < 200; ++i) {
+        CHECK(same_bytes(waited_sum(engine, name, count),
+                         reduced<float>(first_ranks(2), count, ReduceOp::kSum)));
+      }
+    };
+    std::thread other([&] { sums("other", 5); });
+    sums("one", 9);
+    other.join();
+  });
+}
+
+TEST_CASE("short way: ranks that ask for different things learn of it, and go on") {
+  Engines engines = engines_of(2);
+  on_every_rank(engines, [&](Engine& engine, int rank) {
+    for (int i = 0; i < 20; ++i) {
+      std::vector<float> values(rank == 0 ? 3U : 4U, 1.0F);
+      const Outcome outcome =
+          run(engine, request_for<float>("x", values.size()), {in_place(values)});
+      CHECK(outcome.status.code == Code::kMismatch);
+      CHECK(same_bytes(waited_sum(engine, "y", 6),
+                       reduced<float>(first_ranks(2), 6, ReduceOp::kSum)));
+    }
+  });
+}
+
+TEST_CASE("short way: not where there are process sets; after them, again") {
+  Engines engines = engines_of(2);
+  on_every_rank(engines, [&](Engine& engine, int) {
+    const int set = add_set(engine, {0}, "one");
+    const auto before = short_ways(engine);
+    for (int i = 0; i < 50; ++i) waited_sum(engine, "x", 3);
+    CHECK(short_ways(engine) == before);
+    Request remove = plain_request(Kind::kRemoveSet);
+    remove.sizes = {set};
+    CHECK(run(engine, remove).number == 1);
+    meet_in_short(engine);
+  });
+}
+
+TEST_CASE("short way: not while a timeline shows who asks when") {
+  const std::string path = "/tmp/hvd_short_way_" + std::to_string(getpid()) + ".json";
+  Engines engines = engines_of(2);
+  on_every_rank(engines, [&](Engine& engine, int) {
+    CHECK(engine.start_timeline(path, false).message == "");
+    run(engine, plain_request(Kind::kBarrier, "begun"));
+    const auto before = short_ways(engine);
+    for (int i = 0; i < 50; ++i) waited_sum(engine, "x", 3);
+    CHECK(short_ways(engine) == before);
+    run(engine, plain_request(Kind::kBarrier, "all"));
+    engine.stop_timeline();
+    run(engine, plain_request(Kind::kBarrier, "over"));
+    meet_in_short(engine);
+  });
+  engines.clear();  // which ends the timeline's writer
+  CHECK(std::remove(path.c_str()) == 0);
+}
+
+}  // namespace hvd::test

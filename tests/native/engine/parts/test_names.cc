@@ -1,0 +1,76 @@
+// How long the name of an operation is taken: until its caller knows that it has ended.
+#include <doctest/doctest.h>
+
+#include "engine/engines.h"
+
+namespace hvd::test {
+namespace {
+
+Result<std::int64_t> start(Engine& engine, float& value, bool waits) {
+  return engine.enqueue(request_for<float>("one name", 1), {{&value, &value, 1}}, waits);
+}
+
+bool refused(const Result<std::int64_t>& handle) {
+  return handle.status().message.find("with the same name as another tensor") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("names: one that is not synchronized yet is refused on every rank, every time") {
+  const int size = 3;
+  Engines engines = engines_of(size);
+  run_ranks(size, [&](int rank) {
+    Engine& engine = *engines[static_cast<std::size_t>(rank)];
+    for (int round = 0; round < 50; ++round) {
+      float first = static_cast<float>(rank), second = 0;
+      if (rank != 0)
+        check_usable(engine, "before");  // rank 0 comes at another time than the others
+      const auto handle = start(engine, first, false);
+      REQUIRE(handle.status().message == "");
+      if (rank == 0) check_usable(engine, "before");
+      check_usable(engine, "after");  // every rank has submitted it: it has most likely ended
+      const auto again = start(engine, second, false), at_once = start(engine, second, true);
+      CAPTURE(rank);
+      CAPTURE(round);
+      CAPTURE(again.status().message);
+      CHECK(refused(again));
+      CAPTURE(at_once.status().message);
+      CHECK(refused(at_once));
+      check_usable(engine, "checked");  // nobody has shut down before
+      CHECK(outcome_of(engine, handle.value()).status.is_ok());
+      CHECK(first == 3.0F);
+    }
+    engine.shutdown();
+  });
+}
+
+TEST_CASE("names: one is free again when poll() has said that the operation has ended") {
+  Engines engines = engines_of(2);
+  on_every_rank(engines, [&](Engine& engine, int) {
+    float first = 1, second = 2;
+    const auto handle = start(engine, first, false);
+    REQUIRE(handle.status().message == "");
+    while (!engine.poll(handle.value()).value()) std::this_thread::yield();
+    const auto again = start(engine, second, false);
+    REQUIRE(again.status().message == "");
+    CHECK(outcome_of(engine, again.value()).status.is_ok());
+    CHECK(second == 4.0F);
+    CHECK(outcome_of(engine, handle.value()).status.is_ok());
+    CHECK(first == 2.0F);
+  });
+}
+
+TEST_CASE("names: one that a caller waits for at once is free when the operation has ended") {
+  Engines engines = engines_of(2);
+  on_every_rank(engines, [&](Engine& engine, int) {
+    for (int round = 0; round < 3; ++round) {
+      float value = 1;
+      const auto handle = start(engine, value, true);
+      REQUIRE(handle.status().message == "");
+      CHECK(outcome_of(engine, handle.value()).status.is_ok());
+      CHECK(value == 2.0F);
+    }
+  });
+}
+
+}  // namespace hvd::test

@@ -1,0 +1,192 @@
+// The turn: one thread at a time, and nothing that is asked for is ever forgotten.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "engine/progress_lock.h"
+#include "engine/rundown_guard.h"
+#include "ranks.h"
+
+namespace hvd::test {
+namespace {
+
+constexpr std::chrono::nanoseconds kForEver = std::chrono::hours(1);
+
+// What the coordinator is to its callers: jobs are put in a box, whoever has the turn does them.
+struct Shop {
+  struct Job {
+    bool large = false;
+    Word done{0};
+  };
+
+  BellMemory memory;
+  Bell bell{memory};
+  Turn turn{bell};
+  std::mutex mutex;
+  std::vector<Job*> box;
+  std::vector<Job*> agenda;  // turn-holder only, as is all that follows
+  bool ended = false;
+  long steps = 0;  // not atomic: ThreadSanitizer sees a second holder
+  std::atomic<bool> stop{false};
+
+  void put(Job& job, bool ring) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      box.push_back(&job);
+    }
+    if (ring) bell.ring();
+  }
+  bool look() {
+    ++steps;
+    const std::lock_guard<std::mutex> lock(mutex);
+    agenda.insert(agenda.end(), box.begin(), box.end());
+    const bool any = !box.empty();
+    box.clear();
+    return any;
+  }
+  void work() {
+    ++steps;
+    Job* const job = agenda.front();
+    agenda.erase(agenda.begin());
+    job->done.store(1);
+    futex_wake_all(job->done);
+  }
+  void background() {
+    turn.take();
+    while (!stop.load()) {
+      const std::uint32_t seen = bell.heard();
+      const bool news = look();
+      if (!agenda.empty()) {
+        work();
+      } else if (!news && !stop.load()) {
+        turn.park(seen, kForEver);
+      }
+    }
+  }
+  void call(Job& job) {
+    put(job, false);
+    if (turn.try_take()) {
+      run_for(job);
+      hand_back();
+    } else {
+      bell.ring();
+    }
+    while (job.done.load() == 0) futex_wait(job.done, 0, kForEver);
+  }
+  void run_for(Job& job) {
+    while (job.done.load() == 0) {
+      const std::uint32_t seen = bell.heard();
+      const bool news = look();
+      if (!agenda.empty()) {
+        if (agenda.front()->large) return;
+        work();
+      } else if (!news) {
+        turn.sleep(seen, std::chrono::milliseconds(1));
+        return;  // as if its time were over
+      }
+    }
+  }
+  void hand_back() {
+    for (;;) {
+      const std::uint32_t seen = bell.heard();
+      if (look()) continue;
+      if (!agenda.empty()) return turn.pass_on();
+      if (turn.give_back(seen)) return;
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("turn: one has it, a ring during the last look is not lost, what is left is passed on") {
+  BellMemory memory;
+  Bell bell(memory);
+  Turn turn(bell);
+  REQUIRE(turn.try_take());
+  CHECK_FALSE(turn.try_take());
+  const std::uint32_t seen = bell.heard();
+  bell.ring();
+  CHECK_FALSE(turn.give_back(seen));
+  CHECK_FALSE(turn.try_take());  // still held
+  CHECK(turn.give_back(bell.heard()));
+  CHECK(memory.sleeps.load() != 0);  // the background thread is to be woken by the next ring
+  REQUIRE(turn.try_take());
+  CHECK(memory.sleeps.load() == 0);  // a peer makes no system call for an awake rank
+  turn.pass_on();
+  CHECK(turn.try_take());
+}
+
+TEST_CASE("turn: a parked background thread sleeps on while callers come and go") {
+  Shop shop;
+  run_ranks(2, [&](int who) {
+    if (who == 1) return shop.background();
+    for (int i = 0; i < 1000; ++i) {
+      Shop::Job job;
+      shop.call(job);
+    }
+    shop.stop.store(true);
+    shop.bell.ring();
+  });
+  CHECK(shop.agenda.empty());
+  CHECK(shop.box.empty());
+}
+
+TEST_CASE("turn: many threads, calling and leaving work behind, small and large: all is done") {
+  Shop shop;
+  const int callers = 6;
+  std::atomic<int> left{callers};
+  run_ranks(callers + 1, [&](int who) {
+    if (who == callers) return shop.background();
+    std::mt19937 random(static_cast<unsigned>(who));
+    for (int i = 0; i < 2000; ++i) {
+      Shop::Job call;
+      Shop::Job left_behind;
+      call.large = random() % 8 == 0;
+      left_behind.large = random() % 2 == 0;
+      const bool asynchronous = random() % 3 == 0;
+      if (asynchronous) shop.put(left_behind, true);
+      shop.call(call);
+      while (asynchronous && left_behind.done.load() == 0) {
+        futex_wait(left_behind.done, 0, kForEver);
+      }
+    }
+    if (left.fetch_sub(1) == 1) {
+      shop.stop.store(true);
+      shop.bell.ring();
+    }
+  });
+  CHECK(shop.agenda.empty());
+  CHECK(shop.box.empty());
+}
+
+TEST_CASE("visitors: the door closes when the last one is out, and stays closed") {
+  Visitors visitors;
+  std::atomic<bool> inside{false};
+  std::atomic<bool> out{false};
+  run_ranks(2, [&](int who) {
+    if (who == 0) {
+      {
+        const Visit visit(visitors);
+        REQUIRE(static_cast<bool>(visit));
+        inside.store(true);
+        // The other one is closing the door: nobody else gets in, and it does not come back.
+        while (visitors.enter()) {
+          visitors.leave();
+          std::this_thread::yield();
+        }
+        out.store(true);
+      }
+    } else {
+      while (!inside.load()) std::this_thread::yield();
+      visitors.close_and_wait();
+      CHECK(out.load());
+    }
+  });
+  CHECK_FALSE(visitors.enter());
+}
+
+}  // namespace hvd::test

@@ -1,0 +1,252 @@
+// The bell and the ring of control bytes: every interleaving, and a death at every step.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "explorer/model.h"
+#include "transport/link/doorbell.h"
+#include "transport/shm/control_ring.h"
+
+using namespace hvd;
+using namespace hvd::explorer;
+
+namespace {
+
+using ModelBell = BasicBell<ModelWord>;
+using ModelBellMemory = BasicBellMemory<ModelWord>;
+constexpr std::chrono::seconds kLong{1};
+
+// The turn-holder as doorbell.h describes it; `look` is true when there was news. `awake` is called
+// between two sleeps.
+template <class Look, class Awake>
+void sleep_until(ModelBell& bell, const Look& look, const Awake& awake) {
+  for (;;) {
+    const Value seen = bell.heard();
+    if (look()) return;
+    bell.announce();
+    if (look()) {
+      bell.awake();
+      return;
+    }
+    bell.wait(seen, kLong);
+    bell.awake();
+    awake();
+  }
+}
+
+// ---- the bell ----
+
+struct Door {
+  ModelBellMemory memory;
+  std::array<ModelWord, 2> news;
+  ModelWord abort;
+};
+
+void caller(Door& door, std::size_t which) {
+  door.news[which].store(1);
+  ModelBell(door.memory).ring();
+}
+
+void sleeper(Door& door) {
+  ModelBell bell(door.memory);
+  sleep_until(
+      bell,
+      [&] {
+        return (door.news[0].load() != 0 && door.news[1].load() != 0) || door.abort.load() != 0;
+      },
+      [] {});
+}
+
+Outcome run_door(const std::function<void(Door&)>& sleeps, bool mortal = false) {
+  return explore([&] {
+    const auto door = std::make_shared<Door>();
+    Scenario scenario;
+    scenario.actors.push_back({[door, &sleeps] { sleeps(*door); }, false, false});
+    scenario.actors.push_back({[door] { caller(*door, 0); }, mortal, false});
+    scenario.actors.push_back({[door] { caller(*door, 1); }, false, false});
+    if (mortal)
+      scenario.actors.push_back({[door] {
+                                   Run::current()->await_death();
+                                   door->abort.store(1);
+                                   ModelBell(door->memory).ring();
+                                 },
+                                 false, true});
+    return scenario;
+  });
+}
+
+// ---- the ring of control bytes, with its two bells ----
+
+struct ModelControlHeader {
+  explicit ModelControlHeader(Value first) : written(first), read(first) {}
+  ModelWord written, wants, read;
+};
+
+constexpr std::uint32_t kCapacity = 2;
+
+struct ModelControlMemory {
+  ModelControlHeader* header;
+  std::array<ModelWord, kCapacity>* bytes;
+  std::uint32_t capacity;
+  void put(std::uint32_t at, const char* from, std::size_t n) const {
+    for (std::size_t i = 0; i < n; ++i)
+      (*bytes)[at + i].store(static_cast<Value>(static_cast<unsigned char>(from[i])));
+  }
+  void get(std::uint32_t at, char* to, std::size_t n) const {
+    for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<char>((*bytes)[at + i].load());
+  }
+};
+
+using Writer = BasicControlWriter<ModelControlMemory>;
+using Reader = BasicControlReader<ModelControlMemory>;
+
+struct Office {
+  explicit Office(Value first) : header(first), memory{&header, &bytes, kCapacity} {}
+  ModelControlHeader header;
+  std::array<ModelWord, kCapacity> bytes;
+  ModelBellMemory of_writer, of_reader;
+  ModelWord abort;
+  ModelControlMemory memory;
+};
+
+constexpr std::string_view kText = "abcd";
+
+using Write = std::function<std::size_t(Writer&, std::string_view)>;
+
+// As MemoryLine::push_kept (transport/control/control_line.cc), from the turn-holder's poll.
+void write_all(Office& office, const Write& write) {
+  struct Local {
+    Writer writer;
+    std::size_t done = 0;
+  };
+  auto local = resume<Local>([&] { return Local{Writer(office.memory)}; });
+  ModelBell bell(office.of_writer);
+  const auto look = [&] {
+    const std::size_t moved = write(local.writer, kText.substr(local.done));
+    local.done += moved;
+    if (moved != 0) ModelBell(office.of_reader).ring();
+    if (local.done < kText.size()) return office.abort.load() != 0;
+    local.writer.want(false);
+    return true;
+  };
+  sleep_until(bell, look, [&] { keep(local); });
+}
+
+// As MemoryLine::collect.
+void read_all(Office& office) {
+  struct Local {
+    Reader reader;
+    std::size_t have = 0;
+  };
+  auto local = resume<Local>([&] { return Local{Reader(office.memory)}; });
+  ModelBell bell(office.of_reader);
+  const auto look = [&] {
+    for (;;) {
+      std::string text(kText.substr(0, local.have));
+      const Reader::Found found = local.reader.take(text);
+      if (found == Reader::Found::kRubbish) throw Wrong{"rubbish"};
+      if (found == Reader::Found::kNothing) break;
+      if (text != kText.substr(0, text.size())) throw Wrong{"wrong bytes: " + text};
+      local.have = text.size();
+      if (local.reader.wanted()) ModelBell(office.of_writer).ring();
+    }
+    return local.have == kText.size() || office.abort.load() != 0;
+  };
+  sleep_until(bell, look, [&] { keep(local); });
+}
+
+std::size_t shipped(Writer& writer, std::string_view rest) { return write_what_fits(writer, rest); }
+
+Outcome run_office(int mortal, Value first = 0, const Write& write = shipped) {
+  return explore([&] {
+    const auto office = std::make_shared<Office>(first);
+    Scenario scenario;
+    scenario.actors.push_back(
+        {[office, &write] { write_all(*office, write); }, mortal == 0, false});
+    scenario.actors.push_back({[office] { read_all(*office); }, mortal == 1, false});
+    if (mortal >= 0)
+      scenario.actors.push_back({[office] {
+                                   Run::current()->await_death();
+                                   office->abort.store(1);
+                                   ModelBell(office->of_writer).ring();
+                                   ModelBell(office->of_reader).ring();
+                                 },
+                                 false, true});
+    return scenario;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("explorer: a bell rung by two at once is never missed") {
+  const Outcome outcome = run_door(sleeper);
+  CHECK(outcome.wrong == "");
+  CHECK(outcome.ends > 0);
+  MESSAGE(outcome.states << " states");
+}
+
+TEST_CASE("explorer: a caller that dies at any step leaves no sleeper, once the watch has rung") {
+  const Outcome outcome = run_door(sleeper, true);
+  CHECK(outcome.wrong == "");
+  CHECK(outcome.deaths > 20);
+  MESSAGE(outcome.states << " states, " << outcome.deaths << " deaths");
+}
+
+TEST_CASE("explorer: finds the ring that is lost when the bell is heard after the look") {
+  const auto late = [](Door& door) {
+    ModelBell bell(door.memory);
+    while (door.news[0].load() == 0 || door.news[1].load() == 0) {
+      const Value seen = bell.heard();
+      bell.announce();
+      bell.wait(seen, kLong);
+      bell.awake();
+    }
+  };
+  CHECK(run_door(late).wrong.find("sleeps for ever") != std::string::npos);
+}
+
+TEST_CASE("explorer: finds the ring that is lost without the announcement") {
+  const auto silent = [](Door& door) {
+    ModelBell bell(door.memory);
+    for (;;) {
+      const Value seen = bell.heard();
+      if (door.news[0].load() != 0 && door.news[1].load() != 0) return;
+      bell.wait(seen, kLong);
+    }
+  };
+  CHECK(run_door(silent).wrong.find("sleeps for ever") != std::string::npos);
+}
+
+TEST_CASE("explorer: control bytes arrive in order through a ring smaller than the message") {
+  for (const Value first : {Value{0}, Value{0xFFFFFFFDU}}) {
+    const Outcome outcome = run_office(-1, first);
+    CAPTURE(first);
+    CHECK(outcome.wrong == "");
+    CHECK(outcome.ends > 0);
+    MESSAGE(outcome.states << " states");
+  }
+}
+
+TEST_CASE("explorer: after a death at any step the other side of the control ring ends") {
+  for (const int mortal : {0, 1}) {
+    const Outcome outcome = run_office(mortal);
+    CAPTURE(mortal);
+    CHECK(outcome.wrong == "");
+    CHECK(outcome.deaths > 20);
+    MESSAGE(outcome.states << " states, " << outcome.deaths << " deaths");
+  }
+}
+
+TEST_CASE("explorer: finds the room that is missed when nobody says that it is wanted") {
+  const Write silent = [](Writer& writer, std::string_view rest) {
+    const std::string_view part = rest.substr(0, writer.room(rest.size()));
+    if (!part.empty()) {
+      writer.write(part);
+      writer.show();
+    }
+    return part.size();
+  };
+  CHECK(run_office(-1, 0, silent).wrong.find("sleeps for ever") != std::string::npos);
+}
