@@ -3,10 +3,11 @@
 # make test       every promise once: lint, types, native tests under ASan, Python, Jupyter, browser, notebooks, wheel
 # make test-all   everything, in shards: make test-all SHARD=native|multiprocess|jupyter|browser|faults|frameworks|platforms|calm
 # make changed    lint and the tests of what differs from HEAD
+# make page       build widgets/static, what a browser gets, from widgets/js (needs Node.js)
 # make bench      the figures of docs/performance.md
 # make clean      remove what make made
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test test-all changed ci lint native pytest bench clean system
+.PHONY: help demo lab test test-all changed ci lint native pytest bench clean system page
 SHELL := /bin/bash
 NATIVE := $(wildcard native/CMakeLists.txt native/CMakePresets.json $(foreach depth,* */*,native/$(depth)/*.cc native/$(depth)/*.h native/$(depth)/*.cu native/$(depth)/*.cuh native/$(depth)/*.cmake))
 SETTINGS := pyproject.toml .ci/constraints.txt .ci/setup
@@ -20,7 +21,7 @@ build/.demo: $(SETTINGS) $(NATIVE)
 	@bash .ci/setup torch,lab && mkdir -p build && touch $@
 
 build/.test: $(SETTINGS) $(NATIVE)
-	@begin=$$SECONDS; bash .ci/system & system=$$!; bash .ci/setup torch,lab,test && wait $$system && \
+	@begin=$$SECONDS; { bash .ci/system && bash .ci/js install; } & system=$$!; bash .ci/setup torch,lab,test && wait $$system && \
 	  echo $$((SECONDS - begin)) >build/setup.seconds && touch build/.demo $@
 
 demo: build/.demo
@@ -31,6 +32,9 @@ lab: build/.demo
 
 system:
 	@bash .ci/system
+
+page:
+	@bash .ci/js build
 
 test: build/.test
 	@$(SUITE) default

@@ -26,7 +26,7 @@ Message = dict[str, Any]
 
 
 class Row(NamedTuple):
-    """One rank; on the wire a list in this order (dashboard.js has the same table)."""
+    """One rank; on the wire a list in this order (widgets/js/messages.js has the same table)."""
 
     state: str
     waiting_for: str

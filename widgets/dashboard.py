@@ -33,7 +33,7 @@ def _source(*names: str) -> str:
 class Panel(anywidget.AnyWidget):
     """The browser's side. Its one trait stands for the board's snapshot, made at the moment somebody asks for it."""
 
-    _esm = _source("static/uPlot.iife.min.js", "dashboard.js")
+    _esm = _source("static/dashboard.js")
     _css = _source("static/uPlot.min.css", "dashboard.css")
     snapshot = traitlets.Any().tag(
         sync=True,

@@ -78,7 +78,7 @@ def render(snapshot: Message) -> str:
 
 
 def colour(index: int, count: int) -> str:
-    """Return a rank's colour: a small palette, or a ramp for many ranks (dashboard.js has the same)."""
+    """Return a rank's colour: a small palette, or a ramp for many ranks (widgets/js/colours.js has the same)."""
     if count <= len(FEW):
         return FEW[index]
     return f"hsl({round(265 - 120 * index / (count - 1))},48%,{60 if index % 2 else 52}%)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from hvdtest.lab import ROOT, Lab, Notebook
 from nbconvert import HTMLExporter
 from playwright.sync_api import Page
 
-from hvd_kernel.formatting import units
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.dashboard import Dashboard
 
@@ -205,35 +203,3 @@ def test_the_picture_runs_nothing_alone_in_a_page_and_in_nbconvert(page: Page, t
         page.goto(f"file://{tmp_path / name}")
         assert page.evaluate("window.__ran") is None
         assert page.evaluate("document.querySelectorAll('img[src=x], iframe, form').length") == 0
-
-
-def test_numbers_are_said_alike_in_python_and_in_the_browser(page: Page) -> None:
-    values = [
-        None,
-        0,
-        0.00012,
-        0.0321,
-        0.5,
-        1,
-        2.137,
-        21.37,
-        96.4,
-        412.3,
-        2137.4,
-        12345.67,
-        2_137_000,
-        3.2e9,
-        412_345_678,
-        45_600,
-    ]
-    module = "\n".join((ROOT / "widgets" / n).read_text() for n in ("static/uPlot.iife.min.js", "dashboard.js"))
-    script = """async ([module, values]) => {
-        const said = await import(URL.createObjectURL(new Blob([module], {type: 'text/javascript'})));
-        return values.map(v => [said.number(v), said.metric(v), said.percent(v), said.size(v), said.duration(v ?? 0), said.multiple(v ?? 0), said.rate(v, 1000)]); }"""
-    said = page.evaluate(script, [module, json.loads(json.dumps(values))])
-    assert said == [
-        [f(v) for f in (units.number, units.metric, units.percent, units.size_of)]
-        + [f(v or 0) for f in (units.duration, units.multiple)]
-        + [units.rate_of(v, 1000)]
-        for v in values
-    ]

@@ -45,7 +45,7 @@ def snapshot(*gpus: dict[str, float]) -> dict[str, Any]:
 
 
 def table(page: Page, shot: dict[str, Any], name: str) -> list[list[str]]:
-    module = "\n".join((ROOT / "widgets" / n).read_text() for n in ("static/uPlot.iife.min.js", "dashboard.js"))
+    module = (ROOT / "widgets" / "static" / "dashboard.js").read_text()
     css = "\n".join((ROOT / "widgets" / n).read_text() for n in ("static/uPlot.min.css", "dashboard.css"))
     page.set_content(f"<!doctype html><style>{css}</style><body>")
     shown: list[list[str]] = page.evaluate(SHOW, [module, shot])

@@ -20,9 +20,11 @@ REQUIRED = {
     "hvd_kernel/__init__.py",
     "hvd_kernel/py.typed",
     "hvd_kernel/_native.pyi",
-    "hvd_kernel/magics/hvdrun.py",
-    "hvd_kernel/widgets/dashboard.js",
-    "hvd_kernel/widgets/static/uPlot.iife.min.js",
+    "hvd_kernel/magics/commands/hvdrun.py",
+    "hvd_kernel/widgets/dashboard.css",
+    "hvd_kernel/widgets/static/dashboard.js",
+    "hvd_kernel/widgets/static/uPlot.LICENSE",
+    "hvd_kernel/widgets/static/uPlot.min.css",
     "hvd_kernel/kernel/__main__.py",
     "hvd_kernel/processes/agent.py",
     "hvd_kernel/processes/mpi_agent.py",
@@ -83,6 +85,7 @@ def test_it_holds_our_package_and_nothing_else(wheel: Path) -> None:
     assert "hvd_kernel/libhvd_core.so" in names
     assert [name for name in names if name.endswith(".data/data/share/jupyter/kernels/hvd_kernel/kernel.json")] != []
     tops = {name.split("/")[0] for name in names}
+    assert [name for name in names if name.startswith("hvd_kernel/widgets/js")] == [], "what static/ is built from"
     assert {top for top in tops if top != "hvd_kernel" and not top.endswith((".dist-info", ".data"))} == set()
     assert sorted(names) == sorted(set(names)), "a file is there twice"
 

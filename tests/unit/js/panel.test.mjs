@@ -1,0 +1,97 @@
+/** What the panel says of a state, without a page: status, columns, bars, the chart's readout and its axis. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { axisRange } from "../../../widgets/js/axes.js";
+import { readoutOf } from "../../../widgets/js/chart.js";
+import { barOf, columnsOf } from "../../../widgets/js/columns.js";
+import { statusOf } from "../../../widgets/js/head.js";
+
+const row = (state, gpu = [], comm = 0.5, wait = 0.25) => [
+  state,
+  "",
+  1234,
+  2137.4,
+  comm,
+  wait,
+  0.67,
+  95.4,
+  4e8,
+  gpu,
+  [0.25, "nan"],
+];
+const cell = (...states) => ({
+  finished: true,
+  ranks: states.map((_, i) => i),
+  rows: { ...states.map((state) => row(state)) },
+});
+
+test("the status names the ranks that ended badly", () => {
+  assert.deepEqual(statusOf({ ...cell("failed"), finished: false }), { text: "running", kind: "live" });
+  assert.deepEqual(statusOf(cell("done", "done")), { text: "finished", kind: "good" });
+  assert.deepEqual(statusOf(cell("done", "failed")), { text: "failed on rank 1", kind: "bad" });
+  assert.deepEqual(statusOf(cell("failed", "done", "dead")), { text: "failed, dead on ranks 0, 2", kind: "bad" });
+  const many = statusOf(cell(...Array(9).fill("interrupted"))).text;
+  assert.equal(many, "interrupted on ranks 0, 1, 2, 3, 4, 5, 6, 7, …");
+});
+
+test("there is a column for each logged value, and none for figures that no GPU has", () => {
+  const shown = (columns, one) => columns.map(({ head, text }) => [head, text(one)]);
+  const one = row("compute");
+  const host = [
+    ["step", "1,234"],
+    ["loss", "0.2500"],
+    ["lr", "nan"],
+    ["samples/s", "2,137"],
+    ["comm", "50 %"],
+    ["GB/s", "0.67"],
+    ["CPU", "95 %"],
+    ["memory", "400 MB"],
+  ];
+  assert.deepEqual(shown(columnsOf({ names: ["loss", "lr"], rows: { 0: one } }), one), host);
+  const gpu = row("compute", [71.4, 2e9, 412.5, 68, null, null, 1.2e9, 3.4e9]);
+  assert.deepEqual(shown(columnsOf({ names: ["loss", "lr"], rows: { 0: one, 1: gpu } }), gpu).slice(host.length), [
+    ["GPU", "71 %"],
+    ["GPU memory", "2 GB"],
+    ["power", "413 W, 68 °C"],
+    ["PCIe", "4.6 GB/s"],
+  ]);
+  assert.deepEqual(
+    columnsOf({ names: ["a", "b", "c", "d"], rows: {} })
+      .map(({ head }) => head)
+      .slice(1, 5),
+    ["a", "b", "c", "samples/s"],
+  );
+});
+
+test("a bar shows no more waiting than time in collectives", () => {
+  assert.deepEqual(barOf(row("compute", [], 0.5, 0.25)), { overlap: 0.5, blocked: 0.25 });
+  assert.deepEqual(barOf(row("compute", [], 0.2, 0.25)), { overlap: 0.2, blocked: 0.2 });
+  assert.deepEqual(barOf(row("compute", [], null, 0.25)), { overlap: 0, blocked: 0.25 });
+  assert.deepEqual(barOf(row("compute", [], null, null)), { overlap: 0, blocked: 0 });
+});
+
+test("the readout has the range of the ranks at the cursor", () => {
+  const at = (idx) =>
+    readoutOf({
+      cursor: { idx },
+      data: [
+        [0, 61],
+        [1.5, 2.5],
+        [1.5, null],
+        [null, 0.5],
+      ],
+    });
+  assert.equal(at(null), "");
+  assert.equal(at(0), "0.0 s   1.500");
+  assert.equal(at(1), "1:01   0.5000 … 2.500");
+  assert.equal(readoutOf({ cursor: { idx: 0 }, data: [[0], [null]] }), "");
+});
+
+test("rates, and values near zero, are seen against zero", () => {
+  assert.deepEqual(axisRange(null, null, false), [0, 1]);
+  assert.deepEqual(axisRange(90, 100, true), [0, 108]);
+  assert.deepEqual(axisRange(0.5, 1, false), [0, 1.08]);
+  assert.deepEqual(axisRange(90, 100, false), [89, 100.88]);
+  assert.deepEqual(axisRange(5, 5, false), [4.5, 5.04]);
+});

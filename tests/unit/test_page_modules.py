@@ -1,0 +1,59 @@
+"""The page's modules (widgets/js) under Node.js: their own tests, and the tables that they share with Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hvdtest.node import MODULES, evaluate, needs_node, node
+
+from hvd_kernel.protocol.messages import GPU_FIGURES
+from hvd_kernel.widgets import board, log_tail, picture
+
+TESTS = sorted((Path(__file__).parent / "js").glob("*.test.mjs"))
+MAX_LINES = 200
+
+
+@needs_node
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.name)
+def test_modules_pass_their_own_tests(path: Path) -> None:
+    node("--test", str(path))
+
+
+def test_no_module_is_longer_than_200_lines() -> None:
+    lines = {path.name: len(path.read_text().splitlines()) for path in MODULES.glob("*.js")}
+    assert lines
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+@needs_node
+def test_messages_are_the_same_in_python_and_in_the_page() -> None:
+    tables = "return {ROW, GPU, RATES, MAX_LINES, MAX_LOGGED, STATES, ENDED_BADLY: [...ENDED_BADLY].sort()};"
+    names = ("ROW", "GPU", "RATES", "MAX_LINES", "MAX_LOGGED", "STATES", "ENDED_BADLY")
+    page = evaluate(tables, **dict.fromkeys(names, "messages"))
+    renamed = {"samples_per_s": "speed"}
+    assert page == {
+        "ROW": {camel(renamed.get(name, name)): i for i, name in enumerate(board.Row._fields)},
+        "GPU": {camel(name): i for i, name in enumerate(GPU_FIGURES)},
+        "RATES": [board.SAMPLES, board.GBPS, board.COMM],
+        "MAX_LINES": log_tail.MAX_LINES,
+        "MAX_LOGGED": picture.MAX_LOGGED,
+        "STATES": picture.STATES,
+        "ENDED_BADLY": sorted(picture.ENDED_BADLY),
+    }
+
+
+@needs_node
+def test_a_rank_has_the_same_colour_in_the_panel_and_in_the_picture() -> None:
+    counts = [1, 8, 9, 64, 300]
+    page = evaluate(
+        "return data.map(n => Array.from({length: n}, (_, i) => rankColour(i, n)))", counts, rankColour="colours"
+    )
+    drawn = [[picture.colour(i, count).replace(",", " ") for i in range(count)] for count in counts]
+    assert page == drawn
+
+
+def camel(name: str) -> str:
+    """samples_per_s -> samplesPerS"""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

@@ -1,0 +1,63 @@
+/** Axes and lines of a chart, as options of uPlot; how far its vertical axis reaches. */
+
+import { rankColour } from "./colours.js";
+import { duration, tick } from "./units.js";
+
+/** @import {Theme} from "./colours.js" */
+
+export const HEIGHT = 148;
+const MANY = 8; // ranks: their lines are thinner
+const MINUTE = 60;
+
+/**
+ * @param {() => Theme} theme
+ * @param {string} sync charts of the same key show their cursor at the same time
+ * @param {() => boolean} fromZero whether the vertical axis begins at zero
+ * @param {number} ranks how many lines there are
+ * @returns {uPlot.Options}
+ */
+export function plotOptions(theme, sync, fromZero, ranks) {
+  const axis = {
+    stroke: () => theme().soft,
+    font: theme().font,
+    grid: { stroke: () => theme().grid, width: 1 },
+    ticks: { show: false },
+  };
+  const lines = Array.from({ length: ranks }, (_, i) => ({
+    stroke: rankColour(i, ranks),
+    width: ranks > MANY ? 1 : 1.5,
+    spanGaps: true,
+    points: { show: false },
+  }));
+  return {
+    width: 300,
+    height: HEIGHT,
+    legend: { show: false },
+    focus: { alpha: 0.14 },
+    padding: [8, 12, 0, 0],
+    scales: { x: { time: false }, y: { range: (_plot, low, high) => axisRange(low, high, fromZero()) } },
+    cursor: { sync: { key: sync }, points: { show: false }, drag: { x: false, y: false }, y: false },
+    axes: [
+      { ...axis, size: 22, gap: 4, space: 60, values: (_plot, ticks) => ticks.map(timeTick) },
+      { ...axis, size: 46, gap: 6, space: 28, values: (_plot, ticks) => ticks.map(tick) },
+    ],
+    series: [{}, ...lines],
+  };
+}
+
+/** @param {number} seconds */
+const timeTick = (seconds) => (seconds < MINUTE ? `${seconds} s` : duration(seconds));
+
+/**
+ * Return where the vertical axis begins and ends: room above and below; rates, and values near zero, begin at zero.
+ *
+ * @param {number | null} low
+ * @param {number | null} high
+ * @param {boolean} fromZero
+ * @returns {[number, number]}
+ */
+export function axisRange(low, high, fromZero) {
+  if (low === null || high === null) return [0, 1];
+  const from = fromZero || (low >= 0 && low < 0.6 * high) ? 0 : low - 0.1 * (high - low || Math.abs(low) || 1);
+  return [from, high + 0.08 * (high - from || 1)];
+}

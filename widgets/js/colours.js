@@ -1,0 +1,29 @@
+/** Colours of the ranks, the same as in the picture (widgets/picture.py), and of the front end's theme. */
+
+const FEW = ["#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d", "#2b9fb5", "#d1555b"];
+
+/**
+ * Return a rank's colour: of a small palette, or of a ramp where there are many ranks.
+ *
+ * @param {number} index
+ * @param {number} count how many ranks there are
+ */
+export function rankColour(index, count) {
+  if (count <= FEW.length) return FEW[index];
+  return `hsl(${Math.round(265 - (120 * index) / (count - 1))} 48% ${index % 2 ? 60 : 52}%)`;
+}
+
+/** @typedef {{ soft: string, grid: string, font: string }} Theme what a canvas, which has no style sheet, is drawn with */
+
+/**
+ * @param {Element} root
+ * @returns {Theme}
+ */
+export function readTheme(root) {
+  const style = getComputedStyle(root);
+  return {
+    soft: style.getPropertyValue("--hvd-soft"),
+    grid: style.getPropertyValue("--hvd-grid"),
+    font: `11px ${style.fontFamily}`,
+  };
+}

@@ -1,0 +1,99 @@
+/**
+ * Messages from the kernel, as widgets/board.py makes them: a snapshot is everything, an increment is what is new.
+ *
+ * A row is a list, to be short. tests/unit/test_page_modules.py holds these tables equal to those in Python.
+ */
+
+/** @typedef {number | string | null} Logged "nan" and "inf" come as text */
+/** @typedef {[rank: number, stream: string, text: string]} Line */
+/** @typedef {(number | null)[]} Column one value per rank */
+/** @typedef {{ t: number[], y: Record<string, Column[]> }} Curves columns of each curve at the times `t`, in seconds */
+/** @typedef {[times: number, share: number]} Slow a straggler's own time as a multiple of the others', what they wait */
+
+/**
+ * One rank. Rates are per second, `comm` and `wait` shares of time, `cpu` a percentage, `rss` bytes.
+ *
+ * @typedef {[
+ *   state: string, waitingFor: string, step: number, speed: number | null, comm: number | null, wait: number | null,
+ *   gbps: number | null, cpu: number | null, rss: number, gpu: (number | null)[], logged: Logged[],
+ * ]} Row
+ */
+
+/**
+ * @typedef {object} Totals Figures of all ranks together
+ * @property {number | null} samples_per_s
+ * @property {number | null} comm
+ * @property {number | null} gbps
+ * @property {number} step
+ * @property {Logged[]} logged
+ */
+
+/**
+ * @typedef {object} Head What every message has
+ * @property {number} seq
+ * @property {number} t
+ * @property {string[]} names names of logged values
+ * @property {number} unnamed how many more there are
+ * @property {Record<string, Slow>} slow
+ * @property {string} wait why ranks wait, "" when they do not
+ * @property {Totals} totals
+ * @property {Record<string, Row>} rows
+ */
+
+/**
+ * @typedef {object} Whole What only a snapshot has
+ * @property {string} title
+ * @property {number[]} ranks
+ * @property {boolean} finished
+ * @property {Curves} curves
+ * @property {Line[]} log the last lines
+ * @property {number} lines how many there were
+ * @property {Line[]} open lines without their end yet
+ */
+
+/** @typedef {Head & Whole} Snapshot */
+/** @typedef {Head & { curves?: Curves, log?: Line[], lines?: number, open?: Line[] }} Increment */
+
+/** Places in a row. */
+export const ROW = /** @type {const} */ ({
+  state: 0,
+  waitingFor: 1,
+  step: 2,
+  speed: 3,
+  comm: 4,
+  wait: 5,
+  gbps: 6,
+  cpu: 7,
+  rss: 8,
+  gpu: 9,
+  logged: 10,
+});
+
+/** Places in a row's figures of its GPU. */
+export const GPU = /** @type {const} */ ({
+  util: 0,
+  memory: 1,
+  power: 2,
+  temperature: 3,
+  nvlinkTx: 4,
+  nvlinkRx: 5,
+  pcieTx: 6,
+  pcieRx: 7,
+});
+
+/** Curves that are there without hvd.log. */
+export const RATES = ["samples/s", "allreduce GB/s", "communication %"];
+
+/** Curves of logged values are called this and the name. */
+export const LOG = "log:";
+
+/** How many lines of output are kept. */
+export const MAX_LINES = 200;
+
+/** How many logged values have a column, and a figure. */
+export const MAX_LOGGED = 3;
+
+/** @type {Record<string, string>} States of a rank, as people read them; others are shown as they are. */
+export const STATES = { compute: "computing", collective: "in collective", prompt: "at a prompt" };
+
+export const ENDED_BADLY = new Set(["failed", "dead", "interrupted"]);

@@ -1,0 +1,67 @@
+/** Output of the ranks: the last lines, of all ranks or of the one that is picked. */
+
+import { rankColour } from "./colours.js";
+import { h, setText, setVisible } from "./dom.js";
+import { grouped } from "./units.js";
+
+/** @import {Line, Snapshot} from "./messages.js" */
+
+const NEAR_END = 30; // pixels: who reads further up is not taken to the end
+
+export function makeOutput() {
+  const lines = h("div", {
+    class: "hvd-lines",
+    role: "log",
+    "aria-live": "off",
+    "aria-label": "Output of the ranks",
+    tabindex: "0",
+  });
+  const note = h("span", { class: "hvd-note" });
+  const head = h("summary", { class: "hvd-log-head" }, h("span", {}, "output"), note);
+  const root = h("details", { class: "hvd-log", open: "" }, head, lines);
+  let [drawn, chosen] = ["", ""];
+
+  /**
+   * @param {Snapshot} state
+   * @param {number | null} picked
+   */
+  function draw(state, picked) {
+    /** @param {Line} line */
+    const mine = ([rank]) => picked === null || rank === picked;
+    const atEnd = lines.scrollHeight - lines.scrollTop - lines.clientHeight < NEAR_END;
+    lines.replaceChildren(
+      ...state.log.filter(mine).map((line) => lineOf(state.ranks, line)),
+      ...state.open.filter(mine).map((line) => lineOf(state.ranks, line, "hvd-line hvd-open")),
+    );
+    const earlier = state.lines - state.log.length;
+    const notes = [picked === null ? "" : `rank ${picked}`, earlier > 0 ? `${grouped(earlier)} earlier lines` : ""];
+    setText(note, notes.filter(Boolean).join(" · "));
+    if (atEnd) lines.scrollTop = lines.scrollHeight;
+  }
+  return {
+    root,
+    /**
+     * @param {Snapshot} state
+     * @param {number | null} picked the rank whose lines are shown alone
+     */
+    update(state, picked) {
+      const choice = `${state.finished} ${picked}`;
+      if (choice !== chosen) root.open = !state.finished || picked !== null; // at the end the cell shows it all, below
+      chosen = choice;
+      setVisible(root, state.log.length + state.open.length > 0);
+      const wanted = `${state.lines} ${picked} ${JSON.stringify(state.open)}`;
+      if (wanted !== drawn) draw(state, picked);
+      drawn = wanted;
+    },
+  };
+}
+
+/**
+ * @param {number[]} ranks
+ * @param {Line} line
+ */
+function lineOf(ranks, [rank, stream, text], kind = "hvd-line") {
+  const tag = h("span", { class: "hvd-tag" }, `[${rank}]`);
+  tag.style.color = rankColour(ranks.indexOf(rank), ranks.length);
+  return h("div", { class: kind, "data-stream": stream === "stderr" ? "stderr" : "stdout" }, tag, text);
+}

@@ -1,0 +1,145 @@
+/** The panel of one cell: its status, figures, charts, table of ranks and output, drawn when the state has changed. */
+
+import { makeChart } from "./chart.js";
+import { readTheme } from "./colours.js";
+import { h, setVisible } from "./dom.js";
+import { makeFigures } from "./figures.js";
+import { makeHead } from "./head.js";
+import { LOG, RATES } from "./messages.js";
+import { makeOutput } from "./output.js";
+import { makeTable } from "./table.js";
+
+/** @import {Chart} from "./chart.js" */
+/** @import {Theme} from "./colours.js" */
+/** @import {Snapshot} from "./messages.js" */
+/** @import {Store} from "./store.js" */
+
+/**
+ * @param {Store} store
+ * @param {HTMLElement} el
+ * @param {AbortSignal} signal ends the panel
+ */
+export function makePanel(store, el, signal) {
+  /** @type {Theme} */
+  let theme = { soft: "", grid: "", font: "11px sans-serif" };
+  /** @type {number | null} */
+  let hovered = null;
+  /** @type {number | null} */
+  let picked = null;
+  let frame = 0;
+  const head = makeHead();
+  const figures = makeFigures();
+  const charts = makeCharts(() => theme, schedule);
+  const table = makeTable(
+    (rank) => {
+      hovered = rank;
+      focus();
+    },
+    (rank) => {
+      picked = picked === rank ? null : rank;
+      focus();
+      schedule();
+    },
+  );
+  const output = makeOutput();
+  const root = h("article", { class: "hvd", "aria-label": "hvd dashboard" });
+  root.append(head.root, head.wait, figures.root, charts.root, table.root, output.root);
+  el.append(root);
+
+  function focus() {
+    charts.focus(store.state?.ranks.indexOf(hovered ?? picked ?? -1) ?? -1);
+  }
+  function draw() {
+    frame = 0;
+    const state = store.state;
+    if (!state) return;
+    root.dataset.kind = head.update(state);
+    figures.update(state);
+    setVisible(figures.root, charts.update(state));
+    table.update(state, picked);
+    output.update(state, picked);
+    if (picked !== null || hovered !== null) focus();
+  }
+  function schedule() {
+    frame ||= requestAnimationFrame(draw);
+  }
+  function restyle() {
+    theme = readTheme(root);
+    charts.redraw();
+  }
+  const themes = new MutationObserver(restyle);
+  themes.observe(document.body, { attributes: true });
+  const sizes = new ResizeObserver(() => {
+    restyle();
+    charts.fit();
+  });
+  sizes.observe(root);
+  store.views.add(schedule);
+  restyle();
+  schedule();
+  signal.addEventListener("abort", () => {
+    store.views.delete(schedule);
+    themes.disconnect();
+    sizes.disconnect();
+    cancelAnimationFrame(frame);
+    charts.destroy();
+    root.remove();
+  });
+}
+
+/**
+ * @param {() => Theme} theme
+ * @param {() => void} changed called when another curve is picked
+ */
+function makeCharts(theme, changed) {
+  const key = `hvd-${Math.random()}`;
+  const logged = makeChart("Logged value", theme, key);
+  const rates = makeChart("Rate", theme, key);
+  const both = [logged, rates];
+  const root = h("div", { class: "hvd-charts" }, logged.root, rates.root);
+  /**
+   * @param {Chart} chart
+   * @param {Snapshot} state
+   * @param {string[]} names
+   * @param {string} standard
+   */
+  function update(chart, state, names, standard) {
+    setVisible(chart.root, names.length > 0);
+    if (names.length && !root.hidden) chart.draw(state, names, standard, changed);
+  }
+  return {
+    root,
+    /**
+     * Return whether there is any curve: a cell that only computes has a table and its output, no empty charts.
+     *
+     * @param {Snapshot} state
+     */
+    update(state) {
+      const { names, curves } = state;
+      const moved = RATES.filter((rate) => (curves.y[rate] ?? []).some((column) => column.some((v) => v && v > 0)));
+      const active = names.length + moved.length > 0;
+      setVisible(root, active && curves.t.length > 1);
+      update(
+        logged,
+        state,
+        names.map((name) => LOG + name),
+        LOG + (names.find((name) => /loss/i.test(name)) ?? names[0]),
+      );
+      update(rates, state, moved, moved[0]);
+      return active;
+    },
+    /** @param {number} index the rank whose lines stand out, -1 for none */
+    focus(index) {
+      for (const chart of both) chart.focus(index);
+    },
+    fit() {
+      for (const chart of both) chart.fit();
+    },
+    redraw() {
+      for (const chart of both) chart.redraw();
+    },
+    destroy() {
+      for (const chart of both) chart.destroy();
+    },
+  };
+}

@@ -1,0 +1,86 @@
+/** State of the panel: one store per widget model applies its messages, so that all views of the model show the same. */
+
+import { MAX_LINES } from "./messages.js";
+
+/** @import {Column, Curves, Increment, Snapshot} from "./messages.js" */
+
+/**
+ * @typedef {object} Model The part of anywidget's model that is used here
+ * @property {(name: string) => Snapshot | null} get
+ * @property {(name: string, callback: (content: any) => void) => void} on
+ * @property {(name: string, callback: (content: any) => void) => void} off
+ * @property {(content: string) => void} send
+ */
+
+/** @typedef {{ state: Snapshot | null, views: Set<() => void> }} Store views are called after each change */
+
+/**
+ * @param {Model} model
+ * @param {AbortSignal} signal ends the store
+ * @returns {Store}
+ */
+export function makeStore(model, signal) {
+  /** @type {Store} */
+  const store = { state: null, views: new Set() };
+  const changed = () => {
+    for (const view of store.views) view();
+  };
+
+  function takeSnapshot() {
+    const snapshot = model.get("snapshot");
+    if (!snapshot || (store.state && snapshot.seq < store.state.seq)) return;
+    store.state = structuredClone(snapshot);
+    changed();
+  }
+  /** @param {Increment} increment */
+  function takeIncrement(increment) {
+    const state = store.state;
+    if (!state || typeof increment !== "object" || increment.seq <= state.seq || state.finished) return;
+    if (increment.seq !== state.seq + 1) model.send("snapshot"); // a gap: curves miss some columns until it comes
+    applyIncrement(state, increment);
+    changed();
+  }
+  model.on("change:snapshot", takeSnapshot);
+  model.on("msg:custom", takeIncrement);
+  signal.addEventListener("abort", () => {
+    model.off("change:snapshot", takeSnapshot);
+    model.off("msg:custom", takeIncrement);
+  });
+  takeSnapshot();
+  return store;
+}
+
+/**
+ * Change a state by an increment: figures are replaced; columns and lines are appended.
+ *
+ * @param {Snapshot} state
+ * @param {Increment} increment
+ */
+export function applyIncrement(state, increment) {
+  const { seq, t, names, unnamed, slow, wait, totals } = increment;
+  Object.assign(state, { seq, t, names, unnamed, slow, wait, totals });
+  Object.assign(state.rows, increment.rows);
+  if (increment.curves) appendColumns(state.curves, increment.curves, state.ranks.length);
+  if (increment.log && increment.lines !== undefined) {
+    const unseen = increment.lines - state.lines; // a snapshot taken between two increments has some of them
+    state.log = state.log.concat(unseen > 0 ? increment.log.slice(-unseen) : []).slice(-MAX_LINES);
+    state.lines = increment.lines;
+  }
+  if (increment.open) state.open = increment.open;
+}
+
+/**
+ * @param {Curves} curves
+ * @param {Curves} fresh
+ * @param {number} ranks
+ */
+function appendColumns(curves, fresh, ranks) {
+  /** @returns {Column} */
+  const gap = () => Array(ranks).fill(null);
+  const last = curves.t.at(-1) ?? -1;
+  const from = fresh.t.findIndex((when) => when > last); // a snapshot taken between two increments has some of them
+  if (from < 0) return;
+  for (const name of Object.keys(fresh.y)) curves.y[name] ??= curves.t.map(gap);
+  for (const name of Object.keys(curves.y)) curves.y[name].push(...(fresh.y[name] ?? fresh.t.map(gap)).slice(from));
+  curves.t.push(...fresh.t.slice(from));
+}
