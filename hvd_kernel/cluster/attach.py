@@ -18,6 +18,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hvd_kernel.cluster.door import knock
 from hvd_kernel.cluster.requests.cell_run import Run
 from hvd_kernel.cluster.requests.gather import Handshake
@@ -25,9 +27,10 @@ from hvd_kernel.cluster.session import RankStatus, Session
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.channel import messages
+from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.detached import Kept
-from hvd_kernel.processes.json_lines import Line, is_ready
 from hvd_kernel.processes.lifetime import mark
 from hvd_kernel.protocol.messages import PROMPT_TYPE, Failure
 from hvd_kernel.settings import lookup
@@ -51,7 +54,7 @@ def keep(session: Session, name: str, place: str) -> None:
     """
     hours = float(lookup.elsewhere("HVD_KEEP_HOURS", os.environ))
     remember(session)
-    session._launched.say({"keep": {"name": name, "place": place, "n": session.n, "hours": hours}})
+    session._launched.send(messages.Keep(name, place, session.n, hours))
     with session._changed:
         if not session._changed.wait_for(lambda: session.kept or session._unkept, _KEEP_S):
             raise ClusterError(f"the ranks' supervisor (process {session.supervisor}) does not answer: is it stopped?")
@@ -65,7 +68,7 @@ def remember(session: Session) -> None:
     ranks = {rank: asdict(who) | {"mark": mark(who.pid)} for rank, who in session._ranks.items()}
     known = {"spec": asdict(session.spec), "ranks": ranks, "here": sorted(session._here)}
     lost = {"dead": session.dead, "causes": session._witnesses.causes, "bare": sorted(session._bare)}
-    session._launched.say({"remember": known | lost | {"by_mpi": sorted(session._by_mpi)}})
+    session._launched.send(messages.Remember(known | lost | {"by_mpi": sorted(session._by_mpi)}))
 
 
 # The way back.
@@ -75,16 +78,16 @@ class Found(Supervised):
     """A kept cluster's supervisor, when it has let this kernel in."""
 
     def __init__(self, kept: Kept) -> None:
-        line, pid = _through_door(kept)
+        channel, pid = _connected(kept)
         try:
-            welcome, self.more = _welcome(kept, line)
-            super().__init__(line, pid, *map(Path, welcome["folders"]))
+            attached, self.more = _attached(kept, channel)
+            super().__init__(channel, pid, *map(Path, attached.folders))
         except BaseException:
-            line.close()
+            channel.close()
             raise
-        self.client: dict[str, Any] = welcome["client"]
-        self.remembered: dict[str, Any] = welcome["remembered"]
-        self.warm: int = welcome["warm"]
+        self.client = attached.client
+        self.remembered = attached.remembered
+        self.warm = attached.spares
 
 
 def end(kept: Kept) -> None:
@@ -108,7 +111,7 @@ def attach(kept: Kept, say: Callable[[str], None]) -> Session:
     """
     found = Found(kept)
     try:
-        session = Session(_spec(found.remembered["spec"]), found)
+        session = Session(msgspec.convert(found.remembered["spec"], ClusterSpec), found)
         session.kept = kept.note.name
         atexit.register(session.end)
         _resume(session, found, say)
@@ -118,31 +121,26 @@ def attach(kept: Kept, say: Callable[[str], None]) -> Session:
     return session
 
 
-def _spec(remembered: Mapping[str, Any]) -> ClusterSpec:
-    """Return a spec that has travelled as JSON."""
-    return ClusterSpec(**{**remembered, "mpi_args": tuple(remembered["mpi_args"])})
-
-
-def _through_door(kept: Kept) -> tuple[Line, int]:
+def _connected(kept: Kept) -> tuple[ControlChannel, int]:
     try:
         return knock(kept.folder)
     except OSError as error:
         raise ClusterError(f"{kept.note.name} has just ended: nothing answers on its socket ({error})") from None
 
 
-def _welcome(kept: Kept, line: Line) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Wait to be let in; return the first word, and what came with it."""
+def _attached(kept: Kept, channel: ControlChannel) -> tuple[messages.Attached, list[messages.Message]]:
+    """Wait to be let in; return the first message, and what came with it."""
     deadline = time.monotonic() + _WELCOME_S
-    while is_ready(line.fileno(), max(0.0, deadline - time.monotonic())):
-        words = line.read()
-        for at, word in enumerate(words):
-            if "welcome" in word:
-                return word["welcome"], words[at + 1 :]
-            if "refused" in word:
-                who = f"kernel {word['refused']}"
+    while is_ready(channel.fileno(), max(0.0, deadline - time.monotonic())):
+        received = channel.receive()
+        for at, message in enumerate(received):
+            if isinstance(message, messages.Attached):
+                return message, received[at + 1 :]
+            if isinstance(message, messages.Refused):
+                who = f"kernel {message.kernel}"
                 remedy = "restart or shut down that notebook's kernel, or `%hvd stop` there"
                 raise ClusterError(f"{kept.note.name} is used by {who}: {remedy}")
-            if "end" in word:
+            if isinstance(message, messages.ChannelClosed):
                 raise ClusterError(f"{kept.note.name} has just ended")
     pid = kept.holder.partition(":")[0]
     remedy = f"`kill -CONT {pid}` wakes it, `kill -9 {pid}` ends the cluster"
@@ -172,7 +170,7 @@ def _resume(session: Session, found: Found, say: Callable[[str], None]) -> None:
         session._watch(rank, session._ranks[rank].pid)
     _go_on(session, silent - session._dead)
     session._at_work()
-    session._wire.soon(session._hear, found.more)
+    session._wire.soon(session._handle, found.more)
     remember(session)
 
 

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvd_kernel.processes.json_lines import Line, is_ready
+from hvd_kernel.processes.channel.authentication import peer_of
+from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
 
 DOOR = "door"
 _WAITING = 8
-_CREDENTIALS = struct.Struct("3i")  # pid, user, group
 
 
 class Visitor:
-    """A kernel at the door, or behind it: the line to it, its process id, and a descriptor that shows its end."""
+    """A kernel at the door, or behind it: the channel to it, its process id, and a descriptor that shows its end."""
 
-    def __init__(self, line: Line, pid: int) -> None:
-        self.line = line
+    def __init__(self, channel: ControlChannel, pid: int) -> None:
+        self.channel = channel
         self.pid = pid
         self.gone = os.pidfd_open(pid)
 
@@ -33,14 +32,9 @@ class Visitor:
         """Whether its process has ended."""
         return is_ready(self.gone)
 
-    @property
-    def has_spoken(self) -> bool:
-        """Whether there is something to hear, if only that it has hung up."""
-        return is_ready(self.line.fileno())
-
     def close(self) -> None:
         """Hang up."""
-        self.line.close()
+        self.channel.close()
         os.close(self.gone)
 
 
@@ -62,19 +56,19 @@ class Door:
     def visitor(self) -> Visitor | None:
         """Return who has come; None where it is another user's process, or gone already."""
         there, _ = self._socket.accept()
-        pid, user, _ = _peer(there)
-        line = Line(there, there)
+        pid, user = peer_of(there)
+        channel = ControlChannel(there, there, is_agent=True)
         if user == os.geteuid():
             try:
-                return Visitor(line, pid)
+                return Visitor(channel, pid)
             except OSError:  # it has ended, or it lives in another container
                 pass
-        line.close()
+        channel.close()
         return None
 
 
-def knock(folder: Path) -> tuple[Line, int]:
-    """Return the line to the supervisor behind a folder's door, and its process id.
+def knock(folder: Path) -> tuple[ControlChannel, int]:
+    """Return the channel to the supervisor behind a folder's door, and its process id.
 
     Raises
     ------
@@ -84,16 +78,10 @@ def knock(folder: Path) -> tuple[Line, int]:
     there = socket.socket(socket.AF_UNIX)
     with _near(folder) as path:
         there.connect(path)
-    pid, user, _ = _peer(there)
+    pid, user = peer_of(there)
     if user != os.geteuid():
         raise PermissionError(f"{folder}: another user's process listens on its socket")
-    return Line(there, there), pid
-
-
-def _peer(connected: socket.socket) -> tuple[int, int, int]:
-    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, group = _CREDENTIALS.unpack(told)
-    return pid, user, group
+    return ControlChannel(there, there), pid
 
 
 @contextmanager

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from hvd_kernel.cluster.door import Door, Visitor
 from hvd_kernel.processes import detached
+from hvd_kernel.processes.channel.messages import Keep, Refused
 from hvd_kernel.processes.lifetime import claim
 
 _HOUR_S = 3600.0
@@ -17,9 +19,9 @@ _HOUR_S = 3600.0
 class Keeper:
     """The door, the note beside it, and the clock. For the supervisor's thread that watches."""
 
-    def __init__(self, folders: list[Path], wish: dict[str, Any], kernel: int) -> None:
+    def __init__(self, folders: list[Path], wish: Keep, kernel: int) -> None:
         self._folder = folders[0]
-        self._note = detached.Note(**wish, kernel=kernel, since=time.time())
+        self._note = detached.Note(**msgspec.structs.asdict(wish), kernel=kernel, since=time.time())
         self._alone_since: float | None = None  # CLOCK_MONOTONIC; None while a kernel has the cluster
         claim(*folders)  # from here on they are the supervisor's, and no kernel's
         self.door = Door(self._folder)
@@ -35,7 +37,7 @@ class Keeper:
         visitor = self.door.visitor()
         if visitor is None or tenant is None:
             return visitor
-        visitor.line.say({"refused": tenant.pid})
+        visitor.channel.send(Refused(tenant.pid))
         visitor.close()
         return None
 

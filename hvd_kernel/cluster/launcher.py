@@ -21,8 +21,8 @@ from hvd_kernel.cluster.supervised import LOG, Supervised
 from hvd_kernel.diagnosis.recorder import NATIVE
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes import leftovers
+from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.json_lines import Line
 from hvd_kernel.processes.lifetime import HOLDER, claim, mark
 from hvd_kernel.processes.private_dir import private_folder
 from hvd_kernel.processes.resources.limits import threads
@@ -46,7 +46,7 @@ class Launched(Supervised):
             undo.pop_all()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        super().__init__(Line(self._process.stdout, self._process.stdin), self._process.pid, folder, shared)
+        super().__init__(ControlChannel(self._process.stdout, self._process.stdin), self._process.pid, folder, shared)
 
     def stop(self) -> None:
         """End everything and leave nothing. Idempotent."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.requests.gather import Handshake
 from hvd_kernel.cluster.session import RankStatus
+from hvd_kernel.processes.channel import messages
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster.session import Session
@@ -31,9 +32,9 @@ def connect(session: Session, say: Say) -> None:
 
     deadline = time.monotonic() + session.spec.start_timeout_s
     while session._stream is None:
-        for word in _listen(session, deadline, "the controller"):
-            if "client" in word:
-                session._stream = Stream(word["client"], session._lost, session._notify)
+        for message in _listen(session, deadline, "the controller"):
+            if isinstance(message, messages.Connected):
+                session._stream = Stream(message.client, session._lost, session._notify)
     say("controller ready, ranks are importing")
     _await_ranks(session, say, deadline)
     here = session._launched.local_ranks()
@@ -46,18 +47,19 @@ def connect(session: Session, say: Say) -> None:
     say(f"{session.n} rank{'s' if session.n != 1 else ''} ready")
 
 
-def _listen(session: Session, deadline: float, whom: str, wait: float = 3600.0) -> list[dict[str, Any]]:
+def _listen(session: Session, deadline: float, whom: str, wait: float = 3600.0) -> list[messages.Message]:
     left = deadline - time.monotonic()
     if left <= 0:
         reason = f"{whom} did not come up within {session.spec.start_timeout_s:g} s (ClusterSpec.start_timeout_s)."
         raise failure.start_failed(reason, session._launched.log)
-    ready, _, _ = select.select([session._launched.words], [], [], min(left, wait))
-    words = session._launched.read() if ready else []
-    for word in words:
-        if "exit" in word or "end" in word:
-            reason = f"the ranks ended while they started (mpiexec's status {word.get('exit', 'unknown')})."
+    ready, _, _ = select.select([session._launched.descriptor], [], [], min(left, wait))
+    received = session._launched.receive() if ready else []
+    for message in received:
+        if isinstance(message, messages.RankExited | messages.ChannelClosed):
+            status = message.status if isinstance(message, messages.RankExited) else "unknown"
+            reason = f"the ranks ended while they started (mpiexec's status {status})."
             raise failure.start_failed(reason, session._launched.log)
-    return words
+    return received
 
 
 def _await_ranks(session: Session, say: Say, deadline: float) -> None:

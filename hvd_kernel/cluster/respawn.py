@@ -24,6 +24,7 @@ from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.launcher import is_far
 from hvd_kernel.cluster.requests.gather import Gather, Handshake
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.channel.messages import ReplaceRanks
 from hvd_kernel.processes.lifetime import kill
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class Respawn:
         if len(wanted) > session.spares:
             self._say("no spare process is ready: starting one")
         if wanted:
-            session._launched.say({"replace": sorted(wanted)})
+            session._launched.send(ReplaceRanks(sorted(wanted)))
         patience = session.spec.start_timeout_s
         with session._changed:
             session._changed.wait_for(lambda: dead <= {*session._arrivals} or len(session._dead) == session.n, patience)

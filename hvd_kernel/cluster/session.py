@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import Cause
 from hvd_kernel.diagnosis.recorder import Witnesses
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.settings import lookup
@@ -336,7 +337,7 @@ class Session:
         atexit.unregister(self.end)
         if self._stream is not None:
             stream, self._stream = self._stream, None
-            stream.stop(self._launched.words)
+            stream.stop(self._launched.descriptor)
         self._witnesses.close()
         how()
         if self._latest is not None:  # whoever reads it in another thread shall come to its end
@@ -352,13 +353,13 @@ class Session:
     # What the start and the way back (ready.py, attach.py) end with, and what a replacement begins with.
 
     def _at_work(self) -> None:
-        self._wire.listen(self._launched.words, self._on_words)
+        self._wire.listen(self._launched.descriptor, lambda: self._handle(self._launched.receive()))
         self._wire.soon(self._wire.later, _IDLE_S, self._spare_when_idle)
 
     def _watch(self, rank: int, pid: int) -> None:
         """Hear of the end of a rank of this host, and why; it may have come already. Have it limited."""
         if self.spec.limits:
-            self._launched.say({"limits": {"pid": pid, "seat": rank, **asdict(self.spec.limits[rank])}})
+            self._launched.send(messages.LimitRank(pid, rank, self.spec.limits[rank]))
         self._witnesses.watch(rank, pid)
         try:
             self._wire.watch(rank, pid)
@@ -434,22 +435,14 @@ class Session:
         if self._latest is not None and not self._latest.finished:
             self._stream.later(_IDLE_S, self._spare_when_idle)
         else:
-            self._launched.say({"spares": self._spares_wanted})
+            self._launched.send(messages.SetSpares(self._spares_wanted))
 
-    def _on_joining(self, pids: dict[str, int]) -> None:
+    def _on_joining(self, pids: Mapping[int, int]) -> None:
         host = socket.gethostname()
         with self._changed:
-            for rank, pid in ((int(rank), pid) for rank, pid in pids.items()):
+            for rank, pid in pids.items():
                 self._arrivals[rank] = RankStatus(rank, pid, host, alive=True, device="")
                 self._watch(rank, pid)
-        self._notify()
-
-    def _on_kept(self, told: str | dict[str, str]) -> None:
-        if isinstance(told, str):
-            self.kept = told
-        else:
-            self._unkept = told["error"]
-        self._notify()
 
     def _lost(self, rank: int, pid: int = 0) -> None:
         """Take note of a rank's end; ``pid`` where it is known whose, for who was replaced meanwhile is another."""
@@ -482,19 +475,26 @@ class Session:
             self._stream.forget(rank, death)
         self._remember()
 
-    def _on_words(self) -> None:
-        self._hear(self._launched.read())
+    def _handle(self, received: Sequence[messages.Message]) -> None:
+        for message in received:
+            match message:
+                case messages.RankExited():
+                    self._on_end(message.status, {rank: self._ranks[rank].pid for rank in sorted(self._by_mpi)})
+                case messages.ChannelClosed():
+                    self._on_end(None, dict.fromkeys(range(self.n), 0))
+                case messages.RanksJoining():
+                    self._on_joining(message.pids)
+                case messages.Kept(name):
+                    self.kept = name
+                case messages.KeepFailed(why):
+                    self._unkept = why
+                case messages.SparesReady(count):
+                    self.spares = count
+        self._notify()
 
-    def _hear(self, words: Sequence[Mapping[str, Any]]) -> None:
-        for word in words:
-            if "exit" in word or "end" in word:
-                self._witnesses.launcher_ended(word.get("exit"))
-                for rank in sorted(self._by_mpi) if "exit" in word else range(self.n):
-                    self._lost(rank, self._ranks[rank].pid if "exit" in word else 0)
-            if "joining" in word:
-                self._on_joining(word["joining"])
-            if "kept" in word:
-                self._on_kept(word["kept"])
-            self.spares = word.get("warm", self.spares)
-            if "end" in word and self._stream is not None:
-                self._stream.unlisten(self._launched.words)
+    def _on_end(self, status: int | None, pids: Mapping[int, int]) -> None:
+        self._witnesses.launcher_ended(status)
+        for rank, pid in pids.items():
+            self._lost(rank, pid)
+        if status is None and self._stream is not None:
+            self._stream.unlisten(self._launched.descriptor)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.processes.json_lines import is_ready
+from hvd_kernel.processes.channel.control_channel import is_ready
 from hvd_kernel.processes.lifetime import kill
 
 _ROOM_BYTES = 1 << 30  # left free, or no spare is started: it takes about a quarter of that with torch

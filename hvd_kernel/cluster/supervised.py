@@ -6,39 +6,40 @@ import os
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
 
-from hvd_kernel.processes.json_lines import Line, is_ready
+from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
+from hvd_kernel.processes.channel.messages import Message, Stop
 from hvd_kernel.processes.lifetime import children, is_stopped
 
 LOG = "cluster.log"
+_GRACE_S = 1.5  # what ranks get to end by themselves
 _STOP_S = 4.0  # for a supervisor that may be stopped
 _BUSY_S = 30.0  # more for one that runs: nobody else finds what cells have detached
 
 
 class Supervised:
-    """The line to the supervisor, its process, and the private folders."""
+    """The control channel to the supervisor, its process, and the private folders."""
 
-    def __init__(self, line: Line, pid: int, folder: Path, shared: Path) -> None:
+    def __init__(self, channel: ControlChannel, pid: int, folder: Path, shared: Path) -> None:
         self.pid = pid
         self.folder = folder
         self.log = folder / LOG
         self._shared = shared
-        self._line = line
+        self._channel = channel
         self._gone: int | None = os.pidfd_open(pid)
 
     @property
-    def words(self) -> int:
-        """The descriptor to wait on for ``read``."""
-        return self._line.fileno()
+    def descriptor(self) -> int:
+        """The descriptor to wait on for ``receive``."""
+        return self._channel.fileno()
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return what the supervisor has said since the last call; {"end": true} when it is gone. May block."""
-        return self._line.read()
+    def receive(self) -> list[Message]:
+        """Return what the supervisor has sent since the last call; ChannelClosed when it is gone. May block."""
+        return self._channel.receive()
 
-    def say(self, word: dict[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         """Tell the supervisor, which may be gone, one thing. Any thread."""
-        self._line.say(word)
+        self._channel.send(message)
 
     def local_ranks(self) -> set[int]:
         """Return the process ids of the ranks on this host: those that mpiexec started here."""
@@ -48,7 +49,7 @@ class Supervised:
         """End everything and leave nothing. Idempotent."""
         if self._gone is None:
             return
-        self.say({"stop": True})
+        self.send(Stop(_GRACE_S))
         if not self._ends(self._gone):
             signal.pidfd_send_signal(self._gone, signal.SIGKILL)
             is_ready(self._gone, None)
@@ -62,7 +63,7 @@ class Supervised:
 
     def leave(self) -> None:
         """Hang up: a kept cluster goes on, another one ends. Idempotent."""
-        self._line.close()
+        self._channel.close()
         if self._gone is not None:
             os.close(self._gone)
             self._gone = None

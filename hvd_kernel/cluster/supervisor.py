@@ -2,7 +2,7 @@
 
 It starts mpiexec, becomes ipyparallel's controller, and sees to it that nothing outlives the notebook kernel:
 
-    kernel --pidfd, line--> supervisor --PDEATHSIG--> mpiexec --PDEATHSIG--> ranks
+    kernel --pidfd, channel--> supervisor --PDEATHSIG--> mpiexec --PDEATHSIG--> ranks
                                 |------PDEATHSIG--> spares, and the ranks that were spares
 
 As "child subreaper" it inherits every orphan below it, so that at the end it can kill and wait for all of them,
@@ -11,13 +11,9 @@ because a PDEATHSIG would follow the kernel's *thread* and an EOF could be held 
 
 A kept cluster is the exception: when its kernel ends it waits, for the time it was told, for the next one (keeper.py).
 
-The plan (mpiexec's command, folders to remove, address to listen on, number of ranks) is argv[1] as JSON. The line to
-the kernel, at first stdin and stdout, brings {"stop": true}, {"spares": how many to have}, {"replace": ranks}, {"keep":
-how}, {"remember": what the next kernel has to know}, {"limits": a rank's}. It takes {"client": connection}, {"exit":
-status of mpiexec}, {"joining": {rank: process id}}, {"warm": spares that could start at once}, {"kept": name, or
-{"error": why not}}; and, first of all for a kernel that has come by the door, {"welcome": client, remembered, folders,
-warm}.
-Connection keys travel on this line only: no file, argument or environment variable ever holds one.
+The plan (mpiexec's command, folders to remove, address to listen on, number of ranks) is argv[1] as JSON. The messages
+of the control channel, at first over stdin and stdout, are in processes/channel/messages.py.
+Connection keys travel on this channel only: no file, argument or environment variable ever holds one.
 """
 
 from __future__ import annotations
@@ -39,7 +35,8 @@ from typing import Any
 from hvd_kernel.cluster import admission, spares
 from hvd_kernel.cluster.door import Visitor
 from hvd_kernel.cluster.keeper import Keeper
-from hvd_kernel.processes.json_lines import Line, is_ready
+from hvd_kernel.processes.channel import messages as m
+from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
 from hvd_kernel.processes.lifetime import (
     HOLDER,
     children,
@@ -50,7 +47,7 @@ from hvd_kernel.processes.lifetime import (
     mark,
     take_orphans,
 )
-from hvd_kernel.processes.resources.limits import LIMIT, LOOK_S, Confinement, Limits
+from hvd_kernel.processes.resources.limits import LIMIT, LOOK_S, Confinement
 
 _GRACE_S = 1.5  # what ranks get to end by themselves after a stop
 
@@ -69,14 +66,14 @@ class Supervisor:
         self._confined: dict[int, Confinement] = {}  # by process id
         self._client: dict[str, Any] = {}
         self._remembered: dict[str, Any] = {}
-        self._do: dict[str, Callable[[Any], None]] = {
-            "stop": lambda _: self.finish(grace=_GRACE_S),
-            "spares": self._spares.keep,
-            "replace": self._replace,
-            "keep": self._keep,
-            "remember": self._remember,
-            "limits": self._limit,
-            "end": lambda _: self._left(),
+        self._do: dict[type[m.Message], Callable[[Any], None]] = {
+            m.Stop: lambda stop: self.finish(stop.grace),
+            m.SetSpares: lambda wanted: self._spares.keep(wanted.count),
+            m.ReplaceRanks: lambda wanted: self._replace(wanted.ranks),
+            m.Keep: self._keep,
+            m.Remember: self._remember,
+            m.LimitRank: self._limit,
+            m.ChannelClosed: lambda _: self._left(),
         }
         self._mpi = subprocess.Popen(  # noqa: S603 - the launcher's plan
             plan["mpiexec"],
@@ -105,7 +102,7 @@ class Supervisor:
         if self._mpi_gone is not None and is_ready(self._mpi_gone):
             os.close(self._mpi_gone)
             self._mpi_gone = None
-            self._tell({"exit": self._mpi.wait()})
+            self._tell(m.RankExited(m.MPIEXEC, self._mpi.wait()))
         self._spares.look()
         keeper = self._keeper
         has_knocked = keeper is not None and is_ready(keeper.door.fileno())
@@ -119,17 +116,17 @@ class Supervisor:
     def _descriptors(self) -> list[int]:
         found = [] if self._mpi_gone is None else [self._mpi_gone]
         if self._tenant is not None:
-            found += [self._tenant.line.fileno(), self._tenant.gone]
+            found += [self._tenant.channel.fileno(), self._tenant.gone]
         return found if self._keeper is None else [*found, self._keeper.door.fileno()]
 
     def _listen(self) -> None:
         tenant = self._tenant
         if tenant is None:
             return
-        while self._tenant is tenant and tenant.has_spoken:
-            for word in tenant.line.read():
-                for what in word.keys() & self._do.keys():  # a later version's kernel may know more of them
-                    self._do[what](word[what])
+        while self._tenant is tenant and tenant.channel.is_ready:
+            for message in tenant.channel.receive():
+                if act := self._do.get(type(message)):
+                    act(message)
         if self._tenant is tenant and tenant.is_gone:
             self._left()
 
@@ -152,29 +149,28 @@ class Supervisor:
         self._tenant = visitor
         keeper.taken(visitor.pid)
         folders = [str(folder) for folder in self._folders]
-        known = {"client": self._client, "remembered": self._remembered, "folders": folders, "warm": self._warm}
-        self._tell({"welcome": known})
+        self._tell(m.Attached(self._client, self._remembered, folders, self._warm))
 
-    def _keep(self, wish: dict[str, Any]) -> None:
+    def _keep(self, wish: m.Keep) -> None:
         """Outlive the kernel from here on."""
         if self._tenant is None:
             return
         try:
             self._keeper = self._keeper or Keeper(self._folders, wish, self._tenant.pid)
         except OSError as error:
-            self._tell({"kept": {"error": str(error)}})
+            self._tell(m.KeepFailed(str(error)))
         else:
-            self._tell({"kept": self._keeper.name})
+            self._tell(m.Kept(self._keeper.name))
 
-    def _remember(self, what: dict[str, Any]) -> None:
-        self._remembered = what
+    def _remember(self, what: m.Remember) -> None:
+        self._remembered = what.state
 
-    def _limit(self, of: dict[str, Any]) -> None:
+    def _limit(self, of: m.LimitRank) -> None:
         """Keep a rank to its limits from here on."""
-        confined = Confinement(of["seat"], Limits(of["cores"], of["memory"]), children)
-        confined.take(of["pid"])
+        confined = Confinement(of.slot, of.limits, children)
+        confined.take(of.pid)
         if confined.looks:
-            self._confined[of["pid"]] = confined
+            self._confined[of.pid] = confined
 
     def _look_at_limits(self) -> None:
         """Kill the ranks that have passed their memory limit; the file says so to whoever asks why (witness.py)."""
@@ -193,22 +189,22 @@ class Supervisor:
 
     def _replace(self, ranks: list[int]) -> None:
         admission.expect(ranks)
-        self._tell({"joining": {rank: self._spares.put(rank, self._told_ranks) for rank in ranks}})
+        self._tell(m.RanksJoining({rank: self._spares.put(rank, self._told_ranks) for rank in ranks}))
 
     def _tell_warm(self) -> None:
         if self._spares.warm != self._warm:
             self._warm = self._spares.warm
-            self._tell({"warm": self._warm})
+            self._tell(m.SparesReady(self._warm))
 
-    def _tell(self, word: dict[str, Any]) -> None:
+    def _tell(self, message: m.Message) -> None:
         if self._tenant is not None:
-            self._tenant.line.say(word)
+            self._tenant.channel.send(message)
 
     def deliver(self, connections: dict[str, dict[str, Any]]) -> None:
         """Hand the controller's addresses and keys to the kernel and, through mpiexec's stdin, to rank 0."""
         self._told_ranks |= connections["engine"]
         self._client = connections["client"]
-        self._tell({"client": self._client})
+        self._tell(m.Connected(self._client))
         if self._mpi.stdin is not None and self._mpi.poll() is None:
             self._mpi.stdin.write(json.dumps(self._told_ranks).encode() + b"\n")
             self._mpi.stdin.flush()
@@ -239,21 +235,21 @@ class Supervisor:
             left -= set(select.select(left, [], [], wait)[0])
 
 
-def _line_to_kernel() -> Line:
+def _channel_to_kernel() -> ControlChannel:
     """Take stdin and stdout for it, and leave none to whatever else reads or prints here."""
-    line = Line(open(os.dup(0), "rb", 0), open(os.dup(1), "wb", 0))  # noqa: PTH123, SIM115 - descriptors, for good
+    incoming, outgoing = open(os.dup(0), "rb", 0), open(os.dup(1), "wb", 0)  # noqa: PTH123, SIM115 - descriptors
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     os.close(nothing)
-    return line
+    return ControlChannel(incoming, outgoing, is_agent=True)
 
 
 def main() -> None:
     """Run until the kernel ends or says stop."""
     take_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    kernel = Visitor(_line_to_kernel(), os.getppid())
+    kernel = Visitor(_channel_to_kernel(), os.getppid())
     plan = json.loads(sys.argv[1])
     os.environ[HOLDER] = mark(os.getpid())  # of what is started from here on
     admission.expect(range(plan["ranks"]))

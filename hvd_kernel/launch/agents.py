@@ -6,7 +6,6 @@ Words.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import subprocess
@@ -18,42 +17,41 @@ import hvd_kernel
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.launchers import ssh
 from hvd_kernel.launch.placement import Host, is_local
-from hvd_kernel.processes.frames import Frame, Kind, Reader
+from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel
+from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Stop
 
-_CHUNK = 1 << 16
 _SAID = 4096  # bytes of ssh's and the agent's own words that are kept for messages
 _END_S = 5.0  # that an agent may take to end; one that is killed leaves what its ranks have detached
 _END_HERE_S = 20.0  # the same on this host, where no network can be the reason
 
 
 class Agent:
-    """What the launcher has of an agent, however that was started: a way to hear it, and what it has said."""
+    """What the launcher has of an agent, however that was started: the channel to it, and its hello."""
 
-    def __init__(self, host: Host, frames: int) -> None:
-        self.host, self.frames = host, frames
+    def __init__(self, host: Host, channel: ControlChannel) -> None:
+        self.host, self.channel = host, channel
         self.remote = not is_local(host.name)
         self.hello: dict[str, Any] = {}
         self.holds_ranks = True  # False: it holds mpiexec
         self.gone = False
-        self._reader = Reader(expects_magic=True)
 
     def descriptors(self) -> list[int]:
         """Return what to wait on."""
-        return [] if self.gone else [self.frames]
+        return [] if self.gone else [self.channel.fileno()]
 
-    def hear(self, fd: int) -> list[Frame]:
-        """Return the frames that have come on one of these; notes its end."""
-        data = os.read(fd, _CHUNK)
-        self.gone = not data
-        return self._reader.feed(data) if data else []
+    def receive(self, _fd: int) -> list[Message]:
+        """Return the messages that have come on one of these; notes its end."""
+        found = self.channel.receive()
+        self.gone = self.channel.closed
+        return found
 
-    def send(self, frame: Frame) -> None:
-        """Tell it something; it may be gone, which ``hear`` will say."""
-        raise NotImplementedError
+    def send(self, message: Message) -> None:
+        """Send it a message; it may be gone, which ``receive`` will tell."""
+        self.channel.send(message)
 
     def stop(self, grace: float) -> None:
         """Have all that it holds ended: SIGTERM, then SIGKILL after ``grace`` seconds."""
-        self.send(Frame(Kind.STOP, payload=f"{grace:g}".encode()))
+        self.send(Stop(grace))
 
     def release(self) -> None:
         """All ranks have ended: let it go, where it waits for that."""
@@ -81,38 +79,34 @@ class Started(Agent):
             stderr=subprocess.PIPE,
             start_new_session=True,  # a terminal's Ctrl-C is for the launcher
         )
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        super().__init__(host, self._process.stdout.fileno())
-        self._words = self._process.stderr.fileno()
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        super().__init__(host, ControlChannel(stdout, stdin))
+        self._stderr = stderr
         self._mute = False
 
-    def send(self, frame: Frame) -> None:
-        """Tell it something; it may be gone, which its own pipes will say."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(frame.pack())
-            self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            return
+    def receive(self, fd: int) -> list[Message]:
+        """Return the messages that have come; keep the end of what it or ssh says itself."""
+        if fd == self.channel.fileno():
+            return super().receive(fd)
+        self._listen()
+        return []
 
-    def hear(self, fd: int) -> list[Frame]:
-        """Return the frames that have come; keep the end of what it or ssh says itself."""
-        if fd == self.frames:
-            return super().hear(fd)
-        data = os.read(fd, _CHUNK)
+    def _listen(self) -> None:
+        data = os.read(self._stderr.fileno(), CHUNK)
         self._mute = not data
         self.said = (self.said + data.decode(errors="replace"))[-_SAID:]
-        return []
 
     def descriptors(self) -> list[int]:
         """Return what to wait on."""
-        return [*super().descriptors(), *([] if self._mute else [self._words])]
+        return [*super().descriptors(), *([] if self._mute else [self._stderr.fileno()])]
 
     def unreachable(self) -> ClusterError:
         """Explain why it has not come up."""
         while not self._mute:
-            self.hear(self._words)
+            self._listen()
         return ssh.unreachable(self.host.name, self.command, self._process.wait(), self.said)
 
     def lost(self) -> ClusterError | None:
@@ -121,11 +115,7 @@ class Started(Agent):
 
     def end(self) -> None:
         """Close its stdin, by which it ends with all that it holds; wait for that."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-        except BrokenPipeError:
-            self._mute = True  # it is gone already
+        self.channel.end_sending()
         try:
             patience = _END_S if self.remote else _END_HERE_S
             deadline = time.monotonic() + (patience if self.hello else 0.0)  # who never spoke holds nothing
@@ -134,16 +124,15 @@ class Started(Agent):
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for pipe in (self._process.stdout, self._process.stderr):
-            assert pipe is not None
-            pipe.close()
+        self.channel.close()
+        self._stderr.close()
 
     def _hear_out(self, deadline: float) -> None:
         """Let it say its last words, which nobody wants: it cannot end while its pipe is full."""
         poll = select.poll()
-        poll.register(self.frames, select.POLLIN)
+        poll.register(self.channel.fileno(), select.POLLIN)
         while not self.gone and poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            self.gone = not os.read(self.frames, _CHUNK)
+            super().receive(self.channel.fileno())
 
 
 class Crew:
@@ -166,17 +155,18 @@ class Crew:
         self.agents += started
         deadline = time.monotonic() + seconds
         while any(not agent.hello for agent in started):
-            for agent, frame in self.heard(deadline - time.monotonic()):
-                if frame is None:
+            for agent, message in self.received(deadline - time.monotonic()):
+                if isinstance(message, ChannelClosed):
                     raise next(one for one in started if one is agent).unreachable()
-                agent.hello = json.loads(frame.payload)
+                if isinstance(message, Hello):
+                    agent.hello = message.card
             late = next((agent for agent in started if not agent.hello), None)
             if late is not None and time.monotonic() > deadline:
                 raise ssh.silent(late.host.name, seconds, late.said)
         check_versions(self.agents)
 
-    def heard(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, Frame | None]]:
-        """Wait, and give what agents say; None is an agent's end. ``also``: a descriptor that may end the wait."""
+    def received(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, Message]]:
+        """Wait, and give what agents send. ``also``: a descriptor that may end the wait."""
         poll = select.poll()
         whose: dict[int, Agent] = {}
         for agent in self.agents:
@@ -187,12 +177,7 @@ class Crew:
             poll.register(also, select.POLLIN)
         for fd, _ in poll.poll(max(0.0, seconds) * 1000 + 1):
             if fd in whose and fd in whose[fd].descriptors():  # it may have been ended meanwhile
-                yield from self._heard(whose[fd], fd)
-
-    def _heard(self, agent: Agent, fd: int) -> Iterator[tuple[Agent, Frame | None]]:
-        yield from ((agent, frame) for frame in agent.hear(fd))
-        if agent.gone and fd == agent.frames:
-            yield agent, None
+                yield from ((whose[fd], message) for message in whose[fd].receive(fd))
 
     def stop(self, grace: float) -> None:
         """Have every rank that still runs ended: SIGTERM, then SIGKILL after ``grace`` seconds."""

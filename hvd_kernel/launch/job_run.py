@@ -5,14 +5,13 @@ launch -> crew (an agent per host; from MPI one per rank) -> hello -> plan -> wa
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,13 +22,13 @@ from hvd_kernel.launch import environment
 from hvd_kernel.launch.agents import Agent, Crew
 from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.launchers.mpi_agents import Door
-from hvd_kernel.launch.launchers.mpiexec import NUMBER, Starter
+from hvd_kernel.launch.launchers.mpiexec import Starter
 from hvd_kernel.launch.line_output import Voice, Write, folder_of, prefixes, standard, writer
 from hvd_kernel.launch.monitor import Watch
 from hvd_kernel.launch.outcome import shell_status
 from hvd_kernel.launch.placement import Host, is_local, named, places
-from hvd_kernel.processes.authentication import ADDRESS_VARIABLE
-from hvd_kernel.processes.frames import Frame, Kind
+from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
+from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
 from hvd_kernel.processes.resources.limits import Limits
 from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
@@ -167,7 +166,9 @@ def _start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Ag
         ]
         env = without_launchers(os.environ)
         env = _for_ranks(job, (environment.carried(env) if agent.remote else env) | common)
-        agent.send(_plan(job, len(ranks), env=env, ranks=ranks, far=agent.remote, step=bool(job.via)))
+        agent.send(
+            _order(job, ranks, env=env, inherit_env=agent.remote, is_step=bool(job.via), ranks_on_host=len(ranks))
+        )
     return [crew.agents[host] for host in where]
 
 
@@ -202,8 +203,8 @@ def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Wr
         )
         if tell is not None:
             tell(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
-        ranks = [_one(job, NUMBER, 0, {})]
-        holder.send(_plan(job, 0, command=plan.command, env=plan.env, ranks=ranks, folders=plan.folders))
+        ranks = [_one(job, MPIEXEC, 0, {})]
+        holder.send(_order(job, ranks, command=plan.command, env=plan.env, folders=plan.folders))
         home = door.gather(crew, starter, job.np, patience)
     starter.up()
     hellos = [agent.hello for agent in home]
@@ -211,7 +212,8 @@ def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Wr
     for rank, agent in enumerate(home):
         ranks = [_one(job, rank, rank, seats[rank])]
         # MPI has carried the environment.
-        agent.send(_plan(job, agent.hello["beside"], env={}, ranks=ranks, far=True, step=plan.seats))
+        beside = agent.hello["beside"]
+        agent.send(_order(job, ranks, env={}, inherit_env=True, is_step=plan.seats, ranks_on_host=beside))
     return home
 
 
@@ -223,11 +225,10 @@ def _seats(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [common | each for each in own]
 
 
-def _one(job: Job, rank: int, seat: int, env: dict[str, str]) -> dict[str, Any]:
-    """Return what an agent is told of one rank; ``seat``: which one it is on its host, for cores of its own."""
-    limits = job.limits[rank] if job.limits and rank != NUMBER else Limits()
-    listens = rank == 0 and job.stdin >= 0
-    return {"rank": rank, "seat": seat, "env": env, "listens": listens, "limits": asdict(limits)}
+def _one(job: Job, rank: int, slot: int, env: dict[str, str]) -> RankPlan:
+    """Return what an agent is told of one rank; ``slot``: which one it is on its host, for cores of its own."""
+    limits = job.limits[rank] if job.limits and rank != MPIEXEC else Limits()
+    return RankPlan(rank, slot, env, reads_stdin=rank == 0 and job.stdin >= 0, limits=limits)
 
 
 def _reachable(holder: Agent, interface: str) -> list[str]:
@@ -237,11 +238,10 @@ def _reachable(holder: Agent, interface: str) -> list[str]:
     return [here[interface]] if interface in here else outward or list(here.values())
 
 
-def _plan(job: Job, beside: int, **rest: Any) -> Frame:
-    """Return what an agent is told to start; ``beside``: how many ranks share its host, which share the cores."""
-    usual: dict[str, Any] = {"folders": [], "far": False, "step": False, "beside": beside}
-    plan = usual | {"command": job.command, "cwd": job.cwd or str(Path.cwd())} | rest
-    return Frame(Kind.PLAN, payload=json.dumps(plan).encode())
+def _order(job: Job, ranks: list[RankPlan], **rest: Any) -> StartRanks:
+    """Return what an agent is told to start."""
+    usual: dict[str, Any] = {"command": job.command, "cwd": job.cwd or str(Path.cwd())}
+    return StartRanks(ranks=ranks, **usual | rest)
 
 
 def _told(hosts: Sequence[Host], where: Sequence[int], meeting: tuple[str, int]) -> str:

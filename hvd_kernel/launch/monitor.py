@@ -15,11 +15,11 @@ from dataclasses import replace
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import Agent, Crew
-from hvd_kernel.launch.launchers.mpiexec import NUMBER, Starter
+from hvd_kernel.launch.launchers.mpiexec import Starter
 from hvd_kernel.launch.line_output import Voice, Write
 from hvd_kernel.launch.outcome import Failure, culprit, is_consequence, told
 from hvd_kernel.launch.stdin import Source
-from hvd_kernel.processes.frames import Frame, Kind
+from hvd_kernel.processes.channel import messages as m
 
 _NEVER = float("inf")
 _SETTLE_S = 0.5
@@ -63,8 +63,8 @@ class Watch:
         source = Source(stdin)
         while not all(agent.gone for agent in self._crew.agents):
             also = -1 if self._home[0].gone else source.fd
-            for agent, frame in self._crew.heard(_TURN_S if not self._settling else 0.05, also):
-                self._handle(agent, frame, source)
+            for agent, message in self._crew.received(_TURN_S if not self._settling else 0.05, also):
+                self._handle(agent, message, source)
             source.pump(self._home[0])
             self._tick(time.monotonic(), deadline)
         self._finish_voices()
@@ -85,26 +85,27 @@ class Watch:
     def _settling(self) -> bool:
         return bool(self.failures) and not self._stopped_at
 
-    def _handle(self, agent: Agent, frame: Frame | None, source: Source) -> None:
-        if frame is None:
-            self._gone(agent)
-        elif frame.rank == NUMBER:
-            self._of_starter(frame)
-        elif frame.kind in {Kind.STDOUT, Kind.STDERR}:
-            self._voices[frame.rank][frame.kind is Kind.STDERR].say(frame.payload)
-        elif frame.kind is Kind.TAKEN:
-            source.taken()
-        elif frame.kind is Kind.EXIT:
-            self._exited(frame.rank, int(frame.payload))
-        elif frame.kind is Kind.KILLED:
-            self._why[frame.rank] = frame.payload.decode()
-        elif frame.kind is Kind.SO_FAR:
-            self._release()
-        elif frame.kind is Kind.DISMISSED:
-            self._taken |= {rank for rank, home in enumerate(self._home) if home is agent}
-        elif frame.kind is Kind.ERROR:
-            self._stop(0.0)
-            raise ClusterError(f"rank {frame.rank} cannot be started on {agent.host.name}: {frame.payload.decode()}.")
+    def _handle(self, agent: Agent, message: m.Message, source: Source) -> None:
+        match message:
+            case m.ChannelClosed():
+                self._gone(agent)
+            case m.Output(rank=m.MPIEXEC):
+                self._of_starter(message)
+            case m.Output():
+                self._voices[message.rank][message.stream == "stderr"].say(message.data)
+            case m.InputTaken():
+                source.taken()
+            case m.RankExited() if message.rank != m.MPIEXEC:
+                self._exited(message.rank, message.status)
+            case m.RankKilled():
+                self._why[message.rank] = message.why
+            case m.Flushed():
+                self._release()
+            case m.Terminated():
+                self._taken |= {rank for rank, home in enumerate(self._home) if home is agent}
+            case m.StartFailed() if message.rank != m.MPIEXEC:
+                self._stop(0.0)
+                raise ClusterError(f"rank {message.rank} cannot be started on {agent.host.name}: {message.why}.")
 
     def _gone(self, agent: Agent) -> None:
         missing = [rank for rank, home in enumerate(self._home) if home is agent and rank not in self.codes]
@@ -119,10 +120,10 @@ class Watch:
             if len(self.codes) == len(self._home):
                 self._release()
 
-    def _of_starter(self, frame: Frame) -> None:
-        if frame.kind in {Kind.STDOUT, Kind.STDERR} and self._starter is not None:
+    def _of_starter(self, output: m.Output) -> None:
+        if self._starter is not None:
             calm = not self.failures and not self._stopped_at and not self._released
-            self._starter.hear(frame.payload, aloud=calm)
+            self._starter.hear(output.data, aloud=calm)
 
     def _ask_starter(self) -> None:
         """Find the guilty rank in mpiexec's words: ranks were ended by it, and none has failed for all one can see."""
@@ -149,7 +150,7 @@ class Watch:
         """Let the agents go when all is heard that mpiexec has said before: what it says of their end is not theirs."""
         holders = [agent for agent in self._crew.agents if not agent.holds_ranks and not agent.gone]
         for holder in holders:
-            holder.send(Frame(Kind.SO_FAR))
+            holder.send(m.Flush())
         if not holders:
             self._release()
 

@@ -7,7 +7,7 @@ import select
 import sys
 
 from hvd_kernel.launch.agents import Agent
-from hvd_kernel.processes.frames import Frame, Kind
+from hvd_kernel.processes.channel.messages import Input
 
 _CHUNK = 1 << 16
 
@@ -47,7 +47,7 @@ class Source:
         except OSError:
             data = b""
         self._open = self._waits = bool(data)
-        agent.send(Frame(Kind.STDIN, 0, data))
+        agent.send(Input(0, data))
 
 
 def own_stdin() -> int:

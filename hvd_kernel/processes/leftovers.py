@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_kernel.processes import detached
-from hvd_kernel.processes.json_lines import is_ready
+from hvd_kernel.processes.channel.control_channel import is_ready
 from hvd_kernel.processes.lifetime import CLAIM, HOLDER, environment_of, holder_of, is_gone, mark, stat_of
 from hvd_kernel.processes.private_dir import is_own
 

@@ -1,4 +1,4 @@
-"""The agent of one rank that MPI has started: ``python -P -m hvd_kernel.processes.mpi_agent``; see callers.py."""
+"""Agent of one rank that MPI has started (launchers/mpi_agents): ``python -P -m hvd_kernel.processes.mpi_agent``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from hvd_kernel.processes import authentication
 from hvd_kernel.processes.agent import Agent, hello, reserve
-from hvd_kernel.processes.authentication import ADDRESS_VARIABLE
+from hvd_kernel.processes.channel import authentication
+from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.lifetime import take_orphans
 
 _CALL_S = 10.0
@@ -24,7 +24,7 @@ def number(names: tuple[str, ...], env: Mapping[str, str]) -> int | None:
     return next((int(env[name]) for name in names if name in env), None)
 
 
-def call(door: str, secret: str) -> socket.socket:
+def connect(address: str, secret: str) -> socket.socket:
     """Reach the launcher, at the first of its addresses where it answers with its proof.
 
     Raises
@@ -32,14 +32,14 @@ def call(door: str, secret: str) -> socket.socket:
     ConnectionError
         There is none.
     """
-    names, _, port = door.rpartition(":")
+    names, _, port = address.rpartition(":")
     why: object = "it has no address"
-    for where in [(name, int(port)) for name in names.split(",")] if port.isdecimal() else [f"\0{door[1:]}"]:
+    for where in [(name, int(port)) for name in names.split(",")] if port.isdecimal() else [f"\0{address[1:]}"]:
         connection = socket.socket(socket.AF_INET if isinstance(where, tuple) else socket.AF_UNIX)
         connection.settimeout(_CALL_S)
         try:
             connection.connect(where)
-            if authentication.introduce(connection, secret):
+            if authentication.prove(connection, secret):
                 connection.settimeout(None)
                 return connection
             why = "what answers there does not know the secret of this run"
@@ -47,7 +47,7 @@ def call(door: str, secret: str) -> socket.socket:
             why = error
         connection.close()
     raise ConnectionError(
-        f"the launcher of this rank cannot be reached at {door}: {why}. --network-interfaces chooses its address."
+        f"the launcher of this rank cannot be reached at {address}: {why}. --network-interfaces chooses its address."
     )
 
 
@@ -55,11 +55,12 @@ def main() -> None:
     """Serve one launcher."""
     take_orphans()
     rank, secret = number(_RANK, os.environ), os.environ["HVD_SECRET_KEY"]
-    connection = call(os.environ.pop(ADDRESS_VARIABLE), secret)
+    connection = connect(os.environ.pop(ADDRESS_VARIABLE), secret)
     keeper = reserve() if rank == 0 else None  # where the ranks meet, if MPI itself does not tell them
     port = 0 if keeper is None else keeper.getsockname()[1]
-    says: dict[str, Any] = hello(port) | {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
-    agent = Agent(says, connection.fileno(), os.dup(connection.fileno()), stays=True)
+    card: dict[str, Any] = hello(port) | {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
+    outgoing = os.dup(connection.fileno())
+    agent = Agent(card, connection.detach(), outgoing, stays=True)
     signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the rank would inherit
     for ends in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ends, lambda *_: agent.dismiss())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import Any
+from typing import Literal
 
-from hvd_kernel.processes.frames import Kind
+from hvd_kernel.processes.channel.messages import RankPlan, StartRanks
 from hvd_kernel.processes.lifetime import children, die_with_parent
-from hvd_kernel.processes.resources.limits import Confinement, Limits
+from hvd_kernel.processes.resources.limits import Confinement
 
 _CHUNK = 1 << 16
 _DESCRIPTORS = ("PMI_FD",)  # by which MPICH's and Intel's MPI reach what has started them
@@ -17,13 +17,13 @@ _DESCRIPTORS = ("PMI_FD",)  # by which MPICH's and Intel's MPI reach what has st
 class Rank:
     """One rank's process, in a session of its own."""
 
-    def __init__(self, one: dict[str, Any], plan: dict[str, Any], env: dict[str, str]) -> None:
-        listens = one["listens"]
-        self.number: int = one["rank"]
-        self.confined = Confinement(one["seat"], Limits(**one["limits"]), children)
+    def __init__(self, one: RankPlan, plan: StartRanks, env: dict[str, str]) -> None:
+        listens = one.reads_stdin
+        self.number = one.rank
+        self.confined = Confinement(one.slot, one.limits, children)
         self.process = subprocess.Popen(  # noqa: S603 - the user's command
-            plan["command"],
-            cwd=plan["cwd"],
+            plan.command,
+            cwd=plan.cwd,
             env=env,
             stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -34,11 +34,13 @@ class Rank:
         )
         self.life = os.pidfd_open(self.process.pid)
         self.ended = False
-        self.streams: dict[int, Kind] = {}
-        for pipe, kind in ((self.process.stdout, Kind.STDOUT), (self.process.stderr, Kind.STDERR)):
-            assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
-            self.streams[pipe.fileno()] = kind
+        self.streams: dict[int, Literal["stdout", "stderr"]] = {}
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.streams[self.process.stdout.fileno()] = "stdout"
+        self.streams[self.process.stderr.fileno()] = "stderr"
+        for fd in self.streams:
+            os.set_blocking(fd, False)
         self.input = self.process.stdin.fileno() if self.process.stdin is not None else -1
         if listens:
             os.set_blocking(self.input, False)

@@ -26,6 +26,7 @@ from hvdtest.kernel import Kernel
 from hvd_kernel.cluster import Session
 from hvd_kernel.cluster.respawn import Respawn, Respawned
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.channel.messages import SetSpares
 
 N = 4
 BIG = "import numpy as np, hashlib\nbig = np.random.default_rng(rank).random(1 << 20)\nborn = rank"
@@ -175,10 +176,10 @@ def test_a4_a_replacement_that_dies_is_replaced(session: Session) -> None:
     fallen: list[int] = []
     join = session._on_joining
 
-    def shoot(pids: dict[str, int]) -> None:
+    def shoot(pids: dict[int, int]) -> None:
         join(pids)
         if not fallen:
-            fallen.append(pids["2"])
+            fallen.append(pids[2])
             os.kill(fallen[0], signal.SIGKILL)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -374,7 +375,7 @@ def test_a_spare_that_is_gone_is_done_without(session: Session) -> None:
         kill(session, 3)
         said: list[str] = []
         assert session.respawn(progress=said.append).ranks == (3,)
-    session._launched.say({"spares": session._spares_wanted})
+    session._launched.send(SetSpares(session._spares_wanted))
     assert said[0] == "no spare process is ready: starting one"
     assert_whole(session, {3})
 

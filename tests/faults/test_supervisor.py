@@ -1,4 +1,4 @@
-"""The supervisor by itself, over its line: what happens at one and the same time, before it has looked."""
+"""The supervisor by itself, over its channel: what happens at one and the same time, before it has looked."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import pytest
 from hvdtest.cluster import living, processes_below, until
 
 from hvd_kernel.cluster.door import Visitor, knock
 from hvd_kernel.cluster.supervisor import Supervisor
-from hvd_kernel.processes.json_lines import Line, is_ready
+from hvd_kernel.processes.channel import messages as m
+from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
 from hvd_kernel.processes.lifetime import children
+from hvd_kernel.processes.resources.limits import Limits
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 
 PATIENCE_S = 60.0
+M = TypeVar("M", bound=m.Message)
 RANKS = 2
 
 
@@ -32,18 +35,23 @@ class Supervised:
     """A supervisor whose kernel is this test, with a process that is no mpiexec and does nothing."""
 
     process: subprocess.Popen[bytes]
-    line: Line
-    heard: list[dict[str, Any]] = field(default_factory=list)
+    channel: ControlChannel
+    received: list[m.Message] = field(default_factory=list)
 
-    def hear(self, word: str) -> Any:
-        """Return what it says about something, the first that has not been asked for."""
-        while not any(word in said for said in self.heard):
-            assert is_ready(self.line.fileno(), PATIENCE_S), f"the supervisor said {self.heard} and nothing of {word!r}"
-            self.heard += self.line.read()
-            assert {"end": True} not in self.heard, f"the supervisor ended before it said {word!r}"
-        said = next(said for said in self.heard if word in said)
-        self.heard.remove(said)
-        return said[word]
+    def await_message(self, kind: type[M]) -> M:
+        """Return the first message of a type that has not been asked for."""
+        while not any(isinstance(each, kind) for each in self.received):
+            assert is_ready(self.channel.fileno(), PATIENCE_S), f"the supervisor sent {self.received} and no {kind}"
+            self.received += self.channel.receive()
+            assert m.ChannelClosed() not in self.received, f"the supervisor ended before it sent {kind}"
+        found = next(each for each in self.received if isinstance(each, kind))
+        self.received.remove(found)
+        return found
+
+    def replace(self, rank: int) -> int:
+        """Have a rank replaced, and return the process id of the replacement."""
+        self.channel.send(m.ReplaceRanks([rank]))
+        return self.await_message(m.RanksJoining).pids[rank]
 
     def stopped(self) -> None:
         """Have it look at nothing until ``go_on``."""
@@ -75,13 +83,13 @@ def supervised(tmp_path: Path) -> Iterator[Supervised]:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        one = Supervised(process, Line(process.stdout, process.stdin))
+        one = Supervised(process, ControlChannel(process.stdout, process.stdin))
         everybody = {process.pid}
         try:
-            one.hear("client")
+            one.await_message(m.Connected)
             yield one
             everybody |= processes_below(process.pid)
-            one.line.say({"stop": True})
+            one.channel.send(m.Stop(1.5))
             process.wait(PATIENCE_S)
         finally:
             process.kill()
@@ -97,67 +105,64 @@ def kill_and_wait(pid: int) -> None:
     os.close(ended)
 
 
-@pytest.mark.parametrize("beside", [[], [{"keep": {"name": "train", "place": "/", "n": RANKS, "hours": 1.0}}]])
+@pytest.mark.parametrize("beside", [[], [m.Keep("train", "/", RANKS, 1.0)]])
 def test_a4_a_replacement_is_replaced_before_its_death_was_seen(
-    supervised: Supervised, beside: list[dict[str, Any]]
+    supervised: Supervised, beside: list[m.Message]
 ) -> None:
     """What is opened then, a pidfd or a door, has the number that was ready: who goes by it waits for a living one's end."""
-    supervised.line.say({"replace": [0]})
-    first = supervised.hear("joining")["0"]
+    first = supervised.replace(0)
     supervised.stopped()
     kill_and_wait(first)
-    for word in ({"replace": [0]}, *beside):
-        supervised.line.say(word)
+    for message in (m.ReplaceRanks([0]), *beside):
+        supervised.channel.send(message)
     supervised.go_on()
-    second = supervised.hear("joining")["0"]
-    supervised.line.say({"replace": [1]})
-    third = supervised.hear("joining")["1"]
+    second = supervised.await_message(m.RanksJoining).pids[0]
+    third = supervised.replace(1)
     assert first not in children(supervised.process.pid), "not buried"
     assert living({first, second, third}) == {second, third}
 
 
 def test_an_accident_of_the_thread_that_watches_leaves_nothing(supervised: Supervised) -> None:
     """Without it nobody would see the kernel's end."""
-    supervised.line.say({"replace": [0]})
-    supervised.hear("joining")
-    supervised.line.say({"spares": "many"})
+    supervised.replace(0)
+    supervised.channel.send(m.LimitRank(os.getpid(), 0, Limits(cores=float("nan"))))
     assert supervised.process.wait(PATIENCE_S) == 0
 
 
-class Hasty(Visitor):
-    """A kernel that does something in the very moment after the look at its line."""
+class Hasty(ControlChannel):
+    """A kernel that does something in the very moment after the look at its channel."""
 
-    def __init__(self, line: Line, act: Callable[[], None]) -> None:
-        super().__init__(line, os.getpid())
+    def __init__(self, connection: socket.socket, act: Callable[[], None]) -> None:
+        super().__init__(connection, connection, is_agent=True)
         self._act = [act]
 
     @property
-    def has_spoken(self) -> bool:
-        """Whether it had, before it acted."""
-        spoken = super().has_spoken
+    def is_ready(self) -> bool:
+        """Whether it was, before the kernel acted."""
+        ready = super().is_ready
         while self._act:
             self._act.pop()()
-        return spoken
+        return ready
 
 
 def test_a_kernel_that_lets_go_and_comes_back_during_one_look_is_let_in(tmp_path: Path) -> None:
     """Its process lives, so the supervisor must not take it for another one that has the cluster."""
     ours, theirs = socket.socketpair()
-    kernel, back = Line(theirs, theirs), []
+    kernel, back = ControlChannel(theirs, theirs), []
 
     def come_back() -> None:
         kernel.close()
         back.append(knock(tmp_path)[0])
 
     plan = {"mpiexec": ["sleep", "600"], "folders": [str(tmp_path)], "ranks": RANKS}
-    supervisor = Supervisor(plan, Hasty(Line(ours, ours), come_back))
+    supervisor = Supervisor(plan, Visitor(Hasty(ours, come_back), os.getpid()))
     try:
-        supervisor._keep({"name": "train", "place": "/", "n": RANKS, "hours": 1.0})
-        assert kernel.read() == [{"kept": "train"}]
+        supervisor._keep(m.Keep("train", "/", RANKS, 1.0))
+        assert kernel.receive() == [m.Kept("train")]
         for _ in range(2):
             supervisor._look()
-        assert is_ready(back[0].fileno())
-        assert [next(iter(word)) for word in back[0].read()] == ["welcome"]
+        assert back[0].is_ready
+        assert [type(message) for message in back[0].receive()] == [m.Attached]
     finally:
         supervisor._mpi.kill()
         supervisor._mpi.wait()

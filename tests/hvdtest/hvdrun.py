@@ -6,7 +6,6 @@ Words.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,11 +13,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hvdtest.launch import clean_environment
 
-from hvd_kernel.processes.frames import Frame, Kind
+from hvd_kernel.processes.channel.messages import RankPlan, StartRanks
 
 HVDRUN = [sys.executable, "-P", "-m", "hvd_kernel.launch"]
 NIGHTLY = pytest.mark.nightly
@@ -51,12 +51,10 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield name
 
 
-def order(command: Sequence[str], cwd: Path | str, number: int = 0, **more: object) -> Frame:
+def order(command: Sequence[str], cwd: Path | str, number: int = 0, **more: Any) -> StartRanks:
     """What an agent is told so that it starts one rank; ``more`` takes the place of what is usual."""
-    usual = {"folders": [], "far": False, "step": False, "beside": 0, "env": dict(os.environ)}
-    ranks = [{"rank": number, "seat": 0, "env": {}, "listens": False, "limits": {}}]
-    plan = {"command": [*command], "cwd": str(cwd), "ranks": ranks} | usual | more
-    return Frame(Kind.PLAN, payload=json.dumps(plan).encode())
+    usual: dict[str, Any] = {"command": [*command], "cwd": str(cwd), "env": dict(os.environ)}
+    return StartRanks(ranks=[RankPlan(number)], **usual | more)
 
 
 def processes_with(variable: str) -> list[str]:

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hvdtest.cluster import PATIENCE_S, Traces, drain, execute, living, processes_below, until
@@ -21,8 +20,9 @@ from hvd_kernel.cluster import Session
 from hvd_kernel.cluster.attach import attach, end
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes import detached
+from hvd_kernel.processes.channel.control_channel import ControlChannel
+from hvd_kernel.processes.channel.messages import Attached, Kept, Message
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.json_lines import Line
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(300)]
 
@@ -236,13 +236,13 @@ def test_s6_a1_a_rank_that_dies_between_two_kernels_is_named_and_replaced_and_no
 def test_what_the_supervisor_says_in_one_breath_with_its_welcome_is_heard(
     orphaned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Line.read
+    receive = ControlChannel.receive
 
-    def both(line: Line) -> list[dict[str, Any]]:
-        words = read(line)
-        return [*words, {"kept": "another name"}] if words and "welcome" in words[0] else words
+    def both(channel: ControlChannel) -> list[Message]:
+        received = receive(channel)
+        return [*received, Kept("another name")] if received and isinstance(received[0], Attached) else received
 
-    monkeypatch.setattr(Line, "read", both)
+    monkeypatch.setattr(ControlChannel, "receive", both)
     session = attach(only_one(), print)
     try:
         until(lambda: session.kept == "another name", "both words are heard")

@@ -95,7 +95,7 @@ def test_kill_9_of_the_kernel_with_a_stopped_rank() -> None:
 
 
 def test_kill_9_of_the_kernel_while_the_cluster_starts() -> None:
-    code = "from hvd_kernel.cluster import Session; from hvd_kernel.settings.lookup import ClusterSpec; Session.start(ClusterSpec(2))"
+    code = "from hvd_kernel.cluster import Session; from hvd_kernel.processes.cluster_spec import ClusterSpec; Session.start(ClusterSpec(2))"
     process = subprocess.Popen([sys.executable, "-c", code])
     until(lambda: {"supervisor", "launcher", "rank"} <= set(family(process.pid).values()), "the ranks are starting")
     traces = Traces(processes_below(process.pid), set(), set())

@@ -275,7 +275,7 @@ def test_an_agent_ends_though_nobody_reads_what_it_still_has_to_say(
         ours.start([Host("localhost", 1)], None, None, 60)
         (agent,) = ours.agents
         agent.send(order(["yes"], tmp_path))
-        until(lambda: fills(agent.frames), "it says more than anybody reads")
+        until(lambda: fills(agent.channel.fileno()), "it says more than anybody reads")
     finally:
         ours.end()
     assert agent._process.returncode == 0, "it was killed"

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,11 +20,13 @@ from hvdtest.launch import clean_environment
 
 from hvd_kernel.launch.agents import Agent, Crew
 from hvd_kernel.launch.job_run import Job, launch
-from hvd_kernel.launch.launchers.mpiexec import NUMBER, Starter
+from hvd_kernel.launch.launchers.mpiexec import Starter
 from hvd_kernel.launch.line_output import Voice
 from hvd_kernel.launch.monitor import Watch
 from hvd_kernel.launch.placement import Host
-from hvd_kernel.processes.frames import Frame, Kind
+from hvd_kernel.processes.channel import messages as m
+from hvd_kernel.processes.channel.control_channel import ControlChannel
+from hvd_kernel.processes.channel.messages import MPIEXEC
 
 pytestmark = pytest.mark.mp
 
@@ -43,7 +46,7 @@ def test_ranks_started_by_mpi(mark: str) -> None:
         assert first == f"{rank} 3 {rank} 3 1 6.0"
         assert second.startswith(f"{rank} 3 [")
         assert "PMIX_RANK" in second
-        assert "HVD_LAUNCHER_DOOR" not in second, "that is the agent's"
+        assert "HVD_LAUNCHER_ADDRESS" not in second, "that is the agent's"
 
 
 @NIGHTLY
@@ -199,11 +202,12 @@ class Told(Agent):
     """An agent that notes what it is told; what it says is in the test's hands."""
 
     def __init__(self, *, holds_ranks: bool) -> None:
-        super().__init__(Host("localhost", 1), -1)
+        nobody = socket.socket()
+        super().__init__(Host("localhost", 1), ControlChannel(nobody, nobody))
         self.holds_ranks, self.told, self.released = holds_ranks, [], False
 
-    def send(self, frame: Frame) -> None:
-        self.told.append(frame.kind)
+    def send(self, message: m.Message) -> None:
+        self.told.append(message)
 
     def release(self) -> None:
         self.released = True
@@ -212,11 +216,11 @@ class Told(Agent):
 class Turns(Crew):
     """Agents that speak in this order."""
 
-    def __init__(self, agents: list[Agent], turns: Iterator[list[tuple[Agent, Frame | None]]]) -> None:
+    def __init__(self, agents: list[Agent], turns: Iterator[list[tuple[Agent, m.Message]]]) -> None:
         super().__init__()
         self.agents, self._turns = agents, turns
 
-    def heard(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, Frame | None]]:
+    def received(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, m.Message]]:
         yield from next(self._turns)
 
 
@@ -225,14 +229,14 @@ def test_what_mpiexec_said_before_the_ranks_ended_is_heard_however_late_it_comes
     holder, home = Told(holds_ranks=False), Told(holds_ranks=True)
     said: list[bytes] = []
 
-    def turns() -> Iterator[list[tuple[Agent, Frame | None]]]:
-        yield [(home, Frame(Kind.EXIT, 0, b"0"))]
-        assert (holder.told, home.released) == ([Kind.SO_FAR], False)
-        yield [(holder, Frame(Kind.STDERR, NUMBER, b"JOB MAP\n")), (holder, Frame(Kind.SO_FAR))]
+    def turns() -> Iterator[list[tuple[Agent, m.Message]]]:
+        yield [(home, m.RankExited(0, 0))]
+        assert (holder.told, home.released) == ([m.Flush()], False)
+        yield [(holder, m.Output(MPIEXEC, "stderr", b"JOB MAP\n")), (holder, m.Flushed())]
         assert home.released
-        yield [(holder, Frame(Kind.STDERR, NUMBER, b"an agent has ended\n"))]
+        yield [(holder, m.Output(MPIEXEC, "stderr", b"an agent has ended\n"))]
         holder.gone = home.gone = True
-        yield [(home, None), (holder, None)]
+        yield [(home, m.ChannelClosed()), (holder, m.ChannelClosed())]
 
     starter = Starter(said.append)
     voices = [(Voice(said.append, bytes, None, holds=False), Voice(said.append, bytes, None, holds=True))]
@@ -246,15 +250,16 @@ def test_an_agent_says_all_that_it_has_heard_so_far(mark: str, tmp_path: Path) -
     command = ["sh", "-c", f"echo one; echo two >&2; touch {spoken}; exec sleep 120"]
     try:
         crew.start([Host("localhost", 1)], None, None, 60)
-        crew.agents[0].send(order(command, tmp_path, NUMBER))
+        crew.agents[0].send(order(command, tmp_path, MPIEXEC))
         until(spoken.exists)
-        crew.agents[0].send(Frame(Kind.SO_FAR))
-        heard = {Kind.STDOUT: b"", Kind.STDERR: b"", Kind.SO_FAR: None}
-        while heard[Kind.SO_FAR] is None:
-            for _, frame in crew.heard(60):
-                assert frame is not None
-                heard[frame.kind] = (heard[frame.kind] or b"") + frame.payload
-        assert heard == {Kind.STDOUT: b"one\n", Kind.STDERR: b"two\n", Kind.SO_FAR: b""}
+        crew.agents[0].send(m.Flush())
+        received: list[m.Message] = []
+        while m.Flushed() not in received:
+            received += [message for _, message in crew.received(60)]
+        said = [message for message in received if isinstance(message, m.Output)]
+        text = {name: b"".join(each.data for each in said if each.stream == name) for name in ("stdout", "stderr")}
+        assert text == {"stdout": b"one\n", "stderr": b"two\n"}
+        assert received[-1] == m.Flushed()
     finally:
         crew.end()
 

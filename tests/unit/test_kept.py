@@ -7,9 +7,12 @@ import socket
 import stat
 import subprocess
 import tempfile
+import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hvd_kernel.cluster.door import Door, Visitor, knock
@@ -17,13 +20,15 @@ from hvd_kernel.cluster.keeper import Keeper
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.magics.cluster_manager import Holder
 from hvd_kernel.processes import detached, leftovers
+from hvd_kernel.processes.channel.control_channel import ControlChannel, pack
+from hvd_kernel.processes.channel.messages import ChannelClosed, Keep, Message, Refused, Remember, SetSpares, Stop
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.detached import Kept, Note
-from hvd_kernel.processes.json_lines import Line
 from hvd_kernel.processes.lifetime import HOLDER, claim, environment_of, holder_of, mark
+from hvd_kernel.processes.resources.limits import Limits
 
 PATIENCE_S = 60.0
-WISH = {"name": "train", "place": "/home/ann", "n": 4, "hours": 12.0}
+WISH = Keep("train", "/home/ann", 4, 12.0)
 
 
 def cluster(name: str, place: str = "/home/ann", kernel: int = 0) -> Kept:
@@ -41,9 +46,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def pair() -> tuple[Line, Line]:
+def pair() -> tuple[ControlChannel, ControlChannel]:
+    """The controller's end, and the agent's."""
     here, there = socket.socketpair()
-    return Line(here, here), Line(there, there)
+    return ControlChannel(here, here), ControlChannel(there, there, is_agent=True)
 
 
 def until_it_has_its_environment(pid: int) -> None:
@@ -132,53 +138,71 @@ def test_the_clock_runs_while_no_kernel_has_it(folder: Path) -> None:
     assert 11 * 3600 < left <= 12 * 3600
     keeper.taken(8)
     assert keeper.patience() is None
-    impatient = Keeper([folder], WISH | {"hours": 1e-9}, kernel=7)
+    impatient = Keeper([folder], Keep("train", "/home/ann", 4, 1e-9), kernel=7)
     impatient.left()
     assert impatient.patience() == 0.0
 
 
 def test_a_door_shows_both_who_the_other_is(folder: Path) -> None:
     door = Door(folder)
-    line, supervisor = knock(folder)
+    channel, supervisor = knock(folder)
     visitor = door.visitor()
     assert visitor is not None
     assert (supervisor, visitor.pid, visitor.is_gone) == (os.getpid(), os.getpid(), False)
-    line.say({"stop": True})
-    assert visitor.line.read() == [{"stop": True}]
+    channel.send(Stop(1.5))
+    assert visitor.channel.receive() == [Stop(1.5)]
     visitor.close()
-    assert line.read() == [{"end": True}]
-    line.say({"into": "the void"})
-    line.close()
-    line.close()
+    assert channel.receive() == [ChannelClosed()]
+    channel.send(Stop(0.0))  # into the void
+    channel.close()
+    channel.close()
 
 
 def test_a_second_kernel_is_told_the_first_ones_process(folder: Path) -> None:
     keeper = Keeper([folder], WISH, kernel=7)
-    tenant = Visitor(pair()[0], os.getpid())
-    line, _ = knock(folder)
+    tenant = Visitor(pair()[1], os.getpid())
+    channel, _ = knock(folder)
     assert keeper.admit(tenant) is None
-    assert line.read() == [{"refused": os.getpid()}]
-    assert line.read() == [{"end": True}]
+    assert channel.receive() == [Refused(os.getpid())]
+    assert channel.receive() == [ChannelClosed()]
     second, _ = knock(folder)
     assert keeper.admit(None) is not None
     second.close()
 
 
-def test_a_line_gives_words_whole_however_they_are_cut() -> None:
+def test_a_channel_gives_messages_whole_however_they_are_cut() -> None:
     here, there = pair()
-    long = {"remember": "x" * 5000}
-    there.say(long)
-    there.say({"b": 2})
-    there.close()
-    heard = []
-    while {"end": True} not in heard:
-        heard += here.read()
-    assert heard == [long, {"b": 2}, {"end": True}]
+    long = Remember({"x": "x" * 100_000})
+    sending = threading.Thread(target=lambda: (there.send(long), there.send(SetSpares(2)), there.close()))
+    sending.start()
+    received: list[Message] = []
+    while not here.closed:
+        received += here.receive()
+    sending.join()
+    assert received == [long, SetSpares(2), ChannelClosed()]
+
+
+def test_a_message_of_a_later_version_is_left_out_and_a_wrong_one_is_not() -> None:
+    _, there = pair()
+    later = msgspec.msgpack.encode({"type": "Teleport", "ranks": [1]})
+    assert there.feed(len(later).to_bytes(4) + later + pack(SetSpares(2))) == [SetSpares(2)]
+    wrong = msgspec.msgpack.encode({"type": "SetSpares", "count": "many"})
+    with pytest.raises(msgspec.ValidationError, match="Expected `int`, got `str`"):
+        there.feed(len(wrong).to_bytes(4) + wrong)
+
+
+def test_a_specification_that_a_detached_cluster_remembers_is_the_same_again() -> None:
+    spec = ClusterSpec(2, mpi_args=("--mca", "x"), limits=(Limits(0.5, 2**30), Limits()))
+    here, there = pair()
+    here.send(Remember({"spec": asdict(spec)}))
+    (message,) = there.receive()
+    assert isinstance(message, Remember)
+    assert msgspec.convert(message.state["spec"], ClusterSpec) == spec
 
 
 def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     holder, said = Holder(), list[str]()
-    keeper = Keeper([folder], WISH | {"place": holder.place}, kernel=7)
+    keeper = Keeper([folder], Keep("train", holder.place, 4, 12.0), kernel=7)
     monkeypatch.setattr(Holder, "start", lambda *_: None)
     holder.ensure(ClusterSpec(1), said.append, print)
     assert said == [], "another kernel has them"
@@ -200,7 +224,7 @@ def test_a17_the_supervisor_of_a_kept_cluster_is_no_orphan_and_its_folder_no_lef
     try:
         until_it_has_its_environment(supervisor.pid)
         assert supervisor.pid in {each.pid for each in leftovers.orphans()}
-        detached.write(folder, Note(**WISH, kernel=0, since=0.0))
+        detached.write(folder, Note("train", "/home/ann", 4, kernel=0, since=0.0, hours=12.0))
         (folder / "holder").write_text(mark(supervisor.pid))
         assert supervisor.pid not in {each.pid for each in leftovers.orphans()}
         leftovers.sweep()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import secrets
 import socket
 import subprocess
@@ -20,9 +21,10 @@ from hvd_kernel.launch.launchers import mpi_agents
 from hvd_kernel.launch.launchers.mpi_agents import Caller, Door
 from hvd_kernel.launch.launchers.mpiexec import Starter
 from hvd_kernel.launch.placement import Host
-from hvd_kernel.processes import authentication
-from hvd_kernel.processes.authentication import ADDRESS_VARIABLE
-from hvd_kernel.processes.frames import Frame, Kind
+from hvd_kernel.processes.channel import authentication
+from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
+from hvd_kernel.processes.channel.control_channel import pack
+from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Output, RankExited
 
 SECRET = "s3cret"
 PATIENCE_S = 120.0
@@ -41,12 +43,12 @@ def knock(address: str, secret: str = SECRET, rank: int = 0) -> subprocess.Popen
     )
 
 
-def frames_until(crew: Crew, last: Kind) -> list[Frame]:
-    said: list[Frame] = []
+def received_until(crew: Crew, last: type[Message]) -> list[Message]:
+    said: list[Message] = []
     deadline = time.monotonic() + PATIENCE_S
-    while not any(frame.kind is last for frame in said):
+    while not any(isinstance(message, last) for message in said):
         assert time.monotonic() < deadline, said
-        said += [frame for _, frame in crew.heard(1.0) if frame is not None]
+        said += [message for _, message in crew.received(1.0)]
     return said
 
 
@@ -59,9 +61,9 @@ def test_a_rank_is_started_heard_and_let_go(addresses: list[str]) -> None:
     assert (agent.hello["rank"], agent.hello["beside"]) == (0, 2)
     assert agent.host == Host(agent.hello["name"] if addresses else "localhost", 1)
     command = ["sh", "-c", f"echo $OMPI_COMM_WORLD_RANK${ADDRESS_VARIABLE}$OMP_NUM_THREADS; exit 3"]
-    agent.send(order(command, "/", 7, far=True, beside=10**6, env={}))
-    said = frames_until(crew, Kind.EXIT)
-    assert said == [Frame(Kind.STDOUT, 7, b"01\n"), Frame(Kind.EXIT, 7, b"3")]
+    agent.send(order(command, "/", 7, inherit_env=True, ranks_on_host=10**6, env={}))
+    said = received_until(crew, RankExited)
+    assert said == [Output(7, "stdout", b"01\n"), RankExited(7, 3)]
     assert process.poll() is None, "it stays until the launcher hangs up, so that mpiexec sees nothing end"
     agent.end()
     assert process.wait(PATIENCE_S) == 0
@@ -78,7 +80,7 @@ def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str]) -> N
                 one.connect(
                     ("127.0.0.1", int(door.address.rpartition(":")[2])) if addresses else f"\0{door.address[1:]}"
                 )
-            loud.sendall(b"\0" * 64 + Frame(Kind.HELLO, payload=b"{}").pack())
+            loud.sendall(b"\0" * 64 + pack(Hello({})))
             wrong = knock(door.address, "guessed")
             right = knock(door.address)
             (agent,) = door.gather(crew, Starter(lambda _: None), 1, PATIENCE_S)
@@ -87,7 +89,7 @@ def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str]) -> N
             while wrong.poll() is None:
                 assert time.monotonic() < deadline
                 crew.agents += door._let_in()
-                list(crew.heard(0.01))
+                list(crew.received(0.01))
             assert [one for one in crew.agents if one.hello] == [agent]
             assert wrong.wait() == 1
             assert "what answers there does not know the secret of this run" in wrong.communicate()[1]
@@ -128,33 +130,33 @@ def test_a_rank_takes_orders_from_nobody_else() -> None:
     assert "does not know the secret" in process.communicate()[1]
 
 
-class Unplugged(socket.socket):
-    """A connection to a host that cannot be reached any more."""
-
-    def recv(self, *_: object) -> bytes:
-        raise OSError(errno.EHOSTUNREACH, "No route to host")
+def unplugged(*_: object) -> bytes:
+    """What a connection gives to a host that cannot be reached any more."""
+    raise OSError(errno.EHOSTUNREACH, "No route to host")
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_host_that_is_lost_has_hung_up(known: bool) -> None:
+@pytest.mark.parametrize("proven", [True, False])
+def test_a_host_that_is_lost_has_hung_up(proven: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = socket.socketpair()
-    with there, Unplugged(fileno=here.detach()) as connection:
-        caller = Caller(connection, SECRET)
-        caller.known = known
-        assert caller.hear(connection.fileno()) == []
+    with there, here:
+        caller = Caller(here, SECRET)
+        caller.channel.proven = proven
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "read", unplugged)
+            assert caller.receive(here.fileno()) == [ChannelClosed()]
         assert caller.gone
 
 
 def test_proofs_belong_to_a_role_and_a_conversation() -> None:
     numbers = authentication.number() + authentication.number()
-    shown = authentication.of(SECRET, authentication.AGENT, numbers)
-    assert authentication.holds(shown, SECRET, authentication.AGENT, numbers)
-    assert not authentication.holds(shown, SECRET, authentication.LAUNCHER, numbers), (
+    shown = authentication.proof(SECRET, authentication.AGENT, numbers)
+    assert authentication.proves(shown, SECRET, authentication.AGENT, numbers)
+    assert not authentication.proves(shown, SECRET, authentication.CONTROLLER, numbers), (
         "an agent's own words are no proof of the launcher"
     )
-    assert not authentication.holds(shown, SECRET, authentication.AGENT, authentication.number() * 2)
-    assert not authentication.holds(shown, "other", authentication.AGENT, numbers)
-    assert not authentication.holds(b"", SECRET, authentication.AGENT, numbers)
+    assert not authentication.proves(shown, SECRET, authentication.AGENT, authentication.number() * 2)
+    assert not authentication.proves(shown, "other", authentication.AGENT, numbers)
+    assert not authentication.proves(b"", SECRET, authentication.AGENT, numbers)
 
 
 def test_ranks_that_do_not_come() -> None:
@@ -169,10 +171,10 @@ def test_ranks_that_have_come_while_the_launcher_could_not_look_are_not_late(mon
     class Stopped(Crew):
         """The deadline passes while a hello is on its way."""
 
-        def heard(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, Frame | None]]:
-            for agent, frame in super().heard(seconds, also):
+        def received(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, Message]]:
+            for agent, message in super().received(seconds, also):
                 now[0] += 100
-                yield agent, frame
+                yield agent, message
 
     crew = Stopped()
     with Door(SECRET, []) as door:
@@ -205,7 +207,5 @@ def test_mpiexecs_own_words() -> None:
     starter.hear(b"MPI_ABORT was invoked on rank 2 in communicator X\n  Errorcode: 9\n", aloud=False)
     assert shown == [b"a warning\n", b"mapped\n"]
     assert starter.blamed() == (2, 9)
-    assert str(starter.failed(b"1", 0, 2)).startswith(
-        "mpiexec ended (1) when 0 of 2 ranks were up. It said:\na warning"
-    )
+    assert str(starter.failed("1", 0, 2)).startswith("mpiexec ended (1) when 0 of 2 ranks were up. It said:\na warning")
     assert str(Starter(shown.append).ended()).endswith("none of which had failed. It said nothing.")

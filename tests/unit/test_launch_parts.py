@@ -24,7 +24,8 @@ from hvd_kernel.launch.monitor import sentence
 from hvd_kernel.launch.outcome import Failure, culprit, shell_status, told
 from hvd_kernel.launch.placement import Host, is_local, named, parse, places, read_hostfile
 from hvd_kernel.processes import agent
-from hvd_kernel.processes.frames import MAGIC, Frame, Kind, Reader
+from hvd_kernel.processes.channel.control_channel import PREAMBLE, ControlChannel, pack
+from hvd_kernel.processes.channel.messages import Hello, Output, RankExited
 
 
 def test_the_launcher_loads_neither_torch_nor_mpi_nor_the_extension() -> None:
@@ -167,16 +168,18 @@ def test_a_kept_port_is_free_for_rank_0_alone() -> None:
         socket.create_connection(("127.0.0.1", port), 5).close()
 
 
-# Frames.
+# The control channel.
 
 
-def test_frames_in_pieces_behind_a_greeting() -> None:
-    frames = [Frame(Kind.HELLO, payload=b"{}"), Frame(Kind.STDOUT, 3, b"x\n" * 1000), Frame(Kind.EXIT, 3, b"-9")]
-    stream = b"Welcome!\n\x00hvd" + MAGIC + b"".join(frame.pack() for frame in frames)
+def test_messages_in_pieces_behind_a_greeting() -> None:
+    sent = [Hello({"port": 1}), Output(3, "stderr", b"x\n\0" * 1000), RankExited(3, -9)]
+    stream = b"Welcome!\n\x00hvd" + PREAMBLE + b"".join(map(pack, sent))
     for step in (1, 7, len(stream)):
-        reader = Reader(expects_magic=True)
-        found = [frame for at in range(0, len(stream), step) for frame in reader.feed(stream[at : at + step])]
-        assert found == frames
+        here, there = socket.socketpair()
+        with here, there:
+            channel = ControlChannel(here, here)
+            found = [each for at in range(0, len(stream), step) for each in channel.feed(stream[at : at + step])]
+        assert found == sent
 
 
 # Lines.

@@ -1,12 +1,12 @@
 """Agents that MPI has started, one for each rank: they call the launcher, and are agents like all others from there on.
 
-    hvdrun --pipe--> agent --> mpiexec --> mpi_rank (an agent for one rank) --> rank
+    hvdrun --pipe--> agent --> mpiexec --> mpi_agent (for one rank) --> rank
        ^---------------- socket ---------------'
 
 Why not through mpiexec: what it carries it cuts where it likes, mixes ranks within a line, and may lose at an abort.
 The socket is this host's own, in no folder; with other hosts it is TCP. Whoever calls proves first that he holds the
-run's secret (proof.py). MPI's variables and descriptors stay the rank's, and mpiexec sees each agent live until the
-launcher hangs up: it is hvdrun that ends the ranks, as without MPI.
+run's secret (authentication.py). MPI's variables and descriptors stay the rank's, and mpiexec sees each agent live
+until the launcher hangs up: it is hvdrun that ends the ranks, as without MPI.
 
 Words.
   door    where callers are let in
@@ -15,7 +15,6 @@ Words.
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
 import time
@@ -25,65 +24,28 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import Agent, Crew, check_versions
 from hvd_kernel.launch.launchers.mpiexec import Starter
 from hvd_kernel.launch.placement import Host
-from hvd_kernel.processes import authentication
-from hvd_kernel.processes.frames import Frame, Kind
-
-_CHUNK = 1 << 16
+from hvd_kernel.processes.channel.authentication import ProvenChannel
+from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Output, RankExited, StartFailed
 
 
 class Caller(Agent):
     """One of them. It is known once it has proved that it holds the secret; before that nothing it says counts."""
 
     def __init__(self, connection: socket.socket, secret: str) -> None:
-        super().__init__(Host("localhost", 1), connection.fileno())
-        self.known = False
-        self._connection, self._secret = connection, secret
-        self._mine, self._said = authentication.number(), b""
-        self._tell(self._mine)
+        super().__init__(Host("localhost", 1), ProvenChannel(connection, secret))
+        self._is_far = connection.family == socket.AF_INET
 
     @property
     def rank(self) -> int:
         """The rank it brings, once it has said hello."""
         return int(self.hello["rank"])
 
-    def greet(self, frame: Frame | None) -> None:
+    def greet(self, message: Message) -> None:
         """Take its hello."""
-        if frame is not None:
-            self.hello = json.loads(frame.payload)
-            if self._connection.family == socket.AF_INET:
+        if isinstance(message, Hello):
+            self.hello = message.card
+            if self._is_far:
                 self.host = Host(self.hello["name"], 1)
-
-    def hear(self, _fd: int) -> list[Frame]:
-        """Return the frames that have come; notes its end."""
-        try:
-            data = self._connection.recv(_CHUNK)
-        except OSError:  # a network has more ways to end it than a host
-            data = b""
-        if not self.known:
-            self._introduce(data)
-            return []  # it waits for our proof before it says more
-        self.gone = not data
-        return self._reader.feed(data)
-
-    def _introduce(self, data: bytes) -> None:
-        self._said += data
-        numbers, shown = self._mine + self._said[: authentication.LENGTH], self._said[authentication.LENGTH :]
-        self.known = authentication.holds(shown, self._secret, authentication.AGENT, numbers)
-        self.gone = not data or (not self.known and len(shown) >= authentication.LENGTH)
-        if self.gone:
-            self._connection.close()
-        elif self.known:
-            self._tell(authentication.of(self._secret, authentication.LAUNCHER, numbers))
-
-    def send(self, frame: Frame) -> None:
-        """Tell it something; it may be gone, which the connection will say."""
-        self._tell(frame.pack())
-
-    def _tell(self, data: bytes) -> None:
-        try:
-            self._connection.sendall(data)
-        except OSError:
-            return
 
     def release(self) -> None:
         """All ranks have ended: hang up."""
@@ -92,7 +54,7 @@ class Caller(Agent):
     def end(self) -> None:
         """Hang up, by which it ends with all that it holds."""
         self.gone = True
-        self._connection.close()
+        self.channel.close()
 
 
 class Door:
@@ -127,13 +89,11 @@ class Door:
         while len(there := [agent for agent in crew.agents if isinstance(agent, Caller) and agent.hello]) < np:
             if time.monotonic() > deadline:  # nobody comes late while this process is stopped
                 raise starter.slow(seconds, len(there), np)
-            for agent, frame in crew.heard(deadline - time.monotonic(), self._listening.fileno()):
+            for agent, message in crew.received(deadline - time.monotonic(), self._listening.fileno()):
                 if isinstance(agent, Caller):
-                    agent.greet(frame)
-                elif frame is None or frame.kind in {Kind.EXIT, Kind.ERROR}:
-                    raise starter.failed(b"" if frame is None else frame.payload, len(there), np)
+                    agent.greet(message)
                 else:
-                    starter.hear(frame.payload, aloud=False)
+                    _check(message, starter, len(there), np)
             crew.agents = [agent for agent in [*crew.agents, *self._let_in()] if not agent.gone]
         if sorted(agent.rank for agent in there) != list(range(np)):
             raise ClusterError(f"mpiexec did not start {np} rank(s), as -np says: leave -n and -np out of --mpi-args.")
@@ -153,3 +113,16 @@ class Door:
                 return callers
             connection.setblocking(True)
             callers.append(Caller(connection, self._secret))
+
+
+def _check(message: Message, starter: Starter, there: int, np: int) -> None:
+    """Note what mpiexec says; raise where it has ended."""
+    match message:
+        case Output():
+            starter.hear(message.data, aloud=False)
+        case RankExited():
+            raise starter.failed(str(message.status), there, np)
+        case StartFailed():
+            raise starter.failed(message.why, there, np)
+        case ChannelClosed():
+            raise starter.failed("", there, np)

@@ -6,7 +6,6 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.line_output import Voice, Write
 
-NUMBER = -1  # who it is in frames: no rank
 _SAID = 1 << 14  # bytes that are kept for messages
 
 
@@ -37,9 +36,9 @@ class Starter:
         """Return the rank that it names as the first to fail, if it does, and its code."""
         return mpi_command.first_to_fail(self._text.splitlines())
 
-    def failed(self, status: bytes, there: int, np: int) -> ClusterError:
+    def failed(self, status: str, there: int, np: int) -> ClusterError:
         """Explain that it ended before the ranks were up."""
-        how = f" ({status.decode()})" if status else ""
+        how = f" ({status})" if status else ""
         return ClusterError(f"{self._name} ended{how} when {there} of {np} ranks were up.{self._quoted()}")
 
     def slow(self, seconds: float, there: int, np: int) -> ClusterError:

@@ -1,0 +1,1 @@
+"""Control channel between an agent and its controller: connection, authentication, messages."""

@@ -1,0 +1,154 @@
+"""Control channel between an agent and its controller: typed messages over two pipes, a unix socket or TCP.
+
+On the wire a message is its length (4 bytes) and itself in MessagePack. An agent sends ``PREAMBLE`` before its first
+one, because a remote shell may greet with words of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import threading
+from typing import Any, Protocol, Union
+
+import msgspec
+
+from hvd_kernel.processes.channel import messages
+from hvd_kernel.processes.channel.messages import ChannelClosed, Message
+
+PREAMBLE = b"\x00hvd-agent-2\x00"
+CHUNK = 1 << 16
+_LENGTH = struct.Struct("!I")
+_TAGS = {kind.__name__ for kind in messages.ALL}
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder[Any](Union[messages.ALL])  # noqa: UP007 - a union of a tuple
+
+
+def is_ready(descriptor: int, within: float | None = 0.0) -> bool:
+    """Tell whether a descriptor has something to read, or a pidfd's process has ended, ``within`` seconds."""
+    return bool(select.select([descriptor], [], [], within)[0])
+
+
+def pack(message: Message) -> bytes:
+    """Return a message as it goes over the wire."""
+    body = _encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class End(Protocol):
+    """A pipe's end, or a socket: whoever has it closes it by forgetting it."""
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+
+    def close(self) -> None:
+        """Give it up."""
+
+
+class ControlChannel:
+    """One end. ``send`` is for any thread, all else for one.
+
+    Parameters
+    ----------
+    incoming, outgoing
+        What is read and written: two pipes, or twice the same socket.
+    is_agent
+        Whether this is the agent's end, which begins with the preamble; the other end waits for it.
+    """
+
+    def __init__(self, incoming: End, outgoing: End, *, is_agent: bool = False) -> None:
+        self.closed = False  # the other end is gone
+        self._incoming, self._outgoing = incoming, outgoing
+        self._unread = bytearray()
+        self._has_begun = is_agent
+        self._unsent = bytearray(PREAMBLE if is_agent else b"")
+        self._sending = threading.RLock()
+        self._open = True
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on for ``receive``."""
+        return self._incoming.fileno()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to receive, if only that the other end is gone."""
+        return is_ready(self.fileno())
+
+    def receive(self) -> list[Message]:
+        """Return the messages that are complete now, ChannelClosed at last. May block."""
+        try:
+            data = os.read(self.fileno(), CHUNK)
+        except BlockingIOError:
+            return []
+        except OSError:  # a network has more ways to end it than a host
+            data = b""
+        self.closed = not data
+        return self.feed(data) if data else [ChannelClosed()]
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take bytes that have come; return the messages that are complete now."""
+        self._unread += data
+        if not self._has_begun:
+            before, preamble, after = self._unread.partition(PREAMBLE)
+            self._has_begun, self._unread = bool(preamble), after if preamble else before
+        found: list[Message] = []
+        while self._has_begun and len(self._unread) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._unread)
+            end = _LENGTH.size + length
+            if len(self._unread) < end:
+                break
+            found += _decoded(bytes(self._unread[_LENGTH.size : end]))
+            del self._unread[:end]
+        return found
+
+    def send(self, message: Message) -> None:
+        """Write a message whole; the other end may be gone, which ``receive`` will tell. Any thread."""
+        with self._sending:
+            self.post(message)
+            while self._unsent:
+                self.flush()
+
+    def post(self, message: Message) -> None:
+        """Have a message written by the next calls of ``flush``."""
+        self._unsent += pack(message)
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes wait to be written."""
+        return len(self._unsent)
+
+    def flush(self) -> None:
+        """Write what waits, as much as the other end takes now."""
+        try:
+            if self._open:
+                del self._unsent[: os.write(self._outgoing.fileno(), self._unsent[:CHUNK])]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.closed = True
+        if self.closed or not self._open:
+            self._unsent.clear()
+
+    def end_sending(self) -> None:
+        """Close what is written, so that the other end sees the end; what it still says can be received. Idempotent."""
+        with self._sending:
+            self._open = False
+            self._outgoing.close()
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        with self._sending:
+            self._open = False
+            self._incoming.close()
+            self._outgoing.close()
+
+
+def _decoded(body: bytes) -> list[Message]:
+    """Return the message; nothing where a later version's other end knows more of them."""
+    try:
+        return [_decoder.decode(body)]
+    except msgspec.ValidationError:
+        if msgspec.msgpack.decode(body)["type"] in _TAGS:
+            raise
+        return []

@@ -1,0 +1,211 @@
+"""Messages of the control channel, each a type: what an agent and its controller tell each other.
+
+Words.
+  agent       the process that starts one host's ranks and ends with them or for them (agent.py)
+  controller  who tells it what to do: hvdrun's launcher, or the kernel of a notebook
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from hvd_kernel.processes.resources.limits import Limits
+
+MPIEXEC = -1
+"""Stands for mpiexec where a rank is named: an agent's process as the ranks are."""
+
+
+class Message(Struct, frozen=True, tag=True):
+    """Base of all of them. On the wire it is a map with its type's name; fields unknown to a reader are ignored."""
+
+
+# From every agent, or to it.
+
+
+class RankExited(Message, frozen=True):
+    """A process has ended; a status below 0 is a signal's number, as in ``subprocess``."""
+
+    rank: int
+    status: int
+
+
+class Stop(Message, frozen=True):
+    """End the ranks: SIGTERM now, SIGKILL after ``grace`` seconds."""
+
+    grace: float
+
+
+class ChannelClosed(Message, frozen=True):
+    """The other end is gone. Never sent: ``ControlChannel.receive`` gives it last."""
+
+
+# Between hvdrun and the agent of a host.
+
+
+class Hello(Message, frozen=True):
+    """An agent's first message: how its host can be reached (``Card`` of settings.network, and more)."""
+
+    card: dict[str, Any]
+
+
+class RankPlan(Struct, frozen=True):
+    """One rank that is to be started."""
+
+    rank: int
+    slot: int = 0  # which one it is on its host, for cores of its own
+    env: dict[str, str] = field(default_factory=dict)
+    reads_stdin: bool = False
+    limits: Limits = Limits()
+
+
+class StartRanks(Message, frozen=True):
+    """Start ranks, all with this command."""
+
+    command: list[str]
+    cwd: str
+    env: dict[str, str]
+    ranks: list[RankPlan]
+    folders: list[str] = field(default_factory=list)  # to remove at the end
+    inherit_env: bool = False  # the agent's own environment is their base
+    is_step: bool = False  # srun or jsrun has started the agent: what it says of its own task is not theirs
+    ranks_on_host: int = 0  # they share its cores and devices; 0: this is mpiexec, which hands all of them on
+
+
+class StartFailed(Message, frozen=True):
+    """The ranks cannot be started, and why."""
+
+    rank: int
+    why: str
+
+
+class Output(Message, frozen=True):
+    """Bytes that a rank wrote."""
+
+    rank: int
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+
+
+class Input(Message, frozen=True):
+    """Bytes for a rank's stdin; none: its end."""
+
+    rank: int
+    data: bytes
+
+
+class InputTaken(Message, frozen=True):
+    """The rank has taken its input: send more."""
+
+    rank: int
+
+
+class RankKilled(Message, frozen=True):
+    """A rank was killed for a limit, by the agent or by the kernel, and why; its end follows."""
+
+    rank: int
+    why: str
+
+
+class Terminated(Message, frozen=True):
+    """Somebody else than the controller has this agent end its ranks."""
+
+
+class Flush(Message, frozen=True):
+    """Send all output there is so far, then ``Flushed``."""
+
+
+class Flushed(Message, frozen=True):
+    """Everything that was written before ``Flush`` has been sent."""
+
+
+# Between a notebook's kernel and the supervisor of its cluster.
+
+
+class Connected(Message, frozen=True):
+    """ipyparallel's controller is up: how its clients reach it, with its keys."""
+
+    client: dict[str, Any]
+
+
+class SetSpares(Message, frozen=True):
+    """Keep that many spare processes."""
+
+    count: int
+
+
+class SparesReady(Message, frozen=True):
+    """So many spares could become a rank at once."""
+
+    count: int
+
+
+class ReplaceRanks(Message, frozen=True):
+    """Start processes in the places of these ranks."""
+
+    ranks: list[int]
+
+
+class RanksJoining(Message, frozen=True):
+    """The process ids of replacements."""
+
+    pids: dict[int, int]
+
+
+class LimitRank(Message, frozen=True):
+    """Keep a process to the limits of its rank from here on."""
+
+    pid: int
+    slot: int
+    limits: Limits
+
+
+class Remember(Message, frozen=True):
+    """What the next kernel of a detached cluster has to know."""
+
+    state: dict[str, Any]
+
+
+class Keep(Message, frozen=True):
+    """Detach the cluster: let it outlive this kernel."""
+
+    name: str
+    place: str  # the notebook's folder
+    n: int
+    hours: float  # that it may wait for the next kernel
+
+
+class Kept(Message, frozen=True):
+    """It is detached."""
+
+    name: str
+
+
+class KeepFailed(Message, frozen=True):
+    """It cannot be detached, and why."""
+
+    why: str
+
+
+class Attached(Message, frozen=True):
+    """A kernel that has connected to a detached cluster controls it from here on."""
+
+    client: dict[str, Any]
+    remembered: dict[str, Any]
+    folders: list[str]
+    spares: int
+
+
+class Refused(Message, frozen=True):
+    """Another kernel has the cluster: the process id of that."""
+
+    kernel: int
+
+
+ALL = (
+    *(RankExited, Stop, ChannelClosed),
+    *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, RankKilled, Terminated, Flush, Flushed),
+    *(Connected, SetSpares, SparesReady, ReplaceRanks, RanksJoining, LimitRank),
+    *(Remember, Keep, Kept, KeepFailed, Attached, Refused),
+)
