@@ -3,29 +3,16 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "c_api/hvd_core.h"
+#include "c_api/plugin.h"
 #include "tf/foreign.h"
 
 namespace hvd::tf {
 
-// The engine of this moment, counted; none between shutdown and init.
-class Engine {
- public:
-  Engine();
-  ~Engine();
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
-  explicit operator bool() const { return engine_ != nullptr; }
-  hvd_engine* get() const { return engine_; }
-
- private:
-  hvd_engine* engine_;
-};
-
-void set_core(const hvd_core* table);
-const hvd_core* core();  // nullptr: nobody has set it yet
+using plugin::core;
+using plugin::Engine;
+using plugin::view;
 
 // An element type of TensorFlow (its number, as in types.proto) in DLPack's words.
 bool dlpack_type(int tensorflow_type, DLDataType* type);
@@ -36,8 +23,5 @@ std::size_t bytes_of(const DLDataType& type);
 // hvd_kernel/tensorflow/library.py finds it again.
 Status failure(std::int32_t code, const std::string& text, std::int32_t rank = -1);
 Status not_initialized();
-
-// A tensor of TensorFlow as the core sees it. `shape` must outlive it.
-DLTensor view(void* data, const DLDataType& type, std::vector<std::int64_t>* shape);
 
 }  // namespace hvd::tf

@@ -174,7 +174,7 @@ __attribute__((visibility("default"))) const char* hvd_tf_trouble() {
 
 // What hvd_core_table() returns.
 __attribute__((visibility("default"))) void hvd_tf_set_core(const void* table) {
-  hvd::tf::set_core(static_cast<const hvd_core*>(table));
+  hvd::plugin::table() = static_cast<const hvd_core*>(table);
 }
 
 // Calls, inputs whose memory became the output's, results given away as they were, and given back;
