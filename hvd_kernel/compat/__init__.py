@@ -3,7 +3,8 @@
 ``install()`` does it for this process. Notebooks with our magics have it on, and ranks that we start: those of a
 notebook call it, those of a launcher get ``rank_environment``. Nothing named horovod is installed, so elsewhere nothing
 changes for anybody who has not asked for it: ``pth`` and ``shim`` bring it into every Python of an environment, by
-``later``. ``from polyaxon import tracking`` works in the same places: see ``polyaxon``.
+``later``. ``from polyaxon import tracking`` works in the same places: see ``polyaxon``; and ``import mxnet`` beside a
+NumPy that is newer: see ``mxnet``.
 
 Words.
   real    a package horovod that this Python would import without us; a bare folder of that name is none
@@ -20,6 +21,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from hvd_kernel.compat.finder import NAME, HorovodFinder, ours, real_exists
+from hvd_kernel.compat.mxnet import MxnetFinder
 from hvd_kernel.compat.polyaxon import TrackingFinder, stand_ins
 from hvd_kernel.errors import UsageError
 from hvd_kernel.settings import lookup
@@ -50,7 +52,7 @@ def install(shadow: bool = False) -> None:
         raise UsageError("horovod is imported already: call install(shadow=True) before anything imports it.")
     _remove_finders()
     # Before the path's own, which would load our files a second time.
-    sys.meta_path[:0] = [HorovodFinder(shadow), TrackingFinder()]
+    sys.meta_path[:0] = [HorovodFinder(shadow), TrackingFinder(), MxnetFinder()]
 
 
 def uninstall() -> None:
@@ -124,4 +126,5 @@ def _finder() -> HorovodFinder | None:
 
 
 def _remove_finders() -> None:
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, (HorovodFinder, TrackingFinder))]
+    ours = (HorovodFinder, TrackingFinder, MxnetFinder)
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, ours)]

@@ -45,7 +45,14 @@ FRAMEWORKS = (
         "eager, tf.function and sessions; tensors of a GPU by way of the host",
     ),
     Framework("PyTorch", "torch", ("torch",), "2.4", paths="tensors of the CPU and of GPUs"),
-    Framework("MXNet", "mxnet", ("mxnet",)),
+    Framework(
+        "MXNet",
+        "mxnet",
+        ("mxnet", "mxnet-cu102", "mxnet-cu112"),
+        "1.9.1",
+        "libhvd_mxnet.so",
+        "in MXNet's engine; arrays of a GPU by way of the host",
+    ),
     Framework("NumPy", "numpy", ("numpy",), "1.26", paths="arrays, and what NumPy reads as one"),
     Framework("JAX", "jax", ("jax",)),
     Framework(

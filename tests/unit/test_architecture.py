@@ -31,6 +31,7 @@ NATIVE = {  # room -> the rooms it may include, itself aside
     "c_api": {"base", "tensor", "transport", "collective", "engine"},
     "python": {"base", "tensor", "transport", "collective", "engine", "c_api"},
     "tf": {"c_api"},
+    "mxnet": {"c_api"},
     "bench": {"base", "tensor", "transport", "collective", "engine"},
     "mpi": {"base", "transport"},
     "cuda": {"base", "tensor", "transport", "collective"},
@@ -58,11 +59,12 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "elastic": CORE,
     "numpy": RANK,
     "torch": RANK,
+    "mxnet": RANK | {"numpy"},
     "tensorflow": RANK | {"keras", "numpy"},
     "keras": RANK | {"numpy", "torch", "tensorflow"},
     "integrations": {"torch"},
     "data": set(),
-    "compat": CORE | {"tracking"},
+    "compat": CORE | {"tracking", "frameworks"},
     "worker": CORE | {"torch", "compat", "tracking", "frameworks"},
     "jobs": {"errors", "processes", "settings"},
     "diagnosis": SHARED | {"frameworks"},
@@ -90,12 +92,13 @@ CONTROLLER = {
     "tracking",
     "__init__",
 }
-ENGINE_ONLY_LIBRARIES = {"torch", "mpi4py", "tensorflow", "keras", "jax"}
+ENGINE_ONLY_LIBRARIES = {"torch", "mpi4py", "tensorflow", "keras", "jax", "mxnet"}
 AT_HOME = {  # a framework -> the rooms that import it; all others reach it through its adapter
     "torch": {"torch", "integrations", "bench"},
     "tensorflow": {"tensorflow", "keras"},
     "keras": {"keras", "tensorflow"},
     "jax": {"keras"},
+    "mxnet": {"mxnet"},
 }
 
 KNOWN_CIRCLES = {  # files of hvd_kernel that import each other -> who removes them; this table only shrinks

@@ -1,0 +1,38 @@
+"""MXNet's presence, looked at before anything here imports it; names that it wants of NumPy are put back first."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+import numpy as np
+
+from hvd_kernel.frameworks import numpy_names
+
+_PIP = "pip install 'hvd-kernel[mxnet]'"
+
+
+def prepare() -> None:
+    """Import MXNet in a way that works, or refuse.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        It is not installed.
+    ImportError
+        The NumPy beside it is one that MXNet cannot work with.
+    """
+    if importlib.util.find_spec("mxnet") is None:
+        raise ModuleNotFoundError(
+            f"hvd_kernel.mxnet needs MXNet 1.9.1, which is not installed in this Python: {_PIP}", name="mxnet"
+        )
+    if int(np.__version__.split(".", maxsplit=1)[0]) > 1:
+        raise ImportError(
+            f"hvd_kernel.mxnet: MXNet cannot work with NumPy {np.__version__}, only with NumPy 1: "
+            f"{_PIP} in an environment of its own (it needs 'numpy<2')"
+        )
+    numpy_names.put_back()
+    importlib.import_module("mxnet")
+
+
+prepare()

@@ -1,0 +1,193 @@
+#include "mxnet/call.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "mxnet/order.h"
+
+namespace hvd::mxnet {
+
+Counters counters{};
+
+namespace {
+
+using plugin::core;
+
+// MXNet's numbers (mshadow::TypeFlag).
+constexpr std::array<plugin::Type, 8> kTypes{{{0, {kDLFloat, 32, 1}},
+                                              {1, {kDLFloat, 64, 1}},
+                                              {2, {kDLFloat, 16, 1}},
+                                              {3, {kDLUInt, 8, 1}},
+                                              {4, {kDLInt, 32, 1}},
+                                              {5, {kDLInt, 8, 1}},
+                                              {6, {kDLInt, 64, 1}},
+                                              {7, {kDLBool, 8, 1}}}};
+
+void count(std::int64_t* counter) { __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
+
+// By the text before the colon Python finds the class: MXNet's own way of telling kinds of errors.
+std::string text_of(std::int32_t code, const std::string& text, std::int32_t rank) {
+  const std::string error = plugin::error_class(code);
+  if (error.empty()) return "ValueError: " + text;
+  const std::string whose = rank < 0 ? "" : "[rank " + std::to_string(rank) + "] ";
+  return "hvd_kernel.errors." + error + ": " + whose + text;
+}
+
+// Ends the call for MXNet, which may drop it at once.
+void finish(Call* call, const std::string& failure) {
+  const OnComplete ended = call->on_complete;
+  hand_over_next(call);
+  count(&counters.ended);
+  if (failure.empty()) return ended.callback(ended.engine, ended.operation, nullptr);
+  const std::runtime_error error(failure);  // MXNet copies it
+  ended.callback(ended.engine, ended.operation, &error);
+}
+
+void on_done(void* context, const hvd_outcome* outcome) {
+  const bool well = outcome->code == HVD_OK;
+  finish(static_cast<Call*>(context),
+         well ? "" : text_of(outcome->code, outcome->text, outcome->rank));
+}
+
+std::vector<DLTensor> views(const std::vector<void*>& data, const std::vector<DLDataType>& types,
+                            std::vector<std::vector<std::int64_t>>* shapes) {
+  std::vector<DLTensor> all;
+  all.reserve(data.size());
+  for (std::size_t i = 0; i < data.size(); ++i)
+    all.push_back(plugin::view(data[i], types[i], &(*shapes)[i]));
+  return all;
+}
+
+bool find_memory(const std::vector<Array>& arrays, std::vector<void*>* data) {
+  for (const Array array : arrays) {
+    if (mxnet()->NDArrayGetData(array, &data->emplace_back()) != 0) return false;
+  }
+  return true;
+}
+
+// On a thread of MXNet's engine: waits for nothing.
+void run(void* /*context*/, void* on_complete, void* argument) {
+  auto* const call = static_cast<Call*>(argument);
+  call->on_complete = *static_cast<OnComplete*>(on_complete);
+  count(&counters.run);
+  hand_over_in_turn(call);
+}
+
+void drop(void* argument) {
+  const std::unique_ptr<Call> call(static_cast<Call*>(argument));
+  hand_over_next(call.get());  // it was never run
+  count(&counters.dropped);
+}
+
+std::string read_type_and_shape(Call* call, Array array) {
+  int number = -1, dimensions = -1;
+  const std::int64_t* shape = nullptr;
+  if (mxnet()->NDArrayGetDType(array, &number) != 0) return mxnet()->GetLastError();
+  if (mxnet()->NDArrayGetShapeEx64(array, &dimensions, &shape) != 0) return mxnet()->GetLastError();
+  if (!plugin::dlpack_type(kTypes, number, &call->types.emplace_back()))
+    return "MXNet's type " + std::to_string(number) + " of a tensor of " + call->name +
+           " is not supported; cast it to another one";
+  if (dimensions < 0) return "a tensor of " + call->name + " has no shape yet";
+  call->shapes.emplace_back(shape, shape + dimensions);
+  return "";
+}
+
+std::string read(Call* call, const Request& request) {
+  for (int i = 0; i < request.count; ++i) {
+    for (const bool output : {false, true}) {
+      const Array given = (output ? request.outputs : request.inputs)[i];
+      Array* const own = &(output ? call->outputs : call->inputs).emplace_back();
+      if (mxnet()->ShallowCopyNDArray(given, own) != 0) return mxnet()->GetLastError();
+    }
+    if (std::string why = read_type_and_shape(call, call->inputs.back()); !why.empty()) return why;
+    int dimensions = 0;
+    const std::int64_t* shape = nullptr;
+    if (mxnet()->NDArrayGetShapeEx64(call->outputs.back(), &dimensions, &shape) != 0)
+      return mxnet()->GetLastError();
+    call->output_shapes.emplace_back(shape, shape + std::max(dimensions, 0));
+  }
+  return "";
+}
+
+// One array of each memory: MXNet's engine would wait for itself where one is named twice.
+std::vector<Array> without_doubles(const std::vector<Array>& arrays,
+                                   const std::vector<Array>& others) {
+  const auto has = [](const std::vector<Array>& in, Array array) {
+    return std::any_of(in.begin(), in.end(),
+                       [array](Array other) { return memory_of(other) == memory_of(array); });
+  };
+  std::vector<Array> left;
+  for (const Array array : arrays) {
+    if (!has(left, array) && !has(others, array)) left.push_back(array);
+  }
+  return left;
+}
+
+}  // namespace
+
+Call::Call(const Request& request)
+    : name(request.name),
+      kind(request.kind),
+      set(request.set),
+      op(request.op),
+      root(request.root),
+      prescale(request.prescale),
+      postscale(request.postscale) {}
+
+Call::~Call() {
+  for (const std::vector<Array>* all : {&inputs, &outputs}) {
+    for (const Array array : *all) {
+      if (array != nullptr) mxnet()->NDArrayFree(array);
+    }
+  }
+}
+
+void hand_over(Call* call) {
+  if (!find_memory(call->inputs, &call->data) || !find_memory(call->outputs, &call->output_data))
+    return finish(call, mxnet()->GetLastError());
+  const plugin::Engine engine;
+  if (!engine) return finish(call, text_of(HVD_SHUTDOWN, plugin::kNotInitialized, -1));
+  const std::vector<DLTensor> inputs = views(call->data, call->types, &call->shapes);
+  const std::vector<DLTensor> outputs = views(call->output_data, call->types, &call->output_shapes);
+  hvd_request request{};
+  request.struct_size = sizeof(request);
+  request.kind = call->kind;
+  request.set = call->set;
+  request.name = call->name.c_str();
+  request.count = inputs.size();
+  request.inputs = inputs.data();
+  request.outputs = outputs.data();
+  request.op = call->op;
+  request.root = call->root;
+  request.prescale = call->prescale;
+  request.postscale = call->postscale;
+  request.done = on_done;
+  request.context = call;
+  std::array<char, 1024> text{};
+  const std::int32_t code = core()->enqueue(engine.get(), &request, text.data(), text.size());
+  if (code != HVD_OK) finish(call, text_of(code, text.data(), -1));
+}
+
+std::string push(const Request& request) {
+  auto call = std::make_unique<Call>(request);
+  if (std::string why = read(call.get(), request); !why.empty()) return why;
+  for (std::size_t i = 0; i < call->inputs.size(); ++i) {
+    // Of one dimension there is one order.
+    if (call->shapes[i].size() > 1) mxnet()->reorder(call->inputs[i]);
+  }
+  std::vector<Array> written = without_doubles(call->outputs, {});
+  std::vector<Array> read_only = without_doubles(call->inputs, written);
+  const Context cpu{kCpu, 0};
+  Call* const theirs = call.release();  // from here on drop frees it, also where MXNet refuses it
+  take_turn(theirs);
+  count(&counters.pushed);
+  const int pushed = mxnet()->EnginePushAsyncND(run, theirs, drop, &cpu, read_only.data(),
+                                                static_cast<int>(read_only.size()), written.data(),
+                                                static_cast<int>(written.size()), &kCpuPrioritized,
+                                                request.priority, theirs->name.c_str(), false);
+  return pushed == 0 ? "" : mxnet()->GetLastError();
+}
+
+}  // namespace hvd::mxnet
