@@ -340,7 +340,7 @@ function makeOutput() {
 }
 function lineOf(ranks, [rank, stream, text], kind = "hvd-line") {
   const tag = h("span", { class: "hvd-tag" }, `[${rank}]`);
-  tag.style.color = rankColour(ranks.indexOf(rank), ranks.length);
+  tag.style.setProperty("--hvd-rank", rankColour(ranks.indexOf(rank), ranks.length));
   return h("div", { class: kind, "data-stream": stream === "stderr" ? "stderr" : "stdout" }, tag, text);
 }
 
