@@ -22,7 +22,7 @@ if sys.platform != "linux":
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "keep", "load_ipython_extension", "run", "unload_ipython_extension"]
+__all__ = ["__version__", "client", "keep", "load_ipython_extension", "run", "unload_ipython_extension"]
 
 _WHERE = {"keep": "hvd_kernel.protocol.replicated", "run": "hvd_kernel.launch.run.api"}
 
@@ -31,6 +31,31 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_WHERE[name]), name)
+
+
+def client() -> Any:
+    """Return an ordinary ``ipyparallel.Client`` of this notebook's ranks: engine ids are ranks.
+
+    It lives as long as the ranks do, beside the cells. ``%px`` and ``%%px`` are its too.
+
+    Raises
+    ------
+    hvd_kernel.errors.ClusterError
+        No ranks are running.
+    hvd_kernel.errors.UsageError
+        This is no notebook, or the magics are not loaded there.
+
+    Examples
+    --------
+    ::
+
+        rc = hvd_kernel.client()
+        rc[:].apply_sync(lambda: rank)                             # [0, 1, 2, 3]
+        rc.load_balanced_view().map_sync(abs, range(-8, 0))
+    """
+    from hvd_kernel.magics.ipyparallel_client import of_shell  # noqa: PLC0415 - only a notebook pays for the magics
+
+    return of_shell()
 
 
 def load_ipython_extension(ip: Any) -> None:

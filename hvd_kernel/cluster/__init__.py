@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hvd_kernel.cluster.ranks.status import RankStatus
     from hvd_kernel.cluster.requests.cell_run import Run
-    from hvd_kernel.cluster.session import RankStatus, Session
+    from hvd_kernel.cluster.session import Session
 
 __all__ = ["RankStatus", "Run", "Session"]
 
-_WHERE = {"RankStatus": "session", "Run": "requests.cell_run", "Session": "session"}
+_WHERE = {"RankStatus": "ranks.status", "Run": "requests.cell_run", "Session": "session"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Who may register as a rank: a process for each time that we start one as that rank, and nobody else.
+"""Who may register as a rank, and say that one has ended: a process that we start as that rank; the kernel.
 
 Whoever has the engines' key could otherwise take the place of a rank that lives. Standard library only: the supervisor
 imports it before anything slow.
@@ -7,6 +7,12 @@ imports it before anything slow.
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+LOST = "hvd_lost"
+"""What the notebook's kernel alone may tell the hub: a rank's process has ended. Content: id, uuid, secret."""
+
+SECRET = "hvd_secret"  # noqa: S105 - the name of an entry
+"""In the kernel's connection information, beside what ipyparallel's client takes: what shows that it is the kernel."""
 
 _expected: set[int] = set()
 

@@ -21,9 +21,10 @@ from typing import Any
 import msgspec
 
 from hvd_kernel.cluster.door import knock
+from hvd_kernel.cluster.ranks.status import RankStatus
 from hvd_kernel.cluster.requests.cell_run import Run
 from hvd_kernel.cluster.requests.gather import Handshake
-from hvd_kernel.cluster.session import RankStatus, Session
+from hvd_kernel.cluster.session import Session
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN
 from hvd_kernel.errors import ClusterError
@@ -148,15 +149,13 @@ def _attached(kept: Kept, channel: ControlChannel) -> tuple[messages.Attached, l
 
 
 def _resume(session: Session, found: Found, say: Callable[[str], None]) -> None:
-    from hvd_kernel.cluster.requests.stream import Stream  # noqa: PLC0415 - ipyparallel
-
     memory = found.remembered
     marks = {int(rank): who.pop("mark") for rank, who in memory["ranks"].items()}
     session._ranks = {int(rank): RankStatus(**who) for rank, who in memory["ranks"].items()}
     session._here, session._by_mpi, session._bare = (set(memory[name]) for name in ("here", "by_mpi", "bare"))
     session._witnesses.causes |= {int(rank): why for rank, why in memory["causes"].items()}
     session.spares = found.warm
-    session._stream = Stream(found.client, session._lost, session._notify)
+    session._connect(found.client)
     say("asking the ranks")
     session._dead |= {rank for rank in range(session.n) if rank not in session._wire.uuids}
     hands = _greet(session, marks)

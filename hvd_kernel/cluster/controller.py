@@ -105,6 +105,21 @@ def _refuse_strangers(hub: Any) -> None:
     hub.query_handlers = {kind: handler for kind, handler in hub.query_handlers.items() if kind in HEARD}
 
 
+def _hear_of_deaths(hub: Any, secret: str) -> None:
+    """Have the kernel's word that a rank has ended be as good as a missed heart: ordinary clients hear of it.
+
+    On this host hearts are never missed, because a rank that is stopped is not dead.
+    """
+
+    def lost(_client: Any, message: dict[str, Any]) -> None:
+        told = message["content"]
+        there = hub.engines.get(told["id"])
+        if secrets.compare_digest(told[admission.SECRET], secret) and there is not None and there.uuid == told["uuid"]:
+            hub.unregister_engine(None, message)
+
+    hub.query_handlers[admission.LOST] = lost
+
+
 def misses(address: str) -> int:
     """Return after how many missed heartbeats a rank counts as dead, in a cluster that meets at this address."""
     return NEVER if address == LOOPBACK else MISSES
@@ -127,9 +142,11 @@ def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     config.HeartMonitor.period = HEARTBEAT_MS
     config.HeartMonitor.max_heartmonitor_misses = misses(address)
     controller = Controller.instance(config=config)
-    controller.deliver = deliver
+    secret = secrets.token_hex(32)
+    controller.deliver = lambda known: deliver({**known, "client": {**known["client"], admission.SECRET: secret}})
     controller.stopped = stopped
     controller.initialize([])
     _let_replace(controller.hub)
     _refuse_strangers(controller.hub)
+    _hear_of_deaths(controller.hub, secret)
     controller.start()

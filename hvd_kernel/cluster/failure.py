@@ -42,6 +42,11 @@ def replaced(rank: int) -> Failure:
     return Failure(rank, "RankDied", evalue, (f"RankDied: {evalue}",), time.monotonic())
 
 
+def no_cluster() -> ClusterError:
+    """Say that a cluster is asked that has been stopped."""
+    return ClusterError("the cluster is stopped: `%hvd start` starts a new one")
+
+
 def all_dead(n: int) -> ClusterError:
     """Say that no rank is left to go on from."""
     who = f"all {n} ranks are" if n > 1 else "the only rank is"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.cluster import failure
+from hvd_kernel.cluster.ranks.status import RankStatus
 from hvd_kernel.cluster.requests.gather import Handshake
-from hvd_kernel.cluster.session import RankStatus
 from hvd_kernel.processes.channel import messages
 
 if TYPE_CHECKING:
@@ -28,13 +28,11 @@ def connect(session: Session, say: Say) -> None:
     ClusterError
         They ended, or were not there in time.
     """
-    from hvd_kernel.cluster.requests.stream import Stream  # noqa: PLC0415 - ipyparallel, while the processes start
-
     deadline = time.monotonic() + session.spec.start_timeout_s
     while session._stream is None:
         for message in _listen(session, deadline, "the controller"):
             if isinstance(message, messages.Connected):
-                session._stream = Stream(message.client, session._lost, session._notify)
+                session._connect(message.client)
     say("controller ready, ranks are importing")
     _await_ranks(session, say, deadline)
     here = session._launched.local_ranks()

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.cluster import failure
+from hvd_kernel.cluster import admission, failure
 from hvd_kernel.cluster.launcher import Launched, possible
+from hvd_kernel.cluster.ranks.deferred_interrupt import deferred
+from hvd_kernel.cluster.ranks.status import RankStatus, chosen_ranks
 from hvd_kernel.cluster.requests import transfer
 from hvd_kernel.cluster.requests.cell_run import Run
 from hvd_kernel.cluster.requests.gather import Gather
+from hvd_kernel.cluster.requests.repair import Repair
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import Cause
 from hvd_kernel.diagnosis.recorder import Witnesses
@@ -34,6 +35,7 @@ from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
+    from hvd_kernel.cluster.requests.clients import Clients
     from hvd_kernel.cluster.requests.stream import Stream
     from hvd_kernel.cluster.respawn import Respawned
 
@@ -44,34 +46,6 @@ _LAST_WORDS_S = 0.05  # a dead rank's last output may still be on its way throug
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class RankStatus:
-    """One rank's process."""
-
-    rank: int
-    pid: int
-    host: str
-    alive: bool
-    device: str
-    why: str = ""  # it has died, once that is known
-
-
-@contextmanager
-def _not_interrupted() -> Iterator[None]:
-    """Have the interrupt key wait for the end of the block: what a start has begun must be somebody's to stop."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
-        yield
-        return
-    pressed = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: pressed.set())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if pressed.is_set():
-            signal.raise_signal(signal.SIGINT)
-
-
 class Session:
     """A running cluster. Made by ``Session.start``, or by ``attach.attach`` over a kept one."""
 
@@ -80,6 +54,9 @@ class Session:
         self.n = spec.n
         self._launched = launched
         self._stream: Stream | None = None
+        self._clients: Clients | None = None  # ipyparallel's ordinary ones
+        self._secret = ""  # shows the hub that it is told of deaths by this kernel
+        self._repair = Repair()
         self._ranks: dict[int, RankStatus] = {}
         self._dead: set[int] = set()
         self._here: set[int] = set()  # ranks of this host
@@ -122,13 +99,13 @@ class Session:
         say(f"starting {spec.n} rank{'s' if spec.n != 1 else ''}")
         session: Session | None = None
         try:
-            with _not_interrupted():
+            with deferred():
                 session = cls(spec, Launched(spec))
                 atexit.register(session.end)
             connect(session, say)
         except BaseException:
             if session is not None:
-                with _not_interrupted():
+                with deferred():
                     session.stop()
             raise
         return session
@@ -171,7 +148,7 @@ class Session:
         ClusterError
             If ranks are dead, the previous cell still runs, or the cluster is stopped.
         """
-        targets = self._targets(ranks)
+        targets = chosen_ranks(ranks, self.n)
         self.make_ready()
         self._witnesses.note()
         run = Run(targets, cell, lambda force: self._values(run, force))
@@ -186,9 +163,11 @@ class Session:
             raise ClusterError("the ranks still run the previous cell: interrupt it first")
         if self._dead:
             raise failure.dead_ranks(self._dead, self._witnesses.causes)
-        if self._latest is not None and self._latest.aborted:  # it broke the communication of all ranks
+        if self._repair.needed or (self._latest is not None and self._latest.aborted):  # the communication of all ranks
+            self._repair.done()
             self.ask("heal", None)
-            self._latest.aborted = False
+            if self._latest is not None:
+                self._latest.aborted = False
 
     def ask(
         self,
@@ -257,6 +236,12 @@ class Session:
 
     def _mover(self, verb: str, **content: Any) -> transfer.Ask:
         return lambda ranks, more, buffers: self.ask(verb, ranks, content | more, buffers=buffers, timeout=_MOVE_S)
+
+    def client(self) -> Any:
+        """Return an ordinary ``ipyparallel.Client`` of these ranks, which the session ends with itself."""
+        if self._clients is None:
+            raise failure.no_cluster()
+        return self._clients.open()
 
     def renew(self) -> None:
         """Give all ranks new communication, whatever has become of theirs."""
@@ -338,6 +323,9 @@ class Session:
         if self._stream is not None:
             stream, self._stream = self._stream, None
             stream.stop(self._launched.descriptor)
+        if self._clients is not None:
+            clients, self._clients = self._clients, None
+            clients.end()
         self._witnesses.close()
         how()
         if self._latest is not None:  # whoever reads it in another thread shall come to its end
@@ -347,10 +335,19 @@ class Session:
     @property
     def _wire(self) -> Stream:
         if self._stream is None:
-            raise ClusterError("the cluster is stopped: `%hvd start` starts a new one")
+            raise failure.no_cluster()
         return self._stream
 
-    # What the start and the way back (ready.py, attach.py) end with, and what a replacement begins with.
+    # What the start and the way back (ready.py, attach.py) begin and end with, and what a replacement begins with.
+
+    def _connect(self, connection: Mapping[str, Any]) -> None:
+        from hvd_kernel.cluster.requests.clients import Clients  # noqa: PLC0415 - ipyparallel, while processes start
+        from hvd_kernel.cluster.requests.stream import Stream  # noqa: PLC0415 - as above
+
+        known = dict(connection)
+        self._secret = known.pop(admission.SECRET)
+        self._clients = Clients(known)
+        self._stream = Stream(known, self._lost, self._notify, self._on_broken)
 
     def _at_work(self) -> None:
         self._wire.listen(self._launched.descriptor, lambda: self._handle(self._launched.receive()))
@@ -380,17 +377,8 @@ class Session:
         found = transfer.fetch(ranks, self._here, transfer.limit(force=force), self._mover("value", name=name))
         return {rank: value[name] for rank, value in found.items()}
 
-    def _targets(self, ranks: Sequence[int] | None) -> tuple[int, ...]:
-        chosen = tuple(range(self.n)) if ranks is None else tuple(sorted(set(ranks)))
-        foreign = [rank for rank in chosen if not 0 <= rank < self.n]
-        if foreign or not chosen:
-            raise ClusterError(
-                f"no such rank: {foreign or 'an empty choice'}; this cluster has ranks 0 to {self.n - 1}"
-            )
-        return chosen
-
     def _alive(self, ranks: Sequence[int] | None) -> list[int]:
-        chosen = () if ranks is not None and not ranks else self._targets(ranks)
+        chosen = () if ranks is not None and not ranks else chosen_ranks(ranks, self.n)
         return [rank for rank in chosen if rank not in self._dead]
 
     # Replacement: see respawn.py.
@@ -437,6 +425,15 @@ class Session:
         else:
             self._launched.send(messages.SetSpares(self._spares_wanted))
 
+    def _on_broken(self) -> None:
+        if self._stream is not None:
+            self._repair.ask(self._stream.later, self._heal_when_idle)
+
+    def _heal_when_idle(self) -> None:
+        if self._stream is not None and not self.running and not self._dead:
+            self._repair.done()
+            self.post("heal", None)
+
     def _on_joining(self, pids: Mapping[int, int]) -> None:
         host = socket.gethostname()
         with self._changed:
@@ -473,6 +470,7 @@ class Session:
         death = failure.rank_died(rank, known.pid if known else 0, known.host if known else "", cause, at)
         if self._stream is not None and self._stream.uuids.get(rank, "") == uuid:  # else it has been replaced
             self._stream.forget(rank, death)
+            self._stream.tell_hub(admission.LOST, {"id": rank, "uuid": uuid, admission.SECRET: self._secret})
         self._remember()
 
     def _handle(self, received: Sequence[messages.Message]) -> None:

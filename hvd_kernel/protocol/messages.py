@@ -28,6 +28,9 @@ LEFT_OUT_TYPE = "hvd_left_out"
 PROMPT_TYPE = "hvd_prompt"
 """msg_type under which a rank publishes a Prompt on its iopub."""
 
+BROKEN_TYPE = "hvd_broken"
+"""msg_type under which a rank says that communication has ended in a task that is no cell of the notebook."""
+
 READABLE = "hvd_readable"
 """Attribute of a comm: what a page sends through it, state aside, are questions that any thread may answer."""
 

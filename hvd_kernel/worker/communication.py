@@ -83,6 +83,11 @@ def pending() -> list[Pending]:
     return [Pending(str(each["name"]), _seconds(each), _missing(each)) for each in sorted(found, key=_seconds)[::-1]]
 
 
+def operations() -> int:
+    """Return how many operations this rank has begun."""
+    return session.counters().get("ops", 0) + len(pending())
+
+
 def waiting_for() -> str:
     """Return the name of the oldest operation of this rank's that is not done, "" when there is none."""
     here = session.rank() if session.is_initialized() else -1

@@ -11,6 +11,7 @@ from typing import Any
 from hvd_kernel import tracking
 from hvd_kernel.diagnosis.machine import examine, report
 from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.magics import ipyparallel_client
 from hvd_kernel.magics.commands import attach, life, respawn, variables
 from hvd_kernel.magics.commands.check import check
 from hvd_kernel.magics.commands.clean import clean
@@ -187,6 +188,13 @@ VERBS: dict[str, Verb] = {
         "%hvd timeline start [FILE]",
         "record what the core does as a Chrome trace (--mark-cycles); then %hvd timeline stop, or show [FILE]",
         more_words=2,
+        anytime=True,
+    ),
+    "client": Verb(
+        ipyparallel_client.act,
+        "%hvd client [NAME]",
+        "an ipyparallel.Client of the ranks, as rc or NAME: views, maps, AsyncResult, %px",
+        more_words=1,
         anytime=True,
     ),
     "job": Verb(

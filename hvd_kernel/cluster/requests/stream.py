@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import ipyparallel as ipp
 
-from hvd_kernel.protocol.messages import REMEMBERED_MESSAGES, Failure
+from hvd_kernel.protocol.messages import BROKEN_TYPE, REMEMBERED_MESSAGES, Failure
 
 
 class Sink(Protocol):
@@ -38,13 +38,18 @@ class Stream(ipp.Client):  # type: ignore[misc]
     """A client that speaks to ranks and routes by request."""
 
     def __init__(
-        self, connection: dict[str, Any], on_lost: Callable[[int, int], None], on_met: Callable[[], None] = lambda: None
+        self,
+        connection: dict[str, Any],
+        on_lost: Callable[[int, int], None],
+        on_met: Callable[[], None] = lambda: None,
+        on_broken: Callable[[], None] = lambda: None,
     ) -> None:
         self.sinks: dict[str, tuple[int, Sink]] = {}
         self.uuids: dict[int, str] = {}
         self._buried: dict[int, Failure] = {}  # ranks of which nobody will hear any more, and why
         self._on_lost = on_lost
         self._on_met = on_met
+        self._on_broken = on_broken
         super().__init__(connection)
         self.session.digest_history_size = REMEMBERED_MESSAGES
         for rank, uuid in dict(self._engines).items():
@@ -116,6 +121,10 @@ class Stream(ipp.Client):  # type: ignore[misc]
                 del self.sinks[message_id]
                 sink.on_dead(rank, failure)
 
+    def tell_hub(self, kind: str, content: dict[str, Any]) -> None:
+        """Tell the controller something that it does not answer. I/O thread."""
+        self.session.send(self._query_stream, kind, content)
+
     # I/O thread from here on.
 
     def _on_exit(self, rank: int, pid: int) -> Callable[[int, int], None]:
@@ -141,6 +150,8 @@ class Stream(ipp.Client):  # type: ignore[misc]
 
     def _dispatch_iopub(self, msg_parts: list[Any]) -> None:
         message = self._unpack(msg_parts)
+        if message["header"]["msg_type"] == BROKEN_TYPE:
+            self._on_broken()
         self._route(message, lambda rank, sink: sink.on_output(rank, message["header"]["msg_type"], message["content"]))
 
     def _dispatch_reply(self, msg_parts: list[Any]) -> None:

@@ -28,6 +28,8 @@ from hvd_kernel.protocol import serialization
 from hvd_kernel.worker import devices
 from hvd_kernel.worker.frontend.ahead import Ahead
 
+NAMES = ("rank", "size", "local_rank", "hvd", "device")
+
 _MOST_PER_CORE = 4  # with more ranks, each imports only what its cells ask for
 
 

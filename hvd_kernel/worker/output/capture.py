@@ -74,7 +74,7 @@ class Output:
         self._pid = os.getpid()
         self._thread = io_thread
         self._publish = publish
-        self._room = Room.for_ranks(size)
+        self._room = self._given = Room.for_ranks(size)  # of a cell, and of what runs
         self._index = Index(logs, rank)
         self._logs = {name: LogFile(logs, rank, name, self._index, limit) for name in rank_log.STREAMS}
         self._ways: dict[str, Forward] = {}  # empty between cells
@@ -91,16 +91,17 @@ class Output:
         sys.stdout, sys.stderr = self.streams
 
     @contextmanager
-    def during(self, parent: dict[str, Any], cell: int, kernel: str = "") -> Iterator[None]:
+    def during(self, parent: dict[str, Any], cell: int, kernel: str = "", room: Room | None = None) -> Iterator[None]:
         """Send what is printed until the block ends to those who wait for ``parent``'s answer.
 
         kernel: which counts the cells. What one cell of it runs in several parts is one piece of the log.
+        room: how much is sent; by default what a notebook has for a rank.
         """
         missing = self._missing()
         if self._begun != (kernel, cell):
             self._begun = kernel, cell
             self._index.add(cell=cell, **{name: log.size for name, log in self._logs.items()})
-        self._on_thread(lambda: self._begin(parent))
+        self._on_thread(lambda: self._begin(parent, room or self._room))
         try:
             yield
         finally:
@@ -143,8 +144,8 @@ class Output:
         self._thread.schedule(task)
         done.wait(_PATIENCE_S)
 
-    def _begin(self, parent: dict[str, Any]) -> None:
-        self._parent = parent
+    def _begin(self, parent: dict[str, Any], room: Room) -> None:
+        self._parent, self._given = parent, room
         for log in self._logs.values():
             log.take_unlogged()  # of the time between cells
         self._from_here()
@@ -152,7 +153,7 @@ class Output:
 
     def _from_here(self) -> None:
         if self._parent:
-            self._ways = {name: Forward(log.read, log.size, self._room) for name, log in self._logs.items()}
+            self._ways = {name: Forward(log.read, log.size, self._given) for name, log in self._logs.items()}
 
     def _tick(self, parent: dict[str, Any]) -> None:
         if self._parent is parent:

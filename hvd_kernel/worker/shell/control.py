@@ -58,6 +58,8 @@ class Control:
         self._run_number = 0
         self._kernel = ""  # which counts the cells
         self._unwanted_run = 0  # the latest that an interrupt has named
+        self._tasks = 0  # of ipyparallel's clients; their numbers as runs are negative
+        self._operations = 0  # of this rank's before the task that runs
         self._seen = threading.Event()  # the main thread has noticed the latest interrupt
         self._raised_at = 0.0
         self._interrupted = False
@@ -87,6 +89,37 @@ class Control:
         ended = {"failure": failure and to_wire(failure), "aborted": aborted, "holds": self._release is not None}
         self.latest = replace(self.latest, ended=ended)
         return ended
+
+    async def run_task(self, code: str, *, silent: bool) -> BaseException | None:
+        """Run the code of a client of ipyparallel's, inside ``task``; return what it raised."""
+        error = await self._run(code, silent=silent)
+        if error is None:
+            return None
+        self.on_raise(error)  # a syntax error does not come through the shell's showtraceback
+        return KeyboardInterrupt() if self._seen_as(error) == "KeyboardInterrupt" else error
+
+    @contextmanager
+    def task(self) -> Iterator[None]:
+        """Run, until the block ends, what is no cell: an interrupt of a cell does not reach it, nor the other way."""
+        self._tasks += 1
+        self._run_number = -self._tasks
+        self._operations = communication.operations()
+        self._raised_at, self._interrupted, self._left, self._release = 0.0, False, False, None
+        self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on
+        value = self.value
+        with self._interruptible():
+            yield
+        self.value = value
+
+    @property
+    def in_task(self) -> bool:
+        """True while ``task`` runs."""
+        return self._running and self._run_number < 0
+
+    def interrupt_task(self) -> None:
+        """Interrupt the task that runs, if one does. Control thread."""
+        if self.in_task:
+            self.interrupt(self._run_number)
 
     @contextmanager
     def users_code(self) -> Iterator[None]:
@@ -129,6 +162,8 @@ class Control:
         if self._raised_at:
             return
         self._raised_at = time.monotonic()
+        if self.in_task and communication.operations() == self._operations:
+            return  # a task that nobody waits for
         name = self._seen_as(error)
         interrupted = name == "KeyboardInterrupt" and self._unwanted_run == self._run_number
         self._left = interrupted or communication.is_of_all(error)
@@ -164,7 +199,7 @@ class Control:
 
     # Running.
 
-    async def _run(self, code: str) -> BaseException | None:
+    async def _run(self, code: str, *, silent: bool = False) -> BaseException | None:
         shell = self._shell
         try:
             transformed, broken = shell.transform_cell(code), None
@@ -172,20 +207,19 @@ class Control:
             transformed, broken = code, sys.exc_info()
         try:
             if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=broken):
-                result = await self._run_async(code, transformed, broken)
+                result = await self._run_async(code, transformed, broken, silent=silent)
             else:
-                result = shell.run_cell(code, store_history=True)
+                result = shell.run_cell(code, store_history=not silent, silent=silent)
         except (KeyboardInterrupt, asyncio.CancelledError) as error:  # between the user's code and IPython's own
             self.on_raise(error)
             return error
         self.value = result.result
         return result.error_before_exec or result.error_in_exec
 
-    async def _run_async(self, code: str, transformed: str, broken: Any) -> ExecutionResult:
+    async def _run_async(self, code: str, transformed: str, broken: Any, *, silent: bool) -> ExecutionResult:
         shell = self._shell
-        running = shell.run_cell_async(
-            code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=broken
-        )
+        how = {"store_history": not silent, "silent": silent}
+        running = shell.run_cell_async(code, transformed_cell=transformed, preprocessing_exc_tuple=broken, **how)
         self._task = asyncio.ensure_future(running)
         result = None
         try:

@@ -17,7 +17,6 @@ import ipyparallel.engine.app as ipp_app
 import zmq
 from ipykernel.compiler import XCachingCompiler
 from ipykernel.zmqshell import ZMQInteractiveShell
-from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Type
 from traitlets.config import Config
 
@@ -30,6 +29,7 @@ from hvd_kernel.worker.output.capture import Output
 from hvd_kernel.worker.output.display_capture import RankDisplay
 from hvd_kernel.worker.shell import debugger, handlers, prompt, stack_report
 from hvd_kernel.worker.shell.control import Control
+from hvd_kernel.worker.shell.tasks import TaskKernel, is_task
 
 _REGISTRATION_S = 60.0
 
@@ -56,7 +56,8 @@ class RankShell(ZMQInteractiveShell):
         """Show a traceback without what libraries call inside; all of it goes to the log."""
         cell = self.kernel.control.latest.cell
         where = f"%hvdlogs{f' --cell {cell}' * bool(cell)} shows them"
-        shown = stb if self.InteractiveTB.mode == "Verbose" else stack_report.folded(stb, self.packages, where)
+        whole = self.InteractiveTB.mode == "Verbose" or self.kernel.control.in_task
+        shown = stb if whole else stack_report.folded(stb, self.packages, where)
         self.packages.clear()
         if shown != stb:
             self.kernel.for_the_log = "\n".join(stb)
@@ -121,12 +122,11 @@ class RankCompiler(XCachingCompiler):
         return name.replace(f"ipykernel_{os.getpid()}", "ipykernel_0")
 
 
-class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
+class RankKernel(TaskKernel):
     """Runs cells through Control and answers ``hvd_request`` on shell and control channel."""
 
     shell_class = Type(RankShell)
     compiler_class = Type(RankCompiler)
-    output: Output  # since the engine has its channels
     for_the_log = ""  # what of this cell is to be there only
 
     def __init__(self, **kwargs: Any) -> None:
@@ -141,6 +141,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Run a cell with telemetry beside it; the last sample, after the last output, ends the cell for the reader."""
+        if is_task(parent):
+            await self.execute_task(stream, ident, parent)
+            return
         metrics.begin_cell()
         asked, code = parent["content"]["hvd"], parent["content"]["code"]
         with (
@@ -155,9 +158,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self.for_the_log = ""
         _forget(self.shell.history_manager)
 
-    async def do_execute(self, code: str, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+    async def do_execute(self, code: str, silent: bool, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Run the cell's code."""
         parent = self.get_parent("shell")
+        if is_task(parent):
+            return await self.do_execute_task(code, silent=silent)
         asked, request = parent["content"]["hvd"], parent["header"]["msg_id"]
         self._forward_input(allow_stdin=True)
         try:
@@ -188,11 +193,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def _publish_status(self, status: str, channel: str, parent: dict[str, Any] | None = None) -> None:
         asked = parent or self.get_parent(channel)
-        if asked.get("header", {}).get("msg_type") != "execute_request":
+        if asked.get("header", {}).get("msg_type") != "execute_request" or is_task(asked):
             super()._publish_status(status, channel, parent)
 
-    def _publish_execute_input(self, *_args: Any) -> None:
-        pass
+    def _publish_execute_input(self, code: str, parent: dict[str, Any], execution_count: int) -> None:
+        if is_task(parent):
+            super()._publish_execute_input(code, parent, execution_count)
 
     def _publish(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
         self.session.send(self.iopub_socket, kind, content, parent=parent, ident=self._topic(kind))
