@@ -29,6 +29,7 @@ TABLE = {  # a name, and what is below it; the longest that fits is taken
     "horovod.tensorflow": "hvd_kernel.tensorflow",
     "horovod.tensorflow.gradient_aggregation": "hvd_kernel.tensorflow.training.helpers",
     "horovod.tensorflow.gradient_aggregation_eager": "hvd_kernel.tensorflow.training.helpers",
+    "horovod.mxnet": "hvd_kernel.mxnet",
     "horovod.keras": "hvd_kernel.keras",
     "horovod._keras": "hvd_kernel.keras",
     "horovod.data": "hvd_kernel.data",
@@ -39,8 +40,12 @@ TABLE = {  # a name, and what is below it; the longest that fits is taken
 _WITH = {  # modules that come with a package
     "horovod.torch": ("horovod.torch.mpi_ops", "horovod.torch.optimizer"),
     "horovod.tensorflow": ("horovod.tensorflow.mpi_ops",),
+    "horovod.mxnet": ("horovod.mxnet.mpi_ops",),
 }
-_HERE = "horovod, horovod.torch, horovod.tensorflow, horovod.keras, horovod.data, horovod.common and horovod.runner"
+_HERE = (
+    "horovod, horovod.torch, horovod.tensorflow, horovod.mxnet, horovod.keras, horovod.data, horovod.common and "
+    "horovod.runner"
+)
 _ASKS = importlib.util.find_spec.__code__
 
 

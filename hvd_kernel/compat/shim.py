@@ -27,6 +27,7 @@ _EXTRAS = {  # Horovod's, and torch, which many write: ours that brings the same
     "tensorflow-cpu": "tensorflow",
     "tensorflow-gpu": "tensorflow",
     "keras": "keras",
+    "mxnet": "mxnet",
 }
 _METADATA = """\
 Metadata-Version: 2.1
@@ -82,7 +83,7 @@ def _files() -> dict[str, str]:
 
 
 def _metadata() -> str:
-    """Extras of MXNet, Spark and Ray are not named: pip says of such a one that it is not provided."""
+    """Extras of Spark and Ray are not named: pip says of such a one that it is not provided."""
     version = hvd_kernel.__version__
     head = _METADATA.format(distribution=DISTRIBUTION, version=VERSION, ours=f"hvd-kernel=={version}")
     return head + "".join(

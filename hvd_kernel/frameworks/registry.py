@@ -18,6 +18,7 @@ _MODULES = {  # a package -> where its adapter is; Keras before what it may stan
     "numpy": "hvd_kernel.numpy.adapter",
     "keras": "hvd_kernel.keras.adapter",
     "tensorflow": "hvd_kernel.tensorflow.adapter",
+    "mxnet": "hvd_kernel.mxnet.adapter",
     "torch": "hvd_kernel.torch.adapter",
 }
 _unusable: set[str] = set()

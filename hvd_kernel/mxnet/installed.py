@@ -22,7 +22,8 @@ def prepare() -> None:
     ImportError
         The NumPy beside it is one that MXNet cannot work with.
     """
-    if importlib.util.find_spec("mxnet") is None:
+    spec = importlib.util.find_spec("mxnet")
+    if spec is None or spec.origin is None:  # a bare folder of that name is none
         raise ModuleNotFoundError(
             f"hvd_kernel.mxnet needs MXNet 1.9.1, which is not installed in this Python: {_PIP}", name="mxnet"
         )

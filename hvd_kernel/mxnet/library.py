@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +59,10 @@ def plugin() -> ctypes.CDLL:
     ImportError
         It, or this MXNet, cannot be used; the message says why.
     """
+    if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":
+        raise ImportError(
+            "hvd_kernel.mxnet: MXNet's NaiveEngine cannot carry operations that end later: unset MXNET_ENGINE_TYPE"
+        )
     core = importlib.import_module("hvd_kernel._native")
     folder = Path(str(core.__file__)).parent
     path = folder / "libhvd_mxnet.so"

@@ -142,7 +142,7 @@ def test_pickle_and_module_names(installed: None) -> None:
     assert isinstance(torch.optim.SGD([torch.ones(1)], lr=1), torch.optim.Optimizer)
 
 
-@pytest.mark.parametrize("name", ["horovod.mxnet", "horovod.tensor", "horovod.spark.torch", "horovod.torch.nothing"])
+@pytest.mark.parametrize("name", ["horovod.ray", "horovod.tensor", "horovod.spark.torch", "horovod.torch.nothing"])
 def test_what_is_not_there_says_what_is(installed: None, name: str) -> None:
     missing = name if name != "horovod.spark.torch" else "horovod.spark"
     with pytest.raises(

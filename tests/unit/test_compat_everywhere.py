@@ -256,6 +256,7 @@ def test_as_a_distribution_it_is_horovod(tmp_path: Path) -> None:
         "tensorflow-cpu": "tensorflow",
         "tensorflow-gpu": "tensorflow",
         "keras": "keras",
+        "mxnet": "mxnet",
     }
     assert found.metadata.get_all("Provides-Extra") == list(wanted), "what a project may write behind horovod"
     assert found.requires == [

@@ -60,11 +60,11 @@ def test_no_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     there = [
         installed.Installed("PyTorch", "2.13.0", works=True, words="all"),
-        installed.Installed("MXNet", "1.9.1", works=False, words="hvd_kernel has no API for it"),
+        installed.Installed("MXNet", "1.9.1", works=False, words="libhvd_mxnet.so was not built"),
     ]
     monkeypatch.setattr(machine.installed, "every", lambda: there)
     found = machine._frameworks()
-    assert (found.good, found.found) == (True, "PyTorch 2.13.0; MXNet 1.9.1 (hvd_kernel has no API for it)")
+    assert (found.good, found.found) == (True, "PyTorch 2.13.0; MXNet 1.9.1 (libhvd_mxnet.so was not built)")
 
 
 @pytest.mark.parametrize(

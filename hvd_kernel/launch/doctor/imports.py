@@ -13,7 +13,6 @@ from hvd_kernel.launch.doctor.finding import Finding, Verdict
 _HOROVOD = "horovod"
 _WHERE = "in ranks of hvdrun and in cells; elsewhere after `hvdrun --install-horovod`"
 _NOT_HERE = {
-    "horovod.mxnet": "there are horovod.torch, horovod.tensorflow and horovod.keras, and hvd_kernel.numpy for arrays",
     "horovod.spark": "start ranks with hvdrun, or hvd_kernel.run(function, np=4)",
     "horovod.ray": "start ranks with hvdrun, or hvd_kernel.run(function, np=4)",
 }

@@ -13,6 +13,7 @@ from hvd_kernel import compat
 ENVIRONMENT = "mxnet"
 
 
+@pytest.fixture(scope="package")
 def as_launched() -> dict[str, str]:
     """What hvdrun adds for a rank: with it ``import mxnet`` works, whoever does it first."""
     return compat.rank_environment({"PYTHONPATH": str(TESTS)})
@@ -21,13 +22,14 @@ def as_launched() -> dict[str, str]:
 class _Shared:
     """Started when the first test asks, and again after a test that broke them."""
 
-    def __init__(self) -> None:
+    def __init__(self, variables: dict[str, str]) -> None:
+        self._variables = variables
         self._pool: RankPool | None = None
 
     def get(self) -> RankPool:
         if self._pool is None or self._pool.broken:
             self.close()
-            self._pool = Ranks(environment(ENVIRONMENT), 2, OMP_NUM_THREADS="1", **as_launched())
+            self._pool = Ranks(environment(ENVIRONMENT), 2, OMP_NUM_THREADS="1", **self._variables)
         return self._pool
 
     def close(self) -> None:
@@ -36,8 +38,8 @@ class _Shared:
 
 
 @pytest.fixture(scope="package")
-def shared() -> Iterator[_Shared]:
-    ranks = _Shared()
+def shared(as_launched: dict[str, str]) -> Iterator[_Shared]:
+    ranks = _Shared(as_launched)
     yield ranks
     ranks.close()
 
