@@ -9,15 +9,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 from typing import Any
 
+_ROOMS = ("magics", "magics.commands", "magics.display", "magics.shell", "cluster", "diagnosis")
 READY = {"hvd", "rank", "size", "local_rank", "device"}  # a rank's own names
 _before: list[dict[str, Any]] = []
 _environment = dict(os.environ)  # as it was when the first test began
 
 
 def figures(values: dict[str, Any]) -> None:
-    """Set attributes of modules: ``runner_GRACE_S`` is GRACE_S of magics/runner.py, or of cluster/runner.py."""
+    """Set attributes of modules: ``runner_GRACE_S`` is GRACE_S of runner.py in the first of the rooms that has it."""
     _before.append({})
     for name, value in values.items():
         owner, attribute = _place(name)
@@ -32,8 +34,10 @@ def figures_back() -> None:
 
 
 def _place(name: str) -> tuple[Any, str]:
-    module, _, rest = name.partition("_")
-    places = (f"hvd_kernel.{room}.{module}" for room in ("magics", "cluster"))
+    found = re.fullmatch(r"([a-z_]+?)_(_?[A-Z].*)", name)
+    assert found, f"{name} names no figure of a module"
+    module, rest = found.groups()
+    places = (f"hvd_kernel.{room}.{module}" for room in _ROOMS)
     owner: Any = importlib.import_module(next(place for place in places if importlib.util.find_spec(place)))
     *through, attribute = rest.split(".")
     for each in through:

@@ -243,7 +243,7 @@ def test_b_interrupt_at_a_prompt_is_a_keyboard_interrupt_on_all_ranks(kernel: Ke
 
 CLOCK = """import os, sys, time, types
 clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * os.path.exists({later!r}))
-timed = [sys.modules["hvd_kernel.magics." + name] for name in ("runner", "prompts")]
+timed = [sys.modules["hvd_kernel.magics." + name] for name in ("runner", "shell.prompts")]
 for module in timed: module.time = clock"""
 
 

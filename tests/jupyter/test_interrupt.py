@@ -313,7 +313,7 @@ def test_a13_ranks_that_are_merely_slow_are_not_explained(kernel: Kernel) -> Non
 for i in range(12):
     time.sleep(0.3 * (i % 4 == rank)); began = time.monotonic()
     hvd.allreduce(torch.ones(4), name='turn'); longest = max(longest, time.monotonic() - began)"""
-    with kernel.figures(hang_WAIT_S=3.0):
+    with kernel.figures(stall_WAIT_S=3.0):
         started = kernel.start(f"%%hvdrun\n{code}", person=True)
         outcome = kernel.finish(started, timeout=PATIENCE_S)
     kernel.run("%%hvdrun -o longest\nlongest")

@@ -43,7 +43,7 @@ pytestmark = [
     pytest.mark.timeout(400),
     # On a busy machine a rank may miss its 0.2 s, and then there is nothing from it.
     pytest.mark.cluster(
-        4, setup=(SETUP, "x = 'local'\nonly_here = 1\nto_push = [1]"), figures={"names_ANSWER_S": 20.0}
+        4, setup=(SETUP, "x = 'local'\nonly_here = 1\nto_push = [1]"), figures={"rank_names_ANSWER_S": 20.0}
     ),
 ]
 

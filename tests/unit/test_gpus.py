@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hvdtest.launch import clean_environment
 
@@ -16,6 +17,7 @@ from hvd_kernel.launch.cli import flags as hvdrun_flags
 from hvd_kernel.magics import cluster_manager
 from hvd_kernel.magics.options import Options, parse, wanted
 from hvd_kernel.processes import agent
+from hvd_kernel.processes.channel.messages import StartRanks
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import gpus
 from hvd_kernel.worker import devices
@@ -183,9 +185,9 @@ def test_another_host_looks_for_its_devices_itself(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("four")
 def test_what_starts_ranks_through_mpi_leaves_it_to_their_agents() -> None:
-    plan = {"far": False, "step": False, "env": {"HVD_GPUS": "1"}}
-    assert agent._environment(plan | {"beside": 0}) == {"HVD_GPUS": "1"}
-    env = agent._environment(plan | {"beside": 2})
+    plan = StartRanks(command=["true"], cwd="/", env={"HVD_GPUS": "1"}, ranks=[])
+    assert agent._environment(plan) == {"HVD_GPUS": "1"}
+    env = agent._environment(msgspec.structs.replace(plan, ranks_on_host=2))
     assert {name: env.get(name) for name in ("HVD_GPUS", "CUDA_VISIBLE_DEVICES")} == {
         "HVD_GPUS": None,
         "CUDA_VISIBLE_DEVICES": "1",
