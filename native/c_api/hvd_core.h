@@ -85,10 +85,11 @@ typedef struct hvd_outcome {
 } hvd_outcome;
 
 /* Called exactly once for every request that was taken: also when the engine ends or is aborted,
- * perhaps before enqueue() returns, on any thread. It holds no lock and may enqueue, also
- * the same name; it may not wait for another operation nor call shutdown(), and what takes long
- * belongs on another thread. It is never called within itself: what ends meanwhile on its thread is
- * told when it has returned. What `outcome` points to is gone then. */
+ * perhaps before enqueue() returns, on any thread: a small request that is the only one under way
+ * is worked at by enqueue() itself, for a tenth of a millisecond at most. It holds no lock and may
+ * enqueue, also the same name; it may not wait for another operation nor call shutdown(), and what
+ * takes long belongs on another thread. It is never called within itself: what ends meanwhile on
+ * its thread is told when it has returned. What `outcome` points to is gone then. */
 typedef void (*hvd_done)(void* context, const hvd_outcome* outcome);
 
 typedef struct hvd_request {

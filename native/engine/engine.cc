@@ -17,6 +17,10 @@ namespace {
 // How long shutdown() waits for its turn before it goes without.
 constexpr double kLeaveSeconds = 10;
 constexpr double kGoodbyeSeconds = 5;
+// What a thread that nobody lets wait works at itself before enqueue() returns: so many bytes, for
+// so long. Both cost less than to wake another thread.
+constexpr std::int64_t kBriefBytes = 64 << 10;
+constexpr std::chrono::microseconds kBriefly(100);
 // Devices have no bell for when they are done.
 constexpr std::chrono::microseconds kBetweenLooks(100);
 
@@ -189,7 +193,8 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
     task->ready = ready.take();
   }
   task->small = is_small(request, caller_runs_bytes_);
-  task->held = waits_next && task->small;
+  const bool briefly = task->completion != nullptr && task->small && may_help_briefly(request);
+  task->held = briefly || (waits_next && task->small);
   task->keeps_name = !waits_next && task->completion == nullptr;
   task->request = std::move(request);
   task->operands = std::move(operands);
@@ -199,7 +204,23 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
     if (status = find_shares(*task, *team, ground.value()); !status) return status;
   }
   status = handles_.add(task);
-  return !status || !visit || task->held ? status : ask(task);
+  if (!status || !visit || (task->held && !briefly)) return status;
+  return briefly ? help_briefly(task) : ask(task);
+}
+
+// Where other operations are under way, this one joins them. Whoever tells a completion may have
+// the turn already.
+bool Engine::may_help_briefly(const Request& request) {
+  return request.bytes() <= kBriefBytes && !telling() && handles_.none_in_flight() &&
+         brief_help_.due();
+}
+
+// The caller has its own work to do, so it never sleeps for long: what other ranks are late for is
+// left to the background thread.
+Status Engine::help_briefly(const TaskPtr& task) {
+  coordinator_->help(task, Deadline(kBriefly));
+  brief_help_.report(!task->done());
+  return Status::ok();
 }
 
 Status Engine::ask(const TaskPtr& task) {

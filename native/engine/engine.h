@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/backoff.h"
 #include "base/trace.h"
 #include "base/visible.h"
 #include "engine/execution/counters.h"
@@ -77,8 +78,9 @@ class HVD_VISIBLE Engine {
   // (for wait()) once it has been given to the device; see Outcome::mark.
   Result<std::int64_t> enqueue(Request request, std::vector<Operand> operands,
                                bool waits_next = false, void* stream = nullptr);
-  // The same for what nobody waits for: when it has ended, the completion is told (handles.h). Not
-  // ok: it is never told.
+  // The same for what nobody waits for: when it has ended, the completion is told (handles.h),
+  // perhaps before this returns: a small operation that is the only one under way is worked at here
+  // first, for a tenth of a millisecond at most. Not ok: it is never told.
   Status enqueue(Request request, std::vector<Operand> operands,
                  std::unique_ptr<Completion> completion, void* stream = nullptr);
   // Ok: tensors on a device are taken. Else why not, and enqueue() says so too, without counting
@@ -115,6 +117,8 @@ class HVD_VISIBLE Engine {
   Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
                 bool waits_next, void* stream);
   Status ask(const TaskPtr& task);
+  bool may_help_briefly(const Request& request);
+  Status help_briefly(const TaskPtr& task);
   bool wait_for(const TaskPtr& task, std::chrono::nanoseconds longest);
   void leave_in_time();
   void settle_devices();
@@ -130,6 +134,7 @@ class HVD_VISIBLE Engine {
   mutable Visitors
       visitors_;  // threads that use mesh_ or coordinator_, which shutdown() takes away
   Handles handles_;
+  Backoff brief_help_;
   Teams teams_;
   mutable Counters counters_;  // what devices do is counted when somebody asks
   Trace trace_;

@@ -144,7 +144,10 @@ void Coordinator::ask_for(const TaskPtr& task, Spin& spin) {
     return !mesh_.abort().raised() && mesh_.bell().heard() == looked_at_ && spin.again();
   };
   std::optional<Response> response = short_way_.agree(task->request, nothing_else);
-  if (!response) return ask_the_long_way(task);
+  if (!response) {
+    spin.restart();  // the answer of the long way comes as soon
+    return ask_the_long_way(task);
+  }
   parts_.counters.short_ways.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
   carry_out({std::move(*response), {task}});

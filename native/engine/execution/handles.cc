@@ -129,6 +129,11 @@ std::vector<TaskPtr> Handles::all_in_flight() const {
   return tasks;
 }
 
+bool Handles::none_in_flight() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return by_name_.empty();
+}
+
 void Handles::finish(const TaskPtr& task, const Ending& ending) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -97,6 +97,7 @@ class Handles {
   TaskPtr in_flight(int set, std::string_view name) const;
   TaskPtr in_flight(Kind kind) const;  // the first of this kind that is found
   std::vector<TaskPtr> all_in_flight() const;
+  bool none_in_flight() const;  // nor any name taken
 
   void finish(const TaskPtr& task, const Ending& ending);
   // It was never asked for: nobody is told of it. False: it has ended meanwhile.

@@ -1,6 +1,7 @@
 // Many threads at once: plugins that are told, callers that wait, chains within done.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <thread>
@@ -56,6 +57,54 @@ TEST_CASE("table: plugins on several threads beside a caller that waits") {
     call_and_wait(*engine->engine);
     for (std::thread& thread : threads) thread.join();
     CHECK(engine->engine->pending().empty());
+  });
+}
+
+TEST_CASE("table: a small operation is carried out by the thread that asks for it") {
+  on_ranks(2, [](hvd_engine* engine, int rank) {
+    const auto here = std::this_thread::get_id();
+    bool inline_once = false;  // a rank may rightly be late for some
+    std::vector<float> found(1);
+    while (found[0] < 2) {  // until it has been so on both
+      std::vector<float> values(3, static_cast<float>(rank + 1));
+      Told told;
+      std::thread::id teller;
+      told.meanwhile = [&] { teller = std::this_thread::get_id(); };
+      REQUIRE(ask_sum(engine, "x", values, told) == "");
+      told.check();
+      CHECK(values == std::vector<float>(3, 3.0F));
+      inline_once = inline_once || teller == here;
+      found = {inline_once ? 1.0F : 0.0F};
+      Told agreed;
+      REQUIRE(ask_sum(engine, "found", found, agreed) == "");
+      agreed.check();
+    }
+    CHECK(engine->engine->counters().caller_runs.load() > 0);
+  });
+}
+
+TEST_CASE("table: a thread that asks is let go though other ranks are late") {
+  const EngineOptions options = options_of({});
+  std::vector<hvd_engine*> engines;
+  for (auto& mesh : make_local_meshes(2, options.mesh)) {
+    engines.push_back(new hvd_engine{std::make_shared<Engine>(std::move(mesh), options)});
+  }
+  constexpr std::size_t kCalls = 100;  // also where trying has been in vain for long
+  std::array<std::deque<Told>, 2> told{std::deque<Told>(kCalls), std::deque<Told>(kCalls)};
+  std::array<std::vector<float>, 2> values{std::vector<float>(1), std::vector<float>(1)};
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    for (std::size_t rank = 0; rank < 2; ++rank) {  // one thread asks for both, one after the other
+      values[rank] = {static_cast<float>(rank + 1)};
+      REQUIRE(ask_sum(engines[rank], "x", values[rank], told[rank][i]) == "");
+    }
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      told[rank][i].check();
+      CHECK(values[rank][0] == 3.0F);
+    }
+  }
+  run_ranks(2, [&](int rank) {
+    core().shutdown(engines[static_cast<std::size_t>(rank)]);
+    core().release(engines[static_cast<std::size_t>(rank)]);
   });
 }
 
