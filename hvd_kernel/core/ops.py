@@ -116,8 +116,6 @@ def broadcast_places(  # noqa: PLR0917 - the core's order
 ) -> int:
     """Enqueue; the root's memory arrives in everyone's output. ``root_rank`` is a global rank also in a set."""
     engine = _engine()
-    if root_rank not in (engine.process_set_ranks(group) if group else range(engine.size)):
-        raise ValueError(f"broadcast received invalid root rank {root_rank} for provided process set")
     return _enqueued(engine, finish, engine.broadcast, name, places, root_rank, group, waits)
 
 

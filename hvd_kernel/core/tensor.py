@@ -8,6 +8,7 @@ Words.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,31 @@ def check_op(op: int) -> None:
     """Refuse a number that is no reduction."""
     if op not in OPS:
         raise ValueError(f"op={op} does not exist: use {', '.join(OPS.values())}.")
+
+
+def reduction_of(op: int | None, average: bool | None, *, warns: bool = True) -> int:
+    """Return the reduction that Horovod's old ``average=`` or new ``op=`` asks for; neither: the average.
+
+    Parameters
+    ----------
+    warns
+        Say that ``average`` is deprecated, in the line of the caller's caller.
+
+    Raises
+    ------
+    ValueError
+        Both are given.
+
+    Example: ``reduction_of(None, False)`` is ``Sum``.
+    """
+    if average is None:
+        return Average if op is None else op
+    if op is not None:
+        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+    if warns:
+        said = "Parameter `average` has been replaced with `op` and will be removed in v1.0"
+        warnings.warn(said, DeprecationWarning, stacklevel=3)
+    return Average if average else Sum
 
 
 def check_reducible(dtype: int, op: int) -> None:

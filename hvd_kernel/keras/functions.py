@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from hvd_kernel.core import ops
-from hvd_kernel.core.ops import Average, Sum
+from hvd_kernel.core.ops import Average
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
+from hvd_kernel.core.tensor import reduction_of
 from hvd_kernel.keras.flavour import array_of, assign, path_of
 
 _REBUILD = "Build the same model with the same optimizer on every rank before the training."
@@ -39,9 +40,7 @@ def allreduce(
 
         hvd.allreduce(loss, name="loss")     # 2 ranks with 1.0 and 3.0: 2.0
     """
-    if average is not None and op is not None:
-        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    chosen = (Average if average in {None, True} else Sum) if op is None else op
+    chosen = reduction_of(op, average, warns=False)  # Horovod's own does not here
     reduced = ops.allreduce(array_of(value), name, chosen, prescale_factor, postscale_factor, process_set)
     return reduced[()]
 

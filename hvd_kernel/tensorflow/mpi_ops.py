@@ -11,7 +11,6 @@ an end, ``UnknownError`` else.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ from hvd_kernel.core.session import (  # noqa: F401 - names of Horovod's module 
     start_timeline,
     stop_timeline,
 )
-from hvd_kernel.core.tensor import check_op
+from hvd_kernel.core.tensor import check_op, reduction_of
 from hvd_kernel.tensorflow import gradients, library
 from hvd_kernel.tensorflow.calls import bits, call
 
@@ -63,16 +62,7 @@ library.ops()  # at the import: a saved graph with our operations can be loaded 
 gradients.register()
 
 
-def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
-    """Return the reduction that Horovod's old ``average=`` or new ``op=`` asks for."""
-    if average is None:
-        return Average if op is None else op
-    if op is not None:
-        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    warnings.warn(
-        "Parameter `average` has been replaced with `op` and will be removed in v1.0", DeprecationWarning, stacklevel=3
-    )
-    return Average if average else Sum
+handle_average_backwards_compatibility = reduction_of
 
 
 def _allreduce(

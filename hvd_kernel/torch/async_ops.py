@@ -7,7 +7,6 @@ until ``synchronize`` has given the result.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,19 +15,8 @@ from torch import Tensor
 
 from hvd_kernel.core.ops import Average, Sum, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
+from hvd_kernel.core.tensor import reduction_of
 from hvd_kernel.torch import starts
-
-
-def operation(op: int | None, average: bool | None) -> int:
-    """Horovod's old ``average=`` and new ``op=`` as one."""
-    if average is None:
-        return Average if op is None else op
-    if op is not None:
-        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    warnings.warn(
-        "Parameter `average` has been replaced with `op` and will be removed in v1.0", DeprecationWarning, stacklevel=3
-    )
-    return Average if average else Sum
 
 
 def allreduce_async_(
@@ -41,7 +29,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start reducing over all ranks, in place; return a handle."""
-    op = operation(op, average)
+    op = reduction_of(op, average)
     return starts.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
 
@@ -55,7 +43,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start reducing over all ranks, into a new tensor; return a handle."""
-    op = operation(op, average)
+    op = reduction_of(op, average)
     return starts.allreduce(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
 
@@ -69,7 +57,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start reducing several tensors in place, together or not at all; ``synchronize`` returns a tuple of them."""
-    op = operation(op, average)
+    op = reduction_of(op, average)
     return starts.grouped_allreduce_(tensors, name, op, (prescale_factor, postscale_factor), process_set)
 
 
@@ -83,7 +71,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start reducing several tensors into new ones, together or not at all; ``synchronize`` returns a tuple."""
-    op = operation(op, average)
+    op = reduction_of(op, average)
     return starts.grouped_allreduce(tensors, name, op, (prescale_factor, postscale_factor), process_set)
 
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from hvd_kernel.core import session
 from hvd_kernel.core.ops import Average, Scales, Sum, synchronize
 from hvd_kernel.core.process_sets import ProcessSet
+from hvd_kernel.core.tensor import reduction_of
 from hvd_kernel.torch import starts
-from hvd_kernel.torch.async_ops import operation
 
 _PLAIN = (1.0, 1.0)
 
@@ -217,7 +217,7 @@ class HorovodAllreduce(Allreduce):
     ) -> Any:
         """Reduce."""
         scales = (prescale_factor, postscale_factor)
-        return apply(Allreduce, tensor, name, operation(op, average), scales, process_set)
+        return apply(Allreduce, tensor, name, reduction_of(op, average), scales, process_set)
 
 
 class HorovodGroupedAllreduce(GroupedAllreduce):
@@ -236,7 +236,7 @@ class HorovodGroupedAllreduce(GroupedAllreduce):
     ) -> Any:
         """Reduce all."""
         scales = (prescale_factor, postscale_factor)
-        return apply(GroupedAllreduce, name, operation(op, average), scales, process_set, *tensors)
+        return apply(GroupedAllreduce, name, reduction_of(op, average), scales, process_set, *tensors)
 
 
 class HorovodReducescatter(Reducescatter):

@@ -27,6 +27,7 @@ from hvd_kernel.core.session import (
     start_timeline,
     stop_timeline,
 )
+from hvd_kernel.core.tensor import reduction_of
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.torch import gradients, starts
 from hvd_kernel.torch.async_ops import (
@@ -40,7 +41,6 @@ from hvd_kernel.torch.async_ops import (
     grouped_allreduce_async,
     grouped_allreduce_async_,
     grouped_reducescatter_async,
-    operation,
     reducescatter_async,
     sparse_allreduce_async,
 )
@@ -127,7 +127,7 @@ __all__ = [
     "synchronize",
 ]
 
-handle_average_backwards_compatibility = operation
+handle_average_backwards_compatibility = reduction_of
 
 
 def allreduce(
@@ -141,7 +141,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Return the average (or ``op=Sum``, Min, Max, Product, Adasum) over all ranks. Differentiable."""
-    op = operation(op, average)
+    op = reduction_of(op, average)
     small, ctx = compression.compress(tensor)
     scales = (prescale_factor, postscale_factor)
     result: Tensor = gradients.apply(gradients.Allreduce, small, name, op, scales, process_set)
@@ -158,7 +158,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Reduce over all ranks, in place; return the tensor."""
-    op = operation(op, average)
+    op = reduction_of(op, average)
     handle = starts.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set, waits=True)
     result: Tensor = synchronize(handle)
     return result
@@ -175,7 +175,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Return the reductions of several tensors, reduced together or not at all. Differentiable."""
-    op = operation(op, average)
+    op = reduction_of(op, average)
     pairs = [compression.compress(tensor) for tensor in tensors]
     how = (name, op, (prescale_factor, postscale_factor), process_set)
     results = gradients.apply(gradients.GroupedAllreduce, *how, *(small for small, _ in pairs))
@@ -192,7 +192,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Reduce several tensors in place, together or not at all; return them."""
-    op = operation(op, average)
+    op = reduction_of(op, average)
     scales = (prescale_factor, postscale_factor)
     return list(synchronize(starts.grouped_allreduce_(tensors, name, op, scales, process_set, waits=True)))
 

@@ -7,11 +7,12 @@ import importlib
 import importlib.util
 import os
 import sysconfig
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
+
+from hvd_kernel.core import tensor
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
@@ -78,14 +79,10 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | 
     """
 
     def operation(op: int | None, average: bool | None) -> int:
-        if average is None:
-            chosen = reduce_ops.Average if op is None else op
-            return int(chosen)
+        chosen = tensor.reduction_of(op, average)
         if op is not None:
-            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-        said = "Parameter `average` has been replaced with `op` and will be removed in v1.0"
-        warnings.warn(said, DeprecationWarning, stacklevel=2)
-        return int(reduce_ops.Average if average else reduce_ops.Sum)
+            return op
+        return int(reduce_ops.Average if chosen == tensor.Average else reduce_ops.Sum)
 
     return operation
 
