@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hvd_kernel.torch.installed  # isort: split # the others need what it looks for
 from hvd_kernel import __version__
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set

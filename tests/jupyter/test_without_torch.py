@@ -37,6 +37,14 @@ def test_it_can_be_imported_by_its_own_name(session: Session) -> None:
 
 
 def test_who_wants_torch_hears_that_it_is_not_there(session: Session) -> None:
+    told = execute(session, "import hvd_kernel.torch").failures
+    assert {rank: (failure.ename, failure.evalue) for rank, failure in told.items()} == dict.fromkeys(
+        range(3),
+        (
+            "ModuleNotFoundError",
+            "hvd_kernel.torch needs torch, which is not installed in this Python: pip install 'hvd-kernel[torch]'",
+        ),
+    )
     failures = execute(session, "import torch").failures
     assert {rank: failure.ename for rank, failure in failures.items()} == dict.fromkeys(range(3), "ModuleNotFoundError")
     assert execute(session, "hvd.size()").run.values() == dict.fromkeys(range(3), 3), "and the ranks work on"
