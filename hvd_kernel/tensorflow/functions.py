@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from hvd_kernel.core import ops
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
-from hvd_kernel.tensorflow.mpi_ops import broadcast, broadcast_
+from hvd_kernel.tensorflow.mpi_ops import Min, _allreduce, broadcast, broadcast_
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn", "broadcast_variables"]
 
 _NAME = "broadcast_variables"
+_COUNTS = "Ranks give different numbers of variables to broadcast_variables, between"
 _CARRIED = {tf.uint32: tf.int32, tf.uint64: tf.int64}  # types that the core does not know, as others of their size
 
 
@@ -39,10 +40,28 @@ def broadcast_variables(
 
     Raises
     ------
+    tf.errors.InvalidArgumentError
+        Ranks have other numbers of variables: on every rank, with the names of those that others lack.
     tf.errors.FailedPreconditionError
         The ranks' variables do not fit together: on every rank.
     """
     given = list(variables)
+    with tf.control_dependencies([_as_many(given, process_set)]):
+        return _given_to_all(given, root_rank, process_set, inplace=inplace)
+
+
+def _as_many(variables: list[Any], process_set: ProcessSet) -> Any:
+    """Return an operation that fails where another rank has more variables or fewer: those would wait for ever."""
+    mine = len(variables)
+    bounds = tf.constant([mine, -mine], tf.int32)
+    bounds = _allreduce(bounds, name=f"{_NAME}.count", op=Min, ignore_name_scope=True, process_set=process_set)
+    least, most = bounds[0], -bounds[1]
+    labels = tf.constant([f"{each.name} {tuple(each.shape)}" for each in variables], tf.string)
+    data = [_COUNTS, least, "and", most, f". This one has {mine}; others lack:", labels[least:]]
+    return tf.raw_ops.Assert(condition=tf.equal(least, most), data=data, summarize=max(mine, 1))
+
+
+def _given_to_all(given: list[Any], root_rank: int, process_set: ProcessSet, *, inplace: bool) -> Any:
     if not given:
         return None if tf.executing_eagerly() else tf.no_op()
     if inplace and not any(tf.as_dtype(each.dtype) in _CARRIED for each in given):

@@ -101,6 +101,50 @@ def test_variables_whose_shapes_differ_are_named(tf_ranks: RankPool) -> None:
         assert note.startswith(f"It is variable 'wrong:0', of shape ({2 + rank},)")
 
 
+def numbers_that_differ() -> list[Any]:
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+
+    hvd.init()
+
+    def made(count: int) -> list[Any]:
+        return [tf.Variable(tf.fill([n + 1], float(hvd.rank())), name=f"v{n}") for n in range(count)]
+
+    @tf.function
+    def step(given: list[Any]) -> Any:
+        hvd.broadcast_variables(given, root_rank=0)
+        return tf.constant(0.0)
+
+    told = []
+    for count in (2 + hvd.rank(), hvd.rank()):  # the second time rank 0 has none at all
+        for give in (lambda given: hvd.broadcast_variables(given, root_rank=0), step):
+            given = made(count)
+            with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+                give(given)
+            assert all((each.numpy() == float(hvd.rank())).all() for each in given), "nothing was given"
+            told.append(
+                str(caught.value).partition("assertion failed: ")[2].partition("\n")[0].removesuffix(" [Op:Assert]")
+            )
+    again = made(2)
+    hvd.broadcast_variables(again, root_rank=1)
+    return [told, again[1].numpy().tolist()]
+
+
+def test_another_number_of_variables_on_a_rank_is_told_with_their_names(tf_ranks: RankPool) -> None:
+    """It waited for ever: the rank with more had operations that the other never began."""
+
+    def told(least: int, most: int, mine: int, names: str) -> str:
+        head = "[Ranks give different numbers of variables to broadcast_variables, between]"
+        return f"{head} [{least}] [and] [{most}] [. This one has {mine}; others lack:] [{names}]"
+
+    for rank, (said, again) in enumerate(tf_ranks.run(numbers_that_differ)):
+        first = told(2, 3, 2 + rank, "v2:0 (3,)" if rank == 1 else "")
+        second = told(0, 1, rank, "v0:0 (1,)" if rank == 1 else "")
+        assert said == [first, first, second, second]
+        assert again == [1.0, 1.0]
+
+
 def objects() -> list[Any]:
     import tensorflow as tf
 
