@@ -50,9 +50,9 @@ class ArrayReduction(Together):
 
     def _ready(self, grad: Any) -> Any:
         if not keras.ops.is_tensor(grad) or "Tracer" in type(grad).__name__:
-            raise RuntimeError(
-                "hvd_kernel.keras reduces gradients outside of what JAX compiles: "
-                "model.compile(..., jit_compile=False)."
+            raise ValueError(
+                "JAX would compile this training step as a whole, and it cannot compile the allreduce of the "
+                "DistributedOptimizer: model.compile(..., jit_compile=False)."
             )
         return array_of(grad)
 

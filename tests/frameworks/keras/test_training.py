@@ -272,6 +272,30 @@ def test_what_cannot_work_is_told_before_the_training(keras_ranks: RankPool) -> 
             assert expected in sentence
 
 
+def check_auto() -> list[str]:
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    x, y = s.data(batches=1)
+    said = []
+    for callbacks in ([hvd.callbacks.MetricAverageCallback()], []):
+        mine = s.model(0)
+        mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.01)), loss="mse")  # jit_compile="auto"
+        with pytest.raises(ValueError, match="allreduce") as caught:
+            mine.fit(x, y, verbose=0, callbacks=callbacks)
+        said.append(str(caught.value))
+    return said
+
+
+@pytest.mark.parametrize("flavour", ["jax"])
+def test_jax_is_told_what_its_default_cannot_compile_before_a_step(keras_ranks: RankPool) -> None:
+    """With a callback of ours and without one."""
+    told = (
+        " would compile this training step as a whole, and it cannot compile the allreduce of the DistributedOptimizer: "
+        "model.compile(..., jit_compile=False)."
+    )
+    assert keras_ranks.run(check_auto) == [[f"XLA{told}", f"JAX{told}"]] * 2
+
+
 def check_local() -> list[Any]:
     """One gradient is local, one is None on rank 1, one is None everywhere."""
     s = _small()
