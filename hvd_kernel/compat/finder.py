@@ -31,7 +31,7 @@ TABLE = {  # a name, and what is below it; the longest that fits is taken
     "horovod.tensorflow.gradient_aggregation_eager": "hvd_kernel.tensorflow.training.helpers",
     "horovod.mxnet": "hvd_kernel.mxnet",
     "horovod.keras": "hvd_kernel.keras",
-    "horovod._keras": "hvd_kernel.keras",
+    "horovod._keras": "hvd_kernel.keras.impl",
     "horovod.data": "hvd_kernel.data",
     "horovod.common.process_sets": "hvd_kernel.core.process_sets",
     "horovod.common.elastic": "hvd_kernel.elastic",

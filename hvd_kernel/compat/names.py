@@ -6,6 +6,7 @@ not. So nothing is imported, and nothing costs time, before it is wanted.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from types import ModuleType
 from typing import Any
 
 _TF_UTIL = "hvd_kernel.tensorflow.util"
+_TF_GRADIENTS = "hvd_kernel.tensorflow.gradients"
+_PROBES = "hvd_kernel.core.build_info"
+_SETS = "hvd_kernel.core.process_sets"
 _RUN = "hvd_kernel.launch.run.api"  # a rank has no use for a launcher
 
 
@@ -32,6 +36,14 @@ def _process_set_ids_and_ranks() -> Any:
         return {number: list(ranks) for number, ranks in sets._registered().items()}  # noqa: SLF001 - Horovod has it public
 
     return get_process_set_ids_and_ranks
+
+
+def _util(name: str) -> Any:
+    return _of("hvd_kernel.compat.tree.common.util", name)
+
+
+def _of(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
 
 
 OURS: dict[tuple[str, str], Callable[[], Any]] = {
@@ -61,6 +73,33 @@ OURS: dict[tuple[str, str], Callable[[], Any]] = {
         "hvd_kernel.tensorflow.training.helpers", "LocalGradientAggregationHelper"
     ),
     ("horovod.tensorflow.mpi_ops", "_basics"): _basics,
+    **{
+        ("horovod.tensorflow.mpi_ops", name): functools.partial(_of, _PROBES, name)
+        for name in (
+            "mpi_threads_supported",
+            "mpi_enabled",
+            "mpi_built",
+            "gloo_enabled",
+            "gloo_built",
+            "nccl_built",
+            "ddl_built",
+            "ccl_built",
+            "cuda_built",
+            "rocm_built",
+        )
+    },
+    **{
+        ("horovod.tensorflow.mpi_ops", f"{name}_grad"): functools.partial(_of, _TF_GRADIENTS, name)
+        for name in ("_allreduce", "_grouped_allreduce", "_allgather", "_broadcast", "_alltoall", "_reducescatter")
+    },
+    ("horovod.tensorflow.mpi_ops", "_grouped_allgather_grad"): lambda: _of(_TF_GRADIENTS, "_allgather"),
+    ("horovod.tensorflow.mpi_ops", "_grouped_reducescatter_grad"): lambda: _of(_TF_GRADIENTS, "_reducescatter"),
+    ("horovod.tensorflow.mpi_ops", "_normalize_name"): lambda: _of(_TF_UTIL, "_normalize_name"),
+    ("horovod.tensorflow.mpi_ops", "gpu_available"): lambda: _util("gpu_available"),
+    ("horovod.tensorflow.mpi_ops", "get_ext_suffix"): lambda: _util("get_ext_suffix"),
+    ("horovod.tensorflow.mpi_ops", "num_rank_is_power_2"): lambda: _util("num_rank_is_power_2"),
+    ("horovod.tensorflow.mpi_ops", "add_process_set"): lambda: _of(_SETS, "add_process_set"),
+    ("horovod.tensorflow.mpi_ops", "remove_process_set"): lambda: _of(_SETS, "remove_process_set"),
     ("horovod.tensorflow.mpi_ops", "_executing_eagerly"): lambda: _of(_TF_UTIL, "_executing_eagerly"),
     ("horovod.tensorflow.mpi_ops", "check_num_rank_power_of_2"): lambda: _util("num_rank_is_power_2"),
     ("horovod.tensorflow.mpi_ops", "check_installed_version"): lambda: _util("check_installed_version"),
@@ -68,14 +107,6 @@ OURS: dict[tuple[str, str], Callable[[], Any]] = {
         "get_average_backwards_compatibility_fun"
     ),
 }
-
-
-def _util(name: str) -> Any:
-    return _of("hvd_kernel.compat.tree.common.util", name)
-
-
-def _of(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
 
 
 def lend(fullname: str, module: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -29,6 +30,11 @@ def _cache(f: Callable[..., Any]) -> Callable[..., Any]:
         return known[key]
 
     return remembered
+
+
+def _normalize_name(name: str) -> str:
+    """Return a name with nothing but letters, digits and underscores."""
+    return re.sub("[^a-zA-Z0-9_]", "_", name)
 
 
 def vars_to_refs(vars: Any) -> tuple[Any, ...]:  # noqa: A002 - Horovod's name

@@ -86,6 +86,86 @@ NAMES = [
 ]
 
 
+# Those of horovod.tensorflow.mpi_ops, but for what Horovod's compiled library is behind; of horovod._keras all.
+OF_MPI_OPS = """
+    Adasum Average Max Min Product ProcessSet Sum _allgather_grad _allreduce _allreduce_grad _alltoall_grad _basics
+    _broadcast_grad _executing_eagerly _grouped_allgather_grad _grouped_allreduce _grouped_allreduce_grad
+    _grouped_reducescatter _grouped_reducescatter_grad _normalize_name _reducescatter _reducescatter_grad
+    add_process_set allgather alltoall broadcast broadcast_ ccl_built check_installed_version check_num_rank_power_of_2
+    cross_rank cross_size cuda_built ddl_built get_average_backwards_compatibility_fun get_ext_suffix
+    global_process_set gloo_built gloo_enabled gpu_available grouped_allgather
+    handle_average_backwards_compatibility init is_homogeneous is_initialized join local_rank local_rank_op local_size
+    local_size_op mpi_built mpi_enabled mpi_threads_supported nccl_built num_rank_is_power_2 process_set_included_op
+    rank rank_op remove_process_set rocm_built shutdown size size_op start_timeline stop_timeline
+"""
+OF_KERAS = {
+    "horovod._keras": "allgather allreduce broadcast broadcast_global_variables check_keras_optimizer_type"
+    " create_distributed_optimizer get_keras_optimizer_base_type load_model reducescatter",
+    "horovod._keras.callbacks": "BroadcastGlobalVariablesCallbackImpl LearningRateScheduleCallbackImpl"
+    " LearningRateWarmupCallbackImpl MetricAverageCallbackImpl",
+    "horovod._keras.elastic": "CommitStateCallbackImpl UpdateBatchStateCallbackImpl UpdateEpochStateCallbackImpl",
+}
+
+
+def inner_names(listed: dict[str, list[str]]) -> dict[str, Any]:
+    import importlib
+
+    import tensorflow as tf
+
+    from hvd_kernel import compat
+
+    compat.install()
+    import horovod._keras as inner
+    import horovod.tensorflow as hvd
+    from horovod._keras.callbacks import MetricAverageCallbackImpl
+    from horovod._keras.elastic import CommitStateCallbackImpl
+    from horovod.tensorflow import mpi_ops
+
+    hvd.init()
+    keras, rank = tf.keras, hvd.rank()
+
+    class Averages(MetricAverageCallbackImpl, keras.callbacks.Callback):
+        def __init__(self, device: str = "") -> None:
+            super().__init__(keras.backend, device)
+
+    logs = {"loss": float(rank)}
+    Averages().on_epoch_end(0, logs)
+    none = hvd.Compression.none
+    made = inner.create_distributed_optimizer(keras, keras.optimizers.SGD(0.1), None, "", "", none, False)
+    with pytest.raises(ValueError, match="Optimizer has to be an instance of"):
+        inner.check_keras_optimizer_type(keras, "sgd")
+    inner.check_keras_optimizer_type(keras, made)
+    return {
+        "missing": [
+            f"{module}.{name}"
+            for module, names in listed.items()
+            for name in names
+            if not hasattr(importlib.import_module(module), name)
+        ],
+        "built": [mpi_ops.gloo_built(), mpi_ops.mpi_enabled(), mpi_ops._normalize_name("a/b:0")],
+        "values": [float(inner.allreduce(None, rank + 1.0, "x", None)), inner.broadcast(None, rank, 1, "y").item()],
+        "logs": logs,
+        "optimizer": type(made).__name__,
+        "commits": CommitStateCallbackImpl(keras.backend, None, 3).batches_per_commit,
+    }
+
+
+@nightly
+@pytest.mark.mp
+def test_what_horovods_frontends_are_made_of(tf_ranks: RankPool) -> None:
+    listed = {"horovod.tensorflow.mpi_ops": OF_MPI_OPS.split()}
+    listed |= {module: names.split() for module, names in OF_KERAS.items()}
+    for found in tf_ranks.run(inner_names, listed):
+        assert found == {
+            "missing": [],
+            "built": [True, False, "a_b_0"],
+            "values": [1.5, 1],
+            "logs": {"loss": 0.5},
+            "optimizer": "SGD",
+            "commits": 3,
+        }
+
+
 def modules(listed: list[str], service: list[str], names: list[str]) -> dict[str, Any]:
     import importlib
     import sys

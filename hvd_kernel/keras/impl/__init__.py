@@ -1,0 +1,132 @@
+"""``horovod._keras``: what Horovod's frontends of Keras are made of, for programs and libraries that import it.
+
+Everything has the parameter that Horovod's has first, the module or backend of Keras: ours is the one that is imported.
+"""
+# ruff: noqa: ARG001, PLR0917 - Horovod's signatures
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hvd_kernel.core.ops import Average
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set
+from hvd_kernel.keras import functions, saving
+from hvd_kernel.keras.optimizer import Compression, DistributedOptimizer
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "check_keras_optimizer_type",
+    "create_distributed_optimizer",
+    "get_keras_optimizer_base_type",
+    "load_model",
+    "reducescatter",
+]
+
+
+def get_keras_optimizer_base_type(k: Any) -> type:
+    """Return the class of which every optimizer is."""
+    base: type = k.optimizers.Optimizer
+    return base
+
+
+def check_keras_optimizer_type(k: Any, optimizer: Any) -> None:
+    """Refuse what is no optimizer.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    if not isinstance(optimizer, get_keras_optimizer_base_type(k)):
+        raise ValueError(  # noqa: TRY004 - Horovod's
+            f"Optimizer has to be an instance of {get_keras_optimizer_base_type(k)}: {type(optimizer)}."
+        )
+
+
+def create_distributed_optimizer(
+    keras: Any,
+    optimizer: Any,
+    name: str | None,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Return the optimizer, with gradients reduced over all ranks: ``DistributedOptimizer``."""
+    return DistributedOptimizer(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def broadcast_global_variables(backend: Any, root_rank: int) -> None:
+    """Raise RuntimeError with the remedy, as ``hvd.broadcast_global_variables`` does."""
+    functions.broadcast_global_variables(root_rank)
+
+
+def allreduce(
+    backend: Any,
+    value: Any,
+    name: str | None,
+    average: bool | None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return the reduced value as a NumPy value."""
+    return functions.allreduce(value, name, average, prescale_factor, postscale_factor, op, compression, process_set)
+
+
+def allgather(backend: Any, value: Any, name: str | None, process_set: ProcessSet = global_process_set) -> Any:
+    """Return all ranks' rows as a NumPy array."""
+    return functions.allgather(value, name, process_set)
+
+
+def broadcast(
+    backend: Any, value: Any, root_rank: int, name: str | None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Return the root's value as a NumPy value."""
+    return functions.broadcast(value, root_rank, name, process_set)
+
+
+def reducescatter(
+    backend: Any, value: Any, name: str | None, op: int, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Return this rank's share of the reduced rows as a NumPy array."""
+    return functions.reducescatter(value, name, op, process_set)
+
+
+def load_model(
+    keras: Any,
+    wrap_optimizer: Any,
+    optimizer_modules: Any,
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None,
+    custom_objects: Mapping[str, Any] | None,
+) -> Any:
+    """Load a model; its optimizer is a ``DistributedOptimizer`` with the saved state."""
+    return saving.load_model(filepath, custom_optimizers, custom_objects, Compression.none)
