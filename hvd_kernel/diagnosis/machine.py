@@ -104,7 +104,7 @@ def _extension() -> Finding:
 def _frameworks() -> Finding:
     """Name what ``hvd`` can be for in cells; NumPy's arrays alone are no training."""
     there = [each for each in installed.every() if each.version and each.title != "NumPy"]
-    words = "; ".join(f"{each.title} {each.version}" + ("" if each.works else f" ({each.words})") for each in there)
+    words = "; ".join(f"{each.title} {each.version} ({each.words})" for each in there)
     good = any(each.works for each in there)
     return Finding("frameworks", good, words or "none: hvd is for NumPy's arrays", "pip install 'hvd-kernel[torch]'")
 

@@ -14,6 +14,16 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
+class Way:
+    """Something that works with a framework, unless what is installed lacks it."""
+
+    title: str
+    needs: str = ""  # the package of another framework
+    without: tuple[str, ...] = ()  # distributions, or ends of a version, that cannot do it
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class Framework:
     """A framework that Horovod's users have, and what it needs here."""
 
@@ -22,7 +32,7 @@ class Framework:
     distributions: tuple[str, ...]
     floor: str = "0"
     plugin: str = ""  # a compiled part of ours that it needs, beside the core
-    paths: str = ""  # what works
+    ways: tuple[Way, ...] = ()  # what works
 
 
 @dataclass(frozen=True)
@@ -32,8 +42,11 @@ class Installed:
     title: str
     version: str  # "": it is not installed
     works: bool
-    words: str  # what works, or why it does not
+    words: str  # what works and what of it does not, or why nothing does
+    ways: tuple[tuple[str, str], ...] = ()  # each that there may be, and why it does not work; "": it does
 
+
+_BACKENDS = (("TensorFlow", "tensorflow"), ("torch", "torch"), ("JAX", "jax"))  # of Keras 3; Keras 2 has the first
 
 FRAMEWORKS = (
     Framework(
@@ -42,21 +55,44 @@ FRAMEWORKS = (
         ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"),
         "2.13",
         "libhvd_tf.so",
-        "eager, tf.function and sessions; tensors of a GPU by way of the host",
+        (
+            Way("eager, tf.function and sessions"),
+            Way(
+                "tensors of a GPU by way of the host",
+                without=("tensorflow-cpu",),
+                remedy="pip install 'tensorflow[and-cuda]'",
+            ),
+        ),
     ),
-    Framework("PyTorch", "torch", ("torch",), "2.4", paths="tensors of the CPU and of GPUs"),
+    Framework(
+        "PyTorch",
+        "torch",
+        ("torch",),
+        "2.4",
+        ways=(
+            Way("tensors of the CPU"),
+            Way("tensors of GPUs", without=("+cpu",), remedy="pip install --force-reinstall torch"),
+        ),
+    ),
     Framework(
         "MXNet",
         "mxnet",
         ("mxnet", "mxnet-cu102", "mxnet-cu112"),
         "1.9.1",
         "libhvd_mxnet.so",
-        "in MXNet's engine; arrays of a GPU by way of the host",
+        (
+            Way("in MXNet's engine"),
+            Way("arrays of a GPU by way of the host", without=("mxnet",), remedy="pip install mxnet-cu112"),
+        ),
     ),
-    Framework("NumPy", "numpy", ("numpy",), "1.26", paths="arrays, and what NumPy reads as one"),
+    Framework("NumPy", "numpy", ("numpy",), "1.24", ways=(Way("arrays, and what NumPy reads as one"),)),
     Framework("JAX", "jax", ("jax",)),
     Framework(
-        "Keras", "keras", ("keras",), "2.13", paths="Keras 3 on TensorFlow, torch and JAX; Keras 2 on TensorFlow"
+        "Keras",
+        "keras",
+        ("keras",),
+        "2.13",
+        ways=tuple(Way(f"on {title}", package) for title, package in _BACKENDS),
     ),
 )
 """Horovod's three, then others."""
@@ -81,21 +117,36 @@ def one(package: str) -> Installed:
 def look(framework: Framework) -> Installed:
     """Look for a framework by its distribution and our files.
 
-    Example: ``look(FRAMEWORKS[1])`` is ``Installed("PyTorch", "2.13.0+cpu", True, "tensors of the CPU and of GPUs")``.
+    Example: ``look(FRAMEWORKS[1]).ways`` is ``(("tensors of the CPU", ""), ("tensors of GPUs", "not in 2.13.0+cpu: pip
+    install --force-reinstall torch"))``.
     """
-    here = next(_versions(framework), "")
+    name, here = next(_versions(framework), ("", ""))
     if not here:
         return Installed(framework.title, "", works=False, words="not installed")
     why = _why_not(framework, here)
-    return Installed(framework.title, here, not why, why or framework.paths)
+    ways = tuple((way.title, why or _lacks(way, name, here)) for way in framework.ways)
+    working = [title for title, lacks in ways if not lacks]
+    if framework.ways and not working:
+        why = why or "; ".join(f"{title}: {lacks}" for title, lacks in ways)
+    lacking = [f"not {title} ({lacks})" for title, lacks in ways if lacks]
+    return Installed(framework.title, here, not why, why or "; ".join(working + lacking), ways)
 
 
-def _versions(framework: Framework) -> Iterator[str]:
+def _versions(framework: Framework) -> Iterator[tuple[str, str]]:
     for distribution in framework.distributions:
         try:
-            yield version(distribution)
+            yield distribution, version(distribution)
         except PackageNotFoundError:
             continue
+
+
+def _lacks(way: Way, distribution: str, here: str) -> str:
+    """Return why what is installed cannot do this; empty: it can."""
+    if way.needs:
+        other = one(way.needs)
+        return "" if other.version else f"{other.title} is not installed: pip install {way.needs}"
+    culprits = [each for each in way.without if distribution == each or (each.startswith("+") and here.endswith(each))]
+    return f"not in {distribution} {here}: {way.remedy}" if culprits else ""
 
 
 def _why_not(framework: Framework, here: str) -> str:

@@ -64,7 +64,7 @@ def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.Mo
     ]
     monkeypatch.setattr(machine.installed, "every", lambda: there)
     found = machine._frameworks()
-    assert (found.good, found.found) == (True, "PyTorch 2.13.0; MXNet 1.9.1 (libhvd_mxnet.so was not built)")
+    assert (found.good, found.found) == (True, "PyTorch 2.13.0 (all); MXNet 1.9.1 (libhvd_mxnet.so was not built)")
 
 
 @pytest.mark.parametrize(

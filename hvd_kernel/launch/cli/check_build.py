@@ -51,11 +51,12 @@ def report() -> str:
 
 
 def _lines(frameworks: Sequence[installed.Installed]) -> list[str]:
-    return [
-        f"{each.title} {each.version}: {'' if each.works else 'does not work, '}{each.words}"
-        for each in frameworks
-        if each.version
-    ]
+    lines = []
+    for each in frameworks:
+        if each.version:
+            lines.append(f"{each.title} {each.version}" + ("" if each.works else f" does not work: {each.words}"))
+            lines += [f"    [{' ' if why else 'X'}] {way}{why and f': {why}'}" for way, why in each.ways if each.works]
+    return lines
 
 
 def _has_mpiexec() -> bool:
