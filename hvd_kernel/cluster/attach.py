@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 
-from hvd_kernel.cluster.door import knock
 from hvd_kernel.cluster.ranks.status import RankStatus
 from hvd_kernel.cluster.requests.cell_run import Run
 from hvd_kernel.cluster.requests.gather import Handshake
@@ -28,7 +27,7 @@ from hvd_kernel.cluster.session import Session
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes.channel import messages
+from hvd_kernel.processes.channel import attachment, messages
 from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.detached import Kept
@@ -124,7 +123,7 @@ def attach(kept: Kept, say: Callable[[str], None]) -> Session:
 
 def _connected(kept: Kept) -> tuple[ControlChannel, int]:
     try:
-        return knock(kept.folder)
+        return attachment.connect(kept.folder)
     except OSError as error:
         raise ClusterError(f"{kept.note.name} has just ended: nothing answers on its socket ({error})") from None
 

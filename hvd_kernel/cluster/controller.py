@@ -14,7 +14,7 @@ import zmq
 from ipyparallel.controller.heartmonitor import _setup_heartmonitor
 from traitlets.config import Config
 
-from hvd_kernel.cluster import admission
+from hvd_kernel.cluster import registration
 from hvd_kernel.processes import ports
 from hvd_kernel.protocol.messages import HALF_OPEN_MS, REMEMBERED_MESSAGES
 
@@ -94,7 +94,7 @@ def _refuse_strangers(hub: Any) -> None:
 
     def register_expected(sender: Any, message: dict[str, Any]) -> None:
         rank = message["content"].get("id")
-        if admission.admit(rank):
+        if registration.admit(rank):
             register(sender, message)
         else:
             hub.log.error(
@@ -114,10 +114,14 @@ def _hear_of_deaths(hub: Any, secret: str) -> None:
     def lost(_client: Any, message: dict[str, Any]) -> None:
         told = message["content"]
         there = hub.engines.get(told["id"])
-        if secrets.compare_digest(told[admission.SECRET], secret) and there is not None and there.uuid == told["uuid"]:
+        if (
+            secrets.compare_digest(told[registration.SECRET], secret)
+            and there is not None
+            and there.uuid == told["uuid"]
+        ):
             hub.unregister_engine(None, message)
 
-    hub.query_handlers[admission.LOST] = lost
+    hub.query_handlers[registration.LOST] = lost
 
 
 def misses(address: str) -> int:
@@ -143,7 +147,7 @@ def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     config.HeartMonitor.max_heartmonitor_misses = misses(address)
     controller = Controller.instance(config=config)
     secret = secrets.token_hex(32)
-    controller.deliver = lambda known: deliver({**known, "client": {**known["client"], admission.SECRET: secret}})
+    controller.deliver = lambda known: deliver({**known, "client": {**known["client"], registration.SECRET: secret}})
     controller.stopped = stopped
     controller.initialize([])
     _let_replace(controller.hub)

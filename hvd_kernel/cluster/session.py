@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.cluster import admission, failure
+from hvd_kernel.cluster import failure, registration
 from hvd_kernel.cluster.launcher import Launched, possible
 from hvd_kernel.cluster.ranks.deferred_interrupt import deferred
 from hvd_kernel.cluster.ranks.status import RankStatus, chosen_ranks
@@ -345,7 +345,7 @@ class Session:
         from hvd_kernel.cluster.requests.stream import Stream  # noqa: PLC0415 - as above
 
         known = dict(connection)
-        self._secret = known.pop(admission.SECRET)
+        self._secret = known.pop(registration.SECRET)
         self._clients = Clients(known)
         self._stream = Stream(known, self._lost, self._notify, self._on_broken)
 
@@ -470,7 +470,7 @@ class Session:
         death = failure.rank_died(rank, known.pid if known else 0, known.host if known else "", cause, at)
         if self._stream is not None and self._stream.uuids.get(rank, "") == uuid:  # else it has been replaced
             self._stream.forget(rank, death)
-            self._stream.tell_hub(admission.LOST, {"id": rank, "uuid": uuid, admission.SECRET: self._secret})
+            self._stream.tell_hub(registration.LOST, {"id": rank, "uuid": uuid, registration.SECRET: self._secret})
         self._remember()
 
     def _handle(self, received: Sequence[messages.Message]) -> None:

@@ -1,7 +1,7 @@
-"""Processes that can take a dead rank's place, as the supervisor keeps them: spares that wait, ranks that were spares.
+"""Spare processes, and the replacements of dead ranks that they become; the supervisor holds them.
 
 Words.
-  spare        has imported what a rank needs ("warm"), or does so in idle time; it waits to be told who to be
+  spare        has imported what a rank needs ("ready"), or does so in idle time; it waits to be told who to be
   replacement  was told; it registers as that rank and ends with the supervisor, as every process here
 """
 
@@ -9,121 +9,95 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.processes.channel.control_channel import is_ready
-from hvd_kernel.processes.lifetime import kill
+from hvd_kernel.processes.child_process import ChildProcess
+from hvd_kernel.processes.supervise import ProcessSupervisor
 
 _ROOM_BYTES = 1 << 30  # left free, or no spare is started: it takes about a quarter of that with torch
 
 
 class Spare:
-    """One process. Started from a thread that lives as long as the supervisor: it dies with that thread."""
+    """One process. Who to be, with the keys, comes over a socket pair: no argument, no file."""
 
     def __init__(self, ranks: int, haste: str) -> None:
-        self._link, theirs = socket.socketpair()  # who to be, with the keys, comes over it: no argument, no file
+        self.is_ready = False
+        self.socket, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-P", "-m", "hvd_kernel.worker", haste, str(ranks)],
-                stdin=theirs.fileno(),
-                stdout=sys.stderr.fileno(),
-            )
-        self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
-        self._link.setblocking(False)
-        self._warm = False
-
-    @property
-    def warm(self) -> bool:
-        """True once its imports are done."""
-        if not self._warm:
-            with contextlib.suppress(BlockingIOError, ConnectionError):
-                self._warm = self._link.recv(64) != b""
-        return self._warm
+            command = [sys.executable, "-P", "-m", "hvd_kernel.worker", haste, str(ranks)]
+            stdout = sys.stderr.fileno()
+            self.process = ChildProcess(command, stdin=theirs.fileno(), stdout=stdout, ties_itself=True)
 
     def become(self, who: dict[str, Any]) -> None:
         """Tell it which rank it is; one that has just died shows by its pidfd."""
         with contextlib.suppress(OSError):
-            self._link.setblocking(True)
-            self._link.sendall(json.dumps(who).encode() + b"\n")
-
-    def link(self) -> int:
-        """Return the descriptor on which it says that it is warm."""
-        return self._link.fileno()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it is to be buried."""
-        return is_ready(self.pidfd)
-
-    def bury(self) -> None:
-        """Wait for its end."""
-        self._process.wait()
-        os.close(self.pidfd)
-        self._link.close()
+            self.socket.sendall(json.dumps(who).encode() + b"\n")
 
 
 class Spares:
-    """All of them. One thread."""
+    """All of them. ``on_ready`` is called when the number of those that could start at once has changed."""
 
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
+    def __init__(self, supervisor: ProcessSupervisor, ranks: int, on_ready: Callable[[int], None]) -> None:
+        self._supervisor, self._ranks, self._on_ready = supervisor, ranks, on_ready
         self._waiting: list[Spare] = []
         self._replacing: dict[int, Spare] = {}
 
     @property
-    def replacements(self) -> Iterable[Spare]:
+    def replacements(self) -> list[ChildProcess]:
         """The ranks that were spares."""
-        return self._replacing.values()
+        return [spare.process for spare in self._replacing.values()]
 
     @property
-    def warm(self) -> int:
+    def ready(self) -> int:
         """How many could start at once."""
-        return sum(spare.warm for spare in self._waiting)
+        return sum(spare.is_ready for spare in self._waiting)
 
     def keep(self, wanted: int) -> None:
         """Have that many, as far as there is memory for them."""
         while len(self._waiting) < wanted and free_memory() > _ROOM_BYTES:
-            self._waiting.append(Spare(self._ranks, "spare"))
+            spare = self._started("spare")
+            self._waiting.append(spare)
+            self._supervisor.loop.add_reader(spare.socket.fileno(), partial(self._note_ready, spare))
 
     def put(self, rank: int, connection: dict[str, Any]) -> int:
-        """Make a warm spare, or a new process where there is none, that rank; return its process id."""
-        self._end(rank)
-        spare = next((each for each in self._waiting if each.warm), None)
+        """Make a spare that is ready, or a new process where there is none, that rank; return its process id."""
+        if rank in self._replacing:  # it was to be that rank and has not come so far
+            before = self._replacing.pop(rank)
+            self._supervisor.end(before.process)
+            before.socket.close()
+        spare = next((each for each in self._waiting if each.is_ready), None)
         if spare is None:
-            spare = Spare(self._ranks, "now")
+            spare = self._started("now")
         else:
             self._waiting.remove(spare)
+            self._on_ready(self.ready)
         self._replacing[rank] = spare
         spare.become({"rank": rank, "size": self._ranks, "connection": connection})
-        return spare.pid
+        return spare.process.pid
 
-    def descriptors(self) -> list[int]:
-        """Return what to wait on for ``look``."""
-        cold = [spare.link() for spare in self._waiting if not spare.warm]
-        return cold + [spare.pidfd for spare in (*self._waiting, *self._replacing.values())]
+    def _started(self, haste: str) -> Spare:
+        spare = Spare(self._ranks, haste)
+        self._supervisor.hold(spare.process, lambda _status: self._ended(spare))
+        return spare
 
-    def look(self) -> None:
-        """Bury those that have ended."""
-        for spare in [each for each in self._waiting if each.has_ended]:
+    def _note_ready(self, spare: Spare) -> None:
+        self._supervisor.loop.remove_reader(spare.socket.fileno())
+        with contextlib.suppress(ConnectionError):
+            spare.is_ready = spare.socket.recv(64) != b""
+        self._on_ready(self.ready)
+
+    def _ended(self, spare: Spare) -> None:
+        self._supervisor.loop.remove_reader(spare.socket.fileno())
+        spare.socket.close()
+        if spare in self._waiting:
             self._waiting.remove(spare)
-            spare.bury()
-        for rank in [rank for rank, each in self._replacing.items() if each.has_ended]:
-            self._replacing.pop(rank).bury()
-
-    def _end(self, rank: int) -> None:
-        """End who was to be that rank before and has not come so far."""
-        if rank in self._replacing:
-            before = self._replacing.pop(rank)
-            kill(before.pid, signal.SIGKILL)
-            before.bury()
+            self._on_ready(self.ready)
+        self._replacing = {rank: each for rank, each in self._replacing.items() if each is not spare}
 
 
 def free_memory() -> int:

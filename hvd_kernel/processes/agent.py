@@ -1,222 +1,179 @@
-"""The process on each host that holds that host's ranks: ``python -P -m hvd_kernel.processes.agent``.
+"""The agent of a host, which holds the ranks of that host: ``python -P -m hvd_kernel.processes.agent``.
 
     hvdrun --pipe, or ssh--> agent --PDEATHSIG--> ranks
 
-It says hello (how this host can be reached, and at which free port), takes a plan, starts its ranks, and carries their
-output up and rank 0's input down (messages.py). The end of the channel is the end of the launcher: it kills at once. As
-"child subreaper" it inherits every orphan below it, so that nothing is left, whatever the ranks forked. Variables,
-secrets among them, come in the plan: no command line ever holds one.
+It says hello (how this host can be reached, and at which free port), starts the ranks that it is told to, and carries
+their output up and rank 0's input down (messages.py). The end of the channel is the end of the launcher: it kills at
+once. Variables, secrets among them, come over the channel: no command line ever holds one.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import shutil
 import signal
 import socket
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hvd_kernel
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.processes.channel import messages as m
-from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel
-from hvd_kernel.processes.lifetime import kill_descendants, take_orphans
-from hvd_kernel.processes.rank_process import Rank
+from hvd_kernel.processes.channel.attachment import Controller
+from hvd_kernel.processes.channel.control_channel import ControlChannel
+from hvd_kernel.processes.child_process import ChildProcess
+from hvd_kernel.processes.lifetime import take_orphans
+from hvd_kernel.processes.ports import bound
 from hvd_kernel.processes.resources import limits
+from hvd_kernel.processes.supervise import ProcessSupervisor
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.launchers import without_launchers
 from hvd_kernel.settings.network import machine, networks
 
-_PIPE = 1 << 20  # bytes that a pipe can hold
 _ROOM = 1 << 20  # bytes that wait for the launcher before the ranks have to
-_DISMISSED_S = 0.5  # until ranks are killed: whoever ends this process kills it a second later
-_NEVER = float("inf")
+_TERMINATED_S = 0.5  # until ranks are killed: whoever ends this process kills it a second later
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-class Agent:
-    """The loop. ``incoming``, ``outgoing``: descriptors of the channel; ``stays``: until the launcher hangs up."""
+class Agent(ProcessSupervisor):
+    """Holds ranks for a launcher. ``stays``: until the launcher hangs up, not only until the ranks have ended."""
 
-    def __init__(self, card: dict[str, Any], incoming: int = 0, outgoing: int = 1, *, stays: bool = False) -> None:
-        self._card, self._incoming, self._outgoing, self._stays = card, incoming, outgoing, stays
-        self._channel = ControlChannel(open(incoming, "rb", 0), open(outgoing, "wb", 0), is_agent=True)  # noqa: SIM115 - descriptors, for good
-        self._do: dict[type[m.Message], Callable[[Any], None]] = {
+    def __init__(self, channel: ControlChannel, card: dict[str, Any], *, stays: bool = False) -> None:
+        self._stays = stays
+        self._ranks: dict[int, ChildProcess] = {}  # those that have not ended
+        self._ended: list[tuple[int, ChildProcess]] = []
+        self._has_begun = False
+        self._is_paused = False
+        super().__init__(Controller(channel, os.getppid()))
+        self.handlers |= {
             m.StartRanks: self._start,
             m.Input: self._give,
-            m.Stop: lambda stop: self._stop(stop.grace),
-            m.Flush: lambda _: self._flush(),
+            m.Flush: lambda _: self._send_so_far(),
         }
-        self._ranks: dict[int, Rank] = {}
-        self._folders: list[str] = []
-        self._deadline: float | None = None  # when what still runs is killed
-        self._look_due = _NEVER  # at the ranks' memory
-        self._started = False
-        self._parent = os.pidfd_open(os.getppid())
-        self._bell = os.eventfd(0)
-
-    def serve(self) -> None:
-        """Run until every rank has ended and the launcher knows, or the launcher is gone."""
-        os.set_blocking(self._outgoing, False)
-        self._channel.post(m.Hello(self._card))
-        while self._stays or self._channel.unsent or not self._is_done:
-            if not self._turn():
-                return
-
-    @property
-    def _is_done(self) -> bool:
-        return self._started and all(rank.ended for rank in self._ranks.values())
+        self.send(m.Hello(card))
 
     def dismiss(self) -> None:
         """Have the ranks ended at the word of whoever started this process; safe in a signal's handler."""
-        os.eventfd_write(self._bell, 1)
+        self.loop.call_soon_threadsafe(self._dismissed)
 
-    def close(self) -> None:
-        """Leave nothing: processes, then last words, then folders."""
-        kill_descendants()
-        for rank in self._ranks.values():
-            self._drain(rank)
-        os.set_blocking(self._outgoing, True)
-        while self._channel.unsent:
-            self._channel.flush()
-        for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
+    def _dismissed(self) -> None:
+        self.send(m.Terminated())
+        self.stop(_TERMINATED_S)
 
-    # One turn.
+    def on_progress(self) -> None:
+        """End when the ranks have ended, and the launcher has been told."""
+        unsent = 0 if self.controller is None else self.controller.channel.unsent
+        is_over = self._has_begun or self.is_stopping
+        if not self._stays and is_over and not self._ranks and not unsent:
+            self.loop.stop()
 
-    def _turn(self) -> bool:
-        """Wait for something and do it. False: the launcher is gone."""
-        ready = self._wait()
-        if self._parent in ready:
-            return False
-        if self._bell in ready:
-            os.eventfd_read(self._bell)
-            self._channel.post(m.Terminated())
-            self._stop(_DISMISSED_S)
-        if self._outgoing in ready:
-            self._channel.flush()
-        if self._incoming in ready:
-            self._receive()
-        if self._channel.closed:
-            return False
-        for rank in self._ranks.values():
-            self._attend(rank, ready)
-        if self._deadline is not None and time.monotonic() >= self._deadline:
-            self._deadline = None
-            self._signal(signal.SIGKILL)
-        self._look_at_limits()
-        return True
+    def on_unsent(self, waiting: int) -> None:
+        """Let the ranks wait while the launcher does not keep up."""
+        if (waiting >= _ROOM) is not self._is_paused:
+            self._is_paused = waiting >= _ROOM
+            for rank, child in [*self._ranks.items(), *self._ended]:
+                self._read(rank, child)
 
-    def _look_at_limits(self) -> None:
-        """Kill the ranks that have passed theirs, where no cgroup does it."""
-        if time.monotonic() < self._look_due:
-            return
-        looking = [rank for rank in self._ranks.values() if rank.confined.looks and not rank.ended]
-        for rank in looking:
-            if why := rank.confined.passed(rank.process.pid):
-                self._channel.post(m.RankKilled(rank.number, why))
-                rank.signal(signal.SIGKILL)
-        self._look_due = time.monotonic() + limits.LOOK_S if looking else _NEVER
+    def terminate(self) -> None:
+        """Ask the ranks to end."""
+        for child in self._ranks.values():
+            child.terminate()
 
-    def _wait(self) -> set[int]:
-        poll = select.poll()
-        poll.register(self._incoming, select.POLLIN)
-        poll.register(self._parent, select.POLLIN)
-        poll.register(self._bell, select.POLLIN)
-        if self._channel.unsent:
-            poll.register(self._outgoing, select.POLLOUT)
-        for rank in self._ranks.values():
-            if not rank.ended:
-                poll.register(rank.life, select.POLLIN)
-            if rank.hungry:
-                poll.register(rank.input, select.POLLOUT)
-            for fd in rank.streams if self._channel.unsent < _ROOM else ():
-                poll.register(fd, select.POLLIN)
-        due = min(self._look_due, _NEVER if self._deadline is None else self._deadline)
-        left = None if due == _NEVER else max(0.0, due - time.monotonic()) * 1000 + 1
-        return {fd for fd, _ in poll.poll(left)}
+    def kill(self) -> None:
+        """End the ranks."""
+        for child in self._ranks.values():
+            child.signal(signal.SIGKILL)
+        self.on_progress()
 
-    def _attend(self, rank: Rank, ready: set[int]) -> None:
-        for fd in [fd for fd in rank.streams if fd in ready]:
-            self._carry(rank, fd)
-        if rank.input in ready and rank.feed():
-            self._channel.post(m.InputTaken(rank.number))
-        if rank.life in ready and not rank.ended:
-            status = rank.process.wait()
-            rank.ended = True
-            self._drain(rank)
-            if why := rank.confined.ended():
-                self._channel.post(m.RankKilled(rank.number, why))
-            self._channel.post(m.RankExited(rank.number, status))
+    def send_rest(self) -> None:
+        """Send what killed ranks have left."""
+        for rank, child in [*self._ranks.items(), *self._ended]:
+            self._drain(rank, child)
 
-    def _carry(self, rank: Rank, fd: int) -> bool:
-        """Pass on what a rank wrote; False: there is nothing now."""
-        name = rank.streams[fd]
-        data = rank.read(fd)
-        if data:
-            self._channel.post(m.Output(rank.number, name, data))
-        return bool(data)
-
-    def _drain(self, rank: Rank) -> None:
-        """Pass on all that is in its pipes; a process that it left behind may keep them open, and go on writing."""
-        for fd in list(rank.streams):
-            for _ in range(_PIPE // CHUNK):
-                if fd not in rank.streams or not self._carry(rank, fd):
-                    break
-
-    # The launcher.
-
-    def _receive(self) -> None:
-        for message in self._channel.receive():
-            if act := self._do.get(type(message)):
-                act(message)
-
-    def _give(self, given: m.Input) -> None:
-        if given.rank in self._ranks:
-            self._ranks[given.rank].give(given.data)
-
-    def _flush(self) -> None:
-        for rank in self._ranks.values():
-            self._drain(rank)
-        self._channel.post(m.Flushed())
+    # Ranks.
 
     def _start(self, plan: m.StartRanks) -> None:
-        self._started = True
-        self._folders = plan.folders
+        self.folders += map(Path, plan.folders)
+        self._has_begun = True
         try:
             base = _environment(plan)
         except ConfigError as error:
-            self._refuse(str(error).removesuffix("."), plan.ranks[0].rank)
+            self._refuse(plan.ranks[0].rank, str(error).removesuffix("."))
             return
         for one in plan.ranks:
             try:
-                env = _fewer_threads(base, one.limits, plan.env) | one.env
-                self._ranks[one.rank] = Rank(one, plan, env)
+                self._start_one(plan, one, _fewer_threads(base, one.limits, plan.env) | one.env)
             except OSError as error:
-                self._refuse(f"{error.strerror}: {error.filename}{_remedy(plan)}", one.rank)
+                self._refuse(one.rank, f"{error.strerror}: {error.filename}{_remedy(plan)}")
                 return
 
-        self._look_due = 0.0
+    def _start_one(self, plan: m.StartRanks, one: m.RankPlan, env: dict[str, str]) -> None:
+        child = ChildProcess(
+            plan.command,
+            env=env,
+            cwd=plan.cwd,
+            stdin=subprocess.PIPE if one.reads_stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            slot=one.slot,
+            limits=one.limits,
+            new_session=True,
+        )
+        self._ranks[one.rank] = child
+        self.hold(child, partial(self._on_end, one.rank, child))
+        self.limit(child.pid, child.limits, partial(self._on_passed, one.rank, child))
+        self._read(one.rank, child)
 
-    def _refuse(self, why: str, rank: int) -> None:
-        self._channel.post(m.StartFailed(rank, why))
-        self._stop(0.0)
+    def _refuse(self, rank: int, why: str) -> None:
+        self.send(m.StartFailed(rank, why))
+        self.stop(0.0)
 
-    def _stop(self, grace: float) -> None:
-        self._started = True
-        self._deadline = time.monotonic() + grace
-        if grace > 0:
-            self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)  # a stopped process takes no other signal
+    def _give(self, given: m.Input) -> None:
+        if child := self._ranks.get(given.rank):
+            self.give(child, given.data, lambda: self.send(m.InputTaken(given.rank)))
 
-    def _signal(self, number: int) -> None:
-        for rank in self._ranks.values():
-            if not rank.ended:
-                rank.signal(number)
+    def _on_passed(self, rank: int, child: ChildProcess, why: str) -> None:
+        self.send(m.RankKilled(rank, why))
+        child.signal(signal.SIGKILL)
+
+    def _on_end(self, rank: int, child: ChildProcess, status: int) -> None:
+        self._drain(rank, child)
+        self._ended.append((rank, self._ranks.pop(rank)))
+        if why := child.limits.ended():
+            self.send(m.RankKilled(rank, why))
+        self.send(m.RankExited(rank, status))
+
+    # What ranks write. A process that an ended one has left behind may go on writing.
+
+    def _read(self, rank: int, child: ChildProcess) -> None:
+        for fd in child.streams:
+            if self._is_paused:
+                self.loop.remove_reader(fd)
+            else:
+                self.loop.add_reader(fd, partial(self._carry, rank, child, fd))
+
+    def _carry(self, rank: int, child: ChildProcess, fd: int) -> None:
+        name = child.streams[fd]
+        data = child.read(fd)
+        if data is None:
+            self.loop.remove_reader(fd)
+        elif data:
+            self.send(m.Output(rank, name, data))
+
+    def _drain(self, rank: int, child: ChildProcess) -> None:
+        for fd in [*child.streams]:
+            name = child.streams[fd]
+            for data in child.rest(fd):
+                self.send(m.Output(rank, name, data))
+            if fd not in child.streams:
+                self.loop.remove_reader(fd)
+
+    def _send_so_far(self) -> None:
+        self.send_rest()
+        self.send(m.Flushed())
 
 
 def _remedy(plan: m.StartRanks) -> str:
@@ -254,8 +211,8 @@ def _environment(plan: m.StartRanks) -> dict[str, str]:
     return env
 
 
-def hello(port: int) -> dict[str, Any]:
-    """Tell how this host can be reached, and what tells it from others."""
+def card(port: int) -> dict[str, Any]:
+    """Return how this host can be reached, and what tells it from others."""
     here = machine()
     return {
         "version": hvd_kernel.__version__,
@@ -268,30 +225,15 @@ def hello(port: int) -> dict[str, Any]:
     }
 
 
-def reserve() -> socket.socket:
-    """Keep a free port from others while this is open; rank 0 may listen there all the same.
-
-    A socket that is bound with SO_REUSEADDR and does not listen: the kernel gives the port to nobody who asks for any,
-    and to everybody who asks for this one in the same way, as the core does.
-    """
-    keeper = socket.socket()
-    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    keeper.bind(("", 0))
-    return keeper
-
-
 def main() -> None:
-    """Serve one launcher."""
+    """Serve one launcher over stdin and stdout."""
     take_orphans()
     signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the ranks would inherit
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
-    with reserve() as keeper:
-        agent = Agent(hello(keeper.getsockname()[1]))
-        try:
-            agent.serve()
-        finally:
-            agent.close()
+    with bound() as port:
+        channel = ControlChannel(open(0, "rb", 0), open(1, "wb", 0), is_agent=True)  # noqa: SIM115
+        Agent(channel, card(port.getsockname()[1])).serve()
 
 
 if __name__ == "__main__":

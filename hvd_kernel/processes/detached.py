@@ -1,7 +1,8 @@
 """Clusters that outlive their kernels, and how they are found again: by a note in their private folders, without a key.
 
 Words.
-  kept     its ranks go on when their kernel ends; it has a name, and a door (door.py) through which the next one comes
+  kept     its ranks go on when their kernel ends; it has a name, and a socket to which the next one connects
+           (channel/attachment.py)
   place    the folder of the notebook that has kept it
   note     what others may know of it: name, place, ranks, which kernel has it, since when
 """

@@ -6,12 +6,13 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
-from typing import Any
 
-from hvd_kernel.processes.agent import Agent, hello, reserve
+from hvd_kernel.processes.agent import Agent, card
 from hvd_kernel.processes.channel import authentication
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
+from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.lifetime import take_orphans
+from hvd_kernel.processes.ports import bound
 
 _CALL_S = 10.0
 # Open MPI, MPICH and Intel MPI, jsrun.
@@ -56,20 +57,14 @@ def main() -> None:
     take_orphans()
     rank, secret = number(_RANK, os.environ), os.environ["HVD_SECRET_KEY"]
     connection = connect(os.environ.pop(ADDRESS_VARIABLE), secret)
-    keeper = reserve() if rank == 0 else None  # where the ranks meet, if MPI itself does not tell them
-    port = 0 if keeper is None else keeper.getsockname()[1]
-    card: dict[str, Any] = hello(port) | {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
-    outgoing = os.dup(connection.fileno())
-    agent = Agent(card, connection.detach(), outgoing, stays=True)
+    port = bound() if rank == 0 else None  # where the ranks meet, if MPI itself does not tell them
+    told = {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
+    channel = ControlChannel(connection, connection, is_agent=True)
+    agent = Agent(channel, card(0 if port is None else port.getsockname()[1]) | told, stays=True)
     signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the rank would inherit
     for ends in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ends, lambda *_: agent.dismiss())
-    try:
-        agent.serve()
-    finally:
-        agent.close()
-        if keeper is not None:
-            keeper.close()
+    agent.serve()
 
 
 if __name__ == "__main__":

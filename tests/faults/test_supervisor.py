@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -16,9 +16,10 @@ from typing import TypeVar
 import pytest
 from hvdtest.cluster import living, processes_below, until
 
-from hvd_kernel.cluster.door import Visitor, knock
 from hvd_kernel.cluster.supervisor import Supervisor
+from hvd_kernel.processes.channel import attachment
 from hvd_kernel.processes.channel import messages as m
+from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
 from hvd_kernel.processes.lifetime import children
 from hvd_kernel.processes.resources.limits import Limits
@@ -129,40 +130,42 @@ def test_an_accident_of_the_thread_that_watches_leaves_nothing(supervised: Super
     assert supervised.process.wait(PATIENCE_S) == 0
 
 
-class Hasty(ControlChannel):
-    """A kernel that does something in the very moment after the look at its channel."""
-
-    def __init__(self, connection: socket.socket, act: Callable[[], None]) -> None:
-        super().__init__(connection, connection, is_agent=True)
-        self._act = [act]
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it was, before the kernel acted."""
-        ready = super().is_ready
-        while self._act:
-            self._act.pop()()
-        return ready
-
-
-def test_a_kernel_that_lets_go_and_comes_back_during_one_look_is_let_in(tmp_path: Path) -> None:
-    """Its process lives, so the supervisor must not take it for another one that has the cluster."""
+@pytest.fixture
+def in_process(tmp_path: Path) -> Iterator[tuple[Supervisor, ControlChannel]]:
+    """A supervisor in this process, whose cluster is detached, and the channel of its kernel, which is this process."""
     ours, theirs = socket.socketpair()
-    kernel, back = ControlChannel(theirs, theirs), []
-
-    def come_back() -> None:
-        kernel.close()
-        back.append(knock(tmp_path)[0])
-
+    kernel = ControlChannel(theirs, theirs)
     plan = {"mpiexec": ["sleep", "600"], "folders": [str(tmp_path)], "ranks": RANKS}
-    supervisor = Supervisor(plan, Visitor(Hasty(ours, come_back), os.getpid()))
+    supervisor = Supervisor(plan, Controller(ControlChannel(ours, ours, is_agent=True), os.getpid()))
     try:
-        supervisor._keep(m.Keep("train", "/", RANKS, 1.0))
+        supervisor._detach(m.Keep("train", "/", RANKS, 1.0))
         assert kernel.receive() == [m.Kept("train")]
-        for _ in range(2):
-            supervisor._look()
-        assert back[0].is_ready
-        assert [type(message) for message in back[0].receive()] == [m.Attached]
+        yield supervisor, kernel
     finally:
-        supervisor._mpi.kill()
-        supervisor._mpi.wait()
+        supervisor.end(supervisor._mpiexec)
+
+
+def test_a_kernel_that_lets_go_and_comes_back_at_once_is_let_in(
+    in_process: tuple[Supervisor, ControlChannel], tmp_path: Path
+) -> None:
+    """Its process lives, so the supervisor must not take it for another one that has the cluster."""
+    supervisor, kernel = in_process
+    kernel.close()
+    back, _ = attachment.connect(tmp_path)
+    supervisor._accept()  # before it has looked at the end of the first channel
+    assert [type(message) for message in back.receive()] == [m.Attached]
+
+
+def test_a_second_kernel_is_told_the_first_ones_process(
+    in_process: tuple[Supervisor, ControlChannel], tmp_path: Path
+) -> None:
+    supervisor, kernel = in_process
+    second, _ = attachment.connect(tmp_path)
+    supervisor._accept()
+    assert second.receive() == [m.Refused(os.getpid())]
+    assert second.receive() == [m.ChannelClosed()]
+    kernel.send(m.Remember({"x": 1}))
+    kernel.close()
+    third, _ = attachment.connect(tmp_path)
+    supervisor._accept()
+    assert third.receive() == [m.Attached({}, {"x": 1}, [str(tmp_path)], 0)], "what the first one said last counts"

@@ -12,7 +12,10 @@ import os
 import re
 from typing import Any
 
-_ROOMS = ("magics", "magics.commands", "magics.display", "magics.shell", "cluster", "diagnosis")
+_ROOMS = (
+    *("magics", "magics.commands", "magics.display", "magics.shell"),
+    *("cluster", "cluster.requests", "diagnosis", "processes"),
+)
 READY = {"hvd", "rank", "size", "local_rank", "device"}  # a rank's own names
 _before: list[dict[str, Any]] = []
 _environment = dict(os.environ)  # as it was when the first test began

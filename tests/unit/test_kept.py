@@ -1,4 +1,4 @@
-"""Kept clusters on paper: their notes, their names, their doors, and the clock of one that nobody has."""
+"""Kept clusters on paper: their notes, their names, their sockets, and the clock of one that nobody has."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hvd_kernel.cluster.door import Door, Visitor, knock
-from hvd_kernel.cluster.keeper import Keeper
+from hvd_kernel.cluster.detachment import Detachment
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.magics.cluster_manager import Holder
 from hvd_kernel.processes import detached, leftovers
+from hvd_kernel.processes.channel import attachment
 from hvd_kernel.processes.channel.control_channel import ControlChannel, pack
-from hvd_kernel.processes.channel.messages import ChannelClosed, Keep, Message, Refused, Remember, SetSpares, Stop
+from hvd_kernel.processes.channel.messages import ChannelClosed, Keep, Message, Remember, SetSpares, Stop
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.detached import Kept, Note
+from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.processes.lifetime import HOLDER, claim, environment_of, holder_of, mark
 from hvd_kernel.processes.resources.limits import Limits
 
@@ -113,61 +114,56 @@ def test_ages(seconds: float, text: str) -> None:
     assert detached.age(seconds) == text
 
 
-def test_s6_a_keeper_leaves_a_note_and_a_door_for_this_user_alone(folder: Path) -> None:
+def detachment(folder: Path, wish: Keep = WISH) -> tuple[Detachment, EventLoop]:
+    """A cluster that kernel 7 has detached; its loop ends when no kernel has come for too long."""
+    loop = EventLoop()
+    return Detachment([folder], wish, 7, loop, loop.stop), loop
+
+
+def test_s6_a_detached_cluster_has_a_note_and_a_socket_for_this_user_alone(folder: Path) -> None:
     claim(folder)
     before = os.umask(0)
     try:
-        keeper = Keeper([folder], WISH, kernel=7)
+        detached_cluster, _ = detachment(folder)
     finally:
         os.umask(before)
     [found] = detached.clusters()
     assert (found.folder, found.holder) == (folder, mark(os.getpid()))
     assert (found.note.name, found.note.place, found.note.n, found.note.kernel) == ("train", "/home/ann", 4, 7)
     modes = {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in folder.iterdir()}
-    assert modes == dict.fromkeys(("holder", "kept", "door"), "0o600")
-    keeper.left()
+    assert modes == dict.fromkeys(("holder", "kept", "control"), "0o600")
+    detached_cluster.released()
     assert detached.clusters()[0].note.kernel == 0
 
 
 def test_the_clock_runs_while_no_kernel_has_it(folder: Path) -> None:
-    keeper = Keeper([folder], WISH, kernel=7)
-    assert keeper.patience() is None
-    keeper.left()
-    left = keeper.patience()
+    cluster, loop = detachment(folder, Keep("train", "/home/ann", 4, 1e-9))
+    assert loop._patience() is None
+    cluster.released()
+    cluster.attached(8)
+    assert loop._patience() is None, "a kernel has it"
+    cluster.released()
+    loop.run()  # until it has expired
+    patient, loop = detachment(folder)
+    patient.released()
+    left = loop._patience()
     assert left is not None
     assert 11 * 3600 < left <= 12 * 3600
-    keeper.taken(8)
-    assert keeper.patience() is None
-    impatient = Keeper([folder], Keep("train", "/home/ann", 4, 1e-9), kernel=7)
-    impatient.left()
-    assert impatient.patience() == 0.0
 
 
-def test_a_door_shows_both_who_the_other_is(folder: Path) -> None:
-    door = Door(folder)
-    channel, supervisor = knock(folder)
-    visitor = door.visitor()
-    assert visitor is not None
-    assert (supervisor, visitor.pid, visitor.is_gone) == (os.getpid(), os.getpid(), False)
+def test_both_ends_of_a_socket_know_whose_process_the_other_is(folder: Path) -> None:
+    listening = attachment.listen(folder)
+    channel, supervisor = attachment.connect(folder)
+    kernel = attachment.accept(listening)
+    assert kernel is not None
+    assert (supervisor, kernel.pid, kernel.is_gone) == (os.getpid(), os.getpid(), False)
     channel.send(Stop(1.5))
-    assert visitor.channel.receive() == [Stop(1.5)]
-    visitor.close()
+    assert kernel.channel.receive() == [Stop(1.5)]
+    kernel.close()
     assert channel.receive() == [ChannelClosed()]
     channel.send(Stop(0.0))  # into the void
     channel.close()
     channel.close()
-
-
-def test_a_second_kernel_is_told_the_first_ones_process(folder: Path) -> None:
-    keeper = Keeper([folder], WISH, kernel=7)
-    tenant = Visitor(pair()[1], os.getpid())
-    channel, _ = knock(folder)
-    assert keeper.admit(tenant) is None
-    assert channel.receive() == [Refused(os.getpid())]
-    assert channel.receive() == [ChannelClosed()]
-    second, _ = knock(folder)
-    assert keeper.admit(None) is not None
-    second.close()
 
 
 def test_a_channel_gives_messages_whole_however_they_are_cut() -> None:
@@ -202,11 +198,11 @@ def test_a_specification_that_a_detached_cluster_remembers_is_the_same_again() -
 
 def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     holder, said = Holder(), list[str]()
-    keeper = Keeper([folder], Keep("train", holder.place, 4, 12.0), kernel=7)
+    cluster, _ = detachment(folder, Keep("train", holder.place, 4, 12.0))
     monkeypatch.setattr(Holder, "start", lambda *_: None)
     holder.ensure(ClusterSpec(1), said.append, print)
     assert said == [], "another kernel has them"
-    keeper.left()
+    cluster.released()
     holder.ensure(ClusterSpec(1), said.append, print)
     remedy = "`%hvd stop`, then `%hvd attach train`"
     assert said == [f"these ranks are fresh; train was kept and has its variables: {remedy}"]

@@ -23,7 +23,7 @@ from hvd_kernel.launch.line_output import Voice
 from hvd_kernel.launch.monitor import sentence
 from hvd_kernel.launch.outcome import Failure, culprit, shell_status, told
 from hvd_kernel.launch.placement import Host, is_local, named, parse, places, read_hostfile
-from hvd_kernel.processes import agent
+from hvd_kernel.processes import ports
 from hvd_kernel.processes.channel.control_channel import PREAMBLE, ControlChannel, pack
 from hvd_kernel.processes.channel.messages import Hello, Output, RankExited
 
@@ -158,7 +158,7 @@ def test_where_ranks_meet(hellos: list[dict], remote: list[bool], interface: str
 
 
 def test_a_kept_port_is_free_for_rank_0_alone() -> None:
-    with agent.reserve() as keeper, socket.socket() as other, socket.socket() as rank_0:
+    with ports.bound() as keeper, socket.socket() as other, socket.socket() as rank_0:
         port = keeper.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))

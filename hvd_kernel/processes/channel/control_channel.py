@@ -71,6 +71,11 @@ class ControlChannel:
         return self._incoming.fileno()
 
     @property
+    def outgoing(self) -> int:
+        """The descriptor to wait on for ``flush``."""
+        return self._outgoing.fileno()
+
+    @property
     def is_ready(self) -> bool:
         """Whether there is something to receive, if only that the other end is gone."""
         return is_ready(self.fileno())
@@ -129,6 +134,12 @@ class ControlChannel:
             self.closed = True
         if self.closed or not self._open:
             self._unsent.clear()
+
+    def finish(self) -> None:
+        """Write all that waits, and wait for that; the other end may be gone."""
+        os.set_blocking(self.outgoing, True)
+        while self._unsent:
+            self.flush()
 
     def end_sending(self) -> None:
         """Close what is written, so that the other end sees the end; what it still says can be received. Idempotent."""
