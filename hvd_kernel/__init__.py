@@ -10,6 +10,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hvd_kernel.version import __version__
+
 if TYPE_CHECKING:
     from hvd_kernel.launch.run.api import run
     from hvd_kernel.protocol.replicated import keep
@@ -19,8 +21,6 @@ if sys.platform != "linux":
         f"hvd_kernel runs on Linux only, this is {sys.platform}: its ranks share memory and watch each other by "
         "calls of the Linux kernel (memfd, pidfd, futex). On Windows use WSL 2, on macOS a Linux container."
     )
-
-__version__ = "0.1.0"
 
 __all__ = ["__version__", "client", "keep", "load_ipython_extension", "run", "unload_ipython_extension"]
 
@@ -53,9 +53,9 @@ def client() -> Any:
         rc[:].apply_sync(lambda: rank)                             # [0, 1, 2, 3]
         rc.load_balanced_view().map_sync(abs, range(-8, 0))
     """
-    from hvd_kernel.magics.ipyparallel_client import of_shell  # noqa: PLC0415 - only a notebook pays for the magics
+    from hvd_kernel import magics  # noqa: PLC0415 - only a notebook pays for the magics
 
-    return of_shell()
+    return magics.client()
 
 
 def load_ipython_extension(ip: Any) -> None:

@@ -2,78 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 
 from hvd_kernel import compat
-from hvd_kernel.magics.cluster_manager import Holder
-from hvd_kernel.magics.commands.background import JobMagics
-from hvd_kernel.magics.commands.debug import DebugMagics
-from hvd_kernel.magics.commands.hvd import ControlMagics
-from hvd_kernel.magics.commands.hvdrun import RunMagics
-from hvd_kernel.magics.commands.logs import LogMagics
-from hvd_kernel.magics.context import Desk
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.cluster_manager import ClusterManager
+from hvd_kernel.magics.commands import hvdjobs
+from hvd_kernel.magics.commands.words.client import connected
+from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.shell import completion, hints
 from hvd_kernel.magics.shell.rank_names import RankNames
+from hvd_kernel.magics.shell.registration import register, unregister
 from hvd_kernel.magics.shell.transform import Transformer
+from hvd_kernel.magics.task_runs import NotebookTasks
+from hvd_kernel.protocol import notebook
 
-__all__ = ["holder_of", "load_ipython_extension", "names_of", "unload_ipython_extension"]
+__all__ = ["client", "context_of", "load_ipython_extension", "manager_of", "names_of", "unload_ipython_extension"]
 
-_MAGICS = (RunMagics, ControlMagics, DebugMagics, JobMagics, LogMagics)
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What a shell has of ours."""
+
+    context: Context
+    names: RankNames
+    announce: Callable[[object], None]
+
+
+_loaded: dict[InteractiveShell, _Loaded] = {}
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register magics, transformer and completion, let ``import horovod`` find us; loading twice changes nothing."""
-    if holder_of(shell) is not None:
+    if shell in _loaded:
         return
-    desk = Desk(shell, Holder())
-    desk.holder.cells.follow(shell)
-    transformer = Transformer(lambda: _request(shell))
-    shell.register_magics(RunMagics(desk))
-    names = RankNames(desk, transformer)
-    shell.register_magics(ControlMagics(desk, transformer, names))
-    shell.register_magics(DebugMagics(desk))
-    shell.register_magics(JobMagics(desk))
-    shell.register_magics(LogMagics(desk))
-    shell.input_transformers_cleanup.append(transformer)
-    completion.install(shell, names, desk.holder.jobs)
+    context = Context(shell, ClusterManager(), Transformer(lambda: _request(shell)))
+    names = RankNames(context)
+    _loaded[shell] = loaded = _Loaded(context, names, partial(hvdjobs.announce, context))
+    context.manager.cells.follow(shell)
+    register(context)
+    shell.events.register("pre_run_cell", loaded.announce)
+    shell.input_transformers_cleanup.append(context.transformer)
+    completion.install(shell, names, context.manager.jobs)
     hints.install(shell, names)
+    notebook.register(shell, NotebookTasks(context))
     compat.install_as_told()
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """End the ranks, but for kept ones, and take back what loading has registered; unloading twice changes nothing."""
-    holder = holder_of(shell)
-    if holder is None:
+    loaded = _loaded.pop(shell, None)
+    if loaded is None:
         return
-    holder.close()
-    manager = shell.magics_manager
-    for kind in _MAGICS:
-        instance = manager.registry.pop(kind.__name__)
-        for table in manager.magics.values():
-            for name in [name for name, magic in table.items() if getattr(magic, "__self__", None) is instance]:
-                del table[name]
-        if isinstance(instance, JobMagics):
-            instance.close()
-    ours = [each for each in shell.input_transformers_cleanup if isinstance(each, Transformer)]
-    for transformer in ours:
-        shell.input_transformers_cleanup.remove(transformer)
+    loaded.context.manager.close()
+    notebook.unregister(shell)
+    unregister(loaded.context)
+    shell.events.unregister("pre_run_cell", loaded.announce)
+    if loaded.context.transformer in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(loaded.context.transformer)
     completion.uninstall(shell)
     hints.uninstall(shell)
     compat.uninstall()
 
 
-def holder_of(shell: InteractiveShell) -> Holder | None:
-    """Return what holds the shell's cluster, or None where the magics are not loaded."""
-    magics: RunMagics | None = shell.magics_manager.registry.get(RunMagics.__name__)
-    return magics.holder if magics is not None else None
+def context_of(shell: InteractiveShell) -> Context | None:
+    """Return what the shell's magics share, or None where they are not loaded."""
+    loaded = _loaded.get(shell)
+    return loaded.context if loaded is not None else None
+
+
+def manager_of(shell: InteractiveShell) -> ClusterManager | None:
+    """Return the manager of the shell's cluster, or None where the magics are not loaded."""
+    context = context_of(shell)
+    return context.manager if context is not None else None
 
 
 def names_of(shell: InteractiveShell) -> RankNames | None:
     """Return what asks the ranks about names, or None where the magics are not loaded."""
-    magics: ControlMagics | None = shell.magics_manager.registry.get(ControlMagics.__name__)
-    return magics.names if magics is not None else None
+    loaded = _loaded.get(shell)
+    return loaded.names if loaded is not None else None
+
+
+def client() -> Any:
+    """Return an ipyparallel.Client of the ranks of the IPython that runs here.
+
+    Raises
+    ------
+    UsageError
+        None runs here, or the magics are not loaded there.
+    """
+    shell = get_ipython()
+    context = context_of(shell) if shell is not None else None
+    if context is None:
+        raise UsageError(
+            "hvd_kernel.client() is for a notebook whose ranks are running: %load_ext hvd_kernel, then %hvd start -np 4"
+        )
+    return connected(context)
 
 
 def _request(shell: InteractiveShell) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class CellCount:
             self._without += 1
 
 
-class Holder:
+class ClusterManager:
     """Holds the session. One cell at a time uses it, or the queue of jobs; a second cell is told to wait."""
 
     def __init__(self) -> None:

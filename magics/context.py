@@ -1,34 +1,25 @@
-"""What every magic needs at hand: the notebook's shell and the holder of its cluster."""
+"""The context of a magic: the notebook's shell, the manager of its cluster, and where output goes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics
 
-from hvd_kernel.magics.cluster_manager import Holder
-from hvd_kernel.magics.display.writer import Screen
+from hvd_kernel.magics.cluster_manager import ClusterManager
+from hvd_kernel.magics.display.writer import Writer
+from hvd_kernel.magics.shell.transform import Transformer
 
 
 @dataclass(frozen=True)
-class Desk:
-    """The shell and the holder of one notebook."""
+class Context:
+    """What every magic of one notebook needs."""
 
     shell: InteractiveShell
-    holder: Holder
-    own: Screen | None = None  # a job's, which runs beside the cells
+    manager: ClusterManager
+    transformer: Transformer
+    own: Writer | None = None  # a job's, which runs beside the cells
 
-    def screen(self) -> Screen:
+    def writer(self) -> Writer:
         """Return the output of the cell that runs."""
-        return self.own or Screen(self.shell)
-
-
-class DeskMagics(Magics):
-    """Magics at a desk: what every class of ours is made from."""
-
-    shell: InteractiveShell
-
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(desk.shell)
-        self.desk = desk
+        return self.own or Writer(self.shell)

@@ -1,4 +1,4 @@
-"""The interrupt key while ranks work: presses are counted, and nothing is lost in the middle of a step.
+"""Interrupts while ranks work: presses of the key are counted, so that nothing is lost in the middle of a step.
 
 What the key does in the kernel's own process is in hvd_kernel/kernel/interrupt_key.py.
 """
@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 SAME_S = 0.5
-"""Presses this close together are one: the third of them ends ranks, and impatient fingers press twice."""
+"""InterruptCount this close together are one: the third of them ends ranks, and impatient fingers press twice."""
 
 
-class Presses:
+class InterruptCount:
     """How often the key was pressed."""
 
     def __init__(self) -> None:
@@ -31,15 +31,15 @@ class Presses:
 
 
 @contextmanager
-def counted(presses: Presses | None = None) -> Iterator[Presses]:
+def counted(interrupts: InterruptCount | None = None) -> Iterator[InterruptCount]:
     """Count SIGINTs instead of raising KeyboardInterrupt; off the main thread none arrive, but a job's cancel does."""
-    presses = presses or Presses()
+    interrupts = interrupts or InterruptCount()
     if threading.current_thread() is not threading.main_thread():
-        yield presses
+        yield interrupts
         return
-    before = signal.signal(signal.SIGINT, presses)
+    before = signal.signal(signal.SIGINT, interrupts)
     try:
-        yield presses
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)
 

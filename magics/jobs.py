@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING
 from hvd_kernel.errors import HvdTimeout, UsageError
 from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics.display.rank_failures import RankError
-from hvd_kernel.magics.interrupts import Interrupted, Presses
+from hvd_kernel.magics.interrupts import InterruptCount, Interrupted
 
 if TYPE_CHECKING:
-    from hvd_kernel.magics.display.job_output import Recorder
-    from hvd_kernel.magics.runner import Watch
+    from hvd_kernel.magics.display.job_output import JobWriter
 
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
 KEEP = 50
@@ -39,18 +38,18 @@ class Job:
 
     name: str
     ranks: tuple[int, ...]
-    screen: Recorder
+    writer: JobWriter
     work: Work
     raise_error: bool = True  # False: who waits for it is only shown what failed on the ranks
     state: str = QUEUED
     error: BaseException | None = None
     awaited: bool = False  # %hvdjobs --wait, or %hvdcancel, has told how it ended
     announced: bool = False
-    watch: Watch | None = None
+    left: Callable[[], list[int]] | None = None  # the ranks that still run, once it runs
     number: int = 0  # of the notebook's cell that has started it
     cell: int = 0  # the same, once it runs: the ranks' logs know it by that
     steps: Callable[[], int] = int
-    presses: Presses = field(default_factory=Presses)
+    interrupts: InterruptCount = field(default_factory=InterruptCount)
     ended: threading.Event = field(default_factory=threading.Event)
     context: Context = field(default_factory=copy_context)  # the cell's: what is shown in it goes to that cell
     since: float = field(default_factory=time.monotonic)
@@ -59,9 +58,9 @@ class Job:
         """Take note that its turn has come."""
         self.state, self.since = RUNNING, time.monotonic()
 
-    def follow(self, watch: Watch, steps: Callable[[], int]) -> None:
-        """Take note of what drives it, and of who counts the optimizer steps."""
-        self.watch, self.steps = watch, steps
+    def follow(self, left: Callable[[], list[int]], steps: Callable[[], int]) -> None:
+        """Take note of who knows the ranks that still run, and of who counts the optimizer steps."""
+        self.left, self.steps = left, steps
 
     def word(self, *, times: bool) -> str:
         """Return the state as a person reads it; ``times`` where what is said may differ from run to run."""
@@ -71,7 +70,7 @@ class Job:
 
     def sentence(self) -> str:
         """Say why the ranks are not free."""
-        so_far = f" ({self._age()} so far)" if self.screen.looked_at else ""
+        so_far = f" ({self._age()} so far)" if self.writer.looked_at else ""
         remedy = f"wait with %hvdjobs --wait {self.name}, or %hvdcancel {self.name}"
         return f"the ranks are busy with job {self.name}{so_far}: {remedy}"
 
@@ -173,7 +172,7 @@ class Jobs:
             if job.state == QUEUED:
                 self._end(job, Interrupted(f"job {job.name} was cancelled before its turn came"))
             else:
-                job.presses.count += 1
+                job.interrupts.count += 1
 
     def clear(self, seconds: float) -> bool:
         """Cancel every job; return whether the ranks are free within the time."""
@@ -196,7 +195,7 @@ class Jobs:
     def _admit(self, job: Job) -> None:
         self._jobs.pop(job.name, None)
         self._jobs[job.name] = job
-        job.screen.open(job)
+        job.writer.open(job.name, job.ranks, job.word(times=False))
         ended = [name for name, each in self._jobs.items() if each.ended.is_set()]
         for name in ended[: max(0, len(ended) - KEEP)]:
             del self._jobs[name]
@@ -205,7 +204,9 @@ class Jobs:
         job.error = error
         job.state = DONE if error is None else CANCELLED if isinstance(error, KeyboardInterrupt) else FAILED
         try:
-            job.context.copy().run(job.screen.close, job)  # a copy: its own may be in use in the thread
+            job.context.copy().run(
+                job.writer.close, job.name, job.word(times=False), job.error
+            )  # a copy: its own may be in use in the thread
         except Exception as unshown:  # noqa: BLE001 - it has ended all the same, and the next one waits
             job.error, job.state = error or unshown, job.state if error else FAILED
         job.ended.set()

@@ -11,7 +11,7 @@ from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics.commands.stacks import look
 from hvd_kernel.magics.display.rank_failures import merged_error
-from hvd_kernel.magics.interrupts import Interrupted, Presses, counted
+from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted
 from hvd_kernel.magics.shell.prompts import Prompts
 from hvd_kernel.magics.stall_monitor import Lookout
 from hvd_kernel.protocol.messages import Failure, MetricsSample, RankDone, Whereabouts
@@ -25,12 +25,12 @@ GRACE_S = 5.0
 """After a timeout: how long ranks may take to obey before the cell is given up."""
 
 SHOW_STUCK_AT, GIVE_UP_AT = 2, 3
-"""Presses of the interrupt key."""
+"""InterruptCount of the interrupt key."""
 
 PATIENT_S = 2.0
 """After the first press, the stacks of ranks that do not obey are shown without a second one."""
 
-LAST_RUNG = {
+LAST_STEP = {
     True: "ends only this one, without its variables, and starts a fresh one",
     False: "ends only these, without their variables, and starts fresh ones",
 }
@@ -69,11 +69,11 @@ class Watch:
         self._failures: dict[int, Failure] = {}
         self.prompts = prompts or Prompts(session, renderer, ranks)
 
-    def drive(self, key: Presses | None = None) -> None:
+    def drive(self, key: InterruptCount | None = None) -> None:
         """Pump events to the renderer; returns when the run is over. Raises nothing of the ranks."""
-        with counted(key) as presses:
-            while self._left and not self._given_up(presses):
-                self._obey(presses)
+        with counted(key) as interrupts:
+            while self._left and not self._given_up(interrupts):
+                self._obey(interrupts)
                 event = self._run.next(POLL_S)
                 if event is not None:
                     self._renderer.take(event)
@@ -89,7 +89,7 @@ class Watch:
                 self._explain()
                 self._renderer.tick()
                 self.prompts.tick()
-            self._obeyed = presses.count
+            self._obeyed = interrupts.count
 
     @property
     def left(self) -> list[int]:
@@ -127,11 +127,11 @@ class Watch:
         where = whereabouts({rank: self._where[rank] for rank in self.left if rank in self._where})
         return [f"did not obey: {where or named(self._left)}", self.fate or remedy, *lines]
 
-    def _obey(self, presses: Presses) -> None:
+    def _obey(self, interrupts: InterruptCount) -> None:
         now = time.monotonic()
-        if presses.count > self._obeyed:
+        if interrupts.count > self._obeyed:
             self._pressed_at = self._pressed_at or now
-            self._obeyed = presses.count
+            self._obeyed = interrupts.count
             self._interrupt()
         if self._deadline is not None and not self._late and now > self._deadline + self.prompts.waited:
             self._late = True
@@ -147,7 +147,7 @@ class Watch:
 
     def _show_stuck(self) -> None:
         self._where = look(self._session, self.left)
-        words = LAST_RUNG[len(self._left) == 1]
+        words = LAST_STEP[len(self._left) == 1]
         self._renderer.tell(f"{report(self._where)}{named(self._left)} did not obey yet: another interrupt {words}\n")
 
     def _explain(self) -> None:
@@ -159,7 +159,7 @@ class Watch:
             self._explained = self._lookout.sentence
             self._renderer.explain(self._explained)
 
-    def _given_up(self, presses: Presses) -> bool:
+    def _given_up(self, interrupts: InterruptCount) -> bool:
         """Whether a third press, or the time after a timeout, ends the wait for ranks that do not obey."""
         too_late = (
             self._late
@@ -168,4 +168,4 @@ class Watch:
         )
         if too_late and not self._where:
             self._where = look(self._session, self.left)
-        return presses.count >= GIVE_UP_AT or too_late
+        return interrupts.count >= GIVE_UP_AT or too_late

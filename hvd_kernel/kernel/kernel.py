@@ -10,7 +10,7 @@ from traitlets import Type
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.kernel.interrupt_key import HvdShell, Interrupts
 from hvd_kernel.kernel.pages import PagesAside
-from hvd_kernel.magics import holder_of, load_ipython_extension
+from hvd_kernel.magics import load_ipython_extension, manager_of
 
 
 def _version() -> str:
@@ -50,7 +50,7 @@ class HvdKernel(PagesAside):
 
     def do_shutdown(self, restart: bool) -> Any:
         """Stop the ranks, but those that are kept, then the kernel."""
-        holder = holder_of(self.shell)
-        if holder is not None:
-            holder.end()
+        manager = manager_of(self.shell)
+        if manager is not None:
+            manager.end()
         return super().do_shutdown(restart)  # type: ignore[no-untyped-call]

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import hvd_kernel
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.launchers import ssh
 from hvd_kernel.launch.placement import Host, is_local
 from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel
 from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Stop
+from hvd_kernel.version import __version__
 
 _SAID = 4096  # bytes of ssh's and the agent's own words that are kept for messages
 _END_S = 5.0  # that an agent may take to end; one that is killed leaves what its ranks have detached
@@ -200,5 +200,5 @@ def check_versions(agents: Sequence[Agent]) -> None:
         Naming one of them.
     """
     for agent in agents:
-        if agent.hello["version"] != hvd_kernel.__version__:
-            raise ssh.other_version(agent.host.name, agent.hello["version"], hvd_kernel.__version__)
+        if agent.hello["version"] != __version__:
+            raise ssh.other_version(agent.host.name, agent.hello["version"], __version__)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_kernel.diagnosis.stall import report
-from hvd_kernel.magics.context import Desk
+from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.processes.lifetime import is_stopped
 from hvd_kernel.protocol.messages import STACK_PIPE, STACK_SIGNAL, Frame, Whereabouts, from_wire
@@ -37,10 +37,10 @@ _CELL = re.compile(r"/ipykernel_\d+/\d+\.py$")
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def stacks(desk: Desk, options: Options) -> None:
+def stacks(context: Context, options: Options) -> None:
     """Show where ranks are, also while a cell runs on them."""
-    session = desk.holder.current()
-    desk.screen().say(report(look(session, resolve(options.ranks, session.n))))
+    session = context.manager.current()
+    context.writer().say(report(look(session, resolve(options.ranks, session.n))))
 
 
 def look(session: Session, ranks: Collection[int], patience: float = PATIENCE_S) -> dict[int, Whereabouts]:

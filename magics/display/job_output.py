@@ -1,13 +1,13 @@
-"""The screen of a job: what its cell would have shown, kept until somebody asks, and shown there where one looks.
+"""A job's writer: what its cell would have shown, kept until somebody asks, and shown there where a person looks.
 
 Words.
   panel    the one output that changes after the cell has ended: a line, then the live dashboard, then its last state
-  outlet   the real screen; what goes there from the job's context lands in the cell that started the job
+  outlet   the real writer; what goes there from the job's context lands in the cell that started the job
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,54 +16,53 @@ from IPython.core.interactiveshell import InteractiveShell
 from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics.display.error_policy import as_text
 from hvd_kernel.magics.display.render import figures
-from hvd_kernel.magics.display.writer import Handle, Screen
+from hvd_kernel.magics.display.writer import Handle, Writer
 
 if TYPE_CHECKING:
-    from hvd_kernel.magics.jobs import Job
     from hvd_kernel.widgets import Dashboard
 
-Show = Callable[[Screen], None]
+Show = Callable[[Writer], None]
 
 
-class Recorder(Screen):
+class JobWriter(Writer):
     """Keeps a job's output; live in its panel, and written to its cell at the end, where a person looks."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
-        self._outlet = Screen(shell)
+        self._outlet = Writer(shell)
         self.terminal = False  # a terminal's prompt is not to be written over: all text is kept
         self._kept: list[Show] = []
         self._panel: Handle | None = None
         self._board: Dashboard | None = None
 
-    def open(self, job: Job) -> None:
+    def open(self, job: str, ranks: Sequence[int], state: str) -> None:
         """Say in the cell that there is a job; called before the cell ends."""
-        self._outlet.say(f"job {job.name} on {named(job.ranks)}: %hvdjobs, %hvdcancel {job.name}\n")
+        self._outlet.say(f"job {job} on {named(ranks)}: %hvdjobs, %hvdcancel {job}\n")
         if self.interactive:
-            self._panel = self._outlet.updatable({"text/plain": f"job {job.name}: {job.word(times=False)}"})
+            self._panel = self._outlet.updatable({"text/plain": f"job {job}: {state}"})
 
-    def close(self, job: Job) -> None:
+    def close(self, job: str, state: str, error: BaseException | None) -> None:
         """Keep the error, and write everything to the cell where a person looks."""
-        if job.error is not None:
-            self.say(as_text(job.error), "stderr")
+        if error is not None:
+            self.say(as_text(error), "stderr")
         if self._panel is None:
             return
         if self._board is None:
-            self._panel.update({"text/plain": f"job {job.name}: {job.word(times=False)}"}, raw=True)
+            self._panel.update({"text/plain": f"job {job}: {state}"}, raw=True)
         for show in self._kept:
             show(self._outlet)
 
-    def replay(self, screen: Screen) -> None:
+    def replay(self, writer: Writer) -> None:
         """Show everything once more, as the cell would have."""
         if self._board is not None:
-            _show(*self._board.static_bundle(), screen)
+            _show(*self._board.static_bundle(), writer)
         for show in self._kept:
-            show(screen)
+            show(writer)
 
     def say(self, text: str, stream: str = "stdout") -> None:
         """Keep text."""
         if text:
-            self._kept.append(lambda screen: screen.say(text, stream))
+            self._kept.append(lambda writer: writer.say(text, stream))
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
         """Keep a mime bundle."""
@@ -77,8 +76,8 @@ class Recorder(Screen):
         return self._panel
 
 
-def _show(data: dict[str, Any], metadata: dict[str, Any] | None, screen: Screen) -> None:
-    if screen.terminal and metadata and "hvd" in metadata:
-        screen.say(figures(metadata["hvd"]))
+def _show(data: dict[str, Any], metadata: dict[str, Any] | None, writer: Writer) -> None:
+    if writer.terminal and metadata and "hvd" in metadata:
+        writer.say(figures(metadata["hvd"]))
     else:
-        screen.show(data, metadata)
+        writer.show(data, metadata)

@@ -1,4 +1,4 @@
-"""What one rank has shown in a cell, as it will be stored: text of two streams, displays in their last state, results.
+"""The output buffer of one rank in a cell, as it will be stored: two streams, displays in their last state, results.
 
 Words.
   unseen     lines after ``fresh``, which somebody was shown in the middle of the cell
@@ -20,7 +20,7 @@ MAX_RICH = 200
 Output = TextDelta | RichOutput | Cleared | LeftOut
 
 
-class Shown:
+class OutputBuffer:
     """One rank's output."""
 
     def __init__(self, limits: Limits, where: str = "") -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.formatting.rank_labels import label
 from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
-from hvd_kernel.magics.display.output_buffer import STREAMS, Shown
+from hvd_kernel.magics.display.output_buffer import STREAMS, OutputBuffer
 from hvd_kernel.magics.display.terminal_lines import Limits
 from hvd_kernel.protocol.messages import (
     Cleared,
@@ -29,7 +29,7 @@ from hvd_kernel.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from hvd_kernel.magics.display.writer import Screen
+    from hvd_kernel.magics.display.writer import Writer
     from hvd_kernel.widgets import Dashboard
 
 SHOW_AFTER_S = 1.0
@@ -43,7 +43,7 @@ class Renderer:
 
     def __init__(
         self,
-        screen: Screen,
+        writer: Writer,
         board: Dashboard,
         ranks: Sequence[int],
         before: Mapping[int, MetricsSample] | None = None,
@@ -51,10 +51,10 @@ class Renderer:
     ) -> None:
         limits = Limits.for_ranks(len(ranks))
         self._where = f"%hvdlogs --cell {cell}" if cell else ""
-        self._screen = screen
+        self._writer = writer
         self._board = board
         self._before = dict(before or {})
-        self._shown = {rank: Shown(limits, self._where) for rank in ranks}
+        self._buffers = {rank: OutputBuffer(limits, self._where) for rank in ranks}
         self._failures: dict[int, Failure] = {}
         self._trained = False
         self.latest: dict[int, MetricsSample] = {}
@@ -64,10 +64,10 @@ class Renderer:
 
     def take(self, event: Event) -> None:
         """Take the next event; events of ranks that were not asked are ignored."""
-        if event.rank not in self._shown:
+        if event.rank not in self._buffers:
             return
         if isinstance(event, TextDelta | RichOutput | Cleared | LeftOut):
-            self._shown[event.rank].take(event)
+            self._buffers[event.rank].take(event)
         if isinstance(event, TextDelta):
             self._show_text(event)
         elif isinstance(event, MetricsSample):
@@ -80,48 +80,48 @@ class Renderer:
     def tick(self) -> None:
         """Show what is live, where somebody looks; called often."""
         now = time.monotonic()
-        if not self._screen.interactive or now - self._start < SHOW_AFTER_S or now - self._flushed < FLUSH_S:
+        if not self._writer.interactive or now - self._start < SHOW_AFTER_S or now - self._flushed < FLUSH_S:
             return
         self._flushed = now
         if self._handle is None:
-            self._handle = self._screen.live(self._board)
+            self._handle = self._writer.live(self._board)
         self._board.flush()
 
     def explain(self, sentence: str) -> None:
         """Show, where somebody looks, why ranks wait; "" when they no longer do."""
         self._board.explain(sentence)
-        if self._screen.terminal and sentence:
-            self._screen.say(f"{sentence}\n", "stderr")
+        if self._writer.terminal and sentence:
+            self._writer.say(f"{sentence}\n", "stderr")
 
     def tell(self, text: str) -> None:
         """Say something at once, where somebody looks."""
-        if self._screen.interactive or self._screen.terminal:
-            self._screen.say(text, "stderr")
+        if self._writer.interactive or self._writer.terminal:
+            self._writer.say(text, "stderr")
 
     def finish(self, word: str = "done") -> None:
         """Write what is stored. ``word`` is the final state of ranks that did not fail."""
-        self._board.finish({rank: self._ended(rank, word) for rank in self._shown})
+        self._board.finish({rank: self._ended(rank, word) for rank in self._buffers})
         self._finish_board()
-        if self._screen.terminal:
+        if self._writer.terminal:
             for rank, stream in list(self._printed):
                 self._print(rank, stream, "\n")
         else:
             for stream in STREAMS:
-                rest = {rank: shown.lines(stream) for rank, shown in self._shown.items()}
-                self._screen.say(merge_lines(rest), stream)
+                rest = {rank: buffer.lines(stream) for rank, buffer in self._buffers.items()}
+                self._writer.say(merge_lines(rest), stream)
         self._finish_rich()
 
     def fresh(self, rank: int) -> str:
         """Return what a rank has printed and nobody has seen yet, labelled; ``finish`` does not write it again."""
-        if not self._screen.terminal:
-            return self._shown[rank].fresh(rank)
+        if not self._writer.terminal:
+            return self._buffers[rank].fresh(rank)
         for stream in STREAMS:
             self._print(rank, stream, "\n" if (rank, stream) in self._printed else "")
         return ""
 
     def printed(self, stream: str) -> dict[int, str]:
         """Return what each rank wrote to a stream, as it is kept."""
-        return {rank: "\n".join(shown.text[stream].lines()) for rank, shown in self._shown.items()}
+        return {rank: "\n".join(buffer.text[stream].lines()) for rank, buffer in self._buffers.items()}
 
     def _is_training(self, sample: MetricsSample) -> bool:
         before = self._before.get(sample.rank)
@@ -129,7 +129,7 @@ class Renderer:
 
     def _show_text(self, event: TextDelta) -> None:
         self._board.feed_text(event.rank, event.stream, event.text)
-        if self._screen.terminal and not event.live:
+        if self._writer.terminal and not event.live:
             if lines := event.skipped[1]:
                 self._print(event.rank, event.stream, f"\n… {lines:,} lines more: {self._where}\n")
             self._print(event.rank, event.stream, event.text)
@@ -138,7 +138,7 @@ class Renderer:
         *whole, rest = (self._printed.pop((rank, stream), "") + text).split("\n")
         if rest:
             self._printed[rank, stream] = rest[-4096:].rpartition("\r")[2]
-        self._screen.say("".join(f"{label([rank])} {line.rpartition(chr(13))[2]}\n" for line in whole), stream)
+        self._writer.say("".join(f"{label([rank])} {line.rpartition(chr(13))[2]}\n" for line in whole), stream)
 
     def _ended(self, rank: int, word: str) -> str:
         """Name a rank's final state: where a person interrupted the cell, KeyboardInterrupt is obedience."""
@@ -151,34 +151,34 @@ class Renderer:
             self._handle.update(self._board)
         elif not self._trained:
             return
-        elif self._screen.interactive:
-            self._screen.live(self._board)
-        elif self._screen.terminal:
-            self._screen.say(figures(self._board.summary()))
+        elif self._writer.interactive:
+            self._writer.live(self._board)
+        elif self._writer.terminal:
+            self._writer.say(figures(self._board.summary()))
         else:
-            self._screen.show(*self._board.static_bundle())
+            self._writer.show(*self._board.static_bundle())
 
     def _finish_rich(self) -> None:
-        results = {rank: [_key(o) for o in shown.rich if o.is_result] for rank, shown in self._shown.items()}
-        displays = {rank: [_key(o) for o in shown.rich if not o.is_result] for rank, shown in self._shown.items()}
-        left_out = {rank: [shown.left_out] for rank, shown in self._shown.items() if shown.left_out}
+        results = {rank: [_key(o) for o in buffer.rich if o.is_result] for rank, buffer in self._buffers.items()}
+        displays = {rank: [_key(o) for o in buffer.rich if not o.is_result] for rank, buffer in self._buffers.items()}
+        left_out = {rank: [buffer.left_out] for rank, buffer in self._buffers.items() if buffer.left_out}
         for ranks, key in merge(displays):
             data, metadata = json.loads(key)
             if set(data) == {"text/plain"}:
-                self._screen.show({"text/plain": labelled(ranks, _plain(data))})
+                self._writer.show({"text/plain": labelled(ranks, _plain(data))})
             else:
-                self._screen.show({"text/plain": label(ranks)})
-                self._screen.show(data, metadata)
+                self._writer.show({"text/plain": label(ranks)})
+                self._writer.show(data, metadata)
         for ranks, count in merge(left_out):
-            self._screen.show({"text/plain": f"{label(ranks)} … {count:,} displays more, which were too many to keep"})
+            self._writer.show({"text/plain": f"{label(ranks)} … {count:,} displays more, which were too many to keep"})
         self._finish_results([(ranks, *json.loads(key)) for ranks, key in merge(results)])
 
     def _finish_results(self, groups: list[tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]]) -> None:
         text = "\n".join(labelled(ranks, _plain(data)) for ranks, data, _ in groups)
         if len(groups) == 1:
-            self._screen.show({**groups[0][1], "text/plain": text}, groups[0][2])
+            self._writer.show({**groups[0][1], "text/plain": text}, groups[0][2])
         elif groups:
-            self._screen.show({"text/plain": text})
+            self._writer.show({"text/plain": text})
 
 
 def _key(output: RichOutput) -> str:

@@ -1,4 +1,4 @@
-"""Errors that are answers to the user, shown as one sentence instead of a walk through our own code."""
+"""User errors: answers to the user, shown as one sentence instead of a walk through our own code."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hvd_kernel.magics.interrupts import Interrupted
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """Give our own errors the traceback of one sentence (IPython asks the exception for it)."""
+def user_errors() -> Iterator[None]:
+    """Give user errors the traceback of one sentence (IPython asks the exception for it)."""
     try:
         yield
     except (UsageError, ClusterError, ConfigError, HvdTimeout, RanksDiffer) as error:

@@ -1,4 +1,4 @@
-"""The one writer: everything the magics show goes through here, to the cell that runs.
+"""The writer of the running cell: everything the magics show goes through here.
 
 Words.
   terminal      plain IPython: no display messages, streams are seen at once
@@ -25,7 +25,7 @@ _display: Callable[..., Handle | None] = display
 HEADLESS_ENV = ("HVD_KERNEL_NONINTERACTIVE", "IPP_NONINTERACTIVE")
 
 
-class Screen:
+class Writer:
     """Where the running cell's output goes."""
 
     def __init__(self, shell: InteractiveShell) -> None:
@@ -63,17 +63,17 @@ class Screen:
 class Status:
     """Progress of something slow: one line that changes where a person looks on, nothing that varies elsewhere."""
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
         self._handle: Handle | None = None
 
     def __call__(self, text: str) -> None:
         """Show the line."""
-        if self._screen.interactive:
+        if self._writer.interactive:
             data = {"text/plain": text}
             if self._handle is None:
                 self._handle = _display(data, raw=True, display_id=True)
             else:
                 self._handle.update(data, raw=True)
-        elif self._screen.terminal:
-            self._screen.say(f"{text}\n", "stderr")
+        elif self._writer.terminal:
+            self._writer.say(f"{text}\n", "stderr")

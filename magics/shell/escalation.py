@@ -1,4 +1,4 @@
-"""The third interrupt: ranks that did not obey the first two are ended, they alone, and replaced."""
+"""Interrupt escalation, the third step: ranks that did not obey the first two are ended, they alone, and replaced."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.rank_labels import named
-from hvd_kernel.magics.commands.respawn import respawn
+from hvd_kernel.magics.commands.words.respawn import respawn
 
 if TYPE_CHECKING:
-    from hvd_kernel.magics.context import Desk
+    from hvd_kernel.magics.context import Context
     from hvd_kernel.magics.runner import Watch
 
 
-def replace_stuck(desk: Desk, watch: Watch) -> None:
+def replace_stuck(context: Context, watch: Watch) -> None:
     """Replace the ranks that a person has given up, if there are any; the cell's error tells their fate."""
     if not watch.given_up:
         return
     who, was = named(watch.left), "was" if len(watch.left) == 1 else "were"
-    session = desk.holder.current()
+    session = context.manager.current()
     gone = {*watch.left, *session.dead}
     if len(gone) == session.n:  # nobody is left to go on from
-        desk.holder.start(session.spec, desk.screen().status())
+        context.manager.start(session.spec, context.writer().status())
         watch.fate = f"{who} {was} ended, and fresh ranks have started: all variables are lost"
         return
     try:
-        respawn(desk, sorted(gone), force=True)
+        respawn(context, sorted(gone), force=True)
     except ClusterError as error:
         watch.fate = f"{who} {was} ended, but not replaced: {error}"
     else:

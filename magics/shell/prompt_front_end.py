@@ -1,4 +1,4 @@
-"""The person in front of the notebook, as somebody who can be asked for a line: by the front end, or in a terminal."""
+"""The front end of a prompt: the notebook's input box, or a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import zmq
 
 if TYPE_CHECKING:
-    from hvd_kernel.magics.display.writer import Screen
+    from hvd_kernel.magics.display.writer import Writer
 
 END_OF_INPUT = "\x04"
 """What a front end sends for Ctrl-D, and what stands for it here."""
 
 
-class Person(Protocol):
-    """Somebody who reads the cell's output and answers one question at a time."""
+class PromptFrontEnd(Protocol):
+    """Shows the cell's output and answers one prompt at a time."""
 
     def say(self, text: str, stream: str = "stdout") -> None:
         """Write to the cell that runs."""
@@ -28,11 +28,11 @@ class Person(Protocol):
         """Return the line if it is there."""
 
 
-class FrontEnd:
+class NotebookFrontEnd:
     """A notebook's input box."""
 
-    def __init__(self, screen: Screen, kernel: Any) -> None:
-        self.say = screen.say
+    def __init__(self, writer: Writer, kernel: Any) -> None:
+        self.say = writer.say
         self._kernel = kernel
         self._question = ""
 
@@ -60,11 +60,11 @@ class FrontEnd:
         return reply
 
 
-class Terminal:
+class TerminalFrontEnd:
     """A terminal's own line, which blocks; Ctrl-C there is a press of the interrupt key."""
 
-    def __init__(self, screen: Screen) -> None:
-        self.say = screen.say
+    def __init__(self, writer: Writer) -> None:
+        self.say = writer.say
         self._question: tuple[str, bool] = "", False
 
     def ask(self, text: str, *, password: bool) -> None:
@@ -87,8 +87,8 @@ class Terminal:
             signal.signal(signal.SIGINT, pressed)
 
 
-def person_at(screen: Screen) -> Person | None:
-    """Return who can be asked in front of the screen, None where nobody is."""
-    if screen.terminal:
-        return Terminal(screen)
-    return FrontEnd(screen, screen.kernel) if screen.interactive else None
+def front_end_at(writer: Writer) -> PromptFrontEnd | None:
+    """Return the front end that can be asked for a line, None where nobody is there to answer."""
+    if writer.terminal:
+        return TerminalFrontEnd(writer)
+    return NotebookFrontEnd(writer, writer.kernel) if writer.interactive else None

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import label, named
 from hvd_kernel.magics.options import resolve
-from hvd_kernel.magics.shell.prompt_front_end import END_OF_INPUT, Person
+from hvd_kernel.magics.shell.prompt_front_end import END_OF_INPUT, PromptFrontEnd
 from hvd_kernel.protocol.messages import Event, Prompt, RankDone
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Prompts:
     """The prompts of one run. ``take`` and ``tick`` are for the loop that drives it, the rest for any thread."""
 
     def __init__(
-        self, session: Session, renderer: Renderer, ranks: Sequence[int], person: Person | None = None
+        self, session: Session, renderer: Renderer, ranks: Sequence[int], person: PromptFrontEnd | None = None
     ) -> None:
         self._session = session
         self._renderer = renderer
@@ -171,7 +171,7 @@ class Prompts:
         early = [rank for rank in self._running if rank < first[0] and self._expected.get(rank, 0.0) > now]
         return None if early else self._open[first]
 
-    def _answer(self, person: Person, asked: Prompt, line: str) -> None:
+    def _answer(self, person: PromptFrontEnd, asked: Prompt, line: str) -> None:
         cast = None if asked.password else _CAST.fullmatch(line)
         if cast is None or cast[1]:
             self._send(asked, _typed(line[1:] if cast else line))
@@ -183,7 +183,7 @@ class Prompts:
             return
         self._cast = Cast(ranks, cast[3], cast[2] != "all", time.monotonic() + CAST_S)
 
-    def _cast_is_sent(self, person: Person, cast: Cast) -> bool:
+    def _cast_is_sent(self, person: PromptFrontEnd, cast: Cast) -> bool:
         there = self.waiting()
         now = time.monotonic()
         late = [rank for rank in cast.ranks if rank in self._running and rank not in there]
@@ -206,7 +206,7 @@ class Prompts:
             with self._lock:
                 self._sent.append((prompt, what, answer))
 
-    def _say_what_came_too_late(self, person: Person) -> None:
+    def _say_what_came_too_late(self, person: PromptFrontEnd) -> None:
         """Tell of lines that found no question any more; a rank that is slow takes its line when it gets to it."""
         with self._lock:
             answered = [(prompt, what, answer.so_far()) for prompt, what, answer in self._sent]

@@ -20,10 +20,11 @@ from IPython.utils.tokenutil import token_at_cursor
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import named
-from hvd_kernel.magics.commands.variables import word
-from hvd_kernel.magics.context import Desk
+from hvd_kernel.magics.commands.words.variables import word
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.flags import HVDRUN
 from hvd_kernel.magics.options import Options, parse, resolve
-from hvd_kernel.magics.shell.transform import MAGIC, Transformer, first_of_code, plain
+from hvd_kernel.magics.shell.transform import MAGIC, first_of_code, plain
 
 ANSWER_S = 0.2
 """How long a rank may take; afterwards there are local results only."""
@@ -50,9 +51,8 @@ class RankCell:
 class RankNames:
     """What a front end asks about names, answered by the ranks where they are meant."""
 
-    def __init__(self, desk: Desk, transformer: Transformer) -> None:
-        self._desk = desk
-        self._transformer = transformer
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def cell(self, code: str, cursor: int) -> RankCell | None:
         """Return the rank cell that this is, None where names are the notebook's own: also on the magic's line."""
@@ -67,7 +67,7 @@ class RankNames:
         if lines[first].split()[0] == MAGIC:
             on_magic = len(before) == first + 1 and line != ""
             return None if on_magic else RankCell(line, _options(lines[first].strip().removeprefix(MAGIC)))
-        return RankCell(line, Options()) if self._transformer.auto and plain(lines[first]) else None
+        return RankCell(line, Options()) if self._context.transformer.auto and plain(lines[first]) else None
 
     def complete(self, cell: RankCell, cursor: int) -> Reply:
         """Return the content of a complete_reply."""
@@ -106,7 +106,7 @@ class RankNames:
     def local(self, code: str, cursor: int, cell: RankCell) -> bool:
         """Whether the notebook itself describes a name of a rank cell: it is pushed, or no ranks are there yet."""
         head = token_at_cursor(code, cursor).partition(".")[0]
-        return self._desk.holder.session is None or head in cell.options.push
+        return self._context.manager.session is None or head in cell.options.push
 
     def hint(self, error: BaseException) -> str:
         """Return where the name of a NameError lives; "" where no rank has it."""
@@ -119,7 +119,7 @@ class RankNames:
         return f"`{name}` exists on {place}, not in the notebook: %hvdpull {name}, or begin the cell with %%hvdrun"
 
     def _rows(self, chain: str, ranks: str) -> dict[int, Mapping[str, Any]]:
-        session = self._desk.holder.session
+        session = self._context.manager.session
         asked = {"names": [chain], "compare": HOVER_BYTES}
         answers = self._ask("variables", asked, ranks, urgent=session is not None and session.running)
         return {rank: content["rows"][chain] for rank, content in answers.items() if chain in content["rows"]}
@@ -128,7 +128,7 @@ class RankNames:
         self, verb: str, content: dict[str, Any], ranks: str, *, only_first: bool = False, urgent: bool = True
     ) -> dict[int, Mapping[str, Any]]:
         """Return the ranks' answers; {} where there are no ranks, or none that answers soon."""
-        session = self._desk.holder.session
+        session = self._context.manager.session
         if session is None:
             return {}
         try:
@@ -157,6 +157,6 @@ def _field(title: str, text: str) -> str:
 
 def _options(line: str) -> Options:
     try:
-        return parse("%%hvdrun", line)
+        return parse(MAGIC, HVDRUN, line)
     except UsageError:  # it is being written
         return Options()

@@ -206,7 +206,7 @@ def traces_of(kernel: Kernel) -> Traces:
     """Everything of the kernel's cluster."""
     code = (
         "import json\nfrom hvdtest.cluster import Traces\n"
-        "from hvd_kernel.magics import holder_of\nprint(json.dumps(Traces.of(holder_of(get_ipython()).session).as_dict()))"
+        "from hvd_kernel.magics import manager_of\nprint(json.dumps(Traces.of(manager_of(get_ipython()).session).as_dict()))"
     )
     return Traces(**{name: set(value) for name, value in json.loads(kernel.run(code).text()).items()})
 
@@ -245,7 +245,7 @@ def test_a17_clean_ends_the_orphans_of_another_kernel_and_touches_no_living_one(
         )
         supervisor = int(
             gone.run(
-                "from hvd_kernel.magics import holder_of\nholder_of(get_ipython()).session._launched._process.pid"
+                "from hvd_kernel.magics import manager_of\nholder_of(get_ipython()).session._launched._process.pid"
             ).shown[0]
         )
         orphans = traces_of(gone)

@@ -419,7 +419,7 @@ DIE = "%%hvdrun\nimport os, signal\nif rank == 1: os.kill(os.getpid(), signal.SI
 
 KILL_AND_RESPAWN = """
 import os, signal
-session = get_ipython().magics_manager.registry["RunMagics"].holder.session
+session = __import__('hvd_kernel.magics').magics.manager_of(get_ipython()).session
 os.kill(session.status()[1].pid, signal.SIGKILL)
 %hvd respawn
 """

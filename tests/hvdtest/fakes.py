@@ -1,4 +1,4 @@
-"""Fakes for tests of rendering alone: a screen that remembers, a board that counts, a run that was written beforehand."""
+"""Fakes for tests of rendering alone: a writer that remembers, a board that counts, a run that was written beforehand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hvd_kernel.protocol.messages import Event, Failure, Frame, MetricsSample, RankDone, Whereabouts, to_wire
 
 
-class FakeScreen:
+class FakeWriter:
     """Remembers what was written, in order."""
 
     def __init__(self, *, interactive: bool = False, terminal: bool = False) -> None:
@@ -31,11 +31,11 @@ class FakeScreen:
 
 
 class FakeHandle:
-    def __init__(self, screen: FakeScreen) -> None:
-        self._screen = screen
+    def __init__(self, writer: FakeWriter) -> None:
+        self._writer = writer
 
     def update(self, thing: Any) -> None:
-        self._screen.written.append(("update", thing))
+        self._writer.written.append(("update", thing))
 
 
 class FakeBoard:

@@ -51,7 +51,7 @@ CONFIGS = (
 )
 TELL_KEYS = """
 import json as _json
-_session = get_ipython().magics_manager.registry["RunMagics"].holder.session
+_session = __import__('hvd_kernel.magics').magics.manager_of(get_ipython()).session
 with open({path!r}, "w") as _file:
     _json.dump(_session._wire._config, _file)
 del _json, _session, _file

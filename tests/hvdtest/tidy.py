@@ -7,22 +7,21 @@ Words.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
-import re
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
-_ROOMS = (
-    *("magics", "magics.commands", "magics.display", "magics.shell"),
-    *("cluster", "cluster.requests", "diagnosis", "processes"),
-)
+import hvd_kernel
+
 READY = {"hvd", "rank", "size", "local_rank", "device"}  # a rank's own names
 _before: list[dict[str, Any]] = []
 _environment = dict(os.environ)  # as it was when the first test began
 
 
 def figures(values: dict[str, Any]) -> None:
-    """Set attributes of modules: ``runner_GRACE_S`` is GRACE_S of runner.py in the first of the rooms that has it."""
+    """Set attributes of modules: ``runner_GRACE_S`` is GRACE_S of magics/runner.py, as names of files are unique."""
     _before.append({})
     for name, value in values.items():
         owner, attribute = _place(name)
@@ -37,36 +36,45 @@ def figures_back() -> None:
 
 
 def _place(name: str) -> tuple[Any, str]:
-    found = re.fullmatch(r"([a-z_]+?)_(_?[A-Z].*)", name)
-    assert found, f"{name} names no figure of a module"
-    module, rest = found.groups()
-    places = (f"hvd_kernel.{room}.{module}" for room in _ROOMS)
-    owner: Any = importlib.import_module(next(place for place in places if importlib.util.find_spec(place)))
+    module, _, rest = name.partition("_")
     *through, attribute = rest.split(".")
-    for each in through:
-        owner = getattr(owner, each)
-    return owner, attribute
+    for owner in map(importlib.import_module, _modules(module)):
+        found = reduce(getattr, through, owner)
+        if hasattr(found, attribute):
+            return found, attribute
+    raise LookupError(f"{name}: no module {module} has {attribute}")
+
+
+def _modules(name: str) -> Iterator[str]:
+    """Return the modules of that name of a notebook's kernel."""
+    root = Path(hvd_kernel.__file__).parent
+    for room in ("magics", "cluster", "processes", "diagnosis"):
+        for file in sorted((root / room).rglob(f"{name}.py")):
+            yield ".".join(("hvd_kernel", *file.relative_to(root).with_suffix("").parts))
 
 
 def kernel(shell: Any) -> list[str]:
     """Forget the cells' names here and on living ranks; end jobs, and say which there were."""
     while _before:
         figures_back()
-    registry = shell.magics_manager.registry
-    holder, transformer = registry["RunMagics"].holder, registry["ControlMagics"].transformer
-    left = [f"job {job.name}" for job in holder.jobs if not job.ended.is_set()]
+    from hvd_kernel.magics import context_of
+
+    context = context_of(shell)
+    assert context is not None
+    manager, transformer = context.manager, context.transformer
+    left = [f"job {job.name}" for job in manager.jobs if not job.ended.is_set()]
     if left:
         shell.run_line_magic("hvdcancel", "all")
     if transformer.auto:
         left.append("%hvdauto on")
         transformer.auto = False
-    holder.respawn = ""
+    manager.respawn = ""
     os.environ.clear()
     os.environ.update(_environment)
     _forget(shell, set())
     shell.user_ns["Out"].clear()
-    if holder.session is not None:
-        _ranks(holder.session)
+    if manager.session is not None:
+        _ranks(manager.session)
     return left
 
 

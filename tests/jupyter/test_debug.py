@@ -46,7 +46,7 @@ def talk(kernel: Kernel, cell: str, turns: Sequence[tuple[str, str]], *, error: 
 @pytest.fixture
 def unhurried(kernel: Kernel) -> Iterator[None]:
     """Have the kernel expect a rank's next prompt, in its turn, for longer than a busy machine may take to it."""
-    with kernel.figures(prompts_SETTLE_S=10.0, prompts_CAST_S=30.0, debug_LOOK_S=60.0):
+    with kernel.figures(prompts_SETTLE_S=10.0, prompts_CAST_S=30.0, hvdpdb_LOOK_S=60.0):
         yield
 
 
@@ -307,8 +307,8 @@ use(Big())
 
 
 BOTH_WAIT = """import time
-holder = get_ipython().magics_manager.registry['DebugMagics'].desk.holder
-while holder.prompts is None or len(holder.prompts.waiting()) < 2: time.sleep(0.05)"""
+manager = __import__('hvd_kernel.magics').magics.manager_of(get_ipython())
+while manager.prompts is None or len(manager.prompts.waiting()) < 2: time.sleep(0.05)"""
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -400,8 +400,8 @@ def test_a12_a_stack_is_read_however_slowly_it_is_written(
 
 
 def is_true(kernel: Kernel, condition: str, shell: str) -> bool:
-    """Ask a subshell, while the kernel is at a cell, for a condition of the holder of the ranks."""
-    code = f"holder = get_ipython().magics_manager.registry['RunMagics'].holder\nassert {condition}"
+    """Ask a subshell, while the kernel is at a cell, for a condition of the manager of the ranks."""
+    code = f"manager = __import__('hvd_kernel.magics').magics.manager_of(get_ipython())\nassert {condition}"
     return bool(kernel.reply_of(shell, code)["status"] == "ok")
 
 
@@ -415,7 +415,7 @@ def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_
         seen = gather(kernel, started[0], lambda seen: any(re.fullmatch(stuck, text) for text in waits(seen)))
         cell = next(filter(None, (re.fullmatch(stuck, text) for text in waits(seen))))[1]
         kernel.press()
-        until(lambda: is_true(kernel, "holder.prompts._running == {2}", shell), "the others have obeyed")
+        until(lambda: is_true(kernel, "manager.prompts._running == {2}", shell), "the others have obeyed")
         kernel.press()
         shown = kernel.wait_for("stream")
         kernel.press()

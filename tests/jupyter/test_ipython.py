@@ -24,7 +24,7 @@ CELLS = [
     "%hvdjobs train",
     "print(res[1])",
     "%%hvdrun --bg broken\nraise LookupError('gone')",
-    "get_ipython().magics_manager.registry['JobMagics'].jobs.find('broken').ended.wait()",
+    "__import__('hvd_kernel.magics').magics.manager_of(get_ipython()).jobs.find('broken').ended.wait()",
     "%hvdauto on",
     "rank + 1",
     "%hvdauto off",

@@ -271,9 +271,9 @@ def test_logs_of_a_cell_of_a_rank_of_a_stream(kernel: Kernel) -> None:
 
 def test_logs_of_another_host_come_through_the_rank(kernel: Kernel) -> None:
     cell(kernel, "print('far', rank)")
-    code = """from hvd_kernel.magics import holder_of
+    code = """from hvd_kernel.magics import manager_of
 asked = {"stream": "stdout", "cell": None, "lines": 1}
-{r: c["text"] for r, (c, _) in holder_of(get_ipython()).current().ask("log", None, asked, urgent=True).items()}
+{r: c["text"] for r, (c, _) in manager_of(get_ipython()).current().ask("log", None, asked, urgent=True).items()}
 """
     assert kernel.run(code).shown == [str({r: f"far {r}\n" for r in range(4)})]
 

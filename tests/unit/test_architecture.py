@@ -44,11 +44,12 @@ NATIVE_FOLDERS = {  # room -> its folders, each of which may include those befor
 }
 FRAMEWORKS = re.compile(r"^(torch|ATen|c10|tensorflow|xla)/")
 
-SHARED = {"errors", "formatting", "protocol", "settings", "processes"}
+SHARED = {"errors", "version", "formatting", "protocol", "settings", "processes"}
 CORE = SHARED | {"_native", "core"}
 RANK = CORE | {"elastic", "frameworks"}
 PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "errors": set(),
+    "version": set(),
     "protocol": set(),
     "formatting": set(),
     "settings": {"errors"},
@@ -68,13 +69,13 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "worker": CORE | {"torch", "compat", "tracking", "frameworks"},
     "jobs": {"errors", "processes", "settings"},
     "diagnosis": SHARED | {"frameworks"},
-    "launch": SHARED | {"jobs", "diagnosis", "tracking", "magics", "cluster", "compat", "frameworks"},
+    "launch": SHARED | {"jobs", "diagnosis", "tracking", "cluster", "compat", "frameworks"},
     "bench": CORE | {"torch", "launch"},
     "cluster": SHARED | {"diagnosis"},
     "widgets": SHARED | {"diagnosis"},
     "magics": SHARED | {"jobs", "diagnosis", "cluster", "widgets", "compat", "tracking", "frameworks"},
     "kernel": SHARED | {"magics"},
-    "__init__": {"magics", "launch", "protocol"},
+    "__init__": {"magics", "launch", "protocol", "version"},
 }
 CONTROLLER = {
     "cluster",
@@ -102,9 +103,7 @@ AT_HOME = {  # a framework -> the rooms that import it; all others reach it thro
 }
 
 KNOWN_CIRCLES = {  # files of hvd_kernel that import each other -> who removes them; this table only shrinks
-    "__init__ launch.agents launch.job_run launch.launchers.mpi_agents launch.monitor launch.run.api launch.run.arguments launch.run.in_notebook launch.run.in_processes launch.stdin": "issue 20",
     "cluster.attach cluster.ready cluster.respawn cluster.session": "issue 20",
-    "magics.cluster_manager magics.commands.stacks magics.context magics.display.job_output magics.jobs magics.runner magics.stall_monitor": "issue 20",
     "worker.shell.control worker.shell.prompt worker.shell.stack_report": "issue 20",
 }
 

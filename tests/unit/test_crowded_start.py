@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hvd_kernel.magics.cluster_manager import Holder, crowd
+from hvd_kernel.magics.cluster_manager import ClusterManager, crowd
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 SAID = (
@@ -34,6 +34,6 @@ def test_ranks_that_outnumber_the_cores_tenfold(spec: ClusterSpec, cores: int, s
 def test_it_is_said_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(Holder, "start", lambda *_: told.append("start"))
-    Holder().ensure(ClusterSpec(40), told.append, told.append)
+    monkeypatch.setattr(ClusterManager, "start", lambda *_: told.append("start"))
+    ClusterManager().ensure(ClusterSpec(40), told.append, told.append)
     assert told == [SAID, "start"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hvdtest.offenders import NATIVE_SUFFIXES, PRODUCT, ROOT, nobody, sources, text
 
-from hvd_kernel.magics.commands.index import VERBS
-from hvd_kernel.magics.options import TABLE
+from hvd_kernel.magics.commands.index import MAGICS
+from hvd_kernel.magics.commands.words.table import WORDS
 
 Lines = Iterator[tuple[int, str]]
 
@@ -80,9 +80,9 @@ def unknown_targets(page: Path) -> Lines:
 def unknown_magics(page: Path) -> Lines:
     for number, line in enumerate(text(page).splitlines(), 1):
         for magic, verb in MAGIC.findall(line):
-            if magic not in {*TABLE, "%hvdauto"}:
+            if magic not in MAGICS:
                 yield number, f"there is no {magic}"
-            elif magic == "%hvd" and verb and verb not in VERBS:
+            elif magic == "%hvd" and verb and verb not in WORDS:
                 yield number, f"there is no %hvd {verb}"
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from hvdtest.launch import clean_environment
+from hvdtest.magic_lines import parse
 
 from hvd_kernel.cluster import launcher
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.cli import flags as hvdrun_flags
 from hvd_kernel.magics import cluster_manager
-from hvd_kernel.magics.options import Options, parse, wanted
+from hvd_kernel.magics.cluster_request import wanted
+from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import agent
 from hvd_kernel.processes.channel.messages import StartRanks
 from hvd_kernel.processes.cluster_spec import ClusterSpec

@@ -8,13 +8,13 @@ from contextvars import ContextVar
 from types import SimpleNamespace
 
 import pytest
-from hvdtest.fakes import FakeScreen as NotebookScreen
+from hvdtest import fakes
+from hvdtest.magic_lines import parse
 
 from hvd_kernel.errors import HvdTimeout, UsageError
 from hvd_kernel.magics import jobs as jobs_module
-from hvd_kernel.magics.cluster_manager import Holder
-from hvd_kernel.magics.commands import background
-from hvd_kernel.magics.commands.background import JobMagics
+from hvd_kernel.magics.cluster_manager import ClusterManager
+from hvd_kernel.magics.commands import hvdcancel
 from hvd_kernel.magics.display.rank_failures import merged_error
 from hvd_kernel.magics.jobs import CANCELLED, DONE, FAILED, KEEP, QUEUED, RUNNING, Job, Jobs, Work
 from hvd_kernel.protocol.messages import Failure
@@ -23,7 +23,7 @@ CELL: ContextVar[str] = ContextVar("cell")
 PATIENCE_S = 60.0
 
 
-class FakeScreen:
+class FakeWriter:
     """Remembers what a job said of itself, and where."""
 
     def __init__(self, *, looked_at: bool = False, broken: bool = False) -> None:
@@ -31,11 +31,11 @@ class FakeScreen:
         self.said: list[tuple[str, str]] = []
         self._broken = broken
 
-    def open(self, job: Job) -> None:
-        self.said.append((job.state, CELL.get("")))
+    def open(self, _job: str, _ranks: tuple[int, ...], state: str) -> None:
+        self.said.append((state, CELL.get("")))
 
-    def close(self, job: Job) -> None:
-        self.said.append((job.state, CELL.get("")))
+    def close(self, _job: str, state: str, _error: BaseException | None) -> None:
+        self.said.append((state, CELL.get("")))
         if self._broken:
             raise OSError("no front end")
 
@@ -51,8 +51,8 @@ class Gate:
         assert self.go.wait(PATIENCE_S)
 
 
-def job(name: str, work: Work, **screen: bool) -> Job:
-    return Job(name, (0, 1), FakeScreen(**screen), work)
+def job(name: str, work: Work, **writer: bool) -> Job:
+    return Job(name, (0, 1), FakeWriter(**writer), work)
 
 
 def begun(*works: Work) -> tuple[Jobs, threading.Lock, list[Job]]:
@@ -94,7 +94,7 @@ def test_what_a_job_shows_belongs_to_the_cell_that_started_it() -> None:
     CELL.reset(token)
     one.wait(PATIENCE_S)
     assert seen == ["cell 7"]
-    assert one.screen.said == [(RUNNING, "cell 7"), (DONE, "cell 7")]
+    assert one.writer.said == [(RUNNING, "cell 7"), (DONE, "cell 7")]
 
 
 def test_names() -> None:
@@ -145,7 +145,7 @@ def test_cancel_ends_what_waits_and_presses_the_key_for_what_runs() -> None:
         second.wait(PATIENCE_S)
     jobs.cancel(first)
     jobs.cancel(first)
-    assert first.presses.count == 2
+    assert first.interrupts.count == 2
     gate.go.set()
     third.wait(PATIENCE_S)
     assert ran == [third]
@@ -155,7 +155,7 @@ def test_clear_cancels_all_and_says_whether_the_ranks_are_free() -> None:
     gate = Gate()
     jobs, lock, (first, second) = begun(gate, nothing)
     assert not jobs.clear(0.01)
-    assert (first.presses.count, second.state) == (1, CANCELLED)
+    assert (first.interrupts.count, second.state) == (1, CANCELLED)
     gate.go.set()
     assert jobs.clear(PATIENCE_S)
     assert not lock.locked()
@@ -173,34 +173,34 @@ class EndsWhenLookedAt(threading.Event):
 def obedient(one: Job) -> None:
     """A job's work that goes on until the interrupt key is pressed."""
     deadline = time.monotonic() + PATIENCE_S
-    while not one.presses.count:
+    while not one.interrupts.count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 def test_a_job_that_ends_while_all_are_cancelled_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "STUCK_S", PATIENCE_S)
+    monkeypatch.setattr(hvdcancel, "STUCK_S", PATIENCE_S)
     jobs, _, (_, second) = begun(obedient, nothing)
     second.ended = EndsWhenLookedAt()
-    magics, screen = JobMagics.__new__(JobMagics), NotebookScreen()
-    magics.jobs, magics.desk = jobs, SimpleNamespace(screen=lambda: screen)
-    magics.hvdcancel("all")
-    assert [text for _, text in screen.written] == ["job j0: done\n", "job j1: cancelled\n"]
+    writer = fakes.FakeWriter()
+    context = SimpleNamespace(manager=SimpleNamespace(jobs=jobs), writer=lambda: writer)
+    hvdcancel.cancel(context, parse("%hvdcancel", "all"))  # type: ignore[arg-type]
+    assert [text for _, text in writer.written] == ["job j0: done\n", "job j1: cancelled\n"]
 
 
 def test_who_comes_when_the_last_job_has_just_ended_finds_the_ranks_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    holder, gate = Holder(), Gate()
+    manager, gate = ClusterManager(), Gate()
     last = job("last", gate)
-    holder.hand_over(last, lambda: None)
-    at_work = holder.jobs.at_work
+    manager.hand_over(last, lambda: None)
+    at_work = manager.jobs.at_work
 
     def ends_first() -> Job | None:
         gate.go.set()
         last.wait(PATIENCE_S)
         return at_work()
 
-    monkeypatch.setattr(holder.jobs, "at_work", ends_first)
-    with holder.use():
+    monkeypatch.setattr(manager.jobs, "at_work", ends_first)
+    with manager.use():
         assert last.state == DONE
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from hvd_kernel.cluster.detachment import Detachment
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.magics.cluster_manager import Holder
+from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.processes import detached, leftovers
 from hvd_kernel.processes.channel import attachment
 from hvd_kernel.processes.channel.control_channel import ControlChannel, pack
@@ -197,13 +197,13 @@ def test_a_specification_that_a_detached_cluster_remembers_is_the_same_again() -
 
 
 def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    holder, said = Holder(), list[str]()
-    cluster, _ = detachment(folder, Keep("train", holder.place, 4, 12.0))
-    monkeypatch.setattr(Holder, "start", lambda *_: None)
-    holder.ensure(ClusterSpec(1), said.append, print)
+    manager, said = ClusterManager(), list[str]()
+    cluster, _ = detachment(folder, Keep("train", manager.place, 4, 12.0))
+    monkeypatch.setattr(ClusterManager, "start", lambda *_: None)
+    manager.ensure(ClusterSpec(1), said.append, print)
     assert said == [], "another kernel has them"
     cluster.released()
-    holder.ensure(ClusterSpec(1), said.append, print)
+    manager.ensure(ClusterSpec(1), said.append, print)
     remedy = "`%hvd stop`, then `%hvd attach train`"
     assert said == [f"these ranks are fresh; train was kept and has its variables: {remedy}"]
 

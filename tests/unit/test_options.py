@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hvdtest.magic_lines import parse, spellings
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.options import Options, flags, left_aside, names, parse, resolve, slots, wanted
+from hvd_kernel.magics.cluster_request import left_aside, slots, wanted
+from hvd_kernel.magics.options import Options, names, resolve
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
@@ -179,8 +181,8 @@ def test_wanted_keeps_what_is_not_said() -> None:
 
 
 def test_flags_are_all_spellings() -> None:
-    assert {"--ranks", "--targets", "-t"} <= set(flags("%hvdpull"))
-    assert {"--ranks", "--targets", "-t", "--push", "-o"} <= set(flags("%%hvdrun"))
+    assert {"--ranks", "--targets", "-t"} <= set(spellings("%hvdpull"))
+    assert {"--ranks", "--targets", "-t", "--push", "-o"} <= set(spellings("%%hvdrun"))
 
 
 @pytest.mark.parametrize("magic", ["%%hvdrun", "%hvd"])

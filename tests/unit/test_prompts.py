@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from hvdtest.fakes import FakeBoard, FakeScreen
+from hvdtest.fakes import FakeBoard, FakeWriter
+from hvdtest.magic_lines import parse
 from IPython.core.error import StdinNotImplementedError
 
 from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.commands.debug import split
 from hvd_kernel.magics.display.render import Renderer
 from hvd_kernel.magics.shell import prompts as prompts_module
 from hvd_kernel.magics.shell.prompts import Prompts
@@ -28,7 +28,7 @@ from hvd_kernel.worker.shell.prompt import Prompts as OfRank
 PATIENCE_S = 60.0
 
 
-class FakePerson:
+class FakeFrontEnd:
     """Answers from a list; remembers what was asked, and what was written between."""
 
     def __init__(self, *lines: str) -> None:
@@ -81,8 +81,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return advance
 
 
-def made(person: FakePerson | None) -> tuple[Prompts, FakeSession, Renderer]:
-    session, renderer = FakeSession(), Renderer(FakeScreen(), FakeBoard(), range(4))
+def made(person: FakeFrontEnd | None) -> tuple[Prompts, FakeSession, Renderer]:
+    session, renderer = FakeSession(), Renderer(FakeWriter(), FakeBoard(), range(4))
     return Prompts(session, renderer, range(4), person), session, renderer
 
 
@@ -95,7 +95,7 @@ def ask(prompts: Prompts, *ranks: int, number: int = 1, text: str = "? ") -> Non
 
 
 def test_the_lowest_rank_is_asked_first_although_a_higher_one_came_first(clock: Callable[[float], None]) -> None:
-    person = FakePerson()
+    person = FakeFrontEnd()
     prompts, session, _ = made(person)
     ask(prompts, 2)
     prompts.tick()
@@ -111,7 +111,7 @@ def test_the_lowest_rank_is_asked_first_although_a_higher_one_came_first(clock: 
 
 
 def test_the_person_stays_with_a_rank_that_is_stepped(clock: Callable[[float], None]) -> None:
-    person = FakePerson("n")
+    person = FakeFrontEnd("n")
     prompts, _, _ = made(person)
     ask(prompts, 0, 2)
     prompts.tick()
@@ -125,7 +125,7 @@ def test_the_person_stays_with_a_rank_that_is_stepped(clock: Callable[[float], N
 
 
 def test_a_lone_high_rank_waits_for_nobody_after_its_first_prompt(clock: Callable[[float], None]) -> None:
-    person = FakePerson("n", "n")
+    person = FakeFrontEnd("n", "n")
     prompts, session, _ = made(person)
     ask(prompts, 3)
     clock(prompts_module.SETTLE_S)
@@ -136,7 +136,7 @@ def test_a_lone_high_rank_waits_for_nobody_after_its_first_prompt(clock: Callabl
 
 
 def test_text_stands_above_the_prompt_and_is_not_stored_again() -> None:
-    person = FakePerson("x")
+    person = FakeFrontEnd("x")
     prompts, _, renderer = made(person)
     renderer.take(TextDelta(0, "stdout", "before\nopen"))
     ask(prompts, 0)
@@ -144,7 +144,7 @@ def test_text_stands_above_the_prompt_and_is_not_stored_again() -> None:
     renderer.take(TextDelta(0, "stdout", "after\n"))
     assert person.seen == ["stdout: [0] before\n[0] open\n", "[0] ? "]
     renderer.finish()
-    assert renderer._screen.written == [("stdout", "[0] after\n")]
+    assert renderer._writer.written == [("stdout", "[0] after\n")]
     assert renderer.printed("stdout")[0] == "before\nopenafter"
 
 
@@ -162,7 +162,7 @@ def test_text_stands_above_the_prompt_and_is_not_stored_again() -> None:
     ],
 )
 def test_what_a_line_means(clock: Callable[[float], None], line: str, typed: list[tuple[int, int, str]]) -> None:
-    person = FakePerson(line)
+    person = FakeFrontEnd(line)
     prompts, session, _ = made(person)
     ask(prompts, 0, 1, 3)
     prompts.tick()
@@ -172,7 +172,7 @@ def test_what_a_line_means(clock: Callable[[float], None], line: str, typed: lis
 
 
 def test_a_cast_waits_for_a_rank_that_it_names_and_then_says_so(clock: Callable[[float], None]) -> None:
-    person = FakePerson("@0,2 n")
+    person = FakeFrontEnd("@0,2 n")
     prompts, session, _ = made(person)
     ask(prompts, 0)
     prompts.tick()
@@ -191,7 +191,7 @@ def test_a_cast_waits_for_a_rank_that_it_names_and_then_says_so(clock: Callable[
 
 
 def test_a_cast_to_a_rank_that_is_not_there_asks_again(clock: Callable[[float], None]) -> None:
-    person = FakePerson("@7 n")
+    person = FakeFrontEnd("@7 n")
     prompts, session, _ = made(person)
     ask(prompts, 0)
     prompts.tick()
@@ -202,7 +202,7 @@ def test_a_cast_to_a_rank_that_is_not_there_asks_again(clock: Callable[[float], 
 
 
 def test_a_password_is_asked_as_one_and_never_cast() -> None:
-    person = FakePerson("@all n")
+    person = FakeFrontEnd("@all n")
     prompts, session, _ = made(person)
     prompts.take(Prompt(0, 1, "key: ", password=True))
     ask(prompts, 1)
@@ -213,7 +213,7 @@ def test_a_password_is_asked_as_one_and_never_cast() -> None:
 
 
 def test_a_rank_that_ended_or_was_interrupted_is_not_asked(clock: Callable[[float], None]) -> None:
-    person = FakePerson()
+    person = FakeFrontEnd()
     prompts, _, _ = made(person)
     ask(prompts, 0, 1, 2)
     prompts.tick()
@@ -226,7 +226,7 @@ def test_a_rank_that_ended_or_was_interrupted_is_not_asked(clock: Callable[[floa
 
 
 def test_the_time_at_prompts_is_counted_once(clock: Callable[[float], None]) -> None:
-    prompts, _, _ = made(FakePerson())
+    prompts, _, _ = made(FakeFrontEnd())
     clock(5)
     ask(prompts, 0)
     clock(2)
@@ -242,7 +242,7 @@ def test_the_time_at_prompts_is_counted_once(clock: Callable[[float], None]) -> 
 
 
 def test_a_rank_that_is_slow_to_take_its_line_is_not_asked_twice() -> None:
-    person = FakePerson("a")
+    person = FakeFrontEnd("a")
     prompts, session, _ = made(person)
     session.slow = True
     ask(prompts, 0)
@@ -256,7 +256,7 @@ def test_a_rank_that_is_slow_to_take_its_line_is_not_asked_twice() -> None:
 
 
 def test_a_line_for_a_question_that_has_gone_is_not_lost_without_a_word(clock: Callable[[float], None]) -> None:
-    person = FakePerson("n")
+    person = FakeFrontEnd("n")
     prompts, session, _ = made(person)
     session.slow = True
     ask(prompts, 0)
@@ -278,7 +278,7 @@ def test_a_line_for_a_question_that_has_gone_is_not_lost_without_a_word(clock: C
 
 
 def test_a_line_for_a_rank_that_has_died_is_not_asked_for_again() -> None:
-    person = FakePerson("c")
+    person = FakeFrontEnd("c")
     prompts, session, _ = made(person)
     session.dead = (0,)
     ask(prompts, 0)
@@ -297,7 +297,7 @@ def test_nobody_in_front_is_a_refusal_at_once() -> None:
 
 
 def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
-    person = FakePerson()
+    person = FakeFrontEnd()
     prompts, session, renderer = made(person)
     prompts.park(looked_at=True)
     ask(prompts, 0, 2, text="(Pdb) ")
@@ -328,8 +328,8 @@ def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
     ],
 )  # fmt: skip
 def test_the_line_of_hvdpdb_is_sent_as_it_is(line: str, ranks: str, text: str) -> None:
-    options, found = split(line)
-    assert (options.ranks, found) == (ranks, text)
+    options = parse("%hvdpdb", line)
+    assert (options.ranks, options.text) == (ranks, text)
 
 
 # In the rank.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hvd_kernel.magics.display.output_buffer import Shown
+from hvd_kernel.magics.display.output_buffer import OutputBuffer
 from hvd_kernel.magics.display.terminal_lines import Limits, Lines, clean
 from hvd_kernel.protocol import rank_log
 from hvd_kernel.protocol.messages import Cleared, RichOutput, TextDelta
@@ -26,7 +26,7 @@ def stored(data: bytes, ends: list[int], room: Room, limits: Limits) -> list[str
     """What is stored of text that had grown to each of ``ends`` when it was looked at."""
     way = Forward(lambda begin, end: data[begin:end], 0, room)
     pieces = [piece for end in sorted(ends) for piece in way.pump(end)] + list(way.finish(len(data)))
-    shown = Shown(limits)
+    shown = OutputBuffer(limits)
     for piece in pieces:
         skipped = tuple(piece.get("skipped", (0, 0, 0)))
         shown.take(TextDelta(0, "stdout", piece["text"], piece.get("live", False), skipped))
@@ -140,7 +140,7 @@ def test_two_bars_at_once_are_two_lines() -> None:
 
 
 def test_clear_output_and_updates_leave_the_last_state() -> None:
-    shown = Shown(Limits())
+    shown = OutputBuffer(Limits())
     shown.take(TextDelta(0, "stdout", "old\n"))
     shown.take(RichOutput(0, {"text/plain": "old"}, {}))
     shown.take(Cleared(0, wait=True))

@@ -6,7 +6,7 @@ import itertools
 import math
 from types import SimpleNamespace
 
-from hvdtest.fakes import FakeBoard, FakeScreen
+from hvdtest.fakes import FakeBoard, FakeWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,18 +23,18 @@ def sample(rank: int, **values: object) -> MetricsSample:
 
 def output(
     events: list[Event],
-    screen: FakeScreen | None = None,
+    writer: FakeWriter | None = None,
     n: int = 2,
     before: dict[int, MetricsSample] | None = None,
     word: str = "done",
 ) -> list[tuple[str, object]]:
-    screen = screen or FakeScreen()
-    renderer = Renderer(screen, FakeBoard(), range(n), before)
+    writer = writer or FakeWriter()
+    renderer = Renderer(writer, FakeBoard(), range(n), before)
     for event in events:
         renderer.take(event)
         renderer.tick()
     renderer.finish(word)
-    return screen.written
+    return writer.written
 
 
 def result(rank: int, text: str, **data: str) -> RichOutput:
@@ -120,34 +120,34 @@ def test_training_means_new_steps_or_logged_values() -> None:
 def test_interactive_shows_the_board_after_a_second_and_freezes_it(monkeypatch: object) -> None:
     clock = iter([0.0, 0.5, 1.01, 1.05, 1.2, 1.3])
     monkeypatch.setattr(render, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # no other thread's
-    screen = FakeScreen(interactive=True)
+    writer = FakeWriter(interactive=True)
     board = FakeBoard()
-    renderer = Renderer(screen, board, [0])
+    renderer = Renderer(writer, board, [0])
     for text in ("a", "b", "c", "d\n"):
         renderer.take(TextDelta(0, "stdout", text))
         renderer.tick()
     renderer.take(RankDone(0, Failure(0, "ValueError", "bad", (), 1.0)))
     renderer.finish()
-    assert [kind for kind, _ in screen.written] == ["live", "update", "stdout"]
+    assert [kind for kind, _ in writer.written] == ["live", "update", "stdout"]
     assert board.flushes == 2
     assert board.states == {0: "failed"}
     assert "".join(text for _, _, text in board.text) == "abcd\n"
 
 
 def test_interactive_short_training_gets_its_board_at_the_end() -> None:
-    screen = FakeScreen(interactive=True)
-    assert [kind for kind, _ in output([sample(0, step=1)], screen)] == ["live"]
+    writer = FakeWriter(interactive=True)
+    assert [kind for kind, _ in output([sample(0, step=1)], writer)] == ["live"]
 
 
 def test_terminal_prints_lines_as_they_come_and_figures() -> None:
-    screen = FakeScreen(terminal=True)
+    writer = FakeWriter(terminal=True)
     events = [
         TextDelta(1, "stdout", "b\nhal"),
         TextDelta(0, "stdout", "a\n"),
         TextDelta(1, "stdout", "f"),
         sample(0, step=1),
     ]
-    assert output(events, screen) == [
+    assert output(events, writer) == [
         ("stdout", "[1] b\n"),
         ("stdout", "[0] a\n"),
         ("stdout", "2 ranks, 7 steps, 2.0 s, 1,234 samples/s, loss 0.5\n"),
@@ -178,7 +178,7 @@ def test_text_of_a_cell_is_bounded() -> None:
 
 def test_interrupted_is_the_last_state() -> None:
     board = FakeBoard()
-    renderer = Renderer(FakeScreen(), board, [0, 1])
+    renderer = Renderer(FakeWriter(), board, [0, 1])
     renderer.take(RankDone(1, Failure(1, "KeyError", "'k'", (), 1.0)))
     renderer.finish("interrupted")
     assert board.states == {0: "interrupted", 1: "failed"}

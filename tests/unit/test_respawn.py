@@ -11,7 +11,7 @@ import pytest
 from hvd_kernel.cluster.respawn import Respawned
 from hvd_kernel.cluster.spares import free_memory
 from hvd_kernel.core.session import Appointment
-from hvd_kernel.magics.commands.respawn import told
+from hvd_kernel.magics.commands.words.respawn import told
 from hvd_kernel.protocol import replicated
 
 

@@ -1,4 +1,4 @@
-"""Values per rank in the notebook, and the holder of the one cluster."""
+"""Values per rank in the notebook, and the manager of the one cluster."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.magics.cluster_manager import Holder
+from hvd_kernel.magics.cluster_manager import ClusterManager
+from hvd_kernel.magics.cluster_request import wanted
 from hvd_kernel.magics.display.results import CellResult, PerRank
-from hvd_kernel.magics.options import Options, says_one_rank, wanted
+from hvd_kernel.magics.options import Options, says_one_rank
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
@@ -50,11 +51,11 @@ def test_cell_result_has_the_text() -> None:
 
 
 def test_without_a_cluster() -> None:
-    holder = Holder()
-    holder.stop()
-    assert holder.spec is None
+    manager = ClusterManager()
+    manager.stop()
+    assert manager.spec is None
     with pytest.raises(ClusterError, match="%hvd start -np 4 starts them"):
-        holder.current()
+        manager.current()
 
 
 def test_a_start_that_is_interrupted_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,27 +65,27 @@ def test_a_start_that_is_interrupted_is_remembered(monkeypatch: pytest.MonkeyPat
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hvd_kernel.cluster.Session.start", pressed)
-    holder = Holder()
+    manager = ClusterManager()
     with pytest.raises(KeyboardInterrupt):
-        holder.start(ClusterSpec(4), print)
-    assert holder.spec == ClusterSpec(4)
-    assert wanted(Options(), holder.spec, 2) == ClusterSpec(4)
+        manager.start(ClusterSpec(4), print)
+    assert manager.spec == ClusterSpec(4)
+    assert wanted(Options(), manager.spec, 2) == ClusterSpec(4)
 
 
 def test_a_second_cell_is_told_to_wait() -> None:
-    holder, caught = Holder(), []
+    manager, caught = ClusterManager(), []
 
     def second() -> None:
         try:
-            with holder.use():
+            with manager.use():
                 pass
         except UsageError as error:
             caught.append(str(error))
 
-    with holder.use():
+    with manager.use():
         thread = threading.Thread(target=second)
         thread.start()
         thread.join(60)
     assert caught == ["the ranks are busy with another cell: wait for it or interrupt it"]
-    with holder.use():
+    with manager.use():
         pass

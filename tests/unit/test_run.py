@@ -17,7 +17,7 @@ from hvd_kernel.launch.job_run import Outcome
 from hvd_kernel.launch.run import task
 from hvd_kernel.launch.run.api import run
 from hvd_kernel.launch.run.arguments import checked
-from hvd_kernel.launch.run.call import Answer, Errand, pack_call
+from hvd_kernel.launch.run.call import Answer, Task, pack_call
 from hvd_kernel.launch.run.in_processes import values_of
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
@@ -205,11 +205,11 @@ def raises_unpicklable() -> None:
 
 
 def performed(func: object) -> Answer:
-    errand = Errand(pack_call(func, (), {}, ()))  # type: ignore[arg-type]
+    task = Task(pack_call(func, (), {}, ()))  # type: ignore[arg-type]
     with pytest.raises(BaseException):  # noqa: B017, PT011 - whatever it is, it goes on
-        errand.perform()
-    assert errand.answer is not None
-    return errand.answer
+        task.perform()
+    assert task.answer is not None
+    return task.answer
 
 
 @pytest.mark.parametrize(("func", "kind"), [(raises_stubborn, "Stubborn"), (raises_unpicklable, "ValueError")])
@@ -223,10 +223,10 @@ def test_an_exception_that_cannot_travel_keeps_name_and_text(func: object, kind:
 
 
 def test_leaving_is_returning() -> None:
-    errand = Errand(pack_call(lambda: sys.exit(0), (), {}, ()))
-    errand.perform()
-    assert errand.answer is not None
-    assert errand.answer.result() is None
+    task = Task(pack_call(lambda: sys.exit(0), (), {}, ()))
+    task.perform()
+    assert task.answer is not None
+    assert task.answer.result() is None
     assert performed(lambda: sys.exit(3)).kind == "SystemExit"
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hvdtest.fakes import FakeBoard, FakeScreen, FakeSession, ScriptedRun
+from hvdtest.fakes import FakeBoard, FakeSession, FakeWriter, ScriptedRun
 
 from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.magics import interrupts, runner
@@ -24,14 +24,14 @@ def press() -> None:
 
 
 def driven(
-    script: list[Any], timeout: float | None = None, screen: FakeScreen | None = None
-) -> tuple[Watch, FakeSession, FakeScreen]:
-    session, screen = FakeSession(), screen or FakeScreen()
-    renderer = Renderer(screen, FakeBoard(), [0, 1])
+    script: list[Any], timeout: float | None = None, writer: FakeWriter | None = None
+) -> tuple[Watch, FakeSession, FakeWriter]:
+    session, writer = FakeSession(), writer or FakeWriter()
+    renderer = Renderer(writer, FakeBoard(), [0, 1])
     watch = Watch(session, ScriptedRun(script, [0, 1]), renderer, [0, 1], timeout)
     watch.drive()
     renderer.finish(watch.word())
-    return watch, session, screen
+    return watch, session, writer
 
 
 def check(watch: Watch, is_local: Callable[[str], bool] = lambda _: False) -> None:
@@ -39,10 +39,10 @@ def check(watch: Watch, is_local: Callable[[str], bool] = lambda _: False) -> No
 
 
 def test_a_good_cell() -> None:
-    watch, session, screen = driven([TextDelta(0, "stdout", "a\n"), RankDone(0), None, RankDone(1)])
+    watch, session, writer = driven([TextDelta(0, "stdout", "a\n"), RankDone(0), None, RankDone(1)])
     check(watch)
     assert session.interrupted == []
-    assert screen.written == [("stdout", "[0] a\n")]
+    assert writer.written == [("stdout", "[0] a\n")]
 
 
 def test_a_failed_cell_raises_the_real_class() -> None:
@@ -55,12 +55,12 @@ def test_a_failed_cell_raises_the_real_class() -> None:
 def test_interrupt_is_passed_on_and_output_is_drained() -> None:
     handler = signal.getsignal(signal.SIGINT)
     script = [press, None, TextDelta(1, "stdout", "last words\n"), RankDone(0), RankDone(1)]
-    watch, session, screen = driven(script)
+    watch, session, writer = driven(script)
     with pytest.raises(KeyboardInterrupt, match="ranks 0-1 interrupted, variables are kept") as caught:
         check(watch)
     assert type(caught.value).__name__ == "KeyboardInterrupt"
     assert session.interrupted == [[0, 1]]
-    assert screen.written == [("stdout", "[1] last words\n")]
+    assert writer.written == [("stdout", "[1] last words\n")]
     assert watch.word() == "interrupted"
     assert signal.getsignal(signal.SIGINT) is handler
 
@@ -100,10 +100,10 @@ def test_b2_presses_close_together_are_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("presses_count_each")
-@pytest.mark.parametrize(("screen", "shown"), [("interactive", True), ("terminal", True), ("headless", False)])
-def test_b3_the_second_press_shows_the_stacks_where_a_person_looks(screen: str, *, shown: bool) -> None:
-    seen = FakeScreen(interactive=screen == "interactive", terminal=screen == "terminal")
-    driven([press, None, press, None, RankDone(0), RankDone(1)], screen=seen)
+@pytest.mark.parametrize(("writer", "shown"), [("interactive", True), ("terminal", True), ("headless", False)])
+def test_b3_the_second_press_shows_the_stacks_where_a_person_looks(writer: str, *, shown: bool) -> None:
+    seen = FakeWriter(interactive=writer == "interactive", terminal=writer == "terminal")
+    driven([press, None, press, None, RankDone(0), RankDone(1)], writer=seen)
     said = [text for stream, text in seen.written if stream == "stderr" and "did not obey" in text]
     expected = (
         "[0-1] in the cell's own code\n    cell 1:2: sleep(60)\n"
@@ -114,8 +114,8 @@ def test_b3_the_second_press_shows_the_stacks_where_a_person_looks(screen: str, 
 
 def test_b3_the_stacks_come_by_themselves_when_ranks_do_not_obey(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "PATIENT_S", 0.0)
-    seen = FakeScreen(terminal=True)
-    driven([press, None, None, RankDone(0), None, None, RankDone(1)], screen=seen)
+    seen = FakeWriter(terminal=True)
+    driven([press, None, None, RankDone(0), None, None, RankDone(1)], writer=seen)
     assert len([text for stream, text in seen.written if "did not obey yet" in text]) == 1
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.options import Options, slots_of_file, wanted
+from hvd_kernel.magics.cluster_request import slots_of_file, wanted
+from hvd_kernel.magics.options import Options
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 

@@ -33,8 +33,8 @@ def pids(kernel: Kernel) -> list[int]:
 def wait_for_a_spare(kernel: Kernel) -> None:
     """Return when a spare is warm: it is started when the ranks have been idle a moment, and imports in idle time."""
     deadline = time.monotonic() + 60
-    kernel.run("from hvd_kernel.magics import holder_of")
-    while kernel.run("holder_of(get_ipython()).current().spares").shown == ["0"]:
+    kernel.run("from hvd_kernel.magics import manager_of")
+    while kernel.run("manager_of(get_ipython()).current().spares").shown == ["0"]:
         assert time.monotonic() < deadline, "no spare got warm"
         time.sleep(0.2)
 

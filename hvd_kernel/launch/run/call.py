@@ -53,12 +53,17 @@ class Answer:
         return error if isinstance(error, BaseException) else type(self.kind, (Exception,), {})(self.message)
 
 
-class Errand:
+class Task:
     """A call on a rank: ``perform`` it there, then ``answer`` is what goes back."""
 
     def __init__(self, call: bytes) -> None:
         self.call = call
         self.answer: Answer | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether the rank's communication is as the function found it."""
+        return self.answer is None or self.answer.connected
 
     def perform(self) -> None:
         """Carry the call out. What it raises goes on its way after it has been noted."""

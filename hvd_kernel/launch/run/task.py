@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch.run.call import Answer, Errand
+from hvd_kernel.launch.run.call import Answer, Task
 
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _REASON_CHARS = 300
@@ -39,18 +39,18 @@ def main(folder: Path) -> int:
     # Said when this process has nothing else left to do: who hears a traceback of a rank that lives on shows it.
     words: list[str] = []
     atexit.register(lambda: sys.stderr.write("".join(words)))
-    errand = Errand(_call_of(folder))
+    task = Task(_call_of(folder))
     try:
-        errand.perform()
+        task.perform()
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are failures of the function too
-        assert errand.answer is not None
-        _leave(folder, rank, errand.answer)  # before the peers are released: what they raise then is not the cause
+        assert task.answer is not None
+        _leave(folder, rank, task.answer)  # before the peers are released: what they raise then is not the cause
         _release_peers(f"{type(error).__name__}: {error}"[:_REASON_CHARS])
-        if not errand.answer.secondary:
-            words.append(errand.answer.trace)
+        if not task.answer.secondary:
+            words.append(task.answer.trace)
         return 1
-    assert errand.answer is not None
-    _leave(folder, rank, errand.answer)
+    assert task.answer is not None
+    _leave(folder, rank, task.answer)
     return 0
 
 

@@ -14,7 +14,7 @@ from hvdtest.place import Place, text_of
 from hvdtest.surface import told
 from nbconvert import HTMLExporter
 
-from hvd_kernel.magics.commands.index import VERBS
+from hvd_kernel.magics.commands.words.table import WORDS
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
@@ -34,10 +34,10 @@ FAILING = {  # layer -> a cell that fails there
     "a push of what cannot travel": "import threading\nlock = threading.Lock()\n%hvdpush lock",
     "a pull of what is not there": "%hvdpull not_there",
     "a deadline": "%%hvdrun --timeout 0.5\nimport time; time.sleep(60)",
-    "the notebook's own session": "repr(get_ipython().magics_manager.registry['RunMagics'].holder.session)\n1/0",
-    "the wire": "w = get_ipython().magics_manager.registry['RunMagics'].holder.session._wire\nprint(w)\nw.request([99], 'x', {}, None)\n1/0",
+    "the notebook's own session": "repr(__import__('hvd_kernel.magics').magics.manager_of(get_ipython()).session)\n1/0",
+    "the wire": "w = __import__('hvd_kernel.magics').magics.manager_of(get_ipython()).session._wire\nprint(w)\nw.request([99], 'x', {}, None)\n1/0",
 }
-WORDS = [word for word in ("status", "doctor", "stacks") if word in VERBS]
+WORDS = [word for word in ("status", "doctor", "stacks") if word in WORDS]
 
 
 @pytest.fixture(scope="module")
@@ -101,5 +101,5 @@ def test_s7_a_key_would_have_been_seen(place: Place) -> None:
     """These tests can fail: every form of every key is found where it is."""
     for name, secret in place.secrets.items():
         assert name in place.seen_in(b"before " + secret + b" after")
-    shown = place.run("print(get_ipython().magics_manager.registry['RunMagics'].holder.session._wire._config)")
+    shown = place.run("print(__import__('hvd_kernel.magics').magics.manager_of(get_ipython()).session._wire._config)")
     assert {"session key", "controller's key"} <= set(place.seen_in(shown.text().encode()))

@@ -225,9 +225,7 @@ def _wire(place: Place) -> Wire:
 
 def _send_cell(place: Place, wire: Wire, code: str, url: str, until: object = None) -> None:
     """Ask rank 0 to run code as the notebook would, over a connection of our own; wait for ``until``, or a moment."""
-    uuids = (
-        "import json\nprint(json.dumps(get_ipython().magics_manager.registry['RunMagics'].holder.session._wire.uuids))"
-    )
+    uuids = "import json\nprint(json.dumps(__import__('hvd_kernel.magics').magics.manager_of(get_ipython()).session._wire.uuids))"
     uuid = json.loads(place.run(uuids).text())["0"]
     context = zmq.Context()
     stranger = context.socket(zmq.DEALER)

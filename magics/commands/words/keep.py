@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.context import Desk
+from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import detached
 
 
-def check(desk: Desk, options: Options) -> None:
+def check(context: Context, options: Options) -> None:
     """Refuse a name that other ranks have, before anything starts.
 
     Raises
@@ -16,7 +16,7 @@ def check(desk: Desk, options: Options) -> None:
     UsageError
         Naming them.
     """
-    name, session = options.keep, desk.holder.session
+    name, session = options.keep, context.manager.session
     if not name or (session is not None and session.kept == name):
         return
     if session is not None and session.kept:
@@ -26,10 +26,10 @@ def check(desk: Desk, options: Options) -> None:
         raise UsageError(f"--keep {name}: there is {others[0].sentence}; {remedy}")
 
 
-def keep(desk: Desk, options: Options) -> None:
+def keep(context: Context, options: Options) -> None:
     """Keep the running ranks, where the line asks for it."""
-    session = desk.holder.current()
+    session = context.manager.current()
     if options.keep is None or session.kept:
         return
-    session.keep(options.keep or detached.free_name(detached.clusters()), desk.holder.place)
-    desk.screen().say(f"kept as {session.kept}: after a restart of this kernel `%hvd attach` has them\n")
+    session.keep(options.keep or detached.free_name(detached.clusters()), context.manager.place)
+    context.writer().say(f"kept as {session.kept}: after a restart of this kernel `%hvd attach` has them\n")

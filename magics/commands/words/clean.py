@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.magics.context import Desk
+from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import detached, leftovers
 from hvd_kernel.processes.detached import Kept
@@ -19,15 +19,15 @@ COMMAND_CHARS = 100
 OF_THE_DEAD = "of a cluster whose kernel is gone"
 
 
-def clean(desk: Desk, options: Options) -> None:
+def clean(context: Context, options: Options) -> None:
     """End our own orphans and remove their folders, or only list them (--dry-run)."""
     if options.kept and not options.dry_run:
-        desk.screen().say(_end_kept(options.kept))
+        context.writer().say(_end_kept(options.kept))
         return
     sweep = looked_at if options.dry_run else swept
-    session = desk.holder.session
+    session = context.manager.session
     strays = leftovers.strays(session.supervisor) if session else []
-    desk.screen().say((sweep() or "nothing is left behind\n") + running_on(strays) + kept_on(detached.clusters()))
+    context.writer().say((sweep() or "nothing is left behind\n") + running_on(strays) + kept_on(detached.clusters()))
 
 
 def looked_at() -> str:

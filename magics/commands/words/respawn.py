@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hvd_kernel import tracking
 from hvd_kernel.formatting.rank_labels import named, spans
-from hvd_kernel.magics.context import Desk
+from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.settings import lookup
 
@@ -19,31 +19,31 @@ _NOTHING = "its variables are missing: run the cells that made them again, or hv
 _NOTHING_OF_SEVERAL = "their variables are missing: run the cells that made them again, or hvd.broadcast_object them"
 
 
-def act(desk: Desk, options: Options) -> None:
+def act(context: Context, options: Options) -> None:
     """Replace the ranks that the line names, else all that are dead."""
-    n = desk.holder.current().n
+    n = context.manager.current().n
     named = options.words[1] if len(options.words) > 1 else options.ranks
     ranks = None if named == "all" and not options.force else resolve(named, n)
-    respawn(desk, ranks, force=options.force, restore=options.restore)
+    respawn(context, ranks, force=options.force, restore=options.restore)
 
 
 def respawn(
-    desk: Desk, ranks: Sequence[int] | None = None, *, force: bool = False, restore: Sequence[str] = ()
+    context: Context, ranks: Sequence[int] | None = None, *, force: bool = False, restore: Sequence[str] = ()
 ) -> None:
     """Replace these ranks, or all that are dead, and say what the fresh ones have."""
-    session = desk.holder.current()
-    done = session.respawn(ranks, force=force, restore=restore, progress=desk.screen().status())
+    session = context.manager.current()
+    done = session.respawn(ranks, force=force, restore=restore, progress=context.writer().status())
     tracking.tell_fresh(session.ask, session.n, done.ranks)
     for rank in done.ranks:  # it counts its steps from zero again
-        desk.holder.samples.pop(rank, None)
-    desk.screen().say(told(done))
+        context.manager.samples.pop(rank, None)
+    context.writer().say(told(done))
 
 
-def if_wanted(desk: Desk) -> None:
+def if_wanted(context: Context) -> None:
     """Replace dead ranks before a cell, where the user has asked for that to happen by itself."""
-    session = desk.holder.session
-    if session is not None and session.dead and (desk.holder.respawn or _default()) == "auto":
-        respawn(desk)
+    session = context.manager.session
+    if session is not None and session.dead and (context.manager.respawn or _default()) == "auto":
+        respawn(context)
 
 
 def told(done: Respawned) -> str:

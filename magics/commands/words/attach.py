@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import named
-from hvd_kernel.magics.commands.hvdrun import watched
-from hvd_kernel.magics.context import Desk
-from hvd_kernel.magics.display.job_output import Recorder
-from hvd_kernel.magics.display.user_error import plain_errors
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.display.job_output import JobWriter
+from hvd_kernel.magics.display.user_error import user_errors
+from hvd_kernel.magics.driver import watched
 from hvd_kernel.magics.jobs import Job
 from hvd_kernel.magics.options import Options
 from hvd_kernel.magics.shell.escalation import replace_stuck
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from hvd_kernel.cluster import Run, Session
 
 
-def attach(desk: Desk, options: Options) -> None:
+def attach(context: Context, options: Options) -> None:
     """Take over a kept cluster; a cell that its ranks still run becomes a job."""
-    with desk.holder.use():
-        _check_alone(desk)
+    with context.manager.use():
+        _check_alone(context)
         name = options.words[1] if len(options.words) > 1 else ""
-        found = detached.choose(detached.clusters(), name, desk.holder.place)
-        session = desk.holder.attach(found, desk.screen().status())
-    desk.screen().say(_told(session))
+        found = detached.choose(detached.clusters(), name, context.manager.place)
+        session = context.manager.attach(found, context.writer().status())
+    context.writer().say(_told(session))
     if session.running and session.latest is not None:
-        _follow(desk, session, session.latest)
+        _follow(context, session, session.latest)
 
 
-def _check_alone(desk: Desk) -> None:
-    session = desk.holder.session
+def _check_alone(context: Context) -> None:
+    session = context.manager.session
     if session is None:
         return
     if session.kept:
@@ -48,17 +48,17 @@ def _told(session: Session) -> str:
     return f"{session.kept}: {named(alive)} ready, with all variables\n{lost}" if alive else lost
 
 
-def _follow(desk: Desk, session: Session, run: Run) -> None:
+def _follow(context: Context, session: Session, run: Run) -> None:
     """Watch what the ranks still run, in the background."""
 
     def work(job: Job) -> None:
-        with plain_errors():
-            watch, _, _ = watched(session, desk.holder, job.screen, lambda: run, job=job)
-            replace_stuck(replace(desk, own=job.screen), watch)
-            watch.check(desk.shell.user_ns.__contains__)
+        with user_errors():
+            watch, _, _ = watched(session, context.manager, job.writer, lambda: run, job=job)
+            replace_stuck(replace(context, own=job.writer), watch)
+            watch.check(context.shell.user_ns.__contains__)
 
-    job = Job(desk.holder.jobs.name(f"cell{run.cell}"), run.ranks, Recorder(desk.shell), work, cell=run.cell)
+    job = Job(context.manager.jobs.name(f"cell{run.cell}"), run.ranks, JobWriter(context.shell), work, cell=run.cell)
     verb = "runs" if len(run.ranks) == 1 else "run"
     before = f"what was printed before is in %hvdlogs --cell {run.cell}"
-    desk.screen().say(f"{named(run.ranks)} still {verb} cell {run.cell}, now as a job; {before}\n")
-    desk.holder.hand_over(job, lambda: None)
+    context.writer().say(f"{named(run.ranks)} still {verb} cell {run.cell}, now as a job; {before}\n")
+    context.manager.hand_over(job, lambda: None)

@@ -5,61 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from IPython.core.magic import line_magic, magics_class, no_var_expand
-
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.rank_labels import label
-from hvd_kernel.magics.context import DeskMagics
+from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.merge import merge_lines
 from hvd_kernel.magics.display.terminal_lines import Limits, Lines
-from hvd_kernel.magics.display.user_error import plain_errors
-from hvd_kernel.magics.options import Options, parse, resolve
+from hvd_kernel.magics.display.user_error import user_errors
+from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.protocol import rank_log
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hvd_kernel.cluster import Session
-    from hvd_kernel.magics.display.writer import Screen
+    from hvd_kernel.magics.display.writer import Writer
 
 ANSWER_S = 10.0
 
 Read = Callable[["Session", Options, int, str], str]
 
 
-@magics_class
-class LogMagics(DeskMagics):
-    """The magic about logs; it works while a cell runs, and after a rank has died."""
+MORE = """\
+    %hvdlogs                         the last 100 lines of every rank
+    %hvdlogs --ranks 2 --tail 50     the last 50 of rank 2
+    %hvdlogs --cell 7                of one cell
+    %hvdlogs --stream stderr         of one stream
 
-    @no_var_expand
-    @line_magic
-    def hvdlogs(self, line: str) -> None:
-        """Show what ranks have printed, from their log files.
-
-        ::
-
-            %hvdlogs                         the last 100 lines of every rank
-            %hvdlogs --ranks 2 --tail 50     the last 50 of rank 2
-            %hvdlogs --cell 7                of one cell, by the number that the notebook gives it: [7]
-            %hvdlogs --stream stderr         stdout or stderr alone
-            %hvdlogs --path                  where the files are, for other tools
-
-        The files have every byte that was printed, by Python, by C code and by the ranks' subprocesses; they are there
-        as long as the cluster. HVD_LOG_MAX_MB bounds each of them.
-        """
-        with plain_errors():
-            options = parse("%hvdlogs", line)
-            session = self.desk.holder.current()
-            show(self.desk.screen(), session, options, _path if options.path else _text)
+The files have every byte that was printed, by Python, by C code and by the ranks' subprocesses; they are there
+as long as the cluster. HVD_LOG_MAX_MB bounds each of them."""
 
 
-def show(screen: Screen, session: Session, options: Options, read: Read) -> None:
+@user_errors()
+def logs(context: Context, options: Options) -> None:
+    """Show them, also while a cell runs and after a rank has died."""
+    show(context.writer(), context.manager.current(), options, _path if options.path else _text)
+
+
+def show(writer: Writer, session: Session, options: Options, read: Read) -> None:
     """Write what there is of each rank and stream."""
     ranks = resolve(options.ranks, session.n)
     for stream in [options.stream] if options.stream else rank_log.STREAMS:
         limits = Limits.for_ranks(len(ranks))
         found = {rank: _lines(read(session, options, rank, stream), limits) for rank in ranks}
-        screen.say(merge_lines(found), "stdout" if options.path else stream)
+        writer.say(merge_lines(found), "stdout" if options.path else stream)
 
 
 def begun(session: Session, options: Options, rank: int, stream: str) -> str:

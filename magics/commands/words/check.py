@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import RanksDiffer, UsageError
 from hvd_kernel.formatting.rank_labels import named
-from hvd_kernel.magics.context import Desk
+from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
 
 if TYPE_CHECKING:
@@ -27,16 +27,18 @@ _AT_ONCE = 1 << 20
 _AT_MOST = 1 << 26
 
 
-def check(desk: Desk, options: Options) -> None:
+def check(context: Context, options: Options) -> None:
     """Compare variables, or all there are, bit for bit; with ``--strict`` a difference is an error."""
-    session = desk.holder.current()
+    session = context.manager.current()
     ranks = resolve(options.ranks, session.n)
     names = [name for word in options.words[1:] for name in word.split(",") if name]
     found = parts_of(session, ranks, names)
     if nowhere := [name for name, each in found.items() if not each]:
         raise UsageError(f"%hvd check: no rank has a variable `{nowhere[0]}`")
     sentences = {name: compare(session, name, each, ranks) for name, each in found.items()}
-    desk.screen().say("".join(f"{sentence}\n" for _, sentence in sentences.values()) or "the ranks have no variables\n")
+    context.writer().say(
+        "".join(f"{sentence}\n" for _, sentence in sentences.values()) or "the ranks have no variables\n"
+    )
     differing = [sentence for good, sentence in sentences.values() if not good]
     if differing and options.strict:
         raise RanksDiffer(differing[0] + (f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""))

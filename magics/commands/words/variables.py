@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hvd_kernel.diagnosis import agreement
-from hvd_kernel.magics.commands.life import table
-from hvd_kernel.magics.context import Desk
+from hvd_kernel.magics.commands.words.life import table
+from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
 
 Row = Mapping[str, Any]
@@ -19,16 +19,16 @@ _COLUMNS = ("type", "shape", "dtype", "value")
 BUSY = "the ranks run a cell: what they hold is compared when it has ended\n"
 
 
-def show(desk: Desk, options: Options) -> None:
+def show(context: Context, options: Options) -> None:
     """Show one line per variable."""
-    session = desk.holder.current()
+    session = context.manager.current()
     ranks = resolve(options.ranks, session.n)
     asked = {"names": list(options.words[1:]), "compare": EVERYTHING}
     # A busy rank's main thread answers nobody, its control thread touches nothing that the cell is using.
     busy = session.running
     answers = session.ask("variables", ranks, asked, timeout=_ANSWER_S if busy else _COMPARE_S, urgent=busy)
     rows = {rank: content["rows"] for rank, (content, _) in answers.items()}
-    desk.screen().say(page(rows) + (BUSY if any(content["busy"] for content, _ in answers.values()) else ""))
+    context.writer().say(page(rows) + (BUSY if any(content["busy"] for content, _ in answers.values()) else ""))
 
 
 def page(rows: Mapping[int, Mapping[str, Row]]) -> str:

@@ -1,0 +1,140 @@
+"""The cluster that a magic's line asks for: its ranks, hosts, devices and MPI options, from flags or a job's file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.options import Options
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from hvd_kernel.jobs import JobSpec
+
+_LINKS = ("pml", "btl")  # parameters of MPI's own links, which the launcher sets
+
+
+def slots(hosts: str) -> int:
+    """Return how many ranks ``h1:4,h2`` offers.
+
+    Raises
+    ------
+    UsageError
+        If the number behind a host is none.
+    """
+    from hvd_kernel.jobs.readers import hostfile  # noqa: PLC0415 - a kernel without jobs starts without their readers
+    from hvd_kernel.jobs.spec import JobError  # noqa: PLC0415 - as above
+
+    try:
+        return sum(count for _, count in hostfile.host_list(hosts, f"-H {hosts}"))
+    except JobError as error:
+        raise UsageError(str(error)) from None
+
+
+def slots_of_file(path: str) -> int:
+    """Return how many ranks a hostfile of lines ``host slots=4`` (or ``host:4``, or ``host``) offers.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read or names no host, or the number behind a host is none; the line is named.
+    """
+    from hvd_kernel.jobs.readers import hostfile  # noqa: PLC0415 - as above
+    from hvd_kernel.jobs.spec import JobError  # noqa: PLC0415 - as above
+
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hostfile {path}: it cannot be read: {error}") from None
+    try:
+        return sum(replica.slots for replica in hostfile.read(text, f"--hostfile {path}").replicas)
+    except JobError as error:
+        raise UsageError(str(error)) from None
+
+
+def wanted(options: Options, running: ClusterSpec | None, default_n: int) -> ClusterSpec:
+    """Return the cluster that a line asks for: what it does not say stays as it is in the running one.
+
+    Raises
+    ------
+    UsageError
+        ``-H`` and ``--hostfile`` are both there, or one of them cannot be read.
+    """
+    base = running or ClusterSpec(n=default_n)
+    if options.hosts and options.hostfile:
+        raise UsageError("-H and --hostfile both say where the ranks run: keep one of them")
+    if options.job or options.line:
+        return _of_job(options, base)
+    says_where = bool(options.hosts or options.hostfile)
+    offered = slots(options.hosts) if options.hosts else slots_of_file(options.hostfile) if options.hostfile else base.n
+    n = options.n or offered
+    return ClusterSpec(
+        n=n,
+        hosts=options.hosts if says_where else base.hosts,
+        hostfile=options.hostfile if says_where else base.hostfile,
+        mpi_args=base.mpi_args if options.mpi_args is None else options.mpi_args,
+        start_timeout_s=base.start_timeout_s,
+        gpus=options.gpus or base.gpus,
+        limits=base.limits if n == base.n else (),
+    )
+
+
+def _of_job(options: Options, base: ClusterSpec) -> ClusterSpec:
+    """Return the cluster of a platform's file or line: its ranks, hosts, limits and variables; ``--gpus`` wins.
+
+    Raises
+    ------
+    UsageError
+        Something else says how many ranks, or where.
+    ConfigError
+        The file cannot be used, or wants devices that are not here.
+    """
+    from hvd_kernel.jobs import here  # noqa: PLC0415 - as above
+    from hvd_kernel.jobs.place import place  # noqa: PLC0415 - as above
+
+    if options.n or options.hosts or options.hostfile or (options.job and options.line):
+        what = "the line behind --" if options.line else "--job"
+        raise UsageError(f"{what} says how many ranks there are, and where: leave -np, -H and --hostfile away")
+    spec = here.of_words([options.job] if options.job else [], options.line, "")
+    placed = place(spec, here.machine().blind() if options.gpus else here.machine())
+    return ClusterSpec(
+        n=spec.size,
+        hosts=placed.spelled if any(replica.host for replica in spec.replicas) else "",
+        mpi_args=(_mpi_args(spec) or base.mpi_args) if options.mpi_args is None else options.mpi_args,
+        start_timeout_s=base.start_timeout_s,
+        gpus=options.gpus or placed.devices,
+        limits=placed.limits if any(placed.limits) else (),
+    )
+
+
+def _mpi_args(spec: JobSpec) -> tuple[str, ...]:
+    """Return what MPI is given of a job: its variables, and parameters that are not those of the links of cells."""
+    found: list[str] = []
+    for each in spec.environment:
+        if each.value is not None or each.name in os.environ:
+            found += ["-x", each.name if each.value is None else f"{each.name}={each.value}"]
+    for name, value in spec.mca:
+        found += [] if name in _LINKS else ["--mca", name, value]
+    return tuple(found)
+
+
+def left_aside(options: Options) -> list[str]:
+    """Return sentences on what has no effect in a line behind ``--``: its command, and flags.
+
+    Raises
+    ------
+    JobError
+        It cannot be read.
+    """
+    if not options.line:
+        return []
+    from hvd_kernel.jobs import here  # noqa: PLC0415 - as above
+    from hvd_kernel.jobs.readers.mpirun import still_true  # noqa: PLC0415 - as above
+    from hvd_kernel.jobs.spec import NO_COMMAND  # noqa: PLC0415 - as above
+
+    spec = here.of_words([], options.line, "")
+    given = {name for name, _ in spec.mca if name not in _LINKS}  # to MPI, which is what starts a cell's ranks
+    told = [each for each in spec.warnings if spec.steps or not each.endswith(NO_COMMAND)]
+    return [*(f"{step} is left aside: the cell's code is what runs" for step in spec.steps), *still_true(told, given)]

@@ -1,0 +1,44 @@
+"""%hvdpull: variables of the ranks, brought to the notebook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting.rank_labels import named, spans
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.display.results import PerRank
+from hvd_kernel.magics.display.user_error import user_errors
+from hvd_kernel.magics.options import Options, names, resolve, says_one_rank
+
+if TYPE_CHECKING:
+    from hvd_kernel.cluster import Session
+
+MORE = "a[0] is rank 0's, list(a) and np.asarray(a) are the values in rank order; with --ranks 2 a is rank 2's value."
+
+
+@user_errors()
+def pull(context: Context, options: Options) -> None:
+    """Bring the variables that the line names."""
+    found = tuple(names(options, "%hvdpull"))
+    with context.manager.use():
+        session = context.manager.current()
+        ranks = resolve(options.ranks, session.n)
+        context.shell.user_ns.update(pulled(session, found, options, ranks))
+
+
+def pulled(session: Session, names: tuple[str, ...], options: Options, ranks: tuple[int, ...]) -> dict[str, Any]:
+    """Return variables of the ranks: one value per rank each, or the plain value where ``--ranks`` says one number.
+
+    Raises
+    ------
+    ClusterError
+        If one of the ranks is dead, or has no such variable.
+    """
+    values = session.pull(names, ranks, force=options.force)
+    if lost := [rank for rank in ranks if rank not in values]:
+        remedy = f"--ranks {spans(values)} pulls from the others" if values else "%hvd restart starts fresh ones"
+        raise ClusterError(f"nothing was pulled: {named(lost)} {'is' if len(lost) == 1 else 'are'} dead; {remedy}")
+    if says_one_rank(options.ranks):
+        return dict(values[ranks[0]])
+    return {name: PerRank({rank: values[rank][name] for rank in ranks}) for name in names}

@@ -1,0 +1,34 @@
+"""%hvdpush: variables of the notebook, copied to the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.display.user_error import user_errors
+from hvd_kernel.magics.options import Options, names, resolve
+
+
+@user_errors()
+def push(context: Context, options: Options) -> None:
+    """Copy the variables that the line names."""
+    values = local_values(context.shell, tuple(names(options, "%hvdpush")))
+    with context.manager.use():
+        session = context.manager.current()
+        session.push(values, resolve(options.ranks, session.n), force=options.force)
+
+
+def local_values(shell: InteractiveShell, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return variables of the notebook.
+
+    Raises
+    ------
+    UsageError
+        If one is not there.
+    """
+    if missing := [name for name in names if name not in shell.user_ns]:
+        raise UsageError(f"there is no variable `{missing[0]}` in the notebook to push")
+    return {name: shell.user_ns[name] for name in names}

@@ -1,0 +1,43 @@
+"""The page of the magics, docs/magics.md: written from their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hvd_kernel.magics.commands.index import MAGICS, Magic
+from hvd_kernel.magics.commands.words.table import WORDS
+
+_HEAD = """# Magics
+
+Written by `python -m hvd_kernel.magics` from the tables in `magics/commands/index.py` and
+`magics/commands/words/table.py`; a test compares them. Every magic tells the same of itself: `%hvd?`, `%%hvdrun?`.
+[Working in the notebook](notebook.md) says when to use which.
+"""
+
+
+def page() -> str:
+    """Return the text of docs/magics.md."""
+    magics = [(_code(magic.usage), magic.help) for magic in MAGICS.values()]
+    words = [(_code(word.usage), word.doc) for word in WORDS.values()]
+    parts = [
+        _HEAD,
+        _table(("what is typed", "what it does"), magics),
+        "## Words behind %hvd\n",
+        _table(("what is typed", "what it does"), words),
+        *(_flags(magic) for magic in MAGICS.values() if magic.flags),
+    ]
+    return "\n".join(parts)
+
+
+def _flags(magic: Magic) -> str:
+    rows = [(_code(flag.usage()), flag.told()) for flag in magic.flags]
+    return f"## Options of {magic.name}\n\n{_table(('option', 'what it does'), rows)}"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", r"\|")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

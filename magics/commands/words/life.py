@@ -1,0 +1,72 @@
+"""%hvd start|stop|restart|status: the cluster's life."""
+
+from __future__ import annotations
+
+from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.magics.cluster_manager import default_n
+from hvd_kernel.magics.cluster_request import wanted
+from hvd_kernel.magics.commands.words import keep
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.options import Options
+from hvd_kernel.processes import detached
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+
+
+def start(context: Context, options: Options) -> None:
+    """Start ranks; those that live are kept if they are what is asked for."""
+    context.manager.respawn = options.respawn or context.manager.respawn
+    if context.manager.session is not None and context.manager.session.dead:
+        restart(context, options)
+        return
+    writer = context.writer()
+    spec = wanted(options, context.manager.spec, default_n(options.gpus))
+    keep.check(context, options)
+    context.manager.ensure(spec, lambda text: writer.say(f"{text}\n"), writer.status(), force=options.force)
+    _ready(context)
+    keep.keep(context, options)
+
+
+def restart(context: Context, options: Options) -> None:
+    """Start the same ranks again."""
+    context.manager.respawn = options.respawn or context.manager.respawn
+    spec: ClusterSpec = wanted(options, context.manager.spec, default_n(options.gpus))
+    keep.check(context, options)
+    context.manager.start(spec, context.writer().status())
+    _ready(context)
+    keep.keep(context, options)
+
+
+def stop(context: Context, _options: Options) -> None:
+    """End the ranks."""
+    was_there = context.manager.session is not None
+    context.manager.stop()
+    context.writer().say("the ranks are stopped\n" if was_there else "no ranks were running\n")
+
+
+def status(context: Context, _options: Options) -> None:
+    """Show one line per rank."""
+    session = context.manager.session
+    if session is None:
+        waiting = [each for each in detached.clusters() if each.note.place == context.manager.place]
+        listed = "".join(f"kept: {each.sentence}: `%hvd attach {each.note.name}`\n" for each in waiting)
+        context.writer().say(f"no ranks are running\n{listed}")
+        return
+    writer, ranks = context.writer(), session.status()
+    why = "" if all(r.alive for r in ranks) else "why"
+    rows: list[tuple[str, ...]] = [("rank", "state", "pid", "host", "device", why)]
+    rows += [(str(r.rank), "alive" if r.alive else "dead", str(r.pid), r.host, r.device, r.why) for r in ranks]
+    writer.say(table(rows))
+    if session.kept:
+        writer.say(f"kept as {session.kept}: they go on when this kernel ends, `%hvd stop` ends them\n")
+    if writer.looked_at:  # whether a spare is warm by now differs from run to run
+        writer.say(f"{session.spares or 'no'} spare process{'es' * (session.spares != 1)} ready\n")
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Rows in columns."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
+
+
+def _ready(context: Context) -> None:
+    context.writer().say(f"{named(range(context.manager.current().n))} ready\n")

@@ -1,0 +1,151 @@
+"""The words behind %hvd: the table from which its help, its completion and its errors are made.
+
+A new word is a row of this table and a function in a file of its own beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hvd_kernel.diagnosis.machine import examine, report
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.commands.stacks import stacks
+from hvd_kernel.magics.commands.words import attach, client, life, respawn, variables
+from hvd_kernel.magics.commands.words.check import check
+from hvd_kernel.magics.commands.words.clean import clean
+from hvd_kernel.magics.commands.words.job_plan import job
+from hvd_kernel.magics.commands.words.timeline import timeline
+from hvd_kernel.magics.commands.words.track import track
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.options import Options, nearest
+from hvd_kernel.magics.shell.completers import Completer, nothing, rank_variables, words
+
+MANY = 1000
+"""Words that may follow where they are names of variables."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a word does: ``act`` is given the options; its further words are ``options.words[1:]``."""
+
+    act: Callable[[Context, Options], None]
+    usage: str  # as it is written, for %hvd? and for errors
+    doc: str
+    more_words: int = 0  # how many words may follow
+    anytime: bool = False  # also while a cell runs (from a subshell, or beside a background cell)
+    completes: Completer = nothing  # what may follow
+
+
+def _help(context: Context, _options: Options) -> None:
+    context.writer().say(f"Words behind %hvd; %hvd alone is %hvd status.\n\n{usage()}")
+
+
+def _doctor(context: Context, _options: Options) -> None:
+    context.writer().say(report(examine()))
+
+
+WORDS: dict[str, Word] = {
+    "start": Word(
+        life.start,
+        "%hvd start -np 4",
+        "start 4 ranks (-H, --hostfile, --gpus, --mpi-args, --respawn auto; --keep [NAME]: they outlive this kernel)",
+    ),
+    "restart": Word(
+        life.restart,
+        "%hvd restart",
+        "start the same ranks again; their variables are lost (--force: also while a job runs)",
+    ),
+    "attach": Word(
+        attach.attach,
+        "%hvd attach [NAME]",
+        "take over ranks that an earlier kernel has started with --keep, with their variables",
+        more_words=1,
+        anytime=True,
+    ),
+    "respawn": Word(
+        respawn.act,
+        "%hvd respawn [2]",
+        "replace dead ranks, the others keep theirs (also --restore model,opt; --force for living ones)",
+        more_words=1,
+    ),
+    "stop": Word(life.stop, "%hvd stop", "end the ranks (--force: also while a job runs)"),
+    "status": Word(life.status, "%hvd status", "one line per rank", anytime=True),
+    "stacks": Word(stacks, "%hvd stacks", "where every rank is, also while a cell runs (--ranks 2)", anytime=True),
+    "vars": Word(
+        variables.show,
+        "%hvd vars",
+        "the ranks' variables, and which ranks agree (%hvd vars a b)",
+        MANY,
+        anytime=True,
+        completes=rank_variables,
+    ),
+    "check": Word(
+        check,
+        "%hvd check model opt",
+        "compare them bit for bit, down to the part that differs (seeds, --strict)",
+        MANY,
+        completes=rank_variables,
+    ),
+    "clean": Word(
+        clean,
+        "%hvd clean",
+        "remove what clusters of kernels that are gone have left (--dry-run: list; --kept NAME: end kept ranks)",
+        anytime=True,
+    ),
+    "track": Word(
+        track,
+        "%hvd track jsonl tensorboard:runs",
+        "write what hvd.log is given there, also mlflow, polyaxon, off (--per-rank; %hvd track show lists the runs)",
+        more_words=9,
+        anytime=True,
+    ),
+    "timeline": Word(
+        timeline,
+        "%hvd timeline start [FILE]",
+        "record what the core does as a Chrome trace (--mark-cycles); then %hvd timeline stop, or show [FILE]",
+        more_words=2,
+        anytime=True,
+        completes=words("start", "stop", "show"),
+    ),
+    "job": Word(
+        job,
+        "%hvd job plan FILE",
+        "the tasks of a platform's file, as a table (hostfile, polyaxonfile, riseml.yml, a manifest, a script)",
+        more_words=2,
+        anytime=True,
+    ),
+    "client": Word(
+        client.act,
+        "%hvd client [NAME]",
+        "an ipyparallel.Client of the ranks, as rc or NAME: views, maps, AsyncResult, %px",
+        more_words=1,
+        anytime=True,
+    ),
+    "help": Word(_help, "%hvd help", "this list", anytime=True),
+    "doctor": Word(_doctor, "%hvd doctor", "what is missing on this machine, and how to get it", anytime=True),
+}
+
+
+def find(options: Options) -> Word:
+    """Return the word that a line names; without a word it is status.
+
+    Raises
+    ------
+    UsageError
+        If it is none, or too many words follow it.
+    """
+    name = options.words[0] if options.words else "status"
+    word = WORDS.get(name)
+    if word is None:
+        said = " ".join(options.words)
+        raise UsageError(f"%hvd: {said!r} is not understood{nearest(name, [*WORDS])}; %hvd help lists the commands")
+    if len(options.words) > 1 + word.more_words:
+        raise UsageError(f"%hvd: {' '.join(options.words)!r} has too many words: write {word.usage}")
+    return word
+
+
+def usage() -> str:
+    """Return one line for each word."""
+    width = max(len(word.usage) for word in WORDS.values())
+    return "".join(f"    {word.usage.ljust(width)}  {word.doc}\n" for word in WORDS.values())

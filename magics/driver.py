@@ -1,0 +1,75 @@
+"""The driver of runs on the ranks: from a cell's code to its end, shown as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hvd_kernel.magics.cluster_manager import ClusterManager
+from hvd_kernel.magics.display.render import Renderer
+from hvd_kernel.magics.display.writer import Writer
+from hvd_kernel.magics.interrupts import InterruptCount, counted
+from hvd_kernel.magics.jobs import Job
+from hvd_kernel.magics.runner import Watch
+from hvd_kernel.magics.shell.prompt_front_end import front_end_at
+from hvd_kernel.magics.shell.prompts import Prompts
+
+if TYPE_CHECKING:
+    from hvd_kernel.cluster import Run, Session
+    from hvd_kernel.protocol.messages import MetricsSample
+
+
+def drive(
+    session: Session,
+    manager: ClusterManager,
+    writer: Writer,
+    code: str,
+    ranks: tuple[int, ...],
+    *,
+    timeout: float | None = None,
+    job: Job | None = None,
+) -> tuple[Watch, Run, Renderer]:
+    """Run code on the ranks as a cell, to its end, and show what it gives; ``Watch.check`` says whether it failed."""
+    number = manager.cells.number if job is None else job.number
+    if job is not None:
+        job.cell = number
+    session.make_ready()  # a press ends this; from the start of the ranks on it is theirs
+    begin = partial(session.run, code, ranks, number)
+    return watched(session, manager, writer, begin, timeout=timeout, job=job)
+
+
+def watched(
+    session: Session,
+    manager: ClusterManager,
+    writer: Writer,
+    begin: Callable[[], Run],
+    *,
+    timeout: float | None = None,
+    job: Job | None = None,
+) -> tuple[Watch, Run, Renderer]:
+    """Begin a run, or take one that goes on already, and show what it gives until its end."""
+    from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
+
+    before, interrupts = manager.samples, job.interrupts if job else InterruptCount()
+    with counted(interrupts):  # from before their start: a cell that ended before its ranks would refuse the next one
+        run = begin()
+        ranks, cell = run.ranks, run.cell
+        board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before)
+        renderer = Renderer(writer, board, ranks, before, cell)
+        manager.prompts = prompts = Prompts(session, renderer, ranks, front_end_at(writer))
+        watch = Watch(session, run, renderer, ranks, timeout, prompts=prompts)
+        if job is not None:
+            job.follow(lambda: watch.left, partial(steps_taken, renderer.latest, dict(before)))
+            prompts.park(looked_at=job.writer.looked_at)
+        watch.drive(interrupts)
+    manager.samples.update(renderer.latest)
+    renderer.finish(watch.word())
+    return watch, run, renderer
+
+
+def steps_taken(latest: Mapping[int, MetricsSample], before: Mapping[int, MetricsSample]) -> int:
+    """Return the optimizer steps since ``before`` of the rank that has taken most; a fresh rank counts from zero."""
+    earlier = {rank: sample.step for rank, sample in before.items()}
+    now = {rank: sample.step for rank, sample in dict(latest).items()}
+    return max((step - min(step, earlier.get(rank, 0)) for rank, step in now.items()), default=0)

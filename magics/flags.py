@@ -1,0 +1,193 @@
+"""Flags of the magics: one row for each, with what its value may be and one line of help. Pure.
+
+A magic's row in ``magics/commands/index.py`` names the groups that it takes; parsing, usage, help and completion are
+made from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.processes.detached import NAME
+from hvd_kernel.settings import gpus
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One row: how it is spelt, where its value goes (a field of ``Options``), and what it does."""
+
+    spellings: tuple[str, ...]
+    dest: str
+    help: str
+    metavar: str = ""
+    type: Callable[[str], Any] | None = None
+    choices: tuple[str, ...] = ()
+    action: str = ""  # of a flag without a value
+    bare: bool = False  # its value may be left out: ""
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what argparse is told of it."""
+        given = {"type": self.type, "metavar": self.metavar, "choices": self.choices, "action": self.action}
+        told = {name: value for name, value in given.items() if value}
+        bare = {"nargs": "?", "const": ""} if self.bare else {}
+        return {"dest": self.dest, "default": argparse.SUPPRESS, **told, **bare}
+
+    def usage(self) -> str:
+        """Return how it is written, in its first spelling."""
+        value = self.metavar or "|".join(self.choices)
+        return f"{self.spellings[0]} {f'[{value}]' if self.bare else value}".rstrip()
+
+    def told(self) -> str:
+        """Return its help, with its other spellings."""
+        return f"{self.help} (also {', '.join(self.spellings[1:])})" if len(self.spellings) > 1 else self.help
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks: write 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write seconds, more than 0")
+    return value
+
+
+def _name(text: str) -> str:
+    if not text.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a variable's name")
+    return text
+
+
+def _job(text: str) -> str:
+    if text == "all" or not re.fullmatch(r"(\w[\w.-]*)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a job's name: write letters, digits, _ . and -")
+    return text
+
+
+def _cluster(text: str) -> str:
+    if text and not NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a cluster's name: write letters, digits, _ . and -")
+    return text
+
+
+def _cluster_to_keep(text: str) -> str:
+    if text == "all":
+        raise argparse.ArgumentTypeError(
+            "'all' cannot be a cluster's name, since `%hvd clean --kept all` means all of them: choose another"
+        )
+    return _cluster(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(_name(part.strip()) for part in text.split(","))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines: write 0 or more")
+    return int(text)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(shlex.split(text))
+
+
+def _gpus(text: str) -> str:
+    try:
+        return gpus.checked(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--gpus ")) from None
+
+
+MPI_ARGS = "--mpi-args"
+
+_YES, _NO = "store_true", "store_false"
+_RANKS = ("--ranks", "--targets", "-t")
+
+WHERE = (
+    Flag(("-np", "-n", "--num-proc"), "n", "number of ranks; another number starts them again", "N", _positive),
+    Flag(("-H", "--hosts"), "hosts", "where the ranks run", "HOST:SLOTS,..."),
+    Flag(("--hostfile",), "hostfile", "the same, from a file of lines `host slots=N`", "FILE"),
+    Flag(("--gpus",), "gpus", "devices that the ranks of each host take turns on", "auto|all|0,1|none", _gpus),
+    Flag((MPI_ARGS,), "mpi_args", "more arguments for mpiexec", "'...'", _words),
+    Flag(("--job",), "job", "ranks, hosts, limits and variables as a platform's file says", "FILE"),
+)
+RANKS = (Flag(_RANKS, "ranks", "only these ranks", "0,2-3|::2|all"),)
+ONE_RANK = (Flag(("--rank", *_RANKS), "ranks", "only this rank, or these", "0,2-3|::2|all"),)
+CELL = (
+    Flag(("--local",), "local", "run the cell also here, in the notebook, afterwards", action=_YES),
+    Flag(("--push",), "push", "copy variables from the notebook to the ranks first", "a,b", _names),
+    Flag(
+        ("--pull",),
+        "pull",
+        "bring variables of the ranks here afterwards: c[0] is rank 0's; with --ranks 2 c is rank 2's",
+        "c",
+        _names,
+    ),
+    Flag(("-o", "--out"), "out", "keep the last expressions: NAME[0], NAME.stdout[0]", "NAME", _name),
+    Flag(
+        ("--bg",),
+        "bg",
+        "in the background, behind the jobs that are there: %hvdjobs, %hvdcancel NAME",
+        "NAME",
+        _job,
+        bare=True,
+    ),
+    Flag(  # spelt as in IPython's %%script
+        ("--no-raise-error",),
+        "raise_error",
+        "show what fails on the ranks, but let the cell succeed; the names of -o and --pull are then the error",
+        action=_NO,
+    ),
+)
+TIMEOUT = (Flag(("--timeout",), "timeout", "interrupt the cell after S seconds", "S", _seconds),)
+FORCE = (
+    Flag(
+        ("--force",),
+        "force",
+        "move variables however large, lose those that are not kept, end what is in the way",
+        action=_YES,
+    ),
+)
+STRICT = (Flag(("--strict",), "strict", "check: a difference fails the cell", action=_YES),)
+LOGS = (
+    Flag(("--cell",), "cell", "of one cell, by the number that the notebook gives it: [7]", "N", _count),
+    Flag(("--tail",), "tail", "the last N lines (100)", "N", _count),
+    Flag(("--stream",), "stream", "one stream alone", choices=("stdout", "stderr")),
+    Flag(("--path",), "path", "where the files are, for other tools", action=_YES),
+)
+KEEP = (
+    Flag(
+        ("--keep",),
+        "keep",
+        "the ranks outlive this kernel: %hvd attach after its restart",
+        "NAME",
+        _cluster_to_keep,
+        bare=True,
+    ),
+)
+KEPT = (Flag(("--kept",), "kept", "clean: end kept ranks", "NAME|all", _cluster),)
+DRY_RUN = (Flag(("--dry-run",), "dry_run", "clean: only list", action=_YES),)
+RESPAWN = (
+    Flag(("--restore",), "restore", "respawn: variables that fresh ranks get from the others", "a,b", _names),
+    Flag(("--respawn",), "respawn", "start: whether a cell first replaces dead ranks", choices=("auto", "off")),
+)
+TRACK = (Flag(("--per-rank",), "per_rank", "track: every rank writes, not rank 0 alone", action=_YES),)
+TIMELINE = (Flag(("--mark-cycles",), "mark_cycles", "timeline: mark every round of the negotiation", action=_YES),)
+WAIT = (
+    Flag(("--wait",), "wait", "wait for the jobs named, or for all; fail as their cells would fail", action=_YES),
+    Flag(("--timeout",), "timeout", "wait no longer than S seconds; the job goes on", "S", _seconds),
+)
+HVDRUN = (*WHERE, *RANKS, *CELL, *TIMEOUT, *FORCE, *KEEP)

@@ -1,0 +1,39 @@
+"""Registration of the magics of the table in an IPython shell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.magic import no_var_expand
+
+from hvd_kernel.magics.commands.index import MAGICS, Magic
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.display.user_error import user_errors
+
+
+def register(context: Context) -> None:
+    """Register every magic, as a function that IPython calls with a line, and with a cell."""
+    manager = context.shell.magics_manager
+    for magic in MAGICS.values():
+        kind = "cell" if magic.is_cell else "line"
+        manager.register_function(_function(magic, context), kind, magic.name.strip("%"))
+
+
+def unregister(context: Context) -> None:
+    """Take them back; IPython has no call for that, but tables."""
+    for magics in context.shell.magics_manager.magics.values():
+        for magic in MAGICS.values():
+            magics.pop(magic.name.strip("%"), None)
+
+
+def _function(magic: Magic, context: Context) -> Callable[..., Any]:
+    def run(line: str, *cell: str) -> Any:
+        with user_errors():
+            options = magic.parse(line)
+        return magic.act(context, options, *cell)
+
+    run.__name__ = run.__qualname__ = magic.name.strip("%")
+    run.__doc__ = magic.doc()
+    no_var_expand(run)
+    return run

@@ -1,0 +1,57 @@
+"""Tasks on the notebook's ranks, for ``run()``: cells without a cell, shown as a cell's output is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.display.rank_failures import RankError
+from hvd_kernel.magics.driver import drive
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.protocol.notebook import Performed
+
+if TYPE_CHECKING:
+    from hvd_kernel.cluster import Session
+
+_NAME = "__hvd_task__"
+
+
+class NotebookTasks:
+    """The cluster that a notebook registers (``hvd_kernel.protocol.notebook``)."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def perform(
+        self, task: Any, wanted: Callable[[ClusterSpec | None], ClusterSpec], *, instead: bool
+    ) -> Performed | None:
+        """Have every rank perform a task; None: these ranks are others than those that are wanted."""
+        manager = self._context.manager
+        with manager.use():
+            spec = wanted(manager.spec)
+            if not instead and manager.spec not in {None, spec}:
+                return None  # the user's variables are on ranks of another kind
+            writer = self._context.writer()
+            session = manager.ensure(spec, lambda text: writer.say(f"{text}\n"), writer.status())
+            return self._perform(session, task)
+
+    def _perform(self, session: Session, task: Any) -> Performed:
+        ranks = tuple(range(session.n))
+        session.push({_NAME: task})
+        watch, _, _ = drive(session, self._context.manager, self._context.writer(), f"{_NAME}.perform()", ranks)
+        try:
+            watch.check(lambda _name: False)
+        except RankError as error:
+            died = error.rank in session.dead
+            return Performed({} if died else _tasks(session, (error.rank,)), error, error.rank, died)
+        tasks = _tasks(session, ranks)
+        session.push({_NAME: None})  # values may be large
+        if not all(each.connected for each in tasks.values()):
+            session.renew()  # the function ended with hvd.shutdown(), as scripts do
+        return Performed(tasks)
+
+
+def _tasks(session: Session, ranks: Sequence[int]) -> dict[int, Any]:
+    pulled = session.pull([_NAME], ranks)
+    return {rank: pulled[rank][_NAME] for rank in ranks}

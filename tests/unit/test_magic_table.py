@@ -1,0 +1,119 @@
+"""The table of the magics and that of the words behind %hvd: found, refused with the nearest one, listed, completed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from hvdtest.magic_lines import parse
+from hvdtest.offenders import ROOT
+from IPython.core.interactiveshell import InteractiveShell
+
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics import load_ipython_extension, unload_ipython_extension
+from hvd_kernel.magics.commands.index import MAGICS
+from hvd_kernel.magics.commands.page import page
+from hvd_kernel.magics.commands.words.table import WORDS, find, usage
+
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[InteractiveShell]:
+    made = InteractiveShell()
+    load_ipython_extension(made)
+    yield made
+    unload_ipython_extension(made)
+
+
+def complete(shell: InteractiveShell, line: str) -> list[str]:
+    command, symbol = line.split(maxsplit=1)[0], line.rpartition(" ")[2]
+    event = SimpleNamespace(line=line, symbol=symbol, command=command)
+    (completer,) = shell.strdispatchers["complete_command"].s_matches(command)
+    return list(completer(event))
+
+
+def test_without_a_word_it_is_status() -> None:
+    assert find(parse("%hvd", "")) is WORDS["status"]
+    assert find(parse("%hvd", "help")) is WORDS["help"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("stats", "%hvd: 'stats' is not understood: did you mean status?; %hvd help lists the commands"),
+        ("restrat now", "%hvd: 'restrat now' is not understood: did you mean restart?; %hvd help lists the commands"),
+        ("begin", "%hvd: 'begin' is not understood; %hvd help lists the commands"),
+        ("stop now", "%hvd: 'stop now' has too many words: write %hvd stop"),
+    ],
+)
+def test_a_word_that_is_none_is_told_with_the_nearest(line: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        find(parse("%hvd", line))
+    assert str(error.value) == said
+
+
+def test_help_lists_every_word() -> None:
+    assert all(f"    {word.usage} " in usage() for word in WORDS.values())
+
+
+@pytest.mark.parametrize("name", MAGICS)
+def test_a_row_is_a_magic_whose_help_has_its_line_and_every_flag(shell: InteractiveShell, name: str) -> None:
+    row, kind = MAGICS[name], "cell" if name.startswith("%%") else "line"
+    help_of = shell.magics_manager.lsmagic_docs()[kind][name.strip("%")]
+    assert help_of == row.doc().rstrip()
+    assert f"    {row.usage}" in help_of
+    assert [flag.dest for flag in row.flags if f"    {flag.usage()} " not in help_of] == []
+    assert not [flag.dest for flag in row.flags if not flag.help]
+
+
+def test_flags_of_a_row_are_fields_of_the_options() -> None:
+    for row in MAGICS.values():
+        assert len({flag.dest for flag in row.flags}) == len(row.flags), row.name
+        assert all(hasattr(row.parse(""), flag.dest) for flag in row.flags), row.name
+
+
+def test_only_the_tables_are_registered(shell: InteractiveShell) -> None:
+    there = {
+        f"{'%%' if kind == 'cell' else '%'}{name}"
+        for kind, magics in shell.magics_manager.lsmagic().items()
+        for name in magics
+        if name.startswith("hvd")
+    }
+    assert there == set(MAGICS)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("%hvd ", list(WORDS)),
+        ("%hvd timeline ", ["start", "stop", "show"]),
+        ("%hvdauto ", ["on", "off"]),
+        ("%hvdpush pushed_v", ["pushed_value"]),
+        ("%hvdlogs -", ["--ranks", "--targets", "-t", "--cell", "--tail", "--stream", "--path"]),
+        ("%hvdlogs ", ["--ranks", "--targets", "-t", "--cell", "--tail", "--stream", "--path"]),
+        ("%hvdcancel ", []),
+        ("%hvdpull x", []),
+    ],
+)
+def test_completion_is_made_of_the_rows(shell: InteractiveShell, line: str, found: list[str]) -> None:
+    shell.user_ns["pushed_value"] = 1
+    assert complete(shell, line) == found
+
+
+def test_the_page_is_the_tables() -> None:
+    written = (ROOT / "docs" / "magics.md").read_text()
+    assert written == page(), "write it again: python -m hvd_kernel.magics > docs/magics.md"
+
+
+def test_the_module_prints_the_page() -> None:
+    printed = subprocess.run([sys.executable, "-m", "hvd_kernel.magics"], capture_output=True, text=True, check=True)
+    assert printed.stdout == page()
+
+
+@pytest.mark.parametrize("name", [name for name in MAGICS if name != "%hvd"])
+def test_the_readme_names_every_magic(name: str) -> None:
+    assert f"`{name} " in README or f"`{name}`" in README
