@@ -11,7 +11,7 @@ from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 
 from hvd_kernel import compat
-from hvd_kernel.errors import UsageError
+from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.commands import hvdjobs
 from hvd_kernel.magics.commands.words.client import connected
@@ -22,6 +22,7 @@ from hvd_kernel.magics.shell.registration import register, unregister
 from hvd_kernel.magics.shell.transform import Transformer
 from hvd_kernel.magics.task_runs import NotebookTasks
 from hvd_kernel.protocol import notebook
+from hvd_kernel.settings import traits
 
 __all__ = ["client", "context_of", "load_ipython_extension", "manager_of", "names_of", "unload_ipython_extension"]
 
@@ -33,6 +34,7 @@ class _Loaded:
     context: Context
     names: RankNames
     announce: Callable[[object], None]
+    environment: dict[str, str | None]  # what the configuration's variables were before
 
 
 _loaded: dict[InteractiveShell, _Loaded] = {}
@@ -44,7 +46,8 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         return
     context = Context(shell, ClusterManager(), Transformer(lambda: _request(shell)))
     names = RankNames(context)
-    _loaded[shell] = loaded = _Loaded(context, names, partial(hvdjobs.announce, context))
+    before = traits.put(_configured(context))
+    _loaded[shell] = loaded = _Loaded(context, names, partial(hvdjobs.announce, context), before)
     context.manager.cells.follow(shell)
     register(context)
     shell.events.register("pre_run_cell", loaded.announce)
@@ -69,6 +72,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     completion.uninstall(shell)
     hints.uninstall(shell)
     compat.uninstall()
+    traits.put_back(loaded.environment)
 
 
 def context_of(shell: InteractiveShell) -> Context | None:
@@ -104,6 +108,15 @@ def client() -> Any:
             "hvd_kernel.client() is for a notebook whose ranks are running: %load_ext hvd_kernel, then %hvd start -np 4"
         )
     return connected(context)
+
+
+def _configured(context: Context) -> dict[str, str]:
+    """Return the variables that the configuration says; a wrong value is told where ranks are to start."""
+    try:
+        return traits.configured(context.shell)
+    except ConfigError as error:
+        context.manager.problem = str(error)
+        return {}
 
 
 def _request(shell: InteractiveShell) -> dict[str, Any]:

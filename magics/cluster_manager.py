@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.jobs import Job, Jobs
 from hvd_kernel.processes import detached as kept
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.settings import gpus
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
@@ -36,12 +35,6 @@ OBEY_S = 3.0
 
 _CROWD = 10
 """Ranks on a core, from which on the start is so slow that it is worth a word."""
-
-
-def default_n(choice: str = "") -> int:
-    """Return the number of ranks when nobody says one: one per GPU of ``--gpus``, else one per core, at most four."""
-    devices = gpus.usable(choice or os.environ.get(gpus.CHOICE, "") or "auto", os.environ)
-    return devices or min(4, len(os.sched_getaffinity(0)))
 
 
 def crowd(spec: ClusterSpec, cores: int) -> str:
@@ -98,6 +91,7 @@ class ClusterManager:
         self._busy = threading.Lock()
         self.jobs = Jobs(self._busy)
         self._ended_spec: ClusterSpec | None = None  # of ranks that were ended by force, or that never came up
+        self.problem = ""  # of the configuration: no ranks start with another one than is asked for
         self.place = str(Path.cwd())  # the notebook's folder; its cells may go elsewhere
         self._ended_name = ""  # under which they were kept
         atexit.register(self.end)
@@ -220,9 +214,17 @@ class ClusterManager:
                 say(f"these ranks are fresh; {each.note.name} was kept and has its variables: {remedy}")
 
     def start(self, spec: ClusterSpec, progress: Say) -> Session:
-        """Start a cluster; one that runs is stopped first, unless ``spec`` asks for what is not there."""
+        """Start a cluster; one that runs is stopped first, unless ``spec`` asks for what is not there.
+
+        Raises
+        ------
+        ConfigError
+            A value of the configuration file cannot be used.
+        """
         from hvd_kernel.cluster import Session  # noqa: PLC0415 - a kernel that uses no ranks need not load ipyparallel
 
+        if self.problem:
+            raise ConfigError(self.problem)
         Session.check(spec)
         name = self._name
         self.stop()

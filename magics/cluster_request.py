@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvd_kernel.errors import UsageError
+from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.settings import gpus, lookup
 
 if TYPE_CHECKING:
     from hvd_kernel.jobs import JobSpec
 
 _LINKS = ("pml", "btl")  # parameters of MPI's own links, which the launcher sets
+
+
+def default(choice: str = "") -> ClusterSpec:
+    """Return the cluster that the settings say, for ``--gpus`` of the line.
+
+    Without a number of ranks there is one per slot of the hosts, else one per GPU, else one per core, at most four.
+
+    Raises
+    ------
+    ConfigError
+        A setting cannot be used.
+    """
+    hosts, hostfile, mpi_args, ranks = (
+        lookup.value(name, os.environ) for name in ("HVD_HOSTS", "HVD_HOSTFILE", "HVD_MPI_ARGS", "HVD_RANKS")
+    )
+    if hosts and hostfile:
+        raise ConfigError("HVD_HOSTS and HVD_HOSTFILE both say where the ranks run: keep one of them")
+    n = int(ranks) if ranks else slots(hosts) if hosts else slots_of_file(hostfile) if hostfile else default_n(choice)
+    return ClusterSpec(n=n, hosts=hosts, hostfile=hostfile, mpi_args=tuple(shlex.split(mpi_args)))
+
+
+def default_n(choice: str = "") -> int:
+    """Return the number of ranks when nobody says one: one per GPU of ``--gpus``, else one per core, at most four."""
+    devices = gpus.usable(choice or os.environ.get(gpus.CHOICE, "") or "auto", os.environ)
+    return devices or min(4, len(os.sched_getaffinity(0)))
 
 
 def slots(hosts: str) -> int:
@@ -54,15 +81,14 @@ def slots_of_file(path: str) -> int:
         raise UsageError(str(error)) from None
 
 
-def wanted(options: Options, running: ClusterSpec | None, default_n: int) -> ClusterSpec:
-    """Return the cluster that a line asks for: what it does not say stays as it is in the running one.
+def wanted(options: Options, base: ClusterSpec) -> ClusterSpec:
+    """Return the cluster that a line asks for: what it does not say is as in the running one, or as ``default`` has it.
 
     Raises
     ------
     UsageError
         ``-H`` and ``--hostfile`` are both there, or one of them cannot be read.
     """
-    base = running or ClusterSpec(n=default_n)
     if options.hosts and options.hostfile:
         raise UsageError("-H and --hostfile both say where the ranks run: keep one of them")
     if options.job or options.line:

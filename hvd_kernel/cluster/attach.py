@@ -52,7 +52,7 @@ def keep(session: Session, name: str, place: str) -> None:
     ClusterError
         It cannot, and why.
     """
-    hours = float(lookup.elsewhere("HVD_KEEP_HOURS", os.environ))
+    hours = float(lookup.value("HVD_KEEP_HOURS", os.environ))
     remember(session)
     session._launched.send(messages.Keep(name, place, session.n, hours))
     with session._changed:

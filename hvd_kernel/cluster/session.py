@@ -68,7 +68,7 @@ class Session:
         self.kept = ""  # its name, where the ranks outlive this kernel
         self._unkept = ""  # why they cannot
         self.spares = 0  # processes that could replace a rank at once
-        self._spares_wanted = int(lookup.elsewhere("HVD_SPARES", os.environ))
+        self._spares_wanted = int(lookup.value("HVD_SPARES", os.environ))
         self._witnesses = Witnesses(launched.folder)
         self._latest: Run | None = None
         self._runs = 0  # an interrupt names its run, because it may overtake or be overtaken on its own channel

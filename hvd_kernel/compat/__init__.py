@@ -118,7 +118,7 @@ def rank_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _choice(env: Mapping[str, str]) -> str:
-    return lookup.elsewhere("HVD_COMPAT", env)
+    return lookup.value("HVD_COMPAT", env)
 
 
 def _finder() -> HorovodFinder | None:

@@ -187,7 +187,7 @@ def variable(name: str) -> str:
 
 def setting(name: str) -> str:
     """Return the checked value of a setting of another part than the core, as it was when the engine was made."""
-    return lookup.elsewhere(name, _environment)
+    return lookup.value(name, _environment)
 
 
 def counters() -> dict[str, int]:

@@ -244,7 +244,7 @@ def _from_horovod(env: Env, round_number: int, only: list[int] | None) -> Peers:
 
 def _refuse_elastic_launcher(env: Env) -> None:
     """Raise ConfigError in a rank whose launcher starts and ends ranks later: only that launcher would know them."""
-    if env.get(_STORE[0]) and lookup.elsewhere("HOROVOD_ELASTIC", env) == "1":
+    if env.get(_STORE[0]) and lookup.value("HOROVOD_ELASTIC", env) == "1":
         place = f"{env[_STORE[0]]}:{env.get(_STORE[1], '')}"
         raise ConfigError(
             f"Horovod's elastic launcher started this rank (HOROVOD_ELASTIC=1, and its store at {place}): it changes "

@@ -119,11 +119,7 @@ def _gpus() -> Finding:
     staged = "torch stages their tensors through host memory"
     if not gpus.has_plugin():
         return Finding("GPUs", good=True, found=f"{there}; {staged}, the core was built without nvcc")
-    how = (
-        "the core works on their tensors"
-        if lookup.elsewhere("HVD_GPU", os.environ) == "core"
-        else f"{staged} (HVD_GPU)"
-    )
+    how = "the core works on their tensors" if lookup.value("HVD_GPU", os.environ) == "core" else f"{staged} (HVD_GPU)"
     return Finding("GPUs", good=True, found=f"{there}; {how}")
 
 

@@ -19,6 +19,8 @@ _INSTALLED = {"site-packages", "dist-packages"}
 class HvdKernelApp(kernelapp.IPKernelApp):
     """ipykernel's application, started without the notebook's folder on its path."""
 
+    classes = [*kernelapp.IPKernelApp.classes, HvdKernel]  # noqa: RUF012 - as in the base; --help-all lists our settings
+
     def init_path(self) -> None:
         """Let cells import from the notebook's folder, in IPython's place for it, unless the user says otherwise."""
         if "" in sys.path or self.ignore_cwd or os.environ.get("PYTHONSAFEPATH"):

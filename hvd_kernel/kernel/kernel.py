@@ -11,6 +11,7 @@ from hvd_kernel.errors import ConfigError
 from hvd_kernel.kernel.interrupt_key import HvdShell, Interrupts
 from hvd_kernel.kernel.pages import PagesAside
 from hvd_kernel.magics import load_ipython_extension, manager_of
+from hvd_kernel.settings.traits import SettingTraits
 
 
 def _version() -> str:
@@ -20,7 +21,7 @@ def _version() -> str:
         return "0"
 
 
-class HvdKernel(PagesAside):
+class HvdKernel(PagesAside, SettingTraits):
     """ipykernel's kernel with ``%%hvdrun`` at hand."""
 
     implementation = "hvd_kernel"

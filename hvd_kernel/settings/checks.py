@@ -1,12 +1,33 @@
-"""What a value may be: functions from the user's text to the core's, or a ValueError that says what is wanted."""
+"""Checks of values: from the user's text to the core's, or a ValueError that says what is wanted."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
-Check = Callable[[str], str]
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.settings import gpus
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a value may be, and the traitlet's type that holds it: Int, Float, Bool or Unicode."""
+
+    read: Callable[[str], str]
+    type: str
+
+    def __call__(self, text: str) -> str:
+        """Return the value in the core's words.
+
+        Raises
+        ------
+        ValueError
+            Saying what is wanted.
+        """
+        return self.read(text)
+
 
 _FLAGS = {"0": "0", "false": "0", "no": "0", "off": "0", "1": "1", "true": "1", "yes": "1", "on": "1"}
 
@@ -19,17 +40,17 @@ def one_of(*choices: str) -> Check:
             raise ValueError(f"one of {', '.join(choices)}")
         return text.strip().lower()
 
-    return check
+    return Check(check, "Unicode")
 
 
-def word(text: str) -> str:
+def _word(text: str) -> str:
     """Accept a text without blanks."""
     if not text or any(c.isspace() for c in text):
         raise ValueError("a name without blanks")
     return text
 
 
-def anything(text: str) -> str:
+def _anything(text: str) -> str:
     """Accept every text."""
     return text
 
@@ -43,7 +64,7 @@ def whole(low: int, high: int | None = None) -> Check:
             raise ValueError(wanted)
         return str(int(text))
 
-    return check
+    return Check(check, "Int")
 
 
 def number(low: float, high: float = math.inf, *, open_end: bool = False) -> Check:
@@ -61,10 +82,10 @@ def number(low: float, high: float = math.inf, *, open_end: bool = False) -> Che
             raise ValueError(wanted)
         return repr(value)
 
-    return check
+    return Check(check, "Float")
 
 
-def size(text: str) -> str:
+def _size(text: str) -> str:
     """Accept a number of bytes, also as 512K, 512M or 4G."""
     found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
     if found is None:
@@ -72,7 +93,7 @@ def size(text: str) -> str:
     return str(int(found[1]) * 1024 ** " KMG".index(found[2].upper() or " "))
 
 
-def flag(text: str) -> str:
+def _flag(text: str) -> str:
     """Accept yes or no in its usual spellings."""
     found = _FLAGS.get(text.strip().lower())
     if found is None:
@@ -80,17 +101,31 @@ def flag(text: str) -> str:
     return found
 
 
-def not_flag(text: str) -> str:
+def _not_flag(text: str) -> str:
     """Accept yes or no for a variable that switches something off."""
-    return "0" if flag(text) == "1" else "1"
+    return "0" if _flag(text) == "1" else "1"
 
 
-def switches_off(text: str) -> str:
+def _switches_off(text: str) -> str:
     """Accept yes or no for a variable whose yes means 0 for the core; its no leaves the choice to others."""
-    return "0" if flag(text) == "1" else ""
+    return "0" if _flag(text) == "1" else ""
 
 
-def cores(text: str) -> str:
+def _devices(text: str) -> str:
+    try:
+        return gpus.checked(text)
+    except ConfigError as error:
+        raise ValueError(f"auto, all, none or numbers of devices: {error}".rstrip(".")) from None
+
+
+def _cluster_name(text: str) -> str:
+    """0, 1, or a name that a cluster can be kept by."""
+    if text == "all" or not re.fullmatch(r"\w[\w.-]{0,63}", text):
+        raise ValueError("0, 1 or a name of letters, digits, _ . and -, other than all")
+    return text
+
+
+def _cores(text: str) -> str:
     """Accept numbers of cores with commas between them."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
@@ -98,6 +133,18 @@ def cores(text: str) -> str:
     return ",".join(str(int(part)) for part in parts)
 
 
-def timeline(text: str) -> str:
+def _timeline(text: str) -> str:
     """Accept a path. Horovod's word DYNAMIC is none: it allows ``start_timeline``; then there is nothing to set."""
     return "" if text == "DYNAMIC" else text
+
+
+word = Check(_word, "Unicode")
+anything = Check(_anything, "Unicode")
+size = Check(_size, "Unicode")
+flag = Check(_flag, "Bool")
+not_flag = Check(_not_flag, "Bool")
+switches_off = Check(_switches_off, "Bool")
+cores = Check(_cores, "Unicode")
+timeline = Check(_timeline, "Unicode")
+devices = Check(_devices, "Unicode")
+cluster_name = Check(_cluster_name, "Unicode")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.settings import ELSEWHERE, SETTINGS, lenient
+from hvd_kernel.settings import SETTINGS, Setting, horovod
 
 Env = Mapping[str, str]
 
@@ -28,18 +28,16 @@ def engine_options(env: Env | None = None) -> dict[str, str]:
     ConfigError
         A variable has a value that cannot be used; the message names the variable, the value and what is wanted.
     """
-    values, _ = lenient.read(os.environ if env is None else env)
+    values, _ = horovod.read(os.environ if env is None else env)
     found: dict[str, str] = {}
     for setting in SETTINGS:
-        value = _read(values, setting.variables, setting.check, setting.doc)
-        if value:
+        value = _read(values, setting)
+        if value and setting.key:
             found[setting.key] = value
-    for row in ELSEWHERE:
-        _read(values, row.variables, row.check, row.doc)
     return found
 
 
-def elsewhere(name: str, env: Env) -> str:
+def value(name: str, env: Env) -> str:
     """Value of a setting that the core does not read, by the first of its variables; its default where none is set.
 
     Raises
@@ -47,26 +45,26 @@ def elsewhere(name: str, env: Env) -> str:
     ConfigError
         A variable has a value that cannot be used.
     """
-    row = next(row for row in ELSEWHERE if row.variables[0] == name)
-    return _read(lenient.read(env)[0], row.variables, row.check, row.doc) or row.default
+    row = next(row for row in SETTINGS if row.variables[0] == name)
+    return _read(horovod.read(env)[0], row) or row.default
 
 
 def tell(env: Env) -> None:
     """Say what is done instead of what Horovod's variables ask for; of one process, each sentence once."""
-    for sentence in lenient.read(env)[1]:
+    for sentence in horovod.read(env)[1]:
         if sentence not in _told:
             _told.add(sentence)
             _LOG.warning("hvd_kernel: %s", sentence)
 
 
-def _read(values: Env, variables: Sequence[str], check: Callable[[str], str], doc: str) -> str:
-    variable = next((v for v in variables if values.get(v)), None)
+def _read(values: Env, row: Setting) -> str:
+    variable = next((v for v in row.variables if values.get(v)), None)
     if variable is None:
         return ""
     try:
-        return check(values[variable])
+        return row.check(values[variable])
     except ValueError as wanted:
-        raise ConfigError(f"{variable}={values[variable]!r} cannot be used: it must be {wanted} ({doc}).") from None
+        raise ConfigError(f"{variable}={values[variable]!r} cannot be used: it must be {wanted} ({row.doc}).") from None
 
 
 def start_timeout(env: Env | None = None, unset: float | None = None) -> float:

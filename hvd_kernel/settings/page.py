@@ -1,47 +1,67 @@
-"""The page that documents the tables."""
+"""The page of settings, docs/knobs.md: written from the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hvd_kernel.settings.elsewhere import ELSEWHERE
-from hvd_kernel.settings.idle import IDLE
-from hvd_kernel.settings.lenient import LENIENT
-from hvd_kernel.settings.table import SETTINGS
+from hvd_kernel.settings.core import CORE_SETTINGS
+from hvd_kernel.settings.horovod import HOROVOD_VALUES, UNUSED
+from hvd_kernel.settings.notebook import NOTEBOOK_SETTINGS
+from hvd_kernel.settings.package import PACKAGE_SETTINGS
+from hvd_kernel.settings.setting import Setting
 
-_HEAD = """# Settings from the environment
+_HEAD = """# Settings
 
 Written by `python -m hvd_kernel.settings` from the tables in `hvd_kernel/settings/`; a test compares them.
-They are read when `init()` is called. Of several variables in one row the first that is set wins; an empty value is
-the same as none, an empty default is the core's choice. A value that cannot be used is a `ConfigError` that names the
-variable, the value and what is wanted.
+
+A setting is said in one of three places; what is said later in this list wins:
+
+1. a variable of the environment (of several in one row the first that is set; an empty value is the same as none),
+2. a Jupyter configuration file, for notebooks: `c.HvdKernel.ranks = 4` in `ipython_kernel_config.py` (the kernel) or
+   `ipython_config.py` (any IPython with `%load_ext hvd_kernel`), or `--HvdKernel.ranks=4` on the kernel's command line,
+3. an option of the cell or of `%hvd start`, where there is one.
+
+An empty default is the core's choice. The core's settings are read when `init()` is called. A value that cannot be
+used is a `ConfigError` that names the variable or the traitlet, its value, and what is wanted.
 """
 
-_LENIENT = """What an image of Horovod's left in the environment does not stop `init()`. Where something else than asked
+_VALUES = """What an image of Horovod's left in the environment does not stop `init()`. Where something else than asked
 for is done, rank 0 says so, once.
 """
+
+_HEADING = ("variables", "in a configuration file", "default")
 
 
 def page() -> str:
     """Return the text of docs/knobs.md."""
-    settings = ((_code(row.variables), _code([row.default]), f"`{row.key}`", row.doc) for row in SETTINGS)
-    elsewhere = ((_code(row.variables), _code([row.default]), row.doc) for row in ELSEWHERE)
-    lenient = ((_code(row.variables), row.taken, row.rest) for row in LENIENT)
-    idle = ((_code(row.variables), row.why) for row in IDLE)
+    values = ((_code(row.variables), row.taken, row.rest) for row in HOROVOD_VALUES)
+    unused = ((_code(row.variables), row.why) for row in UNUSED)
+    core = ((*_names(row), f"`{row.key}`", row.doc) for row in CORE_SETTINGS)
     return "\n".join(
         [
             _HEAD,
+            "## Settings of a notebook\n",
+            _table((*_HEADING, "option", "meaning"), map(_row, NOTEBOOK_SETTINGS)),
             "## Settings of the core\n",
-            _table(("variables", "default", "key", "meaning"), settings),
-            "## Settings of other parts\n",
-            _table(("variables", "default", "meaning"), elsewhere),
-            "## Read leniently\n",
-            _LENIENT,
-            _table(("variables", "taken as it stands", "the rest"), lenient),
+            _table((*_HEADING, "key", "meaning"), core),
+            "## Settings of the package\n",
+            _table((*_HEADING, "option", "meaning"), map(_row, PACKAGE_SETTINGS)),
+            "## Horovod's values\n",
+            _VALUES,
+            _table(("variables", "taken as it stands", "the rest"), values),
             "## Without effect here\n",
-            _table(("variables", "why"), idle),
+            _table(("variables", "why"), unused),
         ]
     )
+
+
+def _row(row: Setting) -> tuple[str, ...]:
+    return (*_names(row), _code([row.flag]), row.doc)
+
+
+def _names(row: Setting) -> tuple[str, str, str]:
+    trait = f"`{row.trait}` ({row.check.type})" if row.trait else ""
+    return _code(row.variables), trait, _code([row.default])
 
 
 def _code(names: Iterable[str]) -> str:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.cluster_manager import default_n
-from hvd_kernel.magics.cluster_request import left_aside, wanted
+from hvd_kernel.magics.cluster_request import default, left_aside, wanted
 from hvd_kernel.magics.commands.hvdpull import pulled
 from hvd_kernel.magics.commands.hvdpush import local_values
 from hvd_kernel.magics.commands.words import keep, respawn
@@ -64,7 +63,7 @@ class _Cell:
     @classmethod
     def of(cls, context: Context, options: Options, code: str) -> _Cell:
         values = local_values(context.shell, options.push)
-        spec = wanted(options, context.manager.spec, default_n(options.gpus))
+        spec = wanted(options, context.manager.spec or default(options.gpus))
         return cls(context, options, code, values, spec, resolve(options.ranks, spec.n))
 
     def ready(self) -> Session:

@@ -9,8 +9,9 @@ import pytest
 from hvd_kernel._native import Engine
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.settings import lenient
-from hvd_kernel.settings.lookup import SETTINGS, elsewhere, engine_options, start_timeout, tell
+from hvd_kernel.settings import CORE_SETTINGS, horovod
+from hvd_kernel.settings.lookup import engine_options, start_timeout, tell
+from hvd_kernel.settings.lookup import value as value_of
 
 
 def test_nothing_set_leaves_the_choice_to_the_core() -> None:
@@ -185,7 +186,7 @@ def test_what_horovods_images_are_built_with_changes_nothing_and_nobody_is_told(
         "CUDNN_VERSION": "8.1.1.33-1+cuda11.2",
         "NCCL_VERSION": "2.8.4-1+cuda11.2",
     }
-    assert (engine_options(image), lenient.read(image)[1]) == ({}, [])
+    assert (engine_options(image), horovod.read(image)[1]) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -198,20 +199,20 @@ def test_what_horovods_images_are_built_with_changes_nothing_and_nobody_is_told(
         ({"HVD_DYNAMIC_PROCESS_SETS": "0", "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}, "0"),
     ],
 )
-def test_settings_of_other_parts(env: dict[str, str], value: str) -> None:
-    assert elsewhere("HVD_DYNAMIC_PROCESS_SETS", env) == value
+def test_settings_of_the_package(env: dict[str, str], value: str) -> None:
+    assert value_of("HVD_DYNAMIC_PROCESS_SETS", env) == value
 
 
 def test_the_core_knows_every_key() -> None:
     with pytest.raises(ValueError, match="known are ") as caught:
         Engine(0, 1, lambda mine: [mine], {"unknown": "1"})
-    assert {setting.key for setting in SETTINGS} == set(str(caught.value).partition("known are ")[2].split(", "))
+    assert {setting.key for setting in CORE_SETTINGS} == set(str(caught.value).partition("known are ")[2].split(", "))
 
 
 def test_the_core_takes_every_default_and_what_the_checks_let_through() -> None:
-    defaults = {s.variables[0]: s.default for s in SETTINGS if s.default}
+    defaults = {s.variables[0]: s.default for s in CORE_SETTINGS if s.default}
     options = engine_options(defaults)
-    assert set(options) == {s.key for s in SETTINGS if s.default}
+    assert set(options) == {s.key for s in CORE_SETTINGS if s.default}
     engine = Engine(0, 1, lambda mine: [mine], options)
     engine.shutdown()
 

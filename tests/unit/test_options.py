@@ -62,7 +62,7 @@ def test_a_line_of_mpirun_says_how_many_ranks_and_their_variables(monkeypatch: p
     )
     options = parse("%%hvdrun", line)
     assert options.local
-    assert wanted(options, None, 2) == ClusterSpec(
+    assert wanted(options, ClusterSpec(2)) == ClusterSpec(
         n=4, mpi_args=("-x", "HERE", "-x", "A=b c", "--mca", "orte_base_help_aggregate", "0"), hosts="localhost:4"
     )
     assert [told.partition(" is left aside")[0] for told in left_aside(options)] == [
@@ -72,9 +72,9 @@ def test_a_line_of_mpirun_says_how_many_ranks_and_their_variables(monkeypatch: p
         "-mca btl '^openib'",
     ]
     assert left_aside(parse("%%hvdrun", "-- mpirun -np 4")) == []
-    assert wanted(parse("%%hvdrun", "-- horovodrun -np 3"), ClusterSpec(n=2, mpi_args=("-v",)), 2).mpi_args == ("-v",)
+    assert wanted(parse("%%hvdrun", "-- horovodrun -np 3"), ClusterSpec(n=2, mpi_args=("-v",))).mpi_args == ("-v",)
     with pytest.raises(UsageError, match="the line behind -- says how many ranks there are, and where: leave -np"):
-        wanted(parse("%%hvdrun", "-np 2 -- mpirun -np 4"), None, 2)
+        wanted(parse("%%hvdrun", "-np 2 -- mpirun -np 4"), ClusterSpec(2))
 
 
 def test_jobs_to_wait_for() -> None:
@@ -173,11 +173,11 @@ def test_slots() -> None:
 
 def test_wanted_keeps_what_is_not_said() -> None:
     running = ClusterSpec(n=4, hosts="h:4", mpi_args=("-v",))
-    assert wanted(Options(), None, 3) == ClusterSpec(n=3)
-    assert wanted(Options(), running, 3) == running
-    assert wanted(Options(n=2), running, 3) == ClusterSpec(n=2, hosts="h:4", mpi_args=("-v",))
-    assert wanted(Options(hosts="a:1,b:1"), None, 3) == ClusterSpec(n=2, hosts="a:1,b:1")
-    assert wanted(Options(mpi_args=()), running, 3) == ClusterSpec(n=4, hosts="h:4")
+    assert wanted(Options(), ClusterSpec(3)) == ClusterSpec(n=3)
+    assert wanted(Options(), running) == running
+    assert wanted(Options(n=2), running) == ClusterSpec(n=2, hosts="h:4", mpi_args=("-v",))
+    assert wanted(Options(hosts="a:1,b:1"), ClusterSpec(3)) == ClusterSpec(n=2, hosts="a:1,b:1")
+    assert wanted(Options(mpi_args=()), running) == ClusterSpec(n=4, hosts="h:4")
 
 
 def test_flags_are_all_spellings() -> None:

@@ -69,7 +69,7 @@ def test_a_start_that_is_interrupted_is_remembered(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         manager.start(ClusterSpec(4), print)
     assert manager.spec == ClusterSpec(4)
-    assert wanted(Options(), manager.spec, 2) == ClusterSpec(4)
+    assert wanted(Options(), manager.spec) == ClusterSpec(4)
 
 
 def test_a_second_cell_is_told_to_wait() -> None:

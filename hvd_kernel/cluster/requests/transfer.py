@@ -13,7 +13,7 @@ from typing import Any
 
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.protocol import serialization
-from hvd_kernel.settings.lookup import elsewhere
+from hvd_kernel.settings import lookup
 
 Answers = dict[int, tuple[Mapping[str, Any], list[Any]]]
 Ask = Callable[[Sequence[int], dict[str, Any], Sequence[Any]], Answers]
@@ -25,7 +25,7 @@ _STEP = 1024
 
 def limit(*, force: bool) -> int | None:
     """Return how many bytes may move at once, over all ranks together; None: any."""
-    return None if force else int(elsewhere("HVD_MAX_MOVE", os.environ))
+    return None if force else int(lookup.value("HVD_MAX_MOVE", os.environ))
 
 
 def give(values: dict[str, Any], ranks: Sequence[int], here: Collection[int], at_most: int | None, ask: Ask) -> None:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hvd_kernel.settings import ELSEWHERE, SETTINGS
+from hvd_kernel.settings import SETTINGS
 
 Turn = Callable[[str], str]
 
@@ -67,7 +67,7 @@ class Knob:
 
 
 def _checks() -> dict[str, Callable[[str], str]]:
-    return {name: row.check for row in (*SETTINGS, *ELSEWHERE) for name in row.variables}
+    return {name: row.check for row in SETTINGS for name in row.variables}
 
 
 def _megabytes(text: str) -> str:
@@ -234,7 +234,7 @@ def without_effect(found: Mapping[str, str]) -> list[str]:
 def environment(found: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for values by ``dest``. They win over HVD_* of the same setting, which become empty."""
     env: dict[str, str] = {}
-    rivals = {name: row.variables for row in (*SETTINGS, *ELSEWHERE) for name in row.variables}
+    rivals = {name: row.variables for row in SETTINGS for name in row.variables}
     for knob in KNOBS:
         if knob.dest in found:
             env |= {name: "" for name in rivals.get(knob.variable, ()) if name.startswith("HVD_")}

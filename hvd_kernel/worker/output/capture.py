@@ -70,7 +70,7 @@ class Output:
     """The rank's two streams and their cells. ``_pump`` and what it calls run on the I/O thread."""
 
     def __init__(self, rank: int, size: int, logs: Path, io_thread: Any, publish: Publish) -> None:
-        limit = int(lookup.elsewhere("HVD_LOG_MAX_MB", os.environ)) << 20
+        limit = int(lookup.value("HVD_LOG_MAX_MB", os.environ)) << 20
         self._pid = os.getpid()
         self._thread = io_thread
         self._publish = publish

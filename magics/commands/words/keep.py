@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import detached
+from hvd_kernel.settings import lookup
 
 
 def check(context: Context, options: Options) -> None:
@@ -16,20 +19,29 @@ def check(context: Context, options: Options) -> None:
     UsageError
         Naming them.
     """
-    name, session = options.keep, context.manager.session
-    if not name or (session is not None and session.kept == name):
+    name, session = _asked(options), context.manager.session
+    kept = session.kept if session is not None else ""
+    if not name or kept == name or (kept and options.keep is None):
         return
-    if session is not None and session.kept:
-        raise UsageError(f"--keep {name}: these ranks are kept as {session.kept} already")
+    if kept:
+        raise UsageError(f"--keep {name}: these ranks are kept as {kept} already")
     if others := [each for each in detached.clusters() if each.note.name == name]:
         remedy = f"`%hvd attach {name}` takes it over, `%hvd clean --kept {name}` ends it"
         raise UsageError(f"--keep {name}: there is {others[0].sentence}; {remedy}")
 
 
 def keep(context: Context, options: Options) -> None:
-    """Keep the running ranks, where the line asks for it."""
-    session = context.manager.current()
-    if options.keep is None or session.kept:
+    """Keep the running ranks, where the line or a setting asks for it."""
+    session, name = context.manager.current(), _asked(options)
+    if name is None or session.kept:
         return
-    session.keep(options.keep or detached.free_name(detached.clusters()), context.manager.place)
+    session.keep(name or detached.free_name(detached.clusters()), context.manager.place)
     context.writer().say(f"kept as {session.kept}: after a restart of this kernel `%hvd attach` has them\n")
+
+
+def _asked(options: Options) -> str | None:
+    """Return the name under which ranks are to be kept, "" for one of its own; None: they are not."""
+    if options.keep is not None:
+        return options.keep
+    said = lookup.value("HVD_KEEP", os.environ)
+    return {"0": None, "1": ""}.get(said, said)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hvd_kernel.formatting.rank_labels import named
-from hvd_kernel.magics.cluster_manager import default_n
-from hvd_kernel.magics.cluster_request import wanted
+from hvd_kernel.magics.cluster_request import default, wanted
 from hvd_kernel.magics.commands.words import keep
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options
@@ -19,7 +18,7 @@ def start(context: Context, options: Options) -> None:
         restart(context, options)
         return
     writer = context.writer()
-    spec = wanted(options, context.manager.spec, default_n(options.gpus))
+    spec = wanted(options, context.manager.spec or default(options.gpus))
     keep.check(context, options)
     context.manager.ensure(spec, lambda text: writer.say(f"{text}\n"), writer.status(), force=options.force)
     _ready(context)
@@ -29,7 +28,7 @@ def start(context: Context, options: Options) -> None:
 def restart(context: Context, options: Options) -> None:
     """Start the same ranks again."""
     context.manager.respawn = options.respawn or context.manager.respawn
-    spec: ClusterSpec = wanted(options, context.manager.spec, default_n(options.gpus))
+    spec: ClusterSpec = wanted(options, context.manager.spec or default(options.gpus))
     keep.check(context, options)
     context.manager.start(spec, context.writer().status())
     _ready(context)

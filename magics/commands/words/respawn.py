@@ -68,4 +68,4 @@ def _silent(ranks: tuple[int, ...]) -> str:
 
 
 def _default() -> str:
-    return lookup.elsewhere("HVD_RESPAWN", os.environ)
+    return lookup.value("HVD_RESPAWN", os.environ)

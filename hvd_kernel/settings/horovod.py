@@ -1,4 +1,4 @@
-"""Lenient readings of Horovod's variables: what a value means here that asks for something else.
+"""Horovod's variables: values that are read as something else, and variables that are accepted and unused.
 
 What an image or a script of Horovod's has left in the environment stops nothing: it is read as below, and rank 0 says
 once what is done instead. Our own variables, HVD_*, are read as they stand.
@@ -18,7 +18,6 @@ from itertools import chain
 from typing import NamedTuple
 
 from hvd_kernel.settings.checks import flag, not_flag, switches_off
-from hvd_kernel.settings.elsewhere import ELSEWHERE
 from hvd_kernel.settings.table import SETTINGS
 
 _NUMBER = re.compile(r"\s*[+-]?[0-9]+")
@@ -34,7 +33,7 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lenient:
+class HorovodValue:
     """One row: variables, how they are read, what is taken as it stands, and what becomes of the rest."""
 
     variables: tuple[str, ...]
@@ -87,47 +86,92 @@ def _one_of_horovods(instead: str) -> Callable[[str], Reading]:
 
 
 def _booleans() -> tuple[str, ...]:
-    rows = [(row.check, row.variables) for row in SETTINGS] + [(row.check, row.variables) for row in ELSEWHERE]
-    names = chain.from_iterable(variables for check, variables in rows if check in {flag, not_flag, switches_off})
+    names = chain.from_iterable(row.variables for row in SETTINGS if row.check in {flag, not_flag, switches_off})
     return tuple(name for name in names if name.startswith("HOROVOD_"))
 
 
-LENIENT = (
-    Lenient(
+HOROVOD_VALUES = (
+    HorovodValue(
         _booleans(),
         boolean,
         "0, 1, true, false, yes, no, on, off; another number: yes unless it is 0",
         "no, as Horovod reads it",
     ),
-    Lenient(("HOROVOD_GLOO_IFACE",), interface, "one network interface", "of several the first that is here"),
-    Lenient(
+    HorovodValue(("HOROVOD_GLOO_IFACE",), interface, "one network interface", "of several the first that is here"),
+    HorovodValue(
         ("HOROVOD_GPU_OPERATIONS",),
         gpu_operations,
         "auto, ring, staged; NCCL, which Horovod was built with, leaves the choice to the core",
         "the core chooses",
     ),
-    Lenient(
+    HorovodValue(
         ("HOROVOD_CPU_OPERATIONS",),
         _one_of_horovods("the core's own operations run; HVD_TRANSPORT=mpi sends through MPI"),
         "MPI, Gloo: the core's own operations run for both",
         "the same; oneCCL is not used",
     ),
-    Lenient(
+    HorovodValue(
         ("HOROVOD_CONTROLLER",),
         _one_of_horovods("ranks agree through the core itself; HVD_BOOTSTRAP=mpi or tcp says how they meet"),
         "MPI, Gloo: ranks agree through the core itself with both",
         "the same",
     ),
-    Lenient(("HOROVOD_TORUS_ALLREDUCE",), torus, "no", "HVD_ALLREDUCE_ALGORITHM says how allreduce runs"),
+    HorovodValue(("HOROVOD_TORUS_ALLREDUCE",), torus, "no", "HVD_ALLREDUCE_ALGORITHM says how allreduce runs"),
 )
 
 
 def read(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return an environment with these variables in the words of the tables, and a sentence for what was not taken."""
     values, told = dict(env), []
-    for row in LENIENT:
+    for row in HOROVOD_VALUES:
         for name in row.variables:
             if given := env.get(name):
                 values[name], instead = row.read(given)
                 told += [f"{name}={given!r}: {instead}."] if instead else []
     return values, told
+
+
+@dataclass(frozen=True)
+class Unused:
+    """Variables that are accepted and have no effect, and why."""
+
+    variables: tuple[str, ...]
+    why: str
+
+
+def _all(prefix: str, names: str) -> tuple[str, ...]:
+    return tuple(prefix + name for name in names.split())
+
+
+UNUSED = (
+    Unused(
+        _all("HOROVOD_", "LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOSTNAME"),
+        "which ranks share a host is found out when they meet (HVD_HOST overrides it)",
+    ),
+    Unused(
+        ("HOROVOD_MPI_THREADS_DISABLE",), "MPI only starts and links the ranks; the core knows which thread may call it"
+    ),
+    Unused(("HOROVOD_ADASUM_MPI_CHUNK_SIZE",), "Adasum runs on the core's own links, not on MPI"),
+    Unused(("HOROVOD_CCL_CACHE",), "oneCCL is not used"),
+    Unused(
+        _all("HOROVOD_", "BATCH_D2D_MEMCOPIES NUM_NCCL_STREAMS ENABLE_ASYNC_COMPLETION DISABLE_NVTX_RANGES"),
+        "tunes how Horovod uses NCCL and CUDA",
+    ),
+    Unused(("HOROVOD_ENABLE_XLA_OPS",), "tunes TensorFlow's XLA operations; there is no TensorFlow front end"),
+    Unused(
+        _all("HOROVOD_SPARK_", "START_TIMEOUT USE_LOCAL_RANK_GPU_INDEX PYTHONPATH WORK_DIR"),
+        "read by Horovod's Spark launcher",
+    ),
+    Unused(
+        (
+            *_all("HOROVOD_WITH_", "PYTORCH TENSORFLOW MXNET MPI GLOO NVTX"),
+            *_all("HOROVOD_WITHOUT_", "PYTORCH TENSORFLOW MXNET MPI GLOO NVTX"),
+            *_all("HOROVOD_GPU_", "ALLREDUCE ALLGATHER BROADCAST ALLTOALL REDUCESCATTER"),
+            *_all("HOROVOD_NCCL_", "HOME INCLUDE LIB LINK"),
+            *_all("HOROVOD_", "GPU CUDA_HOME ROCM_HOME BUILD_ARCH_FLAGS BUILD_CUDA_CC_LIST ALLOW_MIXED_GPU_IMPL"),
+            *_all("HOROVOD_", "CMAKE MPICXX_SHOW DEBUG SKIP_COMPILE LOCAL_VERSION"),
+        ),
+        "builds Horovod: the core is compiled against no framework, no MPI and no CUDA, so there is nothing to choose",
+    ),
+    Unused(("HOROVOD_TEST_GPU", "HOROVOD_MIXED_INSTALL"), "read by Horovod's own tests"),
+)

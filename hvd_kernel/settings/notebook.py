@@ -1,0 +1,61 @@
+"""The settings of a notebook: which ranks its cells run on, and what becomes of them."""
+
+from __future__ import annotations
+
+from hvd_kernel.settings.checks import anything, cluster_name, number, one_of, size, whole
+from hvd_kernel.settings.setting import Setting
+
+NOTEBOOK_SETTINGS = (
+    Setting(
+        ("HVD_RANKS",),
+        whole(1),
+        "",
+        "number of ranks that a notebook starts; empty: one per slot of the hosts, else one per GPU, else one per "
+        "core, at most four",
+        flag="-np",
+    ),
+    Setting(("HVD_HOSTS",), anything, "", "where a notebook's ranks run, as in h1:4,h2:4; empty: here", flag="-H"),
+    Setting(
+        ("HVD_HOSTFILE",), anything, "", "the same, from a file of lines `host slots=N`; not both", flag="--hostfile"
+    ),
+    Setting(("HVD_MPI_ARGS",), anything, "", "more arguments for the mpiexec that starts them", flag="--mpi-args"),
+    Setting(
+        ("HVD_KEEP",),
+        cluster_name,
+        "0",
+        "1, or a name: a notebook's ranks outlive its kernel, as with `%hvd start --keep`; 0: they end with it",
+        flag="--keep",
+    ),
+    Setting(
+        ("HVD_RESPAWN",),
+        one_of("auto", "off"),
+        "off",
+        "auto: a notebook's next cell after a rank's death replaces it first, as with `%hvd start --respawn auto`",
+        flag="--respawn",
+    ),
+    Setting(
+        ("HVD_SPARES",),
+        whole(0, 16),
+        "1",
+        "processes that a notebook's cluster keeps ready, imports done, to take a dead rank's place; fewer where "
+        "memory is short",
+    ),
+    Setting(
+        ("HVD_KEEP_HOURS",),
+        number(0.0, open_end=True),
+        "12",
+        "hours that kept ranks (`%hvd start --keep`) wait for a kernel, whatever they do meanwhile, before they end",
+    ),
+    Setting(
+        ("HVD_LOG_MAX_MB",),
+        whole(1),
+        "1024",
+        "size of the log that a notebook's rank keeps of each of its streams, in MiB; then the older half is given up",
+    ),
+    Setting(
+        ("HVD_MAX_MOVE",),
+        size,
+        "1073741824",
+        "bytes (or 512M, 4G) that a push, a pull or `-o` may move, over all ranks together; --force lifts it",
+    ),
+)

@@ -1,0 +1,102 @@
+"""The settings of the package, which its parts read themselves; what is not read at once is checked with the rest."""
+
+from __future__ import annotations
+
+from hvd_kernel.settings.checks import anything, devices, flag, number, one_of, whole
+from hvd_kernel.settings.setting import Setting
+
+_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+_ONE = one_of("0", "1")
+
+PACKAGE_SETTINGS = (
+    # These are checked where they are read.
+    Setting(
+        ("HOROVOD_RANK", "HOROVOD_SIZE"),
+        anything,
+        "",
+        "this process's rank, and how many there are",
+        set_by_others=True,
+    ),
+    Setting(
+        ("HOROVOD_CONTROLLER_ADDR", "HOROVOD_CONTROLLER_PORT"),
+        anything,
+        "",
+        "address and free port of rank 0's host, where the ranks meet without MPI or torchrun",
+        set_by_others=True,
+    ),
+    Setting(
+        ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+        anything,
+        "",
+        "where no HOROVOD_CONTROLLER_ADDR is set: the HTTP store of a launcher of Horovod's, by which ranks learn "
+        "where rank 0 is",
+        set_by_others=True,
+    ),
+    Setting(
+        ("HVD_BOOTSTRAP",),
+        anything,
+        "",
+        "mpi, tcp or none: who says which rank this is; none: size 1",
+        set_by_others=True,
+    ),
+    Setting(("HVD_FAILPOINT",), anything, "", "for tests: places where this process is to fail", set_by_others=True),
+    Setting(
+        ("HVD_GPU",),
+        one_of("staged", "core"),
+        "staged",
+        "staged: torch copies tensors of a GPU through pinned host memory, and the core never sees the device; core: "
+        "it works on them where they lie, as HVD_GPU_OPERATIONS says (no GPU has tried that yet)",
+    ),
+    Setting(
+        ("HVD_GPUS",),
+        devices,
+        "auto",
+        "devices of the ranks that `%%hvdrun` or hvdrun starts, as with --gpus: auto, all, none or numbers as in 0,1",
+        flag="--gpus",
+    ),
+    Setting(("HVD_INSECURE",), _ONE, "0", "1: ranks may meet over a network without a secret"),
+    Setting(
+        ("HVD_DYNAMIC_PROCESS_SETS", "HOROVOD_DYNAMIC_PROCESS_SETS"),
+        flag,
+        "0",
+        "1: process sets may be added and removed after init, as with init(process_sets='dynamic')",
+    ),
+    Setting(("HOROVOD_ELASTIC",), flag, "0", "1: DistributedOptimizer reduces also while there is one rank only"),
+    Setting(
+        ("HVD_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT"),
+        number(0.0, open_end=True),
+        "600",
+        "seconds that `elastic.run` waits for all ranks to initialize again; the first time the start timeout counts",
+    ),
+    Setting(
+        ("HVD_RESET_LIMIT",), whole(0), "", "how often `elastic.run` lets the ranks initialize again before it gives up"
+    ),
+    Setting(
+        ("HVD_COMPAT",),
+        one_of("0", "1", "shadow"),
+        "1",
+        "1: in ranks, notebooks and after `hvdrun --install-horovod` `import horovod` gives this package where Horovod "
+        "is not installed; shadow: also where it is; 0: never",
+    ),
+    Setting(
+        ("HVD_TRACK",),
+        anything,
+        "off",
+        "where hvd.log writes besides the panel: off, on, or some of tensorboard:FOLDER, jsonl:FILE, mlflow:URI, "
+        "polyaxon:FOLDER and per-rank, with commas",
+    ),
+    Setting(
+        ("HVD_TRACK_RUN",),
+        anything,
+        "",
+        "the tracked run, 32 hexadecimal digits; hvdrun makes one per job",
+        set_by_others=True,
+    ),
+    Setting(("HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL"), one_of(*_LEVELS), "warning", "what the core writes on stderr"),
+    Setting(
+        ("HVD_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME"),
+        flag,
+        "1",
+        "0: the time is before each line that the core writes",
+    ),
+)
