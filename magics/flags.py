@@ -124,8 +124,8 @@ WHERE = (
     Flag((MPI_ARGS,), "mpi_args", "more arguments for mpiexec", "'...'", _words),
     Flag(("--job",), "job", "ranks, hosts, limits and variables as a platform's file says", "FILE"),
 )
-RANKS = (Flag(_RANKS, "ranks", "only these ranks", "0,2-3|::2|all"),)
-ONE_RANK = (Flag(("--rank", *_RANKS), "ranks", "only this rank, or these", "0,2-3|::2|all"),)
+RANKS = (Flag(_RANKS, "ranks", "only these ranks", "0,2-3|::2|all|root"),)
+ONE_RANK = (Flag(("--rank", *_RANKS), "ranks", "only this rank, or these", "0,2-3|::2|all|root"),)
 CELL = (
     Flag(("--local",), "local", "run the cell also here, in the notebook, afterwards", action=_YES),
     Flag(("--push",), "push", "copy variables from the notebook to the ranks first", "a,b", _names),

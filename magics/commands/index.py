@@ -66,7 +66,8 @@ class Magic:
         """Return its help: what %name? shows."""
         width = max((len(flag.usage()) for flag in self.flags), default=0)
         listed = "\n".join(f"    {flag.usage().ljust(width)}  {flag.told()}" for flag in self.flags)
-        parts = [f"{self.help[:1].upper()}{self.help[1:]}.", f"    {self.usage}", self.more.rstrip(), listed]
+        options = f"Options:\n\n{listed}" if listed else ""
+        parts = [f"{self.help[:1].upper()}{self.help[1:]}.", f"    {self.usage}", self.more.rstrip(), options]
         return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -35,5 +35,6 @@ def _function(magic: Magic, context: Context) -> Callable[..., Any]:
 
     run.__name__ = run.__qualname__ = magic.name.strip("%")
     run.__doc__ = magic.doc()
+    vars(run)["__wrapped__"] = magic.act  # %name? names its file
     no_var_expand(run)
     return run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -36,12 +37,14 @@ def figures_back() -> None:
 
 
 def _place(name: str) -> tuple[Any, str]:
-    module, _, rest = name.partition("_")
-    *through, attribute = rest.split(".")
+    found = re.fullmatch(r"([a-z][a-z0-9_]*?)_(_?[A-Z].*)", name)
+    if found is None:
+        raise LookupError(f"{name}: write the name of a module, an underscore, and the name of a constant")
+    module, (*through, attribute) = found[1], found[2].split(".")
     for owner in map(importlib.import_module, _modules(module)):
-        found = reduce(getattr, through, owner)
-        if hasattr(found, attribute):
-            return found, attribute
+        place = reduce(getattr, through, owner)
+        if hasattr(place, attribute):
+            return place, attribute
     raise LookupError(f"{name}: no module {module} has {attribute}")
 
 

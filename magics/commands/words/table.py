@@ -38,7 +38,7 @@ class Word:
 
 
 def _help(context: Context, _options: Options) -> None:
-    context.writer().say(f"Words behind %hvd; %hvd alone is %hvd status.\n\n{usage()}")
+    context.writer().say(usage())
 
 
 def _doctor(context: Context, _options: Options) -> None:
@@ -148,4 +148,4 @@ def find(options: Options) -> Word:
 def usage() -> str:
     """Return one line for each word."""
     width = max(len(word.usage) for word in WORDS.values())
-    return "".join(f"    {word.usage.ljust(width)}  {word.doc}\n" for word in WORDS.values())
+    return "Words:\n\n" + "".join(f"    {word.usage.ljust(width)}  {word.doc}\n" for word in WORDS.values())
