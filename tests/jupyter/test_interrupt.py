@@ -34,7 +34,7 @@ pytestmark = [
         setup=(
             "%%hvdrun\nimport asyncio, time, torch\nkept = [rank, 'kept']",
             # On a busy machine an interrupt may come to one rank much later than to another.
-            "%%hvdrun\nimport hvd_kernel.worker.shell.control\nhvd_kernel.worker.control._COHERENT_S = 60.0",
+            "%%hvdrun\nimport hvd_kernel.worker.shell.control\nhvd_kernel.worker.shell.control._COHERENT_S = 60.0",
         ),
     ),
 ]
