@@ -16,7 +16,7 @@ WALL = re.compile(
 FOR_PEOPLE = {  # nothing waits for any of them
     "native/engine/timeline/timeline.cc": "the date at which a timeline began",
     "native/base/log.cc": "the time before a line of the log",
-    "hvd_kernel/cluster/keeper.py": "since when ranks have been kept, for other kernels to show",
+    "hvd_kernel/cluster/detachment.py": "since when ranks have been kept, for other kernels to show",
     "hvd_kernel/processes/detached.py": "how long that is ago",
     "hvd_kernel/tracking/sink.py": "when a run began and a value was logged",
     "hvd_kernel/processes/leftovers.py": "the age of a folder, which the file system tells by the wall clock",
