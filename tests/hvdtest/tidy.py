@@ -10,7 +10,6 @@ import importlib
 import os
 import re
 from collections.abc import Iterator
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +36,15 @@ def figures_back() -> None:
 
 
 def _place(name: str) -> tuple[Any, str]:
-    found = re.fullmatch(r"([a-z][a-z0-9_]*?)_(_?[A-Z].*)", name)
-    if found is None:
-        raise LookupError(f"{name}: write the name of a module, an underscore, and the name of a constant")
-    module, (*through, attribute) = found[1], found[2].split(".")
-    for owner in map(importlib.import_module, _modules(module)):
-        place = reduce(getattr, through, owner)
-        if hasattr(place, attribute):
-            return place, attribute
-    raise LookupError(f"{name}: no module {module} has {attribute}")
+    for cut in (match.start() for match in re.finditer("_", name)):
+        *through, attribute = name[cut + 1 :].split(".")
+        for module in map(importlib.import_module, _modules(name[:cut])):
+            owner: Any = module
+            for each in through:
+                owner = getattr(owner, each, None)
+            if hasattr(owner, attribute):
+                return owner, attribute
+    raise LookupError(f"{name}: write the name of a module, an underscore, and what that module has")
 
 
 def _modules(name: str) -> Iterator[str]:
