@@ -245,7 +245,7 @@ def test_a17_clean_ends_the_orphans_of_another_kernel_and_touches_no_living_one(
         )
         supervisor = int(
             gone.run(
-                "from hvd_kernel.magics import manager_of\nholder_of(get_ipython()).session._launched._process.pid"
+                "from hvd_kernel.magics import manager_of\nmanager_of(get_ipython()).session._launched._process.pid"
             ).shown[0]
         )
         orphans = traces_of(gone)
