@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import mxnet as mx
@@ -52,7 +53,7 @@ from hvd_kernel.core.session import (  # noqa: F401 - names of Horovod's module 
     start_timeline,
     stop_timeline,
 )
-from hvd_kernel.core.tensor import SCATTERED
+from hvd_kernel.core.tensor import SCATTERED, reduction_of
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
 from hvd_kernel.mxnet import library
 from hvd_kernel.mxnet import tensors as _tensors
@@ -89,6 +90,7 @@ library.plugin()  # at the import: what is missing is told there
 
 _ALLREDUCE, _BROADCAST, _REDUCESCATTER = 0, 2, 6  # native/c_api/hvd_core.h
 _unnamed = 0, itertools.count()  # of which generation of the engine
+_reduction = partial(reduction_of, warns=False)  # as in Horovod: here ``average`` is not deprecated
 
 
 def allreduce(
@@ -126,7 +128,7 @@ def allreduce(
         hvd.allreduce(mx.nd.array([1.0, 2.0]) * hvd.rank())   # 2 ranks: [0.5, 1.0]
     """
     scales = (prescale_factor, postscale_factor)
-    return _reduced([tensor], _op(op, average), "allreduce", name, priority, scales, process_set)[0]
+    return _reduced([tensor], _reduction(op, average), "allreduce", name, priority, scales, process_set)[0]
 
 
 def allreduce_(
@@ -141,7 +143,7 @@ def allreduce_(
 ) -> Any:
     """Do as ``allreduce`` in the tensor's memory, and return the tensor."""
     scales = (prescale_factor, postscale_factor)
-    _reduce([tensor], _op(op, average), "allreduce", name, priority, scales, process_set)
+    _reduce([tensor], _reduction(op, average), "allreduce", name, priority, scales, process_set)
     return tensor
 
 
@@ -157,7 +159,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Return the reductions of several tensors, of several types if need be, reduced together or not at all."""
     scales = (prescale_factor, postscale_factor)
-    return _reduced(tensors, _op(op, average), "grouped_allreduce", name, priority, scales, process_set)
+    return _reduced(tensors, _reduction(op, average), "grouped_allreduce", name, priority, scales, process_set)
 
 
 def grouped_allreduce_(
@@ -172,7 +174,7 @@ def grouped_allreduce_(
 ) -> list[Any]:
     """Do as ``grouped_allreduce`` in the tensors' memory, and return the tensors."""
     scales = (prescale_factor, postscale_factor)
-    _reduce(tensors, _op(op, average), "grouped_allreduce", name, priority, scales, process_set)
+    _reduce(tensors, _reduction(op, average), "grouped_allreduce", name, priority, scales, process_set)
     return list(tensors)
 
 
@@ -300,14 +302,6 @@ def shutdown() -> None:
         except mx.MXNetError as error:  # whoever waits for that operation's result has heard it
             warnings.warn(f"shutdown: an operation had failed: {error}", stacklevel=2)
     session.shutdown()
-
-
-def _op(op: int | None, average: bool | None) -> int:
-    if average is None:
-        return Average if op is None else op
-    if op is not None:
-        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    return Average if average else Sum
 
 
 def _reduced(
