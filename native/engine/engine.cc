@@ -19,7 +19,7 @@ constexpr double kLeaveSeconds = 10;
 constexpr double kGoodbyeSeconds = 5;
 // What a thread that nobody lets wait works at itself before enqueue() returns: so many bytes, for
 // so long. Both cost less than to wake another thread.
-constexpr std::int64_t kBriefBytes = 64 << 10;
+constexpr std::int64_t kBriefBytes = 65536;
 constexpr std::chrono::microseconds kBriefly(100);
 // Devices have no bell for when they are done.
 constexpr std::chrono::microseconds kBetweenLooks(100);

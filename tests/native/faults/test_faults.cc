@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <set>
@@ -147,11 +148,9 @@ std::set<std::string> failpoints() {
   std::set<std::string> names;
   const std::string call = "failpoint(\"";
   for (const char* room : {"base", "transport", "collective", "engine"}) {
-    const std::string folder = std::string(HVD_SOURCE_DIR) + "/" + room;
-    DIR* const dir = ::opendir(folder.c_str());
-    REQUIRE(dir != nullptr);
-    while (const dirent* entry = ::readdir(dir)) {
-      std::ifstream file(folder + "/" + entry->d_name);
+    const auto folder = std::filesystem::path(HVD_SOURCE_DIR) / room;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      std::ifstream file(entry.path());
       std::stringstream text;
       text << file.rdbuf();
       const std::string all = text.str();
@@ -160,7 +159,6 @@ std::set<std::string> failpoints() {
         names.insert(all.substr(at, all.find('"', at) - at));
       }
     }
-    ::closedir(dir);
   }
   return names;
 }
