@@ -106,6 +106,13 @@ def test_links_lead_somewhere() -> None:
     nobody("links in the docs lead somewhere", pages(), broken_links)
 
 
+def test_the_index_leads_to_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / target).resolve() for target in LINK.findall(text(index))}
+    wanted = {page for page in sources("docs", suffixes={".md"}) if page.parent.name != "decisions"} - {index}
+    assert not wanted - listed
+
+
 def test_targets_of_make_exist() -> None:
     nobody("targets of make in the docs exist", pages(), unknown_targets)
 
