@@ -222,6 +222,9 @@ class Engine:
     def shutdown(self) -> None:
         """Leave. Pending operations here and on peers that need this rank end with an error. Idempotent."""
 
+def write_c_stack_at(signal: int, descriptor: int) -> None:
+    """At the signal, have the thread that takes it write its C stack, and "end of stack" below, without Python's lock."""
+
 def core_table() -> int:
     """Where the core's C table lies (native/c_api/hvd_core.h), for plugins and ctypes: an address."""
 

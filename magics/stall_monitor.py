@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hvd_kernel.diagnosis.stall import Ears, awaited, sentence, whereabouts
+from hvd_kernel.diagnosis.stall import Activity, awaited, sentence, whereabouts
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.magics.commands.stacks import Inquiry, stopped
 from hvd_kernel.protocol.messages import MetricsSample, Whereabouts
@@ -36,7 +36,7 @@ class Lookout:
         self._session = session
         self._ranks = tuple(ranks)
         self._ticked = time.monotonic()
-        self._ears = Ears(ranks, self._ticked)
+        self._activity = Activity(ranks, self._ticked)
         self._seen_stopped: set[int] = set()
         self._stopped: set[int] = set()
         self._looked = self._asked = 0.0
@@ -45,18 +45,18 @@ class Lookout:
 
     def hear(self, sample: MetricsSample) -> None:
         """Take a sample of the run."""
-        self._ears.hear(sample, time.monotonic())
+        self._activity.observe(sample, time.monotonic())
 
     def tick(self) -> None:
         """Look, ask, or take answers, whatever is due."""
         now = time.monotonic()
         if now - self._ticked >= DEAF_S:
-            self._ears.were_deaf(now)
+            self._activity.begin_again(now)
         self._ticked = now
         if now - self._looked >= PROC_S:
             self._looked = now
             self._look()
-        if not self._ears.some_wait(now):
+        if not self._activity.some_wait(now):
             self._known, self._inquiry = {}, None
         elif self._inquiry is not None:
             self._listen(self._inquiry, now)
@@ -84,6 +84,6 @@ class Lookout:
     def _listen(self, inquiry: Inquiry, now: float) -> None:
         """Take the answers when all have come that can: a rank that says nothing at all is looked at from outside."""
         late = inquiry.silent()
-        mute = late & (self._ears.silent(now) | self._stopped | set(self._session.dead))
+        mute = late & (self._activity.silent(now) | self._stopped | set(self._session.dead))
         if mute == late or now - self._asked >= ASK_S:
             self._known, self._inquiry = inquiry.answers() | inquiry.from_outside(mute), None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.core import handshake, topology
+from hvd_kernel.core.stacks import agent_channel
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.settings import lookup, network
 from hvd_kernel.tracking import process as tracking
@@ -91,6 +92,7 @@ def init(comm: Any = None, reunion: Reunion | None = None) -> None:
     """
     with _lock:
         if _engine is None:
+            agent_channel.connect(lambda: _engine)
             _start(comm, reunion)
 
 

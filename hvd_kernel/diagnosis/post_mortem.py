@@ -17,7 +17,8 @@ import os
 import re
 import signal
 from dataclasses import dataclass
-from pathlib import Path
+
+from hvd_kernel.diagnosis.written_stacks import below_signal
 
 UNKNOWN = "it ended for a reason that is not known"
 MAX_PYTHON = 20
@@ -184,23 +185,8 @@ def _python(frames: list[Frame]) -> list[str]:
 
 
 def _c(native: str) -> list[str]:
-    """Return the C functions between the signal and the interpreter.
-
-    The handlers themselves are on that stack: the crash lies below the last trampoline, which is also the first line.
-    """
     places = [found["place"] for found in map(_NATIVE.search, native.splitlines()) if found]
-    if not places:
-        return []
-    trampoline = len(places) - 1 - places[::-1].index(places[0])
-    below = places[trampoline + 1 :]
-    ends = [at for at, place in enumerate(below) if "_PyEval_EvalFrame" in place]
-    shown = below[: ends[0]] if ends else below
-    return _bounded("in C, innermost first:", [_short(place) for place in shown], MAX_NATIVE)
-
-
-def _short(place: str) -> str:
-    path, parenthesis, offset = place.partition("(")
-    return f"{Path(path).name}{parenthesis}{offset}"
+    return _bounded("in C, innermost first:", list(below_signal(places)), MAX_NATIVE)
 
 
 def _bounded(title: str, lines: list[str], most: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Why ranks wait, as one sentence: which operation, which rank it waits for, and where that one is. Pure.
+"""Why ranks wait, as one sentence, for cells and for scripts: which operation, for which rank, and where that is. Pure.
 
 Words.
   waits      a rank's code is inside one operation, the same one, since a while
@@ -29,56 +29,61 @@ _STATES = {
     "idle": "{has} ended the cell",
     "stopped": "{is} stopped (SIGSTOP or a debugger)",
     "dead": "{is} dead",
+    "ended": "{has} ended",
+    "absent": "cannot be asked",
+    "elsewhere": "another launcher has started",
 }
 _AT = {"silent": "in C code, called in", "prompt": "at a prompt in"}
 _DOING = {
     "idle": "no cell runs",
     "stopped": "stopped (SIGSTOP or a debugger)",
     "dead": "dead",
-    "compute": "in the cell's own code",
     "prompt": "at a prompt",
     "silent": "in C code that keeps Python's lock",
+    "ended": "has ended",
+    "absent": "cannot be asked: it has not called hvd.init(), or not with the hvd_kernel of its launcher",
+    "elsewhere": "started by another launcher",
 }
 _WORDS = {"one": {"is": "is", "has": "has", "waits": "waits"}, "many": {"is": "are", "has": "have", "waits": "wait"}}
 
 
 @dataclass
-class _Heard:
+class _Latest:
     at: float
     since: float  # it is in this operation, or not in any, from then on
     doing: tuple[str, int]
 
 
-class Ears:
-    """What the samples of one run say about who waits and who is silent. Times are the reader's own."""
+class Activity:
+    """What the samples of one run tell of who waits and who is silent. Times are the reader's own."""
 
     def __init__(self, ranks: Iterable[int], now: float) -> None:
-        self._heard = {rank: _Heard(now, now, ("", 0)) for rank in ranks}
+        self._latest = {rank: _Latest(now, now, ("", 0)) for rank in ranks}
 
-    def hear(self, sample: MetricsSample, now: float) -> None:
+    def observe(self, sample: MetricsSample, now: float) -> None:
         """Take a sample; one that says "idle" is a rank's last."""
-        if sample.rank not in self._heard:
+        if sample.rank not in self._latest:
             return
         if sample.state == "idle":
-            del self._heard[sample.rank]
+            del self._latest[sample.rank]
             return
         doing = (sample.waiting_for, sample.ops) if sample.state == "collective" else ("", 0)
-        before = self._heard[sample.rank]
+        before = self._latest[sample.rank]
         since = before.since if before.doing == doing else now
-        self._heard[sample.rank] = _Heard(now, since, doing)
+        self._latest[sample.rank] = _Latest(now, since, doing)
 
-    def were_deaf(self, now: float) -> None:
-        """Count silence from here on: nobody was listening."""
-        for heard in self._heard.values():
-            heard.at = now
+    def begin_again(self, now: float) -> None:
+        """Count silence from here on: nobody has read samples meanwhile."""
+        for latest in self._latest.values():
+            latest.at = now
 
     def some_wait(self, now: float) -> bool:
         """Tell whether a rank has been in one operation for a while."""
-        return any(heard.doing[0] and now - heard.since >= WAIT_S for heard in self._heard.values())
+        return any(latest.doing[0] and now - latest.since >= WAIT_S for latest in self._latest.values())
 
     def silent(self, now: float) -> set[int]:
         """Return the ranks that have not spoken for a while although their cell runs."""
-        return {rank for rank, heard in self._heard.items() if now - heard.at >= SILENT_S}
+        return {rank for rank, latest in self._latest.items() if now - latest.at >= SILENT_S}
 
 
 def whereabouts(found: Found) -> str:
@@ -97,7 +102,7 @@ def sentence(found: Found, ranks: Collection[int]) -> str:
     ranks
         Of the run: another rank that is missing is one on which the cell does not run.
     """
-    oldest = _oldest(found)
+    oldest = awaited_operation(found)
     if oldest is None:
         return ""
     missing = [rank for rank in oldest.missing if rank in found or rank not in ranks]
@@ -108,8 +113,15 @@ def sentence(found: Found, ranks: Collection[int]) -> str:
 
 def awaited(found: Found) -> set[int]:
     """Return the ranks for which an operation waits."""
-    oldest = _oldest(found)
+    oldest = awaited_operation(found)
     return set(oldest.missing) if oldest else set()
+
+
+def awaited_operation(found: Found) -> Pending | None:
+    """Return the operation that waits longest for ranks that are known; None: none has for a while."""
+    known = (each for place in found.values() for each in place.pending if each.missing and each.seconds >= WAIT_S)
+    told = max(known, key=lambda each: each.seconds, default=None)
+    return told or _guessed(found)
 
 
 def _grouped(found: Found, ranks: Iterable[int]) -> dict[str, list[int]]:
@@ -117,13 +129,6 @@ def _grouped(found: Found, ranks: Iterable[int]) -> dict[str, list[int]]:
     for rank in ranks:
         where.setdefault(_where(found.get(rank)), []).append(rank)
     return where
-
-
-def _oldest(found: Found) -> Pending | None:
-    """Return the operation that waits longest for ranks that are known."""
-    known = (each for place in found.values() for each in place.pending if each.missing and each.seconds >= WAIT_S)
-    told = max(known, key=lambda each: each.seconds, default=None)
-    return told or _guessed(found)
 
 
 def _guessed(found: Found) -> Pending | None:
@@ -174,16 +179,19 @@ def _fill(text: str, ranks: int) -> str:
     return text.format(**_WORDS["one" if ranks == 1 else "many"])
 
 
-def report(found: Found) -> str:
+def report(found: Found, program: str = "the cell") -> str:
     """Every rank's stack, one block for ranks that are at the same place; ends with a newline unless empty."""
     blocks: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for rank, place in sorted(found.items()):
-        blocks.setdefault((_doing(place), tuple(map(line, place.frames))), []).append(rank)
+        calls = (*map(line, place.frames), *(f"C: {function}" for function in place.native[::-1]))
+        blocks.setdefault((_doing(place, program), calls), []).append(rank)
     return "".join(
         f"{label(ranks)} {doing}\n" + "".join(f"    {call}\n" for call in calls)
         for (doing, calls), ranks in blocks.items()
     )
 
 
-def _doing(place: Whereabouts) -> str:
-    return f"waiting in {operation(place.waiting_for)}" if place.state == "collective" else _DOING[place.state]
+def _doing(place: Whereabouts, program: str) -> str:
+    if place.state == "collective":
+        return f"waiting in {operation(place.waiting_for)}"
+    return f"in {program}'s own code" if place.state == "compute" else _DOING[place.state]

@@ -27,6 +27,7 @@ from hvd_kernel.launch.line_output import Voice, Write, folder_of, prefixes, sta
 from hvd_kernel.launch.monitor import Watch
 from hvd_kernel.launch.outcome import shell_status
 from hvd_kernel.launch.placement import Host, is_local, named, places
+from hvd_kernel.launch.whereabouts import RankMonitor
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
 from hvd_kernel.processes.resources.limits import Limits
@@ -83,6 +84,11 @@ class Job:
         return self.via if self.via == JSRUN else "mpiexec" if self.use_mpi else ""
 
     @property
+    def size(self) -> int:
+        """How many ranks there are, those of other launchers included."""
+        return self.np * (self.part.parts if self.part else 1)
+
+    @property
     def first(self) -> int:
         """The number of the first rank that this launcher starts."""
         return self.part.index * self.np if self.part else 0
@@ -124,10 +130,13 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
     try:
         home = _mpi_start(job, crew, starter, patience, tell) if starter else _start(job, crew, patience, tell)
         voices = _voices(job, out, err)
-        watch = Watch(crew, voices, home, job.grace_s, starter)
+        watches = lookup.engine_options(env).get("stall_warning_s") != "0"
+        monitor = RankMonitor(home, job.first, job.size, err, watches=watches)
+        watch = Watch(crew, voices, home, job.grace_s, starter, monitor=monitor)
         deadline = _NEVER if job.timeout_s is None else begun + job.timeout_s
         try:
-            watch.run(job.stdin, deadline)
+            with monitor.on_sigquit():
+                watch.run(job.stdin, deadline)
         except KeyboardInterrupt:
             watch.stop()
             watch.run(-1, _NEVER)
@@ -254,9 +263,8 @@ def _told(hosts: Sequence[Host], where: Sequence[int], meeting: tuple[str, int])
 
 def _voices(job: Job, out: Write, err: Write) -> list[tuple[Voice, Voice]]:
     voices = []
-    size = job.np * (job.part.parts if job.part else 1)
     for rank in range(job.first, job.first + job.np):
-        folder = folder_of(job.output_filename, rank, size) if job.output_filename else None
+        folder = folder_of(job.output_filename, rank, job.size) if job.output_filename else None
         pair = [
             Voice(
                 write,

@@ -19,6 +19,7 @@ from hvd_kernel.launch.launchers.mpiexec import Starter
 from hvd_kernel.launch.line_output import Voice, Write
 from hvd_kernel.launch.outcome import Failure, culprit, is_consequence, told
 from hvd_kernel.launch.stdin import Source
+from hvd_kernel.launch.whereabouts import RankMonitor
 from hvd_kernel.processes.channel import messages as m
 
 _NEVER = float("inf")
@@ -41,9 +42,12 @@ class Watch:
         home: Sequence[Agent],
         grace_s: float,
         starter: Starter | None = None,
+        *,
+        monitor: RankMonitor,
     ) -> None:
         self.failures: list[Failure] = []
         self._crew, self._voices, self._home, self._grace_s, self._starter = crew, voices, home, grace_s, starter
+        self._monitor = monitor
         self._taken: set[int] = set()
         self._starter_due = _NEVER  # when mpiexec, or what it has left, is ended
         self._released = False
@@ -63,8 +67,12 @@ class Watch:
         source = Source(stdin)
         while not all(agent.gone for agent in self._crew.agents):
             also = -1 if self._home[0].gone else source.fd
-            for agent, message in self._crew.received(_TURN_S if not self._settling else 0.05, also):
-                self._handle(agent, message, source)
+            turn = min(self._monitor.tick(time.monotonic()), 0.05 if self._settling else _TURN_S)
+            for agent, message in self._crew.received(turn, also):
+                if isinstance(message, m.RankState):
+                    self._monitor.hear(message)
+                else:
+                    self._handle(agent, message, source)
             source.pump(self._home[0])
             self._tick(time.monotonic(), deadline)
         self._finish_voices()
@@ -136,6 +144,7 @@ class Watch:
 
     def _exited(self, rank: int, code: int) -> None:
         self.codes[rank] = code
+        self._monitor.ended(rank)
         if code and not self._stopped_at and not (rank in self._taken and code in _BY_SIGNAL):
             self._first_failure = self._first_failure or time.monotonic()
             out, err = self._voices[rank]

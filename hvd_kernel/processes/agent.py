@@ -27,6 +27,7 @@ from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.lifetime import take_orphans
 from hvd_kernel.processes.ports import bound
+from hvd_kernel.processes.rank_channel import RankChannels
 from hvd_kernel.processes.resources import limits
 from hvd_kernel.processes.supervise import ProcessSupervisor
 from hvd_kernel.settings import gpus
@@ -48,10 +49,12 @@ class Agent(ProcessSupervisor):
         self._has_begun = False
         self._is_paused = False
         super().__init__(Controller(channel, os.getppid()))
+        self._channels = RankChannels(self.loop, lambda rank, told: self.send(m.RankState(rank, told)))
         self.handlers |= {
             m.StartRanks: self._start,
             m.Input: self._give,
             m.Flush: lambda _: self._send_so_far(),
+            m.AskRank: lambda asked: self._channels.ask(asked.rank, asked.patience),
         }
         self.send(m.Hello(card))
 
@@ -88,6 +91,11 @@ class Agent(ProcessSupervisor):
             child.signal(signal.SIGKILL)
         self.on_progress()
 
+    def close(self) -> None:
+        """End everything."""
+        super().close()
+        self._channels.close()
+
     def send_rest(self) -> None:
         """Send what killed ranks have left."""
         for rank, child in [*self._ranks.items(), *self._ended]:
@@ -105,7 +113,8 @@ class Agent(ProcessSupervisor):
             return
         for one in plan.ranks:
             try:
-                self._start_one(plan, one, _fewer_threads(base, one.limits, plan.env) | one.env)
+                env = _fewer_threads(base, one.limits, plan.env) | one.env | self._channels.variable(one.rank)
+                self._start_one(plan, one, env)
             except OSError as error:
                 self._refuse(one.rank, f"{error.strerror}: {error.filename}{_remedy(plan)}")
                 return

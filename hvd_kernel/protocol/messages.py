@@ -42,7 +42,10 @@ REMEMBERED_MESSAGES = 256
 a long session fills; between notebook and ranks every connection is encrypted, which refuses them by itself."""
 
 STACK_SIGNAL = signal.SIGURG
-"""At it a rank writes its main thread's stack, without Python's lock. Ignored by a process that knows nothing of it."""
+"""At it a rank writes its main thread's stacks, without Python's lock. Others ignore it."""
+
+STACK_END = b"end of stack\n"
+"""Its last line."""
 
 STACK_PIPE = "stack-{rank}"
 """Name, in the ranks' private IPython folder, of the pipe to which it is written."""
@@ -106,10 +109,12 @@ class Whereabouts:
     """What one rank's main thread is doing at this moment."""
 
     rank: int
-    state: str  # "idle" | "compute" | "collective" | "prompt"; and, from outside: "stopped" | "silent" | "dead"
+    state: str  # "idle" | "compute" | "collective" | "prompt"; from outside: "stopped" | "silent" | "dead"; of a
+    # script "connected" | "absent" (processes/rank_channel.py) | "ended" | "elsewhere"
     waiting_for: str = ""  # name of the operation in which it waits
     frames: tuple[Frame, ...] = ()  # outermost first, without IPython's and ours
     pending: tuple[Pending, ...] = ()  # oldest first
+    native: tuple[str, ...] = ()  # C functions that the innermost frame is in, innermost first; from outside only
 
 
 @dataclass(frozen=True)
@@ -192,6 +197,7 @@ def from_wire(kind: type[T], wire: dict[str, Any]) -> T:
 
 _TUPLES: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # what JSON makes lists of
     "traceback": tuple,
+    "native": tuple,
     "frames": lambda rows: tuple(Frame(*row) for row in rows),
     "pending": lambda rows: tuple(Pending(name, seconds, tuple(missing)) for name, seconds, missing in rows),
 }

@@ -35,6 +35,19 @@ print(session.rank(), session.size(), session.local_rank(), session.local_size()
 """
 
 
+FAKE_SSH = """#!/bin/bash
+# A host of its own on this machine: ssh [-T] [-o option] [-p port] [-i file] HOST COMMAND
+echo "$*" >> "{log}"
+while [[ $1 == -* ]]; do case $1 in -T) shift ;; *) shift 2 ;; esac; done
+host=$1; shift
+[[ $host == closed ]] && {{ echo "closed: Permission denied (publickey)." >&2; exit 255; }}
+[[ $host == bare ]] && exec {python} -P -S -c "import hvd_kernel"
+[[ $host == mute ]] && exec sleep 60
+echo "Welcome to $host, unread messages: 3"
+exec env -i PATH="$PATH" HVD_HOST="$host" "{mark}=1" bash -c "$*"
+"""
+
+
 @contextmanager
 def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The mark's name; at the end no process may have it."""
@@ -49,6 +62,17 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """What the test starts has this variable, and none of it is left at the end."""
     with marked(monkeypatch) as name:
         yield name
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, mark: str) -> tuple[dict[str, str], Path]:
+    """Variables with which `ssh` runs its command here, and the file that holds what it was called with."""
+    folder, log = tmp_path / "bin", tmp_path / "ssh.log"
+    folder.mkdir()
+    program = folder / "ssh"
+    program.write_text(FAKE_SSH.format(log=log, python=sys.executable, mark=mark))
+    program.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}, log
 
 
 def order(command: Sequence[str], cwd: Path | str, number: int = 0, **more: Any) -> StartRanks:

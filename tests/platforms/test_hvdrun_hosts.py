@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -13,29 +12,6 @@ from hvdtest.hosts import Hosts, why_not
 from hvdtest.hvdrun import NIGHTLY, SUM, good, hvdrun, lines_of
 
 pytestmark = pytest.mark.mp
-
-FAKE_SSH = """#!/bin/bash
-# A host of its own on this machine: ssh [-T] [-o option] [-p port] [-i file] HOST COMMAND
-echo "$*" >> "{log}"
-while [[ $1 == -* ]]; do case $1 in -T) shift ;; *) shift 2 ;; esac; done
-host=$1; shift
-[[ $host == closed ]] && {{ echo "closed: Permission denied (publickey)." >&2; exit 255; }}
-[[ $host == bare ]] && exec {python} -P -S -c "import hvd_kernel"
-[[ $host == mute ]] && exec sleep 60
-echo "Welcome to $host, unread messages: 3"
-exec env -i PATH="$PATH" HVD_HOST="$host" "{mark}=1" bash -c "$*"
-"""
-
-
-@pytest.fixture
-def ssh(tmp_path: Path, mark: str) -> tuple[dict[str, str], Path]:
-    """Variables with which `ssh` runs its command here, and the file that holds what it was called with."""
-    folder, log = tmp_path / "bin", tmp_path / "ssh.log"
-    folder.mkdir()
-    program = folder / "ssh"
-    program.write_text(FAKE_SSH.format(log=log, python=sys.executable, mark=mark))
-    program.chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}"}, log
 
 
 def test_hosts_and_hostfile_on_this_machine(mark: str, tmp_path: Path) -> None:

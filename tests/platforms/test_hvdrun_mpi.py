@@ -24,6 +24,7 @@ from hvd_kernel.launch.launchers.mpiexec import Starter
 from hvd_kernel.launch.line_output import Voice
 from hvd_kernel.launch.monitor import Watch
 from hvd_kernel.launch.placement import Host
+from hvd_kernel.launch.whereabouts import RankMonitor
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.channel.messages import MPIEXEC
@@ -240,7 +241,8 @@ def test_what_mpiexec_said_before_the_ranks_ended_is_heard_however_late_it_comes
 
     starter = Starter(said.append)
     voices = [(Voice(said.append, bytes, None, holds=False), Voice(said.append, bytes, None, holds=True))]
-    Watch(Turns([holder, home], turns()), voices, [home], 5.0, starter).run(-1, float("inf"))
+    monitor = RankMonitor([home], 0, 1, said.append, watches=False)
+    Watch(Turns([holder, home], turns()), voices, [home], 5.0, starter, monitor=monitor).run(-1, float("inf"))
     starter.close()
     assert said == [b"JOB MAP\n"]
 

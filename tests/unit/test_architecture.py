@@ -53,7 +53,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "protocol": set(),
     "formatting": set(),
     "settings": {"errors"},
-    "processes": {"errors", "settings"},
+    "processes": {"errors", "protocol", "settings"},
     "tracking": {"errors"},
     "frameworks": {"protocol"},
     "core": CORE | {"tracking", "frameworks"},  # torchrun's store is torch's

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from hvdtest.fakes import FakeSession
 
-from hvd_kernel.diagnosis.stall import Ears, operation, report, sentence, whereabouts
+from hvd_kernel.diagnosis.stall import Activity, operation, report, sentence, whereabouts
 from hvd_kernel.magics import stall_monitor
 from hvd_kernel.magics.commands.stacks import frames
 from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts, from_wire, to_wire
@@ -30,44 +30,44 @@ def waiting(rank: int, name: str = "allreduce.g", missing: tuple[int, ...] = ())
 
 
 def test_a_rank_that_stays_in_one_operation_waits() -> None:
-    ears = Ears([0, 1], 0.0)
+    activity = Activity([0, 1], 0.0)
     for at in (0.1, 0.3, 0.5, 0.7):
-        ears.hear(in_collective(0), at)
-        ears.hear(computing(1), at)
-    assert not ears.some_wait(0.69)
-    assert ears.some_wait(0.7)
+        activity.observe(in_collective(0), at)
+        activity.observe(computing(1), at)
+    assert not activity.some_wait(0.69)
+    assert activity.some_wait(0.7)
 
 
 def test_a13_a_loop_of_operations_of_one_name_is_no_wait() -> None:
     """A training loop is in "its" allreduce at every sample, but each time in another one."""
-    ears = Ears([0], 0.0)
+    activity = Activity([0], 0.0)
     for i in range(50):
-        ears.hear(in_collective(0, ops=i), 0.2 * i)
-        assert not ears.some_wait(0.2 * i + 0.1)
+        activity.observe(in_collective(0, ops=i), 0.2 * i)
+        assert not activity.some_wait(0.2 * i + 0.1)
 
 
 def test_a_wait_ends_with_the_operation_and_with_the_cell() -> None:
-    ears = Ears([0, 1], 0.0)
+    activity = Activity([0, 1], 0.0)
     for rank in (0, 1):
-        ears.hear(in_collective(rank), 0.0)
-    assert ears.some_wait(1.0)
-    ears.hear(computing(0), 1.0)
-    assert ears.some_wait(1.0)
-    ears.hear(MetricsSample(1, 0.0, "idle"), 1.0)
-    assert not ears.some_wait(9.0)
+        activity.observe(in_collective(rank), 0.0)
+    assert activity.some_wait(1.0)
+    activity.observe(computing(0), 1.0)
+    assert activity.some_wait(1.0)
+    activity.observe(MetricsSample(1, 0.0, "idle"), 1.0)
+    assert not activity.some_wait(9.0)
 
 
 def test_a12_a_rank_that_does_not_speak_is_silent_and_one_that_ended_is_not() -> None:
-    ears = Ears([0, 1, 2], 0.0)
-    ears.hear(MetricsSample(1, 0.0, "idle"), 0.5)
-    ears.hear(computing(2), 0.5)
-    assert ears.silent(0.6) == set()
-    assert ears.silent(0.8) == {0}
-    assert ears.silent(1.3) == {0, 2}
+    activity = Activity([0, 1, 2], 0.0)
+    activity.observe(MetricsSample(1, 0.0, "idle"), 0.5)
+    activity.observe(computing(2), 0.5)
+    assert activity.silent(0.6) == set()
+    assert activity.silent(0.8) == {0}
+    assert activity.silent(1.3) == {0, 2}
 
 
 def test_a12_a_rank_whose_words_have_not_been_read_yet_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook that was stopped hears everybody late; who is looked at from outside may be woken from a sleep."""
+    """A notebook that was stopped hactivity everybody late; who is looked at from outside may be woken from a sleep."""
     now, looked_at = [100.0], list[set[int]]()
 
     class Inquiry:

@@ -108,6 +108,20 @@ class RankKilled(Message, frozen=True):
     why: str
 
 
+class AskRank(Message, frozen=True):
+    """Where is the rank? One that has not answered within ``patience`` seconds is looked at from outside; None: not."""
+
+    rank: int
+    patience: float | None = None
+
+
+class RankState(Message, frozen=True):
+    """What is known of a rank that was asked (rank_channel.py), as JSON."""
+
+    rank: int
+    state: bytes
+
+
 class Terminated(Message, frozen=True):
     """Somebody else than the controller has this agent end its ranks."""
 
@@ -206,6 +220,7 @@ class Refused(Message, frozen=True):
 ALL = (
     *(RankExited, Stop, ChannelClosed),
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, RankKilled, Terminated, Flush, Flushed),
+    *(AskRank, RankState),
     *(Connected, SetSpares, SparesReady, ReplaceRanks, RanksJoining, LimitRank),
     *(Remember, Keep, Kept, KeepFailed, Attached, Refused),
 )

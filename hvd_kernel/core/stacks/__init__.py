@@ -1,0 +1,1 @@
+"""Where this rank is, for cells and for the agent of a script: calls, operations that wait, stacks at a signal."""

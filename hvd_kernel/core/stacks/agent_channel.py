@@ -1,0 +1,62 @@
+"""Answers to the agent that started this script: where the rank is, and what it waits for.
+
+``init`` connects to the agent's socket, once in a process. A thread sleeps there until the agent asks. When Python's
+lock is kept by C code and the thread gets no turn, the agent sends a signal instead, and reads what it writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hvd_kernel.core.stacks import call_stack, stack_signal
+from hvd_kernel.core.stacks.pending import MAX_PENDING, pending, waiting_for
+from hvd_kernel.processes import rank_channel
+from hvd_kernel.protocol.messages import Whereabouts, to_wire
+
+if TYPE_CHECKING:
+    from hvd_kernel._native import Engine
+
+CurrentEngine = Callable[[], "Engine | None"]
+
+_connected_in = 0  # the process that has connected: a forked child has not
+
+
+def connect(engine: CurrentEngine) -> None:
+    """Reach the agent; nothing happens where no agent has started this process, or it cannot be reached."""
+    global _connected_in  # noqa: PLW0603 - of the process
+    address = os.environ.get(rank_channel.VARIABLE)
+    if address is None or _connected_in == os.getpid():
+        return
+    _connected_in = os.getpid()
+    try:
+        channel = rank_channel.connect(address)
+    except OSError:  # in a container of its own, for example
+        return
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    stack_signal.write_stacks_to(writer)
+    with contextlib.suppress(OSError):  # it has just ended, and ends this process
+        rank_channel.introduce(channel, address, reader)
+    os.close(reader)
+    threading.Thread(target=_answer, args=(channel, engine), name="hvd-whereabouts", daemon=True).start()
+
+
+def _answer(channel: socket.socket, engine: CurrentEngine) -> None:
+    with channel:
+        try:
+            while channel.recv(rank_channel.QUESTION_BYTES):
+                channel.send(json.dumps(to_wire(whereabouts(engine()))).encode())
+        except OSError:
+            return  # the agent has ended, and ends this process
+
+
+def whereabouts(engine: Engine | None) -> Whereabouts:
+    """Look at the main thread. The rank's number is the agent's to add."""
+    waits_for = waiting_for(engine)
+    state = "collective" if waits_for else "compute"
+    return Whereabouts(-1, state, waits_for, call_stack.of_main_thread(), tuple(pending(engine)[:MAX_PENDING]))

@@ -1,0 +1,90 @@
+"""Where the ranks of a job are: the monitor of stalls, between the agents and the launcher's stderr."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import Any, Protocol
+
+from hvd_kernel.diagnosis.job_stalls import JobStalls
+from hvd_kernel.diagnosis.written_stacks import c_functions, python_calls
+from hvd_kernel.launch.line_output import Write
+from hvd_kernel.processes.channel.messages import AskRank, Message, RankState
+from hvd_kernel.protocol.messages import Whereabouts, from_wire
+
+_SAYS = "hvdrun: "
+
+
+class Asked(Protocol):
+    """An agent, which passes a question on to a rank."""
+
+    def send(self, message: Message) -> None:
+        """Tell it something."""
+
+
+class RankMonitor:
+    """Asks the ranks through their agents, and writes what is to be said of them."""
+
+    def __init__(self, home: Sequence[Asked], first: int, size: int, write: Write, *, watches: bool) -> None:
+        """Begin. ``home``: the agent of each rank; ``first``: the number of the first of them."""
+        self._home, self._first, self._write = home, first, write
+        ranks = range(first, first + len(home))
+        self._stalls = JobStalls(ranks, size, self._ask, self._tell, watches=watches)
+        self._wanted = threading.Event()  # a report, on SIGQUIT
+
+    def hear(self, message: RankState) -> None:
+        """Take what an agent tells of a rank."""
+        told = json.loads(message.state)
+        rank = message.rank + self._first
+        if told["state"] == "connected":
+            self._stalls.connected(rank, time.monotonic())
+        else:
+            self._stalls.answered(_whereabouts(rank, told), time.monotonic())
+
+    def ended(self, rank: int) -> None:
+        """Take note of a rank's end."""
+        self._stalls.ended(rank + self._first)
+
+    def tick(self, now: float) -> float:
+        """Do what is due; return how many seconds there are to the next time, at most."""
+        if self._wanted.is_set():
+            self._wanted.clear()
+            self._stalls.report(now)
+        self._stalls.tick(now)
+        return max(0.0, self._stalls.due() - now)
+
+    @contextmanager
+    def on_sigquit(self) -> Iterator[None]:
+        """Have SIGQUIT (Ctrl-backslash) write where all ranks are, unless the program has a use of its own for it."""
+        mine = threading.current_thread() is threading.main_thread()
+        if not mine or signal.getsignal(signal.SIGQUIT) is not signal.SIG_DFL:
+            yield
+            return
+
+        def want(_number: int, _frame: FrameType | None) -> None:
+            self._wanted.set()
+
+        signal.signal(signal.SIGQUIT, want)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+    def _ask(self, rank: int, patience_s: float | None) -> None:
+        self._home[rank - self._first].send(AskRank(rank - self._first, patience_s))
+
+    def _tell(self, text: str) -> None:
+        self._write(f"{_SAYS}{text}".encode())
+
+
+def _whereabouts(rank: int, told: dict[str, Any]) -> Whereabouts:
+    if "stack" in told:
+        lines = told["stack"].splitlines()
+        return Whereabouts(rank, "silent", frames=python_calls(lines, {}), native=c_functions(lines))
+    return replace(from_wire(Whereabouts, {"rank": rank} | told), rank=rank)

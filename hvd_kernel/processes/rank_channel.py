@@ -1,0 +1,220 @@
+"""Questions from an agent to its ranks: where is each, and what does it wait for? Nobody is asked but on demand.
+
+A rank connects from ``hvd.init()`` to a socket of this host, in no folder, and brings a pipe. Asked, a thread of it
+answers. One that gives no answer is looked at from outside: it is stopped, or a signal has it write its stacks to the
+pipe, without Python's lock. Only processes of this user are let in.
+
+What is told of a rank is JSON: an answer as the rank gives it (``protocol.messages.Whereabouts``), or ``state`` alone:
+  connected  it can be asked from now on
+  absent     it cannot be asked: it has not called ``hvd.init()``, say
+  stopped    by a signal or a debugger
+  silent     with ``stack``: what it has written
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from hvd_kernel.processes.event_loop import EventLoop, Timer
+from hvd_kernel.processes.lifetime import is_stopped
+from hvd_kernel.protocol.messages import STACK_END, STACK_SIGNAL
+
+VARIABLE = "HVD_AGENT_SOCKET"
+"""Tells a rank the socket and its number: ``@name/3``."""
+
+QUESTION_BYTES = 16
+
+_QUESTION = b"where?"
+_ANSWER_BYTES = 1 << 18
+_PIECE = 1 << 16
+_WRITTEN_S = 1.0  # from one piece of a stack to the next: the handler writes a line in many
+_CREDENTIALS = struct.Struct("3i")
+_NEVER = float("inf")
+
+Tell = Callable[[int, bytes], None]
+
+
+def connect(address: str) -> socket.socket:
+    """Reach the agent, as a rank.
+
+    Raises
+    ------
+    OSError
+        It is not there, or is another user's.
+    """
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        channel.connect(f"\0{address.rpartition('/')[0][1:]}")
+        if _peer(channel)[1] != os.geteuid():
+            raise ConnectionRefusedError
+    except OSError:
+        channel.close()
+        raise
+    return channel
+
+
+def introduce(channel: socket.socket, address: str, reader: int) -> None:
+    """Say which rank this is, and hand over the end from which its stacks are read."""
+    socket.send_fds(channel, [address.rpartition("/")[2].encode()], [reader])
+
+
+@dataclass
+class _Connected:
+    """A rank that can be asked."""
+
+    channel: socket.socket
+    pid: int
+    pipe: int
+    is_asked: bool = False  # it has not answered
+    is_wanted: bool = False  # somebody waits for an answer
+    stack: bytes | None = None  # as far as it has come, while it is looked at from outside
+    due: float = _NEVER  # when the timer calls
+    timer: Timer | None = None
+
+    def set_timer(self, timer: Timer | None, due: float = _NEVER) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer, self.due = timer, due
+
+    def close(self) -> None:
+        self.set_timer(None)
+        self.channel.close()
+        os.close(self.pipe)
+
+
+class RankChannels:
+    """All of an agent's; ``tell``: what becomes of what is known of a rank."""
+
+    def __init__(self, loop: EventLoop, tell: Tell) -> None:
+        self._loop, self._tell = loop, tell
+        self._ranks: dict[int, _Connected] = {}
+        self._callers: set[socket.socket] = set()  # they have not said which rank they are
+        self._name = f"hvd-{secrets.token_hex(16)}"
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self._listening.bind(f"\0{self._name}")
+        self._listening.listen(128)
+        loop.add_reader(self._listening.fileno(), self._let_in)
+
+    def variable(self, rank: int) -> dict[str, str]:
+        """Return what a rank is told."""
+        return {VARIABLE: f"@{self._name}/{rank}"}
+
+    def ask(self, rank: int, patience_s: float | None) -> None:
+        """Ask a rank; one that has not answered by then is looked at from outside, None: it is left alone."""
+        one = self._ranks.get(rank)
+        if one is None:
+            self._say(rank, "absent")
+            return
+        one.is_wanted = True
+        if patience_s is not None and one.stack is None and time.monotonic() + patience_s < one.due:
+            due = time.monotonic() + patience_s
+            one.set_timer(self._loop.call_later(patience_s, partial(self._look, rank, one)), due)
+        if not one.is_asked:
+            one.is_asked = True
+            with suppress(OSError):  # it has ended, which its channel will say
+                one.channel.send(_QUESTION)
+
+    def close(self) -> None:
+        """Hang up."""
+        for channel in (self._listening, *self._callers):
+            self._loop.remove_reader(channel.fileno())
+            channel.close()
+        for rank in [*self._ranks]:
+            self._forget(rank)
+
+    def _say(self, rank: int, state: str, **more: str) -> None:
+        self._tell(rank, json.dumps({"state": state, **more}).encode())
+
+    def _let_in(self) -> None:
+        caller, _ = self._listening.accept()
+        caller.setblocking(False)
+        if _peer(caller)[1] == os.geteuid():
+            self._callers.add(caller)
+            self._loop.add_reader(caller.fileno(), partial(self._introduce, caller))
+        else:
+            caller.close()
+
+    def _introduce(self, caller: socket.socket) -> None:
+        self._callers.remove(caller)
+        self._loop.remove_reader(caller.fileno())
+        said, pipes, _, _ = socket.recv_fds(caller, QUESTION_BYTES, 1)
+        rank = int(said) if said.isdigit() else -1
+        if not pipes or rank < 0 or rank in self._ranks:  # a rank's child, which has its variables
+            caller.close()
+            for pipe in pipes:
+                os.close(pipe)
+            return
+        one = self._ranks[rank] = _Connected(caller, _peer(caller)[0], pipes[0])
+        self._loop.add_reader(caller.fileno(), partial(self._hear, rank, one))
+        self._say(rank, "connected")
+
+    def _forget(self, rank: int) -> None:
+        one = self._ranks.pop(rank)
+        self._loop.remove_reader(one.channel.fileno())
+        self._loop.remove_reader(one.pipe)
+        one.close()
+
+    def _hear(self, rank: int, one: _Connected) -> None:
+        try:
+            answer = one.channel.recv(_ANSWER_BYTES)
+        except OSError:
+            answer = b""
+        wanted = self._settled(one)
+        one.is_asked = False
+        if not answer:
+            self._forget(rank)
+        if wanted:
+            self._tell(rank, answer) if answer else self._say(rank, "absent")
+
+    def _settled(self, one: _Connected) -> bool:
+        """Look no more; return whether anybody waits for what is known."""
+        self._loop.remove_reader(one.pipe)
+        one.set_timer(None)
+        wanted, one.is_wanted, one.stack = one.is_wanted, False, None
+        return wanted
+
+    def _look(self, rank: int, one: _Connected) -> None:
+        if is_stopped(one.pid):
+            self._settled(one)
+            self._say(rank, "stopped")
+            return
+        while select.select([one.pipe], [], [], 0)[0] and os.read(one.pipe, _PIECE):
+            pass  # of an earlier look that was given up
+        one.stack = b""
+        self._loop.add_reader(one.pipe, partial(self._read, rank, one))
+        self._wait_for_piece(rank, one)
+        with suppress(ProcessLookupError):  # its channel will say so
+            os.kill(one.pid, STACK_SIGNAL)
+
+    def _wait_for_piece(self, rank: int, one: _Connected) -> None:
+        one.set_timer(self._loop.call_later(_WRITTEN_S, partial(self._tell_stack, rank, one)))
+
+    def _read(self, rank: int, one: _Connected) -> None:
+        piece = os.read(one.pipe, _PIECE)
+        one.stack = (one.stack or b"") + piece
+        if piece and not one.stack.endswith(STACK_END):
+            self._wait_for_piece(rank, one)
+        else:
+            self._tell_stack(rank, one)
+
+    def _tell_stack(self, rank: int, one: _Connected) -> None:
+        stack = one.stack or b""
+        self._settled(one)
+        self._say(rank, "silent", stack=stack.decode(errors="replace"))
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Return process and user at the other end."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(told)
+    return pid, user

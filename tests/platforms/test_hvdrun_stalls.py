@@ -1,0 +1,194 @@
+"""What hvdrun tells of ranks that wait: who is missing and at which line, and every rank's stack on SIGQUIT."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hvdtest.gate import Gate
+from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, good, hvdrun, lines_of
+from hvdtest.launch import clean_environment
+
+pytestmark = pytest.mark.mp
+
+SCRIPT = """
+import sys, time
+import numpy as np
+import hvd_kernel.numpy as hvd
+
+hvd.init()
+rank = hvd.rank()
+
+def never_comes():
+    {arrive}
+    {hold}
+
+if rank == 1:
+    never_comes()
+hvd.allreduce(np.ones(3), name="grad/conv1")
+print("went on")
+"""
+# C code that keeps Python's lock, whatever signals come, until somebody writes to the pipe.
+IN_C = "import ctypes, os; ctypes.PyDLL(None).read(os.open({pipe!r}, os.O_RDWR), ctypes.create_string_buffer(1), 1)"
+LINE = next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if "{hold}" in line)
+
+
+class Job:
+    """A job that runs, its stderr line by line."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.said: list[str] = []
+
+    def until(self, pattern: str) -> str:
+        """Return the first line with it that has not been read so far."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if re.search(pattern, line):
+                return line
+        raise AssertionError(f"{pattern} is not in:\n{''.join(self.said)}")
+
+    def report(self, last: str) -> str:
+        """Ask for the stacks, and return them from their first line to the one with ``last``."""
+        self.process.send_signal(signal.SIGQUIT)
+        self.until("^hvdrun: where the ranks are:$")
+        begin = len(self.said)
+        self.until(last)
+        return "".join(self.said[begin:])
+
+    def goes_on(self) -> str:
+        """Return what ranks print when all has come to a good end."""
+        stdout, stderr = self.process.communicate(timeout=100)
+        assert self.process.returncode == 0, stderr
+        return stdout
+
+
+@contextmanager
+def job(*words: str, **env: str) -> Iterator[Job]:
+    with subprocess.Popen(
+        [*HVDRUN, *words],
+        env=clean_environment(**env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Job(process)
+        finally:
+            process.kill()
+
+
+def written(folder: Path, gate: Gate, hold: str = "") -> str:
+    script = folder / "train.py"
+    how = {"arrive": gate.arrive, "hold": hold or gate.hold}
+    script.write_text(SCRIPT.format(**how))
+    return str(script)
+
+
+@EITHER
+def test_a_hang_is_told_with_rank_and_line_and_sigquit_shows_all_ranks(mark: str, tmp_path: Path, how: str) -> None:
+    with Gate(tmp_path) as gate, job("-np", "3", how, sys.executable, written(tmp_path, gate)) as running:
+        said = running.until("waits for")
+        assert f"hvdrun: allreduce 'grad/conv1' waits for rank 1, which is in train.py:{LINE} never_comes(): " in said
+        stacks = running.report(rf"train\.py:{LINE} ")
+        assert re.fullmatch(
+            r"\[0,2\] waiting in allreduce 'grad/conv1'\n    train\.py:\d+: hvd\.allreduce.*\n"
+            rf"\[1\] in the script's own code\n    train\.py:\d+: never_comes\(\)\n    train\.py:{LINE} .*\n",
+            stacks,
+        ), stacks
+        gate.open()
+        text = running.goes_on()
+    assert [lines_of(text, rank) for rank in range(3)] == [["went on"]] * 3
+
+
+@NIGHTLY
+def test_over_ssh(mark: str, tmp_path: Path, ssh: tuple[dict[str, str], Path]) -> None:
+    with Gate(tmp_path) as gate, job("-H", "alpha:1,beta:2", sys.executable, written(tmp_path, gate), **ssh[0]) as far:
+        assert f"waits for rank 1, which is in train.py:{LINE} never_comes(): " in far.until("waits for")
+        gate.open()
+        assert lines_of(far.goes_on(), 1) == ["went on"]
+
+
+@NIGHTLY
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_a_rank_in_c_code_that_keeps_pythons_lock_is_looked_at_from_outside(
+    mark: str, tmp_path: Path, guilty: int
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with Gate(tmp_path) as gate:
+        script = Path(written(tmp_path, gate, IN_C.format(pipe=str(pipe))))
+        script.write_text(script.read_text().replace("rank == 1", f"rank == {guilty}"))
+        with job("-np", "2", sys.executable, str(script)) as running:
+            said = running.until("waits for")
+            assert f"waits for rank {guilty}, which is in C code, called in train.py:{LINE} never_comes(): " in said
+            running.report(r"C: libc\.so\S*\(.*read")
+            pipe.write_bytes(b"x")
+            assert lines_of(running.goes_on(), guilty) == ["went on"]
+
+
+@NIGHTLY
+def test_a_stopped_rank_is_said_to_be_stopped(mark: str, tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate:
+        stops = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+        with job("-np", "2", sys.executable, written(tmp_path, gate, stops)) as running:
+            running.until("waits for rank 1, which is stopped")
+            running.process.terminate()
+            assert running.process.wait(60) == 128 + signal.SIGTERM
+
+
+@NIGHTLY
+def test_a_rank_that_has_not_called_init_is_in_the_report(mark: str, tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate:
+        early = "import os\nrank = int(os.environ['HOROVOD_RANK'])\nif rank == 1:\n"
+        script = tmp_path / "early.py"
+        script.write_text(f"{early}    {gate.arrive}\n    {gate.hold}\nimport hvd_kernel.numpy as hvd\nhvd.init()\n")
+        with job("-np", "2", sys.executable, str(script)) as running:
+            gate.wait_for(1)
+            assert "cannot be asked: it has not called hvd.init()" in running.report(r"^\[(0-)?1\] ")
+            gate.open()
+            running.goes_on()
+
+
+@NIGHTLY
+def test_without_a_stall_check_nothing_is_told(mark: str) -> None:
+    late = "import time\nhvd.init()\ntime.sleep(1.5 * hvd.rank())\nhvd.barrier()"
+    done = hvdrun("-np", "2", "--no-stall-check", script=f"import hvd_kernel.numpy as hvd\n{late}")
+    good(done)
+    assert "waits for" not in done.stderr
+    done = hvdrun("-np", "2", script=f"import hvd_kernel.numpy as hvd\n{late}")
+    good(done)
+    assert "hvdrun: barrier waits for rank 1, which is in <string>:4" in done.stderr
+
+
+@NIGHTLY
+def test_of_ranks_that_run_started_too(mark: str, tmp_path: Path) -> None:
+    script = tmp_path / "calls_run.py"
+    script.write_text("""
+import hvd_kernel
+
+def late():
+    import time
+    import hvd_kernel.numpy as hvd
+    hvd.init()
+    time.sleep(1.5 * hvd.rank())
+    hvd.barrier()
+
+hvd_kernel.run(late, np=2)
+""")
+    done = subprocess.run(
+        [sys.executable, str(script)], env=clean_environment(), capture_output=True, text=True, timeout=100, check=True
+    )
+    assert (
+        "hvdrun: barrier waits for rank 1, which is in calls_run.py:8 late(): time.sleep(1.5 * hvd.rank())"
+        in done.stderr
+    )

@@ -1,0 +1,156 @@
+"""Questions of an agent to its ranks, over the real sockets: answers, strangers, and ranks that do not answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hvd_kernel.processes import rank_channel
+from hvd_kernel.processes.event_loop import EventLoop
+from hvd_kernel.processes.rank_channel import QUESTION_BYTES, VARIABLE, RankChannels
+
+PATIENCE_S = 60.0
+
+
+class Agent:
+    """The loop of an agent, which has nothing else to do."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, dict[str, Any]]] = []
+        self._loop = EventLoop()
+        self.channels = RankChannels(self._loop, lambda rank, told: self.told.append((rank, json.loads(told))))
+
+    def until_told(self, count: int) -> list[tuple[int, dict[str, Any]]]:
+        guard = self._loop.call_later(PATIENCE_S, self._give_up)
+        while len(self.told) < count:
+            self.turn()
+        guard.cancel()
+        return self.told
+
+    def turn(self) -> None:
+        self._loop.turn()
+
+    def address(self, rank: int) -> str:
+        return self.channels.variable(rank)[VARIABLE]
+
+    def _give_up(self) -> None:
+        raise AssertionError(self.told)
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    agent = Agent()
+    yield agent
+    agent.channels.close()
+
+
+def connect(address: str) -> socket.socket:
+    reader, writer = os.pipe()
+    try:
+        channel = rank_channel.connect(address)
+        rank_channel.introduce(channel, address, reader)
+        return channel
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_rank_is_asked_and_answers(agent: Agent) -> None:
+    with connect(agent.address(3)) as rank:
+        assert agent.until_told(1) == [(3, {"state": "connected"})]
+
+        def answer() -> None:
+            assert rank.recv(QUESTION_BYTES)
+            rank.send(b'{"state": "compute"}')
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        agent.channels.ask(3, None)
+        agent.channels.ask(3, 60.0)  # while it has not answered it is asked once
+        assert agent.until_told(2)[1] == (3, {"state": "compute"})
+        thread.join()
+
+
+def test_who_is_not_there_or_has_gone_is_absent(agent: Agent) -> None:
+    agent.channels.ask(0, None)
+    assert agent.told == [(0, {"state": "absent"})]
+    with connect(agent.address(0)):
+        agent.until_told(2)
+        agent.channels.ask(0, None)
+    assert agent.until_told(3)[2] == (0, {"state": "absent"})
+
+
+def test_a_child_of_a_rank_which_has_its_variables_does_not_take_its_place(agent: Agent) -> None:
+    with connect(agent.address(0)) as rank:
+        agent.until_told(1)
+        with connect(agent.address(0)) as child:
+            agent.turn()
+            agent.turn()
+            assert child.recv(QUESTION_BYTES) == b"", "it is hung up on"
+        agent.channels.ask(0, None)
+        assert rank.recv(QUESTION_BYTES)
+        rank.send(b'{"state": "compute"}')
+        assert agent.until_told(2)[1] == (0, {"state": "compute"})
+
+
+def test_a_stranger_is_not_let_in(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_channel, "_peer", lambda _: (1, os.geteuid() + 1))
+    with pytest.raises(ConnectionRefusedError):
+        connect(agent.address(0))
+    agent.turn()
+    agent.channels.ask(0, None)
+    assert agent.told == [(0, {"state": "absent"})]
+
+
+MUTE = """
+import ctypes, os, signal, sys
+from hvd_kernel.core.stacks import stack_signal
+from hvd_kernel.processes import rank_channel
+from hvd_kernel.protocol.messages import STACK_SIGNAL
+reader, writer = os.pipe2(os.O_NONBLOCK)
+channel = rank_channel.connect(sys.argv[1])
+stack_signal.write_stacks_to(writer)
+signal.pthread_sigmask(signal.SIG_BLOCK, [STACK_SIGNAL])
+rank_channel.introduce(channel, sys.argv[1], reader)
+every_signal = bytes(128)
+def keeps_quiet():
+    ctypes.PyDLL(None).ppoll(None, 0, None, every_signal)  # only here a signal finds it
+while True:
+    keeps_quiet()
+"""
+
+
+@pytest.fixture
+def mute(agent: Agent) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-P", "-c", MUTE, agent.address(0)]) as process:
+        try:
+            agent.until_told(1)
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_rank_that_does_not_answer_writes_its_stacks_at_a_signal(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
+    for count in (2, 3):
+        agent.channels.ask(0, 0.0)
+        rank, told = agent.until_told(count)[-1]
+        assert (rank, told["state"]) == (0, "silent")
+        assert "in keeps_quiet" in told["stack"]
+        assert "(ppoll+" in told["stack"].split("keeps_quiet")[1], "C functions stand below"
+        assert told["stack"].endswith("end of stack\n")
+
+
+def test_a_rank_that_is_stopped_is_said_to_be_that(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
+    mute.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, mute.pid, os.WSTOPPED | os.WNOWAIT)
+    agent.channels.ask(0, 0.0)
+    assert agent.until_told(2)[1] == (0, {"state": "stopped"})
