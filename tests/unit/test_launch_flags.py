@@ -11,6 +11,7 @@ from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.cli import config_file
 from hvd_kernel.launch.cli.flags import parse, parser
 from hvd_kernel.launch.cli.knobs import KNOBS
+from hvd_kernel.settings import SETTINGS
 
 COMMAND = ["python", "train.py", "-np", "9", "--hosts", "x"]
 VARIABLES = [
@@ -113,6 +114,18 @@ def test_fields(words: str, fields: dict[str, object]) -> None:
 def test_every_variable_flag_is_in_the_test() -> None:
     tested = {word.partition("=")[0] for words, _ in VARIABLES for word in words.split()}
     assert {flag for knob in KNOBS for flag in (*knob.flags, *knob.off)} <= tested
+
+
+def test_help_says_of_a_flag_what_the_table_of_settings_says_of_its_variable() -> None:
+    said = " ".join(parser().format_help().split())
+    assert "--cache-capacity CAPACITY names that the response cache holds; 0: no cache (default: 1024)" in said
+    assert "--autotune find fusion threshold, cycle time, hierarchy and cache while training" in said
+    assert "MB that may travel as one fused operation; 0: never fuse (default: 128)" in said, (
+        "the flag's unit is its own"
+    )
+    rows = {variable: row for row in SETTINGS for variable in row.variables}
+    assert rows["HOROVOD_FUSION_THRESHOLD"].default == str(128 << 20)
+    assert rows["HOROVOD_STALL_CHECK_DISABLE"].default == "0", "the flag says the opposite of the variable"
 
 
 def test_values_with_dashes_and_blanks() -> None:

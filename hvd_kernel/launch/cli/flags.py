@@ -177,11 +177,15 @@ def parser() -> argparse.ArgumentParser:
 def _add(group: Any, knob: knobs.Knob) -> None:
     common = {"dest": knob.dest, "default": argparse.SUPPRESS}
     if knob.switch:
-        group.add_argument(*knob.flags, action="store_const", const=knob.value("1"), help=knob.doc, **common)
+        group.add_argument(
+            *knob.flags, action="store_const", const=knob.value("1"), help=knob.help.replace("%", "%%"), **common
+        )
         group.add_argument(*knob.off, action="store_const", const=knob.value("0"), help="the opposite", **common)
     else:
         metavar = knob.flags[0].rpartition("-")[2].upper()
-        group.add_argument(*knob.flags, type=knob.argument, metavar=metavar, help=knob.doc, **common)
+        group.add_argument(
+            *knob.flags, type=knob.argument, metavar=metavar, help=knob.help.replace("%", "%%"), **common
+        )
 
 
 def parse(words: Sequence[str]) -> Request:

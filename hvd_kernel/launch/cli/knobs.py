@@ -23,15 +23,15 @@ class Knob:
     """One row.
 
     A switch has ``flags`` for yes and ``off`` for no; what is no switch takes a value. ``turn`` makes the variable's
-    value of the user's text.
+    value of the user's text. ``doc``: where the flag says something else than the variable, or has no effect here.
     """
 
     key: str  # in the configuration file, below ``section``
     section: str
     variable: str
     flags: tuple[str, ...]
-    doc: str
     off: tuple[str, ...] = ()
+    doc: str = ""
     turn: Turn = str
 
     @property
@@ -43,6 +43,15 @@ class Knob:
     def dest(self) -> str:
         """Its name among the parsed flags."""
         return f"{self.section}.{self.key}"
+
+    @property
+    def help(self) -> str:
+        """What it does: the variable's words in the table of settings, with its default."""
+        if self.doc:
+            return self.doc
+        row = next(row for row in SETTINGS if self.variable in row.variables)
+        default = {"0": "off", "1": "on"}.get(row.default, row.default) if self.switch else row.default
+        return f"{row.doc} (default: {default})" if default else row.doc
 
     def value(self, text: str) -> str:
         """Return the variable's value.
@@ -92,12 +101,12 @@ def _no(text: str) -> str:
     return "0" if _yes(text) == "1" else "1"
 
 
-def _switch(section: str, name: str, variable: str, doc: str, key: str = "") -> Knob:
-    return Knob(key or name.replace("-", "_"), section, variable, (f"--{name}",), doc, (f"--no-{name}",), _yes)
+def _switch(section: str, name: str, variable: str, key: str = "", doc: str = "") -> Knob:
+    return Knob(key or name.replace("-", "_"), section, variable, (f"--{name}",), (f"--no-{name}",), doc, _yes)
 
 
-def _value(section: str, name: str, key: str, variable: str, doc: str, *, turn: Turn = str) -> Knob:
-    return Knob(key, section, variable, (f"--{name}",), doc, turn=turn)
+def _value(section: str, name: str, variable: str, key: str = "", *, doc: str = "", turn: Turn = str) -> Knob:
+    return Knob(key or name.replace("-", "_"), section, variable, (f"--{name}",), doc=doc, turn=turn)
 
 
 PARAMS = "params"
@@ -111,109 +120,50 @@ KNOBS = (
     _value(
         PARAMS,
         "fusion-threshold-mb",
-        "fusion_threshold_mb",
         "HOROVOD_FUSION_THRESHOLD",
-        "MB that may travel as one operation; 0: never fuse",
+        doc="MB that may travel as one fused operation; 0: never fuse (default: 128)",
         turn=_megabytes,
     ),
+    _value(PARAMS, "cycle-time-ms", "HOROVOD_CYCLE_TIME"),
+    _value(PARAMS, "cache-capacity", "HOROVOD_CACHE_CAPACITY"),
+    _switch(PARAMS, "hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE"),
+    _switch(PARAMS, "hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER"),
+    _switch(PARAMS, "torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", doc="without effect here: an algorithm of NCCL"),
+    _switch(AUTOTUNE, "autotune", "HOROVOD_AUTOTUNE", "enabled"),
+    _value(AUTOTUNE, "autotune-log-file", "HOROVOD_AUTOTUNE_LOG", "log_file"),
+    _value(AUTOTUNE, "autotune-warmup-samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "warmup_samples"),
+    _value(AUTOTUNE, "autotune-steps-per-sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "steps_per_sample"),
     _value(
-        PARAMS,
-        "cycle-time-ms",
-        "cycle_time_ms",
-        "HOROVOD_CYCLE_TIME",
-        "longest time that a small tensor waits to be fused with others",
-    ),
-    _value(PARAMS, "cache-capacity", "cache_capacity", "HOROVOD_CACHE_CAPACITY", "names in the response cache"),
-    _switch(PARAMS, "hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "reduce within the host first"),
-    _switch(PARAMS, "hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "gather within the host first"),
-    _switch(PARAMS, "torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", "without effect here: an algorithm of NCCL"),
-    _switch(AUTOTUNE, "autotune", "HOROVOD_AUTOTUNE", "find the best parameters while training", "enabled"),
-    _value(AUTOTUNE, "autotune-log-file", "log_file", "HOROVOD_AUTOTUNE_LOG", "CSV file of what autotune tried"),
-    _value(
-        AUTOTUNE,
-        "autotune-warmup-samples",
-        "warmup_samples",
-        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
-        "samples thrown away at the start",
+        AUTOTUNE, "autotune-bayes-opt-max-samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "bayes_opt_max_samples"
     ),
     _value(
-        AUTOTUNE,
-        "autotune-steps-per-sample",
-        "steps_per_sample",
-        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
-        "steps that make one sample",
+        AUTOTUNE, "autotune-gaussian-process-noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "gaussian_process_noise"
     ),
-    _value(
-        AUTOTUNE,
-        "autotune-bayes-opt-max-samples",
-        "bayes_opt_max_samples",
-        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
-        "points that the search tries",
-    ),
-    _value(
-        AUTOTUNE,
-        "autotune-gaussian-process-noise",
-        "gaussian_process_noise",
-        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
-        "noise of one sample, from 0 to 1",
-    ),
-    _value(TIMELINE, "timeline-filename", "filename", "HOROVOD_TIMELINE", "trace for chrome://tracing or Perfetto"),
-    _switch(
-        TIMELINE,
-        "timeline-mark-cycles",
-        "HOROVOD_TIMELINE_MARK_CYCLES",
-        "mark every round of the negotiation",
-        "mark_cycles",
-    ),
+    _value(TIMELINE, "timeline-filename", "HOROVOD_TIMELINE", "filename"),
+    _switch(TIMELINE, "timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES", "mark_cycles"),
     Knob(
         "enabled",
         STALL,
         "HOROVOD_STALL_CHECK_DISABLE",
         ("--stall-check",),
-        "report tensors that some ranks have not submitted",
         ("--no-stall-check",),
+        "report tensors that some ranks have not submitted (default: on)",
         _no,
     ),
-    _value(
-        STALL,
-        "stall-check-warning-time-seconds",
-        "warning_time_seconds",
-        "HOROVOD_STALL_CHECK_TIME_SECONDS",
-        "seconds until they are reported",
-    ),
-    _value(
-        STALL,
-        "stall-check-shutdown-time-seconds",
-        "shutdown_time_seconds",
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-        "seconds until the waiting ranks fail; 0: never",
-    ),
-    _switch(LIBRARY, "mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", "without effect here"),
-    _value(
-        LIBRARY, "num-nccl-streams", "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "without effect here", turn=_whole
-    ),
-    _value(
-        LIBRARY,
-        "thread-affinity",
-        "thread_affinity",
-        "HOROVOD_THREAD_AFFINITY",
-        "core of each local rank's background thread, with commas",
-    ),
-    _value(
-        LIBRARY,
-        "gloo-timeout-seconds",
-        "gloo_timeout_seconds",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS",
-        "seconds that init() waits for all ranks",
-    ),
-    _value(LOGGING, "log-level", "level", "HOROVOD_LOG_LEVEL", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL"),
+    _value(STALL, "stall-check-warning-time-seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", "warning_time_seconds"),
+    _value(STALL, "stall-check-shutdown-time-seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "shutdown_time_seconds"),
+    _switch(LIBRARY, "mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", doc="without effect here"),
+    _value(LIBRARY, "num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", doc="without effect here", turn=_whole),
+    _value(LIBRARY, "thread-affinity", "HOROVOD_THREAD_AFFINITY"),
+    _value(LIBRARY, "gloo-timeout-seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS"),
+    _value(LOGGING, "log-level", "HOROVOD_LOG_LEVEL", "level"),
     Knob(
         "with_timestamp",
         LOGGING,
         "HOROVOD_LOG_HIDE_TIME",
         ("--log-with-timestamp", "--no-log-hide-timestamp"),
-        "the time is before each line of the core's log; it is not where neither flag is there",
         ("--log-without-timestamp", "--log-hide-timestamp"),
+        "the time is before each line of the core's log; it is not where neither flag is there",
         _no,
     ),
 )
