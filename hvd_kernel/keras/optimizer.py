@@ -12,6 +12,7 @@ from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.keras import backends
 from hvd_kernel.keras.backends.reduction import Settings
 from hvd_kernel.keras.flavour import IS_3, keras
+from hvd_kernel.keras.samples import count_in_fit
 
 Compression = backends.Compression
 
@@ -88,6 +89,7 @@ def DistributedOptimizer(
         scale_local=scale_local_gradients,
     )
     reduction = backends.reduction(settings)
+    count_in_fit()
     how = importlib.import_module("hvd_kernel.keras.keras3" if IS_3 else "hvd_kernel.keras.keras2")
     return how.wrapped(optimizer, reduction, backward_passes_per_step, average=average_aggregated_gradients)
 
