@@ -15,12 +15,24 @@ from hvd_kernel.settings import gpus
 
 
 def mpi_enabled() -> bool:
-    """Tell whether MPI has brought these ranks together."""
+    """Tell whether MPI has brought these ranks together, as ``mpirun`` and ``hvdrun --mpi`` do.
+
+    Examples
+    --------
+    >>> hvd.mpi_enabled()
+    False
+    """
     return session.by_mpi()
 
 
 def mpi_built() -> bool:
-    """Tell whether ranks could meet, and send, through MPI."""
+    """Tell whether ranks could meet, and send, through MPI: mpi4py is installed.
+
+    Examples
+    --------
+    >>> isinstance(hvd.mpi_built(), bool)
+    True
+    """
     return libraries.mpi()
 
 
@@ -31,6 +43,11 @@ def mpi_threads_supported() -> bool:
     ------
     ValueError
         These ranks are not MPI's, or not initialised yet.
+
+    Examples
+    --------
+    >>> hvd.mpi_enabled() and hvd.mpi_threads_supported()
+    False
     """
     if not mpi_enabled():
         raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
@@ -39,12 +56,24 @@ def mpi_threads_supported() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Tell whether sockets and shared memory carry the collectives."""
+    """Tell whether sockets and shared memory carry the collectives.
+
+    Examples
+    --------
+    >>> hvd.gloo_enabled()
+    True
+    """
     return True
 
 
 def gloo_built() -> bool:
-    """Tell whether sockets and shared memory could carry the collectives: the core can be loaded."""
+    """Tell whether sockets and shared memory could carry the collectives: the core can be loaded.
+
+    Examples
+    --------
+    >>> hvd.gloo_built()
+    True
+    """
     try:
         importlib.import_module("hvd_kernel._native")
     except ImportError:
@@ -53,25 +82,55 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """Return the version code of the NCCL that the core takes, 22705 for 2.27.5; 0 where there is none."""
+    """Return the version code of the NCCL that the core takes, 22705 for 2.27.5; 0 where there is none.
+
+    Examples
+    --------
+    >>> hvd.nccl_built() == 0 or hvd.cuda_built()
+    True
+    """
     return libraries.nccl() if cuda_built() else 0
 
 
 def ddl_built() -> bool:
-    """Tell whether IBM's DDL is built in."""
+    """Tell whether IBM's DDL is built in: never.
+
+    Examples
+    --------
+    >>> hvd.ddl_built()
+    False
+    """
     return False
 
 
 def ccl_built() -> bool:
-    """Tell whether oneCCL is built in."""
+    """Tell whether oneCCL is built in: never.
+
+    Examples
+    --------
+    >>> hvd.ccl_built()
+    False
+    """
     return False
 
 
 def cuda_built() -> bool:
-    """Tell whether collectives can run on CUDA memory without passing through the host."""
+    """Tell whether collectives can run on CUDA memory without passing through the host.
+
+    Examples
+    --------
+    >>> isinstance(hvd.cuda_built(), bool)
+    True
+    """
     return gpus.has_plugin()
 
 
 def rocm_built() -> bool:
-    """Tell whether collectives run on ROCm memory without passing through the host."""
+    """Tell whether collectives run on ROCm memory without passing through the host: never.
+
+    Examples
+    --------
+    >>> hvd.rocm_built()
+    False
+    """
     return False

@@ -132,7 +132,18 @@ def _start(comm: Any, reunion: Reunion | None) -> None:
 
 
 def shutdown() -> None:
-    """Leave the other ranks; what is still pending ends with an error. Does nothing while not initialised."""
+    """Leave the other ranks; what is still pending ends with an error. Does nothing while not initialised.
+
+    One rank's ``shutdown`` ends the job for all: what others start afterwards raises HorovodInternalError on them. It
+    is called at the end of the process by itself.
+
+    Examples
+    --------
+    >>> hvd.shutdown()
+    >>> hvd.is_initialized()
+    False
+    >>> hvd.init()
+    """
     global _engine
     with _lock:
         if _engine is None:
@@ -160,7 +171,13 @@ def by_mpi() -> bool:
 
 
 def is_initialized() -> bool:
-    """Tell whether this process is between ``init`` and ``shutdown``."""
+    """Tell whether this process is between ``init`` and ``shutdown``.
+
+    Examples
+    --------
+    >>> hvd.is_initialized()
+    True
+    """
     return _engine is not None
 
 
@@ -202,11 +219,33 @@ def counters() -> dict[str, int]:
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Write what the core does from here on to a file for chrome://tracing or Perfetto. Rank 0 writes.
 
+    Horovod's page: https://horovod.readthedocs.io/en/stable/timeline_include.html
+
+    Parameters
+    ----------
+    file_path
+        The file, which is overwritten; its folder exists. It can be read at every moment.
+    mark_cycles
+        Also mark every round of the negotiation.
+
     Raises
     ------
     ValueError
         Before ``init``, or HOROVOD_TIMELINE was not set then. The file cannot be written: on every rank of rank 0's
         machine, and a timeline that runs goes on; ranks of other machines do not see rank 0's files.
+
+    Examples
+    --------
+    >>> import json, os, pathlib
+    >>> os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # said before init: a timeline may be wanted
+    >>> hvd.shutdown()
+    >>> hvd.init()
+    >>> hvd.start_timeline("trace.json")
+    >>> hvd.allreduce(torch.ones(2), name="loss")
+    tensor([1., 1.])
+    >>> hvd.stop_timeline()
+    >>> hvd.rank() != 0 or "allreduce.loss" in pathlib.Path("trace.json").read_text()
+    True
     """
     engine()
     if not (variable("HVD_TIMELINE") or variable("HOROVOD_TIMELINE")):
@@ -239,41 +278,128 @@ def _unwritable(path: Path) -> str:
 
 
 def stop_timeline() -> None:
-    """End the timeline; its file is complete when this returns."""
+    """End the timeline; its file is complete when this returns. Does nothing where there is none.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+
+    Examples
+    --------
+    >>> hvd.stop_timeline()
+    """
     engine().stop_timeline()
     _timeline.goes_on = False
 
 
 def rank() -> int:
-    """Return this process's rank."""
+    """Return this process's rank, from 0 to ``size()`` - 1.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``: also ``size`` and the other questions about ranks.
+
+    Examples
+    --------
+    >>> 0 <= hvd.rank() < hvd.size()
+    True
+    """
     return engine().rank
 
 
 def size() -> int:
-    """Return the number of ranks."""
+    """Return the number of ranks.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+
+    Examples
+    --------
+    >>> hvd.size() == len(hvd.allgather_object(hvd.rank()))
+    True
+    """
     return engine().size
 
 
 def local_rank() -> int:
-    """Return this rank's number among the ranks of its host."""
+    """Return this rank's number among the ranks of its host: usually also the number of its GPU.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+
+    Examples
+    --------
+    >>> 0 <= hvd.local_rank() < hvd.local_size()
+    True
+    """
     return engine().local_rank
 
 
 def local_size() -> int:
-    """Return the number of ranks on this host."""
+    """Return the number of ranks on this host.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+
+    Examples
+    --------
+    >>> hvd.local_size() <= hvd.size()
+    True
+    """
     return engine().local_size
 
 
 def cross_rank() -> int:
-    """Return this host's number among the hosts that have this local rank."""
+    """Return this host's number among the hosts that have this local rank.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+
+    Examples
+    --------
+    >>> hvd.cross_rank()  # all ranks are on one host
+    0
+    """
     return engine().cross_rank
 
 
 def cross_size() -> int:
-    """Return the number of hosts that have this local rank."""
+    """Return the number of hosts that have this local rank.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+
+    Examples
+    --------
+    >>> hvd.cross_size()  # all ranks are on one host
+    1
+    """
     return engine().cross_size
 
 
 def is_homogeneous() -> bool:
-    """Tell whether every host has the same number of ranks."""
+    """Tell whether every host has the same number of ranks.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+
+    Examples
+    --------
+    >>> hvd.is_homogeneous()
+    True
+    """
     return engine().is_homogeneous

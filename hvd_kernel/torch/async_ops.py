@@ -28,7 +28,23 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing over all ranks, in place; return a handle."""
+    """Start reducing over all ranks, in place; return a handle.
+
+    Parameters and errors as in ``allreduce``; what is raised on every rank is raised by ``synchronize``. Until then
+    nobody else reads or writes the tensor.
+
+    Returns
+    -------
+    int
+        For ``poll`` and ``synchronize``, which returns the tensor.
+
+    Examples
+    --------
+    >>> tensor = torch.full((2,), 4.0)
+    >>> handle = hvd.allreduce_async_(tensor, name="in place")
+    >>> hvd.synchronize(handle) is tensor
+    True
+    """
     op = reduction_of(op, average)
     return starts.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
@@ -42,7 +58,15 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing over all ranks, into a new tensor; return a handle."""
+    """Start reducing over all ranks, into a new tensor; return a handle.
+
+    Parameters and errors as in ``allreduce_async_``.
+
+    Examples
+    --------
+    >>> hvd.synchronize(hvd.allreduce_async(torch.tensor([1.0, 2.0]), op=hvd.Min))
+    tensor([1., 2.])
+    """
     op = reduction_of(op, average)
     return starts.allreduce(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
@@ -56,7 +80,15 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing several tensors in place, together or not at all; ``synchronize`` returns a tuple of them."""
+    """Start reducing several tensors in place, together or not at all; ``synchronize`` returns a tuple of them.
+
+    Parameters and errors as in ``grouped_allreduce``.
+
+    Examples
+    --------
+    >>> hvd.synchronize(hvd.grouped_allreduce_async_([torch.ones(1), torch.zeros(2)]))
+    (tensor([1.]), tensor([0., 0.]))
+    """
     op = reduction_of(op, average)
     return starts.grouped_allreduce_(tensors, name, op, (prescale_factor, postscale_factor), process_set)
 
@@ -70,7 +102,15 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing several tensors into new ones, together or not at all; ``synchronize`` returns a tuple."""
+    """Start reducing several tensors into new ones, together or not at all; ``synchronize`` returns a tuple.
+
+    Parameters and errors as in ``grouped_allreduce``.
+
+    Examples
+    --------
+    >>> hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1), torch.zeros(2)]))
+    (tensor([1.]), tensor([0., 0.]))
+    """
     op = reduction_of(op, average)
     return starts.grouped_allreduce(tensors, name, op, (prescale_factor, postscale_factor), process_set)
 
@@ -78,7 +118,41 @@ def grouped_allreduce_async(
 def sparse_allreduce_async(
     tensor: Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Tensor]:
-    """Start summing (or averaging) sparse tensors; call what is returned to wait for the sum, which is sparse too."""
+    """Start summing (or averaging) sparse tensors; call what is returned to wait for the sum, which is sparse too.
+
+    Parameters
+    ----------
+    tensor
+        A sparse COO tensor of a dtype that ``allgather`` takes; its shape is the same on every rank, which indices it
+        has is not.
+    name
+        By which ranks match: two gathers, of indices and of values.
+    op
+        Average, of all ranks, or Sum.
+    process_set
+        As in ``allreduce``.
+
+    Returns
+    -------
+    Callable
+        Without arguments: it returns the sparse tensor, coalesced.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: another ``op``, or a dense tensor.
+    HorovodInternalError
+        As in ``allreduce``.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[0.0, 0.0], [2.0, 4.0], [0.0, 0.0]]).to_sparse(1)
+    >>> wait = hvd.sparse_allreduce_async(rows, "embedding.grad", hvd.Average)
+    >>> wait().to_dense()
+    tensor([[0., 0.],
+            [2., 4.],
+            [0., 0.]])
+    """
     if op not in {Average, Sum}:
         raise ValueError(f"sparse_allreduce_async with op={op} is not available: use Average or Sum.")
     if not tensor.is_sparse:
@@ -97,35 +171,73 @@ def sparse_allreduce_async(
 
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Start concatenating every rank's rows; the number of rows may differ. Return a handle."""
+    """Start concatenating every rank's rows; the number of rows may differ. Return a handle.
+
+    Parameters and errors as in ``allgather``.
+
+    Examples
+    --------
+    >>> len(hvd.synchronize(hvd.allgather_async(torch.zeros(1, 3)))) == hvd.size()
+    True
+    """
     return starts.allgather(tensor, name, process_set)
 
 
 def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start gathering several tensors, together or not at all; ``synchronize`` returns a tuple."""
+    """Start gathering several tensors, together or not at all; ``synchronize`` returns a tuple.
+
+    Parameters and errors as in ``grouped_allgather``.
+
+    Examples
+    --------
+    >>> rows, more = hvd.synchronize(hvd.grouped_allgather_async([torch.zeros(1, 3), torch.zeros(2)]))
+    >>> len(rows) == hvd.size(), len(more) == 2 * hvd.size()
+    (True, True)
+    """
     return starts.grouped_allgather(tensors, name, process_set)
 
 
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start overwriting the tensor by the root's; return a handle."""
+    """Start overwriting the tensor by the root's; return a handle. Parameters and errors as in ``broadcast``.
+
+    Examples
+    --------
+    >>> hvd.synchronize(hvd.broadcast_async_(torch.tensor([hvd.rank(), 7]), root_rank=0))
+    tensor([0, 7])
+    """
     return starts.broadcast_(tensor, root_rank, name, process_set)
 
 
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start receiving the root's tensor as a new one; return a handle."""
+    """Start receiving the root's tensor as a new one; return a handle. Parameters and errors as in ``broadcast``.
+
+    Examples
+    --------
+    >>> hvd.synchronize(hvd.broadcast_async(torch.tensor([hvd.rank(), 7]), root_rank=0))
+    tensor([0, 7])
+    """
     return starts.broadcast(tensor, root_rank, name, process_set)
 
 
 def alltoall_async(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start sending rows to every rank; ``synchronize`` returns what came, and how many rows came from each rank."""
+    """Start sending rows to every rank; ``synchronize`` returns what came, and how many rows came from each rank.
+
+    It is a pair also without ``splits``. Parameters and errors as in ``alltoall``.
+
+    Examples
+    --------
+    >>> rows, counts = hvd.synchronize(hvd.alltoall_async(torch.zeros(hvd.size(), 3)))
+    >>> counts.tolist() == [1] * hvd.size()
+    True
+    """
     return starts.alltoall(tensor, splits, name, process_set)
 
 
@@ -137,7 +249,15 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start reducing, and receiving this rank's share of the rows; return a handle."""
+    """Start reducing, and receiving this rank's share of the rows; return a handle.
+
+    Parameters and errors as in ``reducescatter``.
+
+    Examples
+    --------
+    >>> hvd.synchronize(hvd.reducescatter_async(torch.ones(hvd.size(), 2)))
+    tensor([[1., 1.]])
+    """
     return starts.reducescatter(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
 
@@ -149,5 +269,13 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start reducing several tensors, together or not at all; ``synchronize`` returns a tuple of this rank's rows."""
+    """Start reducing several tensors, together or not at all; ``synchronize`` returns a tuple of this rank's rows.
+
+    Parameters and errors as in ``grouped_reducescatter``.
+
+    Examples
+    --------
+    >>> hvd.synchronize(hvd.grouped_reducescatter_async([torch.ones(hvd.size(), 2), torch.zeros(hvd.size())]))
+    (tensor([[1., 1.]]), tensor([0.]))
+    """
     return starts.grouped_reducescatter(tensors, name, op, (prescale_factor, postscale_factor), process_set)

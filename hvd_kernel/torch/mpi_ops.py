@@ -2,6 +2,7 @@
 
 The forms of one operation: ``op`` returns a new tensor and is differentiable, ``op_`` works in place, ``op_async`` and
 ``op_async_`` return a handle for ``poll`` and ``synchronize``. Names match operations across ranks.
+Their derivatives are told in gradients.
 """
 # ruff: noqa: PLR0917 - Horovod's signatures
 
@@ -140,7 +141,50 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """Return the average (or ``op=Sum``, Min, Max, Product, Adasum) over all ranks. Differentiable."""
+    """Return the average (or ``op=Sum``, Min, Max, Product, Adasum) over all ranks. Differentiable.
+
+    Parameters
+    ----------
+    tensor
+        Any dense tensor, also empty or 0-dimensional; of the same shape and dtype on every rank. Average: integers
+        (towards zero), floats and complex; Sum and Product: bool too; Min and Max: all but complex; Adasum: floats.
+    average
+        Horovod's old form, with a DeprecationWarning: True is ``op=Average``, False is ``op=Sum``.
+    name
+        By which ranks match operations; without it, the order of the calls on each rank.
+    compression
+        What travels: ``Compression.none``, ``fp16`` or ``bf16``.
+    op
+        The reduction; None is Average.
+    prescale_factor, postscale_factor
+        What each rank's tensor is multiplied by before the reduction, and the result after it.
+    process_set
+        The ranks that take part; this rank is one of them.
+
+    Returns
+    -------
+    Tensor
+        A new one of the tensor's shape, dtype and device; the same on every rank.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone, before anything is sent: the dtype has no such reduction, ``average`` and ``op`` are both
+        given, the name is in flight already, or this rank is no member of the set.
+    HorovodInternalError
+        On every rank: shapes, dtypes or reductions differ (Mismatch), or a rank has failed (RankFailed, RankDied); on
+        this one: before ``init``.
+
+    Examples
+    --------
+    >>> hvd.allreduce(torch.tensor([1.0, 2.0]), name="loss")  # every rank has the same
+    tensor([1., 2.])
+
+    On two ranks:
+
+    >>> hvd.allreduce(torch.tensor([1, 2]) * (hvd.rank() + 1), op=hvd.Sum)
+    tensor([3, 6])
+    """
     op = reduction_of(op, average)
     small, ctx = compression.compress(tensor)
     scales = (prescale_factor, postscale_factor)
@@ -157,7 +201,14 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """Reduce over all ranks, in place; return the tensor."""
+    """Reduce over all ranks, in place; return the tensor. Parameters and errors as in ``allreduce``.
+
+    Examples
+    --------
+    >>> tensor = torch.full((2,), 4.0)
+    >>> hvd.allreduce_(tensor, op=hvd.Max) is tensor
+    True
+    """
     op = reduction_of(op, average)
     handle = starts.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set, waits=True)
     result: Tensor = synchronize(handle)
@@ -174,7 +225,20 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """Return the reductions of several tensors, reduced together or not at all. Differentiable."""
+    """Return the reductions of several tensors, reduced together or not at all. Differentiable.
+
+    Parameters and errors as in ``allreduce``.
+
+    Parameters
+    ----------
+    tensors
+        As many on every rank, in the same order; they may differ in shape and dtype. None at all is a ValueError.
+
+    Examples
+    --------
+    >>> hvd.grouped_allreduce([torch.ones(1), torch.zeros(2, dtype=torch.int64)])
+    [tensor([1.]), tensor([0, 0])]
+    """
     op = reduction_of(op, average)
     pairs = [compression.compress(tensor) for tensor in tensors]
     how = (name, op, (prescale_factor, postscale_factor), process_set)
@@ -191,14 +255,55 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """Reduce several tensors in place, together or not at all; return them."""
+    """Reduce several tensors in place, together or not at all; return them.
+
+    Parameters and errors as in ``grouped_allreduce``.
+
+    Examples
+    --------
+    >>> pair = [torch.ones(1), torch.zeros(2)]
+    >>> [out is mine for out, mine in zip(hvd.grouped_allreduce_(pair), pair)]
+    [True, True]
+    """
     op = reduction_of(op, average)
     scales = (prescale_factor, postscale_factor)
     return list(synchronize(starts.grouped_allreduce_(tensors, name, op, scales, process_set, waits=True)))
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """Return every rank's rows, one after the other; the number of rows may differ. Differentiable."""
+    """Return every rank's rows, one after the other; the number of rows may differ, and be 0. Differentiable.
+
+    Parameters
+    ----------
+    tensor
+        Of 1 dimension or more and any dtype; dtype and dimensions but the first are the same on every rank.
+    name, process_set
+        As in ``allreduce``. In a set rows are in the order of its members.
+
+    Returns
+    -------
+    Tensor
+        Of shape (all ranks' rows, ...), on the tensor's device.
+
+    Raises
+    ------
+    IndexError
+        The tensor is 0-dimensional.
+    ValueError
+        The dtype is not known to the core, the name is in flight already, or this rank is no member of the set.
+    HorovodInternalError
+        As in ``allreduce``.
+
+    Examples
+    --------
+    >>> hvd.allgather(torch.zeros(1, 3)).shape == (hvd.size(), 3)
+    True
+
+    On two ranks:
+
+    >>> hvd.allgather(torch.full((hvd.rank() + 1,), hvd.rank()))
+    tensor([0, 1, 1])
+    """
     result: Tensor = gradients.apply(gradients.Allgather, tensor, name, process_set)
     return result
 
@@ -206,14 +311,51 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
-    """Return every rank's rows of several tensors, gathered together or not at all. Differentiable."""
+    """Return every rank's rows of several tensors, gathered together or not at all. Differentiable.
+
+    Parameters and errors as in ``allgather``.
+
+    Parameters
+    ----------
+    tensors
+        As many on every rank, in the same order. None at all is a ValueError.
+
+    Examples
+    --------
+    >>> rows, more = hvd.grouped_allgather([torch.zeros(1, 3), torch.zeros(2)])
+    >>> rows.shape == (hvd.size(), 3), more.shape == (2 * hvd.size(),)
+    (True, True)
+    """
     return list(gradients.apply(gradients.GroupedAllgather, name, process_set, *tensors))
 
 
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """Return the root's tensor on every rank. Differentiable."""
+    """Return the root's tensor on every rank, as a new one on the device of its own. Differentiable.
+
+    Parameters
+    ----------
+    tensor
+        Of any shape and dtype, the same on every rank; those of other ranks than the root only say the shape.
+    root_rank
+        Whose tensor it is: a rank of all, also in a process set.
+    name, process_set
+        As in ``allreduce``.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: there is no such root in the set, the dtype is not known to the core, the name is in flight
+        already, or this rank is no member of the set.
+    HorovodInternalError
+        On every rank: also when they name different roots; else as in ``allreduce``.
+
+    Examples
+    --------
+    >>> hvd.broadcast(torch.tensor([hvd.rank(), 7]), root_rank=0)
+    tensor([0, 7])
+    """
     result: Tensor = gradients.apply(gradients.Broadcast, tensor, root_rank, name, process_set)
     return result
 
@@ -221,7 +363,14 @@ def broadcast(
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """Overwrite the tensor by the root's; return it."""
+    """Overwrite the tensor by the root's; return it. Parameters and errors as in ``broadcast``.
+
+    Examples
+    --------
+    >>> weights = torch.full((2,), float(hvd.rank()))
+    >>> hvd.broadcast_(weights, root_rank=0)
+    tensor([0., 0.])
+    """
     result: Tensor = synchronize(starts.broadcast_(tensor, root_rank, name, process_set, waits=True))
     return result
 
@@ -231,7 +380,39 @@ def alltoall(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Send ``splits[r]`` rows to rank r, or equal shares; return what came. Differentiable.
 
-    With ``splits`` the result is a pair: what came, and how many rows came from each rank.
+    Parameters
+    ----------
+    tensor
+        Of at least one dimension, and of any dtype; dtype and dimensions but the first are the same on every rank.
+    splits
+        How many of the rows each rank gets, in rank order: a list, or a tensor of shape (ranks,) and dtype int32. Rows
+        beyond their sum stay here. None: equal shares, for which the rows must divide.
+    name, process_set
+        As in ``allreduce``. In a set ranks are its members.
+
+    Returns
+    -------
+    Tensor, or a pair of Tensors
+        What came, in rank order. With ``splits`` also how many rows came from each rank: of shape (ranks,), int32.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: the splits are not one number for each rank, or are more than there are rows; equal shares
+        do not divide; the tensor is 0-dimensional; as in ``broadcast``.
+    HorovodInternalError
+        As in ``allreduce``.
+
+    Examples
+    --------
+    >>> hvd.alltoall(torch.zeros(2 * hvd.size(), 3)).shape == (2 * hvd.size(), 3)
+    True
+
+    On two ranks:
+
+    >>> rows, counts = hvd.alltoall(torch.tensor([0, 1, 2]) + 10 * hvd.rank(), splits=[1, 2])
+    >>> rows.tolist() == [[0, 10], [1, 2, 11, 12]][hvd.rank()]
+    True
     """
     output, received = gradients.apply(gradients.Alltoall, tensor, splits, name, process_set)
     return output if splits is None else (output, received)
@@ -249,6 +430,37 @@ def reducescatter(
     """Reduce, and return this rank's share of the rows. Differentiable.
 
     The first ranks get one row more where the rows do not divide.
+
+    Parameters
+    ----------
+    tensor
+        As in ``allreduce``, of at least one dimension.
+    op
+        Average or Sum.
+    name, compression, process_set, prescale_factor, postscale_factor
+        As in ``allreduce``. In a set shares are in the order of its members.
+
+    Returns
+    -------
+    Tensor
+        Of shape (rows / ranks, ...), which may be no rows.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: the tensor is 0-dimensional; else as in ``allreduce``.
+    HorovodInternalError
+        On every rank: another ``op``; else as in ``allreduce``.
+
+    Examples
+    --------
+    >>> hvd.reducescatter(torch.ones(hvd.size(), 2))
+    tensor([[1., 1.]])
+
+    On two ranks:
+
+    >>> hvd.reducescatter(torch.tensor([1, 2, 3]), op=hvd.Sum).tolist() == [[2, 4], [6]][hvd.rank()]
+    True
     """
     small, ctx = compression.compress(tensor)
     scales = (prescale_factor, postscale_factor)
@@ -265,7 +477,20 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """Reduce several tensors, together or not at all; return this rank's rows of each. Differentiable."""
+    """Reduce several tensors, together or not at all; return this rank's rows of each. Differentiable.
+
+    Parameters and errors as in ``reducescatter``.
+
+    Parameters
+    ----------
+    tensors
+        As many on every rank, in the same order. None at all is a ValueError.
+
+    Examples
+    --------
+    >>> hvd.grouped_reducescatter([torch.ones(hvd.size(), 2), torch.zeros(hvd.size())])
+    [tensor([[1., 1.]]), tensor([0.])]
+    """
     pairs = [compression.compress(tensor) for tensor in tensors]
     how = (name, op, (prescale_factor, postscale_factor), process_set)
     results = gradients.apply(gradients.GroupedReducescatter, *how, *(small for small, _ in pairs))

@@ -1,0 +1,16 @@
+"""The examples in public docstrings give what they say: on one rank, and nightly on two."""
+
+from __future__ import annotations
+
+import pytest
+from hvdtest.docstrings import run_examples
+from hvdtest.launch import RankPool
+from hvdtest.pools import layouts
+
+pytestmark = pytest.mark.mp
+
+layout = layouts((1, "auto"), nightly=((2, "shm"),))
+
+
+def test_examples_are_right(ranks: RankPool) -> None:
+    assert ranks.run(run_examples) == [{}] * ranks.np
