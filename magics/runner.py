@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from hvd_kernel.diagnosis.inquiry import look
 from hvd_kernel.diagnosis.stall import report, whereabouts
+from hvd_kernel.diagnosis.stall_monitor import StallMonitor
 from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.formatting.rank_labels import named, spans
-from hvd_kernel.magics.commands.stacks import look
 from hvd_kernel.magics.display.rank_failures import merged_error
 from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted
 from hvd_kernel.magics.shell.prompts import Prompts
-from hvd_kernel.magics.stall_monitor import Lookout
 from hvd_kernel.protocol.messages import Failure, MetricsSample, RankDone, Whereabouts
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Watch:
         self._obeyed = 0
         self._pressed_at = 0.0
         self._late = False
-        self._lookout = Lookout(session, ranks)
+        self._stalls = StallMonitor(session, ranks)
         self._explained = ""
         self._why = ""  # ranks waited when the cell was interrupted
         self._where: dict[int, Whereabouts] = {}  # of ranks that did not obey
@@ -78,7 +78,7 @@ class Watch:
                 if event is not None:
                     self._renderer.take(event)
                     if isinstance(event, MetricsSample):
-                        self._lookout.hear(event)
+                        self._stalls.observe(event)
                     self.prompts.take(event)
                     if isinstance(event, RankDone):
                         self._left.discard(event.rank)
@@ -141,7 +141,7 @@ class Watch:
             self._show_stuck()
 
     def _interrupt(self) -> None:
-        self._why = self._why or self._lookout.sentence
+        self._why = self._why or self._stalls.sentence
         self.prompts.withdraw()
         self._session.interrupt(self.left)
 
@@ -151,12 +151,12 @@ class Watch:
         self._renderer.tell(f"{report(self._where)}{named(self._left)} did not obey yet: another interrupt {words}\n")
 
     def _explain(self) -> None:
-        self._lookout.tick()
-        if held := (self._run.holding & self._lookout.awaited) - self._released:
+        self._stalls.tick()
+        if held := (self._run.holding & self._stalls.awaited) - self._released:
             self._released |= held
             self._session.post("release", sorted(held), urgent=True)
-        if self._lookout.sentence != self._explained:
-            self._explained = self._lookout.sentence
+        if self._stalls.sentence != self._explained:
+            self._explained = self._stalls.sentence
             self._renderer.explain(self._explained)
 
     def _given_up(self, interrupts: InterruptCount) -> bool:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hvd_kernel.core import ops, process_sets, session
+from hvd_kernel.core.stacks import pending as core_pending
 from hvd_kernel.errors import ClusterError, Mismatch, OutOfMemory, RankDied, RankFailed, RankStalled
 from hvd_kernel.protocol.messages import Pending
+
+if TYPE_CHECKING:
+    from hvd_kernel._native import Engine
 
 _OF_OTHERS = (RankFailed, RankDied, RankStalled)  # each names another rank as the one to look at
 _OF_ALL = (Mismatch, OutOfMemory)  # what all ranks of an operation raise, though not at the same moment
@@ -79,8 +84,7 @@ def aborted() -> bool:
 
 def pending() -> list[Pending]:
     """Return the operations that are not done here, oldest first."""
-    found = session.engine().pending() if session.is_initialized() else []
-    return [Pending(str(each["name"]), _seconds(each), _missing(each)) for each in sorted(found, key=_seconds)[::-1]]
+    return core_pending.pending(_engine())
 
 
 def operations() -> int:
@@ -89,9 +93,12 @@ def operations() -> int:
 
 
 def waiting_for() -> str:
-    """Return the name of the oldest operation of this rank's that is not done, "" when there is none."""
-    here = session.rank() if session.is_initialized() else -1
-    return next((each.name for each in pending() if here not in each.missing), "")
+    """Return the name of the operation in which the main thread waits, "" when it does not. Any thread."""
+    return core_pending.waiting_for(_engine())
+
+
+def _engine() -> Engine | None:
+    return session.engine() if session.is_initialized() else None
 
 
 def is_secondary(error: BaseException) -> bool:
@@ -102,13 +109,3 @@ def is_secondary(error: BaseException) -> bool:
 def is_of_all(error: BaseException) -> bool:
     """Tell whether the other ranks of the operation raise the same by themselves."""
     return isinstance(error, _OF_ALL)
-
-
-def _missing(operation: dict[str, object]) -> tuple[int, ...]:
-    ranks = operation.get("missing")
-    return tuple(ranks) if isinstance(ranks, list) else ()
-
-
-def _seconds(operation: dict[str, object]) -> float:
-    seconds = operation["seconds"]
-    return seconds if isinstance(seconds, float) else 0.0

@@ -68,7 +68,7 @@ def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
     """Return what this rank is doing now: it runs a cell, or is parked at a prompt in one. Any thread."""
     training = metrics.snapshot()
     core = session.counters()
-    waits_for = communication.waiting_for() if running and not parked and stack_report.inside_core() else ""
+    waits_for = communication.waiting_for() if running and not parked else ""
     return MetricsSample(
         rank=rank,
         time=time.monotonic(),

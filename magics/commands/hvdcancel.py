@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hvd_kernel.diagnosis.inquiry import look
 from hvd_kernel.diagnosis.stall import whereabouts
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import named
-from hvd_kernel.magics.commands.stacks import look
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.jobs import Job

@@ -10,8 +10,8 @@ import pytest
 from hvdtest.cluster import drain
 
 from hvd_kernel.cluster import Run, Session
+from hvd_kernel.diagnosis.inquiry import look
 from hvd_kernel.diagnosis.stall import sentence
-from hvd_kernel.magics.commands.stacks import look
 from hvd_kernel.protocol.messages import Event, MetricsSample, Prompt
 from hvd_kernel.widgets.board import Board
 

@@ -120,7 +120,7 @@ def test_b3_the_stacks_come_by_themselves_when_ranks_do_not_obey(monkeypatch: py
 
 
 def test_c5_why_ranks_waited_is_part_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "Lookout", AlwaysWaiting)
+    monkeypatch.setattr(runner, "StallMonitor", AlwaysWaiting)
     watch, _, _ = driven([None, press, RankDone(0), RankDone(1)])
     with pytest.raises(KeyboardInterrupt, match=r"variables are kept\nat that moment: barrier waits for rank 1$"):
         check(watch)

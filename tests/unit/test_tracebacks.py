@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import hvd_kernel
-from hvd_kernel.worker.shell.stack_report import folded, package_of
+from hvd_kernel.core.stacks.call_stack import package_of
+from hvd_kernel.worker.output.traceback_frames import folded
 
 PACKAGES = {"cell 1": "", "cell 2": "", "model.py": "", "ours": "hvd_kernel", "torch a": "torch", "torch b": "torch"}
 WHERE = "%hvdlogs --cell 4 shows them"

@@ -23,7 +23,6 @@ from IPython.core.interactiveshell import ExecutionResult
 
 from hvd_kernel.protocol.messages import Failure, to_wire
 from hvd_kernel.worker import communication
-from hvd_kernel.worker.shell import stack_report
 from hvd_kernel.worker.shell.prompt import Prompts
 
 _REASON_CHARS = 300
@@ -53,7 +52,6 @@ class Control:
     def __init__(self, rank: int, shell: Any) -> None:
         self.rank = rank
         self._shell = shell
-        stack_report.listen(rank)
         self.value: Any = None  # of the latest cell's last expression
         self._run_number = 0
         self._kernel = ""  # which counts the cells

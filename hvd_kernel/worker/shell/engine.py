@@ -21,10 +21,12 @@ from traitlets import Type
 from traitlets.config import Config
 
 from hvd_kernel.core import metrics
+from hvd_kernel.core.stacks import call_stack
 from hvd_kernel.protocol import rank_log
 from hvd_kernel.protocol.messages import HALF_OPEN_MS, REMEMBERED_MESSAGES
 from hvd_kernel.worker import communication, telemetry
 from hvd_kernel.worker.frontend import names as frontend
+from hvd_kernel.worker.output import traceback_frames
 from hvd_kernel.worker.output.capture import Output
 from hvd_kernel.worker.output.display_capture import RankDisplay
 from hvd_kernel.worker.shell import debugger, handlers, prompt, stack_report
@@ -47,7 +49,7 @@ class RankShell(ZMQInteractiveShell):
 
         def format_record(record: Any) -> str:
             text = str(plain(record))
-            self.packages[text] = stack_report.package_of(record.filename or "")
+            self.packages[text] = call_stack.package_of(record.filename or "")
             return text
 
         vars(self.InteractiveTB)["format_record"] = format_record
@@ -57,7 +59,7 @@ class RankShell(ZMQInteractiveShell):
         cell = self.kernel.control.latest.cell
         where = f"%hvdlogs{f' --cell {cell}' * bool(cell)} shows them"
         whole = self.InteractiveTB.mode == "Verbose" or self.kernel.control.in_task
-        shown = stb if whole else stack_report.folded(stb, self.packages, where)
+        shown = stb if whole else traceback_frames.folded(stb, self.packages, where)
         self.packages.clear()
         if shown != stb:
             self.kernel.for_the_log = "\n".join(stb)
@@ -131,6 +133,7 @@ class RankKernel(TaskKernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        stack_report.listen(self.engine_id)
         self.control = Control(self.engine_id, self.shell)
         self.control.prompts = prompt.Prompts(self.engine_id, self._publish, communication.park)
         self.debugging = debugger.Debugging(self.shell)

@@ -18,7 +18,7 @@ from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.inspect import name_lookup as names
 from hvd_kernel.worker.inspect import replicate, value_access, variable_summary
 from hvd_kernel.worker.output import log_excerpt
-from hvd_kernel.worker.shell import latest, prompt, stack_report
+from hvd_kernel.worker.shell import latest, stack_report
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.shell.control import Control
@@ -51,6 +51,10 @@ def _interrupt(control: Control, content: Mapping[str, Any], _buffers: list[Any]
 def _release(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     control.release()
     return {}, []
+
+
+def _typed(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    return {"taken": control.prompts.take(content)}, []
 
 
 def _push(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
@@ -120,7 +124,7 @@ TABLE: dict[str, Verb] = {
     "held": replicate.held,
     "pack": replicate.pack,
     "unpack": replicate.unpack,
-    "typed": prompt.typed,
+    "typed": _typed,
     "stacks": stack_report.answer,
     "complete": names.complete,
     "inspect": names.inspection,

@@ -15,14 +15,11 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.error import StdinNotImplementedError
 
 from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, to_wire
-
-if TYPE_CHECKING:
-    from hvd_kernel.worker.shell.control import Control
 
 Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
 
@@ -108,11 +105,6 @@ class Prompts:
                 answer.put(typed)
                 return True
         return False
-
-
-def typed(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Answer a prompt (a verb)."""
-    return {"taken": control.prompts.take(content)}, []
 
 
 def _line(typed: Mapping[str, Any]) -> str:

@@ -1,18 +1,14 @@
-"""Looks after one run while it goes on: finds out why ranks wait. It never waits itself, but for a signal handler."""
+"""Stall monitor of one cell: finds out why ranks wait. It never waits itself, but for a signal handler."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from hvd_kernel.diagnosis.inquiry import Cluster, Inquiry, stopped
 from hvd_kernel.diagnosis.stall import Activity, awaited, sentence, whereabouts
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.magics.commands.stacks import Inquiry, stopped
 from hvd_kernel.protocol.messages import MetricsSample, Whereabouts
-
-if TYPE_CHECKING:
-    from hvd_kernel.cluster import Session
 
 PROC_S = 0.2
 """Between two looks at /proc: a rank that is stopped twice in a row is stopped, not paused for a moment."""
@@ -20,20 +16,20 @@ PROC_S = 0.2
 ASK_S = 2.0
 """Between two questions to the ranks."""
 
-DEAF_S = 0.4
-"""A tick that comes this late: the notebook was held up, and what ranks have said meanwhile is yet to be heard."""
+LATE_S = 0.4
+"""A tick that comes this late: the notebook was held up, and samples of the time between are yet to be read."""
 
 
-class Lookout:
-    """Feed it samples and call ``tick`` often; ``sentence`` says why ranks wait, "" while they do not.
+class StallMonitor:
+    """Give it samples and call ``tick`` often; ``sentence`` says why ranks wait, "" while they do not.
 
     ``awaited`` has the ranks for which they wait.
     """
 
-    def __init__(self, session: Session, ranks: Sequence[int]) -> None:
+    def __init__(self, cluster: Cluster, ranks: Sequence[int]) -> None:
         self.sentence = ""
         self.awaited: set[int] = set()
-        self._session = session
+        self._cluster = cluster
         self._ranks = tuple(ranks)
         self._ticked = time.monotonic()
         self._activity = Activity(ranks, self._ticked)
@@ -43,32 +39,32 @@ class Lookout:
         self._inquiry: Inquiry | None = None
         self._known: dict[int, Whereabouts] = {}
 
-    def hear(self, sample: MetricsSample) -> None:
+    def observe(self, sample: MetricsSample) -> None:
         """Take a sample of the run."""
         self._activity.observe(sample, time.monotonic())
 
     def tick(self) -> None:
         """Look, ask, or take answers, whatever is due."""
         now = time.monotonic()
-        if now - self._ticked >= DEAF_S:
+        if now - self._ticked >= LATE_S:
             self._activity.begin_again(now)
         self._ticked = now
         if now - self._looked >= PROC_S:
             self._looked = now
-            self._look()
+            self._look_at_processes()
         if not self._activity.some_wait(now):
             self._known, self._inquiry = {}, None
         elif self._inquiry is not None:
-            self._listen(self._inquiry, now)
+            self._take_answers(self._inquiry, now)
         elif now - self._asked >= ASK_S:
             self._ask(now)
         halted = {rank: Whereabouts(rank, "stopped") for rank in self._stopped}
         self.awaited = awaited(self._known)
         self.sentence = sentence(self._known | halted, self._ranks) or whereabouts(halted)
 
-    def _look(self) -> None:
+    def _look_at_processes(self) -> None:
         """See who is stopped."""
-        seen = stopped(self._session) & set(self._ranks)
+        seen = stopped(self._cluster) & set(self._ranks)
         certain = seen & self._seen_stopped
         if certain != self._stopped:
             self._known, self._inquiry, self._asked = {}, None, 0.0  # what is known is not true any more
@@ -77,13 +73,13 @@ class Lookout:
     def _ask(self, now: float) -> None:
         self._asked = now
         try:
-            self._inquiry = Inquiry(self._session, range(self._session.n))
+            self._inquiry = Inquiry(self._cluster, range(self._cluster.n))
         except ClusterError:  # the cluster is being stopped
             self._inquiry = None
 
-    def _listen(self, inquiry: Inquiry, now: float) -> None:
+    def _take_answers(self, inquiry: Inquiry, now: float) -> None:
         """Take the answers when all have come that can: a rank that says nothing at all is looked at from outside."""
         late = inquiry.silent()
-        mute = late & (self._activity.silent(now) | self._stopped | set(self._session.dead))
+        mute = late & (self._activity.silent(now) | self._stopped | set(self._cluster.dead))
         if mute == late or now - self._asked >= ASK_S:
             self._known, self._inquiry = inquiry.answers() | inquiry.from_outside(mute), None
