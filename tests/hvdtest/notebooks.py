@@ -17,9 +17,9 @@ SANITIZER = ROOT / "notebooks" / "nbval_sanitize.cfg"
 ALL = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def run(*words: str) -> None:
+def run(*words: str, **variables: str) -> None:
     """Run a module from the root, not as a test's own child: pytest's variables would change what the kernel does."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | variables
     command = [sys.executable, "-P", "-m", *words]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]

@@ -1,4 +1,7 @@
-"""TensorFlow with Keras, end to end: two ranks of hvdrun, an operation, a tape's step, and fit with callbacks."""
+"""TensorFlow with Keras, end to end: two ranks of hvdrun, an operation, a tape's step, and fit with callbacks.
+
+The default tier's only test of a framework that .venv has not: the first one to run makes the environment.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ print(json.dumps([float(total[0]), float(gradient[0]), weights, history.history[
 """
 
 
-@pytest.mark.nightly
+@pytest.mark.timeout(600)
 def test_tensorflow_and_keras_train_on_two_ranks(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
