@@ -145,17 +145,22 @@ Call::~Call() {
 }
 
 void hand_over(Call* call) {
-  if (!find_memory(call->inputs, &call->data) || !find_memory(call->outputs, &call->output_data))
+  std::vector<void*> data, output_data;
+  if (!find_memory(call->inputs, &data) || !find_memory(call->outputs, &output_data))
     return finish(call, mxnet()->GetLastError());
   const plugin::Engine engine;
   if (!engine) return finish(call, text_of(HVD_SHUTDOWN, plugin::kNotInitialized, -1));
-  const std::vector<DLTensor> inputs = views(call->data, call->types, &call->shapes);
-  const std::vector<DLTensor> outputs = views(call->output_data, call->types, &call->output_shapes);
+  // Ours until enqueue() returns: the operation may end within it, and MXNet drop the call.
+  const std::string name = call->name;
+  std::vector<std::vector<std::int64_t>> shapes = std::move(call->shapes);
+  std::vector<std::vector<std::int64_t>> output_shapes = std::move(call->output_shapes);
+  const std::vector<DLTensor> inputs = views(data, call->types, &shapes);
+  const std::vector<DLTensor> outputs = views(output_data, call->types, &output_shapes);
   hvd_request request{};
   request.struct_size = sizeof(request);
   request.kind = call->kind;
   request.set = call->set;
-  request.name = call->name.c_str();
+  request.name = name.c_str();
   request.count = inputs.size();
   request.inputs = inputs.data();
   request.outputs = outputs.data();

@@ -3,8 +3,8 @@
 //
 // push     Python's thread: the call is queued in MXNet's engine, behind what writes its arrays
 // run      a thread of that engine, when the arrays are ready: hands the call to the core
-// done     a thread of the core: the operation ends for MXNet, and what waits for its results goes
-//          on
+// done     a thread of the core, or the one that runs it before that has returned: the operation
+//          ends for MXNet, and what waits for its results goes on
 // drop     MXNet has forgotten the operation. Where an array's own computation had failed, it comes
 //          without a run
 //
@@ -45,7 +45,6 @@ struct Call {
   std::vector<Array> inputs, outputs;
   std::vector<std::vector<std::int64_t>> shapes, output_shapes;
   std::vector<DLDataType> types;
-  std::vector<void*> data, output_data;
 
   OnComplete on_complete{};
   bool queued = false, is_ready = false;  // of the queue of its name

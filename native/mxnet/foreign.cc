@@ -22,12 +22,14 @@ std::string find_mxnet(const char* path) {
   if (library == nullptr)
     return "no MXNet is loaded in this process (" + std::string(path) + "): import mxnet first";
   std::string missing;
-#define HVD_MXNET_FIND(type, name, arguments) find(library, "MX" #name, &found.name, &missing);
+  Foreign its;
+#define HVD_MXNET_FIND(type, name, arguments) find(library, "MX" #name, &its.name, &missing);
   HVD_MXNET_FUNCTIONS(HVD_MXNET_FIND)
 #undef HVD_MXNET_FIND
-  find(library, "_ZNK5mxnet7NDArray20Reorder2DefaultAsyncEv", &found.reorder, &missing);
-  if (missing.empty()) return "";
-  return "this MXNet has no " + missing + ": hvd_kernel needs MXNet 1.9.1";
+  find(library, "_ZNK5mxnet7NDArray20Reorder2DefaultAsyncEv", &its.reorder, &missing);
+  if (!missing.empty()) return "this MXNet has no " + missing + ": hvd_kernel needs MXNet 1.9.1";
+  found = its;
+  return "";
 }
 
 }  // namespace hvd::mxnet
