@@ -1,6 +1,6 @@
 """What starts ranks: a ``Job`` in, an ``Outcome`` out.
 
-launch -> crew (an agent per host; from MPI one per rank) -> hello -> plan -> watch: output, input, ends -> outcome
+launch -> agents (one per host; from MPI one per rank) -> hello -> plan -> monitor: output, input, ends -> outcome
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hvd_kernel import tracking
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch import environment
-from hvd_kernel.launch.agents import Agent, Crew
+from hvd_kernel.launch.agents import Agent, Agents
 from hvd_kernel.launch.launchers import mpi_command
-from hvd_kernel.launch.launchers.mpi_agents import Door
-from hvd_kernel.launch.launchers.mpiexec import Starter
-from hvd_kernel.launch.line_output import Voice, Write, folder_of, prefixes, standard, writer
-from hvd_kernel.launch.monitor import Watch
+from hvd_kernel.launch.launchers.mpi_agents import AgentListener
+from hvd_kernel.launch.launchers.mpiexec import Mpiexec
+from hvd_kernel.launch.line_output import OutputStream, Write, folder_of, prefixes, standard, writer
+from hvd_kernel.launch.monitor import JobMonitor
 from hvd_kernel.launch.outcome import shell_status
 from hvd_kernel.launch.placement import Host, is_local, named, places
 from hvd_kernel.launch.whereabouts import RankMonitor
@@ -35,7 +35,6 @@ from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
 from hvd_kernel.settings.network import addresses
 
-_NEVER = float("inf")
 JSRUN = "jsrun"
 """IBM's launcher of an LSF allocation, see ``mpi``."""
 
@@ -79,7 +78,7 @@ class Job:
             raise ConfigError("mpi_args are for ranks that MPI starts: add --mpi (use_mpi=True).")
 
     @property
-    def starter(self) -> str:
+    def mpi_launcher(self) -> str:
         """What starts an agent for each rank, all at once; empty: each host's agent is started alone."""
         return self.via if self.via == JSRUN else "mpiexec" if self.use_mpi else ""
 
@@ -125,49 +124,49 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
     default_out, default_err = standard()
     out, err = writer(stdout, default_out), writer(stderr, default_err)
     tell = err if job.verbose else None
-    voices: list[tuple[Voice, Voice]] = []
-    crew, starter = Crew(), Starter(err, job.starter) if job.starter else None
+    outputs: list[tuple[OutputStream, OutputStream]] = []
+    agents, mpiexec = Agents(), Mpiexec(err, job.mpi_launcher) if job.mpi_launcher else None
     try:
-        home = _mpi_start(job, crew, starter, patience, tell) if starter else _start(job, crew, patience, tell)
-        voices = _voices(job, out, err)
+        placed = _mpi_start(job, agents, mpiexec, patience, tell) if mpiexec else _start(job, agents, patience, tell)
+        outputs = _outputs(job, out, err)
         watches = lookup.engine_options(env).get("stall_warning_s") != "0"
-        monitor = RankMonitor(home, job.first, job.size, err, watches=watches)
-        watch = Watch(crew, voices, home, job.grace_s, starter, monitor=monitor)
-        deadline = _NEVER if job.timeout_s is None else begun + job.timeout_s
+        monitor = RankMonitor(placed, job.first, job.size, err, watches=watches)
+        running = JobMonitor(agents, outputs, placed, job.grace_s, mpiexec, monitor=monitor)
+        left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
         try:
             with monitor.on_sigquit():
-                watch.run(job.stdin, deadline)
+                running.run(job.stdin, left)
         except KeyboardInterrupt:
-            watch.stop()
-            watch.run(-1, _NEVER)
+            running.stop()
+            running.run(-1, None)
             raise
-        return _outcome(job, watch, err)
+        return _outcome(job, running, err)
     finally:
-        crew.end()
-        if starter is not None:
-            starter.close()
-        for voice in (voice for pair in voices for voice in pair):
-            voice.close()
+        agents.end()
+        if mpiexec is not None:
+            mpiexec.close()
+        for output in (output for pair in outputs for output in pair):
+            output.close()
 
 
-def _start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Agent]:
+def _start(job: Job, agents: Agents, patience: float, tell: Write | None) -> list[Agent]:
     """Start the ranks; return the agent of each."""
     hosts = named(job.hosts, job.hostfile, job.np)
     where = places(hosts, job.np)
     used = hosts[: where[-1] + 1]
-    crew.start(used, job.ssh_port, job.ssh_identity_file, patience, job.via)
-    hellos = [agent.hello for agent in crew.agents]
+    agents.start(used, job.ssh_port, job.ssh_identity_file, patience, job.via)
+    hellos = [agent.hello for agent in agents.every]
     if job.part is not None:
         meeting, secret, size = job.part.meeting, job.part.secret, job.np * job.part.parts
         own = job.part.own(job.np, hellos[0]["name"])
     else:
-        meeting = environment.meeting(hellos, [agent.remote for agent in crew.agents], job.network_interface)
+        meeting = environment.meeting(hellos, [agent.remote for agent in agents.every], job.network_interface)
         secret, size = secrets.token_hex(32), job.np
         own = environment.own([hellos[host]["host"] for host in where], [used[host].name for host in where])
     common = environment.shared(size, meeting, secret)
     if tell is not None:
         tell(_told(used, where, meeting).encode())
-    for index, agent in enumerate(crew.agents):
+    for index, agent in enumerate(agents.every):
         ranks = [
             _one(job, rank, int(own[rank]["HOROVOD_LOCAL_RANK"]), own[rank])
             for rank in range(job.np)
@@ -178,7 +177,7 @@ def _start(job: Job, crew: Crew, patience: float, tell: Write | None) -> list[Ag
         agent.send(
             _order(job, ranks, env=env, inherit_env=agent.remote, is_step=bool(job.via), ranks_on_host=len(ranks))
         )
-    return [crew.agents[host] for host in where]
+    return [agents.every[host] for host in where]
 
 
 def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
@@ -187,46 +186,47 @@ def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
     return env | rank_environment(env)
 
 
-def _mpi_start(job: Job, crew: Crew, starter: Starter, patience: float, tell: Write | None) -> list[Agent]:
+def _mpi_start(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, tell: Write | None) -> list[Agent]:
     """Start mpiexec as an agent's only child, so that nothing outlives it; return the agent of each rank."""
     hosts = named(job.hosts, job.hostfile, job.np)
-    crew.start([Host("localhost", 1)], None, None, patience)
-    holder = crew.agents[0]
+    agents.start([Host("localhost", 1)], None, None, patience)
+    holder = agents.every[0]
     holder.holds_ranks = False
     env = without_launchers(os.environ) | {"PYTHONUNBUFFERED": "1", "HVD_SECRET_KEY": secrets.token_hex(32)}
     env = _for_ranks(job, env)
     far = not all(is_local(host.name) for host in hosts)
-    with Door(env["HVD_SECRET_KEY"], _reachable(holder, job.network_interface) if far else []) as door:
+    reachable = _reachable(holder, job.network_interface) if far else []
+    with AgentListener(agents, env["HVD_SECRET_KEY"], reachable) as listener:
         plan = mpi_command.plan(
             mpi_command.Order(
                 command=[sys.executable, "-P", "-m", "hvd_kernel.processes.mpi_agent"],
                 np=job.np,
                 hosts=hosts,
-                env=env | {ADDRESS_VARIABLE: door.address},
+                env=env | {ADDRESS_VARIABLE: listener.address},
                 args=job.mpi_args,
                 ssh_port=job.ssh_port,
                 ssh_identity_file=job.ssh_identity_file,
                 interface=job.network_interface,
-                via=job.via if job.starter == JSRUN else "",
+                via=job.via if job.mpi_launcher == JSRUN else "",
             )
         )
         if tell is not None:
             tell(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
         ranks = [_one(job, MPIEXEC, 0, {})]
         holder.send(_order(job, ranks, command=plan.command, env=plan.env, folders=plan.folders))
-        home = door.gather(crew, starter, job.np, patience)
-    starter.up()
-    hellos = [agent.hello for agent in home]
-    seats = _seats(job, hellos) if plan.seats else [plan.settle(hellos)] * job.np
-    for rank, agent in enumerate(home):
-        ranks = [_one(job, rank, rank, seats[rank])]
+        placed = listener.wait(mpiexec, job.np, patience)
+    mpiexec.up()
+    hellos = [agent.hello for agent in placed]
+    told = _placements(job, hellos) if plan.needs_placement else [plan.settle(hellos)] * job.np
+    for rank, agent in enumerate(placed):
+        ranks = [_one(job, rank, rank, told[rank])]
         # MPI has carried the environment.
         beside = agent.hello["beside"]
-        agent.send(_order(job, ranks, env={}, inherit_env=True, is_step=plan.seats, ranks_on_host=beside))
-    return home
+        agent.send(_order(job, ranks, env={}, inherit_env=True, is_step=plan.needs_placement, ranks_on_host=beside))
+    return [*placed]
 
 
-def _seats(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:
+def _placements(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:
     """Return what ranks are told whose launcher gives them no more than their numbers."""
     meeting = environment.meeting(hellos, [True] * job.np, job.network_interface)
     common = environment.shared(job.np, meeting, secrets.token_hex(32))
@@ -261,12 +261,12 @@ def _told(hosts: Sequence[Host], where: Sequence[int], meeting: tuple[str, int])
     return "".join([*lines, f"hvdrun: they meet at {meeting[0]}:{meeting[1]}\n"])
 
 
-def _voices(job: Job, out: Write, err: Write) -> list[tuple[Voice, Voice]]:
-    voices = []
+def _outputs(job: Job, out: Write, err: Write) -> list[tuple[OutputStream, OutputStream]]:
+    outputs = []
     for rank in range(job.first, job.first + job.np):
         folder = folder_of(job.output_filename, rank, job.size) if job.output_filename else None
         pair = [
-            Voice(
+            OutputStream(
                 write,
                 prefixes(rank, name, prefix=job.prefix, timestamp=job.timestamp),
                 folder / name if folder else None,
@@ -274,13 +274,13 @@ def _voices(job: Job, out: Write, err: Write) -> list[tuple[Voice, Voice]]:
             )
             for name, write in (("stdout", out), ("stderr", err))
         ]
-        voices.append((pair[0], pair[1]))
-    return voices
+        outputs.append((pair[0], pair[1]))
+    return outputs
 
 
-def _outcome(job: Job, watch: Watch, write: Write) -> Outcome:
-    codes = tuple(watch.codes[rank] for rank in range(job.np))
-    guilty = watch.last_words(write, quiet=job.quiet, first=job.first)
+def _outcome(job: Job, ended: JobMonitor, write: Write) -> Outcome:
+    codes = tuple(ended.codes[rank] for rank in range(job.np))
+    guilty = ended.report_failure(write, quiet=job.quiet, first=job.first)
     if guilty is None:
         return Outcome(codes)
     return Outcome(codes, guilty.rank, guilty.words, shell_status(guilty.code), guilty.why)

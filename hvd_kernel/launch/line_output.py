@@ -1,8 +1,7 @@
-"""From the bytes of many ranks to whole lines, in front of each who says it: ``[1]<stdout>:text``, as horovodrun.
+"""Output multiplexer: bytes of many ranks become whole lines, each with its rank: ``[1]<stdout>:text``, as horovodrun.
 
 Words.
-  voice  one rank's stdout or stderr
-  held   a traceback on stderr that may be a rank's last words: kept back, so that the guilty one's comes last
+  held   a traceback on stderr that may be the last of a rank: kept back, so that the guilty rank's comes last
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from hvd_kernel.launch.outcome import begins_last_words
+from hvd_kernel.launch.outcome import begins_traceback
 
 _TAIL = 25  # lines that are remembered of every stderr
 _LONGEST = 1 << 16  # bytes that wait for the end of their line
@@ -39,11 +38,11 @@ def writer(stream: IO[Any] | None, otherwise: IO[Any]) -> Write:
     return write
 
 
-class Voice:
+class OutputStream:
     """One rank's stdout or stderr: cuts it into lines, puts the prefix before them, keeps a copy in a file."""
 
-    def __init__(self, write: Write, prefix: Callable[[], bytes], copy: Path | None, *, holds: bool) -> None:
-        self._write, self._prefix, self._holds = write, prefix, holds
+    def __init__(self, sink: Write, prefix: Callable[[], bytes], copy: Path | None, *, holds: bool) -> None:
+        self._sink, self._prefix, self._holds = sink, prefix, holds
         self._copy = copy.open("wb") if copy is not None else None
         self._rest = b""
         self._held: list[bytes] = []
@@ -60,7 +59,7 @@ class Voice:
         """The lines that are kept back."""
         return tuple(self._held)
 
-    def say(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Take bytes as they come."""
         if self._copy is not None:
             self._copy.write(data)
@@ -76,7 +75,7 @@ class Voice:
         for line in lines:
             text = line.decode(errors="replace")
             self._tail.append(text.rstrip("\r\n"))
-            if self._holds and not self._held and begins_last_words(text):
+            if self._holds and not self._held and begins_traceback(text):
                 self._held_since = time.monotonic()
                 self._held.append(line)
             elif self._held:
@@ -97,7 +96,7 @@ class Voice:
         self._put(held)
 
     def forget(self) -> None:
-        """Leave unsaid what is held."""
+        """Drop what is held."""
         self._held = []
 
     def finish(self) -> None:
@@ -116,11 +115,11 @@ class Voice:
     def _put(self, lines: list[bytes]) -> None:
         if lines:
             prefix = self._prefix()
-            self._write(b"".join(prefix + line for line in lines))
+            self._sink(b"".join(prefix + line for line in lines))
 
 
 def prefixes(rank: int, name: str, *, prefix: bool, timestamp: bool) -> Callable[[], bytes]:
-    """Return what stands before a line of a voice."""
+    """Return what stands before a line of a rank's."""
     label = f"[{rank}]<{name}>:".encode() if prefix else b""
     return lambda: (time.asctime().encode() if timestamp else b"") + label
 

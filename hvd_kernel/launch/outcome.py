@@ -29,7 +29,7 @@ class Failure:
     why: str = ""
 
 
-def begins_last_words(line: str) -> bool:
+def begins_traceback(line: str) -> bool:
     """Tell whether a line of stderr is the first of a traceback."""
     return any(sign in line for sign in _BEGINS)
 

@@ -1,31 +1,50 @@
-"""The launcher's stdin, on its way to rank 0."""
+"""Stdin of the launcher, on its way to rank 0."""
 
 from __future__ import annotations
 
 import os
-import select
 import sys
 
 from hvd_kernel.launch.agents import Agent
+from hvd_kernel.processes.channel.control_channel import CHUNK
 from hvd_kernel.processes.channel.messages import Input
+from hvd_kernel.processes.event_loop import EventLoop
 
-_CHUNK = 1 << 16
+_FOREGROUND_S = 0.5  # from one look whether this process may read its terminal to the next
 
 
-class Source:
-    """The launcher's stdin on its way to rank 0: no more than one piece at a time, so that rank 0 sets the pace."""
+class StdinForwarder:
+    """Sends stdin to rank 0: no more than one piece at a time, so that rank 0 sets the pace."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._open = fd >= 0
-        self._waits = False  # for rank 0 to take the last piece
+    def __init__(self, fd: int, agent: Agent, loop: EventLoop) -> None:
+        self._fd, self._agent, self._loop = fd, agent, loop
+        self._is_open = fd >= 0
+        self.resume()
 
-    @property
-    def fd(self) -> int:
-        """What to wait on; below 0: nothing now."""
-        return self._fd if self._open and not self._waits and self._ours() else -1
+    def resume(self) -> None:
+        """Send the next piece: rank 0 has taken the last one."""
+        if self._is_open:
+            self._loop.add_reader(self._fd, self._send)
 
-    def _ours(self) -> bool:
+    def close(self) -> None:
+        """Send no more. Idempotent."""
+        if self._is_open:
+            self._is_open = False
+            self._loop.remove_reader(self._fd)
+
+    def _send(self) -> None:
+        self._loop.remove_reader(self._fd)
+        if not self._is_ours():
+            self._loop.call_later(_FOREGROUND_S, self.resume)
+            return
+        try:
+            data = os.read(self._fd, CHUNK)
+        except OSError:
+            data = b""
+        self._is_open = bool(data)
+        self._agent.send(Input(0, data))
+
+    def _is_ours(self) -> bool:
         """Tell whether it may be read: in the background of a terminal that would stop the launcher."""
         if not os.isatty(self._fd):
             return True
@@ -33,21 +52,6 @@ class Source:
             return os.tcgetpgrp(self._fd) == os.getpgrp()
         except OSError:
             return False
-
-    def taken(self) -> None:
-        """Rank 0 has taken what it was sent."""
-        self._waits = False
-
-    def pump(self, agent: Agent) -> None:
-        """Send what is there."""
-        if self.fd < 0 or not select.select([self._fd], [], [], 0)[0]:
-            return
-        try:
-            data = os.read(self._fd, _CHUNK)
-        except OSError:
-            data = b""
-        self._open = self._waits = bool(data)
-        agent.send(Input(0, data))
 
 
 def own_stdin() -> int:

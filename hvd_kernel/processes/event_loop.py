@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-Callback = Callable[[], None]
+Callback = Callable[[], object]
 
 
 class Timer:
@@ -49,6 +49,12 @@ class EventLoop:
     def stop(self) -> None:
         """Have ``run`` return after this callback."""
         self._runs = False
+
+    def close(self) -> None:
+        """Give up its own descriptor. Idempotent."""
+        if self._selector.get_map() is not None:
+            self._selector.close()
+            os.close(self._wake)
 
     def turn(self) -> None:
         """Wait until something is ready, and call back for all that is."""

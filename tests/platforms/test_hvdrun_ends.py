@@ -19,7 +19,7 @@ from hvdtest.launch import clean_environment
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch import agents, line_output, monitor
-from hvd_kernel.launch.agents import Crew
+from hvd_kernel.launch.agents import Agents
 from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.launch.placement import Host
 
@@ -270,10 +270,10 @@ def test_an_agent_ends_though_nobody_reads_what_it_still_has_to_say(
 ) -> None:
     """It waited until it was killed, 20 s after whoever read hvdrun's output had left."""
     monkeypatch.setattr(agents, "_END_HERE_S", 100.0)
-    ours = Crew()
+    ours = Agents()
     try:
         ours.start([Host("localhost", 1)], None, None, 60)
-        (agent,) = ours.agents
+        (agent,) = ours.every
         agent.send(order(["yes"], tmp_path))
         until(lambda: fills(agent.channel.fileno()), "it says more than anybody reads")
     finally:

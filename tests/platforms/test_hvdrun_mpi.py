@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,11 @@ from hvdtest.hosts import Hosts, why_not
 from hvdtest.hvdrun import HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of, order, processes_with
 from hvdtest.launch import clean_environment
 
-from hvd_kernel.launch.agents import Agent, Crew
+from hvd_kernel.launch.agents import Agent, Agents
 from hvd_kernel.launch.job_run import Job, launch
-from hvd_kernel.launch.launchers.mpiexec import Starter
-from hvd_kernel.launch.line_output import Voice
-from hvd_kernel.launch.monitor import Watch
+from hvd_kernel.launch.launchers.mpiexec import Mpiexec
+from hvd_kernel.launch.line_output import OutputStream
+from hvd_kernel.launch.monitor import JobMonitor
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.launch.whereabouts import RankMonitor
 from hvd_kernel.processes.channel import messages as m
@@ -202,9 +201,9 @@ def test_what_mpiexec_says_itself_is_heard(mark: str) -> None:
 class Told(Agent):
     """An agent that notes what it is told; what it says is in the test's hands."""
 
-    def __init__(self, *, holds_ranks: bool) -> None:
-        nobody = socket.socket()
-        super().__init__(Host("localhost", 1), ControlChannel(nobody, nobody))
+    def __init__(self, agents: Agents, *, holds_ranks: bool) -> None:
+        ours, self.theirs = socket.socketpair()
+        super().__init__(agents, Host("localhost", 1), ControlChannel(ours, ours))
         self.holds_ranks, self.told, self.released = holds_ranks, [], False
 
     def send(self, message: m.Message) -> None:
@@ -213,57 +212,53 @@ class Told(Agent):
     def release(self) -> None:
         self.released = True
 
-
-class Turns(Crew):
-    """Agents that speak in this order."""
-
-    def __init__(self, agents: list[Agent], turns: Iterator[list[tuple[Agent, m.Message]]]) -> None:
-        super().__init__()
-        self.agents, self._turns = agents, turns
-
-    def received(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, m.Message]]:
-        yield from next(self._turns)
+    def hang_up(self) -> None:
+        self.channel.close()
+        self.theirs.close()
 
 
 def test_what_mpiexec_said_before_the_ranks_ended_is_heard_however_late_it_comes() -> None:
     """And what it says of the end of their agents is not: that is our doing."""
-    holder, home = Told(holds_ranks=False), Told(holds_ranks=True)
+    agents = Agents()
+    holder, agent = Told(agents, holds_ranks=False), Told(agents, holds_ranks=True)
     said: list[bytes] = []
-
-    def turns() -> Iterator[list[tuple[Agent, m.Message]]]:
-        yield [(home, m.RankExited(0, 0))]
-        assert (holder.told, home.released) == ([m.Flush()], False)
-        yield [(holder, m.Output(MPIEXEC, "stderr", b"JOB MAP\n")), (holder, m.Flushed())]
-        assert home.released
-        yield [(holder, m.Output(MPIEXEC, "stderr", b"an agent has ended\n"))]
-        holder.gone = home.gone = True
-        yield [(home, m.ChannelClosed()), (holder, m.ChannelClosed())]
-
-    starter = Starter(said.append)
-    voices = [(Voice(said.append, bytes, None, holds=False), Voice(said.append, bytes, None, holds=True))]
-    monitor = RankMonitor([home], 0, 1, said.append, watches=False)
-    Watch(Turns([holder, home], turns()), voices, [home], 5.0, starter, monitor=monitor).run(-1, float("inf"))
-    starter.close()
+    mpiexec = Mpiexec(said.append)
+    outputs = [
+        (OutputStream(said.append, bytes, None, holds=False), OutputStream(said.append, bytes, None, holds=True))
+    ]
+    monitor = RankMonitor([agent], 0, 1, said.append, watches=False)
+    job = JobMonitor(agents, outputs, [agent], 5.0, mpiexec, monitor=monitor)
+    job.handle(agent, m.RankExited(0, 0))
+    assert (holder.told, agent.released) == ([m.Flush()], False)
+    job.handle(holder, m.Output(MPIEXEC, "stderr", b"JOB MAP\n"))
+    job.handle(holder, m.Flushed())
+    assert agent.released
+    job.handle(holder, m.Output(MPIEXEC, "stderr", b"an agent has ended\n"))
+    for one in (agent, holder):
+        one.theirs.close()
+    job.run(-1, None)
+    mpiexec.close()
+    agents.end()
     assert said == [b"JOB MAP\n"]
 
 
 def test_an_agent_says_all_that_it_has_heard_so_far(mark: str, tmp_path: Path) -> None:
-    spoken, crew = tmp_path / "spoken", Crew()
+    spoken, agents = tmp_path / "spoken", Agents()
     command = ["sh", "-c", f"echo one; echo two >&2; touch {spoken}; exec sleep 120"]
     try:
-        crew.start([Host("localhost", 1)], None, None, 60)
-        crew.agents[0].send(order(command, tmp_path, MPIEXEC))
+        agents.start([Host("localhost", 1)], None, None, 60)
+        agents.every[0].send(order(command, tmp_path, MPIEXEC))
         until(spoken.exists)
-        crew.agents[0].send(m.Flush())
+        agents.every[0].send(m.Flush())
         received: list[m.Message] = []
-        while m.Flushed() not in received:
-            received += [message for _, message in crew.received(60)]
+        agents.on_message = lambda _, message: received.append(message)
+        assert agents.run_until(lambda: m.Flushed() in received, 60)
         said = [message for message in received if isinstance(message, m.Output)]
         text = {name: b"".join(each.data for each in said if each.stream == name) for name in ("stdout", "stderr")}
         assert text == {"stdout": b"one\n", "stderr": b"two\n"}
         assert received[-1] == m.Flushed()
     finally:
-        crew.end()
+        agents.end()
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=NIGHTLY), signal.SIGKILL])

@@ -19,7 +19,7 @@ from hvd_kernel.launch import environment, line_output
 from hvd_kernel.launch.cli import horovodrun, main
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.launchers import mpi_command, mpi_hosts
-from hvd_kernel.launch.line_output import Voice
+from hvd_kernel.launch.line_output import OutputStream
 from hvd_kernel.launch.monitor import sentence
 from hvd_kernel.launch.outcome import Failure, culprit, shell_status, told
 from hvd_kernel.launch.placement import Host, is_local, named, parse, places, read_hostfile
@@ -186,11 +186,11 @@ def test_messages_in_pieces_behind_a_greeting() -> None:
 
 
 class Heard:
-    """A voice and what was written of it."""
+    """An output stream and what was written of it."""
 
     def __init__(self, *, holds: bool = False, copy: Path | None = None) -> None:
         self.text = b""
-        self.voice = Voice(self.write, lambda: b"> ", copy, holds=holds)
+        self.output = OutputStream(self.write, lambda: b"> ", copy, holds=holds)
 
     def write(self, data: bytes) -> None:
         self.text += data
@@ -199,38 +199,38 @@ class Heard:
 def test_lines_get_whole_before_they_are_written() -> None:
     heard = Heard()
     for piece in (b"a", b"b\nc", b"d\r", b"\ne\rf\n"):
-        heard.voice.say(piece)
+        heard.output.write(piece)
     assert heard.text == b"> ab\n> cd\r\n> e\r> f\n"
-    heard.voice.say(b"rest")
-    heard.voice.close()
+    heard.output.write(b"rest")
+    heard.output.close()
     assert heard.text.endswith(b"> f\n> rest\n")
 
 
 def test_a_line_without_end_is_not_kept_for_ever() -> None:
     heard = Heard()
-    heard.voice.say(b"x" * 70_000)
+    heard.output.write(b"x" * 70_000)
     assert heard.text == b"> " + b"x" * 70_000
 
 
 def test_a_traceback_is_held_until_it_is_the_last_or_overdue() -> None:
     heard = Heard(holds=True)
     earliest = time.monotonic()
-    heard.voice.say(b"before\nTraceback (most recent call last):\n  File\nE: no\n")
+    heard.output.write(b"before\nTraceback (most recent call last):\n  File\nE: no\n")
     assert heard.text == b"> before\n"
-    assert heard.voice.tail == ("Traceback (most recent call last):", "  File", "E: no")
-    assert not heard.voice.overdue(earliest + 2.9)
-    assert heard.voice.overdue(time.monotonic() + 3.1)
-    heard.voice.release()
+    assert heard.output.tail == ("Traceback (most recent call last):", "  File", "E: no")
+    assert not heard.output.overdue(earliest + 2.9)
+    assert heard.output.overdue(time.monotonic() + 3.1)
+    heard.output.release()
     assert heard.text == b"> before\n> Traceback (most recent call last):\n>   File\n> E: no\n"
-    heard.voice.say(b"after\n")
+    heard.output.write(b"after\n")
     assert heard.text.endswith(b"> after\n")
-    assert heard.voice.tail[0] == "before"
+    assert heard.output.tail[0] == "before"
 
 
 def test_a_held_flood_is_let_go() -> None:
     heard = Heard(holds=True)
-    heard.voice.say(b"Traceback (most recent call last):\n" + b"y" * 1000 + b"\n")
-    heard.voice.say((b"z" * 1000 + b"\n") * 300)
+    heard.output.write(b"Traceback (most recent call last):\n" + b"y" * 1000 + b"\n")
+    heard.output.write((b"z" * 1000 + b"\n") * 300)
     assert heard.text.count(b"\n") == 302
 
 

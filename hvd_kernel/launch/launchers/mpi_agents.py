@@ -4,35 +4,30 @@
        ^---------------- socket ---------------'
 
 Why not through mpiexec: what it carries it cuts where it likes, mixes ranks within a line, and may lose at an abort.
-The socket is this host's own, in no folder; with other hosts it is TCP. Whoever calls proves first that he holds the
+The socket is this host's own, in no folder; with other hosts it is TCP. Whoever connects proves first that he holds the
 run's secret (authentication.py). MPI's variables and descriptors stay the rank's, and mpiexec sees each agent live
 until the launcher hangs up: it is hvdrun that ends the ranks, as without MPI.
-
-Words.
-  door    where callers are let in
-  caller  an agent that has called
 """
 
 from __future__ import annotations
 
 import secrets
 import socket
-import time
 from typing import Self
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch.agents import Agent, Crew, check_versions
-from hvd_kernel.launch.launchers.mpiexec import Starter
+from hvd_kernel.launch.agents import Agent, Agents, check_versions
+from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel.authentication import ProvenChannel
 from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Output, RankExited, StartFailed
 
 
-class Caller(Agent):
+class ConnectedAgent(Agent):
     """One of them. It is known once it has proved that it holds the secret; before that nothing it says counts."""
 
-    def __init__(self, connection: socket.socket, secret: str) -> None:
-        super().__init__(Host("localhost", 1), ProvenChannel(connection, secret))
+    def __init__(self, agents: Agents, connection: socket.socket, secret: str) -> None:
+        super().__init__(agents, Host("localhost", 1), ProvenChannel(connection, secret))
         self._is_far = connection.family == socket.AF_INET
 
     @property
@@ -40,29 +35,30 @@ class Caller(Agent):
         """The rank it brings, once it has said hello."""
         return int(self.hello["rank"])
 
-    def greet(self, message: Message) -> None:
-        """Take its hello."""
-        if isinstance(message, Hello):
-            self.hello = message.card
-            if self._is_far:
-                self.host = Host(self.hello["name"], 1)
+    def greet(self, hello: Hello) -> None:
+        """Take note of its first message."""
+        super().greet(hello)
+        if self._is_far:
+            self.host = Host(self.hello["name"], 1)
 
     def release(self) -> None:
         """All ranks have ended: hang up."""
-        self.end()
+        self.hang_up()
 
-    def end(self) -> None:
-        """Hang up, by which it ends with all that it holds."""
-        self.gone = True
+    def hang_up(self) -> None:
+        """Close the connection, by which it ends with all that it holds. Idempotent."""
+        if not self.gone:
+            self.gone = True
+            self._agents.loop.remove_reader(self.channel.fileno())
         self.channel.close()
 
 
-class Door:
-    """Lets callers in while the ranks start."""
+class AgentListener:
+    """Listening socket to which agents connect while the ranks start."""
 
-    def __init__(self, secret: str, addresses: list[str]) -> None:
+    def __init__(self, agents: Agents, secret: str, addresses: list[str]) -> None:
         """Listen: on TCP where hosts have to reach one of ``addresses``, else within this host."""
-        self._secret = secret
+        self._agents, self._secret = agents, secret
         family, where = (socket.AF_INET, ("", 0)) if addresses else (socket.AF_UNIX, f"\0hvd-{secrets.token_hex(16)}")
         self._listening = socket.socket(family, socket.SOCK_STREAM)
         self._listening.bind(where)
@@ -72,57 +68,57 @@ class Door:
         self.address = f"{','.join(addresses)}:{name[1]}" if addresses else f"@{name[1:].decode()}"
 
     def __enter__(self) -> Self:
+        self._agents.loop.add_reader(self._listening.fileno(), self._accept)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._agents.loop.remove_reader(self._listening.fileno())
         self._listening.close()
 
-    def gather(self, crew: Crew, starter: Starter, np: int, seconds: float) -> list[Agent]:
-        """Wait until the agent of every rank has called and said hello; return them in rank order.
+    def wait(self, mpiexec: Mpiexec, np: int, seconds: float) -> list[ConnectedAgent]:
+        """Wait until the agent of every rank has connected and said hello; return them in rank order.
 
         Raises
         ------
         ClusterError
             mpiexec ended before that, is too slow, or started other ranks than it was asked for.
         """
-        deadline = time.monotonic() + seconds
-        while len(there := [agent for agent in crew.agents if isinstance(agent, Caller) and agent.hello]) < np:
-            if time.monotonic() > deadline:  # nobody comes late while this process is stopped
-                raise starter.slow(seconds, len(there), np)
-            for agent, message in crew.received(deadline - time.monotonic(), self._listening.fileno()):
-                if isinstance(agent, Caller):
-                    agent.greet(message)
-                else:
-                    _check(message, starter, len(there), np)
-            crew.agents = [agent for agent in [*crew.agents, *self._let_in()] if not agent.gone]
-        if sorted(agent.rank for agent in there) != list(range(np)):
+
+        def receive(agent: Agent, message: Message) -> None:
+            if not isinstance(agent, ConnectedAgent):
+                _check(message, mpiexec, len(self._ready()), np)
+
+        self._agents.on_message = receive
+        if not self._agents.run_until(lambda: len(self._ready()) >= np, seconds):
+            raise mpiexec.slow(seconds, len(self._ready()), np)
+        there = sorted(self._ready(), key=lambda agent: agent.rank)
+        if [agent.rank for agent in there] != list(range(np)):
             raise ClusterError(f"mpiexec did not start {np} rank(s), as -np says: leave -n and -np out of --mpi-args.")
         check_versions(there)
-        for agent in crew.agents:
-            if isinstance(agent, Caller) and agent not in there:  # a stranger, who has proved nothing yet
-                agent.end()
-        crew.agents = [agent for agent in crew.agents if not agent.gone]
-        return [*sorted(there, key=lambda agent: agent.rank)]
+        for agent in [*self._agents.every]:
+            if isinstance(agent, ConnectedAgent) and agent not in there:  # it has proved nothing so far
+                agent.hang_up()
+                self._agents.every.remove(agent)
+        return there
 
-    def _let_in(self) -> list[Caller]:
-        callers: list[Caller] = []
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except BlockingIOError:
-                return callers
-            connection.setblocking(True)
-            callers.append(Caller(connection, self._secret))
+    def _ready(self) -> list[ConnectedAgent]:
+        connected = [agent for agent in self._agents.every if isinstance(agent, ConnectedAgent)]
+        return [agent for agent in connected if agent.hello and not agent.gone]
+
+    def _accept(self) -> None:
+        connection, _ = self._listening.accept()
+        connection.setblocking(True)
+        ConnectedAgent(self._agents, connection, self._secret)
 
 
-def _check(message: Message, starter: Starter, there: int, np: int) -> None:
+def _check(message: Message, mpiexec: Mpiexec, there: int, np: int) -> None:
     """Note what mpiexec says; raise where it has ended."""
     match message:
         case Output():
-            starter.hear(message.data, aloud=False)
+            mpiexec.receive(message.data, shown=False)
         case RankExited():
-            raise starter.failed(str(message.status), there, np)
+            raise mpiexec.failed(str(message.status), there, np)
         case StartFailed():
-            raise starter.failed(message.why, there, np)
+            raise mpiexec.failed(message.why, there, np)
         case ChannelClosed():
-            raise starter.failed("", there, np)
+            raise mpiexec.failed("", there, np)

@@ -55,14 +55,15 @@ class Plan:
     """What is to be started, and the folders to remove when it has ended.
 
     ``settle``: what the hosts of the ranks said -> variables that the ranks get besides.
-    ``seats``: what is started says no more than each rank's number; who is beside whom, and where they meet, is told.
+    ``needs_placement``: what is started tells ranks no more than their numbers, so we say who is beside whom, and where
+    they meet.
     """
 
     command: list[str]
     env: dict[str, str]
     folders: list[str]
     settle: Callable[[Sequence[Card]], dict[str, str]] = lambda _: {}
-    seats: bool = False
+    needs_placement: bool = False
 
 
 def plan(order: Order) -> Plan:
@@ -184,7 +185,7 @@ def _jsrun(order: Order) -> Plan:
         "--bind": "none",
     }
     arguments = [str(word) for pair in each.items() for word in pair]
-    return Plan(["jsrun", *arguments, *order.command], order.env, [], seats=True)
+    return Plan(["jsrun", *arguments, *order.command], order.env, [], needs_placement=True)
 
 
 def _with_slots(hosts: Sequence[Host]) -> str:

@@ -1,36 +1,39 @@
-"""mpiexec as the launcher hears it: its own words, and what to make of it where the ranks do not come, or are ended."""
+"""Output of mpiexec itself, and the errors it explains: the ranks do not come, or are ended."""
 
 from __future__ import annotations
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.launchers import mpi_command
-from hvd_kernel.launch.line_output import Voice, Write
+from hvd_kernel.launch.line_output import OutputStream, Write
 
 _SAID = 1 << 14  # bytes that are kept for messages
 
 
-class Starter:
-    """Its words are shown until a rank has failed: from there on it would tell the same in other words."""
+class Mpiexec:
+    """What it writes is shown until a rank has failed: from there on it would tell the same in other words.
+
+    ``name``: mpiexec, or the launcher that stands for it.
+    """
 
     def __init__(self, write: Write, name: str = "mpiexec") -> None:
         self._name = name
-        self._voice = Voice(write, lambda: b"", None, holds=False)
+        self._output = OutputStream(write, lambda: b"", None, holds=False)
         self._said = b""
 
-    def hear(self, data: bytes, *, aloud: bool) -> None:
+    def receive(self, data: bytes, *, shown: bool) -> None:
         """Take bytes as they come."""
         self._said = (self._said + data)[-_SAID:]
-        if aloud:
-            self._voice.say(data)
+        if shown:
+            self._output.write(data)
 
     def up(self) -> None:
         """Every rank is there: show what was kept for the message about their absence."""
         if self._said:
-            self._voice.say(self._said)
+            self._output.write(self._said)
 
     def close(self) -> None:
         """Write what is left."""
-        self._voice.close()
+        self._output.close()
 
     def blamed(self) -> tuple[int | None, int]:
         """Return the rank that it names as the first to fail, if it does, and its code."""

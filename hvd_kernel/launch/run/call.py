@@ -3,7 +3,7 @@
 Words.
   call    bytes: where modules are found, source that no file holds, then the function with its arguments
   answer  of one rank: its value, or what it raised; everything of the user's is bytes until it is wanted
-  errand  a call that is carried out on a rank and becomes an answer there
+  task    a call that is carried out on a rank and becomes an answer there
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Agents that MPI has started: who is let in, who is not, and what is said when they do not come."""
+"""Agents that MPI has started: who may connect, who may not, and what is said when they do not come."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import secrets
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -16,13 +15,13 @@ import pytest
 from hvdtest.hvdrun import order
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch.agents import Agent, Crew
-from hvd_kernel.launch.launchers import mpi_agents
-from hvd_kernel.launch.launchers.mpi_agents import Caller, Door
-from hvd_kernel.launch.launchers.mpiexec import Starter
+from hvd_kernel.launch import agents as launch_agents
+from hvd_kernel.launch.agents import Agents
+from hvd_kernel.launch.launchers.mpi_agents import AgentListener, ConnectedAgent
+from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel import authentication
-from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
+from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE, ProvenChannel
 from hvd_kernel.processes.channel.control_channel import pack
 from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Output, RankExited
 
@@ -31,7 +30,7 @@ PATIENCE_S = 120.0
 EVERYWHERE = pytest.mark.parametrize("addresses", [[], ["127.0.0.1"]], ids=["here", "tcp"])
 
 
-def knock(address: str, secret: str = SECRET, rank: int = 0) -> subprocess.Popen[str]:
+def started(address: str, secret: str = SECRET, rank: int = 0) -> subprocess.Popen[str]:
     """The agent of a rank that shares its host with another one."""
     env = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PATH": "/usr/bin:/bin"}
     return subprocess.Popen(
@@ -43,57 +42,64 @@ def knock(address: str, secret: str = SECRET, rank: int = 0) -> subprocess.Popen
     )
 
 
-def received_until(crew: Crew, last: type[Message]) -> list[Message]:
+def received_until(agents: Agents, last: type[Message]) -> list[Message]:
     said: list[Message] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while not any(isinstance(message, last) for message in said):
-        assert time.monotonic() < deadline, said
-        said += [message for _, message in crew.received(1.0)]
+    agents.on_message = lambda _, message: said.append(message)
+    assert agents.run_until(lambda: any(isinstance(message, last) for message in said), PATIENCE_S), said
     return said
 
 
+@pytest.fixture
+def agents() -> Iterator[Agents]:
+    every = Agents()
+    yield every
+    every.end()
+
+
+def mpiexec() -> Mpiexec:
+    return Mpiexec(lambda _: None)
+
+
 @EVERYWHERE
-def test_a_rank_is_started_heard_and_let_go(addresses: list[str]) -> None:
-    crew = Crew()
-    with Door(SECRET, addresses) as door:
-        process = knock(door.address)
-        (agent,) = door.gather(crew, Starter(lambda _: None), 1, PATIENCE_S)
+def test_a_rank_is_started_heard_and_let_go(addresses: list[str], agents: Agents) -> None:
+    with AgentListener(agents, SECRET, addresses) as listener:
+        process = started(listener.address)
+        (agent,) = listener.wait(mpiexec(), 1, PATIENCE_S)
     assert (agent.hello["rank"], agent.hello["beside"]) == (0, 2)
     assert agent.host == Host(agent.hello["name"] if addresses else "localhost", 1)
     command = ["sh", "-c", f"echo $OMPI_COMM_WORLD_RANK${ADDRESS_VARIABLE}$OMP_NUM_THREADS; exit 3"]
     agent.send(order(command, "/", 7, inherit_env=True, ranks_on_host=10**6, env={}))
-    said = received_until(crew, RankExited)
+    said = received_until(agents, RankExited)
     assert said == [Output(7, "stdout", b"01\n"), RankExited(7, 3)]
     assert process.poll() is None, "it stays until the launcher hangs up, so that mpiexec sees nothing end"
-    agent.end()
+    agent.hang_up()
     assert process.wait(PATIENCE_S) == 0
     assert process.communicate()[1] == ""
 
 
 @EVERYWHERE
-def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str]) -> None:
-    crew = Crew()
-    with Door(SECRET, addresses) as door:
+def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str], agents: Agents) -> None:
+    with AgentListener(agents, SECRET, addresses) as listener:
         family = socket.AF_INET if addresses else socket.AF_UNIX
         with socket.socket(family) as silent, socket.socket(family) as loud:
             for one in (silent, loud):
                 one.connect(
-                    ("127.0.0.1", int(door.address.rpartition(":")[2])) if addresses else f"\0{door.address[1:]}"
+                    ("127.0.0.1", int(listener.address.rpartition(":")[2]))
+                    if addresses
+                    else f"\0{listener.address[1:]}"
                 )
             loud.sendall(b"\0" * 64 + pack(Hello({})))
-            wrong = knock(door.address, "guessed")
-            right = knock(door.address)
-            (agent,) = door.gather(crew, Starter(lambda _: None), 1, PATIENCE_S)
-            assert isinstance(agent, Caller)
-            deadline = time.monotonic() + PATIENCE_S
-            while wrong.poll() is None:
-                assert time.monotonic() < deadline
-                crew.agents += door._let_in()
-                list(crew.received(0.01))
-            assert [one for one in crew.agents if one.hello] == [agent]
+            wrong = started(listener.address, "guessed")
+            right = started(listener.address)
+            (agent,) = listener.wait(mpiexec(), 1, PATIENCE_S)
+            ended = os.pidfd_open(wrong.pid)
+            agents.loop.add_reader(ended, lambda: agents.loop.remove_reader(ended))
+            assert agents.run_until(lambda: wrong.poll() is not None, PATIENCE_S)
+            os.close(ended)
+            assert [one for one in agents.every if one.hello] == [agent]
             assert wrong.wait() == 1
             assert "what answers there does not know the secret of this run" in wrong.communicate()[1]
-    crew.end()
+    agents.end()
     assert right.wait(PATIENCE_S) == 0
 
 
@@ -104,7 +110,7 @@ def test_one_who_hangs_up_has_proved_nothing(family: socket.AddressFamily, reads
         impostor.bind(("127.0.0.1", 0) if family == socket.AF_INET else f"\0{secrets.token_hex()}")
         impostor.listen()
         name = impostor.getsockname()
-        process = knock(f"127.0.0.1:{name[1]}" if family == socket.AF_INET else f"@{name[1:].decode()}")
+        process = started(f"127.0.0.1:{name[1]}" if family == socket.AF_INET else f"@{name[1:].decode()}")
         connection, _ = impostor.accept()
         with connection:
             connection.sendall(b"\1" * authentication.LENGTH)
@@ -119,7 +125,7 @@ def test_one_who_hangs_up_has_proved_nothing(family: socket.AddressFamily, reads
 
 def test_a_rank_takes_orders_from_nobody_else() -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
-        process = knock(f"127.0.0.1:{impostor.getsockname()[1]}")
+        process = started(f"127.0.0.1:{impostor.getsockname()[1]}")
         connection, _ = impostor.accept()
         with connection:
             connection.sendall(b"\1" * authentication.LENGTH)
@@ -136,15 +142,19 @@ def unplugged(*_: object) -> bytes:
 
 
 @pytest.mark.parametrize("proven", [True, False])
-def test_a_host_that_is_lost_has_hung_up(proven: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_lost_has_hung_up(proven: bool, monkeypatch: pytest.MonkeyPatch, agents: Agents) -> None:
     here, there = socket.socketpair()
-    with there, here:
-        caller = Caller(here, SECRET)
-        caller.channel.proven = proven
+    heard: list[Message] = []
+    agents.on_message = lambda _, message: heard.append(message)
+    with there:
+        agent = ConnectedAgent(agents, here, SECRET)
+        assert isinstance(agent.channel, ProvenChannel)
+        agent.channel.proven = proven
+        there.sendall(b"x")
         with monkeypatch.context() as patch:
             patch.setattr(os, "read", unplugged)
-            assert caller.receive(here.fileno()) == [ChannelClosed()]
-        assert caller.gone
+            assert agents.run_until(lambda: agent.gone, PATIENCE_S)
+    assert heard == [ChannelClosed()]
 
 
 def test_proofs_belong_to_a_role_and_a_conversation() -> None:
@@ -159,53 +169,55 @@ def test_proofs_belong_to_a_role_and_a_conversation() -> None:
     assert not authentication.proves(b"", SECRET, authentication.AGENT, numbers)
 
 
-def test_ranks_that_do_not_come() -> None:
-    with Door(SECRET, []) as door, pytest.raises(ClusterError, match=r"0 of 2 ranks within 0\.05 s: .*--start-timeout"):
-        door.gather(Crew(), Starter(lambda _: None), 2, 0.05)
+def test_ranks_that_do_not_come(agents: Agents) -> None:
+    with (
+        AgentListener(agents, SECRET, []) as listener,
+        pytest.raises(ClusterError, match=r"0 of 2 ranks within 0\.05 s: .*--start-timeout"),
+    ):
+        listener.wait(mpiexec(), 2, 0.05)
 
 
-def test_ranks_that_have_come_while_the_launcher_could_not_look_are_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(mpi_agents, "time", SimpleNamespace(monotonic=lambda: now[0]))
+def test_ranks_that_have_come_while_the_launcher_could_not_look_are_not_late(
+    monkeypatch: pytest.MonkeyPatch, agents: Agents
+) -> None:
+    """The deadline passes while a hello is on its way."""
+    now, greet = [100.0], ConnectedAgent.greet
 
-    class Stopped(Crew):
-        """The deadline passes while a hello is on its way."""
+    def greet_late(agent: ConnectedAgent, hello: Hello) -> None:
+        now[0] += 100
+        greet(agent, hello)
 
-        def received(self, seconds: float, also: int = -1) -> Iterator[tuple[Agent, Message]]:
-            for agent, message in super().received(seconds, also):
-                now[0] += 100
-                yield agent, message
-
-    crew = Stopped()
-    with Door(SECRET, []) as door:
-        process = knock(door.address)
-        (agent,) = door.gather(crew, Starter(lambda _: None), 1, 60)
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(launch_agents, "time", clock)
+    monkeypatch.setattr(ConnectedAgent, "greet", greet_late)
+    with AgentListener(agents, SECRET, []) as listener:
+        process = started(listener.address)
+        (agent,) = listener.wait(mpiexec(), 1, 60)
     assert agent.hello["rank"] == 0
-    crew.end()
+    agents.end()
     assert process.wait(PATIENCE_S) == 0
 
 
-def test_other_ranks_than_were_asked_for() -> None:
-    crew = Crew()
-    with Door(SECRET, []) as door:
-        process = knock(door.address, rank=3)
+def test_other_ranks_than_were_asked_for(agents: Agents) -> None:
+    with AgentListener(agents, SECRET, []) as listener:
+        process = started(listener.address, rank=3)
         with pytest.raises(
             ClusterError, match=r"did not start 1 rank\(s\), as -np says: leave -n and -np out of --mpi-args"
         ):
-            door.gather(crew, Starter(lambda _: None), 1, PATIENCE_S)
-    crew.end()
+            listener.wait(mpiexec(), 1, PATIENCE_S)
+    agents.end()
     assert process.wait(PATIENCE_S) == 0
 
 
 def test_mpiexecs_own_words() -> None:
     shown: list[bytes] = []
-    starter = Starter(shown.append)
-    starter.hear(b"a warning\n", aloud=False)
+    ours = Mpiexec(shown.append)
+    ours.receive(b"a warning\n", shown=False)
     assert shown == []
-    starter.up()
-    starter.hear(b"mapped\n", aloud=True)
-    starter.hear(b"MPI_ABORT was invoked on rank 2 in communicator X\n  Errorcode: 9\n", aloud=False)
+    ours.up()
+    ours.receive(b"mapped\n", shown=True)
+    ours.receive(b"MPI_ABORT was invoked on rank 2 in communicator X\n  Errorcode: 9\n", shown=False)
     assert shown == [b"a warning\n", b"mapped\n"]
-    assert starter.blamed() == (2, 9)
-    assert str(starter.failed("1", 0, 2)).startswith("mpiexec ended (1) when 0 of 2 ranks were up. It said:\na warning")
-    assert str(Starter(shown.append).ended()).endswith("none of which had failed. It said nothing.")
+    assert ours.blamed() == (2, 9)
+    assert str(ours.failed("1", 0, 2)).startswith("mpiexec ended (1) when 0 of 2 ranks were up. It said:\na warning")
+    assert str(Mpiexec(shown.append).ended()).endswith("none of which had failed. It said nothing.")
