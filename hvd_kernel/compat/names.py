@@ -52,7 +52,7 @@ OURS: dict[tuple[str, str], Callable[[], Any]] = {
     ("horovod.common.process_sets", "get_process_set_ids_and_ranks"): _process_set_ids_and_ranks,
     ("horovod.common.process_sets", "is_iterable"): lambda: _util("is_iterable"),
     ("horovod.torch.mpi_ops", "_basics"): _basics,
-    ("horovod.torch.mpi_ops", "_handle_map"): lambda: importlib.import_module("hvd_kernel.core.ops")._live,  # noqa: SLF001
+    ("horovod.torch.mpi_ops", "_handle_map"): lambda: importlib.import_module("hvd_kernel.core.handles")._live,  # noqa: SLF001
     ("horovod.torch.mpi_ops", "_NULL"): str,
     ("horovod.torch.mpi_ops", "get_average_backwards_compatibility_fun"): lambda: _util(
         "get_average_backwards_compatibility_fun"

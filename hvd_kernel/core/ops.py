@@ -1,22 +1,28 @@
-"""Collectives without a framework: on memory, held until the handle completes, and on NumPy arrays.
-
-Words.
-  place   (pointer, shape, dtype), see tensor; in and out: (input pointer, output pointer, shape, dtype)
-  handle  the core's number of an enqueued operation; known until it was waited for
-  finish  called once with the core's Outcome (None where there is nothing to tell) when the operation has succeeded;
-          gives the result. It is held until then and must itself hold whatever owns the memory: the core writes there.
-  waits   the caller waits for the operation next, so it may begin on the caller's own thread
-"""
+"""Collectives without a framework: on NumPy arrays, and on any Python objects. What waits for them is in handles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from hvd_kernel.core import session
+from hvd_kernel.core.handles import (
+    Finish,
+    InOut,
+    Scales,
+    allgather_places,
+    allreduce_places,
+    alltoall_place,
+    barrier,
+    broadcast_places,
+    current_engine,
+    join,
+    poll,
+    reducescatter_places,
+    synchronize,
+)
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import (
     SCATTERED,
@@ -25,10 +31,8 @@ from hvd_kernel.core.tensor import (
     Average,
     Max,
     Min,
-    Place,
     Product,
     Sum,
-    check_op,
     check_reducible,
     dtype_of,
     from_buffer,
@@ -36,166 +40,28 @@ from hvd_kernel.core.tensor import (
 )
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
 
-if TYPE_CHECKING:
-    from hvd_kernel._native import Engine
-
-__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
-
-Finish = Callable[[Any], Any]
-InOut = tuple[int, int, tuple[int, ...], int] | tuple[int, int, tuple[int, ...], int, int, int]
-Scales = tuple[float, float]  # before and after the reduction
-
-_live: dict[int, tuple[Engine, Finish]] = {}
-_entering: list[Finish] = []  # of operations that are being enqueued: the core may have the memory, nobody the handle
-_owner: Engine | None = None  # the engine whose handles _live holds
-
-
-def _engine() -> Engine:
-    """Return the engine, and forget the handles of the one before it: their numbers come again."""
-    global _owner  # noqa: PLW0603 - one table of handles per process, as there is one engine
-    try:
-        engine = session.engine()
-    except NotInitialized as error:
-        raise HorovodInternalError(str(error)) from None
-    if engine is not _owner:
-        _live.clear()
-        _entering.clear()
-        _owner = engine
-    return engine
-
-
-def _enqueued(engine: Engine, finish: Finish, enqueue: Callable[..., int], *how: Any) -> int:
-    """Enqueue, and hold ``finish`` from before: an interrupt may come while the core has the memory, nobody the handle.
-
-    It is held until the engine ends then.
-    """
-    _entering.append(finish)
-    try:
-        handle = enqueue(*how)
-    except Exception:
-        _entering.remove(finish)  # refused: the core has nothing
-        raise
-    _live[handle] = (engine, finish)
-    _entering.remove(finish)
-    return handle
-
-
-def allreduce_places(  # noqa: PLR0917 - the core's order
-    name: str, places: Sequence[InOut], op: int, scales: Scales, finish: Finish, group: int = 0, waits: bool = False
-) -> int:
-    """Enqueue; several places are one operation: reduced together or not at all. ``group``: a process set's id."""
-    engine = _engine()
-    return _enqueued(engine, finish, engine.allreduce, name, places, op, scales[0], scales[1], group, waits)
-
-
-def reducescatter_places(  # noqa: PLR0917 - the core's order
-    name: str, places: Sequence[InOut], op: int, scales: Scales, finish: Finish, group: int = 0, waits: bool = False
-) -> int:
-    """Enqueue; each output has room for this rank's rows.
-
-    Raises
-    ------
-    HorovodInternalError
-        The operation is not Average or Sum: on every rank alike, before they talk about it.
-    """
-    check_op(op)
-    if op not in SCATTERED:
-        raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
-    engine = _engine()
-    return _enqueued(engine, finish, engine.reducescatter, name, places, op, scales[0], scales[1], group, waits)
-
-
-def allgather_places(name: str, places: Sequence[Place], finish: Finish, group: int = 0, *, waits: bool = False) -> int:
-    """Enqueue; ``finish`` gets a Buffer per place that holds every rank's rows."""
-    engine = _engine()
-    return _enqueued(engine, finish, engine.allgather, name, places, group, waits)
-
-
-def broadcast_places(  # noqa: PLR0917 - the core's order
-    name: str, places: Sequence[InOut], root_rank: int, finish: Finish, group: int = 0, waits: bool = False
-) -> int:
-    """Enqueue; the root's memory arrives in everyone's output. ``root_rank`` is a global rank also in a set."""
-    engine = _engine()
-    return _enqueued(engine, finish, engine.broadcast, name, places, root_rank, group, waits)
-
-
-def alltoall_place(
-    name: str, place: Place, splits: Sequence[int] | None, finish: Finish, group: int = 0, *, waits: bool = False
-) -> int:
-    """Enqueue; ``finish`` gets the Buffer of what came, and how many rows came from each rank."""
-    engine = _engine()
-    return _enqueued(engine, finish, engine.alltoall, name, place, splits, group, waits)
-
-
-def poll(handle: int) -> bool:
-    """Tell whether ``synchronize`` would return at once.
-
-    Raises
-    ------
-    ValueError
-        The handle was never given out, or was already waited for.
-    """
-    entry = _live.get(handle)
-    if entry is None:
-        raise ValueError(f"Handle {handle} was not created or has been cleared.")
-    return entry[0].poll(handle)
-
-
-def synchronize(handle: int) -> Any:
-    """Wait for an operation and return its result; None for a handle that is unknown or was already waited for."""
-    entry = _live.get(handle)
-    if entry is None:
-        return None
-    engine, finish = entry
-    try:
-        outcome = engine.wait(handle)
-    except BaseException:
-        if not _in_flight(engine, handle):
-            _live.pop(handle, None)
-        raise
-    _live.pop(handle, None)
-    return finish(outcome)
-
-
-def _in_flight(engine: Engine, handle: int) -> bool:
-    """Tell whether the core still uses the handle's memory: an interrupt ended the wait, not the operation."""
-    try:
-        engine.poll(handle)
-    except ValueError:
-        return False
-    return True
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank of the set has called it."""
-    group = set_id(process_set, "Barrier")
-    engine = _engine()
-    # Horovod's name: a barrier meets a barrier.
-    synchronize(_enqueued(engine, _nothing, engine.barrier, "barrier.noname", group, True))
-
-
-def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's: the GPU on which it makes zeros
-    """Take part in the other ranks' allreduces with nothing of one's own until all ranks have joined.
-
-    Returns
-    -------
-    int
-        The rank that joined last, the same everywhere.
-    """
-    engine = _engine()
-    last: int = synchronize(_enqueued(engine, _number, engine.join))
-    return last
-
-
-def _nothing(_outcome: Any) -> None:
-    return None
-
-
-def _number(outcome: Any) -> int:
-    return int(outcome.number)
-
-
-# NumPy
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "join",
+    "poll",
+    "reducescatter",
+    "synchronize",
+]
 
 
 def allreduce(  # noqa: PLR0917 - Horovod's order
@@ -385,7 +251,7 @@ def broadcast_object(
     Ranks must agree on ``name``. Horovod's default, the type of ``obj``, has ranks that pass None wait for ever.
     """
     name = name or "broadcast_object"
-    root = _engine().rank == root_rank
+    root = current_engine().rank == root_rank
     data = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if root else np.empty(0, np.uint8)
     length = int(broadcast(np.array([data.size], np.int64), root_rank, f"{name}.sz", process_set)[0])
     received = broadcast(data if root else np.empty(length, np.uint8), root_rank, f"{name}.t", process_set)

@@ -19,7 +19,7 @@ from typing import Any
 
 import mxnet as mx
 
-from hvd_kernel.core import ops, session
+from hvd_kernel.core import handles, ops, session
 from hvd_kernel.core.build_info import (  # noqa: F401 - names of Horovod's module too
     ccl_built,
     cuda_built,
@@ -242,7 +242,7 @@ def alltoall(
     def finish(outcome: Any, _held: Any = host) -> tuple[Any, list[int]]:
         return _tensors.from_core(outcome.buffers[0], tensor), list(outcome.sizes)
 
-    handle = ops.alltoall_place(_name("alltoall", name), _tensors.place_of(host), rows, finish, group, waits=True)
+    handle = handles.alltoall_place(_name("alltoall", name), _tensors.place_of(host), rows, finish, group, waits=True)
     output, received = ops.synchronize(handle)
     return output if splits is None else (output, mx.nd.array(received, dtype="int32", ctx=tensor.context))
 
@@ -310,7 +310,7 @@ def _reduced(
     kind: str,
     name: str | None,
     priority: int,
-    scales: ops.Scales,
+    scales: handles.Scales,
     process_set: ProcessSet,
 ) -> list[Any]:
     _tensors.checked(tensors, op)
@@ -328,7 +328,7 @@ def _reduce(
     kind: str,
     name: str | None,
     priority: int,
-    scales: ops.Scales,
+    scales: handles.Scales,
     process_set: ProcessSet,
 ) -> None:
     _tensors.checked(tensors, op)
@@ -348,12 +348,12 @@ def _gathered(tensors: Sequence[Any], name: str, process_set: ProcessSet) -> lis
         return [_tensors.from_core(one, tensor) for one, tensor in zip(outcome.buffers, tensors, strict=True)]
 
     places = [_tensors.place_of(host) for host in hosts]
-    result: list[Any] = ops.synchronize(ops.allgather_places(name, places, finish, group, waits=True))
+    result: list[Any] = ops.synchronize(handles.allgather_places(name, places, finish, group, waits=True))
     return result
 
 
 def _scattered(
-    tensors: Sequence[Any], op: int, name: str, priority: int, scales: ops.Scales, process_set: ProcessSet
+    tensors: Sequence[Any], op: int, name: str, priority: int, scales: handles.Scales, process_set: ProcessSet
 ) -> list[Any]:
     if op not in SCATTERED:
         raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
@@ -373,7 +373,7 @@ def _push(
     process_set: ProcessSet,
     root_rank: int = 0,
     op: int = Sum,
-    scales: ops.Scales = (1.0, 1.0),
+    scales: handles.Scales = (1.0, 1.0),
 ) -> None:
     group = set_id(process_set, _DOING[kind])
     engine = _engine()

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from hvd_kernel.core import session
-from hvd_kernel.core.ops import Average, Scales, Sum, synchronize
+from hvd_kernel.core.handles import Scales
+from hvd_kernel.core.ops import Average, Sum, synchronize
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.core.tensor import reduction_of
 from hvd_kernel.torch import starts

@@ -4,7 +4,7 @@ Words.
   in place  a trailing underscore: the result is written over the tensor
   ground    see staging; on a device the operation is ordered with torch's work there by ``behind``, see devices
   group     several tensors that are one operation, all or nothing; its result is a tuple
-  waits     see ops: the caller waits next
+  waits     see handles: the caller waits next
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_kernel.core import ops
-from hvd_kernel.core.ops import InOut, Scales, named
+from hvd_kernel.core import handles, ops
+from hvd_kernel.core.handles import InOut, Scales
+from hvd_kernel.core.ops import named
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import SCATTERED, check_op
 from hvd_kernel.torch.devices import Finish, behind, with_device
@@ -71,7 +72,7 @@ def allreduce_(
         return settle(tensor, ground)
 
     ordered = finish if ground.is_cpu else behind(finish, (ground,))
-    return ops.allreduce_places(wire, (place,), op, scales, ordered, group, waits)
+    return handles.allreduce_places(wire, (place,), op, scales, ordered, group, waits)
 
 
 def allreduce(
@@ -81,7 +82,7 @@ def allreduce(
     group = set_id(process_set, "Allreduce")
     place, ground, output = _out_of_place(tensor, _reduced(op))
     finish = _giving(tensor, ground, output)
-    return ops.allreduce_places(named("allreduce", name), (place,), op, scales, finish, group, waits)
+    return handles.allreduce_places(named("allreduce", name), (place,), op, scales, finish, group, waits)
 
 
 def grouped_allreduce_(
@@ -103,7 +104,7 @@ def grouped_allreduce_(
         return tuple(settle(tensor, ground) for tensor, ground in zip(kept, grounds, strict=True))
 
     wire, places = named("grouped_allreduce", name), [place for place, _ in pairs]
-    return ops.allreduce_places(wire, places, op, scales, _ordered(finish, grounds), group, waits)
+    return handles.allreduce_places(wire, places, op, scales, _ordered(finish, grounds), group, waits)
 
 
 def grouped_allreduce(
@@ -120,7 +121,7 @@ def grouped_allreduce(
     kept = _group(tensors, "grouped_allreduce")
     made = [_out_of_place(tensor, _reduced(op)) for tensor in kept]
     places, finish = [place for place, _, _ in made], _giving_all(kept, made)
-    return ops.allreduce_places(named("grouped_allreduce", name), places, op, scales, finish, group, waits)
+    return handles.allreduce_places(named("grouped_allreduce", name), places, op, scales, finish, group, waits)
 
 
 def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
@@ -132,7 +133,7 @@ def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, wait
         return from_buffer(outcome.buffers[0], tensor.device)
 
     wire = named("allgather", name)
-    return ops.allgather_places(wire, (place,), _ordered(finish, (ground,)), group, waits=waits)
+    return handles.allgather_places(wire, (place,), _ordered(finish, (ground,)), group, waits=waits)
 
 
 def grouped_allgather(
@@ -148,7 +149,7 @@ def grouped_allgather(
         return tuple(from_buffer(one, tensor.device) for one, tensor in zip(outcome.buffers, kept, strict=True))
 
     wire, places = named("grouped_allgather", name), [place for place, _ in made]
-    return ops.allgather_places(wire, places, _ordered(finish, grounds), group, waits=waits)
+    return handles.allgather_places(wire, places, _ordered(finish, grounds), group, waits=waits)
 
 
 def _rows(tensor: Tensor) -> tuple[Any, Tensor]:
@@ -170,7 +171,7 @@ def broadcast_(
     def finish(_: Any) -> Tensor:
         return settle(tensor, ground)
 
-    return ops.broadcast_places(wire, (place,), root_rank, _ordered(finish, (ground,)), group, waits)
+    return handles.broadcast_places(wire, (place,), root_rank, _ordered(finish, (ground,)), group, waits)
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
@@ -178,7 +179,7 @@ def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: Pro
     group = set_id(process_set, "Broadcast")
     place, ground, output = _out_of_place(tensor, NUMBERS)
     finish = _giving(tensor, ground, output)
-    return ops.broadcast_places(named("broadcast", name), (place,), root_rank, finish, group, waits)
+    return handles.broadcast_places(named("broadcast", name), (place,), root_rank, finish, group, waits)
 
 
 def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
@@ -195,7 +196,7 @@ def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: Process
         return from_buffer(outcome.buffers[0], tensor.device), received
 
     wire, place = named("alltoall", name), place_of(ground, number)
-    return ops.alltoall_place(wire, place, counts, _ordered(finish, (ground,)), group, waits=waits)
+    return handles.alltoall_place(wire, place, counts, _ordered(finish, (ground,)), group, waits=waits)
 
 
 def _splits(splits: Any) -> tuple[list[int] | None, torch.device]:
@@ -217,7 +218,7 @@ def reducescatter(
     group = set_id(process_set, "Reducescatter")
     place, ground, output = _share(tensor, op, process_set)
     finish = _giving(tensor, ground, output)
-    return ops.reducescatter_places(named("reducescatter", name), (place,), op, scales, finish, group, waits)
+    return handles.reducescatter_places(named("reducescatter", name), (place,), op, scales, finish, group, waits)
 
 
 def grouped_reducescatter(
@@ -234,7 +235,7 @@ def grouped_reducescatter(
     kept = _group(tensors, "grouped_reducescatter")
     made = [_share(tensor, op, process_set) for tensor in kept]
     places, finish = [place for place, _, _ in made], _giving_all(kept, made)
-    return ops.reducescatter_places(named("grouped_reducescatter", name), places, op, scales, finish, group, waits)
+    return handles.reducescatter_places(named("grouped_reducescatter", name), places, op, scales, finish, group, waits)
 
 
 def _share(tensor: Tensor, op: int, process_set: ProcessSet) -> tuple[InOut, Tensor, Tensor]:

@@ -182,12 +182,13 @@ def interrupted(at_once: bool) -> str:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel.core import ops, session
+    from hvd_kernel.core import handles as core_handles
+    from hvd_kernel.core import session
 
     def begun() -> bool:
         """The core has it; a moment later the caller knows the handle too."""
         pending = any(one["name"] == "allreduce.interrupted" for one in session.engine().pending())
-        return pending if at_once else bool(ops._live)
+        return pending if at_once else bool(core_handles._live)
 
     def press() -> None:
         while not begun():
@@ -203,7 +204,7 @@ def interrupted(at_once: bool) -> str:
         del tensor
         gc.collect()
         assert held() is not None, "the core would write into memory that is somebody else's"
-        handles = list(ops._live)
+        handles = list(core_handles._live)
         assert len(handles) == 1 or at_once
         hvd.broadcast_object("go on", 0)
         done = [hvd.synchronize(handle) for handle in handles]
@@ -213,7 +214,7 @@ def interrupted(at_once: bool) -> str:
         hvd.broadcast_object("go on", 0)
         hvd.allreduce_(torch.full((1 << 20,), 3.0), name="interrupted")
         hvd.barrier()
-    assert not ops._live
+    assert not core_handles._live
     return str(session.engine().aborted())
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.core import ops
+from hvd_kernel.core import handles
+from hvd_kernel.core.ops import Sum
 
 
 class Core:
@@ -24,37 +25,37 @@ class Core:
 @pytest.fixture(autouse=True)
 def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, empty in {"_owner": None, "_live": {}, "_entering": []}.items():
-        monkeypatch.setattr(ops, name, empty)
+        monkeypatch.setattr(handles, name, empty)
 
 
 def begun(monkeypatch: pytest.MonkeyPatch, core: Core) -> Any:
     """Enqueue; return what finishes it."""
-    monkeypatch.setattr(ops.session, "engine", lambda: core)
+    monkeypatch.setattr(handles.session, "engine", lambda: core)
 
     def finish(_: Any) -> None:
         return None
 
     if core.then is None:
-        assert ops.allreduce_places("x", [], ops.Sum, (1.0, 1.0), finish) == 7
+        assert handles.allreduce_places("x", [], Sum, (1.0, 1.0), finish) == 7
     else:
         with pytest.raises(core.then):
-            ops.allreduce_places("x", [], ops.Sum, (1.0, 1.0), finish)
+            handles.allreduce_places("x", [], Sum, (1.0, 1.0), finish)
     return finish
 
 
 def test_a_handle_holds_what_finishes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     core = Core()
     finish = begun(monkeypatch, core)
-    assert (ops._live, ops._entering) == ({7: (core, finish)}, [])
+    assert (handles._live, handles._entering) == ({7: (core, finish)}, [])
 
 
 def test_what_was_refused_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     begun(monkeypatch, Core(ValueError))
-    assert (ops._live, ops._entering) == ({}, [])
+    assert (handles._live, handles._entering) == ({}, [])
 
 
 def test_an_interrupt_ahead_of_the_handle_leaves_it_held_until_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = begun(monkeypatch, Core(KeyboardInterrupt))
-    assert (ops._live, ops._entering) == ({}, [finish])
+    assert (handles._live, handles._entering) == ({}, [finish])
     begun(monkeypatch, Core())
-    assert ops._entering == []
+    assert handles._entering == []

@@ -12,7 +12,7 @@ import pytest
 from hvdtest.fake_device import FakeCuda, FakeDeviceTensor, on_device
 
 import hvd_kernel.torch as hvd
-from hvd_kernel.core import ops
+from hvd_kernel.core import handles, ops
 from hvd_kernel.core.tensor import DTYPES
 from hvd_kernel.errors import HorovodInternalError, RankDied
 from hvd_kernel.torch import devices
@@ -95,7 +95,7 @@ class FakeEngine:
 def core(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     made = FakeEngine()
     for name, empty in {"_owner": None, "_live": {}, "_entering": []}.items():
-        monkeypatch.setattr(ops, name, empty)
+        monkeypatch.setattr(handles, name, empty)
     monkeypatch.setattr(devices, "_asked", (0, ""))
     monkeypatch.setattr(devices.session, "_engine", made)
     monkeypatch.setattr(devices.session, "_generation", 1)
@@ -209,7 +209,7 @@ def test_an_error_behind_the_wait_is_the_operations(core: FakeEngine, cuda: Fake
     handle = hvd.allreduce_async_(x, name="x", op=hvd.Sum)
     with pytest.raises(RankDied, match="rank 1 died"):
         hvd.synchronize(handle)
-    assert ops._live == {}
+    assert handles._live == {}
     assert hvd.synchronize(handle) is None
 
 

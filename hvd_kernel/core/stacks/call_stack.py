@@ -44,7 +44,7 @@ def main_frame() -> FrameType | None:
 def inside_core() -> bool:
     """Tell whether the main thread is inside a call into the core: its innermost frame is then one of ours."""
     frame = main_frame()
-    return frame is not None and frame.f_globals.get("__name__") == "hvd_kernel.core.ops"
+    return frame is not None and frame.f_globals.get("__name__") == "hvd_kernel.core.handles"
 
 
 def call_of(frame: FrameType, line: int) -> Call:

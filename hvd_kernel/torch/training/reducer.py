@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from hvd_kernel.core import ops, session
+from hvd_kernel.core import handles, ops, session
 from hvd_kernel.core.ops import synchronize
 from hvd_kernel.errors import HorovodInternalError, Mismatch
 from hvd_kernel.torch import starts
@@ -179,7 +179,7 @@ class Reducer:
         tensors = [wire(member) for member in group.slots]
         if not group.places:
             return starts.grouped_allreduce_(tensors, group.name, plan.op, plan.scales, plan.process_set)
-        return ops.allreduce_places(
+        return handles.allreduce_places(
             f"grouped_allreduce.{group.name}", group.places, plan.op, plan.scales, lambda _: tensors
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_kernel.core.ops import InOut
+from hvd_kernel.core.handles import InOut
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.torch.compression import Compressor
 from hvd_kernel.torch.staging import NUMBERS

@@ -217,7 +217,7 @@ def overlapping() -> bool:
     import torch
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel.core import ops
+    from hvd_kernel.core import handles
 
     enqueued_before_first_layer = []
 
@@ -228,7 +228,7 @@ def overlapping() -> bool:
 
         @staticmethod
         def backward(ctx: object, grad: object) -> object:
-            enqueued_before_first_layer.append(len(ops._live))
+            enqueued_before_first_layer.append(len(handles._live))
             return grad
 
     model = model_of()
