@@ -1,7 +1,8 @@
 """Horovod, alive in a notebook.
 
 Importing this package costs nothing: neither torch nor the native core is loaded. A rank uses ``hvd_kernel.torch``;
-a notebook says ``%load_ext hvd_kernel`` (the kernel named ``hvd_kernel`` has done so already).
+a notebook says ``%load_ext hvd_kernel`` (the kernel named ``hvd_kernel`` has done so already). ``__version__`` is the
+version, a str.
 """
 
 from __future__ import annotations
@@ -47,11 +48,20 @@ def client() -> Any:
 
     Examples
     --------
-    ::
+    In a notebook with 4 ranks::
 
         rc = hvd_kernel.client()
         rc[:].apply_sync(lambda: rank)                             # [0, 1, 2, 3]
         rc.load_balanced_view().map_sync(abs, range(-8, 0))
+
+    Elsewhere:
+
+    >>> import hvd_kernel.errors
+    >>> try:
+    ...     hvd_kernel.client()
+    ... except hvd_kernel.errors.UsageError:
+    ...     print("no notebook")
+    no notebook
     """
     from hvd_kernel import magics  # noqa: PLC0415 - only a notebook pays for the magics
 
@@ -59,14 +69,46 @@ def client() -> Any:
 
 
 def load_ipython_extension(ip: Any) -> None:
-    """Give an IPython shell the ``%%hvdrun`` magics: what ``%load_ext hvd_kernel`` calls."""
+    """Give an IPython shell the ``%%hvdrun`` magics: what ``%load_ext hvd_kernel`` calls.
+
+    Parameters
+    ----------
+    ip
+        The shell; loading twice changes nothing.
+
+    Raises
+    ------
+    ImportError
+        IPython or ipyparallel is missing.
+
+    Examples
+    --------
+    >>> from IPython.core.interactiveshell import InteractiveShell
+    >>> shell = InteractiveShell()
+    >>> hvd_kernel.load_ipython_extension(shell)
+    >>> "hvdrun" in shell.magics_manager.magics["cell"]
+    True
+    >>> hvd_kernel.unload_ipython_extension(shell)
+    """
     from hvd_kernel import magics  # noqa: PLC0415 - only a notebook pays for the magics
 
     magics.load_ipython_extension(ip)
 
 
 def unload_ipython_extension(ip: Any) -> None:
-    """Undo ``%load_ext hvd_kernel``: end the ranks, but for kept ones, and take the magics away."""
+    """Undo ``%load_ext hvd_kernel``: end the ranks, but for kept ones, and take the magics away.
+
+    Parameters and errors as in ``load_ipython_extension``.
+
+    Examples
+    --------
+    >>> from IPython.core.interactiveshell import InteractiveShell
+    >>> shell = InteractiveShell()
+    >>> hvd_kernel.load_ipython_extension(shell)
+    >>> hvd_kernel.unload_ipython_extension(shell)
+    >>> "hvdrun" in shell.magics_manager.magics["cell"]
+    False
+    """
     from hvd_kernel import magics  # noqa: PLC0415 - only a notebook pays for the magics
 
     magics.unload_ipython_extension(ip)

@@ -8,7 +8,25 @@ from __future__ import annotations
 
 
 class HorovodInternalError(RuntimeError):
-    """An enqueued collective failed; the message names the guilty rank where there is one."""
+    """An enqueued collective failed; the message names the guilty rank where there is one.
+
+    Kinds of it say more: Mismatch, RankFailed, RankDied, RankStalled, HvdTimeout, OutOfMemory (``hvd_kernel.errors``).
+
+    Parameters
+    ----------
+    message
+        What has happened, and what to do.
+    rank
+        The guilty one, -1 where there is none; an attribute too.
+
+    Examples
+    --------
+    >>> try:
+    ...     hvd.reducescatter(torch.ones(2), op=hvd.Max)
+    ... except hvd.HorovodInternalError as error:
+    ...     print(error, error.rank)
+    Reducescatter currently only supports AVERAGE and SUM. -1
+    """
 
     rank: int
 
@@ -34,7 +52,18 @@ class RankStalled(HorovodInternalError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Hosts come or go: ``elastic.run`` lets the ranks meet again and keeps what they have. Nothing is restored."""
+    """Hosts come or go: ``elastic.run`` lets the ranks meet again and keeps what they have. Nothing is restored.
+
+    Parameters
+    ----------
+    skip_sync
+        Hosts only go: those who stay agree already, and need not take rank 0's values. An attribute too.
+
+    Examples
+    --------
+    >>> hvd.elastic.HostsUpdatedInterrupt(skip_sync=True).skip_sync
+    True
+    """
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("the hosts of the job have changed")

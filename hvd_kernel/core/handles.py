@@ -116,10 +116,26 @@ def alltoall_place(
 def poll(handle: int) -> bool:
     """Tell whether ``synchronize`` would return at once.
 
+    Parameters
+    ----------
+    handle : int
+        What an operation that ends in ``_async`` or ``_async_`` has returned.
+
     Raises
     ------
     ValueError
         The handle was never given out, or was already waited for.
+
+    Examples
+    --------
+    >>> handle = hvd.allreduce_async(torch.ones(2))
+    >>> hvd.poll(handle) in {True, False}
+    True
+    >>> hvd.synchronize(handle)
+    tensor([1., 1.])
+    >>> hvd.poll(10**6)
+    Traceback (most recent call last):
+    ValueError: Handle 1000000 was not created or has been cleared.
     """
     entry = _live.get(handle)
     if entry is None:
@@ -128,7 +144,29 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int) -> Any:
-    """Wait for an operation and return its result; None for a handle that is unknown or was already waited for."""
+    """Wait for an operation and return its result; None for a handle that is unknown or was already waited for.
+
+    Other threads run meanwhile. An interrupt ends the wait, not the operation: the handle can be waited for again.
+
+    Parameters
+    ----------
+    handle : int
+        What an operation that ends in ``_async`` or ``_async_`` has returned.
+
+    Raises
+    ------
+    HorovodInternalError
+        On every rank that takes part: the ranks disagree (Mismatch: they may go on), one has failed or died
+        (RankFailed, RankDied), or the wait was too long (RankStalled).
+
+    Examples
+    --------
+    >>> handle = hvd.broadcast_async(torch.arange(3), root_rank=0)
+    >>> hvd.synchronize(handle)
+    tensor([0, 1, 2])
+    >>> hvd.synchronize(handle) is None
+    True
+    """
     entry = _live.get(handle)
     if entry is None:
         return None
@@ -153,7 +191,24 @@ def _in_flight(engine: Engine, handle: int) -> bool:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank of the set has called it."""
+    """Return when every rank of the set has called it.
+
+    Parameters
+    ----------
+    process_set
+        The ranks that wait for each other; this rank is one of them.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: it is no member of the set, or the set is not registered.
+    HorovodInternalError
+        A rank has failed, or this one is not initialised.
+
+    Examples
+    --------
+    >>> hvd.barrier()
+    """
     group = set_id(process_set, "Barrier")
     engine = current_engine()
     # Horovod's name: a barrier meets a barrier.
@@ -163,10 +218,38 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's: the GPU on which it makes zeros
     """Take part in the other ranks' allreduces with nothing of one's own until all ranks have joined.
 
+    For ranks with fewer batches than others: Average still divides by all ranks; Min, Max and Product leave those that
+    have joined out. Allgather, broadcast, alltoall and reducescatter fail meanwhile (Mismatch) on the ranks that call
+    them. Ranks have started different numbers of operations then: those that follow need names.
+
+    Parameters
+    ----------
+    device
+        Horovod's: the GPU for its zeros. Taken, and not needed here.
+
     Returns
     -------
     int
         The rank that joined last, the same everywhere.
+
+    Raises
+    ------
+    HorovodInternalError
+        A rank has failed, or this one is not initialised.
+
+    Examples
+    --------
+    >>> 0 <= hvd.join() < hvd.size()
+    True
+
+    On two ranks:
+
+    >>> for batch in range(1 + hvd.rank()):
+    ...     mean = hvd.allreduce(torch.tensor(6.0), name="loss")
+    >>> hvd.join() in {0, 1}
+    True
+    >>> float(mean) == [6.0, 3.0][hvd.rank()]  # in the second batch rank 1 was alone
+    True
     """
     engine = current_engine()
     last: int = synchronize(_enqueued(engine, _number, engine.join))

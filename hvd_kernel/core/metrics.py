@@ -65,6 +65,8 @@ def log(
 
     Parameters
     ----------
+    metrics, **values
+        Values by name; by position where a name is no word of Python.
     step
         The training's step, the same on every rank.
     per_rank
@@ -76,6 +78,14 @@ def log(
         A value is no number.
     Mismatch
         On every rank: the names or steps of two ranks differ. Both are named. Only where a run is tracked.
+
+    Examples
+    --------
+    >>> hvd.log(loss=torch.tensor(0.5), step=10)
+    >>> hvd.log({"train/accuracy": 0.75}, step=10)
+    >>> hvd.log(loss="high")
+    Traceback (most recent call last):
+    ValueError: log(loss=...) takes a number or a tensor of one element: could not convert string to float: 'high'
     """
     given = values if metrics is None else {**metrics, **values}
     tracker = tracking.tracker()
@@ -97,10 +107,17 @@ def log_model(
 ) -> None:
     """Track a file or folder that holds a model, as rank 0 has it; other ranks' calls do nothing.
 
-    Raises
-    ------
-    FileNotFoundError
-        On rank 0: it is not there. Only where a run is tracked.
+    Parameters and errors as in ``log_artifact``.
+
+    Parameters
+    ----------
+    framework
+        Of the model: "torch"; part of its summary.
+
+    Examples
+    --------
+    >>> torch.save({"weight": torch.ones(2)}, "model.pt")
+    >>> hvd.log_model("model.pt", framework="torch", step=100)
     """
     _keep(path, name, MODEL, step, {"framework": framework, **summary} if framework else summary)
 
@@ -108,12 +125,32 @@ def log_model(
 def log_artifact(
     path: str | os.PathLike[str], name: str = "", *, kind: str = FILE, step: int | None = None, **summary: Any
 ) -> None:
-    """Track a file or folder, as rank 0 has it; other ranks' calls do nothing.
+    """Track a file or folder, as rank 0 has it; other ranks' calls do nothing. Without a tracked run it does nothing.
+
+    Parameters
+    ----------
+    path
+        Of the file or folder; it is copied where the tracker keeps copies.
+    name
+        By which it is found, by default the file's without its ending.
+    kind
+        What it is: "file", or another word that the tracker knows.
+    step
+        The training's step.
+    **summary
+        More that is to be known of it, by name.
 
     Raises
     ------
     FileNotFoundError
         On rank 0: it is not there. Only where a run is tracked.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> pathlib.Path("scores.csv").write_text("epoch,loss")
+    10
+    >>> hvd.log_artifact("scores.csv", kind="csv", rows=1)
     """
     _keep(path, name, kind, step, summary)
 
@@ -122,6 +159,25 @@ def outputs_path(*parts: str | os.PathLike[str]) -> Path:
     """Return the run's folder for files of one's own, or a path in it: the same on all ranks that have met.
 
     The folder is there when this returns.
+
+    Parameters
+    ----------
+    *parts
+        Folders and a file below it; these are not made.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be made.
+    ConfigError
+        HVD_TRACK cannot be used.
+
+    Examples
+    --------
+    >>> hvd.outputs_path("plots", "loss.png").name
+    'loss.png'
+    >>> hvd.outputs_path().is_dir()
+    True
     """
     return tracking.outputs().joinpath(*parts)
 

@@ -72,7 +72,46 @@ def allreduce(  # noqa: PLR0917 - Horovod's order
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Return the average, sum ... of every rank's array."""
+    """Return the average, sum ... of every rank's array.
+
+    Parameters
+    ----------
+    array
+        Also empty or 0-dimensional; of the same shape and dtype on every rank. Average: integers (towards zero),
+        floats and complex; Sum and Product: bool too; Min and Max: all but complex; Adasum: floats.
+    name
+        By which ranks match operations; without it, by how many each rank has started since ``init``.
+    op
+        Average, Sum, Adasum, Min, Max or Product.
+    prescale_factor, postscale_factor
+        What each rank's array is multiplied by before the reduction, and the result after it.
+    process_set
+        The ranks that take part; this rank is one of them.
+
+    Returns
+    -------
+    Array
+        A new one of the same shape and dtype; the same on every rank.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone, before anything is sent: the dtype has no such reduction, the name is in flight already, or
+        this rank is no member of the set.
+    HorovodInternalError
+        On every rank: shapes, dtypes or reductions differ (Mismatch), or a rank has failed (RankFailed, RankDied); on
+        this one: before ``init``.
+
+    Examples
+    --------
+    >>> hvd.allreduce(np.array([1.0, 2.0]), name="loss")  # every rank has the same
+    array([1., 2.])
+
+    On two ranks:
+
+    >>> hvd.allreduce(np.array([1, 2]) * (hvd.rank() + 1), op=hvd.Sum)
+    array([3, 6])
+    """
     return _reduced([array], named("allreduce", name), op, (prescale_factor, postscale_factor), process_set)[0]
 
 
@@ -84,7 +123,20 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's order
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Reduce several arrays, together or not at all."""
+    """Return the reductions of several arrays, reduced together or not at all.
+
+    Parameters and errors as in ``allreduce``.
+
+    Parameters
+    ----------
+    arrays
+        As many on every rank, in the same order; they may differ in shape and dtype. None at all is a ValueError.
+
+    Examples
+    --------
+    >>> hvd.grouped_allreduce([np.ones(1), np.zeros(2, np.int64)])
+    [array([1.]), array([0, 0])]
+    """
     some(arrays, "grouped_allreduce")
     scales = (prescale_factor, postscale_factor)
     return _reduced(arrays, named("grouped_allreduce", name), op, scales, process_set)
@@ -100,14 +152,58 @@ def _reduced(arrays: Sequence[Array], name: str, op: int, scales: Scales, proces
 
 
 def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """Return every rank's rows, one after the other; the number of rows may differ."""
+    """Return every rank's rows, one after the other; the number of rows may differ, and be 0.
+
+    Parameters
+    ----------
+    array
+        Of 1 dimension or more and any dtype; dtype and dimensions but the first are the same on every rank.
+    name, process_set
+        As in ``allreduce``. In a set rows are in the order of its members.
+
+    Returns
+    -------
+    Array
+        Of shape (all ranks' rows, ...).
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: the dtype is not known to the core; else as in ``allreduce``.
+    HorovodInternalError
+        As in ``allreduce``.
+
+    Examples
+    --------
+    >>> hvd.allgather(np.zeros((1, 3))).shape == (hvd.size(), 3)
+    True
+
+    On two ranks:
+
+    >>> hvd.allgather(np.full(hvd.rank() + 1, hvd.rank()))
+    array([0, 1, 1])
+    """
     return _gathered([array], named("allgather", name), process_set)[0]
 
 
 def grouped_allgather(
     arrays: Sequence[Array], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
-    """Gather the rows of several arrays, together or not at all."""
+    """Return every rank's rows of several arrays, gathered together or not at all.
+
+    Parameters and errors as in ``allgather``.
+
+    Parameters
+    ----------
+    arrays
+        As many on every rank, in the same order. None at all is a ValueError.
+
+    Examples
+    --------
+    >>> rows, more = hvd.grouped_allgather([np.zeros((1, 3)), np.zeros(2)])
+    >>> rows.shape == (hvd.size(), 3), more.shape == (2 * hvd.size(),)
+    (True, True)
+    """
     some(arrays, "grouped_allgather")
     return _gathered(arrays, named("grouped_allgather", name), process_set)
 
@@ -127,7 +223,29 @@ def _gathered(arrays: Sequence[Array], name: str, process_set: ProcessSet) -> li
 def broadcast(
     array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """Return the root's array on every rank."""
+    """Return the root's array on every rank, as a new one.
+
+    Parameters
+    ----------
+    array
+        Of any shape and dtype, the same on every rank; those of other ranks than the root only say the shape.
+    root_rank
+        Whose array it is: a rank of all, also in a process set.
+    name, process_set
+        As in ``allreduce``.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: there is no such root in the set; else as in ``allgather``.
+    HorovodInternalError
+        On every rank: also when they name different roots; else as in ``allreduce``.
+
+    Examples
+    --------
+    >>> hvd.broadcast(np.array([hvd.rank(), 7]), root_rank=0)
+    array([0, 7])
+    """
     group = set_id(process_set, "Broadcast")
     places, finish = _out_of_place([array])
     handle = broadcast_places(named("broadcast", name), places, root_rank, finish, group, waits=True)
@@ -143,10 +261,40 @@ def alltoall(
 ) -> tuple[Array, Array]:
     """Send rows to every rank: ``splits[r]`` of them to rank r, or equal shares.
 
+    Parameters
+    ----------
+    array
+        Of 1 dimension or more and any dtype; dtype and dimensions but the first are the same on every rank.
+    splits
+        How many of the rows each rank gets, in rank order. Rows beyond their sum stay here. None: equal shares, for
+        which the rows must divide.
+    name, process_set
+        As in ``allreduce``. In a set ranks are its members.
+
     Returns
     -------
     tuple
-        What came, in rank order, and how many rows came from each rank.
+        What came, in rank order, and how many rows came from each rank: of shape (ranks,), int32.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: the splits are not one number for each rank, or are more than there are rows; equal shares
+        do not divide; else as in ``allgather``.
+    HorovodInternalError
+        As in ``allreduce``.
+
+    Examples
+    --------
+    >>> rows, counts = hvd.alltoall(np.zeros((2 * hvd.size(), 3)))
+    >>> counts.tolist() == [2] * hvd.size()
+    True
+
+    On two ranks:
+
+    >>> rows, counts = hvd.alltoall(np.array([0, 1, 2]) + 10 * hvd.rank(), splits=[1, 2])
+    >>> rows.tolist() == [[0, 10], [1, 2, 11, 12]][hvd.rank()]
+    True
     """
     group = set_id(process_set, "Alltoall")
     source = _contiguous(array)
@@ -168,7 +316,34 @@ def reducescatter(  # noqa: PLR0917 - Horovod's order
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Array:
-    """Reduce, and return this rank's share of the rows; the first ranks get one more where they do not divide."""
+    """Reduce, and return this rank's share of the rows; the first ranks get one more where they do not divide.
+
+    Parameters
+    ----------
+    array
+        As in ``allreduce``, of at least one dimension.
+    op
+        Average or Sum.
+    name, process_set, prescale_factor, postscale_factor
+        As in ``allreduce``. In a set shares are in the order of its members.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: the array is 0-dimensional; else as in ``allreduce``.
+    HorovodInternalError
+        On every rank: another ``op``; else as in ``allreduce``.
+
+    Examples
+    --------
+    >>> hvd.reducescatter(np.ones((hvd.size(), 2)))
+    array([[1., 1.]])
+
+    On two ranks:
+
+    >>> hvd.reducescatter(np.array([1, 2, 3]), op=hvd.Sum).tolist() == [[2, 4], [6]][hvd.rank()]
+    True
+    """
     return _scattered([array], named("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[0]
 
 
@@ -180,7 +355,20 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's order
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Array]:
-    """Reduce several arrays, together or not at all, and return this rank's rows of each."""
+    """Reduce several arrays, together or not at all, and return this rank's rows of each.
+
+    Parameters and errors as in ``reducescatter``.
+
+    Parameters
+    ----------
+    arrays
+        As many on every rank, in the same order. None at all is a ValueError.
+
+    Examples
+    --------
+    >>> hvd.grouped_reducescatter([np.ones((hvd.size(), 2)), np.zeros(hvd.size())])
+    [array([[1., 1.]]), array([0.])]
+    """
     some(arrays, "grouped_reducescatter")
     scales = (prescale_factor, postscale_factor)
     return _scattered(arrays, named("grouped_reducescatter", name), op, scales, process_set)
@@ -248,7 +436,28 @@ def broadcast_object(
 ) -> Any:
     """Return the root's object on every rank; what the others pass as ``obj`` is ignored.
 
-    Ranks must agree on ``name``. Horovod's default, the type of ``obj``, has ranks that pass None wait for ever.
+    Parameters
+    ----------
+    obj
+        What cloudpickle takes: also functions and classes of a notebook. On the root it is returned itself.
+    root_rank
+        Whose object it is: a rank of all, also in a process set.
+    name
+        By which ranks match. Without it they do; with Horovod's default, the type of ``obj``, None would not.
+    process_set
+        The ranks that take part; this rank is one of them.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: there is no such root, or it is no member of the set.
+    HorovodInternalError
+        A rank has failed, or this one is not initialised.
+
+    Examples
+    --------
+    >>> hvd.broadcast_object({"lr": 0.1} if hvd.rank() == 0 else None)
+    {'lr': 0.1}
     """
     name = name or "broadcast_object"
     root = current_engine().rank == root_rank
@@ -259,7 +468,27 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Return every rank's object, in rank order. Ranks must agree on ``name``; their objects may be of any types."""
+    """Return every rank's object, in rank order.
+
+    Parameters
+    ----------
+    obj
+        What cloudpickle takes; the types may differ from rank to rank.
+    name, process_set
+        As in ``broadcast_object``.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: it is no member of the set.
+    HorovodInternalError
+        A rank has failed, or this one is not initialised.
+
+    Examples
+    --------
+    >>> hvd.allgather_object(("rank", hvd.rank()))[0]
+    ('rank', 0)
+    """
     name = name or "allgather_object"
     data = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
     ends = np.cumsum(allgather(np.array([data.size], np.int64), f"{name}.sz", process_set))

@@ -34,7 +34,38 @@ _SET, _KNOWING, _DYNAMIC, _FRESH = range(4)  # what a row of a renewal is: a set
 
 
 class ProcessSet:
-    """Ranks that take part in a collective together: a list of ranks, or an mpi4py communicator of them."""
+    """Ranks that take part in a collective together: a list of ranks, or an mpi4py communicator of them.
+
+    It can be used once it is registered, by ``init`` or ``add_process_set``. Before that, and after ``shutdown`` or
+    ``remove_process_set``, ``process_set_id``, ``size()``, ``rank()`` and ``included()`` are None.
+
+    Horovod's page: https://horovod.readthedocs.io/en/stable/process_set_include.html
+
+    Parameters
+    ----------
+    ranks_or_comm
+        Ranks of all (int, in any order), or an mpi4py communicator.
+
+    Raises
+    ------
+    ValueError
+        It is neither.
+
+    Examples
+    --------
+    >>> print(hvd.ProcessSet([2, 0]))
+    ProcessSet(process_set_id=None, ranks=[0, 2], mpi_comm=None)
+
+    On two ranks:
+
+    >>> hvd.shutdown()
+    >>> second = hvd.ProcessSet([1])
+    >>> hvd.init(process_sets=[second])
+    >>> second.process_set_id, second.size(), second.included() == (hvd.rank() == 1)
+    (1, 1, True)
+    >>> if second.included():
+    ...     assert hvd.allreduce(torch.tensor(5.0), process_set=second) == 5
+    """
 
     def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
         self.mpi_comm: Any = None
@@ -137,6 +168,20 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         ranks of MPI_COMM_WORLD.
     process_sets
         None, a list of process sets that all ranks register now, or "dynamic": they may come and go later.
+
+    Raises
+    ------
+    ValueError
+        The environment or an argument cannot be used (ConfigError names it), or the ranks are of different versions.
+        A set is there twice, or names a rank that does not exist: the ranks are initialised then, without it.
+    HorovodInternalError
+        Not all ranks have come within HVD_START_TIMEOUT seconds (HvdTimeout).
+
+    Examples
+    --------
+    >>> hvd.init()  # alone, or as hvdrun, mpirun, torchrun or srun have started the ranks
+    >>> hvd.is_initialized()
+    True
     """
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise ValueError(
@@ -182,12 +227,36 @@ def _join(comm: Any, *, dynamic: bool, reunion: session.Reunion | None = None) -
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Register a set. All ranks call this, in the same order, also those that will not be members.
+    """Register a set, and return it. All ranks call this, in the same order, also those that will not be members.
+
+    Parameters
+    ----------
+    process_set
+        A set that is not registered yet, or a list of ranks.
 
     Raises
     ------
     ValueError
-        Sets are not dynamic, or there is such a set already, or no such rank; nothing has happened then.
+        Sets are not dynamic, or there is such a set already, or no such rank; nothing has happened then. Before
+        ``init``.
+
+    Examples
+    --------
+    >>> hvd.shutdown()
+    >>> hvd.init(process_sets="dynamic")
+    >>> hvd.add_process_set([])
+    Traceback (most recent call last):
+    ValueError: A process set needs at least one rank.
+
+    On two ranks:
+
+    >>> hvd.shutdown()
+    >>> hvd.init(process_sets="dynamic")
+    >>> first = hvd.add_process_set([0])
+    >>> print(first)
+    ProcessSet(process_set_id=1, ranks=[0], mpi_comm=None)
+    >>> hvd.remove_process_set(first)
+    True
     """
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     engine = session.engine()
@@ -204,7 +273,23 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forget a set; all ranks call this. False: it is the global one, or not registered."""
+    """Forget a set; all ranks call this. Returns False where it is the global one, or not registered.
+
+    Parameters
+    ----------
+    process_set
+        The set; afterwards it is not registered.
+
+    Raises
+    ------
+    ValueError
+        Sets are not dynamic.
+
+    Examples
+    --------
+    >>> hvd.remove_process_set(hvd.global_process_set)
+    False
+    """
     number = process_set.process_set_id
     if not number:
         return False

@@ -60,12 +60,24 @@ def allocate_on_devices(nbytes: int, device: int) -> Any:
 
 
 def release_shared() -> int:
-    """Give back the regions that no rank uses any more. Collective over all ranks.
+    """Give back the regions of ``shared_empty`` that no rank uses any more. Collective over all ranks.
 
     Returns
     -------
     int
         How many there were.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+    HorovodInternalError
+        A rank has failed.
+
+    Examples
+    --------
+    >>> hvd.release_shared()  # there are none
+    0
     """
     global _generation  # noqa: PLW0603 - of the process, as the engine
     engine = session.engine()
@@ -84,7 +96,37 @@ def release_shared() -> int:
 
 
 def shared_empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
-    """Return an array in memory that the ranks of a host reduce in place. Collective over all ranks."""
+    """Return an array in memory that the ranks of a host reduce in place, without a copy. Collective over all ranks.
+
+    Each rank gets a part of its own; it goes when nothing points to it any more (see ``release_shared``).
+
+    Parameters
+    ----------
+    shape
+        Of the array, the same on every rank.
+    dtype
+        Of its elements, float32 by default.
+
+    Returns
+    -------
+    Array
+        Its elements are not set.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+    HorovodInternalError
+        On every rank, when one of them has no shared memory, or too little.
+
+    Examples
+    --------
+    >>> gradients = hvd.shared_empty((2, 3))
+    >>> gradients[:] = 1.0
+    >>> hvd.allreduce(gradients, op=hvd.Max)
+    array([[1., 1., 1.],
+           [1., 1., 1.]], dtype=float32)
+    """
     extents = (shape,) if isinstance(shape, int) else tuple(shape)
     memory = allocate(math.prod(extents) * np.dtype(dtype).itemsize)
     return np.frombuffer(memory, np.uint8).view(dtype).reshape(extents)

@@ -1,6 +1,7 @@
 """Training that outlives a failure: state that is committed, and a decorator that goes on from the last commit.
 
-This is what every frontend shares; ``hvd_kernel.torch.elastic`` has the state and the sampler of torch.
+This is what every frontend shares; ``hvd_kernel.torch.elastic`` has the state and the sampler of torch. What tells the
+states of a process that hosts come or go is ``notification_manager``, a WorkerNotificationManager.
 Here every rank stays alive: ranks that die or are added need a driver, which is not here yet.
 """
 

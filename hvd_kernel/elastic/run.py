@@ -43,8 +43,39 @@ def run(func: None = None, *, reset_limit: int | None = None) -> Callable[[Train
 def run(func: Train | None = None, *, reset_limit: int | None = None) -> Train | Callable[[Train], Train]:
     """Decorate a function whose first argument is a State: when a collective fails it goes on from the last commit.
 
-    ``reset_limit``: give up when the ranks would have to meet again more often than that; also HVD_RESET_LIMIT.
     All ranks call the function together, and none of them communicates before it but in ``hvd.init()``.
+
+    Horovod's page: https://horovod.readthedocs.io/en/stable/elastic_include.html
+
+    Parameters
+    ----------
+    func
+        The function. Its further arguments, and what it returns, are its own.
+    reset_limit
+        Give up when the ranks would have to meet again more often than that; also HVD_RESET_LIMIT. None: never.
+
+    Returns
+    -------
+    Callable
+        The function, to be called in the same way.
+
+    Raises
+    ------
+    HorovodInternalError
+        From the call, on every rank: a rank has died (RankDied), has no memory (OutOfMemory) or has not come back
+        within HVD_ELASTIC_TIMEOUT seconds (HvdTimeout), or the limit is reached; what else the function raises.
+
+    Examples
+    --------
+    >>> @hvd.elastic.run
+    ... def train(state):
+    ...     while state.epoch < 3:
+    ...         hvd.allreduce(torch.ones(1))
+    ...         state.epoch += 1
+    ...         state.commit()
+    ...     return state.epoch
+    >>> train(hvd.elastic.ObjectState(epoch=0))
+    3
     """
     if func is None:
         return functools.partial(run, reset_limit=reset_limit)
@@ -52,7 +83,21 @@ def run(func: Train | None = None, *, reset_limit: int | None = None) -> Train |
 
 
 def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int | None = None) -> Train:
-    """Do what ``run`` does; with another way to meet again, where one is given."""
+    """Return the function, made elastic as by ``run``; with another way to meet again, where one is given.
+
+    Parameters and errors as in ``run``.
+
+    Parameters
+    ----------
+    reset
+        Called without arguments where ``run`` has the ranks shut down and init.
+
+    Examples
+    --------
+    >>> train = hvd.elastic.run_fn(lambda state, more: state.epoch + more)
+    >>> train(hvd.elastic.ObjectState(epoch=1), 2)
+    3
+    """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,39 @@ from hvd_kernel.errors import HostsUpdatedInterrupt
 
 
 class State(ABC):
-    """What every state does; Horovod's verbs."""
+    """What every state does, with Horovod's verbs; a subclass says how to save, restore and sync.
+
+    Parameters
+    ----------
+    bcast_object
+        How rank 0's value of an object reaches all ranks; it is called with the object.
+    get_rank
+        How this rank's number is found, without arguments.
+
+    Raises
+    ------
+    TypeError
+        It is abstract.
+
+    Examples
+    --------
+    >>> class Counter(hvd.elastic.State):
+    ...     value = saved = 0
+    ...     def save(self):
+    ...         self.saved = self.value
+    ...     def restore(self):
+    ...         self.value = self.saved
+    ...     def sync(self):
+    ...         self.value = hvd.broadcast_object(self.value)
+    ...         self.save()
+    >>> counter = Counter()
+    >>> counter.value = 1
+    >>> counter.commit()
+    >>> counter.value = 2
+    >>> counter.restore()
+    >>> counter.value
+    1
+    """
 
     def __init__(
         self,
@@ -102,6 +134,28 @@ class ObjectState(State):
     """Plain Python values, tracked under the names that they are given by: ``ObjectState(epoch=0, history=[])``.
 
     Unlike Horovod's it keeps copies: what is changed in place after a commit is undone too.
+
+    Parameters
+    ----------
+    bcast_object, get_rank
+        As in ``State``.
+    **kwargs
+        Values by name: attributes of the state. They can be copied (``copy.deepcopy``) and pickled.
+
+    Raises
+    ------
+    TypeError
+        A value cannot be copied; from ``commit`` too.
+
+    Examples
+    --------
+    >>> state = hvd.elastic.ObjectState(epoch=0, history=[])
+    >>> state.epoch, state.history = 1, [0.5]
+    >>> state.commit()
+    >>> state.history.append(0.25)
+    >>> state.restore()
+    >>> state.epoch, state.history
+    (1, [0.5])
     """
 
     def __init__(

@@ -6,7 +6,14 @@ from typing import Protocol
 
 
 class HostUpdateResult:
-    """What happened to the hosts; Horovod's numbers, which are or-ed together."""
+    """What happened to the hosts; Horovod's numbers, which are or-ed together.
+
+    Examples
+    --------
+    >>> result = hvd.elastic.HostUpdateResult
+    >>> result.no_update, result.removed, result.added, result.mixed
+    (0, 1, 2, 3)
+    """
 
     no_update = 0
     removed = 1
@@ -22,7 +29,18 @@ class Listener(Protocol):
 
 
 class WorkerNotificationManager:
-    """The states that ``elastic.run`` is busy with in this process."""
+    """The states that ``elastic.run`` is busy with in this process, which are told when hosts change.
+
+    Examples
+    --------
+    >>> from hvd_kernel.elastic import HostUpdateResult, ObjectState, WorkerNotificationManager
+    >>> manager, state = WorkerNotificationManager(), ObjectState(epoch=0)
+    >>> manager.register_listener(state)
+    >>> manager.handle_hosts_updated(1.0, HostUpdateResult.added)
+    >>> state.commit()  # on all ranks, when rank 0 has heard of it
+    Traceback (most recent call last):
+    hvd_kernel.errors.HostsUpdatedInterrupt: the hosts of the job have changed
+    """
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []

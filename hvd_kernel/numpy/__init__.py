@@ -1,4 +1,9 @@
-"""Horovod's API for NumPy's arrays, which needs no framework: ``import hvd_kernel.numpy as hvd``."""
+"""Horovod's API for NumPy's arrays, which needs no framework: ``import hvd_kernel.numpy as hvd``.
+
+Names that are not called: ``Average``, ``Sum``, ``Adasum``, ``Min``, ``Max`` and ``Product`` are what ``op=`` takes,
+Horovod's numbers 0 to 5; ``global_process_set`` is all ranks, the default of every ``process_set=``; ``elastic`` is a
+module, for training that outlives a failure; ``__version__`` is the version of hvd_kernel, a str.
+"""
 
 from __future__ import annotations
 

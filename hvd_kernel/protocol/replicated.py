@@ -11,10 +11,23 @@ _names: set[str] = set()
 def keep(*names: str) -> None:
     """Have these variables travel from a living rank to one that replaces a dead one; no name: none from now on.
 
+    Parameters
+    ----------
+    *names
+        Names of variables of the ranks.
+
     Raises
     ------
     ValueError
         A name is none.
+
+    Examples
+    --------
+    >>> hvd_kernel.keep("model", "opt")
+    >>> hvd_kernel.keep("model.weight")
+    Traceback (most recent call last):
+    ValueError: keep('model.weight') must be given names of variables, as in keep('model', 'opt')
+    >>> hvd_kernel.keep()
     """
     wrong = [name for name in names if not isinstance(name, str) or not name.isidentifier()]
     if wrong:

@@ -72,7 +72,15 @@ def _restored(tensor: torch.Tensor, kind: torch.dtype | None) -> torch.Tensor:
 
 
 class Compression:
-    """What ``compression=`` takes."""
+    """What ``compression=`` takes: ``none``, or what floating point travels as: ``fp16`` or ``bf16``.
+
+    Integers travel as they are. The result has the tensor's own dtype.
+
+    Examples
+    --------
+    >>> hvd.allreduce(torch.tensor([1.0, 2.0]), compression=hvd.Compression.fp16)
+    tensor([1., 2.])
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor

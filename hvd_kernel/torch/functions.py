@@ -21,10 +21,28 @@ _EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 def broadcast_parameters(params: Any, root_rank: int) -> None:
     """Overwrite tensors by the root's: usually ``model.state_dict()``, else a list of tensors or of (name, tensor).
 
+    Parameters
+    ----------
+    params
+        A dict of tensors, of the same names on every rank, or a list. Each tensor has the same shape and dtype on all.
+    root_rank
+        Whose tensors all ranks get.
+
     Raises
     ------
     ValueError
         Neither a dict nor a list, or not all of it tensors.
+    HorovodInternalError
+        A tensor's shape or dtype differs (Mismatch, on every rank), or a rank has failed.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(2, 1)
+    >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    >>> weights = torch.full((2,), float(hvd.rank()))
+    >>> hvd.broadcast_parameters({"weights": weights}, root_rank=0)
+    >>> weights
+    tensor([0., 0.])
     """
     if isinstance(params, dict):
         named = sorted(params.items())
@@ -58,10 +76,29 @@ def broadcast_optimizer_state(
     The root says what there is, so no rank has to take a step to make room for it. As with Horovod, where there was
     no state every trained parameter has a gradient afterwards, of zeros; a sparse one where ``model`` says so.
 
+    Parameters
+    ----------
+    optimizer
+        Of the same parameters on every rank, distributed or not.
+    root_rank
+        Whose state and options all ranks get.
+    model
+        Where its embeddings have sparse gradients: the model.
+
     Raises
     ------
     ValueError
         LBFGS, whose state cannot be broadcast; or the ranks optimize different parameters.
+    HorovodInternalError
+        A rank has failed, or this one is not initialised.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (1 + hvd.rank()))
+    >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    >>> optimizer.param_groups[0]["lr"]
+    0.1
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")  # noqa: TRY004 - Horovod's error

@@ -142,6 +142,18 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     ValueError
         An argument cannot be used; the message says why.
 
+    Examples
+    --------
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> model.weight.data.zero_().shape
+    torch.Size([1, 2])
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    >>> optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    >>> model(torch.tensor([[1.0, 2.0]])).sum().backward()
+    >>> optimizer.step()
+    >>> model.weight.tolist()
+    [[-0.5, -1.0]]
+
     Notes
     -----
     With a ``GradScaler``: ``optimizer.synchronize()``, then ``scaler.unscale_(optimizer)``, then within

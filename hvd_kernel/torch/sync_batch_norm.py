@@ -29,6 +29,33 @@ class SyncBatchNorm(_BatchNorm):
 
     Ranks may have different numbers of samples, also none. In eval mode, on one rank and on ranks outside the process
     set it is the plain layer. As everywhere in Horovod, the gradients of weight and bias are this rank's part.
+
+    Parameters
+    ----------
+    num_features
+        Channels: the length of dimension 1 of the input, which has at least 2 dimensions and a floating point type.
+    eps, momentum, affine, track_running_stats, device, dtype
+        As in ``torch.nn.BatchNorm1d``.
+    process_set
+        The ranks whose samples count.
+
+    Raises
+    ------
+    ValueError
+        From a call of the layer: the input has another number of channels or too few dimensions; on every rank: there
+        is one value per channel in all, or the set is not registered.
+
+    Examples
+    --------
+    >>> layer = hvd.SyncBatchNorm(1, affine=False)
+    >>> layer(torch.tensor([[-1.0], [1.0]])).sign().flatten()
+    tensor([-1.,  1.])
+
+    On two ranks:
+
+    >>> one = torch.tensor([[2.0 * hvd.rank() - 1.0]])  # alone a sample has no variance
+    >>> layer(one).sign().item() == one.item()
+    True
     """
 
     process_set: ProcessSet
@@ -84,10 +111,25 @@ def convert_sync_batchnorm(module: torch.nn.Module, process_set: ProcessSet = gl
 
     Parameters, buffers and hooks stay the same objects: an optimizer that was made before stays right.
 
+    Parameters
+    ----------
+    module
+        A model, or a layer; it is changed where it holds such layers.
+    process_set
+        The ranks whose samples count.
+
     Raises
     ------
     ValueError
         A lazy layer does not know its size yet.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    >>> weight = model[1].weight
+    >>> layer = hvd.convert_sync_batchnorm(model)[1]
+    >>> type(layer).__name__, layer.weight is weight
+    ('SyncBatchNorm', True)
     """
     return _converted(module, process_set, {})
 

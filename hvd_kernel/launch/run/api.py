@@ -95,6 +95,13 @@ def run(  # noqa: PLR0917 - Horovod's signature
         A rank ended before its function returned.
     ConfigError
         An option cannot be honoured.
+    UsageError
+        This process is a rank itself.
+
+    Examples
+    --------
+    >>> hvd_kernel.run(pow, (2, 10), np=2)
+    [1024, 1024]
     """
     asked = checked(dict(locals()))
     if not callable(func):

@@ -8,6 +8,8 @@
     def train(state): ...                    # calls state.commit() now and then; a failure goes back to there
 
     train(state)
+
+``notification_manager`` is what tells the states of this process that hosts come or go.
 """
 
 from __future__ import annotations

@@ -24,6 +24,30 @@ class ElasticSampler(Sampler[int]):
     """Deals the samples out to the ranks; what is recorded as processed is not dealt out again in this epoch.
 
     Give it to the ``TorchState``, call ``record_batch`` after every batch, and ``set_epoch`` at the END of an epoch.
+
+    Parameters
+    ----------
+    dataset
+        Anything with a length.
+    shuffle
+        Whether an epoch's order is shuffled, by ``seed`` and the epoch, alike on every rank.
+    seed
+        The same on every rank.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+
+    Examples
+    --------
+    >>> sampler = hvd.elastic.ElasticSampler(range(4 * hvd.size()), shuffle=False)
+    >>> len(sampler)
+    4
+    >>> sampler.record_batch(batch_idx=0, batch_size=3)  # three samples of every rank
+    >>> sampler.reset()
+    >>> len(sampler)
+    1
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:

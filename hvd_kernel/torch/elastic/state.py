@@ -142,6 +142,29 @@ class TorchState(ObjectState):
 
     Every keyword becomes an attribute. Models, optimizers, schedulers, scalers and ElasticSamplers are kept by their
     handlers, all else as plain Python values.
+
+    Parameters
+    ----------
+    model, optimizer
+        A ``torch.nn.Module`` and its optimizer, distributed or not.
+    **kwargs
+        More to keep, by name.
+
+    Raises
+    ------
+    TypeError
+        A value cannot be copied; from ``commit`` too.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(2, 1)
+    >>> state = hvd.elastic.TorchState(model=model, epoch=0)
+    >>> before = model.weight.clone()
+    >>> model.weight.data.add_(1.0).shape
+    torch.Size([1, 2])
+    >>> state.restore()
+    >>> torch.equal(model.weight, before)
+    True
     """
 
     _handlers: dict[str, StateHandler]

@@ -27,7 +27,36 @@ _ALIGN = 64  # a cache line: no two gradients in one
 
 
 def shared_empty(shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return a tensor in memory that the ranks of a host reduce in place. Collective over all ranks."""
+    """Return a tensor in memory that the ranks of a host reduce in place, without a copy. Collective over all ranks.
+
+    Each rank gets a part of its own; it goes when nothing points to it any more (see ``release_shared``).
+
+    Parameters
+    ----------
+    shape
+        Of the tensor, the same on every rank.
+    dtype
+        Of its elements.
+
+    Returns
+    -------
+    Tensor
+        On the CPU; its elements are not set.
+
+    Raises
+    ------
+    ValueError
+        Before ``init``.
+    HorovodInternalError
+        On every rank, when one of them has no shared memory, or too little.
+
+    Examples
+    --------
+    >>> gradients = hvd.shared_empty((2, 3)).fill_(1.0)
+    >>> hvd.allreduce_(gradients, op=hvd.Max)
+    tensor([[1., 1., 1.],
+            [1., 1., 1.]])
+    """
     extents = (shape,) if isinstance(shape, int) else tuple(shape)
     memory = shared_memory.allocate(math.prod(extents) * dtype.itemsize)
     return _tensor(memory, extents, dtype)
