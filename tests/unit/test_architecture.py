@@ -69,7 +69,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "worker": CORE | {"torch", "compat", "tracking", "frameworks"},
     "jobs": {"errors", "processes", "settings"},
     "diagnosis": SHARED | {"frameworks"},
-    "launch": SHARED | {"jobs", "diagnosis", "tracking", "cluster", "compat", "frameworks"},
+    "launch": SHARED | {"jobs", "diagnosis", "tracking", "compat", "frameworks"},
     "bench": CORE | {"torch", "launch"},
     "cluster": SHARED | {"diagnosis"},
     "widgets": SHARED | {"diagnosis"},

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.cluster import launcher, network
+from hvd_kernel.cluster import launcher
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.mpi import network
 from hvd_kernel.settings.launchers import without_launchers
 
 

@@ -18,7 +18,7 @@ from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.launch import environment, line_output
 from hvd_kernel.launch.cli import horovodrun, main
 from hvd_kernel.launch.job_run import Job
-from hvd_kernel.launch.launchers import mpi_command, mpi_hosts
+from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.line_output import OutputStream
 from hvd_kernel.launch.monitor import sentence
 from hvd_kernel.launch.outcome import Failure, culprit, shell_status, told
@@ -26,6 +26,7 @@ from hvd_kernel.launch.placement import Host, is_local, named, parse, places, re
 from hvd_kernel.processes import ports
 from hvd_kernel.processes.channel.control_channel import PREAMBLE, ControlChannel, pack
 from hvd_kernel.processes.channel.messages import Hello, Output, RankExited
+from hvd_kernel.processes.mpi import network
 
 
 def test_the_launcher_loads_neither_torch_nor_mpi_nor_the_extension() -> None:
@@ -343,14 +344,14 @@ def test_of_several_interfaces_the_first_that_is_here_is_used(
 
 def test_the_network_in_which_ranks_of_open_mpi_call_each_other(tmp_path: Path) -> None:
     env, found = {"HOME": str(tmp_path)}, {"OMPI_MCA_btl_tcp_if_include": "10.0.0.0/24"}
-    assert mpi_hosts.settle([HERE, HERE, FAR], env, []) == found
-    assert mpi_hosts.settle([HERE, HERE], env, []) == {}, "one machine"
-    assert mpi_hosts.settle([HERE, FAR | {"networks": {"eth0": "10.9.0.2/24"}}], env, []) == {}, "none in common"
-    assert mpi_hosts.settle([HERE, FAR], env | {"OMPI_MCA_btl_tcp_if_exclude": "lo"}, []) == {}
-    assert mpi_hosts.settle([HERE, FAR], env, ["--mca", "btl_tcp_if_include", "eth0"]) == {}
+    assert network.settle([HERE, HERE, FAR], env, []) == found
+    assert network.settle([HERE, HERE], env, []) == {}, "one machine"
+    assert network.settle([HERE, FAR | {"networks": {"eth0": "10.9.0.2/24"}}], env, []) == {}, "none in common"
+    assert network.settle([HERE, FAR], env | {"OMPI_MCA_btl_tcp_if_exclude": "lo"}, []) == {}
+    assert network.settle([HERE, FAR], env, ["--mca", "btl_tcp_if_include", "eth0"]) == {}
     (tmp_path / ".openmpi").mkdir()
     (tmp_path / ".openmpi/mca-params.conf").write_text("btl_tcp_if_include = eth0\n")
-    assert mpi_hosts.settle([HERE, FAR], env, []) == {}
+    assert network.settle([HERE, FAR], env, []) == {}
 
 
 @pytest.mark.parametrize("version", ["HYDRA build details:", "Intel(R) MPI Library for Linux* OS"])

@@ -10,9 +10,10 @@ import pytest
 
 from hvd_kernel.cluster import launcher
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.mpi import open_mpi
 
 
-@pytest.mark.parametrize("moment", ["_shared_memory_folder", "claim", "mpi_arguments", "environment"])
+@pytest.mark.parametrize("moment", ["shared_memory_folder", "claim", "mpi_arguments", "environment"])
 def test_b2_an_interrupt_while_folders_are_made_leaves_none(
     moment: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -22,7 +23,7 @@ def test_b2_an_interrupt_while_folders_are_made_leaves_none(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(launcher, moment, pressed)
     name = uuid.uuid4().hex  # other processes of this machine come and go there
-    monkeypatch.setattr(launcher.secrets, "token_hex", lambda _: name)
+    monkeypatch.setattr(open_mpi.secrets, "token_hex", lambda _: name)
     with pytest.raises(KeyboardInterrupt):
         launcher.Launched(ClusterSpec(1))
     assert list(tmp_path.iterdir()) == []

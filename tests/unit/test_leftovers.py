@@ -22,7 +22,7 @@ import os, signal
 from pathlib import Path
 from hvd_kernel.cluster import launcher
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-launcher._shared_memory_folder = lambda otherwise: otherwise
+launcher.shared_memory_folder = lambda otherwise: otherwise
 launcher.{moment} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 launcher.Launched(ClusterSpec(1))
 """
@@ -40,7 +40,7 @@ def age(folder: Path, seconds: float) -> None:
     os.utime(folder, (then, then))
 
 
-@pytest.mark.parametrize("moment", ["_shared_memory_folder", "claim"])
+@pytest.mark.parametrize("moment", ["shared_memory_folder", "claim"])
 def test_e2_a_folder_whose_maker_was_killed_before_it_was_claimed_is_swept(place: Path, moment: str) -> None:
     command = [sys.executable, "-P", "-c", KILLED.format(moment=moment)]
     killed = subprocess.run(command, env={**os.environ, "TMPDIR": str(place)}, check=False)

@@ -17,6 +17,7 @@ import pytest
 from hvd_kernel.cluster import launcher
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.mpi import open_mpi
 from hvd_kernel.processes.private_dir import private_folder
 
 
@@ -46,11 +47,11 @@ def test_e3_a_squatted_name_in_shared_memory_is_not_followed(tmp_path: Path, mon
     bait = tmp_path / "bait"
     bait.mkdir()
     name = f"{os.getpid():032x}"
-    monkeypatch.setattr(launcher.secrets, "token_hex", lambda _bytes: name)
+    monkeypatch.setattr(open_mpi.secrets, "token_hex", lambda _bytes: name)
     squatted = Path("/dev/shm", f"hvd-{name}")
     squatted.symlink_to(bait)
     try:
-        assert launcher._shared_memory_folder(tmp_path / "otherwise") == tmp_path / "otherwise"
+        assert open_mpi.shared_memory_folder(tmp_path / "otherwise") == tmp_path / "otherwise"
     finally:
         squatted.unlink()
     assert list(bait.iterdir()) == []

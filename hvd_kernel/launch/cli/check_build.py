@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 
 import hvd_kernel
-from hvd_kernel.cluster.launcher import find_mpiexec
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes import libraries
+from hvd_kernel.processes.mpi.open_mpi import find_mpiexec
 from hvd_kernel.settings.gpus import has_plugin
 
 _TRY_S = 60.0

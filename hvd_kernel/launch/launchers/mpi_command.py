@@ -5,9 +5,7 @@ The environment goes along by name (-x, -genvlist): values, secrets among them, 
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 import shlex
 import subprocess
 import tempfile
@@ -17,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hvd_kernel.cluster.launcher import find_mpiexec
 from hvd_kernel.errors import ClusterError, ConfigError
 from hvd_kernel.jobs.tables.mpi import MPI
-from hvd_kernel.launch.launchers import mpi_hosts
 from hvd_kernel.launch.placement import Host, is_local, places
+from hvd_kernel.processes.mpi import network, open_mpi
+from hvd_kernel.processes.mpi.open_mpi import find_mpiexec
 from hvd_kernel.settings.network import Card
 
 Family = Callable[[str, "Order"], "Plan"]
@@ -109,23 +107,17 @@ def _names(env: Mapping[str, str]) -> list[str]:
     return sorted(name for name in env if name.startswith(_OURS) or name in {"PATH", "LD_LIBRARY_PATH"})
 
 
-def _has(args: Sequence[str], *options: str) -> bool:
-    return any(arg.lstrip("-").partition("=")[0] in options for arg in args)
-
-
 def _open_mpi(mpiexec: str, order: Order) -> Plan:
-    folders = [tempfile.mkdtemp(prefix="hvd-mpi-")]
-    arguments = ["-n", str(order.np), "--host", _with_slots(order.hosts)]
-    arguments += [] if _has(order.args, "map-by") else ["--map-by", ":OVERSUBSCRIBE"]
-    arguments += [] if _has(order.args, "bind-to") else ["--bind-to", "none"]
-    arguments += ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    for name, value in _mca(order, _shared_memory_folder(folders)).items():
-        arguments += [] if name in order.args else ["--mca", name, value]
-    for name in _names(order.env):
-        arguments += ["-x", name]
-    env = order.env | {"PRTE_MCA_prte_tmpdir_base": folders[0]}
-    command = [mpiexec, *arguments, *_two_dashes(order.args), *order.command]
-    return Plan(command, env, folders, partial(mpi_hosts.settle, env=order.env, args=command))
+    folder = Path(tempfile.mkdtemp(prefix="hvd-mpi-"))
+    shared = open_mpi.shared_memory_folder(folder)
+    far = not all(is_local(host.name) for host in order.hosts)
+    options = ["--host", _with_slots(order.hosts), *(word for name in _names(order.env) for word in ("-x", name))]
+    args = _two_dashes(order.args)
+    arguments = open_mpi.arguments(order.np, options, _parameters(order), args, shared=shared, far=far)
+    env = order.env | {"PRTE_MCA_prte_tmpdir_base": str(folder)}
+    command = [mpiexec, *arguments, *order.command]
+    settle = partial(network.settle, env=order.env, args=command)
+    return Plan(command, env, [*map(str, {folder, shared})], settle)
 
 
 def _two_dashes(args: Sequence[str]) -> list[str]:
@@ -142,15 +134,12 @@ def _two_dashes(args: Sequence[str]) -> list[str]:
     return written
 
 
-def _mca(order: Order, shared: str) -> dict[str, str]:
+def _parameters(order: Order) -> dict[str, str]:
     """Return Open MPI's own settings."""
-    far = not all(is_local(host.name) for host in order.hosts)
-    mca = {"pml": "ob1", "btl": "self,sm,tcp" if far else "self,sm", "btl_sm_backing_directory": shared}
-    if order.interface:
-        mca["btl_tcp_if_include"] = order.interface
     ssh = ["-p", str(order.ssh_port)] if order.ssh_port else []
     ssh += ["-i", order.ssh_identity_file] if order.ssh_identity_file else []
-    return mca | ({"plm_ssh_args": shlex.join(ssh)} if ssh else {})
+    found = {"btl_tcp_if_include": order.interface, "plm_ssh_args": shlex.join(ssh)}
+    return {name: value for name, value in found.items() if value}
 
 
 def _hydra(mpiexec: str, order: Order) -> Plan:
@@ -198,14 +187,3 @@ _FAMILIES: tuple[tuple[str, Family], ...] = (
     ("HYDRA", _hydra),
     ("Intel(R) MPI", _hydra),
 )
-
-
-def _shared_memory_folder(folders: list[str]) -> str:
-    """Make the folder where Open MPI keeps its shared memory: one that is ended hard would leave it behind."""
-    try:
-        folder = Path("/dev/shm") / f"hvd-{secrets.token_hex(16)}"  # noqa: S108 - random name, 0700, removed at the end
-        folder.mkdir(mode=0o700)
-    except OSError:
-        return folders[0]
-    folders.append(str(folder))
-    return str(folder)

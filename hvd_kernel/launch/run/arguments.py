@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hvd_kernel.cluster.launcher import is_far
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.placement import spelled
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.mpi.network import is_far
 from hvd_kernel.settings.network import addresses
 
 _ELASTIC = (
