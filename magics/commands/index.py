@@ -35,12 +35,13 @@ class Magic:
 
     name: str  # with its % or %%
     act: Callable[..., Any]  # (context, options), of a cell magic (context, options, cell)
-    line: str  # what follows its name, as an example
+    line: str  # what follows its name, as it is written
     help: str  # in one line
     flags: tuple[Flag, ...] = ()
     more: str = ""  # examples and explanations, for %name?
     completes: Completer = nothing  # what may follow besides flags
     text: bool = False  # the line's rest is text
+    such_as: str = ""  # the same with values, where the line has names for them
 
     @property
     def is_cell(self) -> bool:
@@ -51,6 +52,11 @@ class Magic:
     def usage(self) -> str:
         """How it is written."""
         return f"{self.name} {self.line}".rstrip()
+
+    @property
+    def example(self) -> str:
+        """A line that can be typed as it stands."""
+        return f"{self.name} {self.such_as or self.line}".rstrip()
 
     def parse(self, line: str) -> Options:
         """Return what a line says.
@@ -67,7 +73,8 @@ class Magic:
         width = max((len(flag.usage()) for flag in self.flags), default=0)
         listed = "\n".join(f"    {flag.usage().ljust(width)}  {flag.told()}" for flag in self.flags)
         options = f"Options:\n\n{listed}" if listed else ""
-        parts = [f"{self.help[:1].upper()}{self.help[1:]}.", f"    {self.usage}", self.more.rstrip(), options]
+        example = f"For example:\n\n    {self.example}" if self.such_as else ""
+        parts = [f"{self.help[:1].upper()}{self.help[1:]}.", f"    {self.usage}", example, self.more.rstrip(), options]
         return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -100,6 +107,7 @@ _ROWS = (
         _HVD,
         table.usage(),
         words(*table.WORDS),
+        such_as="start -np 4",
     ),
     Magic(
         "%hvdpush",
@@ -124,6 +132,7 @@ _ROWS = (
         "on|off",
         "run every plain cell on the ranks; cells that begin with a magic stay here",
         completes=words(*hvdauto.SWITCH),
+        such_as="on",
     ),
     Magic(
         "%hvdlogs",
@@ -141,6 +150,7 @@ _ROWS = (
         flags.WAIT,
         hvdjobs.MORE,
         every_job,
+        such_as="train",
     ),
     Magic(
         "%hvdcancel",
@@ -148,6 +158,7 @@ _ROWS = (
         "NAME|all",
         "end a job as the interrupt key ends a cell; variables are kept",
         completes=running_jobs,
+        such_as="train",
     ),
     Magic(
         "%hvdpdb",
@@ -157,6 +168,7 @@ _ROWS = (
         flags.ONE_RANK,
         hvdpdb.MORE,
         text=True,
+        such_as="--ranks 0,2 n",
     ),
     Magic(
         "%hvddebug",
@@ -164,6 +176,7 @@ _ROWS = (
         "[--rank 1]",
         "open the debugger where a rank's last cell failed, by default on the first to fail",
         flags.ONE_RANK,
+        such_as="--rank 1",
     ),
 )
 MAGICS = {magic.name: magic for magic in _ROWS}

@@ -11,19 +11,22 @@ _HEAD = """# Magics
 
 Written by `python -m hvd_kernel.magics` from the tables in `magics/commands/index.py` and
 `magics/commands/words/table.py`; a test compares them. Every magic tells the same of itself: `%hvd?`, `%%hvdrun?`.
-[Working in the notebook](notebook.md) says when to use which.
+[Working in the notebook](notebook.md) says when to use which. A line that is written wrongly raises `UsageError`, which
+names the part and says how the magic is written; it does nothing then.
 """
+
+_COLUMNS = ("what is typed", "what it does", "for example")
 
 
 def page() -> str:
     """Return the text of docs/magics.md."""
-    magics = [(_code(magic.usage), magic.help) for magic in MAGICS.values()]
-    words = [(_code(word.usage), word.doc) for word in WORDS.values()]
+    magics = [(_code(magic.usage), magic.help, _code(magic.example)) for magic in MAGICS.values()]
+    words = [(_code(word.usage), word.doc, _code(word.example)) for word in WORDS.values()]
     parts = [
         _HEAD,
-        _table(("what is typed", "what it does"), magics),
+        _table(_COLUMNS, magics),
         "## Words behind %hvd\n",
-        _table(("what is typed", "what it does"), words),
+        _table(_COLUMNS, words),
         *(_flags(magic) for magic in MAGICS.values() if magic.flags),
     ]
     return "\n".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,6 +69,20 @@ def test_a_row_is_a_magic_whose_help_has_its_line_and_every_flag(shell: Interact
     assert f"    {row.usage}" in help_of
     assert [flag.dest for flag in row.flags if f"    {flag.usage()} " not in help_of] == []
     assert not [flag.dest for flag in row.flags if not flag.help]
+
+
+EXAMPLES = {**MAGICS, **{f"%hvd {name}": word for name, word in WORDS.items()}}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_row_has_an_example_that_can_be_typed(name: str) -> None:
+    row = EXAMPLES[name]
+    magic, _, rest = row.example.partition(" ")
+    assert f"{row.example} ".startswith(f"{name} ")
+    assert not re.search(r"[\[\]|]|\b[A-Z]{2,}\b", rest), "a name for a value, not a value"
+    options = MAGICS[magic].parse(rest)
+    assert name in MAGICS or find(options) is row
+    assert name not in MAGICS or f"    {row.example}\n" in MAGICS[name].doc()
 
 
 def test_flags_of_a_row_are_fields_of_the_options() -> None:

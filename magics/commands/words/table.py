@@ -35,6 +35,12 @@ class Word:
     more_words: int = 0  # how many words may follow
     anytime: bool = False  # also while a cell runs (from a subshell, or beside a background cell)
     completes: Completer = nothing  # what may follow
+    such_as: str = ""  # the same with values, where usage has names for them
+
+    @property
+    def example(self) -> str:
+        """A line that can be typed as it stands."""
+        return self.such_as or self.usage
 
 
 def _help(context: Context, _options: Options) -> None:
@@ -62,12 +68,14 @@ WORDS: dict[str, Word] = {
         "take over ranks that an earlier kernel has started with --keep, with their variables",
         more_words=1,
         anytime=True,
+        such_as="%hvd attach digits",
     ),
     "respawn": Word(
         respawn.act,
         "%hvd respawn [2]",
         "replace dead ranks, the others keep theirs (also --restore model,opt; --force for living ones)",
         more_words=1,
+        such_as="%hvd respawn 2 --restore model,opt",
     ),
     "stop": Word(life.stop, "%hvd stop", "end the ranks (--force: also while a job runs)"),
     "status": Word(life.status, "%hvd status", "one line per rank", anytime=True),
@@ -107,6 +115,7 @@ WORDS: dict[str, Word] = {
         more_words=2,
         anytime=True,
         completes=words("start", "stop", "show"),
+        such_as="%hvd timeline start trace.json",
     ),
     "job": Word(
         job,
@@ -114,6 +123,7 @@ WORDS: dict[str, Word] = {
         "the tasks of a platform's file, as a table (hostfile, polyaxonfile, riseml.yml, a manifest, a script)",
         more_words=2,
         anytime=True,
+        such_as="%hvd job plan polyaxonfile.yml",
     ),
     "client": Word(
         client.act,
@@ -121,6 +131,7 @@ WORDS: dict[str, Word] = {
         "an ipyparallel.Client of the ranks, as rc or NAME: views, maps, AsyncResult, %px",
         more_words=1,
         anytime=True,
+        such_as="%hvd client rc",
     ),
     "help": Word(_help, "%hvd help", "this list", anytime=True),
     "doctor": Word(_doctor, "%hvd doctor", "what is missing on this machine, and how to get it", anytime=True),
