@@ -80,7 +80,7 @@ def allreduce(  # noqa: PLR0917 - Horovod's order
         Also empty or 0-dimensional; of the same shape and dtype on every rank. Average: integers (towards zero),
         floats and complex; Sum and Product: bool too; Min and Max: all but complex; Adasum: floats.
     name
-        By which ranks match operations; without it, by how many each rank has started since ``init``.
+        By which ranks match operations; without it, by how many calls each rank has made, failed ones too.
     op
         Average, Sum, Adasum, Min, Max or Product.
     prescale_factor, postscale_factor
@@ -169,7 +169,7 @@ def allgather(array: Array, name: str | None = None, process_set: ProcessSet = g
     Raises
     ------
     ValueError
-        On this rank alone: the dtype is not known to the core; else as in ``allreduce``.
+        On this rank alone: 0-dimensional, or of a dtype that is not known to the core; else as in ``allreduce``.
     HorovodInternalError
         As in ``allreduce``.
 
@@ -237,7 +237,7 @@ def broadcast(
     Raises
     ------
     ValueError
-        On this rank alone: there is no such root in the set; else as in ``allgather``.
+        On this rank alone: there is no such root in the set, or the dtype is not known; else as in ``allreduce``.
     HorovodInternalError
         On every rank: also when they name different roots; else as in ``allreduce``.
 

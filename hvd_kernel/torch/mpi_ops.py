@@ -151,7 +151,7 @@ def allreduce(
     average
         Horovod's old form, with a DeprecationWarning: True is ``op=Average``, False is ``op=Sum``.
     name
-        By which ranks match operations; without it, by how many each rank has started since ``init``.
+        By which ranks match operations; without it, by how many calls each rank has made, failed ones too.
     compression
         What travels: ``Compression.none``, ``fp16`` or ``bf16``.
     op

@@ -124,7 +124,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     backward_passes_per_step
         Gradients are summed locally over that many backward passes, then reduced once.
     op
-        ``Average`` or ``Sum`` of the gradients; ``Adasum`` of the steps that each rank takes with its own.
+        ``Average`` or ``Sum`` of the gradients; ``Adasum`` of the steps that each rank takes with its own, see
+        https://horovod.readthedocs.io/en/stable/adasum_user_guide_include.html.
     gradient_predivide_factor
         Average only: divide by the factor before the sum and by size / factor after.
     num_groups, groups
