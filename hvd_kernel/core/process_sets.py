@@ -4,7 +4,7 @@ Words.
   set         some ranks, by an id that all ranks share; 0 is all of them
   registered  known to the engine of this generation; what a shutdown ends is not registered any more
   dynamic     sets may be added and removed after ``init``
-  renewal     the ranks leave each other and meet again; sets that every one of them knew are registered again
+  reset       the ranks leave their communicator and make another; sets that all of them knew are registered again
   fresh       a rank that stands for one that has died: it knew no sets, and gets those of the others
 """
 
@@ -28,9 +28,9 @@ _generation = 0
 _bound: list[ProcessSet] = []  # what the program holds of them, in the order in which they were registered
 _comm: tuple[int, Any] = (-1, None)  # a generation, and the communicator that init was given for it
 _dynamic = -1  # the generation for which init(process_sets="dynamic") was called
-_unfinished: tuple[int, _Held] | None = None  # a generation in which a renewal failed, and what it had to bring back
+_unfinished: tuple[int, _Held] | None = None  # a generation in which a reset failed, and what it had to bring back
 _lent: list[tuple[int, Any]] = []  # a generation, and memory that its core may read: also after an interrupted wait
-_SET, _KNOWING, _DYNAMIC, _FRESH = range(4)  # what a row of a renewal is: a set, or the begin of such a rank's sets
+_SET, _KNOWING, _DYNAMIC, _FRESH = range(4)  # what a row of a reset is: a set, or the begin of such a rank's sets
 
 
 class ProcessSet:
@@ -192,33 +192,33 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _register_all(list(process_sets))
 
 
-def renew(reunion: session.Reunion | None = None) -> None:
+def reset_communicator(known: session.KnownPeers | None = None) -> None:
     """Leave the other ranks and join them again: same communicator, same sets. All ranks call this together.
 
     A set comes back if all ranks knew it: what one of them was kept from adding or removing has not happened.
     """
-    _renew(_chosen(), _hold(), reunion)
+    _reset(_chosen(), _hold(), known)
 
 
-def reunite(*, fresh: bool = False) -> None:
-    """Do as ``renew`` with all ranks that there are, whatever communicator this one had chosen."""
-    _renew(None, _hold() if _chosen() is None else _NOTHING, fresh=fresh)
+def reset_to_all_ranks(*, fresh: bool = False) -> None:
+    """Do as ``reset_communicator`` with all ranks that there are, whatever communicator this one had chosen."""
+    _reset(None, _hold() if _chosen() is None else _NOTHING, fresh=fresh)
 
 
-def _renew(comm: Any, held: _Held, reunion: session.Reunion | None = None, *, fresh: bool = False) -> None:
+def _reset(comm: Any, held: _Held, known: session.KnownPeers | None = None, *, fresh: bool = False) -> None:
     global _unfinished  # noqa: PLW0603 - of the process, as the engine
     session.shutdown()
     _unfinished = session.generation(), held
-    _join(comm, dynamic=False, reunion=reunion)
+    _join(comm, dynamic=False, known=known)
     _unfinished = session.generation(), held
     _bring_back(held, fresh=fresh)
     _unfinished = None
 
 
-def _join(comm: Any, *, dynamic: bool, reunion: session.Reunion | None = None) -> None:
+def _join(comm: Any, *, dynamic: bool, known: session.KnownPeers | None = None) -> None:
     global _comm, _dynamic  # noqa: PLW0603 - of the process, as the engine
     before = session.generation()
-    session.init(comm, reunion)
+    session.init(comm, known)
     if session.generation() != before:
         _comm = session.generation(), comm
         global_process_set.mpi_comm = comm if hasattr(comm, "Get_size") else None
@@ -332,7 +332,7 @@ def check(process_set: ProcessSet) -> None:
 
 @dataclass(frozen=True)
 class _Held:
-    """What a renewal has to bring back: held until it has, because the ranks may have to try more than once."""
+    """What a reset has to bring back: held until it has, because the ranks may have to try more than once."""
 
     sets: tuple[tuple[int, ...], ...] = ()
     objects: tuple[ProcessSet, ...] = ()
@@ -347,7 +347,7 @@ def _chosen() -> Any:
 
 
 def _hold() -> _Held:
-    """Return what is registered; after a renewal that failed, what was before it."""
+    """Return what is registered; after a reset that failed, what was before it."""
     if _unfinished is not None and _unfinished[0] == session.generation():
         return _unfinished[1]
     dynamic = _dynamic == session.generation()
@@ -365,7 +365,7 @@ def _bring_back(held: _Held, *, fresh: bool) -> None:
     begin = _FRESH if fresh else _DYNAMIC if held.dynamic else _KNOWING
     mine = [(_SET, *_flags(_checked(ranks, size))) for ranks in held.sets]
     told: list[tuple[int, list[tuple[int, ...]]]] = []
-    for kind, *flags in _everyone("process_set.renewal", [(begin, *bytes(size)), *mine]):
+    for kind, *flags in _everyone("process_set.reset", [(begin, *bytes(size)), *mine]):
         if kind == _SET:
             told[-1][1].append(_members(flags))
         else:

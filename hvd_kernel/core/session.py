@@ -32,29 +32,29 @@ _rounds = 0
 _before: dict[str, int] = {}  # sum of the counters of the engines before this one
 _registered = False
 _environment: dict[str, str] = {}  # the variables HOROVOD_* and HVD_* when this engine was made
-_appointment: Appointment | None = None
+_rendezvous: Rendezvous | None = None
 _beside_rank_0 = True  # on one machine with it
 _by_mpi = False  # MPI has brought these ranks together
 
 
 @dataclass(frozen=True)
-class Reunion:
-    """Ranks that know each other meet again: how long they wait, and what shows that one of them does not come."""
+class KnownPeers:
+    """Peers of a rendezvous that have met before: how long they wait, and what shows that one of them does not come."""
 
     patience_s: float  # instead of the start timeout
     pidfds: Mapping[int, int]  # of the ranks' processes that can be seen from here
 
 
 @dataclass(frozen=True)
-class Appointment:
-    """Who this rank is and where it meets the others from now on, whatever launched it. The secret stays in memory."""
+class Rendezvous:
+    """Rendezvous from now on, whatever launched this rank: which it is, where rank 0 is. The secret stays in memory."""
 
     rank: int
     size: int
     host: str
     port: int
     secret: str = field(repr=False)
-    pidfds: Mapping[int, int]  # as in Reunion
+    pidfds: Mapping[int, int]  # as in KnownPeers
 
     def over(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return the environment as if a launcher had said so: a copy, which no other process sees."""
@@ -78,13 +78,13 @@ class _Recorded:
 _timeline = _Recorded()
 
 
-def appoint(appointment: Appointment) -> None:
-    """Have every ``init`` from now on meet there."""
-    global _appointment  # noqa: PLW0603 - of the process, as the engine
-    _appointment = appointment
+def set_rendezvous(rendezvous: Rendezvous) -> None:
+    """Have every ``init`` from now on use this one."""
+    global _rendezvous  # noqa: PLW0603 - of the process, as the engine
+    _rendezvous = rendezvous
 
 
-def init(comm: Any = None, reunion: Reunion | None = None) -> None:
+def init(comm: Any = None, known: KnownPeers | None = None) -> None:
     """Join the other ranks; returns when the links to all of them are up. Does nothing while initialised.
 
     ``comm``: None (the ranks are found from the environment, see topology), an mpi4py communicator, or a list of
@@ -93,20 +93,20 @@ def init(comm: Any = None, reunion: Reunion | None = None) -> None:
     with _lock:
         if _engine is None:
             agent_channel.connect(lambda: _engine)
-            _start(comm, reunion)
+            _start(comm, known)
 
 
-def _start(comm: Any, reunion: Reunion | None) -> None:
+def _start(comm: Any, known: KnownPeers | None) -> None:
     global _engine, _generation, _rounds, _registered, _environment, _beside_rank_0, _by_mpi  # noqa: PLW0603 - of the one engine
     from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
 
-    env = dict(os.environ) if _appointment is None else _appointment.over(os.environ)
-    if reunion is not None:
-        env["HVD_START_TIMEOUT"] = f"{reunion.patience_s:g}"
+    env = dict(os.environ) if _rendezvous is None else _rendezvous.over(os.environ)
+    if known is not None:
+        env["HVD_START_TIMEOUT"] = f"{known.patience_s:g}"
     options = lookup.engine_options(env)
     _rounds += 1
-    known = reunion or _appointment
-    peers = topology.find(comm, env, _rounds, known.pidfds if known is not None else None)
+    found = known or _rendezvous
+    peers = topology.find(comm, env, _rounds, found.pidfds if found is not None else None)
     try:
         handshake.same_version(peers)
         cards = handshake.cards(peers, tracking.card())

@@ -1,8 +1,8 @@
-"""What srun tells a task about its step. Pure: an environment in, a seat out.
+"""What srun tells a task about its step. Pure: an environment in, a placement out.
 
 Words.
-  step   one srun; its tasks are the ranks
-  seat   which rank this process is, and the address of rank 0's host where the ranks can meet
+  step       one srun; its tasks are the ranks
+  placement  which rank this process is, and the address of rank 0's host where the ranks rendezvous
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PORTS = range(61440, 65536)  # above what Linux gives to connections
 
 
 @dataclass(frozen=True)
-class Seat:
+class Placement:
     """A task of a step."""
 
     rank: int
@@ -39,14 +39,14 @@ def speaks(env: Env) -> bool:
     return "PMI_RANK" not in env or (env["PMI_RANK"], env.get("PMI_SIZE")) == told
 
 
-def seat(env: Env) -> Seat:
-    """Return this task's seat. Task 0 is on the step's first node.
+def placement(env: Env) -> Placement:
+    """Return this task's placement. Task 0 is on the step's first node.
 
     The port follows from job and step, so that all tasks know it and two steps at once have different ones.
     """
     alone = env.get("SLURM_STEP_NUM_NODES") == "1"
     number = int(env.get("SLURM_JOB_ID", "0")) + 61 * int(env["SLURM_STEP_ID"])
-    return Seat(
+    return Placement(
         rank=int(env["SLURM_PROCID"]),
         size=int(env["SLURM_STEP_NUM_TASKS"]),
         host="127.0.0.1" if alone else first_node(env["SLURM_STEP_NODELIST"]),

@@ -3,7 +3,7 @@
 Words.
   rank, size  this process's number, and how many there are
   exchange    collective call: bytes of this rank in, bytes of every rank out, in rank order
-  round       which ``init()`` of this process this is, from 1: ranks initialise equally often, so it names a meeting
+  round       which ``init()`` of this process this is, from 1: ranks initialise equally often, so it names a rendezvous
   only        the ranks that the caller has named, in the order of their new numbers; None: all
 
 Order in which the sources are asked. The first that speaks wins, also where a later one says something else:
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_kernel.core import slurm_step, uncaught
-from hvd_kernel.core.slurm_step import Seat
+from hvd_kernel.core.slurm_step import Placement
 from hvd_kernel.errors import ConfigError, HvdTimeout
 from hvd_kernel.frameworks import registry
 from hvd_kernel.settings import lookup
@@ -230,7 +230,7 @@ def _from_horovod(env: Env, round_number: int, only: list[int] | None) -> Peers:
     rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
     if told or size == 1 or not env.get(_STORE[0]):
         return _from_variables(env, "HOROVOD_RANK", "HOROVOD_SIZE", only)
-    _check_meeting(only, rank, size)
+    _check_members(only, rank, size)
     store = _HttpStore(*_address(env, *_STORE), lookup.start_timeout(env))
     key = "-".join(map(str, (round_number, *(only or ()))))
     with socket.socket() as keeper:  # bound and not listening: nobody else gets the port before rank 0 listens there
@@ -239,7 +239,7 @@ def _from_horovod(env: Env, round_number: int, only: list[int] | None) -> Peers:
             keeper.bind((_own_address(store, env, size), 0))
             store.put(key, "{} {}".format(*keeper.getsockname()))
         host, port = store.get(key)
-        return _meet(Seat(rank, size, host, port), "HOROVOD_RANK", env, only)
+        return _rendezvous(Placement(rank, size, host, port), "HOROVOD_RANK", env, only)
 
 
 def _refuse_elastic_launcher(env: Env) -> None:
@@ -332,21 +332,21 @@ def _from_variables(env: Env, rank_name: str, size_name: str, only: list[int] | 
     rank, size = _rank_and_size(env, rank_name, size_name)
     if size == 1:
         return alone(only, size_name)
-    address = _meeting(env)
+    address = _rendezvous_address(env)
     if address is None:
         raise ConfigError(
             f"{size_name}={size} names several ranks, but not where they meet: set HOROVOD_CONTROLLER_ADDR and "
             "HOROVOD_CONTROLLER_PORT to a free port of rank 0's host, the same on every rank."
         )
-    return _meet(Seat(rank, size, *address), rank_name, env, only)
+    return _rendezvous(Placement(rank, size, *address), rank_name, env, only)
 
 
 def _from_slurm(env: Env, only: list[int] | None) -> Peers:
-    seat = slurm_step.seat(env)
-    if seat.size == 1:
+    placement = slurm_step.placement(env)
+    if placement.size == 1:
         return alone(only, "SLURM_STEP_NUM_TASKS")
-    host, port = _meeting(env) or (seat.host, seat.port)
-    return _meet(Seat(seat.rank, seat.size, host, port), "SLURM_PROCID", env, only)
+    host, port = _rendezvous_address(env) or (placement.host, placement.port)
+    return _rendezvous(Placement(placement.rank, placement.size, host, port), "SLURM_PROCID", env, only)
 
 
 def _from_torch(env: Env, round_number: int, only: list[int] | None) -> Peers:
@@ -355,32 +355,32 @@ def _from_torch(env: Env, round_number: int, only: list[int] | None) -> Peers:
         return alone(only, "WORLD_SIZE")
     address = _address(env, "MASTER_ADDR", "MASTER_PORT")
     if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return _meet(Seat(rank, size, *address), "RANK", env, only)
+        return _rendezvous(Placement(rank, size, *address), "RANK", env, only)
     _check_group(only, rank, size)
-    meeting = f"hvd_kernel/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}/{round_number}"
+    rendezvous = f"hvd_kernel/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}/{round_number}"
     if only is not None:
-        rank, size, meeting = only.index(rank), len(only), f"{meeting}/{only}"
-    return Peers(rank, size, "torchrun", _store_exchange(rank, size, address, meeting, env))
+        rank, size, rendezvous = only.index(rank), len(only), f"{rendezvous}/{only}"
+    return Peers(rank, size, "torchrun", _store_exchange(rank, size, address, rendezvous, env))
 
 
-def _meet(seat: Seat, source: str, env: Env, only: list[int] | None) -> Peers:
+def _rendezvous(placement: Placement, source: str, env: Env, only: list[int] | None) -> Peers:
     """Meet at rank 0, all ranks or some of them; what some exchange comes in the order that ``only`` gives them."""
     if only is None:
-        return _over_tcp(seat.rank, seat.size, (seat.host, seat.port), source, env)
-    _check_meeting(only, seat.rank, seat.size)
+        return _over_tcp(placement.rank, placement.size, (placement.host, placement.port), source, env)
+    _check_members(only, placement.rank, placement.size)
     _pidfds.set({})  # of ranks that have other numbers here
     members = sorted(only)
-    met = _over_tcp(members.index(seat.rank), len(members), (seat.host, seat.port), source, env)
+    met = _over_tcp(members.index(placement.rank), len(members), (placement.host, placement.port), source, env)
     order = [members.index(each) for each in only]
 
     def exchange(mine: bytes) -> list[bytes]:
         everything = met.exchange(mine)
         return [everything[place] for place in order]
 
-    return Peers(only.index(seat.rank), len(only), "init(comm)", exchange, met.close)
+    return Peers(only.index(placement.rank), len(only), "init(comm)", exchange, met.close)
 
 
-def _check_meeting(only: list[int] | None, rank: int, size: int) -> None:
+def _check_members(only: list[int] | None, rank: int, size: int) -> None:
     _check_group(only, rank, size)
     if only is not None and 0 not in only:
         raise ConfigError(
@@ -389,7 +389,7 @@ def _check_meeting(only: list[int] | None, rank: int, size: int) -> None:
         )
 
 
-def _meeting(env: Env) -> tuple[str, int] | None:
+def _rendezvous_address(env: Env) -> tuple[str, int] | None:
     """Return where the ranks were told to meet."""
     for place in ("HOROVOD_CONTROLLER", "MASTER"):
         if f"{place}_ADDR" in env or f"{place}_PORT" in env:
@@ -405,15 +405,15 @@ def _over_tcp(rank: int, size: int, address: tuple[str, int], source: str, env: 
     return Peers(rank, size, source, bootstrap, bootstrap.close)
 
 
-def _store_exchange(rank: int, size: int, address: tuple[str, int], meeting: str, env: Env) -> Exchange:
+def _store_exchange(rank: int, size: int, address: tuple[str, int], rendezvous: str, env: Env) -> Exchange:
     """Through the store of torchrun's agent, which owns MASTER_PORT; every call has keys of its own."""
     store = registry.adapter("torch").store(*address, lookup.start_timeout(env))
     calls = iter(range(sys.maxsize))
 
     def exchange(mine: bytes) -> list[bytes]:
         call = next(calls)
-        store.set(f"{meeting}/{call}/{rank}", mine)
-        return [store.get(f"{meeting}/{call}/{peer}") for peer in range(size)]
+        store.set(f"{rendezvous}/{call}/{rank}", mine)
+        return [store.get(f"{rendezvous}/{call}/{peer}") for peer in range(size)]
 
     return exchange
 

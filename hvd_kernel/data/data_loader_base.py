@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.data.ahead import Ahead
+from hvd_kernel.data.prefetch import Prefetch
 
 _LOG = logging.getLogger("hvd_kernel")
 
@@ -63,7 +63,7 @@ class AsyncDataLoaderMixin(_Mixed):
             raise ValueError(f"async_loader_queue_size={async_loader_queue_size} must be 0 (no thread) or more.")
         self.async_loader_queue_size = async_loader_queue_size
         self.debug_data_loader = debug_data_loader
-        self._readings: list[Ahead] = []
+        self._readings: list[Prefetch] = []
         super().__init__(*args, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:
@@ -83,11 +83,11 @@ class AsyncDataLoaderMixin(_Mixed):
         self._readings = []
         self._say("no thread reads any more")
 
-    def _begin(self) -> Ahead:
+    def _begin(self) -> Prefetch:
         alive = [one for one in self._readings if one.alive]
         # One that was stopped may still be at a batch, and two of them at a time would be too many for a file.
         stopped = [one for one in alive if one.stopped]
-        reading = Ahead(self._iterate, self.async_loader_queue_size, after=stopped)
+        reading = Prefetch(self._iterate, self.async_loader_queue_size, after=stopped)
         self._readings = [*alive, reading]
         self._say("a thread reads up to %d batches ahead", self.async_loader_queue_size)
         return reading

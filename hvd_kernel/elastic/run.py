@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from hvd_kernel.core import ops, session
-from hvd_kernel.elastic.neighbours import Neighbours
+from hvd_kernel.elastic.peer_processes import PeerProcesses
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
 from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt, HvdTimeout, OutOfMemory, RankDied
@@ -101,15 +101,15 @@ def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        neighbours = Neighbours()
+        peers = PeerProcesses()
         notification_manager.register_listener(state)
 
         def begin() -> Any:
-            neighbours.look()
+            peers.look()
             return func(state, *args, **kwargs)
 
         try:
-            return _until_done(begin, state, reset or neighbours.meet_again, reset_limit)
+            return _until_done(begin, state, reset or peers.reset_communicator, reset_limit)
         except HorovodInternalError as error:
             for remedy in (text for kind, text in _REMEDIES.items() if isinstance(error, kind)):
                 error.add_note(remedy)
@@ -120,7 +120,7 @@ def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int
             raise
         finally:
             notification_manager.remove_listener(state)
-            neighbours.close()
+            peers.close()
 
     return wrapper
 

@@ -63,7 +63,7 @@ def connect(address: str) -> socket.socket:
     return channel
 
 
-def introduce(channel: socket.socket, address: str, reader: int) -> None:
+def register(channel: socket.socket, address: str, reader: int) -> None:
     """Say which rank this is, and hand over the end from which its stacks are read."""
     socket.send_fds(channel, [address.rpartition("/")[2].encode()], [reader])
 
@@ -98,12 +98,12 @@ class RankChannels:
     def __init__(self, loop: EventLoop, tell: Tell) -> None:
         self._loop, self._tell = loop, tell
         self._ranks: dict[int, _Connected] = {}
-        self._callers: set[socket.socket] = set()  # they have not said which rank they are
+        self._unregistered: set[socket.socket] = set()  # they have not said which rank they are
         self._name = f"hvd-{secrets.token_hex(16)}"
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._listening.bind(f"\0{self._name}")
         self._listening.listen(128)
-        loop.add_reader(self._listening.fileno(), self._let_in)
+        loop.add_reader(self._listening.fileno(), self._accept)
 
     def variable(self, rank: int) -> dict[str, str]:
         """Return what a rank is told."""
@@ -126,7 +126,7 @@ class RankChannels:
 
     def close(self) -> None:
         """Hang up."""
-        for channel in (self._listening, *self._callers):
+        for channel in (self._listening, *self._unregistered):
             self._loop.remove_reader(channel.fileno())
             channel.close()
         for rank in [*self._ranks]:
@@ -135,27 +135,27 @@ class RankChannels:
     def _say(self, rank: int, state: str, **more: str) -> None:
         self._tell(rank, json.dumps({"state": state, **more}).encode())
 
-    def _let_in(self) -> None:
-        caller, _ = self._listening.accept()
-        caller.setblocking(False)
-        if _peer(caller)[1] == os.geteuid():
-            self._callers.add(caller)
-            self._loop.add_reader(caller.fileno(), partial(self._introduce, caller))
+    def _accept(self) -> None:
+        connection, _ = self._listening.accept()
+        connection.setblocking(False)
+        if _peer(connection)[1] == os.geteuid():
+            self._unregistered.add(connection)
+            self._loop.add_reader(connection.fileno(), partial(self._register, connection))
         else:
-            caller.close()
+            connection.close()
 
-    def _introduce(self, caller: socket.socket) -> None:
-        self._callers.remove(caller)
-        self._loop.remove_reader(caller.fileno())
-        said, pipes, _, _ = socket.recv_fds(caller, QUESTION_BYTES, 1)
+    def _register(self, connection: socket.socket) -> None:
+        self._unregistered.remove(connection)
+        self._loop.remove_reader(connection.fileno())
+        said, pipes, _, _ = socket.recv_fds(connection, QUESTION_BYTES, 1)
         rank = int(said) if said.isdigit() else -1
         if not pipes or rank < 0 or rank in self._ranks:  # a rank's child, which has its variables
-            caller.close()
+            connection.close()
             for pipe in pipes:
                 os.close(pipe)
             return
-        one = self._ranks[rank] = _Connected(caller, _peer(caller)[0], pipes[0])
-        self._loop.add_reader(caller.fileno(), partial(self._hear, rank, one))
+        one = self._ranks[rank] = _Connected(connection, _peer(connection)[0], pipes[0])
+        self._loop.add_reader(connection.fileno(), partial(self._receive, rank, one))
         self._say(rank, "connected")
 
     def _forget(self, rank: int) -> None:
@@ -164,7 +164,7 @@ class RankChannels:
         self._loop.remove_reader(one.pipe)
         one.close()
 
-    def _hear(self, rank: int, one: _Connected) -> None:
+    def _receive(self, rank: int, one: _Connected) -> None:
         try:
             answer = one.channel.recv(_ANSWER_BYTES)
         except OSError:

@@ -1,7 +1,7 @@
 """From a bare process to a rank that answers: imports, MPI, the controller's address, communication, the namespace.
 
 A spare has no MPI: it imports, waits until the supervisor tells it who to be, registers as that rank, and gets its
-communication when the notebook has the ranks meet (``meeting``).
+communication when the notebook asks for a rendezvous (``rendezvous``).
 
 The imports come first because they take longest and need nobody: they run while the controller starts.
 """
@@ -37,7 +37,7 @@ def main() -> None:
     _import_all()
     from hvd_kernel.worker.shell import engine  # noqa: PLC0415 - imported above
 
-    rank, size, connection = meet()
+    rank, size, connection = find_controller()
     crash.install(connection["folder"])  # after MPI's own handlers
     communication.start()
     with _folder(connection.pop("folder")) as folder:
@@ -105,7 +105,7 @@ def _import_idly() -> None:
         frontend.import_everything()
 
 
-def meet() -> tuple[int, int, dict[str, Any]]:
+def find_controller() -> tuple[int, int, dict[str, Any]]:
     """Start MPI and learn the controller's address, which mpiexec's stdin brings to rank 0."""
     from mpi4py import MPI  # noqa: PLC0415 - starts MPI
 

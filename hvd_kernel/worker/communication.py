@@ -1,4 +1,4 @@
-"""The rank's communication as the worker uses it: start and prove it, abort it, renew it, look at it."""
+"""The rank's communication as the worker uses it: start and prove it, abort it, reset it, look at it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def start() -> None:
     _prove()
 
 
-def renew(*, fresh: bool = False) -> None:
+def reset_communicator(*, fresh: bool = False) -> None:
     """Replace communication that an abort has ended; process sets come back. All ranks call this together.
 
     fresh: this rank stands for one that has died, and has met nobody yet.
     """
-    process_sets.reunite(fresh=fresh)
+    process_sets.reset_to_all_ranks(fresh=fresh)
     _prove()
 
 
@@ -78,7 +78,7 @@ def park(parked: bool) -> None:
 
 
 def aborted() -> bool:
-    """Tell whether this rank's communication has ended and needs ``renew``."""
+    """Tell whether this rank's communication has ended and needs ``reset_communicator``."""
     return session.is_initialized() and session.engine().aborted() is not None
 
 

@@ -1,4 +1,4 @@
-"""Where the ranks meet once one of them has been replaced: MPI_COMM_WORLD holds the dead one for ever, and not the new.
+"""Rendezvous once a rank has been replaced: MPI_COMM_WORLD holds the dead one for ever, and not the new one.
 
 The notebook asks rank 0 for a place (``invite``), then tells every rank the place, who the others are and a secret
 (``meet``), all over the encrypted channels. What a cell's own ``hvd.init()`` finds afterwards is the same place.
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 
 
-class _Meeting:
-    """What this rank holds for the latest meeting."""
+class _Held:
+    """What this rank holds for the latest rendezvous: rank 0 a port, each one handles of its peers."""
 
     def __init__(self) -> None:
         self._keeper: socket.socket | None = None
@@ -32,7 +32,7 @@ class _Meeting:
     def reserve(self, host: str) -> int:
         """Return a free port and keep it from everybody who does not ask for this one, as the core does.
 
-        Bound with SO_REUSEADDR and not listening, so that rank 0 may listen there each time the ranks meet.
+        Bound with SO_REUSEADDR and not listening, so that rank 0 may listen there at each rendezvous.
         """
         if self._keeper is not None:
             self._keeper.close()
@@ -59,25 +59,24 @@ class _Meeting:
         return dict(self._pidfds)
 
 
-_meeting = _Meeting()
+_held = _Held()
 
 
 def invite(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Offer a place to meet: on the loopback, or where other hosts reach it."""
+    """Offer an address for the rendezvous: on the loopback, or where other hosts reach it."""
     host = socket.gethostbyname(socket.gethostname()) if content["far"] else _LOOPBACK
-    return {"host": host, "port": _meeting.reserve(host)}, []
+    return {"host": host, "port": _held.reserve(host)}, []
 
 
 def meet(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Leave whom this rank knew, and meet those that there are now; a fresh rank gets its names too."""
+    """Leave the old communicator and make one with the ranks that there are now; a fresh rank gets its names too."""
     here = socket.gethostname()
     others = {int(rank): pid for rank, (pid, host) in content["ranks"].items() if host == here}
     others.pop(control.rank)
     size, host, port, secret = (content[word] for word in ("size", "host", "port", "secret"))
-    appointment = session.Appointment(control.rank, size, host, port, secret, _meeting.look_at(others))
-    session.appoint(appointment)
+    session.set_rendezvous(session.Rendezvous(control.rank, size, host, port, secret, _held.look_at(others)))
     fresh = control.rank in content["fresh"]
-    communication.renew(fresh=fresh)
+    communication.reset_communicator(fresh=fresh)
     if fresh:
         control.names.update(frontend.ready(control.rank, size))
     return {"device": devices.described(control.names.get("device", "cpu"))}, []

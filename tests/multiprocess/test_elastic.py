@@ -249,7 +249,7 @@ def meets_again_late(slow: int, seconds: float) -> float:
     def sleep_first() -> None:
         hvd.shutdown()
         time.sleep(seconds)
-        process_sets.renew()
+        process_sets.reset_communicator()
 
     def work(_: object) -> float:
         if not failed:

@@ -221,8 +221,8 @@ def test_it_says_what_it_does_when_asked(caplog: pytest.LogCaptureFixture, capsy
 def test_a_program_ends_in_the_middle_of_an_epoch(ending: str) -> None:
     code = f"""
 import os, signal, sys
-from hvd_kernel.data import AsyncDataLoaderMixin, BaseDataLoader, ahead
-ahead._AT_EXIT_S = {PATIENCE_S}  # a reader that is not stuck is waited for, however slow the machine is
+from hvd_kernel.data import AsyncDataLoaderMixin, BaseDataLoader, prefetch
+prefetch._AT_EXIT_S = {PATIENCE_S}  # a reader that is not stuck is waited for, however slow the machine is
 class Endless(AsyncDataLoaderMixin, BaseDataLoader):
     def _iterate(self):
         try:

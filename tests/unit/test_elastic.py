@@ -15,7 +15,7 @@ import torch
 import hvd_kernel.torch as hvd
 from hvd_kernel import elastic
 from hvd_kernel.core import session
-from hvd_kernel.elastic import neighbours
+from hvd_kernel.elastic import peer_processes
 from hvd_kernel.errors import (
     ConfigError,
     HorovodInternalError,
@@ -393,33 +393,33 @@ def test_who_waits_too_long_is_told_the_setting() -> None:
     assert "HVD_ELASTIC_TIMEOUT" in caught.value.__notes__[0]
 
 
-def test_a_neighbour_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks 1 and 2 are processes of this machine, rank 3 is of another one, where rank 1's number is somebody's too."""
     code = "import sys; sys.stdin.read()"
     ranks = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in range(2)]
-    here = neighbours._place()
+    here = peer_processes._place()
     found = [(here, os.getpid()), *((here, rank.pid) for rank in ranks), ("another", ranks[0].pid), ("", 1)]
-    monkeypatch.setattr(neighbours.ops, "allgather_object", lambda *_, **__: found)
-    monkeypatch.setattr(neighbours.session, "size", lambda: len(found))
+    monkeypatch.setattr(peer_processes.ops, "allgather_object", lambda *_, **__: found)
+    monkeypatch.setattr(peer_processes.session, "size", lambda: len(found))
     met: list[Any] = []
-    monkeypatch.setattr(neighbours, "renew", met.append)
-    mine = neighbours.Neighbours()
+    monkeypatch.setattr(peer_processes, "reset_communicator", met.append)
+    mine = peer_processes.PeerProcesses()
     try:
         mine.look()
         mine.look()
-        mine.meet_again()
-        (reunion,) = met
-        assert (list(reunion.pidfds), reunion.patience_s) == ([1, 2], 600.0)
+        mine.reset_communicator()
+        (known,) = met
+        assert (list(known.pidfds), known.patience_s) == ([1, 2], 600.0)
         ranks[1].communicate(timeout=60)
         with pytest.raises(RankDied, match="rank 2 has ended while the ranks were to meet again") as caught:
-            mine.meet_again()
+            mine.reset_communicator()
         assert (caught.value.rank, len(met)) == (2, 1)
     finally:
         mine.close()
         for rank in ranks:
             rank.kill()
             rank.communicate()
-    for pidfd in reunion.pidfds.values():
+    for pidfd in known.pidfds.values():
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(pidfd)
 

@@ -57,7 +57,7 @@ def connect(address: str) -> socket.socket:
     reader, writer = os.pipe()
     try:
         channel = rank_channel.connect(address)
-        rank_channel.introduce(channel, address, reader)
+        rank_channel.register(channel, address, reader)
         return channel
     finally:
         os.close(reader)
@@ -120,7 +120,7 @@ reader, writer = os.pipe2(os.O_NONBLOCK)
 channel = rank_channel.connect(sys.argv[1])
 stack_signal.write_stacks_to(writer)
 signal.pthread_sigmask(signal.SIG_BLOCK, [STACK_SIGNAL])
-rank_channel.introduce(channel, sys.argv[1], reader)
+rank_channel.register(channel, sys.argv[1], reader)
 every_signal = bytes(128)
 def keeps_quiet():
     ctypes.PyDLL(None).ppoll(None, 0, None, every_signal)  # only here a signal finds it

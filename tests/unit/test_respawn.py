@@ -10,7 +10,7 @@ import pytest
 
 from hvd_kernel.cluster.respawn import Respawned
 from hvd_kernel.cluster.spares import free_memory
-from hvd_kernel.core.session import Appointment
+from hvd_kernel.core.session import Rendezvous
 from hvd_kernel.magics.commands.words.respawn import told
 from hvd_kernel.protocol import replicated
 
@@ -62,12 +62,12 @@ def test_names_are_kept_once_in_order_and_forgotten_together() -> None:
     assert replicated.names() == []
 
 
-def test_an_appointment_is_said_to_this_process_alone_and_hides_its_secret() -> None:
-    appointment = Appointment(1, 4, "127.0.0.1", 4321, "s3cret", {})
-    said = appointment.over({"HVD_BOOTSTRAP": "mpi", "OTHER": "kept"})
+def test_a_rendezvous_is_said_to_this_process_alone_and_hides_its_secret() -> None:
+    rendezvous = Rendezvous(1, 4, "127.0.0.1", 4321, "s3cret", {})
+    said = rendezvous.over({"HVD_BOOTSTRAP": "mpi", "OTHER": "kept"})
     assert said["HVD_BOOTSTRAP"] == "tcp"
     assert (said["HOROVOD_RANK"], said["HOROVOD_SIZE"], said["OTHER"]) == ("1", "4", "kept")
-    assert "s3cret" not in repr(appointment)
+    assert "s3cret" not in repr(rendezvous)
     assert "s3cret" not in os.environ.values()
 
 

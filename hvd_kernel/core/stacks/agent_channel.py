@@ -41,7 +41,7 @@ def connect(engine: CurrentEngine) -> None:
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     stack_signal.write_stacks_to(writer)
     with contextlib.suppress(OSError):  # it has just ended, and ends this process
-        rank_channel.introduce(channel, address, reader)
+        rank_channel.register(channel, address, reader)
     os.close(reader)
     threading.Thread(target=_answer, args=(channel, engine), name="hvd-whereabouts", daemon=True).start()
 

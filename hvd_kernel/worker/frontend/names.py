@@ -2,7 +2,8 @@
 
 ``hvd`` is Horovod's API for torch; where torch is not installed, that for TensorFlow, else for MXNet; where none is,
 that for NumPy's arrays. A framework takes longer to import than all else that a rank needs. Where it would find no GPU,
-a rank is ready without it: a thread imports it beside (``ahead``), and the first cell that mentions it waits for that.
+a rank is ready without it: a thread imports it beside (import_prefetch.py), and the first cell that mentions it waits
+for that.
 
 Words.
   placeholder  what ``hvd`` and ``device`` are until then; no cell that mentions them sees it
@@ -26,7 +27,7 @@ from hvd_kernel.core import session
 from hvd_kernel.frameworks import registry
 from hvd_kernel.protocol import serialization
 from hvd_kernel.worker import devices
-from hvd_kernel.worker.frontend.ahead import Ahead
+from hvd_kernel.worker.frontend.import_prefetch import ImportPrefetch
 
 NAMES = ("rank", "size", "local_rank", "hvd", "device")
 
@@ -39,7 +40,7 @@ class _Frontend:
 
     package: str
     api: str
-    ahead: dict[str, float] = field(default_factory=dict)  # modules, and seconds without a cell before each
+    prefetched: dict[str, float] = field(default_factory=dict)  # modules, and seconds without a cell before each
 
     @property
     def mentioned(self) -> re.Pattern[str]:
@@ -83,8 +84,8 @@ def _placeholders() -> dict[str, Any]:
 
 
 @cache
-def _ahead() -> Ahead:
-    return Ahead(_frontend().ahead)
+def _prefetch() -> ImportPrefetch:
+    return ImportPrefetch(_frontend().prefetched)
 
 
 def import_first() -> None:
@@ -95,7 +96,7 @@ def import_first() -> None:
 
 def import_everything() -> None:
     """Import what cells are likely to want: for a process that has time."""
-    for name in (_frontend().api, *_frontend().ahead):
+    for name in (_frontend().api, *_frontend().prefetched):
         with contextlib.suppress(Exception):  # whoever needs it hears why it fails
             importlib.import_module(name)
 
@@ -106,16 +107,16 @@ def ready(rank: int, size: int) -> dict[str, Any]:
     return names | (_real() if _at_once() or serialization.loaded(_frontend().package) is not None else _placeholders())
 
 
-def import_ahead() -> None:
+def begin_prefetch() -> None:
     """Begin to import what cells are likely to want; where many ranks share a core, cells have more use for it."""
-    if _frontend().ahead and _ranks_here() <= _MOST_PER_CORE * len(os.sched_getaffinity(0)):
-        _ahead().begin()
+    if _frontend().prefetched and _ranks_here() <= _MOST_PER_CORE * len(os.sched_getaffinity(0)):
+        _prefetch().begin()
 
 
 @contextmanager
 def during_cell(names: dict[str, Any], code: str) -> Iterator[None]:
     """Have the cell find the framework's API and device, and no thread that imports beside it."""
-    with _ahead().during_cell():
+    with _prefetch().during_cell():
         if _frontend().mentioned.search(code) or serialization.loaded(_frontend().package) is not None:
             settle(names)
         registry.settle()
@@ -133,7 +134,7 @@ def settle(names: dict[str, Any]) -> None:
 
 
 def _at_once() -> bool:
-    return not _frontend().ahead or devices.framework_decides()
+    return not _frontend().prefetched or devices.framework_decides()
 
 
 def _real() -> dict[str, Any]:

@@ -133,7 +133,7 @@ class RankKernel(TaskKernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        stack_report.listen(self.engine_id)
+        stack_report.open_pipe(self.engine_id)
         self.control = Control(self.engine_id, self.shell)
         self.control.prompts = prompt.Prompts(self.engine_id, self._publish, communication.park)
         self.debugging = debugger.Debugging(self.shell)

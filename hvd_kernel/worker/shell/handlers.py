@@ -1,4 +1,4 @@
-"""What a rank does when the notebook asks: verb -> function. A new verb is a row here and a function in its own file.
+"""Request handlers of a rank: verb -> function. A new one is a row here and a function in its own file.
 
 A request comes on the shell channel (between cells, on the main thread) or, if it is urgent, on the control channel (at
 once, on a thread of its own, also while a cell runs): a verb that may be urgent touches nothing that a cell is using.
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from hvd_kernel.worker.shell.control import Control
 
 Answer = tuple[dict[str, Any], list[Any]]
-Verb = Callable[["Control", Mapping[str, Any], list[Any]], Answer]
+Handler = Callable[["Control", Mapping[str, Any], list[Any]], Answer]
 
 
 def answer(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
     """Do what a ``hvd_request`` says; return the reply's content and buffers."""
-    verb = TABLE.get(content["verb"])
-    if verb is None:
+    handler = TABLE.get(content["verb"])
+    if handler is None:
         raise ValueError(f"unknown verb {content['verb']!r}: notebook and ranks run different versions of hvd_kernel")
-    return verb(control, content, buffers)
+    return handler(control, content, buffers)
 
 
 def _hello(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     if content["channel"] == "shell":
-        frontend.import_ahead()  # not before: other ranks of this host were still starting
+        frontend.begin_prefetch()  # not before: other ranks of this host were still starting
     device = devices.described(control.names.get("device", "cpu"))
     who = {"pid": os.getpid(), "host": socket.gethostname(), "device": device}
     return who | {"channel": content["channel"]}, []
@@ -94,8 +94,8 @@ def _timeline(_control: Control, content: Mapping[str, Any], _buffers: list[Any]
     return {"path": path, "goes_on": goes_on, "host": socket.gethostname(), "refused": refused}, []
 
 
-def _heal(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    communication.renew()
+def _reset_communicator(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    communication.reset_communicator()
     return {}, []
 
 
@@ -105,14 +105,14 @@ def _lookup(names: dict[str, Any], name: str) -> Any:
     return names[name]
 
 
-TABLE: dict[str, Verb] = {
+TABLE: dict[str, Handler] = {
     "hello": _hello,
     "interrupt": _interrupt,
     "release": _release,
     "push": _push,
     "pull": _pull,
     "value": _value,
-    "heal": _heal,
+    "heal": _reset_communicator,
     "track": _track,
     "timeline": _timeline,
     "log": log_excerpt.answer,

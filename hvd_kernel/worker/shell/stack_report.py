@@ -40,7 +40,7 @@ def state(waits_for: str, *, parked: bool) -> str:
     return "prompt" if parked else "collective" if waits_for else "compute"
 
 
-def listen(rank: int) -> None:
+def open_pipe(rank: int) -> None:
     """Have a signal write the main thread's stacks to a pipe, for when C code keeps Python's lock."""
     pipe = Path(os.environ["IPYTHONDIR"]) / STACK_PIPE.format(rank=rank)
     pipe.unlink(missing_ok=True)  # of a rank that this one replaces

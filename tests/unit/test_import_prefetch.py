@@ -1,4 +1,4 @@
-"""Imports ahead of need: they stand still while a cell runs, and nobody sees or waits for what is half imported."""
+"""Prefetch of imports: they stand still while a cell runs, and nobody sees or waits for what is half imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.worker.frontend.ahead import Ahead, _waits_for_import
+from hvd_kernel.worker.frontend.import_prefetch import ImportPrefetch, _waits_for_import
 
 PATIENCE_S = 60.0
 
@@ -21,7 +21,7 @@ class Package:
     """``first`` waits for the test while it is imported; ``second`` is imported after it, and tells."""
 
     def __init__(self, folder: Path) -> None:
-        self.name = f"ahead_{uuid.uuid4().hex}"
+        self.name = f"prefetch_{uuid.uuid4().hex}"
         self.begun, self.goes_on, self.second = threading.Event(), threading.Event(), threading.Event()
         (folder / self.name).mkdir()
         me = f"import builtins; me = builtins.{self.name}\n"
@@ -44,14 +44,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
         del sys.modules[name]
 
 
-def begun(package: Package, rest_s: float = 0.0) -> Ahead:
-    ahead = Ahead({package.name: rest_s})
-    ahead.begin()
-    return ahead
+def begun(package: Package, rest_s: float = 0.0) -> ImportPrefetch:
+    prefetch = ImportPrefetch({package.name: rest_s})
+    prefetch.begin()
+    return prefetch
 
 
-def stands_still(ahead: Ahead) -> bool:
-    frame = sys._current_frames().get(ahead._thread.ident or 0)
+def stands_still(prefetch: ImportPrefetch) -> bool:
+    frame = sys._current_frames().get(prefetch._thread.ident or 0)
     while frame is not None and frame.f_code.co_name != "_stand_still":
         frame = frame.f_back
     return frame is not None
@@ -67,50 +67,50 @@ def until(condition: object) -> None:
 
 
 def test_it_stands_still_while_a_cell_runs_and_goes_on_afterwards(package: Package) -> None:
-    ahead = begun(package)
+    prefetch = begun(package)
     assert package.begun.wait(PATIENCE_S)
-    with ahead.during_cell():
+    with prefetch.during_cell():
         package.goes_on.set()
-        until(lambda: stands_still(ahead))
+        until(lambda: stands_still(prefetch))
         assert not package.second.is_set()
-    ahead._thread.join(PATIENCE_S)
+    prefetch._thread.join(PATIENCE_S)
     assert sys.modules[package.name].whole
 
 
 def test_a_cell_that_wants_what_is_half_imported_gets_it_whole(package: Package) -> None:
-    ahead = begun(package)
+    prefetch = begun(package)
     assert package.begun.wait(PATIENCE_S)
-    with ahead.during_cell():
+    with prefetch.during_cell():
         package.goes_on.set()
-        until(lambda: stands_still(ahead))
+        until(lambda: stands_still(prefetch))
         assert importlib.import_module(package.name).whole
 
 
 def test_a_cell_that_wants_another_module_of_the_package_has_it_finish_first(package: Package) -> None:
-    ahead = begun(package)
+    prefetch = begun(package)
     assert package.begun.wait(PATIENCE_S)
-    with ahead.during_cell():
+    with prefetch.during_cell():
         package.goes_on.set()
-        until(lambda: stands_still(ahead))
+        until(lambda: stands_still(prefetch))
         importlib.import_module(f"{package.name}.second")
         assert sys.modules[package.name].whole
 
 
 def test_a_cell_that_wants_something_else_waits_for_nothing(package: Package, tmp_path: Path) -> None:
     (tmp_path / f"another_{package.name}.py").write_text("there = True\n")
-    ahead = begun(package)
+    prefetch = begun(package)
     assert package.begun.wait(PATIENCE_S)
-    with ahead.during_cell():
+    with prefetch.during_cell():
         assert importlib.import_module(f"another_{package.name}").there
         assert not package.second.is_set()
 
 
 def test_a_child_finds_it_whole(package: Package) -> None:
-    ahead = begun(package)
+    prefetch = begun(package)
     assert package.begun.wait(PATIENCE_S)
-    with ahead.during_cell():
+    with prefetch.during_cell():
         package.goes_on.set()
-        until(lambda: stands_still(ahead))
+        until(lambda: stands_still(prefetch))
         child = os.fork()
         if child == 0:
             os._exit(0 if importlib.import_module(package.name).whole else 1)
@@ -119,9 +119,9 @@ def test_a_child_finds_it_whole(package: Package) -> None:
 
 def test_it_begins_when_no_cell_has_run_for_a_while(package: Package) -> None:
     """The rest is counted from the end of the last cell: one that runs for longer than it is no rest."""
-    ahead = Ahead({package.name: 0.05})
-    with ahead.during_cell():
-        ahead.begin()
+    prefetch = ImportPrefetch({package.name: 0.05})
+    with prefetch.during_cell():
+        prefetch.begin()
         assert not package.begun.wait(0.2)
     assert package.begun.wait(PATIENCE_S)
 
@@ -165,10 +165,10 @@ def test_whoever_is_waited_for_loses_no_moment_at_each_of_its_modules(package: P
     importer = threading.Thread(target=importlib.import_module, args=(package.name,), name="importer")
     importer.start()
     assert package.begun.wait(PATIENCE_S)
-    ahead = Ahead({package.name: 0.0})
-    ahead._importing = lock = Noting()  # type: ignore[assignment]
-    ahead.begin()
-    until(lambda: _waits_for_import(ahead._thread.ident))
+    prefetch = ImportPrefetch({package.name: 0.0})
+    prefetch._importing = lock = Noting()  # type: ignore[assignment]
+    prefetch.begin()
+    until(lambda: _waits_for_import(prefetch._thread.ident))
     package.goes_on.set()
     importer.join(PATIENCE_S)
     assert package.second.is_set()

@@ -1,7 +1,7 @@
-"""The processes of the other ranks, so that nobody waits for one that has ended while the ranks meet again.
+"""The processes of the other ranks, so that nobody waits for one that has ended while the ranks rendezvous.
 
 Words.
-  neighbour  another rank whose process this one can see: of the same machine, in the same namespace of pids
+  peer       another rank whose process this one can see: of the same machine, in the same namespace of pids
   pidfd      the kernel's handle of a process; it becomes readable when the process ends, and is never another's
 """
 
@@ -13,15 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from hvd_kernel.core import ops, session
-from hvd_kernel.core.process_sets import renew
+from hvd_kernel.core.process_sets import reset_communicator
 from hvd_kernel.errors import RankDied
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PIDS = Path("/proc/self/ns/pid")
 
 
-class Neighbours:
-    """The neighbours of this rank, as long as ``elastic.run`` is busy."""
+class PeerProcesses:
+    """The peers of this rank, as long as ``elastic.run`` is busy."""
 
     def __init__(self) -> None:
         self._pidfds: dict[int, int] = {}  # of each one's rank
@@ -32,25 +32,25 @@ class Neighbours:
             self.close()
             return
         here = _place()
-        found = ops.allgather_object((here, os.getpid()), name="elastic.neighbours")
+        found = ops.allgather_object((here, os.getpid()), name="elastic.peers")
         self.close()
         for rank, (place, pid) in enumerate(found):
             if rank != session.rank() and here and place == here:
                 with suppress(OSError):  # a sandbox forbids it, or it has ended: then the engine says so
                     self._pidfds[rank] = os.pidfd_open(pid)
 
-    def meet_again(self) -> None:
+    def reset_communicator(self) -> None:
         """Leave the other ranks and join them again, for which they have HVD_ELASTIC_TIMEOUT seconds.
 
         Raises
         ------
         RankDied
-            A neighbour has ended, before or while the others wait.
+            A peer has ended, before or while the others wait.
         HvdTimeout
             Not all ranks have come.
         """
         self._check()  # MPI or torchrun's store would wait
-        renew(session.Reunion(float(session.setting("HVD_ELASTIC_TIMEOUT")), dict(self._pidfds)))
+        reset_communicator(session.KnownPeers(float(session.setting("HVD_ELASTIC_TIMEOUT")), dict(self._pidfds)))
 
     def close(self) -> None:
         """Give the handles back."""

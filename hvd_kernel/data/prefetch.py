@@ -1,4 +1,4 @@
-"""Items of an iterable that a thread reads ahead of whoever takes them.
+"""Prefetch: items of an iterable that a thread reads before they are taken.
 
 Words.
   reader  the thread; it runs the iterable from its first line to its last, ``finally`` included
@@ -19,13 +19,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 _AT_EXIT_S = 1.0  # a source that says nothing keeps no program from ending
-_running: weakref.WeakSet[Ahead] = weakref.WeakSet()
+_running: weakref.WeakSet[Prefetch] = weakref.WeakSet()
 
 
-class Ahead:
+class Prefetch:
     """One reading of an iterable. ``after``: readings that were stopped, and must have ended before this one begins."""
 
-    def __init__(self, read: Callable[[], Iterable[Any]], room: int, after: Sequence[Ahead] = ()) -> None:
+    def __init__(self, read: Callable[[], Iterable[Any]], room: int, after: Sequence[Prefetch] = ()) -> None:
         self._items: deque[Any] = deque()
         self._room = room
         self._changed = threading.Condition()
@@ -73,7 +73,7 @@ class Ahead:
             self._changed.notify_all()
             return (self._items.popleft(),)
 
-    def _read(self, read: Callable[[], Iterable[Any]], after: Sequence[Ahead]) -> None:
+    def _read(self, read: Callable[[], Iterable[Any]], after: Sequence[Prefetch]) -> None:
         try:
             for each in after:
                 each.join()

@@ -1,4 +1,4 @@
-"""Imports ahead of need, on a thread: modules that cells are likely to want, imported while no cell runs.
+"""Prefetch of imports, on a thread: modules that cells are likely to want, imported while no cell runs.
 
 A cell waits for nothing that it does not want, and sees no module that is half imported:
 
@@ -25,7 +25,7 @@ from types import ModuleType
 _LOOK_S = 0.02  # between two looks at whether somebody waits for an import: Python tells nobody
 
 
-class Ahead(MetaPathFinder):
+class ImportPrefetch(MetaPathFinder):
     """One thread that imports modules, each after so many seconds in which no cell has run."""
 
     def __init__(self, rests: Mapping[str, float]) -> None:
