@@ -19,13 +19,13 @@ from hvd_kernel.cluster.supervised import LOG, Supervised
 from hvd_kernel.diagnosis.recorder import NATIVE
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes import leftovers
-from hvd_kernel.processes.channel.control_channel import ControlChannel
+from hvd_kernel.processes.channel.control_channel import ControlChannel, spawn
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import HOLDER, claim, mark
 from hvd_kernel.processes.mpi import network, open_mpi
 from hvd_kernel.processes.mpi.open_mpi import find_mpiexec, shared_memory_folder
 from hvd_kernel.processes.private_dir import private_folder
-from hvd_kernel.processes.resources.limits import threads
+from hvd_kernel.processes.resources.limits import THREADS, threads
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.launchers import without_launchers
 
@@ -44,11 +44,9 @@ class Launched(Supervised):
             shared = shared_memory_folder(folder)
             undo.callback(shutil.rmtree, shared, ignore_errors=True)
             claim(folder, shared)
-            self._process = _supervisor(mpiexec, spec, (folder, shared), choice)
+            self._process, channel = _supervisor(mpiexec, spec, (folder, shared), choice)
             undo.pop_all()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        super().__init__(ControlChannel(self._process.stdout, self._process.stdin), self._process.pid, folder, shared)
+        super().__init__(channel, self._process.pid, folder, shared)
 
     def stop(self) -> None:
         """End everything and leave nothing. Idempotent."""
@@ -58,7 +56,7 @@ class Launched(Supervised):
 
 def _supervisor(
     mpiexec: str, spec: ClusterSpec, folders: tuple[Path, Path], choice: dict[str, str]
-) -> subprocess.Popen[bytes]:
+) -> tuple[subprocess.Popen[bytes], ControlChannel]:
     folder, shared = folders
     plan = {
         "mpiexec": [mpiexec, *mpi_arguments(spec, shared), *_rank_command()],
@@ -67,14 +65,8 @@ def _supervisor(
         "ranks": spec.n,
     }
     with os.fdopen(os.open(folder / LOG, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as log:
-        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-P", "-m", "hvd_kernel.cluster.supervisor", json.dumps(plan)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=_threads(spec) | environment(folder) | choice,
-            start_new_session=True,  # Jupyter interrupts by process group
-        )
+        command = [sys.executable, "-P", "-m", "hvd_kernel.cluster.supervisor", json.dumps(plan)]
+        return spawn(command, stderr=log, env=_threads(spec) | environment(folder) | choice)
 
 
 def possible(spec: ClusterSpec) -> tuple[str, dict[str, str]]:
@@ -116,7 +108,7 @@ def environment(folder: Path) -> dict[str, str]:
 def _threads(spec: ClusterSpec) -> dict[str, str]:
     """Return with how many threads ranks compute that may use fewer cores than their part; what the user says wins."""
     few = [each for each in map(threads, spec.limits) if each is not None]
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(min(few))) if few else {}
+    return dict.fromkeys(THREADS, str(min(few))) if few else {}
 
 
 def _address_for(spec: ClusterSpec) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.launchers import ssh
 from hvd_kernel.launch.placement import Host, is_local
-from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel
+from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel, spawn
 from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Stop
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.version import __version__
@@ -77,20 +77,11 @@ class SpawnedAgent(Agent):
     def __init__(self, agents: Agents, host: Host, port: int | None, identity: str | None, via: str) -> None:
         here = is_local(host.name)
         self.command = ssh.agent_command(host.name, local=here, port=port, identity=identity, via=via)
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, or ssh
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # a terminal's Ctrl-C is for the launcher
-        )
-        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
-        assert stdin is not None
-        assert stdout is not None
-        assert stderr is not None
-        super().__init__(agents, host, ControlChannel(stdout, stdin))
-        self._stderr = stderr
-        agents.loop.add_reader(stderr.fileno(), self._read_stderr)
+        self._process, channel = spawn(self.command, stderr=subprocess.PIPE)
+        assert self._process.stderr is not None
+        super().__init__(agents, host, channel)
+        self._stderr = self._process.stderr
+        agents.loop.add_reader(self._stderr.fileno(), self._read_stderr)
 
     def _read_stderr(self) -> bool:
         data = os.read(self._stderr.fileno(), CHUNK)

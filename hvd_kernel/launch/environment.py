@@ -53,14 +53,13 @@ def _own(rank: int, hosts: Sequence[str], name: str) -> Env:
     beside = [other for other, host in enumerate(hosts) if host == hosts[rank]]
     local = beside.index(rank)
     like_me = [r for r, host in enumerate(hosts) if hosts[:r].count(host) == local]
-    return {
-        "HOROVOD_RANK": str(rank),
-        "HOROVOD_HOSTNAME": name,
-        "HOROVOD_LOCAL_RANK": str(local),
-        "HOROVOD_LOCAL_SIZE": str(len(beside)),
-        "HOROVOD_CROSS_RANK": str(like_me.index(rank)),
-        "HOROVOD_CROSS_SIZE": str(len(like_me)),
-    }
+    return _place(rank, name, (local, len(beside)), (like_me.index(rank), len(like_me)))
+
+
+def _place(rank: int, name: str, local: tuple[int, int], cross: tuple[int, int]) -> Env:
+    words = {"RANK": rank, "HOSTNAME": name, "LOCAL_RANK": local[0], "LOCAL_SIZE": local[1]}
+    words |= {"CROSS_RANK": cross[0], "CROSS_SIZE": cross[1]}
+    return {f"HOROVOD_{word}": str(value) for word, value in words.items()}
 
 
 @dataclass(frozen=True)
@@ -77,17 +76,8 @@ class Part:
 
     def own(self, slots: int, name: str) -> list[Env]:
         """Return what each rank of this part alone is told."""
-        return [
-            {
-                "HOROVOD_RANK": str(self.index * slots + local),
-                "HOROVOD_HOSTNAME": name,
-                "HOROVOD_LOCAL_RANK": str(local),
-                "HOROVOD_LOCAL_SIZE": str(slots),
-                "HOROVOD_CROSS_RANK": str(self.index),
-                "HOROVOD_CROSS_SIZE": str(self.parts),
-            }
-            for local in range(slots)
-        ]
+        first, cross = self.index * slots, (self.index, self.parts)
+        return [_place(first + local, name, (local, slots), cross) for local in range(slots)]
 
 
 def meeting(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], interface: str) -> tuple[str, int]:

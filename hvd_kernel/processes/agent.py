@@ -36,7 +36,6 @@ from hvd_kernel.settings.network import machine, networks
 
 _ROOM = 1 << 20  # bytes that wait for the launcher before the ranks have to
 _TERMINATED_S = 0.5  # until ranks are killed: whoever ends this process kills it a second later
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Agent(ProcessSupervisor):
@@ -195,7 +194,7 @@ def _remedy(plan: m.StartRanks) -> str:
 def _fewer_threads(env: dict[str, str], kept_to: limits.Limits, chosen: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a rank that may use fewer cores than its part; what the user has chosen stays."""
     most = limits.threads(kept_to)
-    names = [name for name in _THREADS if name not in chosen and most is not None and name in env]
+    names = [name for name in limits.THREADS if name not in chosen and most is not None and name in env]
     return env | {name: str(min(int(env[name]), most or 1)) for name in names if env[name].isdecimal()}
 
 
@@ -210,7 +209,7 @@ def _environment(plan: m.StartRanks) -> dict[str, str]:
         Devices were named that are not there.
     """
     cores, beside = len(os.sched_getaffinity(0)), plan.ranks_on_host
-    share = dict.fromkeys(_THREADS, str(max(1, cores // beside))) if beside else {}
+    share = dict.fromkeys(limits.THREADS, str(max(1, cores // beside))) if beside else {}
     own = without_launchers(os.environ) if plan.is_step else os.environ  # srun has told this process that it is a task
     env: dict[str, str] = share | (dict(own) if plan.inherit_env else {}) | plan.env
     if plan.inherit_env and "HVD_HOST" in os.environ:  # this host's own name for itself, not the launcher's

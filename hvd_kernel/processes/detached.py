@@ -10,7 +10,6 @@ Words.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.lifetime import holder_of, is_gone
-from hvd_kernel.processes.private_dir import is_own
+from hvd_kernel.processes.private_dir import is_own, write_private
 
 NAME = re.compile(r"\w[\w.-]{0,63}")
 _FILE = "kept"
@@ -66,10 +65,7 @@ def clusters() -> list[Kept]:
 
 def write(folder: Path, note: Note) -> None:
     """Leave a note in a cluster's folder, in place of the one before."""
-    fresh = folder / f".{_FILE}"
-    with os.fdopen(os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
-        json.dump(asdict(note), file)
-    fresh.replace(folder / _FILE)
+    write_private(folder / _FILE, json.dumps(asdict(note)).encode())
 
 
 def free_name(found: Sequence[Kept]) -> str:

@@ -1,15 +1,18 @@
-"""Linux's words for who dies with whom."""
+"""Lifetime of processes: who ends with whom, and whose a process or a folder is."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import socket
+import struct
 import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_CREDENTIALS = struct.Struct("3i")  # pid, user, group
 _libc = ctypes.CDLL(None)
 
 
@@ -108,6 +111,13 @@ def holder_of(folder: Path) -> str:
         return (folder / CLAIM).read_text()
     except OSError:
         return ""
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return process id and user of the other end of a unix socket, as the system knows them."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(told)
+    return pid, user
 
 
 def environment_of(pid: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The cluster's private folder: a name that nobody can guess, for this user alone, where nobody can move it away."""
+"""Private folders and files: names that nobody can guess, for this user alone, where nobody can move them away."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def private_folder() -> Path:
             f"a folder of your own, or `chmod +t {place}`."
         )
     return Path(tempfile.mkdtemp(prefix="hvd-"))
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Write a file that nobody else can read, in place of one before; it has its name only once it is whole."""
+    unfinished = file.with_name(f".{file.name}")
+    with os.fdopen(os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as out:
+        out.write(content)
+    unfinished.replace(file)
 
 
 def is_own(folder: Path) -> bool:

@@ -18,7 +18,6 @@ import os
 import secrets
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hvd_kernel.processes.event_loop import EventLoop, Timer
-from hvd_kernel.processes.lifetime import is_stopped
+from hvd_kernel.processes.lifetime import is_stopped, peer_of
 from hvd_kernel.protocol.messages import STACK_END, STACK_SIGNAL
 
 VARIABLE = "HVD_AGENT_SOCKET"
@@ -38,7 +37,6 @@ _QUESTION = b"where?"
 _ANSWER_BYTES = 1 << 18
 _PIECE = 1 << 16
 _WRITTEN_S = 1.0  # from one piece of a stack to the next: the handler writes a line in many
-_CREDENTIALS = struct.Struct("3i")
 _NEVER = float("inf")
 
 Tell = Callable[[int, bytes], None]
@@ -55,7 +53,7 @@ def connect(address: str) -> socket.socket:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         channel.connect(f"\0{address.rpartition('/')[0][1:]}")
-        if _peer(channel)[1] != os.geteuid():
+        if peer_of(channel)[1] != os.geteuid():
             raise ConnectionRefusedError
     except OSError:
         channel.close()
@@ -138,7 +136,7 @@ class RankChannels:
     def _accept(self) -> None:
         connection, _ = self._listening.accept()
         connection.setblocking(False)
-        if _peer(connection)[1] == os.geteuid():
+        if peer_of(connection)[1] == os.geteuid():
             self._unregistered.add(connection)
             self._loop.add_reader(connection.fileno(), partial(self._register, connection))
         else:
@@ -154,7 +152,7 @@ class RankChannels:
             for pipe in pipes:
                 os.close(pipe)
             return
-        one = self._ranks[rank] = _Connected(connection, _peer(connection)[0], pipes[0])
+        one = self._ranks[rank] = _Connected(connection, peer_of(connection)[0], pipes[0])
         self._loop.add_reader(connection.fileno(), partial(self._receive, rank, one))
         self._say(rank, "connected")
 
@@ -211,10 +209,3 @@ class RankChannels:
         stack = one.stack or b""
         self._settled(one)
         self._say(rank, "silent", stack=stack.decode(errors="replace"))
-
-
-def _peer(connection: socket.socket) -> tuple[int, int]:
-    """Return process and user at the other end."""
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, _ = _CREDENTIALS.unpack(told)
-    return pid, user

@@ -18,6 +18,7 @@ from hvdtest.surface import family, listeners, told
 from hvd_kernel.cluster import Session, launcher, supervised
 from hvd_kernel.cluster.launcher import environment
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.mpi.network import is_far
 
@@ -164,7 +165,7 @@ def test_interrupt_while_starting_leaves_nothing() -> None:
 def test_interrupt_in_the_moment_in_which_there_is_a_supervisor_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     begin, begun = launcher._supervisor, []
 
-    def press(*how: Any) -> subprocess.Popen[bytes]:
+    def press(*how: Any) -> tuple[subprocess.Popen[bytes], ControlChannel]:
         begun.append(begin(*how))
         signal.raise_signal(signal.SIGINT)
         return begun[0]
@@ -172,7 +173,8 @@ def test_interrupt_in_the_moment_in_which_there_is_a_supervisor_leaves_nothing(m
     monkeypatch.setattr(launcher, "_supervisor", press)
     with pytest.raises(KeyboardInterrupt):
         Session.start(ClusterSpec(2))
-    assert not living({begun[0].pid} | processes_below(begun[0].pid))
+    pid = begun[0][0].pid
+    assert not living({pid} | processes_below(pid))
 
 
 @pytest.mark.nightly

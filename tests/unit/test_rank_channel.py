@@ -103,7 +103,7 @@ def test_a_child_of_a_rank_which_has_its_variables_does_not_take_its_place(agent
 
 
 def test_a_stranger_is_not_let_in(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_channel, "_peer", lambda _: (1, os.geteuid() + 1))
+    monkeypatch.setattr(rank_channel, "peer_of", lambda _: (1, os.geteuid() + 1))
     with pytest.raises(ConnectionRefusedError):
         connect(agent.address(0))
     agent.turn()

@@ -20,6 +20,7 @@ from hvd_kernel.launch.run.arguments import checked
 from hvd_kernel.launch.run.call import Answer, Task, pack_call
 from hvd_kernel.launch.run.in_processes import values_of
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.private_dir import write_private
 
 HOROVODS = (
     "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts hostfile "
@@ -184,7 +185,7 @@ def test_only_a_private_folder_is_unpickled(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_files_are_private_and_whole(tmp_path: Path) -> None:
-    task.write_private(tmp_path / "x", b"content")
+    write_private(tmp_path / "x", b"content")
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["x"]
 

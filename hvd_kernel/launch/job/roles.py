@@ -22,7 +22,8 @@ from pathlib import Path
 from hvd_kernel.jobs import JobSpec
 from hvd_kernel.jobs.place import HERE, Placed
 from hvd_kernel.launch.job_run import Job
-from hvd_kernel.processes.lifetime import die_with_parent
+from hvd_kernel.processes.channel.control_channel import is_ready
+from hvd_kernel.processes.child_process import ChildProcess
 
 CALLED = ("mpirun", "mpiexec", "horovodrun")
 _GRACE_S = 5.0
@@ -105,31 +106,16 @@ def _written(path: Path, text: str) -> list[Path] | None:
 @contextmanager
 def _standing_by(commands: Sequence[str], env: dict[str, str]) -> Iterator[None]:
     """Have the other replicas' processes beside the first one's, each in a session of its own; end them."""
-    running = [
-        subprocess.Popen(  # noqa: S603 - the user's command
-            ["/bin/sh", "-c", command],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - there is one thread here
-        )
-        for command in commands
-    ]
+    running = [ChildProcess(["/bin/sh", "-c", command], env=env, new_session=True) for command in commands]
     try:
         yield
     finally:
         for each in running:
-            _signal(each, signal.SIGTERM)
+            each.terminate()
         for each in running:
-            with suppress(subprocess.TimeoutExpired):
-                each.wait(_GRACE_S)
-            _signal(each, signal.SIGKILL)
+            is_ready(each.pidfd, _GRACE_S)
+            each.signal(signal.SIGKILL)
             each.wait()
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
 
 
 def _status(main: subprocess.Popen[bytes]) -> int:

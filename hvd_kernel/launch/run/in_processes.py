@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hvd_kernel.errors import RankDied, RankFailed
 from hvd_kernel.launch.job_run import Job, Outcome, launch
 from hvd_kernel.launch.outcome import told
 from hvd_kernel.launch.run.call import Answer
-from hvd_kernel.launch.run.task import CALL, answer_file, write_private
+from hvd_kernel.launch.run.task import CALL, answer_file
+from hvd_kernel.processes.private_dir import write_private
 
 
 def in_processes(call: bytes, job: Job, *, far: bool) -> list[Any]:
@@ -38,7 +37,9 @@ def in_processes(call: bytes, job: Job, *, far: bool) -> list[Any]:
     RankDied
         A rank ended before its function returned.
     """
-    with _private_folder(Path.cwd() if far else None) as folder:
+    place = {"prefix": ".hvd-run-", "dir": Path.cwd()} if far else {"prefix": "hvd-run-"}
+    with TemporaryDirectory(**place, ignore_cleanup_errors=True) as name:  # 0700
+        folder = Path(name)
         write_private(folder / CALL, call)
         task = ["-P", "-m", "hvd_kernel.launch.run.task", str(folder)]
         outcome = launch(replace(job, command=[*job.command, *task], quiet=True), stdout=sys.stdout, stderr=sys.stderr)
@@ -85,12 +86,3 @@ def _read(file: Path) -> Answer | None:
     except FileNotFoundError:
         return None
     return answer
-
-
-@contextmanager
-def _private_folder(parent: Path | None) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=".hvd-run-" if parent else "hvd-run-", dir=parent))  # 0700
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.run.call import Answer, Task
+from hvd_kernel.processes.private_dir import write_private
 
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _REASON_CHARS = 300
@@ -23,14 +24,6 @@ CALL = "call"
 def answer_file(folder: Path, rank: int) -> Path:
     """Return where a rank leaves its answer."""
     return folder / f"answer.{rank}"
-
-
-def write_private(file: Path, content: bytes) -> None:
-    """Write a file that nobody else can read; it has its name only once it is whole."""
-    unfinished = file.with_suffix(f"{file.suffix}.part")
-    with os.fdopen(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as out:
-        out.write(content)
-    unfinished.replace(file)
 
 
 def main(folder: Path) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvd_kernel.processes.channel.authentication import peer_of
 from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
+from hvd_kernel.processes.lifetime import peer_of
 
 NAME = "control"
 _WAITING = 8

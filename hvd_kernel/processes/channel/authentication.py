@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import secrets
 import socket
-import struct
 
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.channel.messages import ChannelClosed, Message
@@ -19,7 +18,6 @@ ADDRESS_VARIABLE = "HVD_LAUNCHER_ADDRESS"
 
 LENGTH = 32  # bytes of a number, and of a proof
 CONTROLLER, AGENT = b"launcher", b"agent"
-_CREDENTIALS = struct.Struct("3i")  # pid, user, group
 
 
 def number() -> bytes:
@@ -82,13 +80,6 @@ def prove(connection: socket.socket, secret: str) -> bool:
         return proves(_exactly(connection), secret, CONTROLLER, numbers)
     except (ConnectionResetError, BrokenPipeError):
         return False
-
-
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Return process id and user of the other end of a unix socket, as the system knows them."""
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, _ = _CREDENTIALS.unpack(told)
-    return pid, user
 
 
 def _exactly(connection: socket.socket) -> bytes:

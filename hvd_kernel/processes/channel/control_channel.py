@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import select
 import struct
+import subprocess
 import threading
-from typing import Any, Protocol, Union
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Protocol, Union
 
 import msgspec
 
@@ -153,6 +155,23 @@ class ControlChannel:
             self._open = False
             self._incoming.close()
             self._outgoing.close()
+
+
+def spawn(
+    command: Sequence[str], *, stderr: int | IO[bytes], env: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], ControlChannel]:
+    """Start a program of ours that serves the channel's other end over its stdin and stdout."""
+    process = subprocess.Popen(  # noqa: S603 - our own interpreter, or ssh
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env=env,
+        start_new_session=True,  # Ctrl-C in a terminal, and Jupyter's interrupts, are for this process
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process, ControlChannel(process.stdout, process.stdin)
 
 
 def _decoded(body: bytes) -> list[Message]:

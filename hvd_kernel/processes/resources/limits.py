@@ -17,6 +17,9 @@ from hvd_kernel.processes.resources import cgroup
 from hvd_kernel.processes.resources.memory import Children, spoken, used
 
 LOOK_S = 0.1
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Variables that say with how many threads a process computes."""
+
 LIMIT = "limit"
 """Begin of the name of the file that says why a rank was killed for a limit; its process id follows."""
 
