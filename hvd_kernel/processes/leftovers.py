@@ -1,6 +1,6 @@
 """What clusters left behind on this machine, and what cells of this kernel have left running beside their ranks.
 
-Found by marks alone (processes.py): every process of a cluster carries the mark of the one without which it should not
+Found by marks alone (lifetime.py): every process of a cluster carries the mark of the one without which it should not
 be, and every private folder says whose it is. A name proves nothing; a process that carries no mark is none of ours.
 The one exception is shared memory of Open MPI's, which carries none: what no living process maps is swept.
 
@@ -33,7 +33,7 @@ SHARED = Path("/dev/shm")  # noqa: S108 - looked at; removed there is what is ma
 _SEGMENT = re.compile(
     r"sm_segment\.(?P<host>.+)\.(?P<uid>[0-9]+)\.[0-9a-f]+\.[0-9]+"
 )  # as Open MPI's btl/sm makes them
-_NAME = re.compile("hvd-([a-z0-9_]{8}|[0-9a-f]{32})")  # as mkdtemp and launcher.py make them
+_NAME = re.compile("hvd-([a-z0-9_]{8}|[0-9a-f]{32})")  # as mkdtemp and open_mpi.py make them
 _CLAIMED_S = 60.0
 _END_S = 2.0
 _MOMENT_S = 1.0

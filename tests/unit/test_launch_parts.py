@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -309,7 +310,7 @@ def test_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "hidden" not in " ".join(words)
     assert plan.env["HVD_SECRET_KEY"] == "hidden"
     for folder in plan.folders:
-        Path(folder).rmdir()
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +327,7 @@ def test_open_mpi_5_gets_two_dashes(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     pretend(monkeypatch, tmp_path, "mpiexec (Open MPI) 5.0.11")
     plan = mpi_command.plan(replace(ORDER, args=tuple(given.split())))
     for folder in plan.folders:
-        Path(folder).rmdir()
+        shutil.rmtree(folder)
     words = written.split()
     assert plan.command[-len(words) - 2 : -2] == words
 

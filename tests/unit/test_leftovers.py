@@ -72,6 +72,34 @@ def test_e3_what_is_claimed_or_used_or_not_of_our_making_stays(place: Path) -> N
     assert all(folder.exists() for folder in (claimed, used, foreign))
 
 
+PLANNED = """
+import sys
+from hvd_kernel.launch.launchers import mpi_command
+from hvd_kernel.launch.placement import Host
+print(*mpi_command.plan(mpi_command.Order(["true"], 1, [Host("localhost", 1)], {})).folders, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_folders_of_a_job_that_mpi_starts_are_swept_when_hvdrun_is_gone() -> None:
+    """Empty ones, of ranks that had not called MPI_Init so far, were swept after a minute by a notebook that started."""
+    command = [sys.executable, "-P", "-c", PLANNED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hvdrun:
+        assert hvdrun.stdout is not None
+        folders = {Path(name) for name in hvdrun.stdout.readline().split()}
+        try:
+            for folder in folders:
+                age(folder, 3600.0)
+            assert not folders & {*leftovers.folders()}
+            hvdrun.kill()
+            hvdrun.wait()
+            assert folders <= {*leftovers.folders()}
+        finally:
+            hvdrun.kill()
+            for folder in folders:
+                leftovers.remove(folder)
+
+
 def segment(place: Path, *, host: str = "", uid: int | None = None, old: float = 61.0) -> Path:
     """A file as Open MPI 5 names its shared memory, with a page in it."""
     name = f"sm_segment.{host or socket.gethostname()}.{os.geteuid() if uid is None else uid}.8c5f0001.0"

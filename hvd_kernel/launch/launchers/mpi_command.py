@@ -18,6 +18,7 @@ from pathlib import Path
 from hvd_kernel.errors import ClusterError, ConfigError
 from hvd_kernel.jobs.tables.mpi import MPI
 from hvd_kernel.launch.placement import Host, is_local, places
+from hvd_kernel.processes.lifetime import claim
 from hvd_kernel.processes.mpi import network, open_mpi
 from hvd_kernel.processes.mpi.open_mpi import find_mpiexec
 from hvd_kernel.settings.network import Card
@@ -110,6 +111,7 @@ def _names(env: Mapping[str, str]) -> list[str]:
 def _open_mpi(mpiexec: str, order: Order) -> Plan:
     folder = Path(tempfile.mkdtemp(prefix="hvd-mpi-"))
     shared = open_mpi.shared_memory_folder(folder)
+    claim(folder, shared)
     far = not all(is_local(host.name) for host in order.hosts)
     options = ["--host", _with_slots(order.hosts), *(word for name in _names(order.env) for word in ("-x", name))]
     args = _two_dashes(order.args)

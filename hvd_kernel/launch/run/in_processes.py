@@ -15,6 +15,7 @@ from hvd_kernel.launch.job_run import Job, Outcome, launch
 from hvd_kernel.launch.outcome import told
 from hvd_kernel.launch.run.call import Answer
 from hvd_kernel.launch.run.task import CALL, answer_file
+from hvd_kernel.processes.lifetime import claim
 from hvd_kernel.processes.private_dir import write_private
 
 
@@ -37,9 +38,10 @@ def in_processes(call: bytes, job: Job, *, far: bool) -> list[Any]:
     RankDied
         A rank ended before its function returned.
     """
-    place = {"prefix": ".hvd-run-", "dir": Path.cwd()} if far else {"prefix": "hvd-run-"}
-    with TemporaryDirectory(**place, ignore_cleanup_errors=True) as name:  # 0700
+    prefix, place = (".hvd-run-", Path.cwd()) if far else ("hvd-run-", None)
+    with TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as name:  # 0700
         folder = Path(name)
+        claim(folder)
         write_private(folder / CALL, call)
         task = ["-P", "-m", "hvd_kernel.launch.run.task", str(folder)]
         outcome = launch(replace(job, command=[*job.command, *task], quiet=True), stdout=sys.stdout, stderr=sys.stderr)
