@@ -1,4 +1,4 @@
-"""What is kept of every living rank of this host, so that its death can be explained: the gatherer for autopsy.py.
+"""What is kept of every living rank of this host, so that its death can be explained: the gatherer for post_mortem.py.
 
 How the status is known, though mpiexec is the parent: Linux tells it to whoever holds a pidfd (since 6.15), and mpiexec
 writes it to the cluster's log. Both come when the parent has reaped the rank, so an examination may take a few tries.

@@ -120,7 +120,7 @@ class SpawnedAgent(Agent):
 
 
 class Agents:
-    """All agents of a job, and the loop in which they are heard. Whoever makes it ends it."""
+    """All agents of a job, and the loop in which their messages are received. Whoever makes it ends it."""
 
     def __init__(self) -> None:
         self.loop = EventLoop()

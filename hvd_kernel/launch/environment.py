@@ -28,9 +28,9 @@ def carried(env: Mapping[str, str]) -> Env:
     return {n: v for n, v in env.items() if not n.startswith(_STAYS) and n not in _STAYS_NAMES}
 
 
-def shared(np: int, meeting: tuple[str, int], secret: str) -> Env:
-    """Return what every rank is told; Horovod's own names for the meeting are there for scripts that look."""
-    address, port = meeting[0], str(meeting[1])
+def shared(np: int, rendezvous: tuple[str, int], secret: str) -> Env:
+    """Return what every rank is told; Horovod's own names for the rendezvous are there for scripts that look."""
+    address, port = rendezvous[0], str(rendezvous[1])
     return {
         "HOROVOD_SIZE": str(np),
         "HOROVOD_CONTROLLER_ADDR": address,
@@ -66,12 +66,12 @@ def _place(rank: int, name: str, local: tuple[int, int], cross: tuple[int, int])
 class Part:
     """One of several launchers of a job: each starts its own ranks, in a pod of an Indexed Job for example.
 
-    ``index`` of ``parts``, each with as many ranks; they meet where all know, and hold the same secret.
+    ``index`` of ``parts``, each with as many ranks; all have the same ``rendezvous`` and ``secret``.
     """
 
     index: int
     parts: int
-    meeting: tuple[str, int]
+    rendezvous: tuple[str, int]
     secret: str
 
     def own(self, slots: int, name: str) -> list[Env]:
@@ -80,8 +80,8 @@ class Part:
         return [_place(first + local, name, (local, slots), cross) for local in range(slots)]
 
 
-def meeting(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], interface: str) -> tuple[str, int]:
-    """Return where the ranks meet, on the host of rank 0, which is the first.
+def rendezvous(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], interface: str) -> tuple[str, int]:
+    """Return the address of the rendezvous, on the host of rank 0, which is the first.
 
     ``hellos``: what the agents of the hosts said; ``remote``: which of them were reached through ssh;
     ``interface``: the user's choice.

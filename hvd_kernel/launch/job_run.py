@@ -51,7 +51,7 @@ class Job:
     cwd: str | None = None  # None: this process's, on every host
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
-    network_interface: str = ""  # the ranks meet and talk on it; empty: the one that leads there
+    network_interface: str = ""  # rendezvous and traffic of the ranks go over it; empty: the one that leads there
     output_filename: str | None = None  # a folder that gets rank.N/stdout and rank.N/stderr
     start_timeout_s: float | None = None  # for hosts to answer; None: HOROVOD_START_TIMEOUT, else 30
     timeout_s: float | None = None  # for everything
@@ -157,15 +157,15 @@ def _start(job: Job, agents: Agents, patience: float, tell: Write | None) -> lis
     agents.start(used, job.ssh_port, job.ssh_identity_file, patience, job.via)
     hellos = [agent.hello for agent in agents.every]
     if job.part is not None:
-        meeting, secret, size = job.part.meeting, job.part.secret, job.np * job.part.parts
+        rendezvous, secret, size = job.part.rendezvous, job.part.secret, job.np * job.part.parts
         own = job.part.own(job.np, hellos[0]["name"])
     else:
-        meeting = environment.meeting(hellos, [agent.remote for agent in agents.every], job.network_interface)
+        rendezvous = environment.rendezvous(hellos, [agent.remote for agent in agents.every], job.network_interface)
         secret, size = secrets.token_hex(32), job.np
         own = environment.own([hellos[host]["host"] for host in where], [used[host].name for host in where])
-    common = environment.shared(size, meeting, secret)
+    common = environment.shared(size, rendezvous, secret)
     if tell is not None:
-        tell(_told(used, where, meeting).encode())
+        tell(_told(used, where, rendezvous).encode())
     for index, agent in enumerate(agents.every):
         ranks = [
             _one(job, rank, int(own[rank]["HOROVOD_LOCAL_RANK"]), own[rank])
@@ -228,8 +228,8 @@ def _mpi_start(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, tell
 
 def _placements(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:
     """Return what ranks are told whose launcher gives them no more than their numbers."""
-    meeting = environment.meeting(hellos, [True] * job.np, job.network_interface)
-    common = environment.shared(job.np, meeting, secrets.token_hex(32))
+    rendezvous = environment.rendezvous(hellos, [True] * job.np, job.network_interface)
+    common = environment.shared(job.np, rendezvous, secrets.token_hex(32))
     own = environment.own([hello["host"] for hello in hellos], [hello["name"] for hello in hellos])
     return [common | each for each in own]
 
@@ -253,12 +253,12 @@ def _order(job: Job, ranks: list[RankPlan], **rest: Any) -> StartRanks:
     return StartRanks(ranks=ranks, **usual | rest)
 
 
-def _told(hosts: Sequence[Host], where: Sequence[int], meeting: tuple[str, int]) -> str:
+def _told(hosts: Sequence[Host], where: Sequence[int], rendezvous: tuple[str, int]) -> str:
     lines = [
         f"hvdrun: {hosts[host].name}: ranks {', '.join(str(rank) for rank, at in enumerate(where) if at == host)}\n"
         for host in range(len(hosts))
     ]
-    return "".join([*lines, f"hvdrun: they meet at {meeting[0]}:{meeting[1]}\n"])
+    return "".join([*lines, f"hvdrun: rendezvous at {rendezvous[0]}:{rendezvous[1]}\n"])
 
 
 def _outputs(job: Job, out: Write, err: Write) -> list[tuple[OutputStream, OutputStream]]:

@@ -107,7 +107,7 @@ class JobMonitor:
             case m.RankKilled():
                 self._why[message.rank] = message.why
             case m.RankState():
-                self._monitor.hear(message)
+                self._monitor.receive(message)
                 self._look()
             case m.Flushed():
                 self._release()

@@ -38,7 +38,7 @@ class RankMonitor:
         self._stalls = JobStalls(ranks, size, self._ask, self._tell, watches=watches)
         self._wanted = threading.Event()  # a report, on SIGQUIT
 
-    def hear(self, message: RankState) -> None:
+    def receive(self, message: RankState) -> None:
         """Take what an agent tells of a rank."""
         told = json.loads(message.state)
         rank = message.rank + self._first

@@ -72,7 +72,7 @@ def abort(reason: str, after_s: float = 0.0) -> Callable[[], None]:
 
 
 def park(parked: bool) -> None:
-    """Say that this rank waits for the person at a prompt, or no longer: others that wait for it are not stalled."""
+    """Say that this rank waits for the user at a prompt, or no longer: others that wait for it are not stalled."""
     if session.is_initialized():
         session.engine().park(parked)
 

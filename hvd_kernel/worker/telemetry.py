@@ -25,7 +25,7 @@ class Telemetry:
 
     def __init__(self, rank: int, publish: Publish, parked: Callable[[], bool]) -> None:
         self._rank = rank
-        self._parked = parked  # tells whether the main thread waits for the person
+        self._parked = parked  # tells whether the main thread waits for the user
         self._publish = publish
         self._parent: dict[str, Any] | None = None  # the running cell's request, None between cells
         self._changed = threading.Condition()

@@ -49,7 +49,7 @@ def test_two_machines(mark: str, tmp_path: Path, hosts_of_ranks: str) -> None:
         done = hvdrun("--verbose", "-H", hosts_of_ranks, script=SUM, **hosts.ssh(tmp_path))
     text = good(done)
     assert [lines_of(text, r) for r in range(4)] == [[f"{r} 4 {r % 2} 2 2 10.0"] for r in range(4)]
-    assert f"they meet at {'10.77.0.1' if hosts_of_ranks.startswith('localhost') else '10.77.0.2'}:" in done.stderr
+    assert f"rendezvous at {'10.77.0.1' if hosts_of_ranks.startswith('localhost') else '10.77.0.2'}:" in done.stderr
 
 
 @NIGHTLY

@@ -155,8 +155,10 @@ FAR = {
         ([HERE | {"networks": {}}, FAR | {"ssh": []}], [False, True], "", ("here", 5)),
     ],
 )
-def test_where_ranks_meet(hellos: list[dict], remote: list[bool], interface: str, found: tuple[str, int]) -> None:
-    assert environment.meeting(hellos, remote, interface) == found
+def test_where_the_rendezvous_is(
+    hellos: list[dict], remote: list[bool], interface: str, found: tuple[str, int]
+) -> None:
+    assert environment.rendezvous(hellos, remote, interface) == found
 
 
 def test_a_kept_port_is_free_for_rank_0_alone() -> None:

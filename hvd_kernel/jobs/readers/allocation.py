@@ -121,11 +121,11 @@ def _hosts(replicas: Sequence[Replica]) -> str:
 
 
 def _parts(spec: JobSpec, part: str) -> str:
-    """Return ``4 pods with 2 slots each; they meet at train-0.train:7000``."""
+    """Return ``4 pods with 2 slots each; rendezvous at train-0.train:7000``."""
     each = " each" if len(spec.replicas) > 1 else ""
     where = f"{spec.rendezvous.host}:{spec.rendezvous.port}" if spec.rendezvous else ""
     slots = _number(spec.replicas[0].slots, "slot")
-    return f"{_number(len(spec.replicas), part)} with {slots}{each}; they meet at {where}"
+    return f"{_number(len(spec.replicas), part)} with {slots}{each}; rendezvous at {where}"
 
 
 def _few(names: Sequence[str]) -> str:

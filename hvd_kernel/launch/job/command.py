@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument("--image", help="container image, where FILE names none")
     write.add_argument("--name", help="the job's name, where FILE has none")
     write.add_argument("--shm", metavar="SIZE", help="size of /dev/shm, as 8Gi (job, mpijob, swarm)")
-    write.add_argument("--port", type=int, metavar="PORT", help="where the ranks meet (job, swarm)")
+    write.add_argument("--port", type=int, metavar="PORT", help="port of the rendezvous (job, swarm)")
     write.add_argument("--runtime", metavar="NAME", help="ClusterTrainingRuntime with an mpi policy (trainjob)")
     write.add_argument(
         "-o", "--output", metavar="OUT", help="write it there instead of to stdout; only for you to read"

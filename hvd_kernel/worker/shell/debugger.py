@@ -1,4 +1,4 @@
-"""pdb on a rank: ``breakpoint()``, ``set_trace``, ``%debug`` and ``%pdb``, with the person's lines from the notebook.
+"""pdb on a rank: ``breakpoint()``, ``set_trace``, ``%debug`` and ``%pdb``, with the user's lines from the notebook.
 
 pdb reads by ``input()``, which is ours (prompt.py). What differs from pdb in a terminal: a breakpoint stops at its own
 line; a step goes from one statement of the cell to the next and not through IPython; an interrupt at the prompt ends
@@ -56,7 +56,7 @@ class RankPdb(pdb.Pdb):
         sys.settrace(self.trace_dispatch)
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """Say, when the person has left, that it was so."""
+        """Say, when the user has left, that it was so."""
         try:
             return super().trace_dispatch(frame, event, arg)
         except bdb.BdbQuit:
@@ -137,7 +137,7 @@ class Debugging:
             sys.settrace(None)
 
     def check_left(self) -> None:
-        """Raise where the person has left and nobody heard of it: a finalizer's exceptions go nowhere.
+        """Raise where the user has left and nobody heard of it: a finalizer's exceptions go nowhere.
 
         Raises
         ------

@@ -180,7 +180,7 @@ class RankKernel(TaskKernel):
         return reply | {"status": "error", "ename": failure["ename"], "evalue": failure["evalue"], "traceback": []}
 
     def _input_request(self, prompt: str, _ident: Any, parent: dict[str, Any], password: bool = False) -> str:
-        """Ask the person in front of the notebook, after what was printed: input() and getpass() end here."""
+        """Ask the user in front of the notebook, after what was printed: input() and getpass() end here."""
         self.output.flush()
         return self.control.prompts.ask(prompt, password=password, parent=parent)
 

@@ -1,10 +1,10 @@
-"""A rank's questions to the person - input(), getpass(), the debugger - go to the notebook, and lines come back.
+"""A rank's questions to the user - input(), getpass(), the debugger - go to the notebook, and lines come back.
 
 The thread that asks waits in a queue, where an interrupt reaches it; the rank's control thread brings the answer.
 
 Words.
   prompt    one question, numbered in this rank; open until it is answered, interrupted, or its cell ends
-  typed     the answer: the person's line, or the end of input, or a refusal that says why nobody can be asked
+  typed     the answer: the user's line, or the end of input, or a refusal that says why nobody can be asked
   parked    the main thread waits at a prompt, and the other ranks for it
 """
 
@@ -35,7 +35,7 @@ class Prompts:
     def __init__(self, rank: int, publish: Publish, park: Callable[[bool], None] = lambda _: None) -> None:
         self._rank = rank
         self._publish = publish
-        self._park = park  # the other ranks learn whether this one waits for the person
+        self._park = park  # the other ranks learn whether this one waits for the user
         self._numbers = itertools.count(1)
         self._open: dict[int, tuple[Prompt, queue.SimpleQueue[Mapping[str, Any]]]] = {}
         self._in_cell = False
@@ -43,7 +43,7 @@ class Prompts:
 
     @property
     def parked(self) -> bool:
-        """Tell whether the main thread waits for the person. Any thread."""
+        """Tell whether the main thread waits for the user. Any thread."""
         return self._parked > 0
 
     @contextmanager
@@ -58,12 +58,12 @@ class Prompts:
                 answer.put({"refused": _NO_CELL})
 
     def ask(self, text: str, *, password: bool, parent: dict[str, Any]) -> str:
-        """Ask the person and return the line.
+        """Ask the user and return the line.
 
         Raises
         ------
         EOFError
-            The person ended the input.
+            The user ended the input.
         StdinNotImplementedError
             Nobody can be asked.
         """

@@ -43,8 +43,8 @@ def found(env: dict[str, str], ask: Callable[[list[str]], str | None] = lambda _
         (PBS, "pbs", "PBS job 9.pbs gives 1 host (a) with 1 slot", "", None),
         (SGE, "sge", "Grid Engine job 11 gives 2 hosts (a, b) with 1 slot each", "", None),
         (LAUNCHER, "mpijob", "the MPIJob's /etc/mpi/hostfile gives 2 hosts (w0, w1) with 8 slots each", "", None),
-        (INDEXED, "job", "this is pod 1 of the Indexed Job train: 3 pods with 2 slots each; they meet at train-0.pods:29400", "", 1),
-        (SWARM, "swarm", "this is task 2 of the service train: 3 tasks with 2 slots each; they meet at tasks.train:29400", "", 1),
+        (INDEXED, "job", "this is pod 1 of the Indexed Job train: 3 pods with 2 slots each; rendezvous at train-0.pods:29400", "", 1),
+        (SWARM, "swarm", "this is task 2 of the service train: 3 tasks with 2 slots each; rendezvous at tasks.train:29400", "", 1),
     ],
 )  # fmt: skip
 def test_what_this_process_is_in(env: dict[str, str], kind: str, sentence: str, via: str, own: int | None) -> None:
