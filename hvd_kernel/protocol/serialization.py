@@ -5,10 +5,10 @@ nothing is unpickled before. Tensors leave as plain CPU memory without history, 
 read what a rank with one sends.
 
 Words.
-  parts     a pickle and its out-of-band buffers
-  shelf     memory without a name (memfd) where one process lays large parts for another one of its host and user, which
-            opens it through /proc. On the wire they would be encrypted, and copied by the controller, twice
-  address   where a shelf is, and the secret at its head by which its visitor knows that it is the right one
+  parts          a pickle and its out-of-band buffers
+  shared buffer  memory without a name (memfd) where one process puts large parts for another one of its host and user,
+                 which opens it through /proc. On the wire they would be encrypted, and copied by the controller, twice
+  address        where a shared buffer is, and the secret at its head by which whoever opens it knows it
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LARGE_BYTES = 1 << 20
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _WRITE_BYTES = 1 << 30
 _SECRET_BYTES = 32
-_NAME = "hvd-shelf"
+_NAME = "hvd-buffer"
 _ALIASES = {"torch.bfloat16": "int16"}  # of dtypes that NumPy has not
 
 Address = Mapping[str, Any]
-Laid = list[list[int]]
-"""[number of the part, its bytes] of each that lies on a shelf, in order."""
+Placed = list[list[int]]
+"""[number of the part, its bytes] of each that is in a shared buffer, in order."""
 
 
 def loaded(name: str) -> Any:
@@ -73,8 +73,8 @@ def size(parts: Iterable[Any]) -> int:
 
 
 @contextmanager
-def shelf() -> Iterator[tuple[int, Address]]:
-    """Make a shelf, as a descriptor and its address; what was mapped from it stays when it is closed."""
+def shared_buffer() -> Iterator[tuple[int, Address]]:
+    """Make a shared buffer, as a descriptor and its address; what was mapped from it stays when it is closed."""
     descriptor, secret = os.memfd_create(_NAME), secrets.token_bytes(_SECRET_BYTES)
     try:
         os.pwrite(descriptor, secret, 0)
@@ -85,7 +85,7 @@ def shelf() -> Iterator[tuple[int, Address]]:
 
 @contextmanager
 def reached(address: Address | None) -> Iterator[int | None]:
-    """Open another process's shelf; None where there is none, or it is not on this host."""
+    """Open another process's shared buffer; None where there is none, or it is not on this host."""
     descriptor = _reach(address) if address else None
     try:
         yield descriptor
@@ -94,11 +94,11 @@ def reached(address: Address | None) -> Iterator[int | None]:
             os.close(descriptor)
 
 
-def lay(parts: Sequence[Any], descriptor: int | None) -> tuple[list[Any], Laid]:
-    """Lay the large parts on a shelf; return the others, which go by wire, and what was laid."""
+def put(parts: Sequence[Any], descriptor: int | None) -> tuple[list[Any], Placed]:
+    """Put the large parts into a shared buffer; return the others, which go by wire, and which were put."""
     if descriptor is None:
         return list(parts), []
-    wire, laid, place = [], [], _PAGE
+    wire, placed, place = [], [], _PAGE
     for number, part in enumerate(parts):
         view = memoryview(part).cast("B")
         if len(view) < LARGE_BYTES:
@@ -106,16 +106,16 @@ def lay(parts: Sequence[Any], descriptor: int | None) -> tuple[list[Any], Laid]:
             continue
         for start in range(0, len(view), _WRITE_BYTES):
             _write(descriptor, view[start : start + _WRITE_BYTES], place + start)
-        laid.append([number, len(view)])
+        placed.append([number, len(view)])
         place += _whole_pages(len(view))
-    return wire, laid
+    return wire, placed
 
 
-def collect(wire: Sequence[Any], laid: Laid, descriptor: int | None) -> list[Any]:
-    """Return all parts again: those on a shelf are mapped, each by itself, and private from the first write on."""
+def collect(wire: Sequence[Any], placed: Placed, descriptor: int | None) -> list[Any]:
+    """Return all parts again: those in a shared buffer are mapped, each by itself, and private once written to."""
     parts = [memoryview(part) for part in wire]
     place = _PAGE
-    for number, length in laid:
+    for number, length in placed:
         assert descriptor is not None
         flags, protection = mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
         parts.insert(number, memoryview(mmap.mmap(descriptor, length, flags, protection, offset=place)))

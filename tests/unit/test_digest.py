@@ -276,17 +276,17 @@ def test_inspection_looks_without_running_code() -> None:
     )
 
 
-def over_a_shelf(parts: list[Any]) -> list[Any]:
-    with serialization.shelf() as (descriptor, address):
+def over_a_shared_buffer(parts: list[Any]) -> list[Any]:
+    with serialization.shared_buffer() as (descriptor, address):
         with serialization.reached(address) as there:
-            wire, laid = serialization.lay(parts, there)
-        assert [number for number, _ in laid] == [
+            wire, placed = serialization.put(parts, there)
+        assert [number for number, _ in placed] == [
             i for i, part in enumerate(parts) if memoryview(part).nbytes >= 1 << 20
         ]
-        return serialization.collect(wire, laid, descriptor)
+        return serialization.collect(wire, placed, descriptor)
 
 
-@pytest.mark.parametrize("way", [lambda parts: [bytes(memoryview(part)) for part in parts], over_a_shelf])
+@pytest.mark.parametrize("way", [lambda parts: [bytes(memoryview(part)) for part in parts], over_a_shared_buffer])
 def test_arrays_and_tensors_travel_beside_the_pickle(way) -> None:
     sent = {
         "a": np.arange(200_000),
@@ -306,17 +306,17 @@ def test_arrays_and_tensors_travel_beside_the_pickle(way) -> None:
     assert (back["p"].requires_grad, back["g"].requires_grad, back["t"].requires_grad) == (True, True, False)
 
 
-def test_two_readers_of_a_shelf_do_not_see_each_other_write() -> None:
+def test_two_readers_of_a_shared_buffer_do_not_see_each_other_write() -> None:
     parts = serialization.pack(np.zeros(1 << 18))
-    with serialization.shelf() as (descriptor, _):
-        wire, laid = serialization.lay(parts, descriptor)
-        one, other = (serialization.unpack(serialization.collect(wire, laid, descriptor)) for _ in range(2))
+    with serialization.shared_buffer() as (descriptor, _):
+        wire, placed = serialization.put(parts, descriptor)
+        one, other = (serialization.unpack(serialization.collect(wire, placed, descriptor)) for _ in range(2))
     one[:] = 1
     assert (one.sum(), other.sum()) == (1 << 18, 0)
 
 
-def test_a_shelf_that_is_another_one_or_none_is_not_reached(tmp_path: Path) -> None:
-    with serialization.shelf() as (_, address), serialization.shelf() as (_, other):
+def test_a_shared_buffer_that_is_another_one_or_none_is_not_reached(tmp_path: Path) -> None:
+    with serialization.shared_buffer() as (_, address), serialization.shared_buffer() as (_, other):
         with serialization.reached({**address, "secret": other["secret"]}) as wrong:
             assert wrong is None
         with serialization.reached({**address, "pid": 1 << 22}) as nobody:
@@ -336,7 +336,7 @@ def test_a_push_that_is_too_large_is_refused_before_it_moves() -> None:
 
     def ask(ranks: list[int], content: dict, buffers: list[Any]) -> dict:
         asked.append(list(ranks))
-        return {rank: ({"unreached": bool(content["laid"]) and rank == 2}, []) for rank in ranks}
+        return {rank: ({"unreached": bool(content["placed"]) and rank == 2}, []) for rank in ranks}
 
     with pytest.raises(
         UsageError, match=r"pushing `big` 4\.0 MiB, `small` .* would move more than 2\.0 MiB: .*--force"
@@ -344,7 +344,7 @@ def test_a_push_that_is_too_large_is_refused_before_it_moves() -> None:
         notebook.give(sent, [0, 1, 2, 3], {0, 1, 2}, 2 << 20, ask)
     assert asked == []
     notebook.give(sent, [0, 1, 2, 3], {0, 1, 2}, None, ask)
-    assert asked == [[0, 1, 2], [3, 2]], "rank 3 is on another host, rank 2 could not reach the shelf"
+    assert asked == [[0, 1, 2], [3, 2]], "rank 3 is on another host, rank 2 could not reach the shared buffer"
     with pytest.raises(ClusterError, match="`bad`"):
         notebook.give({"bad": (i for i in ())}, [0], {0}, None, ask)
 

@@ -1,6 +1,6 @@
-"""Values of the notebook on their way to the ranks and back: how much may move, and by which way.
+"""Transfer of values between notebook and ranks: how much may move, and by which way.
 
-Between processes of one host large parts go by a shelf (``parcel``), to other hosts by wire. Nothing moves before it is
+Between processes of one host large parts go by a shared buffer, to other hosts by wire. Nothing moves before it is
 clear that it may.
 """
 
@@ -29,7 +29,7 @@ def limit(*, force: bool) -> int | None:
 
 
 def give(values: dict[str, Any], ranks: Sequence[int], here: Collection[int], at_most: int | None, ask: Ask) -> None:
-    """Send values to ranks, those of this host by a shelf.
+    """Send values to ranks, those of this host by a shared buffer.
 
     Raises
     ------
@@ -44,12 +44,12 @@ def give(values: dict[str, Any], ranks: Sequence[int], here: Collection[int], at
         raise _too_much("pushing", sizes, at_most)
     far = [rank for rank in ranks if rank not in here]
     if near := [rank for rank in ranks if rank in here]:
-        with serialization.shelf() as (descriptor, address):
-            wire, laid = serialization.lay(parts, descriptor)
-            answers = ask(near, {"shelf": address, "laid": laid}, wire)
+        with serialization.shared_buffer() as (descriptor, address):
+            wire, placed = serialization.put(parts, descriptor)
+            answers = ask(near, {"buffer": address, "placed": placed}, wire)
         far += [rank for rank, (content, _) in answers.items() if content.get("unreached")]
     if far:
-        ask(far, {"shelf": None, "laid": []}, parts)
+        ask(far, {"buffer": None, "placed": []}, parts)
 
 
 def fetch(ranks: Sequence[int], here: Collection[int], at_most: int | None, ask: Ask) -> dict[int, Any]:
@@ -76,11 +76,11 @@ def _fetch(
 ) -> tuple[dict[int, list[Any]], list[Mapping[str, int]]]:
     """Return the parts of the ranks that sent them, and the sizes of those that did not."""
     with ExitStack() as stack:
-        shelves = {rank: stack.enter_context(serialization.shelf()) for rank in ranks if rank in here}
-        addresses = {str(rank): address for rank, (_, address) in shelves.items()}
-        answers = ask(ranks, {"at_most": share, "shelves": addresses}, [])
+        shared = {rank: stack.enter_context(serialization.shared_buffer()) for rank in ranks if rank in here}
+        addresses = {str(rank): address for rank, (_, address) in shared.items()}
+        answers = ask(ranks, {"at_most": share, "buffers": addresses}, [])
         found = {
-            rank: serialization.collect(buffers, content["laid"], shelves[rank][0] if rank in shelves else None)
+            rank: serialization.collect(buffers, content["placed"], shared[rank][0] if rank in shared else None)
             for rank, (content, buffers) in answers.items()
             if "sizes" not in content
         }

@@ -20,15 +20,15 @@ def send(variables: Mapping[str, Any], rank: int, content: Mapping[str, Any]) ->
     parts = serialization.pack(dict(variables))
     if at_most is not None and serialization.size(parts) > at_most:
         return {"sizes": {name: serialization.size(serialization.pack(value)) for name, value in variables.items()}}, []
-    with serialization.reached(content["shelves"].get(str(rank))) as descriptor:
-        wire, laid = serialization.lay(parts, descriptor)
-    return {"laid": laid}, wire
+    with serialization.reached(content["buffers"].get(str(rank))) as descriptor:
+        wire, placed = serialization.put(parts, descriptor)
+    return {"placed": placed}, wire
 
 
 def receive(content: Mapping[str, Any], buffers: list[Any]) -> dict[str, Any] | None:
-    """Return what the notebook sends; None where its shelf cannot be reached from here."""
-    with serialization.reached(content["shelf"]) as descriptor:
-        if content["laid"] and descriptor is None:
+    """Return what the notebook sends; None where its shared buffer cannot be reached from here."""
+    with serialization.reached(content["buffer"]) as descriptor:
+        if content["placed"] and descriptor is None:
             return None
-        found: dict[str, Any] = serialization.unpack(serialization.collect(buffers, content["laid"], descriptor))
+        found: dict[str, Any] = serialization.unpack(serialization.collect(buffers, content["placed"], descriptor))
         return found
