@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from functools import partial
+from pathlib import Path
 
 from hvd_kernel.processes.event_loop import EventLoop
 
@@ -76,3 +77,16 @@ def test_another_thread_wakes_it() -> None:
     loop.run()
     caller.join()
     assert called == [0, 1, 2]
+
+
+def descriptors() -> set[str]:
+    return {each.name for each in Path("/proc/self/fd").iterdir()}
+
+
+def test_a_closed_loop_leaves_no_descriptor() -> None:
+    before = descriptors()
+    loop = EventLoop()
+    assert len(descriptors()) == len(before) + 1
+    loop.close()
+    loop.close()
+    assert descriptors() == before

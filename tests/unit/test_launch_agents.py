@@ -1,0 +1,93 @@
+"""The launcher's side of agents: they are ended side by side, and stdin is read where this process may read it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+from hvd_kernel.launch.agents import Agent, Agents
+from hvd_kernel.launch.placement import Host
+from hvd_kernel.processes.channel.control_channel import ControlChannel
+
+
+class Noted(Agent):
+    """An agent that notes what becomes of it, and ends when ``last`` has been told to."""
+
+    def __init__(self, agents: Agents, name: str, noted: list[str]) -> None:
+        ours, self.theirs = socket.socketpair()
+        super().__init__(agents, Host("localhost", 1), ControlChannel(ours, ours))
+        self.name, self.noted, self.patience = name, noted, 100.0
+
+    def hang_up(self) -> None:
+        self.noted.append(f"hang up {self.name}")
+        if self.name == "b":
+            for agent in self._agents.every:
+                assert isinstance(agent, Noted)
+                agent.theirs.close()
+
+    def reap(self, seconds: float) -> None:
+        self.noted.append(f"reap {self.name}")
+        assert self.gone
+        self.channel.close()
+
+
+def test_all_agents_are_told_before_the_end_of_one_is_waited_for() -> None:
+    agents, noted = Agents(), list[str]()
+    for name in "ab":
+        Noted(agents, name, noted)
+    agents.end()
+    assert noted == ["hang up a", "hang up b", "reap a", "reap b"]
+
+
+# A shell with job control, whose job reads the terminal in the background, and in the foreground when it is told to.
+SHELL = """
+import os, signal
+from hvd_kernel.launch import stdin
+from hvd_kernel.processes.event_loop import EventLoop
+
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+job = os.fork()
+if job:
+    os.setpgid(job, job)
+    signal.sigwait({signal.SIGUSR1})
+    os.tcsetpgrp(0, job)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(job, os.WUNTRACED)[1]))
+
+class Rank0:
+    def send(self, message):
+        os.write(1, f"sent {message.data}\\n".encode())
+        os._exit(0)
+
+class Told(stdin.StdinForwarder):
+    def _is_ours(self):
+        ours = super()._is_ours()
+        os.write(1, b"" if ours else b"waits\\n")
+        return ours
+
+os.setpgid(0, 0)
+loop = EventLoop()
+forwarder = Told(0, Rank0(), loop)
+loop.run()
+"""
+
+
+def test_in_the_background_of_a_terminal_stdin_is_left_alone_until_it_is_in_the_foreground() -> None:
+    """Who reads there is stopped by SIGTTIN, and what is typed is the shell's."""
+    import pty
+
+    shell, terminal = pty.fork()
+    if shell == 0:
+        os.execv(sys.executable, [sys.executable, "-P", "-c", SHELL])
+    said = b""
+    os.write(terminal, b"typed\n")
+    while b"waits" not in said:
+        said += os.read(terminal, 4096)
+    assert b"sent" not in said
+    os.kill(shell, signal.SIGUSR1)
+    while b"sent b'typed\\n'" not in said:
+        said += os.read(terminal, 4096)
+    assert os.waitstatus_to_exitcode(os.waitpid(shell, 0)[1]) == 0
+    os.close(terminal)
