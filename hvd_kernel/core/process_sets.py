@@ -154,6 +154,10 @@ class _GlobalProcessSet(ProcessSet):
         """Name the one that there is: what is pickled comes back as it, in every process."""
         return "global_process_set"
 
+    def __repr__(self) -> str:
+        """Return its name: the default of every ``process_set=``, as help() shows it."""
+        return "global_process_set"
+
 
 global_process_set: ProcessSet = _GlobalProcessSet()
 

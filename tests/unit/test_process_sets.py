@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Iterator
 
@@ -31,6 +32,12 @@ def test_the_global_set_comes_back_as_itself() -> None:
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(hvd.global_process_set, protocol)) is hvd.global_process_set
     assert copy.copy(hvd.global_process_set) is hvd.global_process_set
+
+
+def test_help_shows_the_global_set_by_its_name() -> None:
+    shown = str(inspect.signature(hvd.barrier))
+    assert shown == "(process_set: 'ProcessSet' = global_process_set) -> 'None'"
+    assert str(hvd.global_process_set) == "ProcessSet(process_set_id=0, ranks=[0], mpi_comm=None)"
 
 
 def test_a_copied_layer_keeps_its_set() -> None:
