@@ -17,6 +17,7 @@ from hvd_kernel.protocol import serialization
 _MODULES = {  # a package -> where its adapter is; Keras before what it may stand on
     "numpy": "hvd_kernel.numpy.adapter",
     "keras": "hvd_kernel.keras.adapter",
+    "tf_keras": "hvd_kernel.keras.adapter",
     "tensorflow": "hvd_kernel.tensorflow.adapter",
     "mxnet": "hvd_kernel.mxnet.adapter",
     "torch": "hvd_kernel.torch.adapter",
@@ -52,7 +53,7 @@ def settle() -> None:
 
 def in_use() -> Iterator[Adapter]:
     """Yield the adapters that have been imported. Any thread."""
-    for name in _MODULES.values():
+    for name in dict.fromkeys(_MODULES.values()):
         module = serialization.loaded(name)
         if module is not None:
             yield module.ADAPTER

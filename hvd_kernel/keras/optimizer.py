@@ -88,10 +88,22 @@ def DistributedOptimizer(
         process_set=process_set,
         scale_local=scale_local_gradients,
     )
-    reduction = backends.reduction(settings)
     count_in_fit()
+    return wrapped(optimizer, settings, backward_passes_per_step, average=average_aggregated_gradients)
+
+
+def wrapped(optimizer: Any, settings: Settings, passes: int, *, average: bool) -> Any:
+    """Return a ``DistributedOptimizer`` whose settings have been checked.
+
+    Raises
+    ------
+    ValueError
+        It is wrapped already, or has been built for another number of passes.
+    """
     how = importlib.import_module("hvd_kernel.keras.keras3" if IS_3 else "hvd_kernel.keras.keras2")
-    return how.wrapped(optimizer, reduction, backward_passes_per_step, average=average_aggregated_gradients)
+    made = how.wrapped(optimizer, backends.reduction(settings), passes, average=average)
+    made._hvd.again = settings, passes, average  # noqa: SLF001 - of this room
+    return made
 
 
 def PartialDistributedOptimizer(

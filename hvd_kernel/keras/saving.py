@@ -1,4 +1,7 @@
-"""``load_model``: a saved model, whose optimizer comes back wrapped, with its state."""
+"""Models that come back with their optimizer wrapped, and its state: ``load_model``, and copies for fresh ranks.
+
+Keras saves and pickles an optimizer as one of its plain class: a rank with such a copy would train alone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hvd_kernel.keras.flavour import keras
-from hvd_kernel.keras.optimizer import Compression, DistributedOptimizer
+from hvd_kernel.keras.optimizer import Compression, DistributedOptimizer, wrapped
+from hvd_kernel.keras.samples import count_in_fit
+from hvd_kernel.keras.wrapping import Wrapped
 
 
 def load_model(
@@ -41,3 +46,54 @@ def load_model(
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
     return model
+
+
+def copied(value: Any) -> Any:
+    """Return how pickle is to make a model, or an optimizer of ours, again elsewhere; NotImplemented: it is neither.
+
+    Raises
+    ------
+    TypeError
+        An optimizer by itself that has been built belongs to its model's variables, which are others elsewhere.
+    """
+    if isinstance(value, Wrapped | keras.optimizers.Optimizer):
+        if getattr(value, "built", getattr(value, "_built", False)):
+            raise TypeError("a Keras optimizer travels within the compiled model that it belongs to: keep the model")
+        return _optimizer(value) if isinstance(value, Wrapped) else NotImplemented
+    if not isinstance(value, keras.Model) or not isinstance(getattr(value, "optimizer", None), Wrapped):
+        return NotImplemented
+    make, parts, *more = value.__reduce__()
+    if more:  # of Keras 2, and not built: it travels as any object does
+        return NotImplemented
+    local = value.optimizer._hvd.reduction.local  # noqa: SLF001 - of this room
+    places = [place for place, variable in enumerate(value.trainable_variables) if id(variable) in local]
+    return _model_again, (make, parts, _how(value.optimizer), places)
+
+
+def _optimizer(optimizer: Any) -> Any:
+    return _optimizer_again, (optimizer._hvd.given, optimizer.get_config(), _how(optimizer))  # noqa: SLF001 - this room's
+
+
+def _how(optimizer: Any) -> Any:
+    settings, passes, average = optimizer._hvd.again  # noqa: SLF001 - of this room
+    if isinstance(settings.groups, list):
+        raise TypeError("a DistributedOptimizer with groups of variables has to be made anew: compile the model again")
+    return settings, passes, average
+
+
+def _model_again(make: Any, parts: Any, how: Any, local: list[int]) -> Any:
+    model = make(*parts)
+    model.optimizer = _wrapped_again(model.optimizer, how)
+    for place in local:
+        model.optimizer.register_local_var(model.trainable_variables[place])
+    return model
+
+
+def _optimizer_again(kind: Any, config: Any, how: Any) -> Any:
+    return _wrapped_again(kind.from_config(config), how)
+
+
+def _wrapped_again(plain: Any, how: Any) -> Any:
+    settings, passes, average = how
+    count_in_fit()
+    return wrapped(plain, settings, passes, average=average)

@@ -22,6 +22,7 @@ class Ours:
     factor: float = 1.0  # Keras averages over passes; to sum, this times its result
     aggregation: Any = None
     sources: list[Any] = field(default_factory=list)  # of the gradients that Keras works on now
+    again: Any = None  # settings, passes and whether they are averaged: to wrap another one so
 
 
 class Wrapped:

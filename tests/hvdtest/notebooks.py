@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+
+from hvd_kernel import kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZER = ROOT / "notebooks" / "nbval_sanitize.cfg"
@@ -23,6 +26,15 @@ def run(*words: str, **variables: str) -> None:
     command = [sys.executable, "-P", "-m", *words]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+
+
+def kernels_of(python: Path, folder: Path) -> Path:
+    """Make a folder for JUPYTER_PATH, whose hvd_kernel is that of another Python."""
+    spec = json.loads(Path(str(kernel.__file__)).with_name("spec").joinpath("kernel.json").read_text())
+    spec["argv"][0] = str(python)
+    (place := folder / "kernels" / "hvd_kernel").mkdir(parents=True)
+    (place / "kernel.json").write_text(json.dumps(spec))
+    return folder
 
 
 def outputs(path: Path) -> list[list[tuple[str, ...]]]:

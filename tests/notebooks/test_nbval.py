@@ -5,15 +5,12 @@ A notebook of a framework that .venv has not runs in an environment that has it,
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import nbformat
 import pytest
 from hvdtest.environments import environment
-from hvdtest.notebooks import ALL, ROOT, SANITIZER, run
-
-from hvd_kernel import kernel
+from hvdtest.notebooks import ALL, ROOT, SANITIZER, kernels_of, run
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600)]
 
@@ -35,13 +32,9 @@ def test_nbval_finds_the_stored_outputs(notebook: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_nbval_finds_them_where_there_is_no_torch(name: str, tmp_path: Path) -> None:
-    python = environment(ELSEWHERE[name])
-    spec = json.loads(Path(kernel.__file__).with_name("spec").joinpath("kernel.json").read_text())
-    spec["argv"][0] = str(python)
-    (folder := tmp_path / "kernels" / "hvd_kernel").mkdir(parents=True)
-    (folder / "kernel.json").write_text(json.dumps(spec))
+    kernels = kernels_of(environment(ELSEWHERE[name]), tmp_path)
     notebook = str(ROOT / "notebooks" / f"{name}.ipynb")
-    run(*NBVAL, "--nbval-sanitize-with", str(SANITIZER), *PATIENT, notebook, JUPYTER_PATH=str(tmp_path))
+    run(*NBVAL, "--nbval-sanitize-with", str(SANITIZER), *PATIENT, notebook, JUPYTER_PATH=str(kernels))
 
 
 @pytest.mark.nightly

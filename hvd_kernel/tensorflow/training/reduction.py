@@ -1,10 +1,13 @@
 """Gradients of one step, reduced over all ranks: together in eager mode, each as it is ready in a graph.
 
 Words.
-  local  a source that each rank has for itself: its gradient stays here
-  call   one reduction in a graph; calls are counted, so that two tapes in one function do not use the same names
+  local    a source that each rank has for itself: its gradient stays here
+  program  the outermost graph that runs as one; branches, loops and functions that it calls are graphs of their own
 
 Names on the wire are numbers of gradients, not of tensors or variables: those depend on what else a rank has built.
+Tapes and optimizers are counted in a program, so that two do not use the same names, and so is what one of them reduces
+in a graph. How often a function is traced counts for nothing: one that makes an optimizer's variables is traced twice,
+on the ranks that have not loaded them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,23 @@ from hvd_kernel.tensorflow.training.plan import Parts, Plan, key_of
 
 _KEPT = 256  # traced reductions: a program has one for each list of gradients that it reduces
 
-_calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+class _Numbers:
+    """Tapes and optimizers of a program by the order in which it meets them, also when they are gone."""
+
+    def __init__(self) -> None:
+        self._met = 0
+        self._number: WeakKeyDictionary[Reduction, int] = WeakKeyDictionary()
+
+    def of(self, reduction: Reduction) -> int:
+        if reduction not in self._number:
+            self._number[reduction] = self._met
+            self._met += 1
+        return self._number[reduction]
+
+
+_numbers: WeakKeyDictionary[Any, _Numbers] = WeakKeyDictionary()  # of programs
+_turns: WeakKeyDictionary[Any, WeakKeyDictionary[Reduction, int]] = WeakKeyDictionary()  # of graphs
 
 
 class Reduction:
@@ -50,8 +69,8 @@ class Reduction:
         local = [place for place, source in enumerate(sources) if key_of(source) in self._local]
         shared = [place for place in range(len(sources)) if place not in local]
         result = list(grads)
-        reduced = _reduced(
-            self.plan, [grads[place] for place in shared], [sources[place] for place in shared], use_generic_names
+        reduced = self._reduced(
+            [grads[place] for place in shared], [sources[place] for place in shared], use_generic_names
         )
         for place, grad in zip(shared, reduced, strict=True):
             result[place] = grad
@@ -60,18 +79,18 @@ class Reduction:
                 result[place] = divided(result[place], size_op(set_id(self.plan.process_set, "Allreduce")))
         return result
 
-
-def _reduced(plan: Plan, grads: Sequence[Any], sources: Sequence[Any], use_generic_names: bool) -> list[Any]:
-    check(plan.process_set)
-    if not grads or not plan.process_set.included():
-        return list(grads)
-    dense = [_dense(grad) if plan.sparse_as_dense else grad for grad in grads]
-    parts = plan.parts(dense, sources)
-    labels = tuple(_label(source, place) for place, source in enumerate(sources))
-    if tf.executing_eagerly():
-        # Traced once for gradients of these shapes: all are on their way together.
-        return list(_in_eager(plan, parts, labels, use_generic_names)(dense))
-    return _build(plan, parts, labels, _prefix(plan.name, use_generic_names), dense)
+    def _reduced(self, grads: Sequence[Any], sources: Sequence[Any], use_generic_names: bool) -> list[Any]:
+        plan = self.plan
+        check(plan.process_set)
+        if not grads or not plan.process_set.included():
+            return list(grads)
+        dense = [_dense(grad) if plan.sparse_as_dense else grad for grad in grads]
+        parts = plan.parts(dense, sources)
+        labels = tuple(_label(source, place) for place, source in enumerate(sources))
+        if tf.executing_eagerly():
+            # Traced once for gradients of these shapes: all are on their way together.
+            return list(_in_eager(plan, parts, labels, use_generic_names)(dense))
+        return _build(plan, parts, labels, _prefix(self, use_generic_names), dense)
 
 
 @functools.lru_cache(_KEPT)
@@ -110,18 +129,21 @@ def _build(plan: Plan, parts: Parts, labels: tuple[str, ...], prefix: str, grads
     return result
 
 
-def _prefix(name: str, use_generic_names: bool) -> str:
-    """Return what the names of the next call in this program begin with."""
-    program = _program(tf.compat.v1.get_default_graph())
-    call = _calls.get(program, 0)
-    _calls[program] = call + 1
+def _prefix(reduction: Reduction, use_generic_names: bool) -> str:
+    """Return what the names begin with of what a tape or an optimizer reduces next in this graph."""
+    graph = tf.compat.v1.get_default_graph()
+    number = _numbers.setdefault(_program(graph), _Numbers()).of(reduction)
+    turns = _turns.setdefault(graph, WeakKeyDictionary())
+    turn = turns.get(reduction, 0)
+    turns[reduction] = turn + 1
+    which = f"_{number}" * (number > 0) + f"_turn_{turn}" * (turn > 0)
     if use_generic_names:
-        return f"call_{call}." if call else ""
-    return f"{name}_{call}." if call else f"{name}."
+        return f"call{which}." if which else ""
+    return f"{reduction.plan.name}{which}."
 
 
 def _program(graph: Any) -> Any:
-    """Return the outermost graph that runs as one: branches and loops are graphs of their own.
+    """Return the outermost graph that runs as one.
 
     Functions that are called in eager mode are below a graph that never runs.
     """

@@ -103,6 +103,31 @@ def test_what_is_saved_loads_without_us_and_with_us(keras_ranks: RankPool, flavo
     assert json.loads(answer.splitlines()[-1]) == ["Adam", 4, False]
 
 
+def check_resumes(folder: str) -> list[Any]:
+    """Rank 0 has loaded what it saved, optimizer and all; the other one has made its model anew."""
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    x, y = s.data()
+    path = f"{folder}/resumed.keras"
+    if hvd.rank() == 0:
+        saved = s.model(0)
+        saved.compile(k.optimizers.SGD(0.05, momentum=0.5), loss="mse", jit_compile=False)
+        saved.fit(x, y, batch_size=8, verbose=0)
+        saved.save(path)
+        mine = hvd.load_model(path)
+    else:
+        mine = s.model(7)
+        mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.05, momentum=0.5)), loss="mse", jit_compile=False)
+    mine.fit(x, y, batch_size=8, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    return [int(_array(mine.optimizer.iterations)), s.weights(mine)]
+
+
+def test_a_training_goes_on_that_one_rank_has_loaded(keras_ranks: RankPool, tmp_path: Path) -> None:
+    first, second = keras_ranks.run(check_resumes, str(tmp_path))
+    assert first == second
+    assert first[0] == 8
+
+
 def check_warmup() -> list[float]:
     from hvd_kernel.keras.schedules import warmup_of
 

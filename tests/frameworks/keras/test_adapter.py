@@ -1,0 +1,70 @@
+"""What cells know of Keras: digests, and copies that fresh ranks get, whose optimizers still reduce."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hvdtest.launch import RankPool
+
+pytestmark = [pytest.mark.nightly, pytest.mark.mp]
+
+
+def copies() -> dict[str, Any]:
+    """Both ranks train, then rank 1 goes on with a copy of its model, as a fresh rank would with rank 0's."""
+    from frameworks.keras import small as s
+
+    from hvd_kernel.core import metrics
+    from hvd_kernel.frameworks import registry
+    from hvd_kernel.keras.flavour import IS_3
+    from hvd_kernel.keras.wrapping import Wrapped
+    from hvd_kernel.worker.inspect import digest, replicate
+
+    hvd, k = s.hvd(), s.keras()
+    registry.settle()
+    how = {"jit_compile": False} if IS_3 else {}
+    x, y = s.data()
+    px, py = (s.part(hvd.rank(), hvd.size(), each) for each in (x, y))
+    model, alone = s.model(0), s.model(0)
+    model.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.05, momentum=0.5), op=hvd.Average), loss="mse", **how)
+    alone.compile(k.optimizers.SGD(0.05, momentum=0.5), loss="mse", **how)
+    unused = hvd.DistributedOptimizer(k.optimizers.SGD(0.25), name="Mine", op=hvd.Sum, backward_passes_per_step=3)
+
+    def fit(mine: Any) -> int:
+        before = metrics.snapshot().step
+        mine.fit(px, py, batch_size=4, shuffle=False, verbose=0)
+        return metrics.snapshot().step - before
+
+    steps = [fit(model)]
+    packed, lost = replicate._pack({"model": model, "unused": unused}, ["model", "unused"])
+    again = replicate._load(packed)
+    copy = again["model"]
+    same = [digest.together(digest.leaves(each)) for each in (model, copy)]
+    steps.append(fit(copy if hvd.rank() else model))
+    alone.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    settings, *others = again["unused"]._hvd.again
+    _, refused = replicate._pack({"optimizer": model.optimizer}, ["optimizer"])
+    return {
+        "lost": lost,
+        "wrapped": [isinstance(each, Wrapped) for each in (copy.optimizer, again["unused"])],
+        "settings": [settings.name, settings.op == hvd.Sum, *others],
+        "same": same[0] == same[1] is not None,
+        "steps": steps,
+        "weights": s.weights(copy if hvd.rank() else model),
+        "alone": s.weights(alone),
+        "refused": refused,
+    }
+
+
+def test_a_copy_of_a_model_trains_on_with_the_other_ranks(keras_ranks: RankPool) -> None:
+    first, second = keras_ranks.run(copies)
+    for found in (first, second):
+        assert found["lost"] == {}
+        assert found["wrapped"] == [True, True]
+        assert found["settings"] == ["Mine", True, 3, False]
+        assert found["same"]
+        assert found["steps"] == [4, 4]
+        assert found["weights"] == pytest.approx(found["alone"], rel=1e-5)
+        assert list(found["refused"]) == ["optimizer"]
+        assert "keep the model" in found["refused"]["optimizer"]
+    assert first["weights"] == second["weights"]
