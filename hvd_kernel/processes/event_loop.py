@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+_LONGEST_S = 3600.0  # of one wait: poll takes no more than 24 days
+
 Callback = Callable[[], object]
 
 
@@ -112,7 +114,7 @@ class EventLoop:
     def _patience(self) -> float | None:
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+        return min(max(0.0, self._timers[0][0] - time.monotonic()), _LONGEST_S) if self._timers else None
 
     def _call_asked(self) -> None:
         with suppress(BlockingIOError):
