@@ -23,7 +23,7 @@ _END_S = 5.0  # that an agent may take to end; one that is killed leaves what it
 _END_HERE_S = 20.0  # the same on this host, where no network can be the reason
 
 
-class Agent:
+class AgentHandle:
     """What the launcher has of an agent, however that was started: the channel to it, and its hello."""
 
     def __init__(self, agents: Agents, host: Host, channel: ControlChannel) -> None:
@@ -71,7 +71,7 @@ class Agent:
         """Wait until it has ended, after ``hang_up``; kill it after a time."""
 
 
-class SpawnedAgent(Agent):
+class SpawnedAgent(AgentHandle):
     """One that the launcher has started itself, here or through ssh."""
 
     def __init__(self, agents: Agents, host: Host, port: int | None, identity: str | None, via: str) -> None:
@@ -124,8 +124,8 @@ class Agents:
 
     def __init__(self) -> None:
         self.loop = EventLoop()
-        self.every: list[Agent] = []
-        self.on_message: Callable[[Agent, Message], None] = _ignore
+        self.every: list[AgentHandle] = []
+        self.on_message: Callable[[AgentHandle, Message], None] = _ignore
 
     def run_until(self, is_over: Callable[[], bool], seconds: float) -> bool:
         """Hear the agents until then, or for a time; return whether it is over."""
@@ -173,16 +173,16 @@ class Agents:
         self.loop.close()
 
 
-def _ignore(_agent: Agent, _message: Message) -> None:
+def _ignore(_agent: AgentHandle, _message: Message) -> None:
     pass
 
 
-def _while_starting(agent: Agent, message: Message) -> None:
+def _while_starting(agent: AgentHandle, message: Message) -> None:
     if isinstance(message, ChannelClosed) and isinstance(agent, SpawnedAgent):
         raise agent.unreachable()
 
 
-def check_versions(agents: Sequence[Agent]) -> None:
+def check_versions(agents: Sequence[AgentHandle]) -> None:
     """Refuse hosts with another version of this package.
 
     Raises

@@ -19,9 +19,9 @@ from hvd_kernel import tracking
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch import environment
-from hvd_kernel.launch.agents import Agent, Agents
+from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.launchers import mpi_command
-from hvd_kernel.launch.launchers.mpi_agents import AgentListener
+from hvd_kernel.launch.launchers.agent_listener import AgentListener
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write, folder_of, prefixes, standard, writer
 from hvd_kernel.launch.monitor import JobMonitor
@@ -149,7 +149,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
             output.close()
 
 
-def _start(job: Job, agents: Agents, patience: float, tell: Write | None) -> list[Agent]:
+def _start(job: Job, agents: Agents, patience: float, tell: Write | None) -> list[AgentHandle]:
     """Start the ranks; return the agent of each."""
     hosts = named(job.hosts, job.hostfile, job.np)
     where = places(hosts, job.np)
@@ -186,7 +186,7 @@ def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
     return env | rank_environment(env)
 
 
-def _mpi_start(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, tell: Write | None) -> list[Agent]:
+def _mpi_start(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, tell: Write | None) -> list[AgentHandle]:
     """Start mpiexec as an agent's only child, so that nothing outlives it; return the agent of each rank."""
     hosts = named(job.hosts, job.hostfile, job.np)
     agents.start([Host("localhost", 1)], None, None, patience)
@@ -240,7 +240,7 @@ def _one(job: Job, rank: int, slot: int, env: dict[str, str]) -> RankPlan:
     return RankPlan(rank, slot, env, reads_stdin=rank == 0 and job.stdin >= 0, limits=limits)
 
 
-def _reachable(holder: Agent, interface: str) -> list[str]:
+def _reachable(holder: AgentHandle, interface: str) -> list[str]:
     """Return the addresses at which other hosts may reach this one."""
     here = addresses(holder.hello)
     outward = [address for address in here.values() if not address.startswith("127.")]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch.agents import Agent, Agents
+from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write
 from hvd_kernel.launch.outcome import Failure, culprit, is_consequence, told
@@ -38,7 +38,7 @@ class JobMonitor:
         self,
         agents: Agents,
         outputs: Sequence[tuple[OutputStream, OutputStream]],
-        placed: Sequence[Agent],
+        placed: Sequence[AgentHandle],
         grace_s: float,
         mpiexec: Mpiexec | None = None,
         *,
@@ -86,7 +86,7 @@ class JobMonitor:
         """Have the ranks ended; ``run`` again to see them end."""
         self._stop(self._grace_s)
 
-    def handle(self, agent: Agent, message: m.Message) -> None:
+    def handle(self, agent: AgentHandle, message: m.Message) -> None:
         """Take a message of an agent."""
         if getattr(message, "rank", 0) != m.MPIEXEC:
             self._of_ranks(agent, message)
@@ -94,7 +94,7 @@ class JobMonitor:
             calm = not self.failures and not self._is_stopped and not self._released
             self._mpiexec.receive(message.data, shown=calm)
 
-    def _of_ranks(self, agent: Agent, message: m.Message) -> None:
+    def _of_ranks(self, agent: AgentHandle, message: m.Message) -> None:
         match message:
             case m.ChannelClosed():
                 self._gone(agent)
@@ -123,7 +123,7 @@ class JobMonitor:
             self._timers[callback].cancel()
         self._timers[callback] = self._agents.loop.call_later(seconds, callback)
 
-    def _gone(self, agent: Agent) -> None:
+    def _gone(self, agent: AgentHandle) -> None:
         missing = [rank for rank, its in enumerate(self._placed) if its is agent and rank not in self.codes]
         if missing and (loss := agent.lost()) is not None:
             self._stop(0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hvd_kernel.launch.agents import Agent
+from hvd_kernel.launch.agents import AgentHandle
 from hvd_kernel.processes.channel.control_channel import CHUNK
 from hvd_kernel.processes.channel.messages import Input
 from hvd_kernel.processes.event_loop import EventLoop
@@ -16,7 +16,7 @@ _FOREGROUND_S = 0.5  # from one look whether this process may read its terminal 
 class StdinForwarder:
     """Sends stdin to rank 0: no more than one piece at a time, so that rank 0 sets the pace."""
 
-    def __init__(self, fd: int, agent: Agent, loop: EventLoop) -> None:
+    def __init__(self, fd: int, agent: AgentHandle, loop: EventLoop) -> None:
         self._fd, self._agent, self._loop = fd, agent, loop
         self._is_open = fd >= 0
         self.resume()

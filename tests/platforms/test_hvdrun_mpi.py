@@ -17,7 +17,7 @@ from hvdtest.hosts import Hosts, why_not
 from hvdtest.hvdrun import HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of, order, processes_with
 from hvdtest.launch import clean_environment
 
-from hvd_kernel.launch.agents import Agent, Agents
+from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream
@@ -198,7 +198,7 @@ def test_what_mpiexec_says_itself_is_heard(mark: str) -> None:
     assert "JOB MAP" in done.stderr
 
 
-class Told(Agent):
+class Told(AgentHandle):
     """An agent that notes what it is told; what it says is in the test's hands."""
 
     def __init__(self, agents: Agents, *, holds_ranks: bool) -> None:

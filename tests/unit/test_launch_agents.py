@@ -7,12 +7,12 @@ import signal
 import socket
 import sys
 
-from hvd_kernel.launch.agents import Agent, Agents
+from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 
 
-class Noted(Agent):
+class Noted(AgentHandle):
     """An agent that notes what becomes of it, and ends when ``last`` has been told to."""
 
     def __init__(self, agents: Agents, name: str, noted: list[str]) -> None:

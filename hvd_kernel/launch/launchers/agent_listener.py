@@ -16,14 +16,14 @@ import socket
 from typing import Self
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch.agents import Agent, Agents, check_versions
+from hvd_kernel.launch.agents import AgentHandle, Agents, check_versions
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel.authentication import ProvenChannel
 from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Output, RankExited, StartFailed
 
 
-class ConnectedAgent(Agent):
+class ConnectedAgent(AgentHandle):
     """One of them. It is known once it has proved that it holds the secret; before that nothing it says counts."""
 
     def __init__(self, agents: Agents, connection: socket.socket, secret: str) -> None:
@@ -84,7 +84,7 @@ class AgentListener:
             mpiexec ended before that, is too slow, or started other ranks than it was asked for.
         """
 
-        def receive(agent: Agent, message: Message) -> None:
+        def receive(agent: AgentHandle, message: Message) -> None:
             if not isinstance(agent, ConnectedAgent):
                 _check(message, mpiexec, len(self._ready()), np)
 
