@@ -1,77 +1,32 @@
-"""A session over a kept cluster: what this kernel has the supervisor remember, and how the next one goes on from it.
+"""A session over a kept cluster: how a kernel goes on from what an earlier one has had the supervisor remember.
 
 The ranks themselves are asked where they can answer; what was remembered tells who they were, and which of them to wait
 for. A cell that still runs becomes the session's latest run, so that it can be watched, interrupted and waited for.
-
-Words.
-  silent   a rank whose process lives and that does not answer: stopped, or C code keeps Python's lock
 """
-# ruff: noqa: SLF001 - a part of Session, in a file of its own
 
 from __future__ import annotations
 
 import atexit
-import os
+import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from hvd_kernel.cluster.ranks.status import RankStatus
+from hvd_kernel.cluster.ranks.events import AttachRequested
+from hvd_kernel.cluster.ranks.remembered import restored
 from hvd_kernel.cluster.requests.cell_run import Run
-from hvd_kernel.cluster.requests.gather import Handshake
 from hvd_kernel.cluster.session import Session
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import attachment, messages
 from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
-from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.detached import Kept
-from hvd_kernel.processes.lifetime import mark
 from hvd_kernel.protocol.messages import PROMPT_TYPE, Failure
-from hvd_kernel.settings import lookup
 
 _WELCOME_S = 10.0
 _ANSWER_S = 10.0  # after it a rank that lives is silent
-_HANDSHAKE_S = 0.1  # between two tries
-_KEEP_S = 20.0
-
-
-# What is remembered.
-
-
-def keep(session: Session, name: str, place: str) -> None:
-    """Have the supervisor outlive this kernel.
-
-    Raises
-    ------
-    ClusterError
-        It cannot, and why.
-    """
-    hours = float(lookup.value("HVD_KEEP_HOURS", os.environ))
-    remember(session)
-    session._launched.send(messages.Keep(name, place, session.n, hours))
-    with session._changed:
-        if not session._changed.wait_for(lambda: session.kept or session._unkept, _KEEP_S):
-            raise ClusterError(f"the ranks' supervisor (process {session.supervisor}) does not answer: is it stopped?")
-    if session._unkept:
-        why, session._unkept = session._unkept, ""
-        raise ClusterError(f"the ranks cannot be kept: {why}")
-
-
-def remember(session: Session) -> None:
-    """Tell the supervisor what the next kernel has to know."""
-    ranks = {rank: asdict(who) | {"mark": mark(who.pid)} for rank, who in session._ranks.items()}
-    known = {"spec": asdict(session.spec), "ranks": ranks, "here": sorted(session._here)}
-    lost = {"dead": session.dead, "causes": session._witnesses.causes, "bare": sorted(session._bare)}
-    session._launched.send(messages.Remember(known | lost | {"by_mpi": sorted(session._by_mpi)}))
-
-
-# The way back.
 
 
 class Found(Supervised):
@@ -111,10 +66,16 @@ def attach(kept: Kept, say: Callable[[str], None]) -> Session:
     """
     found = Found(kept)
     try:
-        session = Session(msgspec.convert(found.remembered["spec"], ClusterSpec), found)
-        session.kept = kept.note.name
+        spec, ranks, causes = restored(found.remembered, socket.gethostname())
+        ranks.kept, ranks.spares = kept.note.name, found.warm
+        session = Session(spec, found, ranks)
+        session.executor.witnesses.causes |= causes
         atexit.register(session.end)
-        _resume(session, found, say)
+        session.executor.connect(found.client)
+        _go_on(session, set(session.executor.call(AttachRequested, say=say)))
+        for message in found.more:
+            session.executor.take(message)
+        session.executor.remember()
     except BaseException:
         found.leave()
         raise
@@ -147,61 +108,22 @@ def _attached(kept: Kept, channel: ControlChannel) -> tuple[messages.Attached, l
     raise ClusterError(f"the supervisor of {kept.note.name} (process {pid}) does not answer: is it stopped? {remedy}")
 
 
-def _resume(session: Session, found: Found, say: Callable[[str], None]) -> None:
-    memory = found.remembered
-    marks = {int(rank): who.pop("mark") for rank, who in memory["ranks"].items()}
-    session._ranks = {int(rank): RankStatus(**who) for rank, who in memory["ranks"].items()}
-    session._here, session._by_mpi, session._bare = (set(memory[name]) for name in ("here", "by_mpi", "bare"))
-    session._witnesses.causes |= {int(rank): why for rank, why in memory["causes"].items()}
-    session.spares = found.warm
-    session._connect(found.client)
-    say("asking the ranks")
-    session._dead |= {rank for rank in range(session.n) if rank not in session._wire.uuids}
-    hands = _greet(session, marks)
-    for rank, who in hands.introduced.items():
-        session._ranks[rank] = replace(session._ranks[rank], pid=who["pid"], host=who["host"], device=who["device"])
-    silent = hands.missing()
-    session._dead |= {rank for rank in silent if _is_gone(session, rank, marks)}
-    for rank in session.dead:
-        session._witnesses.causes.setdefault(rank, UNKNOWN)
-    for rank in sorted(session._here - session._dead):
-        session._watch(rank, session._ranks[rank].pid)
-    _go_on(session, silent - session._dead)
-    session._at_work()
-    session._wire.soon(session._handle, found.more)
-    remember(session)
-
-
-def _greet(session: Session, marks: Mapping[int, str]) -> Handshake:
-    """Meet the ranks that answer; wait for those whose processes live."""
-    living = [rank for rank in range(session.n) if rank not in session._dead]
-    hands = Handshake(living, ["control"])
-    deadline = time.monotonic() + _ANSWER_S
-    while time.monotonic() < deadline:
-        hands.greet(session._wire.request)
-        if hands.wait(_HANDSHAKE_S) or all(_is_gone(session, rank, marks) for rank in hands.missing()):
-            break
-    return hands
-
-
-def _is_gone(session: Session, rank: int, marks: Mapping[int, str]) -> bool:
-    return rank in session._here and mark(session._ranks[rank].pid) != marks[rank]
-
-
 def _go_on(session: Session, silent: set[int]) -> None:
     """Make what ranks still run the session's latest run."""
-    asked = [rank for rank in range(session.n) if rank not in silent | session._dead]
+    wire, dead = session.executor.wire, set(session.dead)
+    for rank in dead:
+        session.executor.witnesses.causes.setdefault(rank, UNKNOWN)
+    asked = [rank for rank in range(session.n) if rank not in silent | dead]
     told = session.post("latest", asked, urgent=True).settle(_ANSWER_S)
     known = {rank: each for rank, each in told.items() if "error" not in each}
     busy = {rank: each for rank, each in known.items() if each["busy"]}
-    left = tuple(sorted({*busy, *silent, *set(asked) - set(known)} - session._dead))
-    session._runs = max((each["run"] for each in known.values()), default=0)
+    left = tuple(sorted({*busy, *silent, *set(asked) - set(known)} - dead))
     run = Run(left, max((each["cell"] for each in known.values()), default=0), lambda _force: {})
-    run.aborted = any(each["broken"] for each in known.values()) or bool(session._dead)
-    session._latest = run
-    session._wire.soon(session._wire.sinks.update, {each["request"]: (rank, run) for rank, each in busy.items()})
-    session._wire.request(list(busy), "hvd_request", {"verb": "latest"}, _Asked(run), urgent=True)  # again: see there
-    session._wire.request(left, "hvd_request", {"verb": "latest"}, _Left(run))
+    run.aborted = any(each["broken"] for each in known.values()) or bool(dead)
+    session.resume(run, max((each["run"] for each in known.values()), default=0))
+    wire.soon(wire.sinks.update, {each["request"]: (rank, run) for rank, each in busy.items()})
+    wire.request(list(busy), "hvd_request", {"verb": "latest"}, _Asked(run), urgent=True)  # again: see there
+    wire.request(left, "hvd_request", {"verb": "latest"}, _Left(run))
 
 
 class _Asked:

@@ -245,7 +245,7 @@ def test_a17_clean_ends_the_orphans_of_another_kernel_and_touches_no_living_one(
         )
         supervisor = int(
             gone.run(
-                "from hvd_kernel.magics import manager_of\nmanager_of(get_ipython()).session._launched._process.pid"
+                "from hvd_kernel.magics import manager_of\nmanager_of(get_ipython()).session.executor.launched._process.pid"
             ).shown[0]
         )
         orphans = traces_of(gone)
@@ -279,7 +279,7 @@ def test_a17_clean_ends_the_orphans_of_another_kernel_and_touches_no_living_one(
 def test_a18_a19_the_end_of_what_holds_the_ranks_is_said_and_leaves_nothing(victim: str) -> None:
     session = Session.start(ClusterSpec(2))
     try:
-        supervisor = session._launched._process.pid
+        supervisor = session.executor.launched._process.pid
         traces = Traces.of(session)
         run = session.run("import time; time.sleep(600)")
         mpiexec = next(

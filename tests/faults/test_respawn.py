@@ -24,9 +24,11 @@ from hvdtest.cluster import (
 from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Session
-from hvd_kernel.cluster.respawn import Respawn, Respawned
+from hvd_kernel.cluster.ranks.events import Action, Event
+from hvd_kernel.cluster.ranks.operation import Flow
+from hvd_kernel.cluster.ranks.respawn import Replace, Respawned
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes.channel.messages import SetSpares
+from hvd_kernel.processes.channel.messages import RanksJoining, SetSpares
 
 N = 4
 BIG = "import numpy as np, hashlib\nbig = np.random.default_rng(rank).random(1 << 20)\nborn = rank"
@@ -174,16 +176,18 @@ def test_a4_a_second_death_while_the_first_is_mended_converges(session: Session,
 def test_a4_a_replacement_that_dies_is_replaced(session: Session) -> None:
     kill(session, 2)
     fallen: list[int] = []
-    join = session._on_joining
+    membership = session.executor._membership
+    step = membership.step
 
-    def shoot(pids: dict[int, int]) -> None:
-        join(pids)
-        if not fallen:
-            fallen.append(pids[2])
+    def shoot(event: Event) -> list[Action]:
+        actions = step(event)
+        if isinstance(event, RanksJoining) and not fallen:
+            fallen.append(event.pids[2])
             os.kill(fallen[0], signal.SIGKILL)
+        return actions
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "_on_joining", shoot)
+        patch.setattr(membership, "step", shoot)
         assert session.respawn().ranks == (2,)
     assert session.status()[2].pid != fallen[0]
     assert_whole(session, {2})
@@ -265,7 +269,7 @@ def test_a2_a_death_of_this_very_moment_is_noticed(session: Session) -> None:
 
 
 def test_a_rank_that_is_stopped_is_not_dead_but_silent(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hvd_kernel.cluster.respawn._SIGN_S", 0.5)
+    monkeypatch.setattr("hvd_kernel.cluster.ranks.respawn._SIGN_S", 0.5)
     os.kill(session.status()[3].pid, signal.SIGSTOP)
     try:
         done = session.respawn()
@@ -310,16 +314,17 @@ def arm(session: Session, packing: list[Path], unpacking: list[Path]) -> None:
 def test_a4_a_death_that_the_others_hear_of_first_is_mended_too(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wire, lost, give = session._wire, session._wire._on_lost, Respawn._give
+    wire, lost, give = session._wire, session._wire._on_lost, Replace._give
 
-    def fail(one: Respawn) -> Respawned:
-        monkeypatch.setattr(Respawn, "_give", give)
+    def fail(_: Replace) -> Flow[Respawned]:
+        monkeypatch.setattr(Replace, "_give", give)
         os.kill(session.status()[3].pid, signal.SIGKILL)
+        yield None
         raise ClusterError("kept: rank 0: rank 3 has ended")
 
     kill(session, 2)
     monkeypatch.setattr(wire, "_on_lost", lambda *who: wire.later(1.5, lost, *who))
-    monkeypatch.setattr(Respawn, "_give", fail)
+    monkeypatch.setattr(Replace, "_give", fail)
     assert session.respawn().ranks == (2, 3)
     assert_whole(session, {2, 3})
 
@@ -375,7 +380,7 @@ def test_a_spare_that_is_gone_is_done_without(session: Session) -> None:
         kill(session, 3)
         said: list[str] = []
         assert session.respawn(progress=said.append).ranks == (3,)
-    session._launched.send(SetSpares(session._spares_wanted))
+    session.executor.launched.send(SetSpares(session._spares_wanted))
     assert said[0] == "no spare process is ready: starting one"
     assert_whole(session, {3})
 
@@ -394,10 +399,10 @@ def test_s7_no_key_in_arguments_environment_or_files_of_a_replacement(session: S
     kill(session, 1)
     assert session.respawn().ranks == (1,)
     assert b"hvd_kernel.worker\0now\0" in read(session.status()[1].pid, "cmdline")
-    for pid in processes_below(session._launched._process.pid):
+    for pid in processes_below(session.executor.launched._process.pid):
         for name in ("cmdline", "environ"):
             assert not any(key in read(pid, name) for key in keys)
-    for path in session._launched.folder.rglob("*"):
+    for path in session.executor.launched.folder.rglob("*"):
         if path.is_file():
             assert not any(key in path.read_bytes() for key in keys)
 

@@ -137,7 +137,7 @@ class Traces:
     def of(cls, session: Session) -> Traces:
         supervisor = session.supervisor
         processes = {supervisor} | processes_below(supervisor)
-        launched = session._launched
+        launched = session.executor.launched
         places = {str(launched.folder), str(launched._shared)} | {f"/tmp/ompi.{pid}" for pid in processes}
         return cls(processes, places, sockets_of(processes))
 

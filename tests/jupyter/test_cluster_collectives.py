@@ -133,9 +133,9 @@ def test_a_cell_that_comes_to_a_rank_whose_death_has_been_told_ends(session: Ses
     """Between the look at who is dead and the message to the ranks there is a moment."""
     os.kill(session.status()[1].pid, signal.SIGKILL)
     until(lambda: session.status()[1].why, "the death is told")
-    session._dead.discard(1)
+    session.ranks.dead.discard(1)
     run = session.run("rank")
-    session._dead.add(1)
+    session.ranks.dead.add(1)
     outcome = drain(run)
     assert {rank: f.ename for rank, f in outcome.failures.items()} == {1: "RankDied"}
     assert outcome.results() == {0: "0", 2: "2"}

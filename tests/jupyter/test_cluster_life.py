@@ -206,10 +206,10 @@ def test_a_cluster_is_its_ranks_a_supervisor_a_launcher_and_a_spare(session: Ses
 
 @WITH_A_SPARE
 def test_private_files(session: Session) -> None:
-    folder = session._launched.folder
+    folder = session.executor.launched.folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE(session._launched._shared.stat().st_mode) == 0o700
-    assert stat.S_IMODE(session._launched.log.stat().st_mode) == 0o600
+    assert stat.S_IMODE(session.executor.launched._shared.stat().st_mode) == 0o700
+    assert stat.S_IMODE(session.executor.launched.log.stat().st_mode) == 0o600
     key = session._wire._config["key"]
     server = session._wire._config["curve_serverkey"]
     assert len(key) == 64

@@ -102,10 +102,6 @@ AT_HOME = {  # a framework -> the rooms that import it; all others reach it thro
     "mxnet": {"mxnet"},
 }
 
-KNOWN_CIRCLES = {  # files of hvd_kernel that import each other -> who removes them; this table only shrinks
-    "cluster.attach cluster.ready cluster.respawn cluster.session": "issue 20",
-}
-
 MAX_LINES = 500
 MAX_FILES = 15
 
@@ -188,9 +184,7 @@ def test_every_room_is_in_the_table() -> None:
 
 
 def test_no_python_files_import_each_other_in_a_circle() -> None:
-    found = {" ".join(sorted(circle)) for circle in circles(import_edges(PYTHON_FILES))}
-    assert not found - set(KNOWN_CIRCLES), "a new circle, or a known one that has grown"
-    assert not set(KNOWN_CIRCLES) - found, "these are gone or smaller: shorten KNOWN_CIRCLES"
+    assert not circles(import_edges(PYTHON_FILES))
 
 
 def test_no_headers_include_each_other_in_a_circle() -> None:

@@ -7,9 +7,10 @@ its last sample have come, because output travels on another channel than the re
 from __future__ import annotations
 
 import queue
-import threading
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,9 @@ class Run:
         self._idle: set[int] = set()
         self._open = set(ranks)  # ranks whose RankDone the reader has not seen
         self._ended: set[int] = set()  # ranks whose RankDone has been queued
-        self._over = threading.Event()
+        self.over: Future[None] = Future()  # done when every rank has ended the cell
         if not ranks:
-            self._over.set()
+            self.over.set_result(None)
 
     def request(self, code: str, run: int) -> dict[str, Any]:
         """Return the content of the message that asks a rank for it; ``run``: its number among this cluster's."""
@@ -105,7 +106,7 @@ class Run:
 
     def wait(self, timeout: float) -> bool:
         """Return whether the run is finished, within the timeout."""
-        return self._over.wait(timeout)
+        return bool(wait_for([self.over], timeout).done)
 
     def next(self, timeout: float) -> Event | None:
         """Return the next event in order of arrival, or None when none comes within ``timeout`` seconds."""
@@ -176,5 +177,5 @@ class Run:
             self._ended.add(rank)
             self._events.put(RankDone(rank, self._replies[rank]))
             if self.finished:
-                self._over.set()
+                self.over.set_result(None)
         return rank in self._ended

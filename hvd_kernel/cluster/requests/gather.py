@@ -74,28 +74,50 @@ class Gather:
         return dict(sorted(self._answers.items()))
 
 
+class Report:
+    """A sink that hands each rank's answer on, on the I/O thread."""
+
+    def __init__(self, report: Callable[[int, Mapping[str, Any]], None]) -> None:
+        self._report = report
+
+    def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:
+        """Hand on the answer."""
+        self._report(rank, content)
+        return True
+
+    def on_output(self, _rank: int, _kind: str, _content: Mapping[str, Any]) -> bool:
+        """Ignore what the rank publishes meanwhile."""
+        return False
+
+    def on_dead(self, rank: int, failure: Failure) -> None:
+        """Hand on the death as the answer."""
+        self._report(rank, {"error": failure.evalue})
+
+
 class Handshake:
     """A sink that learns on which channels each rank can be reached: replies, and the "idle" that it publishes.
 
-    channels: those of requests; on shell a rank does not answer while it runs a cell.
+    channels: those of requests; on shell a rank does not answer while it runs a cell. Everything on the I/O thread.
     """
 
-    def __init__(self, ranks: Iterable[int], channels: Sequence[str] = ("shell", "control")) -> None:
-        self.introduced: dict[int, Mapping[str, Any]] = {}
+    def __init__(
+        self, ranks: Iterable[int], channels: Sequence[str], report: Callable[[int, Mapping[str, Any]], None]
+    ) -> None:
         self._channels = channels
-        self._missing = {(rank, channel) for rank in ranks for channel in (*channels, "iopub")}
-        self._changed = threading.Condition()
+        self._report = report  # a rank that is met on all of them, and who it says it is
+        self._missing = {rank: {*channels, "iopub"} for rank in ranks}
+        self._introduced: dict[int, Mapping[str, Any]] = {}
 
     def greet(self, request: Callable[..., None]) -> None:
         """Say hello, by ``Stream.request``, wherever a rank has not been met."""
         for channel in self._channels:
-            unmet = sorted(self.missing(channel) | self.missing("iopub"))
+            unmet = sorted(rank for rank, missing in self._missing.items() if missing & {channel, "iopub"})
             hello = {"verb": "hello", "channel": channel}
             request(unmet, "hvd_request", hello, self, urgent=channel == "control")
 
     def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:
         """Note a channel that answers, and who the rank says it is."""
-        self.introduced[rank] = content
+        self._introduced[rank] = content
         self._met(rank, content["channel"])
         return False
 
@@ -106,19 +128,11 @@ class Handshake:
         return False
 
     def on_dead(self, rank: int, failure: Failure) -> None:
-        """Leave it missing: whoever waits hears of the death from the launcher."""
-
-    def missing(self, channel: str = "") -> set[int]:
-        """Return the ranks that cannot be reached yet, on one channel or on any."""
-        with self._changed:
-            return {rank for rank, each in self._missing if channel in {"", each}}
-
-    def wait(self, timeout: float) -> bool:
-        """Return whether all channels of all ranks work, within the timeout."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._missing, timeout)
+        """Leave it missing: whoever waits hears of the death itself."""
 
     def _met(self, rank: int, channel: str) -> None:
-        with self._changed:
-            self._missing.discard((rank, channel))
-            self._changed.notify_all()
+        missing = self._missing[rank]
+        if missing:
+            missing.discard(channel)
+            if not missing:
+                self._report(rank, self._introduced[rank])

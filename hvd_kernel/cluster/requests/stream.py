@@ -41,14 +41,14 @@ class Stream(ipp.Client):  # type: ignore[misc]
         self,
         connection: dict[str, Any],
         on_lost: Callable[[int, int], None],
-        on_met: Callable[[], None] = lambda: None,
-        on_broken: Callable[[], None] = lambda: None,
+        on_registered: Callable[[int], None],
+        on_broken: Callable[[], None],
     ) -> None:
         self.sinks: dict[str, tuple[int, Sink]] = {}
         self.uuids: dict[int, str] = {}
         self._buried: dict[int, Failure] = {}  # ranks of which nobody will hear any more, and why
         self._on_lost = on_lost
-        self._on_met = on_met
+        self._on_registered = on_registered
         self._on_broken = on_broken
         super().__init__(connection)
         self.session.digest_history_size = REMEMBERED_MESSAGES
@@ -141,7 +141,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
 
     def _register_engine(self, msg: dict[str, Any]) -> None:
         self._admit(msg["content"]["id"], msg["content"]["uuid"])
-        self._on_met()
+        self._on_registered(int(msg["content"]["id"]))
 
     def _unregister_engine(self, msg: dict[str, Any]) -> None:
         rank = int(msg["content"]["id"])

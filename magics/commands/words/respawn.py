@@ -13,7 +13,7 @@ from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.respawn import Respawned
+    from hvd_kernel.cluster.ranks.respawn import Respawned
 
 _NOTHING = "its variables are missing: run the cells that made them again, or hvd.broadcast_object them"
 _NOTHING_OF_SEVERAL = "their variables are missing: run the cells that made them again, or hvd.broadcast_object them"

@@ -1,0 +1,281 @@
+"""Executor of a membership: carries out its actions, and brings it what comes of them as events.
+
+Threads: once there is a connection to the ranks, the membership steps on its I/O thread alone, so that no interrupt key
+can come in between; before, on the thread that waits for the start. Whoever waits for an answer may be interrupted.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.cluster import failure, registration
+from hvd_kernel.cluster.launcher import is_far
+from hvd_kernel.cluster.ranks import events as e
+from hvd_kernel.cluster.ranks.membership import Membership
+from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.remembered import remembered
+from hvd_kernel.cluster.requests.gather import Handshake, Report
+from hvd_kernel.cluster.supervised import Supervised
+from hvd_kernel.diagnosis.post_mortem import Cause
+from hvd_kernel.diagnosis.recorder import Witnesses
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.channel import messages
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.lifetime import kill
+
+if TYPE_CHECKING:
+    from hvd_kernel.cluster.requests.cell_run import Run
+    from hvd_kernel.cluster.requests.clients import Clients
+    from hvd_kernel.cluster.requests.stream import Stream
+
+_LAST_WORDS_S = 0.05  # a dead rank's last output may still be on its way through the controller
+Say = Callable[[str], None]
+
+
+class Executor:
+    """Holds what actions need: the supervisor, the connection to the ranks, the recorder of their deaths."""
+
+    def __init__(self, spec: ClusterSpec, ranks: Ranks, launched: Supervised) -> None:
+        self.spec = spec
+        self.ranks = ranks
+        self.launched = launched
+        self.stream: Stream | None = None
+        self.clients: Clients | None = None  # ipyparallel's ordinary ones
+        self.witnesses = Witnesses(launched.folder)
+        self.latest: Run | None = None  # the cell that runs, or ran last
+        self.on_met: Callable[[], None] = lambda: None
+        self.on_broken: Callable[[], None] = lambda: None
+        self._membership = Membership(ranks, patience=spec.start_timeout_s, far=is_far(spec))
+        self._secret = ""  # shows the hub that it is told of deaths by this kernel
+        self._inboxes: dict[int, SimpleQueue[e.Answer]] = {}  # of those who wait
+        self._numbers = count(1)
+        self._timers: list[tuple[float, e.Ticket]] = []  # set before there is a connection
+        self._hands: dict[e.Ticket, Handshake] = {}  # the latest
+        self._carry_out: dict[type, Callable[[Any], None]] = {
+            e.SetTimer: self._set_timer,
+            e.Send: lambda action: launched.send(action.message),
+            e.Watch: self._watch,
+            e.Examine: self._examine,
+            e.Forget: self._forget,
+            e.Greet: self._greet,
+            e.Ask: self._ask,
+            e.Meet: self._meet,
+            e.Met: self._note_met,
+            e.Kill: self._kill,
+            e.AwaitCell: self._await_cell,
+            e.Remember: lambda _: self.remember(),
+        }
+
+    @property
+    def wire(self) -> Stream:
+        """The connection to the ranks.
+
+        Raises
+        ------
+        ClusterError
+            There is none: the cluster is stopped.
+        """
+        if self.stream is None:
+            raise failure.no_cluster()
+        return self.stream
+
+    def call(self, make: Callable[..., e.Request], *what: Any, say: Say = lambda _text: None, **more: Any) -> Any:
+        """Make a request and return its answer. Interruptible.
+
+        Raises
+        ------
+        ClusterError
+            As the membership says.
+        """
+        number = next(self._numbers)
+        inbox = self._inboxes[number] = SimpleQueue()
+        try:
+            self.deliver(make(number, *what, **more))
+            answer = self._answer(inbox, say)
+        except BaseException:
+            self.deliver(e.Cancelled(number))
+            raise
+        finally:
+            del self._inboxes[number]
+        if isinstance(answer, e.Failed):
+            raise failure.start_failed(answer.why, self.launched.log) if answer.with_log else ClusterError(answer.why)
+        return answer.value
+
+    def deliver(self, event: e.Event) -> None:
+        """Have the membership take an event. Any thread."""
+        if self.stream is not None:
+            self.stream.soon(self._step, event)
+        else:
+            self._step(event)
+
+    def connect(self, connection: Mapping[str, Any]) -> None:
+        """Make the connection to the ranks."""
+        from hvd_kernel.cluster.requests.clients import Clients  # noqa: PLC0415 - ipyparallel, while processes start
+        from hvd_kernel.cluster.requests.stream import Stream  # noqa: PLC0415 - as above
+
+        known = dict(connection)
+        self._secret = known.pop(registration.SECRET)
+        self.clients = Clients(known)
+        self.stream = Stream(
+            known,
+            lambda rank, pid: self.deliver(e.RankDied(rank, pid)),
+            lambda rank: self.deliver(e.EngineRegistered(rank)),
+            self.on_broken,
+        )
+        for rank in list(self.stream.uuids):
+            self.deliver(e.EngineRegistered(rank))
+        for at, ticket in self._timers:
+            self.stream.soon(self.stream.later, max(0.0, at - time.monotonic()), self._step, e.TimerFired(ticket))
+        self.stream.listen(self.launched.descriptor, self._receive)
+
+    def take(self, message: messages.Message) -> None:
+        """Take what the supervisor says."""
+        match message:
+            case messages.Connected(client):
+                self.connect(client)
+            case messages.RankExited(status=status):
+                self.witnesses.launcher_ended(status)
+            case messages.ChannelClosed():
+                self.witnesses.launcher_ended(None)
+                if self.stream is not None:
+                    self.stream.unlisten(self.launched.descriptor)
+        self.deliver(message)
+
+    def end(self, how: Callable[[], None]) -> None:
+        """End the connection, and what stands on it, before the ranks end or are left. Idempotent."""
+        if self.stream is not None:
+            self.stream.stop(self.launched.descriptor)
+            self.stream = None
+        self._step(e.StopRequested())
+        for number, inbox in list(self._inboxes.items()):  # of requests that have not come through any more
+            inbox.put(e.Failed(number, str(failure.no_cluster())))
+        if self.clients is not None:
+            clients, self.clients = self.clients, None
+            clients.end()
+        self.witnesses.close()
+        how()
+        self._step(e.Stopped())
+
+    def remember(self) -> None:
+        """Tell the supervisor what the next kernel has to know."""
+        self.launched.send(messages.Remember(remembered(self.spec, self.ranks, self.witnesses.causes)))
+
+    # The thread that waits.
+
+    def _answer(self, inbox: SimpleQueue[e.Answer], say: Say) -> e.Done | e.Failed:
+        while True:
+            while self.stream is None and inbox.empty():
+                self._await_connection()
+            told = inbox.get()
+            if not isinstance(told, e.Tell):
+                return told
+            say(told.text)
+
+    def _await_connection(self) -> None:
+        at, ticket = self._timers[0]
+        if select.select([self.launched.descriptor], [], [], max(0.0, at - time.monotonic()))[0]:
+            self._receive()
+        else:
+            self.deliver(e.TimerFired(ticket))
+
+    def _receive(self) -> None:
+        for message in self.launched.receive():
+            self.take(message)
+
+    # The thread on which the membership steps.
+
+    def _step(self, event: e.Event) -> None:
+        for action in self._membership.step(event):
+            if isinstance(action, e.Answer):
+                if action.request in self._inboxes:
+                    self._inboxes[action.request].put(action)
+            else:
+                self._carry_out[type(action)](action)
+
+    def _set_timer(self, timer: e.SetTimer) -> None:
+        if self.stream is not None:
+            self.stream.later(timer.seconds, self._step, e.TimerFired(timer.ticket))
+        else:
+            self._timers.append((time.monotonic() + timer.seconds, timer.ticket))
+
+    def _watch(self, action: e.Watch) -> None:
+        """Hear of the end of a rank of this host, and why; it may have come already. Have it limited."""
+        rank, pid = action.rank, action.pid
+        if self.spec.limits:
+            self.launched.send(messages.LimitRank(pid, rank, self.spec.limits[rank]))
+        self.witnesses.watch(rank, pid)
+        try:
+            self.wire.watch(rank, pid)
+        except ProcessLookupError:
+            self.deliver(e.RankDied(rank, pid))
+
+    def _examine(self, action: e.Examine) -> None:
+        stream, rank, who = self.wire, action.rank, action.who
+        sample = self.latest.metrics.get(rank) if self.latest is not None else None
+        bury = partial(self._bury, action, stream.uuids.get(rank, ""), time.monotonic())
+        examine = partial(self.witnesses.examine, by_mpi=action.by_launcher)
+        pid, resident = who.pid if who else 0, sample.rss if sample else 0
+        stream.later(_LAST_WORDS_S, examine, rank, pid, resident, stream.later, bury)
+
+    def _bury(self, dead: e.Examine, uuid: str, at: float, cause: Cause) -> None:
+        rank, who = dead.rank, dead.who
+        death = failure.rank_died(rank, who.pid if who else 0, who.host if who else "", cause, at)
+        if self.stream is not None and self.stream.uuids.get(rank, "") == uuid:  # else it has been replaced
+            self.stream.forget(rank, death)
+            self.stream.tell_hub(registration.LOST, {"id": rank, "uuid": uuid, registration.SECRET: self._secret})
+        if self.ranks.kept:
+            self.remember()
+
+    def _forget(self, action: e.Forget) -> None:
+        for rank in action.ranks:
+            self.wire.uuids.pop(rank, None)
+            self.wire.forget(rank, failure.replaced(rank))
+
+    def _greet(self, action: e.Greet) -> None:
+        if action.ticket not in self._hands:
+            answer = partial(self._introduce, action.ticket)
+            self._hands = {action.ticket: Handshake(action.ranks, action.channels, answer)}
+        self._hands[action.ticket].greet(self.wire.request)
+
+    def _introduce(self, ticket: e.Ticket, rank: int, said: Mapping[str, Any]) -> None:
+        here = said["pid"] in self.launched.local_ranks()
+        self.deliver(e.RankAnswered(ticket, rank, {**said, "here": here}))
+
+    def _ask(self, action: e.Ask) -> None:
+        content = {"verb": action.verb, **action.content}
+        report = Report(lambda rank, said: self.deliver(e.RankAnswered(action.ticket, rank, said)))
+        self.wire.request(sorted(action.ranks), "hvd_request", content, report, urgent=action.urgent)
+
+    def _meet(self, action: e.Meet) -> None:
+        peers = {rank: (who.pid, who.host) for rank, who in action.members.items()}
+        rendezvous = {
+            "size": len(peers),
+            "secret": secrets.token_hex(32),
+            "ranks": peers,
+            "fresh": sorted(action.fresh),
+        }
+        self._ask(e.Ask(action.ticket, "meet", frozenset(peers), {**rendezvous, **action.place}))
+
+    def _kill(self, action: e.Kill) -> None:
+        for pid in action.pids:
+            kill(pid, signal.SIGKILL)
+
+    def _note_met(self, _: e.Met) -> None:
+        if self.latest is not None:
+            self.latest.aborted = False
+        self.on_met()
+
+    def _await_cell(self, action: e.AwaitCell) -> None:
+        ended = e.CellEnded(action.ticket)
+        if self.latest is None:
+            self.deliver(ended)
+        else:
+            self.latest.over.add_done_callback(lambda _: self.deliver(ended))

@@ -1,0 +1,192 @@
+"""Membership of a cluster as a pure state machine: events in, actions out. No clock, no thread, no process, no file.
+
+``step`` takes one event and returns what is to be done for it; whoever does that (executor.py) brings back what came
+of it as events. The same code runs in virtual time, with seeded faults: tests/unit/test_membership.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from hvd_kernel.cluster.ranks.events import (
+    Action,
+    AttachRequested,
+    Cancelled,
+    Done,
+    EngineRegistered,
+    Event,
+    Examine,
+    Failed,
+    Forget,
+    KeepRequested,
+    Met,
+    RankDied,
+    ReplaceRequested,
+    Request,
+    StartRequested,
+    Stopped,
+    StopRequested,
+    Watch,
+)
+from hvd_kernel.cluster.ranks.operation import Flow, Operation, WithLog
+from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.respawn import Replace
+from hvd_kernel.cluster.ranks.startup import Attach, Keep, Start
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.channel import messages
+
+
+class State(Enum):
+    """What the cluster is in, as a sentence says it: "the ranks are ..."."""
+
+    DOWN = "stopped: `%hvd start` starts new ones"
+    STARTING = "being started"
+    READY = "ready"
+    BROKEN = "not complete"
+    REPLACING = "being replaced"
+    KEEPING = "being kept"
+    STOPPING = "being stopped"
+
+
+_FROM = {  # a request -> the states in which it can be fulfilled, and the state meanwhile
+    StartRequested: ({State.DOWN}, State.STARTING),
+    AttachRequested: ({State.DOWN}, State.STARTING),
+    ReplaceRequested: ({State.READY, State.BROKEN}, State.REPLACING),
+    KeepRequested: ({State.READY, State.BROKEN}, State.KEEPING),
+}
+
+
+class Membership:
+    """Who belongs to the cluster, and how that changes. One thread at a time calls ``step``."""
+
+    def __init__(self, ranks: Ranks, *, patience: float, far: bool) -> None:
+        """Begin without a cluster.
+
+        Parameters
+        ----------
+        ranks
+            The table of the ranks, which this alone changes from here on.
+        patience
+            Seconds that processes may take to become ranks.
+        far
+            Whether a rank may be on another host.
+        """
+        self.ranks = ranks
+        self._patience = patience
+        self._far = far
+        self._rest = State.DOWN  # the state without an operation
+        self._meanwhile = State.DOWN
+        self._operation: Operation | None = None
+        self._flow: Flow[Any] | None = None
+
+    @property
+    def state(self) -> State:
+        """What the cluster is in."""
+        if self._operation is not None:
+            return self._meanwhile
+        return State.BROKEN if self._rest is State.READY and self.ranks.dead else self._rest
+
+    def step(self, event: Event) -> list[Action]:
+        """Take an event; return what is to be done, in this order."""
+        actions = list(self._take(event))
+        if self._operation is not None:
+            self._operation.hear(event)
+            actions += self._go_on(self._operation)
+        return actions
+
+    def _take(self, event: Event) -> Iterator[Action]:
+        match event:
+            case StartRequested() | AttachRequested() | ReplaceRequested() | KeepRequested():
+                yield from self._begin(event)
+            case Cancelled(request):
+                if self._operation is not None and self._operation.request == request:
+                    yield from self._give_up("cancelled")
+            case StopRequested():
+                self._rest = State.STOPPING
+                yield from self._give_up("the cluster was stopped")
+            case Stopped():
+                self._rest = State.DOWN
+            case RankDied(rank, pid):
+                yield from self._lose(rank, pid)
+            case messages.RankExited() | messages.ChannelClosed():
+                yield from self._lose_all(by_launcher=isinstance(event, messages.RankExited))
+            case _:
+                yield from self._note(event)
+
+    def _note(self, event: Event) -> Iterator[Action]:
+        ranks = self.ranks
+        match event:
+            case EngineRegistered(rank):
+                ranks.registered.add(rank)
+            case messages.RanksJoining(pids):
+                ranks.join(pids)
+                yield from (Watch(rank, pid) for rank, pid in pids.items())
+            case messages.SparesReady(count):
+                ranks.spares = count
+            case messages.Kept(name):
+                ranks.kept = name
+
+    def _begin(self, asked: Request) -> Iterator[Action]:
+        allowed, meanwhile = _FROM[type(asked)]
+        if self.state not in allowed:
+            yield Failed(asked.request, f"the ranks are {self.state.value}")
+            return
+        self._operation, self._meanwhile = self._made(asked), meanwhile
+        self._flow = self._operation.run()
+
+    def _made(self, asked: Request) -> Operation:
+        match asked:
+            case StartRequested(request):
+                return Start(request, self.ranks, self._patience)
+            case AttachRequested(request):
+                return Attach(request, self.ranks)
+            case KeepRequested(request, wish, supervisor):
+                return Keep(request, self.ranks, wish, supervisor)
+            case ReplaceRequested():
+                return Replace(asked, self.ranks, self._patience, far=self._far)
+
+    def _go_on(self, operation: Operation) -> Iterator[Action]:
+        """Have the operation go on until it waits or ends."""
+        assert self._flow is not None
+        try:
+            while (action := next(self._flow)) is not None:
+                yield action
+        except StopIteration as end:
+            yield from self._ended(Done(operation.request, end.value))
+        except ClusterError as error:
+            yield from self._ended(Failed(operation.request, str(error), with_log=isinstance(error, WithLog)))
+
+    def _ended(self, answer: Done | Failed) -> Iterator[Action]:
+        if self._meanwhile is State.STARTING and isinstance(answer, Done):
+            self._rest = State.READY
+            yield Met(self.ranks.generation)
+        self._operation = self._flow = None
+        yield answer
+
+    def _give_up(self, why: str) -> Iterator[Action]:
+        if self._operation is not None and self._flow is not None:
+            self._flow.close()
+            yield from self._ended(Failed(self._operation.request, why))
+
+    def _lose_all(self, *, by_launcher: bool) -> Iterator[Action]:
+        """Take note that mpiexec has ended, or the supervisor, with every process that it started."""
+        ranks = self.ranks
+        for rank in sorted(ranks.by_launcher & ranks.members.keys()) if by_launcher else range(ranks.n):
+            yield from self._lose(rank, ranks.members[rank].pid if by_launcher else 0)
+
+    def _lose(self, rank: int, pid: int = 0) -> Iterator[Action]:
+        """Take note of the end of a process."""
+        ranks = self.ranks
+        who = ranks.process(rank)
+        if pid and who is not None and pid != who.pid:
+            return
+        if rank in ranks.arrivals:
+            ranks.fallen.add(rank)
+            ranks.registered.discard(rank)
+            yield Forget(frozenset({rank}))
+        elif rank not in ranks.dead:
+            ranks.dead.add(rank)
+            ranks.registered.discard(rank)
+            yield Examine(rank, who, rank in ranks.by_launcher)

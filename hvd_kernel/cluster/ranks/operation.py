@@ -1,0 +1,128 @@
+"""Operations of a membership: one request each, from its first action to its answer, as a generator of actions.
+
+An operation yields what is to be done, or None to wait for the next event; conditions are looked at after each one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
+from itertools import count
+from typing import Any, TypeVar
+
+from hvd_kernel.cluster.ranks.events import Action, Ask, Event, Greet, RankAnswered, SetTimer, Tell, Ticket, TimerFired
+from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.errors import ClusterError
+
+_T = TypeVar("_T")
+Flow = Generator[Action | None, None, _T]
+
+
+class WithLog(ClusterError):
+    """An error that the end of the ranks' log may explain."""
+
+
+class Operation:
+    """What has been asked and what has come of it."""
+
+    def __init__(self, request: int, ranks: Ranks) -> None:
+        self.request = request
+        self.ranks = ranks
+        self.answers: defaultdict[Ticket, dict[int, Mapping[str, Any]]] = defaultdict(dict)
+        self._expired: set[Ticket] = set()
+        self._numbers = count()
+
+    def run(self) -> Flow[Any]:
+        """Yield the actions; return the answer to the request.
+
+        Raises
+        ------
+        ClusterError
+            It cannot be fulfilled.
+        """
+        raise NotImplementedError
+
+    def hear(self, event: Event) -> None:
+        """Take in what has happened."""
+        match event:
+            case TimerFired(ticket):
+                self._expired.add(ticket)
+            case RankAnswered(ticket, rank, content):
+                self.answers[ticket][rank] = content
+
+    def ticket(self) -> Ticket:
+        """Return a new one."""
+        return self.request, next(self._numbers)
+
+    def tell(self, text: str) -> Action:
+        """Return the action that says how far it is."""
+        return Tell(self.request, text)
+
+    def timer(self, seconds: float) -> Flow[Ticket]:
+        """Set a timer."""
+        ticket = self.ticket()
+        yield SetTimer(ticket, seconds)
+        return ticket
+
+    def is_over(self, timer: Ticket) -> bool:
+        """Tell whether its time is over."""
+        return timer in self._expired
+
+    def until(self, condition: Callable[[], bool], timer: Ticket) -> Flow[bool]:
+        """Wait for a condition; return whether it holds when the timer fires at the latest."""
+        while not condition():
+            if self.is_over(timer):
+                return False
+            yield None
+        return True
+
+    def within(self, condition: Callable[[], bool], seconds: float) -> Flow[bool]:
+        """Wait for a condition; return whether it has come to hold in time."""
+        return condition() or (yield from self.until(condition, (yield from self.timer(seconds))))
+
+    def greet(
+        self, ranks: set[int], channels: tuple[str, ...], pause: float, enough: Callable[[set[int]], bool]
+    ) -> Flow[dict[int, Mapping[str, Any]]]:
+        """Say hello, with pauses, until all answer or it is enough of those that are missing; return who has."""
+        ticket = self.ticket()
+        met = self.answers[ticket]
+        while not (ranks <= met.keys() or enough(ranks - met.keys())):
+            yield Greet(ticket, frozenset(ranks & self.ranks.living), channels)
+            yield from self.within(lambda: ranks <= met.keys() or enough(ranks - met.keys()), pause)
+        return met
+
+    def ask(
+        self, verb: str, ranks: Iterable[int], content: Mapping[str, Any], seconds: float, *, urgent: bool = False
+    ) -> Flow[dict[int, Mapping[str, Any]]]:
+        """Put a question to ranks, all of which have to answer.
+
+        Raises
+        ------
+        ClusterError
+            One has answered with an error, or not at all.
+        """
+        asked, ticket = set(ranks), self.ticket()
+        if gone := asked - self.ranks.living:
+            raise ClusterError(f"{verb}: {named(gone)} dead")
+        yield Ask(ticket, verb, frozenset(asked), content, urgent)
+        return (yield from self.answered(ticket, verb, asked, seconds))
+
+    def answered(
+        self, ticket: Ticket, verb: str, ranks: set[int], seconds: float
+    ) -> Flow[dict[int, Mapping[str, Any]]]:
+        """Wait for the answers of ranks as long as they live; raises as ``ask``."""
+        answers = self.answers[ticket]
+        yield from self.within(lambda: not (ranks & self.ranks.living) - answers.keys(), seconds)
+        for rank, content in sorted(answers.items()):
+            if "error" in content:
+                raise ClusterError(f"{verb}: rank {rank}: {content['error']}")
+        if missing := ranks - answers.keys():
+            late = ", ".join(map(str, sorted(missing)))
+            raise ClusterError(f"{verb}: no answer from rank {late} within {seconds:g} s: busy?")
+        return answers
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Return "rank 1 is" or "ranks 1,2 are"."""
+    each = sorted(ranks)
+    return f"rank{'s' * (len(each) > 1)} {','.join(map(str, each))} {'are' if len(each) > 1 else 'is'}"

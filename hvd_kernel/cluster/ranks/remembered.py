@@ -1,0 +1,36 @@
+"""Memory of a kept cluster: what a kernel has the supervisor remember, and the table that the next one begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.status import RankStatus
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.lifetime import mark
+
+_SETS = ("here", "by_launcher", "bare")
+
+
+def remembered(spec: ClusterSpec, ranks: Ranks, causes: Mapping[int, str]) -> dict[str, Any]:
+    """Return what the next kernel has to know; ``causes``: what the dead died of."""
+    members = {rank: asdict(who) | {"mark": mark(who.pid)} for rank, who in ranks.members.items()}
+    sets = {name: sorted(getattr(ranks, name)) for name in _SETS}
+    return {"spec": asdict(spec), "members": members, "causes": dict(causes), **sets}
+
+
+def restored(state: Mapping[str, Any], host: str) -> tuple[ClusterSpec, Ranks, dict[int, str]]:
+    """Return specification, ranks and causes; ranks of this host whose process is another by now are dead."""
+    spec = msgspec.convert(state["spec"], ClusterSpec)
+    ranks = Ranks(spec.n, host)
+    for name in _SETS:
+        setattr(ranks, name, set(state[name]))
+    for rank, who in ((int(rank), dict(who)) for rank, who in state["members"].items()):
+        if who.pop("mark") != mark(who["pid"]) and rank in ranks.here:
+            ranks.dead.add(rank)
+        ranks.members[rank] = RankStatus(**who)
+    return spec, ranks, {int(rank): why for rank, why in state["causes"].items()}

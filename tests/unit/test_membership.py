@@ -1,0 +1,234 @@
+"""Membership of a cluster in virtual time: whatever order things happen in, requests are answered and ranks are whole.
+
+What must hold with every action is asserted by hvdtest/virtual_cluster.py; here, who does what to whom, and the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from hvdtest.virtual_cluster import VirtualCluster
+
+from hvd_kernel.cluster.ranks import events as e
+from hvd_kernel.cluster.ranks.membership import Membership, State
+from hvd_kernel.cluster.ranks.operation import Operation
+from hvd_kernel.cluster.ranks.respawn import Replace, Respawned
+from hvd_kernel.processes.channel import messages
+
+WISH = messages.Keep("name", "place", 4, 1.0)
+TROUBLE_S = 60.0  # for so long faults come
+
+
+def started(n: int, seed: int = 0) -> VirtualCluster:
+    world = VirtualCluster(n, seed)
+    world.start()
+    request = world.request(e.StartRequested)
+    world.run()
+    assert world.answers[request] == [e.Done(request)]
+    return world
+
+
+def answer(world: VirtualCluster, request: int) -> e.Done | e.Failed:
+    [only] = world.answers[request]
+    return only
+
+
+def ask_for_something(world: VirtualCluster) -> None:
+    choose = world.random
+    if choose.random() < 0.1:
+        request = world.request(e.KeepRequested, WISH, 1)
+    else:
+        ranks = frozenset(choose.sample(range(world.n), choose.randint(1, world.n)))
+        request = world.request(
+            e.ReplaceRequested, choose.choice([None, None, None, ranks]), force=choose.random() < 0.3
+        )
+    if choose.random() < 0.3:
+        world.later(choose.uniform(0.0, 3.0), lambda: world.deliver(e.Cancelled(request)))
+
+
+def harm(world: VirtualCluster) -> None:
+    living = [each for each in world.processes if each.alive]
+    if living:
+        arriving = [each for each in living if each.generation == -1 and world.random.random() < 0.5]
+        victim = world.random.choice(arriving or living)
+        if world.random.random() < 0.2:
+            victim.stopped_until = world.now + world.random.uniform(0.0, 20.0)
+        else:
+            world.kill(victim)
+            if world.random.random() < 0.8:
+                world.later(world.random.uniform(0.0, 4.0), partial(ask_for_something, world))
+                world.later(world.random.uniform(0.0, 5.0), partial(harm, world))
+
+
+def explore(seed: int) -> VirtualCluster:
+    """Live through a random minute; then have everything mended that can be, and stop."""
+    world = VirtualCluster(1 + seed % 7, seed)
+    choose = world.random
+    world.start()
+    world.request(e.StartRequested)
+    for _ in range(choose.randint(0, 6)):
+        world.later(choose.uniform(2.0, TROUBLE_S), partial(ask_for_something, world))
+    for _ in range(choose.choice([1, 1, 2, 3, 6])):
+        world.later(choose.uniform(0.0 if choose.random() < 0.1 else 4.0, TROUBLE_S), partial(harm, world))
+    if choose.random() < 0.05:
+        world.later(choose.uniform(0.0, TROUBLE_S), world.end_supervisor)
+    if choose.random() < 0.05:
+        world.later(choose.uniform(0.0, TROUBLE_S), world.stop)
+    world.run()
+    world.lossy = False
+    assert_whole_or_explained(world)
+    world.stop()
+    world.deliver(e.Stopped())
+    assert world.membership.state is State.DOWN
+    assert {number: len(each) for number, each in world.answers.items()} == dict.fromkeys(world.answers, 1)
+    return world
+
+
+def explore_all(seeds: range) -> list[VirtualCluster]:
+    return [explore(seed) for seed in seeds]
+
+
+def assert_whole_or_explained(world: VirtualCluster) -> None:
+    """Replace who is dead: all ranks live and are in one communicator, or nobody is left, or the cluster is down."""
+    assert [len(each) for each in world.answers.values()] == [1] * len(world.answers), "somebody waits for ever"
+    if world.membership.state in {State.DOWN, State.STOPPING}:
+        return
+    mended = world.request(e.ReplaceRequested, None)
+    world.run()
+    told = answer(world, mended)
+    if isinstance(told, e.Failed):
+        assert "dead, so there is nothing to continue from" in told.why
+        assert world.membership.ranks.dead == set(range(world.n))
+        return
+    assert world.membership.state is State.READY
+    members = world.membership.ranks.members
+    living = [(each.rank, each.pid, each.generation) for each in world.processes if each.alive]
+    assert sorted(living) == [(rank, members[rank].pid, world.generation) for rank in range(world.n)]
+    assert not world.membership.ranks.bare
+
+
+@pytest.mark.parametrize("batch", [0, *(pytest.param(each, marks=pytest.mark.nightly) for each in range(1, 20))])
+def test_whatever_happens_in_whatever_order(batch: int) -> None:
+    ends = explore_all(range(300 * batch, 300 * (batch + 1)))
+    assert sum(world.generation > 1 for world in ends) > 60, "too little happens to find anything"
+
+
+def test_a_start_says_how_far_it_is() -> None:
+    world = VirtualCluster(3, 1)
+    told: list[str] = []
+    world.on_tell = lambda action: told.append(action.text)  # type: ignore[method-assign]
+    world.start()
+    world.request(e.StartRequested)
+    assert world.membership.state is State.STARTING
+    world.run()
+    assert told == [
+        "controller ready, ranks are importing",
+        "1 of 3 ranks ready",
+        "2 of 3 ranks ready",
+        "3 ranks ready",
+    ]
+    assert world.membership.state is State.READY
+    assert [who.rank for who in world.membership.ranks.status({})] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (messages.RankExited(-1, 7), "the ranks ended while they started (mpiexec's status 7)."),
+        (messages.ChannelClosed(), "the ranks ended while they started (mpiexec's status unknown)."),
+        (None, "rank 0, 1 did not come up within 120 s (ClusterSpec.start_timeout_s)."),
+    ],
+)
+def test_a_start_that_fails_says_why_with_the_log(event: messages.Message | None, why: str) -> None:
+    world = VirtualCluster(2, 0)
+    world.soon(lambda: world.deliver(messages.Connected({})))
+    request = world.request(e.StartRequested)
+    if event is not None:
+        world.later(1.0, lambda: world.deliver(event))
+    world.run()
+    assert answer(world, request) == e.Failed(request, why, with_log=True)
+    assert world.membership.state is State.DOWN
+
+
+def test_a_dead_rank_is_replaced_and_gets_what_was_kept_from_the_lowest_that_has_it() -> None:
+    world = started(3)
+    world.kill(world.living(0)[0])
+    world.run()
+    assert world.membership.state is State.BROKEN
+    request = world.request(e.ReplaceRequested, None, restore=("y",))
+    assert world.membership.state is State.REPLACING
+    world.run()
+    assert answer(world, request) == e.Done(request, Respawned((0,), 1, ("y", "x")))
+    assert (world.generation, world.membership.state) == (1, State.READY)
+
+
+def test_a_death_is_that_of_a_process_and_not_of_whoever_took_its_place() -> None:
+    world = started(2)
+    before = world.living(1)[0]
+    world.kill(before)
+    world.run()
+    world.request(e.ReplaceRequested, None)
+    world.run()
+    world.deliver(e.RankDied(1, before.pid))
+    assert world.membership.state is State.READY
+    world.deliver(e.RankDied(1, world.living(1)[0].pid))
+    assert world.membership.state is State.BROKEN
+
+
+def test_one_thing_at_a_time_and_who_waits_hears_of_the_end() -> None:
+    world = started(2)
+    first = world.request(e.KeepRequested, WISH, 1)
+    second = world.request(e.ReplaceRequested, None)
+    assert answer(world, second) == e.Failed(second, "the ranks are being kept")
+    world.deliver(e.Cancelled(second))
+    assert not world.answers[first]
+    world.stop()
+    assert answer(world, first) == e.Failed(first, "the cluster was stopped")
+    third = world.request(e.ReplaceRequested, None)
+    assert answer(world, third) == e.Failed(third, "the ranks are being stopped")
+
+
+def test_on_the_way_back_who_does_not_answer_is_silent_and_who_is_gone_is_dead() -> None:
+    world = started(4)
+    known = world.membership.ranks
+    for rank, harmed in enumerate(world.living(rank)[0] for rank in range(4)):
+        if rank == 1:
+            harmed.stopped_until = float("inf")
+        elif rank == 2:
+            world.kill(harmed)
+    later = VirtualCluster(4, 1)
+    later.processes, later.lossy = world.processes, False
+    later.membership.ranks.members, later.membership.ranks.here = known.members, known.here
+    for rank in (0, 1, 2):
+        later.deliver(e.EngineRegistered(rank))
+    request = later.request(e.AttachRequested)
+    later.run()
+    assert answer(later, request) == e.Done(request, (1,))
+    assert later.membership.ranks.dead == {2, 3}
+    assert later.membership.state is State.BROKEN
+
+
+def deaf_note(self: Membership, event: e.Event) -> Iterator[e.Action]:
+    """Have nobody watch who joins."""
+    return (action for action in NOTE(self, event) if not isinstance(action, e.Watch))
+
+
+NOTE = Membership._note
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "mutant"),
+    [
+        (Membership, "_note", deaf_note),
+        (Replace, "_check_alive", lambda _self, _dead: None),
+        (Replace, "_died", lambda _self, _dead: False),
+        (Operation, "is_over", lambda _self, _timer: False),
+        (Membership, "_give_up", lambda _self, _why: iter(())),
+    ],
+)
+def test_a_mistake_is_found(where: type, name: str, mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(where, name, mutant)
+    with pytest.raises(AssertionError):
+        explore_all(range(300))
