@@ -60,6 +60,7 @@ class Executor:
         self._timers: list[tuple[float, e.Ticket]] = []  # set before there is a connection
         self._hands: dict[e.Ticket, Handshake] = {}  # the latest
         self._carry_out: dict[type, Callable[[Any], None]] = {
+            **dict.fromkeys((e.Tell, e.Done, e.Failed), self._answer),
             e.SetTimer: self._set_timer,
             e.Send: lambda action: launched.send(action.message),
             e.Watch: self._watch,
@@ -99,7 +100,7 @@ class Executor:
         inbox = self._inboxes[number] = SimpleQueue()
         try:
             self.deliver(make(number, *what, **more))
-            answer = self._answer(inbox, say)
+            answer = self._await_answer(inbox, say)
         except BaseException:
             self.deliver(e.Cancelled(number))
             raise
@@ -155,8 +156,7 @@ class Executor:
             self.stream.stop(self.launched.descriptor)
             self.stream = None
         self._step(e.StopRequested())
-        for number, inbox in list(self._inboxes.items()):  # of requests that have not come through any more
-            inbox.put(e.Failed(number, str(failure.no_cluster())))
+        self._fail_all(str(failure.no_cluster()))  # requests that have not come through any more
         if self.clients is not None:
             clients, self.clients = self.clients, None
             clients.end()
@@ -170,7 +170,7 @@ class Executor:
 
     # The thread that waits.
 
-    def _answer(self, inbox: SimpleQueue[e.Answer], say: Say) -> e.Done | e.Failed:
+    def _await_answer(self, inbox: SimpleQueue[e.Answer], say: Say) -> e.Done | e.Failed:
         while True:
             while self.stream is None and inbox.empty():
                 self._await_connection()
@@ -193,12 +193,20 @@ class Executor:
     # The thread on which the membership steps.
 
     def _step(self, event: e.Event) -> None:
-        for action in self._membership.step(event):
-            if isinstance(action, e.Answer):
-                if action.request in self._inboxes:
-                    self._inboxes[action.request].put(action)
-            else:
+        try:
+            for action in self._membership.step(event):
                 self._carry_out[type(action)](action)
+        except Exception as error:  # of ours: whoever waits must hear of it
+            self._fail_all(f"{type(error).__name__}: {error}")
+            raise
+
+    def _answer(self, answer: e.Answer) -> None:
+        if inbox := self._inboxes.get(answer.request):
+            inbox.put(answer)
+
+    def _fail_all(self, why: str) -> None:
+        for number in list(self._inboxes):
+            self._answer(e.Failed(number, why))
 
     def _set_timer(self, timer: e.SetTimer) -> None:
         if self.stream is not None:
