@@ -174,7 +174,7 @@ class Session:
         timeout: float = _ANSWER_S,
         urgent: bool = False,
     ) -> dict[int, tuple[Mapping[str, Any], list[Any]]]:
-        """Have living ranks do what a verb of ``worker/verbs.py`` says, and return each one's content and buffers.
+        """Have living ranks do what a verb of worker/shell/handlers.py says; return each one's content and buffers.
 
         Parameters
         ----------
