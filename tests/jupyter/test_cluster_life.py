@@ -17,6 +17,7 @@ from hvdtest.surface import family, listeners, told
 
 from hvd_kernel.cluster import Session, launcher, supervised
 from hvd_kernel.cluster.launcher import environment
+from hvd_kernel.cluster.requests.stream import Stream
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.cluster_spec import ClusterSpec
@@ -175,6 +176,14 @@ def test_interrupt_in_the_moment_in_which_there_is_a_supervisor_leaves_nothing(m
         Session.start(ClusterSpec(2))
     pid = begun[0][0].pid
     assert not living({pid} | processes_below(pid))
+
+
+def test_ranks_whose_registration_was_not_told_are_known_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the hub's first answer and our subscription to its news a rank could register, and was never heard of."""
+    monkeypatch.setattr(Stream, "_register_engine", lambda *_: None)
+    started = Session.start(ClusterSpec(2, start_timeout_s=60.0))
+    assert [each.rank for each in started.status()] == [0, 1]
+    started.stop()
 
 
 @pytest.mark.nightly

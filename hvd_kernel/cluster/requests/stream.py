@@ -20,6 +20,8 @@ import ipyparallel as ipp
 
 from hvd_kernel.protocol.messages import BROKEN_TYPE, REMEMBERED_MESSAGES, Failure
 
+_SOONEST_S, _LATEST_S = 0.25, 64.0  # between two questions who is there, ever rarer
+
 
 class Sink(Protocol):
     """Receives one request's answers, on the I/O thread."""
@@ -54,6 +56,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
         self.session.digest_history_size = REMEMBERED_MESSAGES
         for rank, uuid in dict(self._engines).items():
             self._admit(rank, uuid)
+        self.soon(self._ask_again, _SOONEST_S)
 
     def activate(self, *_args: Any, **_kwargs: Any) -> None:
         """Leave the notebook's magics alone: ipyparallel would install %px."""
@@ -139,6 +142,12 @@ class Stream(ipp.Client):  # type: ignore[misc]
         self.uuids[int(rank)] = uuid
         self._buried.pop(int(rank), None)
 
+    def _ask_again(self, pause: float) -> None:
+        """Ask the hub who is there: of whom registered between its first answer and our subscription we never heard."""
+        self.tell_hub("connection_request", {})
+        if pause < _LATEST_S:
+            self.later(2 * pause, self._ask_again, 2 * pause)
+
     def _register_engine(self, msg: dict[str, Any]) -> None:
         self._admit(msg["content"]["id"], msg["content"]["uuid"])
         self._on_registered(int(msg["content"]["id"]))
@@ -155,11 +164,20 @@ class Stream(ipp.Client):  # type: ignore[misc]
         self._route(message, lambda rank, sink: sink.on_output(rank, message["header"]["msg_type"], message["content"]))
 
     def _dispatch_reply(self, msg_parts: list[Any]) -> None:
-        message = self._unpack(msg_parts)
-        self._route(message, lambda rank, sink: sink.on_reply(rank, message["content"], message["buffers"]))
+        self._reply(self._unpack(msg_parts))
 
     def _dispatch_single_reply(self, msg_parts: list[Any]) -> None:
-        self._dispatch_reply(msg_parts)
+        message = self._unpack(msg_parts)
+        if message["header"]["msg_type"] != "connection_reply":
+            self._reply(message)
+            return
+        for rank, uuid in message["content"]["engines"].items():
+            if int(rank) not in self.uuids:
+                self._admit(rank, uuid)
+                self._on_met()
+
+    def _reply(self, message: dict[str, Any]) -> None:
+        self._route(message, lambda rank, sink: sink.on_reply(rank, message["content"], message["buffers"]))
 
     def _unpack(self, msg_parts: list[Any]) -> dict[str, Any]:
         _idents, frames = self.session.feed_identities(msg_parts, copy=False)
