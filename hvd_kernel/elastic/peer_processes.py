@@ -61,7 +61,7 @@ class PeerProcesses:
         ended, _, _ = select.select(self._pidfds.values(), [], [], 0)
         for rank, pidfd in self._pidfds.items():
             if pidfd in ended:
-                raise RankDied(f"rank {rank} has ended while the ranks were to meet again", rank)
+                raise RankDied(f"rank {rank} exited before the ranks could rendezvous again", rank)
 
 
 def _place() -> str:

@@ -55,7 +55,7 @@ class _Held:
             try:
                 self._pidfds[rank] = os.pidfd_open(pid)
             except ProcessLookupError:
-                raise RankDied(f"rank {rank} has ended while the ranks were to meet again", rank) from None
+                raise RankDied(f"rank {rank} exited before the ranks could rendezvous again", rank) from None
         return dict(self._pidfds)
 
 

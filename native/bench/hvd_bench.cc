@@ -77,11 +77,11 @@ void must(const Status& status) {
   if (!status) give_up(status.where + ": " + status.message);
 }
 
-Team everybody(const Topology& topology) {
-  Team team;
-  for (int rank = 0; rank < topology.size; ++rank) team.ranks.push_back(rank);
-  team.place = topology.rank;
-  return team;
+Group everybody(const Topology& topology) {
+  Group group;
+  for (int rank = 0; rank < topology.size; ++rank) group.ranks.push_back(rank);
+  group.place = topology.rank;
+  return group;
 }
 
 // One rank: its mesh, its memory, its ways.
@@ -92,18 +92,18 @@ class Bench {
       : settings_(settings),
         mesh_(mesh),
         backend_(mesh, settings.algorithms),
-        team_(everybody(mesh.topology())),
+        group_(everybody(mesh.topology())),
         most_(*std::max_element(settings.sizes.begin(), settings.sizes.end())),
         values_(most_),
         other_(most_),
-        staged_(memory, team_.place, team_.size(), team_.size() <= settings.cores) {
+        staged_(memory, group_.place, group_.size(), group_.size() <= settings.cores) {
     for (const std::string& name : settings.ways) add(name);
     if (engine != nullptr) add_engine(*engine);
     ways_.push_back({"memcpy", [this](std::size_t bytes) {
                        std::memcpy(other_.data(), values_.data(), bytes);
                        return Status::ok();
                      }});
-    if (settings.dtype == Dtype::kFloat32 && mesh.transport_to(team_.rank_at(1)) != "tcp")
+    if (settings.dtype == Dtype::kFloat32 && mesh.transport_to(group_.rank_at(1)) != "tcp")
       add_staged();
   }
 
@@ -120,12 +120,12 @@ class Bench {
     AlgorithmOptions options = settings_.algorithms;
     options.allreduce = algorithm.value();
     if (colon < name.size()) options.segment_bytes = number_of(name.substr(colon + 1));
-    // One backend each: which teams it knows is not what is measured.
+    // One backend each: which groups it knows is not what is measured.
     auto backend = std::make_shared<CpuBackend>(mesh_, options);
     ways_.push_back({name, [this, backend](std::size_t bytes) {
                        operands_[0] = {values_.data(), values_.data(),
                                        bytes / size_of(settings_.dtype)};
-                       return backend->allreduce(team_, operands_, reduction());
+                       return backend->allreduce(group_, operands_, reduction());
                      }});
   }
 
@@ -133,18 +133,18 @@ class Bench {
     SharedHeap* const heap = mesh_.heap();
     if (heap == nullptr) give_up("no shared heap here");
     const std::size_t each = (most_ + 4095) / 4096 * 4096;
-    if (team_.place == 0) must(heap->claim(0, each * static_cast<std::size_t>(team_.size())));
+    if (group_.place == 0) must(heap->claim(0, each * static_cast<std::size_t>(group_.size())));
     must(meet());
-    std::byte* const mine = heap->base() + each * static_cast<std::size_t>(team_.place);
+    std::byte* const mine = heap->base() + each * static_cast<std::size_t>(group_.place);
     std::vector<std::ptrdiff_t> offsets;
-    offsets.reserve(team_.ranks.size());
-    for (int place = 0; place < team_.size(); ++place)
-      offsets.push_back((place - team_.place) * static_cast<std::ptrdiff_t>(each));
+    offsets.reserve(group_.ranks.size());
+    for (int place = 0; place < group_.size(); ++place)
+      offsets.push_back((place - group_.place) * static_cast<std::ptrdiff_t>(each));
     ways_.push_back({"shared", [this, mine, offsets](std::size_t bytes) {
                        operands_[0] = {mine, mine, bytes / size_of(settings_.dtype)};
                        // All inputs must be ready, and the links say so fastest.
                        if (Status status = meet(); !status) return status;
-                       return backend_.allreduce_shared(team_, operands_, offsets, reduction());
+                       return backend_.allreduce_shared(group_, operands_, offsets, reduction());
                      }});
   }
 
@@ -168,11 +168,11 @@ class Bench {
 
   Status meet() {
     meeting_[0] = {&flag_, &flag_, 1};
-    return backend_.allreduce(team_, meeting_, {});
+    return backend_.allreduce(group_, meeting_, {});
   }
 
   int repetitions(std::size_t bytes) const {
-    const int most = team_.size() <= settings_.cores ? 400 : 60;
+    const int most = group_.size() <= settings_.cores ? 400 : 60;
     return std::clamp(static_cast<int>((std::size_t{64} << 20U) / bytes), 1, most);
   }
 
@@ -197,13 +197,13 @@ class Bench {
   }
 
   void report(std::size_t bytes, const std::vector<Figure>& figures) const {
-    if (team_.place != 0) return;
+    if (group_.place != 0) return;
     double copy = 0, limit = 0;
     for (const Figure& figure : figures) {
       if (figure.name == "memcpy") copy = figure.seconds;
       if (figure.name == "staged") limit = figure.seconds;
     }
-    const double n = team_.size();
+    const double n = group_.size();
     for (const Figure& figure : figures) {
       const double algbw = static_cast<double>(bytes) / figure.seconds / 1e9;
       std::printf(
@@ -213,7 +213,7 @@ class Bench {
                          : "np %d  %10zu B  %-13s %11.2f us (best %11.2f)  algbw %7.2f GB/s  busbw "
                            "%7.2f GB/s  "
                            "memcpy x %6.2f  staged x %5.2f\n",
-          team_.size(), bytes, figure.name.c_str(), figure.seconds * 1e6, figure.best * 1e6, algbw,
+          group_.size(), bytes, figure.name.c_str(), figure.seconds * 1e6, figure.best * 1e6, algbw,
           algbw * 2 * (n - 1) / n, figure.seconds / copy, limit > 0 ? figure.seconds / limit : 0.0);
     }
     std::fflush(stdout);
@@ -222,7 +222,7 @@ class Bench {
   const Settings& settings_;
   Mesh& mesh_;
   CpuBackend backend_;
-  const Team team_;
+  const Group group_;
   const std::size_t most_;
   std::vector<std::byte> values_, other_;
   Staged staged_;

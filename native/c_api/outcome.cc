@@ -91,14 +91,14 @@ void drop(hvd_buffer* buffer) noexcept {
 
 std::int32_t follow(hvd_event* event, void* stream, char* text, std::size_t text_size) noexcept {
   if (event == nullptr) return HVD_OK;
-  return guarded(text, text_size, [&] { return event->mark->follow(stream); });
+  return guarded(text, text_size, [&] { return event->mark->stream_wait(stream); });
 }
 
 std::int32_t reached(hvd_event* event) noexcept {
   if (event == nullptr) return 1;
   bool there = false;
   const std::int32_t code = guarded(nullptr, 0, [&] {
-    const Result<bool> now = event->mark->reached();
+    const Result<bool> now = event->mark->query();
     there = now && now.value();
     return now.status();
   });

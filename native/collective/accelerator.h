@@ -3,12 +3,12 @@
 //
 // Words.
 //   stream   a device's queue of work, as the frontend has it (a CUstream); null: the default one
-//   mark     a point in a stream: what was given to the stream before has been done when the mark
+//   event     a point in a stream: what was given to the stream before has been done when the event
 //            is reached (an event)
-//   ready    the mark behind which the inputs of an operation are there
-//   done     the mark behind which its outputs are
+//   ready    the event behind which the inputs of an operation are there
+//   done     the event behind which its outputs are
 // Nothing here waits for a device. An operation is given to the plugin's own stream, behind the
-// ready marks of its tensors; the caller's stream goes on behind the done mark.
+// ready events of its tensors; the caller's stream goes on behind the done event.
 #pragma once
 
 #include <cstddef>
@@ -34,23 +34,23 @@ struct DeviceSpan {
 };
 
 // Any thread.
-class Mark {
+class DeviceEvent {
  public:
-  virtual ~Mark() = default;
-  // What is given to the stream from now on comes after the mark. The host does not wait.
-  virtual Status follow(void* stream) = 0;
+  virtual ~DeviceEvent() = default;
+  // What is given to the stream from now on comes after the event. The host does not wait.
+  virtual Status stream_wait(void* stream) = 0;
   // An error: the device has failed before it came there.
-  virtual Result<bool> reached() = 0;
+  virtual Result<bool> query() = 0;
   // Part of a graph that is captured: it is reached whenever the graph runs, and may not be asked.
   virtual bool captured() const { return false; }
-  // Of an operation's done mark that has been reached. Nothing: nobody has measured it.
+  // Of an operation's done event that has been reached. Nothing: nobody has measured it.
   virtual std::optional<DeviceSpan> span() { return std::nullopt; }
-  // That it will be known soon though the mark has been reached.
+  // That it will be known soon though the event has been reached.
   virtual bool span_comes() { return false; }
 };
-using MarkPtr = std::shared_ptr<Mark>;
+using DeviceEventPtr = std::shared_ptr<DeviceEvent>;
 
-// Memory that every member of a team has on its device, and that all their devices reach.
+// Memory that every member of a group has on its device, and that all their devices reach.
 struct DeviceRegion {
   std::shared_ptr<void> mine;           // this rank's part
   std::shared_ptr<void> mapping;        // of the others' parts
@@ -67,36 +67,36 @@ struct DeviceTimes {
 // A device of this process, of the plugin's choice: for a rank that has joined.
 constexpr int kAnyDevice = -2;
 
-// Marks and memory may outlive it; the mesh and the host's backend outlive it.
+// Events and memory may outlive it; the mesh and the host's backend outlive it.
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
 
   // Any thread. kInvalidArgument: there is no such device.
-  virtual Result<MarkPtr> mark(int device, void* stream) = 0;
+  virtual Result<DeviceEventPtr> mark(int device, void* stream) = 0;
   // Device memory, 256-byte aligned; given back behind all work that uses it. For what comes behind
-  // the marks of the operation that is being carried out, or of a later one. kUnavailable: there is
-  // not that much.
+  // the events of the operation that is being carried out, or of a later one. kUnavailable: there
+  // is not that much.
   virtual Result<std::shared_ptr<void>> allocate(int device, std::size_t bytes) = 0;
 
-  // Turn-holder only; what all members of the team do, in the same order. begin() gives the backend
-  // for the operations up to end(), which come behind `ready`; there may be none, when the members
-  // have found that one of them lacks memory. bytes: of the whole operation, the same on all
-  // members. At the first operation of a team its members tell each other over their links what
-  // they have, and choose alike. After a failure nothing more is begun.
-  // Scaling::before is of this rank's own inputs: 1 on a rank that stands in with what changes no
-  // result, whatever it is on the others.
-  virtual Result<Backend*> begin(int device, const Team& team, std::size_t bytes,
-                                 const std::vector<MarkPtr>& ready) = 0;
-  virtual Result<MarkPtr> end() = 0;
-  // Turn-holder: whether marks of operations that are begun from now on have spans.
+  // Progress-lock owner only; what all members of the group do, in the same order. begin() gives
+  // the backend for the operations up to end(), which come behind `ready`; there may be none, when
+  // the members have found that one of them lacks memory. bytes: of the whole operation, the same
+  // on all members. At the first operation of a group its members tell each other over their links
+  // what they have, and choose alike. After a failure nothing more is begun. Scaling::before is of
+  // this rank's own inputs: 1 on a rank that stands in with what changes no result, whatever it is
+  // on the others.
+  virtual Result<Backend*> begin(int device, const Group& group, std::size_t bytes,
+                                 const std::vector<DeviceEventPtr>& ready) = 0;
+  virtual Result<DeviceEventPtr> end() = 0;
+  // Progress-lock owner: whether events of operations that are begun from now on have spans.
   virtual void measure(bool on) = 0;
   // As begin(). `bytes` for each member, which allreduce_shared() reduces where they lie. An error,
   // alike on all members unless they have been aborted: the first that has none says why.
-  virtual Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes) = 0;
-  // Turn-holder: waits until what was begun has been done here, or for the abort. When that is so
-  // on all members, none of them uses a region any more, and it can be released; what is not goes
-  // when nothing is under way at the end.
+  virtual Result<DeviceRegion> share(int device, const Group& group, std::size_t bytes) = 0;
+  // Progress-lock owner: waits until what was begun has been done here, or for the abort. When that
+  // is so on all members, none of them uses a region any more, and it can be released; what is not
+  // goes when nothing is under way at the end.
   virtual Status drain() = 0;
   virtual void release(const DeviceRegion& region) = 0;
   // Behind what is under way: fills with what changes no result (a rank that has joined).
@@ -117,7 +117,7 @@ struct AcceleratorOptions {
   std::string ring = "auto";        // auto | slices | persistent (HVD_GPU_RING)
   std::string driver;               // file of the driver; empty: the system's. Tests give a fake.
   std::size_t arena_bytes = std::size_t{64} << 20U;  // device memory of this rank that peers map
-  double trial_seconds = 20;  // that an operation may take when a way between devices is tried
+  double self_test_seconds = 20;  // that an operation may take when a way between devices is tried
 };
 
 constexpr std::uint32_t kAcceleratorVersion = 6;

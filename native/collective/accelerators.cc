@@ -18,7 +18,7 @@ Status refuse(const std::string& why) {
                       kRoom);
 }
 
-// Null, and why. Never unloaded: marks and memory outlive engines.
+// Null, and why. Never unloaded: events and memory outlive engines.
 OpenAccelerator open_of_plugin(Status& why_not) {
   const std::string file = own_folder() + kCudaPlugin;
   void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);

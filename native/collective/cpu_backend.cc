@@ -15,7 +15,7 @@
 namespace hvd {
 namespace {
 
-constexpr std::size_t kMostKnown = 64;  // teams; more: forget all, they are quickly built
+constexpr std::size_t kMostKnown = 64;  // groups; more: forget all, they are quickly built
 constexpr std::int64_t kLarge = 1'000'000'000'000;
 constexpr std::size_t kSegmentBytes = std::size_t{128} << 10U;
 
@@ -41,12 +41,12 @@ Plan by_place(int places, std::size_t longest, const Make& make) {
   return Plan::listed(chunks, 1, longest);
 }
 
-Plan shares(const Crew& crew, const std::vector<Scatter>& tensors, std::size_t width,
-            std::size_t longest) {
-  const auto n = static_cast<std::size_t>(crew.size());
+Plan shares(const CommunicatorContext& context, const std::vector<Scatter>& tensors,
+            std::size_t width, std::size_t longest) {
+  const auto n = static_cast<std::size_t>(context.size());
   std::vector<std::vector<Operand>> chunks(n);
   for (std::size_t place = 0; place < n; ++place) {
-    const bool own = static_cast<int>(place) == crew.place();
+    const bool own = static_cast<int>(place) == context.place();
     for (const Scatter& tensor : tensors) {
       const std::size_t begin = tensor.begins[place];
       chunks[place].push_back({static_cast<const std::byte*>(tensor.in) + begin * width,
@@ -66,53 +66,54 @@ void CpuBackend::set_options(const AlgorithmOptions& options) {
   known_.clear();  // their order depends on the options
 }
 
-CpuBackend::Known& CpuBackend::known(const Team& team) {
+CpuBackend::Known& CpuBackend::known(const Group& group) {
   for (const std::unique_ptr<Known>& known : known_) {
-    const Team& other = known->crew.team();
-    if (other.id == team.id && other.place == team.place && other.ranks == team.ranks)
+    const Group& other = known->context.group();
+    if (other.id == group.id && other.place == group.place && other.ranks == group.ranks)
       return *known;
   }
-  return remember(team);
+  return remember(group);
 }
 
-CpuBackend::Known& CpuBackend::remember(const Team& team) {
+CpuBackend::Known& CpuBackend::remember(const Group& group) {
   if (known_.size() >= kMostKnown) known_.clear();
-  known_.push_back(std::make_unique<Known>(mesh_, team, options_.hierarchical_allreduce));
+  known_.push_back(std::make_unique<Known>(mesh_, group, options_.hierarchical_allreduce));
   Known& known = *known_.back();
-  for (int place = 0; place < team.size(); ++place) {
-    if (place == team.place) continue;
-    const std::string kind = mesh_.transport_to(team.ranks[static_cast<std::size_t>(place)]);
+  for (int place = 0; place < group.size(); ++place) {
+    if (place == group.place) continue;
+    const std::string kind = mesh_.transport_to(group.ranks[static_cast<std::size_t>(place)]);
     if (kind == "tcp") known.carrier = std::max(known.carrier, kSockets);
     if (kind == "mpi") known.carrier = kPlugin;
   }
   return known;
 }
 
-void CpuBackend::used(const Known& of, Way way) { last_ = kNames[of.carrier][way]; }
+void CpuBackend::used(const Known& of, Pattern pattern) { last_ = kNames[of.carrier][pattern]; }
 
-std::size_t CpuBackend::segment_bytes(const Crew& crew) const {
+std::size_t CpuBackend::segment_bytes(const CommunicatorContext& context) const {
   const std::size_t wished = options_.segment_bytes > 0 ? options_.segment_bytes : kSegmentBytes;
-  return std::min(std::max<std::size_t>(wished, 64), crew.slot_bytes());
+  return std::min(std::max<std::size_t>(wished, 64), context.slot_bytes());
 }
 
-CpuBackend::Way CpuBackend::way_of(const Crew& crew, std::size_t bytes, std::size_t width) const {
+CpuBackend::Pattern CpuBackend::pattern_of(const CommunicatorContext& context, std::size_t bytes,
+                                           std::size_t width) const {
   const auto chosen = [&](std::int64_t size) {
-    return choose_allreduce(mesh_.topology(), crew.team(), size, options_);
+    return choose_allreduce(mesh_.topology(), context.group(), size, options_);
   };
   Algorithm algorithm = chosen(static_cast<std::int64_t>(bytes));
-  const bool fits = bytes <= crew.slot_bytes();
+  const bool fits = bytes <= context.slot_bytes();
   if (algorithm == Algorithm::kDirect && !fits) algorithm = chosen(kLarge);
   if (algorithm == Algorithm::kDirect && fits) return kDirect;
   if (algorithm == Algorithm::kRing) return kRing;
   // A slot must have room for an element of every slice.
-  const bool room = static_cast<std::size_t>(crew.size()) * width <= segment_bytes(crew);
+  const bool room = static_cast<std::size_t>(context.size()) * width <= segment_bytes(context);
   return algorithm == Algorithm::kHierarchical && room ? kHierarchical : kSlices;
 }
 
-Status CpuBackend::allreduce(const Team& team, const std::vector<Operand>& operands,
+Status CpuBackend::allreduce(const Group& group, const std::vector<Operand>& operands,
                              const Reduction& reduction) {
   last_ = "LOCAL";
-  if (team.size() == 1) {
+  if (group.size() == 1) {
     for (const Operand& operand : operands)
       scale(reduction, operand.out, operand.in, operand.count);
     return Status::ok();
@@ -121,91 +122,92 @@ Status CpuBackend::allreduce(const Team& team, const std::vector<Operand>& opera
   if (count == 0) return Status::ok();
   if (reduction.op == ReduceOp::kAdasum) {
     last_ = "ADASUM";
-    return adasum(mesh_, team, operands, reduction.dtype, reduction.scaling);
+    return adasum(mesh_, group, operands, reduction.dtype, reduction.scaling);
   }
-  Known& with = known(team);
-  Crew& crew = with.crew;
+  Known& with = known(group);
+  CommunicatorContext& context = with.context;
   const std::size_t width = size_of(reduction.dtype);
-  const Way way = way_of(crew, count * width, width);
-  used(with, way);
-  if (way == kDirect) return direct(crew, with.order, operands, reduction);
-  const std::size_t segment = segment_bytes(crew);
-  if (way == kHierarchical) return hierarchical(crew, with.order, operands, reduction, segment);
-  const auto n = static_cast<std::size_t>(crew.size());
-  if (way == kRing) {
+  const Pattern pattern = pattern_of(context, count * width, width);
+  used(with, pattern);
+  if (pattern == kDirect) return direct(context, with.order, operands, reduction);
+  const std::size_t segment = segment_bytes(context);
+  if (pattern == kHierarchical)
+    return hierarchical(context, with.order, operands, reduction, segment);
+  const auto n = static_cast<std::size_t>(context.size());
+  if (pattern == kRing) {
     const std::size_t longest = segment / size_of(wire_dtype(reduction.dtype));
     const Plan plan = Plan::sliced(operands, width, n, longest);
-    return speak(crew, allreduce_sentence(crew.place(), crew.size()), plan, reduction);
+    return execute(context, allreduce_schedule(context.place(), context.size()), plan, reduction);
   }
   const Plan plan = Plan::sliced(operands, width, n, segment / width);
-  return slices(crew, with.order, plan, reduction, Results::kToAll);
+  return slices(context, with.order, plan, reduction, Results::kToAll);
 }
 
-Status CpuBackend::allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+Status CpuBackend::allreduce_shared(const Group& group, const std::vector<Operand>& operands,
                                     const std::vector<std::ptrdiff_t>& offsets,
                                     const Reduction& reduction) {
-  if (team.size() == 1) return allreduce(team, operands, reduction);
-  Known& with = known(team);
+  if (group.size() == 1) return allreduce(group, operands, reduction);
+  Known& with = known(group);
   used(with, kShared);
-  return shared(with.crew, with.order, operands, offsets, reduction);
+  return shared(with.context, with.order, operands, offsets, reduction);
 }
 
-Status CpuBackend::broadcast(const Team& team, const std::vector<Operand>& operands,
+Status CpuBackend::broadcast(const Group& group, const std::vector<Operand>& operands,
                              int root_place) {
   last_ = "LOCAL";
-  if (team.place == root_place) {
+  if (group.place == root_place) {
     for (const Operand& operand : operands) copy(operand.out, operand.in, operand.count);
   }
-  if (team.size() == 1) return Status::ok();
-  Known& with = known(team);
-  const std::size_t segment = segment_bytes(with.crew);
-  const Shape shape = broadcast_shape(with.crew, elements_of(operands), segment);
+  if (group.size() == 1) return Status::ok();
+  Known& with = known(group);
+  const std::size_t segment = segment_bytes(with.context);
+  const Shape shape = broadcast_shape(with.context, elements_of(operands), segment);
   used(with, shape == Shape::kStar ? kStar : kChain);
-  return hvd::broadcast(with.crew, operands, root_place, shape, segment);
+  return hvd::broadcast(with.context, operands, root_place, shape, segment);
 }
 
-Status CpuBackend::allgather(const Team& team, const std::vector<Gather>& tensors) {
-  constexpr Way kWays[] = {kDirect, kRing, kHierarchical};  // by GatherAlgorithm
+Status CpuBackend::allgather(const Group& group, const std::vector<Gather>& tensors) {
+  constexpr Pattern kWays[] = {kDirect, kRing, kHierarchical};  // by GatherAlgorithm
   last_ = "LOCAL";
-  Known& with = known(team);
-  if (team.size() == 1)
-    return hvd::allgather(mesh_, with.crew, tensors, GatherAlgorithm::kDirect, 1);
+  Known& with = known(group);
+  if (group.size() == 1)
+    return hvd::allgather(mesh_, with.context, tensors, GatherAlgorithm::kDirect, 1);
   const GatherAlgorithm algorithm =
-      gather_algorithm(with.crew, tensors, options_.hierarchical_allgather);
+      gather_algorithm(with.context, tensors, options_.hierarchical_allgather);
   used(with, kWays[static_cast<int>(algorithm)]);
-  return hvd::allgather(mesh_, with.crew, tensors, algorithm, segment_bytes(with.crew));
+  return hvd::allgather(mesh_, with.context, tensors, algorithm, segment_bytes(with.context));
 }
 
-Status CpuBackend::alltoall(const Team& team, const Exchange& exchange) {
-  const auto own = static_cast<std::size_t>(team.place);
+Status CpuBackend::alltoall(const Group& group, const Exchange& exchange) {
+  const auto own = static_cast<std::size_t>(group.place);
   last_ = "LOCAL";
   copy(exchange.out[own], exchange.in[own], exchange.in_bytes[own]);
-  if (team.size() == 1) return Status::ok();
-  Known& with = known(team);
+  if (group.size() == 1) return Status::ok();
+  Known& with = known(group);
   used(with, kPairs);
-  const std::size_t segment = segment_bytes(with.crew);
-  const Plan out = by_place(team.size(), segment, [&](std::size_t place) {
+  const std::size_t segment = segment_bytes(with.context);
+  const Plan out = by_place(group.size(), segment, [&](std::size_t place) {
     return Operand{exchange.in[place], nullptr, exchange.in_bytes[place]};
   });
-  const Plan in = by_place(team.size(), segment, [&](std::size_t place) {
+  const Plan in = by_place(group.size(), segment, [&](std::size_t place) {
     return Operand{nullptr, exchange.out[place], exchange.out_bytes[place]};
   });
-  return hvd::exchange(with.crew, out, in);
+  return hvd::exchange(with.context, out, in);
 }
 
-Status CpuBackend::reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+Status CpuBackend::reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                                  const Reduction& reduction) {
   last_ = "LOCAL";
-  if (team.size() == 1) {
+  if (group.size() == 1) {
     for (const Scatter& tensor : tensors)
       scale(reduction, tensor.out, tensor.in, tensor.begins.back());
     return Status::ok();
   }
-  Known& with = known(team);
+  Known& with = known(group);
   used(with, kSlices);
   const std::size_t width = size_of(reduction.dtype);
-  const Plan plan = shares(with.crew, tensors, width, segment_bytes(with.crew) / width);
-  return slices(with.crew, with.order, plan, reduction, Results::kToOwner);
+  const Plan plan = shares(with.context, tensors, width, segment_bytes(with.context) / width);
+  return slices(with.context, with.order, plan, reduction, Results::kToOwner);
 }
 
 }  // namespace hvd

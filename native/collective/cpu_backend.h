@@ -1,4 +1,4 @@
-// Operations on host memory: picks the algorithm and hands it the crew, the order and a plan.
+// Operations on host memory: picks the algorithm and hands it the context, the order and a plan.
 #pragma once
 
 #include <memory>
@@ -15,15 +15,16 @@ class CpuBackend : public Backend {
  public:
   explicit CpuBackend(Mesh& mesh, const AlgorithmOptions& options = {});
 
-  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
-  Status allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce_shared(const Group& group, const std::vector<Operand>& operands,
                           const std::vector<std::ptrdiff_t>& offsets,
                           const Reduction& reduction) override;
-  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
-  Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
-  Status alltoall(const Team& team, const Exchange& exchange) override;
-  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+  Status broadcast(const Group& group, const std::vector<Operand>& operands,
+                   int root_place) override;
+  Status allgather(const Group& group, const std::vector<Gather>& tensors) override;
+  Status alltoall(const Group& group, const Exchange& exchange) override;
+  Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override;
   const char* last_algorithm() const override { return last_; }
 
@@ -33,23 +34,25 @@ class CpuBackend : public Backend {
  private:
   // What over: for the names of algorithms.
   enum Carrier { kMemory, kSockets, kPlugin };
-  enum Way { kDirect, kSlices, kRing, kHierarchical, kShared, kStar, kChain, kPairs };
+  enum Pattern { kDirect, kSlices, kRing, kHierarchical, kShared, kStar, kChain, kPairs };
   struct Known {
-    Known(Mesh& mesh, const Team& team, bool by_host) : crew(mesh, team), order(crew, by_host) {}
-    Crew crew;
+    Known(Mesh& mesh, const Group& group, bool by_host)
+        : context(mesh, group), order(context, by_host) {}
+    CommunicatorContext context;
     Order order;
     Carrier carrier = kMemory;
   };
 
-  Known& known(const Team& team);
-  Known& remember(const Team& team);
-  void used(const Known& of, Way way);
-  std::size_t segment_bytes(const Crew& crew) const;
-  Way way_of(const Crew& crew, std::size_t bytes, std::size_t width) const;
+  Known& known(const Group& group);
+  Known& remember(const Group& group);
+  void used(const Known& of, Pattern pattern);
+  std::size_t segment_bytes(const CommunicatorContext& context) const;
+  Pattern pattern_of(const CommunicatorContext& context, std::size_t bytes,
+                     std::size_t width) const;
 
   Mesh& mesh_;
   AlgorithmOptions options_;
-  std::vector<std::unique_ptr<Known>> known_;  // teams met so far
+  std::vector<std::unique_ptr<Known>> known_;  // groups met so far
   const char* last_ = "LOCAL";
 };
 

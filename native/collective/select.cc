@@ -18,10 +18,10 @@ struct Row {
 constexpr Row kTable[] = {{2, 65536}, {4, 65536}, {8, 32768}, {32, 4096}};
 constexpr int kRingFrom = 33;
 
-bool spans_hosts(const Topology& topology, const Team& team) {
+bool spans_hosts(const Topology& topology, const Group& group) {
   const auto host = [&](int rank) { return topology.host_of[static_cast<std::size_t>(rank)]; };
-  for (const int rank : team.ranks) {
-    if (host(rank) != host(team.ranks.front())) return true;
+  for (const int rank : group.ranks) {
+    if (host(rank) != host(group.ranks.front())) return true;
   }
   return false;
 }
@@ -51,13 +51,13 @@ Result<Algorithm> algorithm_of(const std::string& name) {
                       "collective/select");
 }
 
-Algorithm choose_allreduce(const Topology& topology, const Team& team, std::int64_t bytes,
+Algorithm choose_allreduce(const Topology& topology, const Group& group, std::int64_t bytes,
                            const AlgorithmOptions& options) {
-  const bool several = spans_hosts(topology, team);
+  const bool several = spans_hosts(topology, group);
   const bool by_host = several && options.hierarchical_allreduce;
   switch (options.allreduce) {
     case Algorithm::kAuto:
-      return measured(team.size(), bytes, by_host);
+      return measured(group.size(), bytes, by_host);
     case Algorithm::kRing:  // a ring cannot fold host by host
       return by_host ? Algorithm::kHierarchical : Algorithm::kRing;
     case Algorithm::kHierarchical:

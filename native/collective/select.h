@@ -1,4 +1,4 @@
-// Which backend carries an operation out (by device), and on the host which algorithm (by team,
+// Which backend carries an operation out (by device), and on the host which algorithm (by group,
 // hosts and bytes): one table, measured (docs/performance.md), overridable. All ranks choose alike:
 // it looks at nothing that may differ between them.
 #pragma once
@@ -28,7 +28,7 @@ Result<Algorithm> algorithm_of(const std::string& name);  // or a sentence with 
 
 struct AlgorithmOptions {
   Algorithm allreduce = Algorithm::kAuto;
-  // Teams that span hosts fold host by host, with any algorithm (a ring cannot: it becomes
+  // Groups that span hosts fold host by host, with any algorithm (a ring cannot: it becomes
   // hierarchical). Off: in the order of the places, as if all lay on one host, and never
   // hierarchical.
   bool hierarchical_allreduce = true;
@@ -39,7 +39,7 @@ struct AlgorithmOptions {
 
 // bytes: of the whole operation. Direct needs a slot with room for all of them: without it,
 // what would be chosen if it were more.
-Algorithm choose_allreduce(const Topology& topology, const Team& team, std::int64_t bytes,
+Algorithm choose_allreduce(const Topology& topology, const Group& group, std::int64_t bytes,
                            const AlgorithmOptions& options);
 
 class CpuBackend;
@@ -52,7 +52,7 @@ class Backends {
   ~Backends();
   Backend& cpu() const;
   Accelerators& accelerators() { return accelerators_; }
-  // Turn-holder, between operations, the same on all ranks (autotune).
+  // Progress-lock owner, between operations, the same on all ranks (autotune).
   void set_options(const AlgorithmOptions& options);
 
  private:

@@ -7,14 +7,14 @@
 namespace hvd::cuda {
 namespace {
 
-// All marks are ours: the core only hands them through.
-CUevent event_of(const MarkPtr& mark) { return static_cast<EventMark&>(*mark).event(); }
+// All events are ours: the core only hands them through.
+CUevent event_of(const DeviceEventPtr& mark) { return static_cast<CudaEvent&>(*mark).event(); }
 
 // What is given to `later` comes behind what `sooner` has been given.
 Status queue_behind(Device& later, Device& sooner) {
   Result<Device::Event> event = sooner.recorded(sooner.stream());
   if (!event) return event.status();
-  return later.follow(later.stream(), event.value().get());
+  return later.stream_wait(later.stream(), event.value().get());
 }
 
 }  // namespace
@@ -31,65 +31,66 @@ CudaAccelerator::CudaAccelerator(const Driver& driver, Mesh& mesh, Backend& cpu,
     : mesh_(mesh),
       cpu_(cpu),
       options_(options),
-      household_(
-          std::make_shared<Household>(driver, mesh.topology().rank, mesh.topology().local_rank)) {}
+      device_context_(std::make_shared<DeviceContext>(driver, mesh.topology().rank,
+                                                      mesh.topology().local_rank)) {}
 
-CudaAccelerator::~CudaAccelerator() { household_->leave(); }
+CudaAccelerator::~CudaAccelerator() { device_context_->leave(); }
 
-Result<MarkPtr> CudaAccelerator::mark(int device, void* stream) {
-  const auto on = household_->device(device);
+Result<DeviceEventPtr> CudaAccelerator::mark(int device, void* stream) {
+  const auto on = device_context_->device(device);
   if (!on) return on.status();
-  return mark_of(on.value(), static_cast<CUstream>(stream));
+  return record_event(on.value(), static_cast<CUstream>(stream));
 }
 
 Result<std::shared_ptr<void>> CudaAccelerator::allocate(int device, std::size_t bytes) {
-  const auto on = household_->device(device);
+  const auto on = device_context_->device(device);
   if (!on) return on.status();
   return on.value()->allocate(bytes);
 }
 
-// A team that has not met does so also where this rank has no device: the others wait for it.
-Result<Table*> CudaAccelerator::table_of(int device, const Team& team) {
-  const auto on = household_->device(device);
-  if (Table* const met = household_->find(team); met != nullptr) {
+// A group that has not met does so also where this rank has no device: the others wait for it.
+Result<DeviceCommunicator*> CudaAccelerator::communicator_of(int device, const Group& group) {
+  const auto on = device_context_->device(device);
+  if (DeviceCommunicator* const met = device_context_->find(group); met != nullptr) {
     if (!on) return on.status();
     return met;
   }
-  const Guest guest{on ? on.value() : nullptr, on.status()};
-  Result<Agreed> agreed = meet(guest, mesh_, cpu_, team, options_);
+  const LocalDevice local{on ? on.value() : nullptr, on.status()};
+  Result<ChosenBackend> agreed = init_backend(local, mesh_, cpu_, group, options_);
   if (!agreed) return agreed.status();
-  return household_->add({team, guest.device, std::move(agreed.value().backend)});
+  return device_context_->add({group, local.device, std::move(agreed.value().backend)});
 }
 
-Result<Backend*> CudaAccelerator::begin(int device, const Team& team, std::size_t /*bytes*/,
-                                        const std::vector<MarkPtr>& ready) {
-  const Result<Table*> table = table_of(device, team);
-  if (!table) return table.status();
-  const auto on = household_->device(device);
+Result<Backend*> CudaAccelerator::begin(int device, const Group& group, std::size_t /*bytes*/,
+                                        const std::vector<DeviceEventPtr>& ready) {
+  const Result<DeviceCommunicator*> communicator = communicator_of(device, group);
+  if (!communicator) return communicator.status();
+  const auto on = device_context_->device(device);
   if (!on) return on.status();
-  home_ = table.value()->home;
+  home_ = communicator.value()->home;
   abroad_ = on.value();
   if (Status status = begin_measuring(); !status) return status;
-  for (const MarkPtr& mark : ready) {
-    if (Status status = home_->follow(home_->stream(), event_of(mark)); !status) return status;
+  for (const DeviceEventPtr& mark : ready) {
+    if (Status status = home_->stream_wait(home_->stream(), event_of(mark)); !status) return status;
   }
-  if (Status status = home_->pace().step(*home_, mesh_.abort()); !status) return status;
+  if (Status status = home_->in_flight_limiter().step(*home_, mesh_.abort()); !status)
+    return status;
   if (Status status = begin_timing(); !status) return status;
-  household_->gate().open_to(way_to(*table.value()));
-  return static_cast<Backend*>(&household_->gate());
+  device_context_->proxy().open_to(way_to(*communicator.value()));
+  return static_cast<Backend*>(&device_context_->proxy());
 }
 
-Backend* CudaAccelerator::way_to(const Table& table) {
-  if (home_ == abroad_) return table.backend.get();
-  return &ferry_.emplace(*table.backend, home_, abroad_);
+Backend* CudaAccelerator::way_to(const DeviceCommunicator& communicator) {
+  if (home_ == abroad_) return communicator.backend.get();
+  return &cross_device_copy_.emplace(*communicator.backend, home_, abroad_);
 }
 
-Result<MarkPtr> CudaAccelerator::end() {
+Result<DeviceEventPtr> CudaAccelerator::end() {
   if (begun_ != nullptr) return end_timing();
   if (home_ != abroad_) {
     if (Status status = queue_behind(*abroad_, *home_); !status) return status;
   }
-  return mark_of(abroad_, abroad_->stream(), home_->captures(home_->stream()));
+  return record_event(abroad_, abroad_->stream(), home_->captures(home_->stream()));
 }
 
 // Before it is known whether it becomes part of a graph.
@@ -118,31 +119,32 @@ Status CudaAccelerator::begin_timing() {
   return Status::ok();
 }
 
-Result<MarkPtr> CudaAccelerator::end_timing() {
+Result<DeviceEventPtr> CudaAccelerator::end_timing() {
   Result<Device::Event> done = home_->recorded(home_->stream(), Device::Timing::kOn);
   if (!done) return done.status();
   const Device::Event begun = std::exchange(begun_, nullptr);
   watch_->operation(home_, begun, done.value());
   if (measured_) {
     measured_->begun = begun;
-    return MarkPtr(
-        std::make_shared<MeasuredMark>(home_, done.take(), watch_, std::move(*measured_)));
+    return DeviceEventPtr(
+        std::make_shared<MeasuredEvent>(home_, done.take(), watch_, std::move(*measured_)));
   }
-  return MarkPtr(std::make_shared<EventMark>(home_, done.take(), watch_));
+  return DeviceEventPtr(std::make_shared<CudaEvent>(home_, done.take(), watch_));
 }
 
-Result<DeviceRegion> CudaAccelerator::share(int device, const Team& team, std::size_t bytes) {
-  const Result<Table*> table = table_of(device, team);
-  if (!table) return table.status();
-  const auto on = household_->device(device);
+Result<DeviceRegion> CudaAccelerator::share(int device, const Group& group, std::size_t bytes) {
+  const Result<DeviceCommunicator*> communicator = communicator_of(device, group);
+  if (!communicator) return communicator.status();
+  const auto on = device_context_->device(device);
   Status own = on.status();
-  if (own && on.value() != table.value()->home)
+  if (own && on.value() != communicator.value()->home)
     own = Status::make(Code::kInvalidArgument,
                        on.value()->site().name + ": the ranks share memory on " +
-                           table.value()->home->site().name + " only, where they have met",
+                           communicator.value()->home->site().name +
+                           ", the device of their first operation, only",
                        "cuda/accelerator", on.value()->site().rank);
-  Result<DeviceRegion> region = table.value()->backend->share_memory(bytes, own);
-  if (region) household_->keep(region.value());
+  Result<DeviceRegion> region = communicator.value()->backend->share_memory(bytes, own);
+  if (region) device_context_->keep(region.value());
   return region;
 }
 

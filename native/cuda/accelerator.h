@@ -20,36 +20,36 @@ class CudaAccelerator final : public Accelerator {
                                                        const AcceleratorOptions& options);
   ~CudaAccelerator() override;
 
-  Result<MarkPtr> mark(int device, void* stream) override;
+  Result<DeviceEventPtr> mark(int device, void* stream) override;
   Result<std::shared_ptr<void>> allocate(int device, std::size_t bytes) override;
-  Result<Backend*> begin(int device, const Team& team, std::size_t bytes,
-                         const std::vector<MarkPtr>& ready) override;
-  Result<MarkPtr> end() override;
+  Result<Backend*> begin(int device, const Group& group, std::size_t bytes,
+                         const std::vector<DeviceEventPtr>& ready) override;
+  Result<DeviceEventPtr> end() override;
   void measure(bool on) override { measuring_ = on; }
-  Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes) override;
-  Status drain() override { return household_->drain(mesh_.abort()); }
-  void release(const DeviceRegion& region) override { household_->forget(region); }
+  Result<DeviceRegion> share(int device, const Group& group, std::size_t bytes) override;
+  Status drain() override { return device_context_->drain(mesh_.abort()); }
+  void release(const DeviceRegion& region) override { device_context_->forget(region); }
   Status fill_identity(Dtype dtype, ReduceOp op, void* out, std::size_t count) override;
   DeviceTimes times() override { return watch_->times(); }
-  bool idle() override { return household_->settled(); }
-  void abandon() override { household_->abandon(); }
+  bool idle() override { return device_context_->settled(); }
+  void abandon() override { device_context_->abandon(); }
 
  private:
   CudaAccelerator(const Driver& driver, Mesh& mesh, Backend& cpu,
                   const AcceleratorOptions& options);
-  Result<Table*> table_of(int device, const Team& team);
+  Result<DeviceCommunicator*> communicator_of(int device, const Group& group);
   Status begin_measuring();
   Status begin_timing();
-  Result<MarkPtr> end_timing();
-  Backend* way_to(const Table& table);
+  Result<DeviceEventPtr> end_timing();
+  Backend* way_to(const DeviceCommunicator& communicator);
 
   Mesh& mesh_;
   Backend& cpu_;
   const AcceleratorOptions options_;
-  std::shared_ptr<Household> household_;
+  std::shared_ptr<DeviceContext> device_context_;
   // Of the operation that is being carried out.
   std::shared_ptr<Device> home_, abroad_;  // the same where the tensors are at home
-  std::optional<Ferry> ferry_;
+  std::optional<CrossDeviceCopy> cross_device_copy_;
   bool measuring_ = false;
   std::optional<Measured> measured_;
   Device::Event begun_;  // null: it is not timed

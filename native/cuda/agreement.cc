@@ -17,46 +17,46 @@ const char* const kRoom = "cuda/agreement";
 constexpr double kWorth = 0.8;  // of the ring's time, at most
 
 // What came of a way: no backend where it went wrong for a member.
-struct Attempt {
-  Way way = Way::kStaged;
+struct Candidate {
+  BackendKind way = BackendKind::kStaged;
   std::unique_ptr<DeviceBackend> backend;
   Status status = Status::ok();
-  std::size_t forms = 0;  // that were tried
-  double seconds = 0;     // of a sum; 0: nothing was tried
+  std::size_t algorithms = 0;  // that were tried
+  double seconds = 0;          // of a sum; 0: nothing was tried
 };
 
-Result<std::unique_ptr<DeviceBackend>> make(Way way, const Party& party) {
+Result<std::unique_ptr<DeviceBackend>> make(BackendKind way, const BootstrapGroup& bootstrap) {
   switch (way) {
-    case Way::kRing:
-      return make_ring_backend(party);
-    case Way::kNccl:
-      return make_nccl_backend(party);
-    case Way::kStaged:
-      return make_staged_backend(party);
+    case BackendKind::kRing:
+      return make_ring_backend(bootstrap);
+    case BackendKind::kNccl:
+      return make_nccl_backend(bootstrap);
+    case BackendKind::kStaged:
+      return make_staged_backend(bootstrap);
   }
-  return Status::make(Code::kInternal, "there is no such way", kRoom);
+  return Status::make(Code::kInternal, "there is no such backend", kRoom);
 }
 
 // Nothing of the staged way is new, and one member alone has nobody to sum with.
-Result<double> try_out(Way way, DeviceBackend& backend, const Party& party) {
-  if (way == Way::kStaged || party.team.size() == 1) return 0.0;
-  return pass_trial(backend, party);
+Result<double> try_out(BackendKind way, DeviceBackend& backend, const BootstrapGroup& bootstrap) {
+  if (way == BackendKind::kStaged || bootstrap.group.size() == 1) return 0.0;
+  return run_self_test(backend, bootstrap);
 }
 
-Attempt attempt_once(Way way, const Party& party) {
-  Attempt attempt;
+Candidate attempt_once(BackendKind way, const BootstrapGroup& bootstrap) {
+  Candidate attempt;
   attempt.way = way;
-  Result<std::unique_ptr<DeviceBackend>> made = make(way, party);
-  if (party.mesh->abort().raised()) {
-    attempt.status = party.mesh->abort().cause();
+  Result<std::unique_ptr<DeviceBackend>> made = make(way, bootstrap);
+  if (bootstrap.mesh->abort().raised()) {
+    attempt.status = bootstrap.mesh->abort().cause();
     return attempt;
   }
-  attempt.status = all_went_well(party, made.status());
+  attempt.status = all_went_well(bootstrap, made.status());
   if (!attempt.status) return attempt;
-  attempt.forms = made.value()->forms();
-  const Result<double> seconds = try_out(way, *made.value(), party);
+  attempt.algorithms = made.value()->algorithms();
+  const Result<double> seconds = try_out(way, *made.value(), bootstrap);
   if (!seconds) {
-    attempt.status = part_together(*made.value(), party, seconds.status());
+    attempt.status = part_together(*made.value(), bootstrap, seconds.status());
     return attempt;
   }
   attempt.seconds = seconds.value();
@@ -64,30 +64,32 @@ Attempt attempt_once(Way way, const Party& party) {
   return attempt;
 }
 
-void say(Level level, const Party& party, const std::string& what) {
-  if (party.team.place == 0) log(level, kRoom, "device tensors " + what);  // once for all
+void say(Level level, const BootstrapGroup& bootstrap, const std::string& what) {
+  if (bootstrap.group.place == 0) log(level, kRoom, "device tensors " + what);  // once for all
 }
 
-std::string quoted(Way way) { return std::string("'") + name_of(way) + "'"; }
+std::string quoted(BackendKind way) { return std::string("'") + name_of(way) + "'"; }
 
 // A persistent ring that fails leaves the one in slices.
-Attempt attempt(Way way, Party& party) {
-  Attempt attempt = attempt_once(way, party);
-  if (attempt.status || attempt.forms < 2 || party.mesh->abort().raised()) return attempt;
-  say(Level::kWarning, party, "do not go by a persistent ring: " + attempt.status.message);
-  for (Facts& member : party.members) put(member.ring, "slices");
-  return attempt_once(way, party);
+Candidate attempt(BackendKind way, BootstrapGroup& bootstrap) {
+  Candidate attempt = attempt_once(way, bootstrap);
+  if (attempt.status || attempt.algorithms < 2 || bootstrap.mesh->abort().raised()) return attempt;
+  say(Level::kWarning, bootstrap, "do not use the persistent ring: " + attempt.status.message);
+  for (PeerInfo& member : bootstrap.members) put(member.ring, "slices");
+  return attempt_once(way, bootstrap);
 }
 
 // Nobody has memory of another member mapped any more when that gives it back.
-Status part_with(DeviceBackend& loser, const Party& party) {
+Status part_with(DeviceBackend& loser, const BootstrapGroup& bootstrap) {
   Status status = loser.settle();
-  if (status) status = wait_for_stream(*party.device, party.device->stream(), party.mesh->abort());
-  status = all_went_well(party, status);
-  return status ? part_together(loser, party, Status::ok()) : status;
+  if (status)
+    status =
+        wait_for_stream(*bootstrap.device, bootstrap.device->stream(), bootstrap.mesh->abort());
+  status = all_went_well(bootstrap, status);
+  return status ? part_together(loser, bootstrap, Status::ok()) : status;
 }
 
-std::string in_ms(const Attempt& attempt) {
+std::string in_ms(const Candidate& attempt) {
   return quoted(attempt.way) + " took " + std::to_string(attempt.seconds * 1e3) + " ms";
 }
 
@@ -95,30 +97,31 @@ std::string in_ms(const Attempt& attempt) {
 
 bool is_worth_it(double nccl, double ring) { return nccl < kWorth * ring; }
 
-Result<Agreed> agree_on(const std::vector<Way>& ways, Party party) {
-  Attempt best;
+Result<ChosenBackend> agree_on(const std::vector<BackendKind>& ways, BootstrapGroup bootstrap) {
+  Candidate best;
   Status first = Status::ok();
-  for (const Way way : ways) {
+  for (const BackendKind way : ways) {
     const bool races = best.backend != nullptr;
-    if (races && (way == Way::kStaged || best.seconds == 0)) break;
-    Attempt next = attempt(way, party);
+    if (races && (way == BackendKind::kStaged || best.seconds == 0)) break;
+    Candidate next = attempt(way, bootstrap);
     if (!next.status) {
-      if (party.mesh->abort().raised()) return next.status;
-      say(races ? Level::kInfo : Level::kWarning, party,
-          "do not go the way " + quoted(way) + ": " + next.status.message);
+      if (bootstrap.mesh->abort().raised()) return next.status;
+      say(races ? Level::kInfo : Level::kWarning, bootstrap,
+          "do not use " + quoted(way) + ": " + next.status.message);
       if (first) first = next.status;
       continue;
     }
     if (races) {
-      say(Level::kInfo, party, "raced: a first sum by " + in_ms(best) + ", by " + in_ms(next));
+      say(Level::kInfo, bootstrap,
+          "were timed: a first sum by " + in_ms(best) + ", by " + in_ms(next));
       if (is_worth_it(next.seconds, best.seconds)) std::swap(best, next);
-      if (Status status = part_with(*next.backend, party); !status) return status;
+      if (Status status = part_with(*next.backend, bootstrap); !status) return status;
     } else {
       best = std::move(next);
     }
   }
   if (best.backend == nullptr) return first;
-  return Agreed{best.way, std::move(best.backend)};
+  return ChosenBackend{best.way, std::move(best.backend)};
 }
 
 }  // namespace hvd::cuda

@@ -1,5 +1,5 @@
-// The ways that are possible are made and tried in their order, by all members of a team alike: one
-// that goes wrong for a member is none for all of them. The ring and NCCL are raced where both
+// The ways that are possible are made and tried in their order, by all members of a group alike:
+// one that goes wrong for a member is none for all of them. The ring and NCCL are raced where both
 // pass: a sum of a few MiB, by the time of the slowest member. NCCL has to be clearly faster, for
 // with the ring sums have the CPU's bytes, run after run. A race costs what it takes to make both.
 #pragma once
@@ -14,13 +14,13 @@
 namespace hvd::cuda {
 
 // What the members have agreed on.
-struct Agreed {
-  Way way = Way::kStaged;
+struct ChosenBackend {
+  BackendKind way = BackendKind::kStaged;
   std::unique_ptr<DeviceBackend> backend;
 };
 
 // Collective. An error, alike on all: the first way's, or the mesh's abort.
-Result<Agreed> agree_on(const std::vector<Way>& ways, Party party);
+Result<ChosenBackend> agree_on(const std::vector<BackendKind>& ways, BootstrapGroup bootstrap);
 
 // Times of a sum, in seconds on the slowest member.
 bool is_worth_it(double nccl, double ring);

@@ -27,18 +27,19 @@ Status copy(const Device& on, const Place& to, const Place& from, std::size_t by
 
 }  // namespace
 
-Ferry::Ferry(Backend& at_home, std::shared_ptr<Device> home, std::shared_ptr<Device> abroad)
+CrossDeviceCopy::CrossDeviceCopy(Backend& at_home, std::shared_ptr<Device> home,
+                                 std::shared_ptr<Device> abroad)
     : at_home_(at_home), home_(std::move(home)), abroad_(std::move(abroad)) {}
 
-Status Ferry::embark() {
+Status CrossDeviceCopy::begin_copies() {
   rooms_.clear();
   returns_.clear();
   Result<Device::Event> there = abroad_->recorded(abroad_->stream());
   if (!there) return there.status();
-  return home_->follow(home_->stream(), there.value().get());
+  return home_->stream_wait(home_->stream(), there.value().get());
 }
 
-Result<std::byte*> Ferry::room(std::size_t bytes) {
+Result<std::byte*> CrossDeviceCopy::room(std::size_t bytes) {
   if (bytes == 0) return static_cast<std::byte*>(nullptr);
   Result<std::shared_ptr<void>> memory = home_->allocate(bytes);
   if (!memory) return memory.status();
@@ -46,7 +47,7 @@ Result<std::byte*> Ferry::room(std::size_t bytes) {
   return static_cast<std::byte*>(rooms_.back().get());
 }
 
-Result<std::byte*> Ferry::carried(const void* from, std::size_t bytes) {
+Result<std::byte*> CrossDeviceCopy::carried(const void* from, std::size_t bytes) {
   Result<std::byte*> at = room(bytes);
   if (!at || bytes == 0) return at;
   Status status = copy(*home_, {at.value(), home_->context()}, {from, abroad_->context()}, bytes);
@@ -54,11 +55,11 @@ Result<std::byte*> Ferry::carried(const void* from, std::size_t bytes) {
   return at;
 }
 
-void Ferry::expect(void* to, const std::byte* from, std::size_t bytes) {
+void CrossDeviceCopy::expect(void* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) returns_.push_back({to, from, bytes});
 }
 
-Status Ferry::land(const Status& operation) {
+Status CrossDeviceCopy::copy_back(const Status& operation) {
   Status status = operation;
   for (const Return& one : returns_)
     if (status)
@@ -68,7 +69,8 @@ Status Ferry::land(const Status& operation) {
   return status;
 }
 
-Result<std::vector<Operand>> Ferry::carry(const std::vector<Operand>& operands, std::size_t width) {
+Result<std::vector<Operand>> CrossDeviceCopy::carry(const std::vector<Operand>& operands,
+                                                    std::size_t width) {
   std::vector<Operand> at_home;
   for (const Operand& operand : operands) {
     Result<std::byte*> in = carried(operand.in, operand.count * width);
@@ -79,36 +81,37 @@ Result<std::vector<Operand>> Ferry::carry(const std::vector<Operand>& operands, 
   return at_home;
 }
 
-Status Ferry::allreduce(const Team& team, const std::vector<Operand>& operands,
-                        const Reduction& reduction) {
-  if (Status status = embark(); !status) return status;
+Status CrossDeviceCopy::allreduce(const Group& group, const std::vector<Operand>& operands,
+                                  const Reduction& reduction) {
+  if (Status status = begin_copies(); !status) return status;
   Result<std::vector<Operand>> at_home = carry(operands, size_of(reduction.dtype));
   if (!at_home) return at_home.status();
-  return land(at_home_.allreduce(team, at_home.value(), reduction));
+  return copy_back(at_home_.allreduce(group, at_home.value(), reduction));
 }
 
-Status Ferry::allreduce_shared(const Team& team, const std::vector<Operand>& operands,
-                               const std::vector<std::ptrdiff_t>& offsets,
-                               const Reduction& reduction) {
-  return at_home_.allreduce_shared(team, operands, offsets, reduction);
+Status CrossDeviceCopy::allreduce_shared(const Group& group, const std::vector<Operand>& operands,
+                                         const std::vector<std::ptrdiff_t>& offsets,
+                                         const Reduction& reduction) {
+  return at_home_.allreduce_shared(group, operands, offsets, reduction);
 }
 
 // Where nothing is sent there may be no input: the output is carried in its place.
-Status Ferry::broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) {
-  if (Status status = embark(); !status) return status;
+Status CrossDeviceCopy::broadcast(const Group& group, const std::vector<Operand>& operands,
+                                  int root_place) {
+  if (Status status = begin_copies(); !status) return status;
   std::vector<Operand> sources = operands;
   for (Operand& operand : sources)
-    if (team.place != root_place) operand.in = operand.out;
+    if (group.place != root_place) operand.in = operand.out;
   Result<std::vector<Operand>> at_home = carry(sources, 1);
   if (!at_home) return at_home.status();
-  return land(at_home_.broadcast(team, at_home.value(), root_place));
+  return copy_back(at_home_.broadcast(group, at_home.value(), root_place));
 }
 
-Status Ferry::allgather(const Team& team, const std::vector<Gather>& tensors) {
-  if (Status status = embark(); !status) return status;
+Status CrossDeviceCopy::allgather(const Group& group, const std::vector<Gather>& tensors) {
+  if (Status status = begin_copies(); !status) return status;
   std::vector<Gather> at_home = tensors;
   for (Gather& tensor : at_home) {
-    Result<std::byte*> in = carried(tensor.in, tensor.bytes[static_cast<std::size_t>(team.place)]);
+    Result<std::byte*> in = carried(tensor.in, tensor.bytes[static_cast<std::size_t>(group.place)]);
     if (!in) return in.status();
     tensor.in = in.value();
     for (std::size_t place = 0; place < tensor.out.size(); ++place) {
@@ -118,11 +121,11 @@ Status Ferry::allgather(const Team& team, const std::vector<Gather>& tensors) {
       tensor.out[place] = out.value();
     }
   }
-  return land(at_home_.allgather(team, at_home));
+  return copy_back(at_home_.allgather(group, at_home));
 }
 
-Status Ferry::alltoall(const Team& team, const Exchange& exchange) {
-  if (Status status = embark(); !status) return status;
+Status CrossDeviceCopy::alltoall(const Group& group, const Exchange& exchange) {
+  if (Status status = begin_copies(); !status) return status;
   Exchange at_home = exchange;
   for (std::size_t place = 0; place < exchange.in.size(); ++place) {
     Result<std::byte*> in = carried(exchange.in[place], exchange.in_bytes[place]);
@@ -133,14 +136,14 @@ Status Ferry::alltoall(const Team& team, const Exchange& exchange) {
     at_home.in[place] = in.value();
     at_home.out[place] = out.value();
   }
-  return land(at_home_.alltoall(team, at_home));
+  return copy_back(at_home_.alltoall(group, at_home));
 }
 
-Status Ferry::reducescatter(const Team& team, const std::vector<Scatter>& tensors,
-                            const Reduction& reduction) {
-  if (Status status = embark(); !status) return status;
+Status CrossDeviceCopy::reducescatter(const Group& group, const std::vector<Scatter>& tensors,
+                                      const Reduction& reduction) {
+  if (Status status = begin_copies(); !status) return status;
   const std::size_t width = size_of(reduction.dtype);
-  const auto place = static_cast<std::size_t>(team.place);
+  const auto place = static_cast<std::size_t>(group.place);
   std::vector<Scatter> at_home = tensors;
   for (Scatter& tensor : at_home) {
     const std::size_t share = tensor.begins[place + 1] - tensor.begins[place];
@@ -152,7 +155,7 @@ Status Ferry::reducescatter(const Team& team, const std::vector<Scatter>& tensor
     tensor.in = in.value();
     tensor.out = out.value();
   }
-  return land(at_home_.reducescatter(team, at_home, reduction));
+  return copy_back(at_home_.reducescatter(group, at_home, reduction));
 }
 
 }  // namespace hvd::cuda

@@ -1,5 +1,5 @@
-// An operation on tensors of a device that is not the team's home: they are copied home, and the
-// results back, in the order of home's stream. A process may so use its devices in turn; each team
+// An operation on tensors of a device that is not the group's home: they are copied home, and the
+// results back, in the order of home's stream. A process may so use its devices in turn; each group
 // has met with one of them.
 #pragma once
 
@@ -11,31 +11,32 @@
 
 namespace hvd::cuda {
 
-class Ferry final : public Backend {
+class CrossDeviceCopy final : public Backend {
  public:
-  Ferry(Backend& at_home, std::shared_ptr<Device> home, std::shared_ptr<Device> abroad);
+  CrossDeviceCopy(Backend& at_home, std::shared_ptr<Device> home, std::shared_ptr<Device> abroad);
 
-  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
-  Status allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce_shared(const Group& group, const std::vector<Operand>& operands,
                           const std::vector<std::ptrdiff_t>& offsets,
                           const Reduction& reduction) override;
-  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
-  Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
-  Status alltoall(const Team& team, const Exchange& exchange) override;
-  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+  Status broadcast(const Group& group, const std::vector<Operand>& operands,
+                   int root_place) override;
+  Status allgather(const Group& group, const std::vector<Gather>& tensors) override;
+  Status alltoall(const Group& group, const Exchange& exchange) override;
+  Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override;
   const char* last_algorithm() const override { return at_home_.last_algorithm(); }
 
  private:
   // Behind what the stream abroad has been given: the memory of the results is there.
-  Status embark();
+  Status begin_copies();
   // Memory at home until the operation has been given to the stream; null for no bytes.
   Result<std::byte*> room(std::size_t bytes);
   Result<std::byte*> carried(const void* from, std::size_t bytes);
   // To be copied back by land().
   void expect(void* to, const std::byte* from, std::size_t bytes);
-  Status land(const Status& operation);
+  Status copy_back(const Status& operation);
   Result<std::vector<Operand>> carry(const std::vector<Operand>& operands, std::size_t width);
 
   struct Return {

@@ -12,20 +12,20 @@
 namespace hvd::cuda {
 namespace {
 
-const char* const kRoom = "cuda/household";
+const char* const kRoom = "cuda/device_context";
 constexpr auto kWait = std::chrono::seconds(1);  // for devices, at the end
 constexpr auto kLook = std::chrono::milliseconds(1);
 
-bool same(const Team& one, const Team& other) {
+bool same(const Group& one, const Group& other) {
   return one.id == other.id && one.ranks == other.ranks;
 }
 
 }  // namespace
 
-Household::Household(const Driver& driver, int rank, int local_rank)
+DeviceContext::DeviceContext(const Driver& driver, int rank, int local_rank)
     : driver_(driver), rank_(rank), local_rank_(local_rank) {}
 
-Result<std::shared_ptr<Device>> Household::device(int number) {
+Result<std::shared_ptr<Device>> DeviceContext::device(int number) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (number == kAnyDevice && !devices_.empty()) return devices_.front();
   for (const auto& device : devices_)
@@ -33,7 +33,7 @@ Result<std::shared_ptr<Device>> Household::device(int number) {
   return open(number);
 }
 
-Result<std::shared_ptr<Device>> Household::open(int number) {
+Result<std::shared_ptr<Device>> DeviceContext::open(int number) {
   int count = 0;
   Status status = driver_.check(driver_.cuDeviceGetCount(&count), "cuDeviceGetCount");
   if (!status) return status;
@@ -43,37 +43,37 @@ Result<std::shared_ptr<Device>> Household::open(int number) {
   return opened;
 }
 
-Table* Household::find(const Team& team) {
-  for (const auto& table : tables_)
-    if (same(table->team, team)) return table.get();
+DeviceCommunicator* DeviceContext::find(const Group& group) {
+  for (const auto& communicator : communicators_)
+    if (same(communicator->group, group)) return communicator.get();
   return nullptr;
 }
 
-Table* Household::add(Table table) {
-  const std::lock_guard<std::mutex> inside(gate_.mutex());
+DeviceCommunicator* DeviceContext::add(DeviceCommunicator communicator) {
+  const std::lock_guard<std::mutex> inside(proxy_.mutex());
   const std::lock_guard<std::mutex> lock(mutex_);
-  tables_.push_back(std::make_unique<Table>(std::move(table)));
-  return tables_.back().get();
+  communicators_.push_back(std::make_unique<DeviceCommunicator>(std::move(communicator)));
+  return communicators_.back().get();
 }
 
-std::vector<std::shared_ptr<Device>> Household::devices() {
+std::vector<std::shared_ptr<Device>> DeviceContext::devices() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return devices_;
 }
 
-void Household::keep(const DeviceRegion& region) {
+void DeviceContext::keep(const DeviceRegion& region) {
   const std::lock_guard<std::mutex> lock(mutex_);
   regions_.push_back(region);
 }
 
-void Household::forget(const DeviceRegion& region) {
+void DeviceContext::forget(const DeviceRegion& region) {
   const std::lock_guard<std::mutex> lock(mutex_);
   regions_.erase(std::remove_if(regions_.begin(), regions_.end(),
                                 [&](const DeviceRegion& one) { return one.mine == region.mine; }),
                  regions_.end());
 }
 
-Status Household::drain(const Abort& abort) {
+Status DeviceContext::drain(const Abort& abort) {
   for (const auto& device : devices()) {
     if (Status status = wait_for_stream(*device, device->stream(), abort); !status) return status;
   }
@@ -81,7 +81,7 @@ Status Household::drain(const Abort& abort) {
 }
 
 // What has failed will not go on.
-bool Household::idle() {
+bool DeviceContext::idle() {
   for (const auto& device : devices()) {
     const Result<bool> idle = device->idle();
     if (idle && !idle.value()) return false;
@@ -89,15 +89,15 @@ bool Household::idle() {
   return true;
 }
 
-void Household::settle() {
-  const std::lock_guard<std::mutex> inside(gate_.mutex());
-  for (const auto& table : tables_) {
-    if (Status status = table->backend->settle(); !status)
+void DeviceContext::settle() {
+  const std::lock_guard<std::mutex> inside(proxy_.mutex());
+  for (const auto& communicator : communicators_) {
+    if (Status status = communicator->backend->settle(); !status)
       log(Level::kWarning, kRoom, status.message);
   }
 }
 
-bool Household::settled() {
+bool DeviceContext::settled() {
   bool first = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -107,72 +107,72 @@ bool Household::settled() {
   return idle();
 }
 
-void Household::abandon() {
+void DeviceContext::abandon() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!std::exchange(abandoned_, true)) {
     const Status status = start_thread(
-        end_, [self = shared_from_this()] { self->see_out(); },
+        end_, [self = shared_from_this()] { self->drain_all(); },
         [](const char* what) { log(Level::kError, kRoom, what); });
     if (!status) {
-      log(Level::kError, kRoom, "devices are not let go: " + status.message);
+      log(Level::kError, kRoom, "the streams of a device cannot be drained: " + status.message);
       return;
     }
   }
-  over_.wait_for(lock, kWait, [&] { return seen_out_; });
+  over_.wait_for(lock, kWait, [&] { return drained_; });
 }
 
-void Household::leave() {
+void DeviceContext::leave() {
   abandon();
   if (!end_.joinable()) return;
-  if (seen_out())
+  if (try_drain())
     end_.join();
   else
     end_.detach();
 }
 
-bool Household::seen_out() {
+bool DeviceContext::try_drain() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return seen_out_;
+  return drained_;
 }
 
-void Household::let_go() {
-  const std::lock_guard<std::mutex> inside(gate_.mutex());
-  for (const auto& table : tables_) {
-    if (Status status = table->backend->let_go(); !status)
+void DeviceContext::abort_waits() {
+  const std::lock_guard<std::mutex> inside(proxy_.mutex());
+  for (const auto& communicator : communicators_) {
+    if (Status status = communicator->backend->abort_waits(); !status)
       log(Level::kDebug, kRoom, status.message);
   }
 }
 
 // Others may give their memory back when they hear that this rank has gone.
-void Household::part() {
-  const std::lock_guard<std::mutex> inside(gate_.mutex());
-  for (const auto& table : tables_) table->backend->part();
+void DeviceContext::part() {
+  const std::lock_guard<std::mutex> inside(proxy_.mutex());
+  for (const auto& communicator : communicators_) communicator->backend->part();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (DeviceRegion& region : regions_) region.mapping.reset();
 }
 
 // True: nothing waits any more, and nothing of others is used here. An exception (no memory): the
 // next look may have more luck.
-bool Household::look_out() {
+bool DeviceContext::look_out() {
   try {
     failpoint("cuda.end");
     if (idle()) {
       part();
       return true;
     }
-    let_go();
+    abort_waits();
   } catch (...) {  // NOLINT(bugprone-empty-catch): as said above
   }
   return false;
 }
 
-void Household::see_out() {
+void DeviceContext::drain_all() {
   name_thread("hvd-cuda-end");
   block_signals();
-  gate_.close();
+  proxy_.close();
   while (!look_out()) std::this_thread::sleep_for(kLook);
   const std::lock_guard<std::mutex> lock(mutex_);
-  seen_out_ = true;
+  drained_ = true;
   over_.notify_all();
 }
 

@@ -1,4 +1,4 @@
-// The devices of a process and the backends that its teams have there. At the end of the engine
+// The devices of a process and the backends that its groups have there. At the end of the engine
 // they outlive it until nothing waits in a device's queue any more: a backend whose memory the
 // queue still uses must not go, and the queue must not wait for a rank that is no more.
 #pragma once
@@ -11,30 +11,30 @@
 
 #include "collective/backend/group.h"
 #include "cuda/device/device.h"
-#include "cuda/meeting.h"
+#include "cuda/group_init.h"
 #include "cuda/serialising_proxy.h"
 
 namespace hvd::cuda {
 
-// A team as it has met.
-struct Table {
-  Team team;
+// A group as it has met.
+struct DeviceCommunicator {
+  Group group;
   std::shared_ptr<Device> home;  // on which its backend is
   std::unique_ptr<DeviceBackend> backend;
 };
 
-class Household : public std::enable_shared_from_this<Household> {
+class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
  public:
-  Household(const Driver& driver, int rank, int local_rank);
+  DeviceContext(const Driver& driver, int rank, int local_rank);
 
   const Driver& driver() const { return driver_; }
   // Any thread; opened the first time. kAnyDevice: the first that was opened, or this rank's share.
   Result<std::shared_ptr<Device>> device(int number);
 
-  // Turn-holder.
-  Table* find(const Team& team);
-  Table* add(Table table);
-  Gate& gate() { return gate_; }
+  // Progress-lock owner.
+  DeviceCommunicator* find(const Group& group);
+  DeviceCommunicator* add(DeviceCommunicator communicator);
+  SerialisingProxy& proxy() { return proxy_; }
   // Memory that queues may use.
   void keep(const DeviceRegion& region);
   void forget(const DeviceRegion& region);
@@ -43,7 +43,7 @@ class Household : public std::enable_shared_from_this<Household> {
 
   // Any thread. Tells every backend the first time that no operation comes any more.
   bool settled();
-  // Any thread. Closes the gate; waits a moment for the devices, which a thread lets go until they
+  // Any thread. Closes the proxy; waits a moment for the devices, which a thread lets go until they
   // are idle, however long that takes. Later calls do nothing.
   void abandon();
   // The same, by the owner who goes: the thread is left alone where it has not ended.
@@ -54,22 +54,23 @@ class Household : public std::enable_shared_from_this<Household> {
   std::vector<std::shared_ptr<Device>> devices();
   bool idle();
   void settle();
-  void let_go();
+  void abort_waits();
   void part();
-  void see_out();
+  void drain_all();
   bool look_out();
-  bool seen_out();
+  bool try_drain();
 
   const Driver& driver_;
   const int rank_, local_rank_;
-  Gate gate_;
+  SerialisingProxy proxy_;
   std::mutex mutex_;
   std::condition_variable over_;
   std::thread end_;                               // who abandons first starts it
   std::vector<std::shared_ptr<Device>> devices_;  // as they were opened; guarded by mutex_
-  std::vector<std::unique_ptr<Table>> tables_;    // changed with both mutexes held: mutex_, gate_'s
-  std::vector<DeviceRegion> regions_;             // guarded by mutex_
-  bool settling_ = false, abandoned_ = false, seen_out_ = false;  // guarded by mutex_
+  std::vector<std::unique_ptr<DeviceCommunicator>>
+      communicators_;                  // changed with both mutexes held: mutex_, proxy_'s
+  std::vector<DeviceRegion> regions_;  // guarded by mutex_
+  bool settling_ = false, abandoned_ = false, drained_ = false;  // guarded by mutex_
 };
 
 }  // namespace hvd::cuda

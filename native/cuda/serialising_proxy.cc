@@ -2,44 +2,47 @@
 
 namespace hvd::cuda {
 
-void Gate::close() {
+void SerialisingProxy::close() {
   const std::lock_guard<std::mutex> lock(mutex_);
   closed_ = true;
 }
 
 template <typename Call>
-Status Gate::pass(const Call& call) {
+Status SerialisingProxy::pass(const Call& call) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (closed_) return Status::make(Code::kShutdown, "the engine has ended", "cuda/gate");
+  if (closed_)
+    return Status::make(Code::kShutdown, "the engine has ended", "cuda/serialising_proxy");
   return call(*backend_);
 }
 
-Status Gate::allreduce(const Team& team, const std::vector<Operand>& operands,
-                       const Reduction& reduction) {
-  return pass([&](Backend& to) { return to.allreduce(team, operands, reduction); });
+Status SerialisingProxy::allreduce(const Group& group, const std::vector<Operand>& operands,
+                                   const Reduction& reduction) {
+  return pass([&](Backend& to) { return to.allreduce(group, operands, reduction); });
 }
 
-Status Gate::allreduce_shared(const Team& team, const std::vector<Operand>& operands,
-                              const std::vector<std::ptrdiff_t>& offsets,
-                              const Reduction& reduction) {
-  return pass([&](Backend& to) { return to.allreduce_shared(team, operands, offsets, reduction); });
+Status SerialisingProxy::allreduce_shared(const Group& group, const std::vector<Operand>& operands,
+                                          const std::vector<std::ptrdiff_t>& offsets,
+                                          const Reduction& reduction) {
+  return pass(
+      [&](Backend& to) { return to.allreduce_shared(group, operands, offsets, reduction); });
 }
 
-Status Gate::broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) {
-  return pass([&](Backend& to) { return to.broadcast(team, operands, root_place); });
+Status SerialisingProxy::broadcast(const Group& group, const std::vector<Operand>& operands,
+                                   int root_place) {
+  return pass([&](Backend& to) { return to.broadcast(group, operands, root_place); });
 }
 
-Status Gate::allgather(const Team& team, const std::vector<Gather>& tensors) {
-  return pass([&](Backend& to) { return to.allgather(team, tensors); });
+Status SerialisingProxy::allgather(const Group& group, const std::vector<Gather>& tensors) {
+  return pass([&](Backend& to) { return to.allgather(group, tensors); });
 }
 
-Status Gate::alltoall(const Team& team, const Exchange& exchange) {
-  return pass([&](Backend& to) { return to.alltoall(team, exchange); });
+Status SerialisingProxy::alltoall(const Group& group, const Exchange& exchange) {
+  return pass([&](Backend& to) { return to.alltoall(group, exchange); });
 }
 
-Status Gate::reducescatter(const Team& team, const std::vector<Scatter>& tensors,
-                           const Reduction& reduction) {
-  return pass([&](Backend& to) { return to.reducescatter(team, tensors, reduction); });
+Status SerialisingProxy::reducescatter(const Group& group, const std::vector<Scatter>& tensors,
+                                       const Reduction& reduction) {
+  return pass([&](Backend& to) { return to.reducescatter(group, tensors, reduction); });
 }
 
 }  // namespace hvd::cuda

@@ -1,5 +1,5 @@
 // What stands between the engine and the backend of the operation that is being carried out: one
-// call at a time, and none after the gate is closed.
+// call at a time, and none after the proxy is closed.
 #pragma once
 
 #include <mutex>
@@ -9,24 +9,25 @@
 
 namespace hvd::cuda {
 
-class Gate final : public Backend {
+class SerialisingProxy final : public Backend {
  public:
-  // Turn-holder: where the following calls go.
+  // Progress-lock owner: where the following calls go.
   void open_to(Backend* backend) { backend_ = backend; }
   // Any thread. When it returns, no call is inside, and none gets in any more.
   void close();
   // Held while somebody is inside.
   std::mutex& mutex() { return mutex_; }
 
-  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
-  Status allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce_shared(const Group& group, const std::vector<Operand>& operands,
                           const std::vector<std::ptrdiff_t>& offsets,
                           const Reduction& reduction) override;
-  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
-  Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
-  Status alltoall(const Team& team, const Exchange& exchange) override;
-  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+  Status broadcast(const Group& group, const std::vector<Operand>& operands,
+                   int root_place) override;
+  Status allgather(const Group& group, const std::vector<Gather>& tensors) override;
+  Status alltoall(const Group& group, const Exchange& exchange) override;
+  Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override;
   const char* last_algorithm() const override { return backend_->last_algorithm(); }
 
@@ -36,7 +37,7 @@ class Gate final : public Backend {
 
   std::mutex mutex_;
   bool closed_ = false;         // guarded by mutex_
-  Backend* backend_ = nullptr;  // the turn-holder's
+  Backend* backend_ = nullptr;  // the progress-lock owner's
 };
 
 }  // namespace hvd::cuda

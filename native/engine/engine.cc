@@ -14,14 +14,14 @@
 namespace hvd {
 namespace {
 
-// How long shutdown() waits for its turn before it goes without.
+// How long shutdown() waits for the progress lock before it goes without.
 constexpr double kLeaveSeconds = 10;
 constexpr double kGoodbyeSeconds = 5;
 // What a thread that nobody lets wait works at itself before enqueue() returns: so many bytes, for
 // so long. Both cost less than to wake another thread.
 constexpr std::int64_t kBriefBytes = 65536;
 constexpr std::chrono::microseconds kBriefly(100);
-// Devices have no bell for when they are done.
+// Devices have no doorbell for when they are done.
 constexpr std::chrono::microseconds kBetweenLooks(100);
 
 std::vector<std::string> transports_of(const Mesh& mesh) {
@@ -40,10 +40,11 @@ Status no_such_handle(std::int64_t handle) {
 }
 
 Status in_a_child() {
-  return Status::make(Code::kShutdown,
-                      "this process was forked from one that had initialized Horovod; the child "
-                      "has no part in it: initialize in the child, or spawn instead of fork",
-                      "engine/engine");
+  return Status::make(
+      Code::kShutdown,
+      "this process was forked from one that had initialized Horovod; the child "
+      "cannot use its parent's ranks: call init() in the child, or spawn instead of fork",
+      "engine/engine");
 }
 
 Status no_memory() { return Status::make(Code::kUnavailable, "no memory", "engine"); }
@@ -65,10 +66,10 @@ bool is_small(const Request& request, std::int64_t limit) {
 DeviceRules device_rules(const EngineOptions& options, int rank) {
   DeviceRules rules;
   rules.rank = rank;
-  rules.warning_ns = options.conductor.stall_warning_ns;
+  rules.warning_ns = options.controller.stall_warning_ns;
   rules.deadline_ns = options.gpu_timeout_ns;
   rules.setting = "HVD_GPU_TIMEOUT";
-  const std::int64_t shutdown = shutdown_after(options.conductor);
+  const std::int64_t shutdown = shutdown_after(options.controller);
   if (shutdown > 0 && (rules.deadline_ns <= 0 || shutdown < rules.deadline_ns)) {
     rules.deadline_ns = shutdown;
     rules.setting = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS";
@@ -77,8 +78,8 @@ DeviceRules device_rules(const EngineOptions& options, int rank) {
 }
 
 // An error: it will never be.
-bool reached_or_lost(Mark& mark) {
-  const Result<bool> reached = mark.reached();
+bool reached_or_lost(DeviceEvent& mark) {
+  const Result<bool> reached = mark.query();
   return !reached || reached.value();
 }
 
@@ -98,7 +99,7 @@ Engine::Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options)
       topology_(mesh->topology()),
       transports_(transports_of(*mesh)),
       caller_runs_bytes_(options.caller_runs_bytes),
-      teams_(topology_.rank, topology_.size),
+      groups_(topology_.rank, topology_.size),
       trace_(options.trace_capacity),
       mesh_(std::move(mesh)),
       regions_(std::make_unique<Regions>(*mesh_)),
@@ -107,8 +108,8 @@ Engine::Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options)
       devices_(std::make_unique<Devices>(
           backends_->accelerators(), device_rules(options, topology_.rank),
           [this](const Status& overdue) { mesh_->raise_everywhere(overdue); })),
-      coordinator_(std::make_unique<Coordinator>(
-          Parts{*mesh_, handles_, teams_, *regions_, *backends_, *devices_, counters_, trace_},
+      progress_engine_(std::make_unique<ProgressEngine>(
+          Parts{*mesh_, handles_, groups_, *regions_, *backends_, *devices_, counters_, trace_},
           options)) {
   if (!options.timeline.empty()) {
     const Status status = start_timeline(options.timeline, options.mark_cycles);
@@ -118,7 +119,7 @@ Engine::Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options)
   const Status status = start_thread(
       *thread_,
       [this] {
-        coordinator_->run();
+        progress_engine_->run();
         stopped_.store(1, std::memory_order_release);
         futex_wake_all(stopped_);
       },
@@ -173,22 +174,22 @@ Result<std::int64_t> Engine::take(Request request, std::vector<Operand> operands
 
 Status Engine::submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
                       bool waits_next, void* stream) {
-  const Visit visit(visitors_);
+  const RundownScope scope(rundown_guard_);
   if (request.name.empty()) request.name = name_for(request, task->handle);
-  const auto team = teams_.find(request.set);
+  const auto group = groups_.find(request.set);
   static const std::vector<int> kNobody;
   Status status = validate(request, operands, topology_.rank, topology_.size,
-                           team == nullptr ? kNobody : team->ranks);
+                           group == nullptr ? kNobody : group->ranks);
   if (!status) return status;
-  if (visit) {
+  if (scope) {
     for (std::size_t i = 0; i < operands.size(); ++i) {
       const bool in_place = operands[i].in == operands[i].out;
       TensorMeta& tensor = request.tensors[i];
       tensor.place = in_place ? regions_->place_of(operands[i].in, tensor.bytes()) : kPrivate;
     }
   }
-  if (visit && request.on_device()) {
-    Result<MarkPtr> ready = devices_->ready(request.tensors.front().device, stream);
+  if (scope && request.on_device()) {
+    Result<DeviceEventPtr> ready = devices_->ready(request.tensors.front().device, stream);
     if (!ready) return ready.status();
     task->ready = ready.take();
   }
@@ -198,18 +199,18 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
   task->keeps_name = !waits_next && task->completion == nullptr;
   task->request = std::move(request);
   task->operands = std::move(operands);
-  if (visit && task->request.kind == Kind::kReducescatter) {
-    const Result<Ground> ground = devices_->ground(task->request.tensors.front().device);
-    if (!ground) return ground.status();
-    if (status = find_shares(*task, *team, ground.value()); !status) return status;
+  if (scope && task->request.kind == Kind::kReducescatter) {
+    const Result<Placement> placement = devices_->placement(task->request.tensors.front().device);
+    if (!placement) return placement.status();
+    if (status = find_shares(*task, *group, placement.value()); !status) return status;
   }
   status = handles_.add(task);
-  if (!status || !visit || (task->held && !briefly)) return status;
+  if (!status || !scope || (task->held && !briefly)) return status;
   return briefly ? help_briefly(task) : ask(task);
 }
 
 // Where other operations are under way, this one joins them. Whoever tells a completion may have
-// the turn already.
+// the progress lock already.
 bool Engine::may_help_briefly(const Request& request) {
   return request.bytes() <= kBriefBytes && !telling() && handles_.none_in_flight() &&
          brief_help_.due();
@@ -218,14 +219,14 @@ bool Engine::may_help_briefly(const Request& request) {
 // The caller has its own work to do, so it never sleeps for long: what other ranks are late for is
 // left to the background thread.
 Status Engine::help_briefly(const TaskPtr& task) {
-  coordinator_->help(task, Deadline(kBriefly));
+  progress_engine_->help(task, Deadline(kBriefly));
   brief_help_.report(!task->done());
   return Status::ok();
 }
 
 Status Engine::ask(const TaskPtr& task) {
   try {
-    coordinator_->submit(task->request);
+    progress_engine_->submit(task->request);
   } catch (const std::bad_alloc&) {
     if (handles_.withdraw(*task)) return no_memory();
   }
@@ -233,8 +234,8 @@ Status Engine::ask(const TaskPtr& task) {
 }
 
 Status Engine::has_accelerator() {
-  const Visit visit(visitors_);
-  return visit && !forked() ? devices_->available() : Status::ok();
+  const RundownScope scope(rundown_guard_);
+  return scope && !forked() ? devices_->available() : Status::ok();
 }
 
 Result<bool> Engine::poll(std::int64_t handle, bool reached) {
@@ -274,20 +275,20 @@ bool Engine::wait_for(const TaskPtr& task, std::chrono::nanoseconds longest) {
   if (task->done()) return true;
   const std::int64_t begin = now_ns();
   const Deadline deadline(begin, longest);
-  if (const Visit visit(visitors_); visit) coordinator_->help(task, deadline);
+  if (const RundownScope scope(rundown_guard_); scope) progress_engine_->help(task, deadline);
   const bool done = task->done() || wait_done(*task, deadline.remaining());
   counters_.wait_ns.fetch_add(now_ns() - begin, std::memory_order_relaxed);
   return done;
 }
 
 std::vector<int> Engine::ranks_of(int set) const {
-  const auto team = teams_.find(set);
-  return team == nullptr ? std::vector<int>() : team->ranks;
+  const auto group = groups_.find(set);
+  return group == nullptr ? std::vector<int>() : group->ranks;
 }
 
 SharedPart Engine::part_of(std::int64_t region) const {
-  const Visit visit(visitors_);
-  if (!visit || forked()) return {};
+  const RundownScope scope(rundown_guard_);
+  if (!scope || forked()) return {};
   std::byte* const data = regions_->part_of(region, topology_.local_rank);
   if (data == nullptr) return {};
   return {mesh_->heap_holder(), data, static_cast<std::size_t>(regions_->bytes_of(region))};
@@ -302,20 +303,21 @@ Status Engine::start_timeline(const std::string& path, bool mark_cycles) {
   Result<std::unique_ptr<Timeline>> timeline = Timeline::start(trace_, path, mark_cycles, look);
   if (!timeline) return timeline.status();
   timeline_ = timeline.take();
-  if (const Visit visit(visitors_); visit) coordinator_->timeline(true, mark_cycles);
+  if (const RundownScope scope(rundown_guard_); scope)
+    progress_engine_->timeline(true, mark_cycles);
   return Status::ok();
 }
 
 void Engine::stop_timeline() {
   if (forked()) return;
   const std::lock_guard<std::mutex> lock(timeline_mutex_);
-  if (const Visit visit(visitors_); visit) coordinator_->timeline(false, false);
+  if (const RundownScope scope(rundown_guard_); scope) progress_engine_->timeline(false, false);
   timeline_.reset();
 }
 
 void Engine::abort(const std::string& message) {
-  const Visit visit(visitors_);
-  if (!visit || forked()) return;
+  const RundownScope scope(rundown_guard_);
+  if (!scope || forked()) return;
   mesh_->raise_everywhere(
       Status::make(Code::kAborted, "Rank " + std::to_string(topology_.rank) + " failed: " + message,
                    "engine/engine", topology_.rank));
@@ -324,8 +326,8 @@ void Engine::abort(const std::string& message) {
 Status Engine::ended() const {
   if (forked()) return in_a_child();
   {
-    const Visit visit(visitors_);
-    if (visit && mesh_->abort().raised()) return mesh_->abort().cause();
+    const RundownScope scope(rundown_guard_);
+    if (scope && mesh_->abort().raised()) return mesh_->abort().cause();
   }
   return handles_.closed();
 }
@@ -334,8 +336,8 @@ std::vector<Pending> Engine::pending() const {
   if (forked()) return {};
   std::vector<Waiting> waiting;
   std::vector<DeviceOperation> on_devices;
-  if (const Visit visit(visitors_); visit) {
-    waiting = coordinator_->waiting();
+  if (const RundownScope scope(rundown_guard_); scope) {
+    waiting = progress_engine_->waiting();
     on_devices = devices_->outstanding();
   }
   std::vector<Pending> all;
@@ -371,7 +373,7 @@ std::vector<Pending> Engine::pending() const {
 }
 
 const Counters& Engine::counters() const {
-  if (const Visit visit(visitors_); visit && !forked()) time_devices();
+  if (const RundownScope scope(rundown_guard_); scope && !forked()) time_devices();
   return counters_;
 }
 
@@ -387,13 +389,13 @@ void Engine::shutdown() {
   if (mesh_ == nullptr) return;
   leave_in_time();
   if (thread_->joinable()) thread_->join();
-  visitors_.close_and_wait();
+  rundown_guard_.close_and_wait();
   tried([&] { stop_timeline(); });
   tried([&] { settle_devices(); });
   tried([&] { time_devices(); });
   tried([&] { mesh_->leave(); });
   tried([&] { await_goodbyes(); });
-  coordinator_.reset();
+  progress_engine_.reset();
   devices_.reset();
   backends_.reset();
   regions_.reset();
@@ -406,7 +408,7 @@ void Engine::abandon() {
   // NOLINTBEGIN(bugprone-unused-return-value)
   static_cast<void>(thread_.release());
   static_cast<void>(timeline_.release());
-  static_cast<void>(coordinator_.release());
+  static_cast<void>(progress_engine_.release());
   static_cast<void>(devices_.release());
   static_cast<void>(backends_.release());
   static_cast<void>(regions_.release());
@@ -441,19 +443,19 @@ void Engine::await_goodbyes() {
 }
 
 void Engine::park(bool parked) {
-  const Visit visit(visitors_);
-  if (!visit || forked()) return;
+  const RundownScope scope(rundown_guard_);
+  if (!scope || forked()) return;
   Request request;
   request.kind = Kind::kPark;
   request.sizes = {parked ? 1 : 0};
-  coordinator_->submit(std::move(request));
+  progress_engine_->submit(std::move(request));
 }
 
 void Engine::leave_in_time() {
   const bool asked = tried([&] {
     Request leave;
     leave.kind = Kind::kLeave;
-    coordinator_->submit(std::move(leave));
+    progress_engine_->submit(std::move(leave));
   });
   const Deadline deadline = Deadline::after_seconds(asked ? kLeaveSeconds : 0);
   while (stopped_.load(std::memory_order_acquire) == 0 && !deadline.expired()) {

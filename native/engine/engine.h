@@ -1,7 +1,7 @@
-// One rank's engine: the face that the bindings and the tests use. Any thread may call anything.
-// A call checks its own arguments, takes a handle and returns; the coordinator does the rest, on a
-// thread of its own or on the one that waits; wait() gives the outcome. In a forked child an engine
-// is dead: calls say so, and nothing that it does there harms the parent.
+// One rank's engine: the face that the bindings and the tests use. Any thread may call anything. A
+// call checks its own arguments, takes a handle and returns; the progress engine does the rest, on
+// a thread of its own or on the one that waits; wait() gives the outcome. In a forked child an
+// engine is dead: calls say so, and nothing that it does there harms the parent.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ struct Outcome {
   std::vector<std::int64_t> sizes;  // alltoall: the rows that came from every place
   std::int64_t number = -1;         // join: the last rank; addset: the id; allocate: the region;
                                     // removeset: 1 when there was such a set, else 0
-  MarkPtr mark;                     // of tensors on a device: behind which the outputs are, or why
+  DeviceEventPtr mark;              // of tensors on a device: behind which the outputs are, or why
                                     // they will never be; null: they are there
 };
 
@@ -75,7 +75,7 @@ class HVD_VISIBLE Engine {
   // operands' memory belongs to the engine until the handle is done. waits_next: this thread calls
   // help() or wait() for it at once, so nobody else is woken to carry it out. stream: of tensors on
   // a device, behind what it has been given so far they are there. An operation on a device is done
-  // (for wait()) once it has been given to the device; see Outcome::mark.
+  // (for wait()) once it has been given to the device; see Outcome::event.
   Result<std::int64_t> enqueue(Request request, std::vector<Operand> operands,
                                bool waits_next = false, void* stream = nullptr);
   // The same for what nobody waits for: when it has ended, the completion is told (handles.h),
@@ -131,18 +131,18 @@ class HVD_VISIBLE Engine {
   const Topology topology_;
   const std::vector<std::string> transports_;
   const std::int64_t caller_runs_bytes_;
-  mutable Visitors
-      visitors_;  // threads that use mesh_ or coordinator_, which shutdown() takes away
+  mutable RundownGuard
+      rundown_guard_;  // threads that use mesh_ or progress_engine_, which shutdown() takes away
   Handles handles_;
   Backoff brief_help_;
-  Teams teams_;
+  Groups groups_;
   mutable Counters counters_;  // what devices do is counted when somebody asks
   Trace trace_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Regions> regions_;
   std::unique_ptr<Backends> backends_;
   std::unique_ptr<Devices> devices_;
-  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<ProgressEngine> progress_engine_;
   std::mutex timeline_mutex_;
   std::unique_ptr<Timeline> timeline_;
   Word stopped_{0};                      // the thread's body has returned

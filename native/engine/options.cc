@@ -109,7 +109,7 @@ Rows mesh_rows() {
       {"fanout",
        {"a whole number, at least 1",
         [](Text t, Options o) {
-          return count(t, o.mesh.fanout, 1) && count(t, o.conductor.fanout, 1);
+          return count(t, o.mesh.fanout, 1) && count(t, o.controller.fanout, 1);
         }}},
       {"tcp_streams",
        {"a whole number from 1 to 64",
@@ -134,72 +134,72 @@ Rows algorithm_rows() {
       {"hierarchical_allreduce",
        {"0 or 1",
         [](Text t, Options o) {
-          o.conductor.tuner.fixed_hierarchical_allreduce = true;
+          o.controller.tuner.fixed_hierarchical_allreduce = true;
           return flag(t, o.algorithms.hierarchical_allreduce);
         }}},
       {"hierarchical_allgather",
        {"0 or 1",
         [](Text t, Options o) {
-          o.conductor.tuner.fixed_hierarchical_allgather = true;
+          o.controller.tuner.fixed_hierarchical_allgather = true;
           return flag(t, o.algorithms.hierarchical_allgather);
         }}},
   };
 }
 
-Rows conductor_rows() {
+Rows controller_rows() {
   return {
       {"fusion_threshold",
        {"a whole number of bytes",
         [](Text t, Options o) {
-          o.conductor.tuner.fixed_threshold = true;
-          return whole(t, o.conductor.fusion_threshold);
+          o.controller.tuner.fixed_threshold = true;
+          return whole(t, o.controller.fusion_threshold);
         }}},
       {"cycle_time_ms",
        {"milliseconds, at most 60000",
         [](Text t, Options o) {
-          o.conductor.tuner.fixed_cycle = true;
-          return nanoseconds(t, 1e6, 60'000, o.conductor.cycle_ns);
+          o.controller.tuner.fixed_cycle = true;
+          return nanoseconds(t, 1e6, 60'000, o.controller.cycle_ns);
         }}},
       {"cache_capacity",
        {"a whole number",
         [](Text t, Options o) {
-          o.conductor.tuner.fixed_cache = true;
-          return count(t, o.conductor.cache_capacity);
+          o.controller.tuner.fixed_cache = true;
+          return count(t, o.controller.cache_capacity);
         }}},
       {"group_fusion",
-       {"0 or 1", [](Text t, Options o) { return flag(t, o.conductor.group_fusion); }}},
+       {"0 or 1", [](Text t, Options o) { return flag(t, o.controller.group_fusion); }}},
       {"stall_warning_s",
        {"seconds",
         [](Text t, Options o) {
-          return nanoseconds(t, 1e9, kLongestSeconds, o.conductor.stall_warning_ns);
+          return nanoseconds(t, 1e9, kLongestSeconds, o.controller.stall_warning_ns);
         }}},
       {"stall_shutdown_s",
        {"seconds",
         [](Text t, Options o) {
-          return nanoseconds(t, 1e9, kLongestSeconds, o.conductor.stall_shutdown_ns);
+          return nanoseconds(t, 1e9, kLongestSeconds, o.controller.stall_shutdown_ns);
         }}},
   };
 }
 
 Rows tuner_rows() {
   return {
-      {"autotune", {"0 or 1", [](Text t, Options o) { return flag(t, o.conductor.tuner.on); }}},
+      {"autotune", {"0 or 1", [](Text t, Options o) { return flag(t, o.controller.tuner.on); }}},
       {"autotune_log",
-       {"a path", [](Text t, Options o) { return word(t, o.conductor.tuner.log); }}},
+       {"a path", [](Text t, Options o) { return word(t, o.controller.tuner.log); }}},
       {"autotune_warmup_samples",
        {"a whole number",
-        [](Text t, Options o) { return count(t, o.conductor.tuner.warmup_samples); }}},
+        [](Text t, Options o) { return count(t, o.controller.tuner.warmup_samples); }}},
       {"autotune_steps_per_sample",
        {"a whole number, at least 1",
-        [](Text t, Options o) { return count(t, o.conductor.tuner.steps_per_sample, 1); }}},
+        [](Text t, Options o) { return count(t, o.controller.tuner.steps_per_sample, 1); }}},
       {"autotune_max_samples",
        {"a whole number, at least 1",
-        [](Text t, Options o) { return count(t, o.conductor.tuner.max_samples, 1); }}},
+        [](Text t, Options o) { return count(t, o.controller.tuner.max_samples, 1); }}},
       {"autotune_noise",
        {"a number from 0 to 1",
-        [](Text t, Options o) { return real(t, 0, 1, o.conductor.tuner.noise); }}},
+        [](Text t, Options o) { return real(t, 0, 1, o.controller.tuner.noise); }}},
       {"autotune_seed",
-       {"a whole number", [](Text t, Options o) { return whole(t, o.conductor.tuner.seed); }}},
+       {"a whole number", [](Text t, Options o) { return whole(t, o.controller.tuner.seed); }}},
   };
 }
 
@@ -244,7 +244,7 @@ Rows accelerator_rows() {
 const Rows& rows() {
   static const Rows kRows = [] {
     Rows all;
-    for (Rows part : {mesh_rows(), algorithm_rows(), conductor_rows(), tuner_rows(), engine_rows(),
+    for (Rows part : {mesh_rows(), algorithm_rows(), controller_rows(), tuner_rows(), engine_rows(),
                       accelerator_rows()}) {
       all.merge(part);
     }
@@ -259,12 +259,12 @@ Status refuse(const std::string& message) {
 
 // Where the tuner starts is what was set.
 void start_tuner(EngineOptions& options) {
-  Tunables& start = options.conductor.tuner.start;
-  start.fusion_threshold = options.conductor.fusion_threshold;
-  start.cycle_ns = options.conductor.cycle_ns;
+  Tunables& start = options.controller.tuner.start;
+  start.fusion_threshold = options.controller.fusion_threshold;
+  start.cycle_ns = options.controller.cycle_ns;
   start.hierarchical_allreduce = options.algorithms.hierarchical_allreduce;
   start.hierarchical_allgather = options.algorithms.hierarchical_allgather;
-  start.cache = options.conductor.cache_capacity > 0;
+  start.cache = options.controller.cache_capacity > 0;
 }
 
 // What every rank decides by for itself, so all must have the same; of the rest rank 0's word is
@@ -273,8 +273,8 @@ std::string agreement_of(const EngineOptions& options) {
   return std::string("allreduce_algorithm=") + name_of(options.algorithms.allreduce) +
          "\nhierarchical_allreduce=" + std::to_string(options.algorithms.hierarchical_allreduce) +
          "\nhierarchical_allgather=" + std::to_string(options.algorithms.hierarchical_allgather) +
-         "\ncache_capacity=" + std::to_string(options.conductor.cache_capacity) +
-         "\nfanout=" + std::to_string(options.conductor.fanout) +
+         "\ncache_capacity=" + std::to_string(options.controller.cache_capacity) +
+         "\nfanout=" + std::to_string(options.controller.fanout) +
          "\ntcp_streams=" + std::to_string(options.mesh.tcp_streams) +
          "\ngpu_operations=" + options.accelerator.operations +
          "\ngpu_ring=" + options.accelerator.ring +

@@ -27,13 +27,13 @@ struct EngineOptions {
   OpenAccelerator open_accelerator = nullptr;  // tests: instead of the plugin's
   // An operation that a device has not done by then, or whose inputs it has not: the engine ends.
   std::int64_t gpu_timeout_ns = std::int64_t{600} * 1'000'000'000;  // 0: never
-  ConductorOptions conductor;
+  ControllerOptions controller;
   std::size_t trace_capacity = 16384;
   std::string timeline;  // path; empty: none until start_timeline()
   bool mark_cycles = false;
-  std::string thread_affinity;  // "0,2,4": the core of each local rank's coordinator thread
+  std::string thread_affinity;  // "0,2,4": the core of each local rank's progress engine thread
   // The largest operation that a waiting user thread carries out itself; larger ones are left to
-  // the coordinator thread, so that the user can be interrupted.
+  // the progress engine thread, so that the user can be interrupted.
   std::int64_t caller_runs_bytes = 4'194'304;
 };
 

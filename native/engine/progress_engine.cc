@@ -27,7 +27,7 @@ std::vector<int> neighbours_of(int rank, int size, int fanout) {
 }
 
 // On one host there is no hierarchy to try out.
-ConductorOptions conductor_options(ConductorOptions options, const Topology& topology) {
+ControllerOptions controller_options(ControllerOptions options, const Topology& topology) {
   const auto& hosts = topology.host_of;
   if (std::all_of(hosts.begin(), hosts.end(), [](int host) { return host == 0; })) {
     options.tuner.fixed_hierarchical_allreduce = true;
@@ -40,7 +40,7 @@ ConductorOptions conductor_options(ConductorOptions options, const Topology& top
 
 // Looking for a while, with the others on this core in between where there are more ranks than
 // cores; the clock is read now and then only.
-class Coordinator::Spin {
+class ProgressEngine::Spin {
  public:
   explicit Spin(bool allowed) : allowed_(allowed) {}
   // False: it has been long enough.
@@ -67,56 +67,56 @@ class Coordinator::Spin {
   std::int64_t until_ = 0;
 };
 
-Coordinator::Coordinator(const Parts& parts, const EngineOptions& options)
+ProgressEngine::ProgressEngine(const Parts& parts, const EngineOptions& options)
     : parts_(parts),
       mesh_(parts.mesh),
       rank_(mesh_.topology().rank),
       caller_runs_bytes_(options.caller_runs_bytes),
       affinity_(options.thread_affinity),
-      tuning_(options.conductor.tuner.on),
+      tuning_(options.controller.tuner.on),
       may_spin_(mesh_.may_spin()),
-      turn_(mesh_.bell()),
+      progress_lock_(mesh_.doorbell()),
       executor_(parts, options.algorithms),
-      short_way_(mesh_.lane(), mesh_.topology().size, options.mesh.first_count),
-      neighbours_(neighbours_of(rank_, mesh_.topology().size, options.conductor.fanout)),
+      fast_path_(mesh_.fast_path(), mesh_.topology().size, options.mesh.first_count),
+      neighbours_(neighbours_of(rank_, mesh_.topology().size, options.controller.fanout)),
       no_memory_(std::make_shared<const Status>(
-          Status::make(Code::kInternal, "rank " + std::to_string(rank_) + " has no memory to go on",
-                       "engine/coordinator", rank_))),
-      conductor_(rank_, mesh_.topology().size,
-                 conductor_options(options.conductor, mesh_.topology())) {}
+          Status::make(Code::kInternal, "rank " + std::to_string(rank_) + " is out of memory",
+                       "engine/progress_engine", rank_))),
+      controller_(rank_, mesh_.topology().size,
+                  controller_options(options.controller, mesh_.topology())) {}
 
-void Coordinator::run() {
-  name_thread("hvd-coordinator");
+void ProgressEngine::run() {
+  name_thread("hvd-progress");
   block_signals();
-  turn_.take();
+  progress_lock_.take();
   guarded([&] { pin_thread(affinity_, mesh_.topology()); });
   while (!ended_) guarded([&] { run_until_idle(); });
-}  // and keeps the turn: nobody takes a step any more
+}  // and keeps the progress lock: nobody takes a step any more
 
-void Coordinator::submit(Request request) {
+void ProgressEngine::submit(Request request) {
   may_lack_memory();
   queue_.push(std::move(request));
-  mesh_.bell().ring();
+  mesh_.doorbell().ring();
 }
 
-void Coordinator::timeline(bool on, bool mark_cycles) {
+void ProgressEngine::timeline(bool on, bool mark_cycles) {
   timeline_.store(on, std::memory_order_relaxed);
   mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
   executor_.timeline(on);
 }
 
-std::vector<Waiting> Coordinator::waiting() const {
-  const std::lock_guard<std::mutex> lock(conductor_mutex_);
-  return conductor_.waiting();
+std::vector<Waiting> ProgressEngine::waiting() const {
+  const std::lock_guard<std::mutex> lock(controller_mutex_);
+  return controller_.waiting();
 }
 
-void Coordinator::help(const TaskPtr& task, const Deadline& deadline) {
+void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline) {
   if (!task->small || task->done()) return;
   Spin spin(may_spin_);
-  if (!take_turn(*task, spin)) {
+  if (!take_progress_lock(*task, spin)) {
     if (task->held.exchange(false)) ask_from_outside(task);
-    // Who has the turn may have looked at the queue for the last time.
-    if (!queue_.empty()) mesh_.bell().ring();
+    // Who has the progress lock may have looked at the queue for the last time.
+    if (!queue_.empty()) mesh_.doorbell().ring();
     return;
   }
   guarded([&] {
@@ -125,58 +125,59 @@ void Coordinator::help(const TaskPtr& task, const Deadline& deadline) {
   });
   bool given = false;
   guarded([&] { given = hand_back(); });
-  if (!given) turn_.pass_on();
+  if (!given) progress_lock_.pass_on();
 }
 
-bool Coordinator::take_turn(Task& task, Spin& spin) {
-  while (!turn_.try_take()) {
+bool ProgressEngine::take_progress_lock(Task& task, Spin& spin) {
+  while (!progress_lock_.try_take()) {
     if (task.done() || !spin.again()) return false;
   }
   return true;
 }
 
-void Coordinator::ask_for(const TaskPtr& task, Spin& spin) {
-  if (!may_ask_in_short()) {
-    short_way_.decline();
-    return ask_the_long_way(task);
+void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin) {
+  if (!may_use_fast_path()) {
+    fast_path_.decline();
+    return ask_by_message(task);
   }
   const auto nothing_else = [&] {
-    return !mesh_.abort().raised() && mesh_.bell().heard() == looked_at_ && spin.again();
+    return !mesh_.abort().raised() && mesh_.doorbell().heard() == looked_at_ && spin.again();
   };
-  std::optional<Response> response = short_way_.agree(task->request, nothing_else);
+  std::optional<Response> response = fast_path_.agree(task->request, nothing_else);
   if (!response) {
-    spin.restart();  // the answer of the long way comes as soon
-    return ask_the_long_way(task);
+    spin.restart();  // the answer to the message comes as soon
+    return ask_by_message(task);
   }
-  parts_.counters.short_ways.fetch_add(1, std::memory_order_relaxed);
+  parts_.counters.fast_paths.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
   carry_out({std::move(*response), {task}});
 }
 
-void Coordinator::ask_the_long_way(const TaskPtr& task) {
+void ProgressEngine::ask_by_message(const TaskPtr& task) {
   may_lack_memory();
   queue_.push(task->request);
 }
 
-// Without the turn. Others may wait for what cannot be asked for: then all of them learn of it.
-void Coordinator::ask_from_outside(const TaskPtr& task) noexcept {
+// Without the progress lock. Others may wait for what cannot be asked for: then all of them learn
+// of it.
+void ProgressEngine::ask_from_outside(const TaskPtr& task) noexcept {
   try {
-    ask_the_long_way(task);
+    ask_by_message(task);
   } catch (const std::exception& error) {  // no memory
     raise_after_exception(error.what());
   }
 }
 
 // What came before is carried out first.
-bool Coordinator::may_ask_in_short() {
+bool ProgressEngine::may_use_fast_path() {
   if (tuning_ || timeline_.load(std::memory_order_relaxed)) return false;
-  const std::uint32_t heard = mesh_.bell().heard();
+  const std::uint32_t heard = mesh_.doorbell().heard();
   if (heard != looked_at_) look(heard);
-  return !ended_ && agenda_.empty() && queue_.empty() && parts_.teams.only_the_global();
+  return !ended_ && agenda_.empty() && queue_.empty() && parts_.groups.only_the_global();
 }
 
 template <typename Body>
-void Coordinator::guarded(const Body& body) noexcept {
+void ProgressEngine::guarded(const Body& body) noexcept {
   try {
     body();
   } catch (const std::exception& error) {  // no memory
@@ -187,9 +188,9 @@ void Coordinator::guarded(const Body& body) noexcept {
 }
 
 // The background thread's round: all there is to do, then one sleep.
-void Coordinator::run_until_idle() {
+void ProgressEngine::run_until_idle() {
   for (;;) {
-    const std::uint32_t seen = mesh_.bell().heard();
+    const std::uint32_t seen = mesh_.doorbell().heard();
     const bool news = look(seen);
     if (ended_) return;
     if (!agenda_.empty()) {
@@ -198,16 +199,16 @@ void Coordinator::run_until_idle() {
       attend_if_needed();
       const auto longest = longest_sleep();
       alarm_ns_ = now_ns() + longest.count();
-      turn_.park(seen, longest);
+      progress_lock_.park(seen, longest);
       return;
     }
   }
 }
 
 // The caller's: until its own task is done.
-void Coordinator::run_for(Task& task, const Deadline& deadline, Spin& spin) {
+void ProgressEngine::run_for(Task& task, const Deadline& deadline, Spin& spin) {
   while (!task.done() && !ended_) {
-    const std::uint32_t seen = mesh_.bell().heard();
+    const std::uint32_t seen = mesh_.doorbell().heard();
     const bool news = look(seen);
     if (ended_) return;
     if (!agenda_.empty()) {
@@ -220,34 +221,34 @@ void Coordinator::run_for(Task& task, const Deadline& deadline, Spin& spin) {
     } else if (!news && !spin.again()) {
       if (deadline.expired()) return;
       attend_if_needed();
-      turn_.sleep(seen, std::min(longest_sleep(), deadline.remaining()));
+      progress_lock_.sleep(seen, std::min(longest_sleep(), deadline.remaining()));
       spin.restart();
     }
   }
 }
 
-// True: nothing is to be done, the turn is given away, and what comes now wakes the background
-// thread. False: the turn is still held, for the background thread to go on.
-bool Coordinator::hand_back() {
+// True: nothing is to be done, the progress lock is released, and what comes now wakes the
+// background thread. False: the progress lock is still held, for the background thread to go on.
+bool ProgressEngine::hand_back() {
   while (!ended_) {
-    const std::uint32_t seen = mesh_.bell().heard();
+    const std::uint32_t seen = mesh_.doorbell().heard();
     if (look(seen)) continue;
     attend_if_needed();
     const bool too_late = due_ns_ >= 0 && due_ns_ < alarm_ns_;
     if (!agenda_.empty() || too_late) return false;
-    if (turn_.give_back(seen)) return true;
+    if (progress_lock_.give_back(seen)) return true;
   }
   return false;
 }
 
-// Everything that has come until now, `heard` of the bell before. True: something had.
-bool Coordinator::look(std::uint32_t heard) {
+// Everything that has come until now, `heard` of the doorbell before. True: something had.
+bool ProgressEngine::look(std::uint32_t heard) {
   if (mesh_.abort().raised()) {
     end(mesh_.abort().cause());
     return true;
   }
   const std::vector<int> left = departed(heard);  // before the messages: those it sent still count
-  const bool asked = ask_all();
+  const bool asked = submit_all();
   const bool came = hear_all();
   const bool due = due_ns_ >= 0 && now_ns() >= due_ns_;
   const bool news = asked || came || due || std::exchange(stirred_, false);
@@ -258,17 +259,17 @@ bool Coordinator::look(std::uint32_t heard) {
   return news || (!left.empty() && agenda_.empty());
 }
 
-bool Coordinator::ask_all() {
+bool ProgressEngine::submit_all() {
   if (queue_.empty()) return false;
   queue_.take(asked_);
   may_lack_memory();
   const std::int64_t now = now_ns();
-  const std::lock_guard<std::mutex> lock(conductor_mutex_);
-  for (Request& request : asked_) conductor_.ask(std::move(request), now);
+  const std::lock_guard<std::mutex> lock(controller_mutex_);
+  for (Request& request : asked_) controller_.ask(std::move(request), now);
   return true;
 }
 
-bool Coordinator::hear_all() {
+bool ProgressEngine::hear_all() {
   bool any = false;
   for (ControlMessage message = mesh_.poll_control(); message.from >= 0;
        message = mesh_.poll_control()) {
@@ -277,8 +278,8 @@ bool Coordinator::hear_all() {
     failpoint("engine.message");
     Status status;
     {
-      const std::lock_guard<std::mutex> lock(conductor_mutex_);
-      status = conductor_.hear(message.from, message.bytes, now_ns());
+      const std::lock_guard<std::mutex> lock(controller_mutex_);
+      status = controller_.hear(message.from, message.bytes, now_ns());
     }
     if (!status) fail_everywhere(status);
     if (ended_) break;
@@ -286,9 +287,9 @@ bool Coordinator::hear_all() {
   return any;
 }
 
-// Who has said goodbye since the bell was heard last. Rare, so it is looked after only when it
+// Who has said goodbye since the doorbell was heard last. Rare, so it is looked after only when it
 // rang.
-std::vector<int> Coordinator::departed(std::uint32_t heard) const {
+std::vector<int> ProgressEngine::departed(std::uint32_t heard) const {
   std::vector<int> left;
   if (heard == looked_at_) return left;
   for (const int peer : neighbours_) {
@@ -298,27 +299,27 @@ std::vector<int> Coordinator::departed(std::uint32_t heard) const {
 }
 
 // A goodbye without a request to leave: that rank could not wait for its turn.
-void Coordinator::note_departures(const std::vector<int>& left) {
+void ProgressEngine::note_departures(const std::vector<int>& left) {
   for (const int peer : left) {
     forget_neighbour(peer);
-    const std::lock_guard<std::mutex> lock(conductor_mutex_);
-    conductor_.gone(peer, now_ns());
+    const std::lock_guard<std::mutex> lock(controller_mutex_);
+    controller_.gone(peer, now_ns());
   }
   take_news();
 }
 
-void Coordinator::forget_neighbour(int rank) {
+void ProgressEngine::forget_neighbour(int rank) {
   neighbours_.erase(std::remove(neighbours_.begin(), neighbours_.end(), rank), neighbours_.end());
 }
 
-void Coordinator::take_news() {
+void ProgressEngine::take_news() {
   News news;
   may_lack_memory();
   {
     const std::int64_t now = now_ns();
-    const std::lock_guard<std::mutex> lock(conductor_mutex_);
-    news = conductor_.take(now);
-    const std::int64_t due = conductor_.due_in(now);
+    const std::lock_guard<std::mutex> lock(controller_mutex_);
+    news = controller_.take(now);
+    const std::int64_t due = controller_.due_in(now);
     due_ns_ = due < 0 ? -1 : now + due;
   }
   parts_.counters.cached.fetch_add(static_cast<std::int64_t>(news.cached),
@@ -328,7 +329,7 @@ void Coordinator::take_news() {
     parts_.trace.add(ready.at_ns, 0, "READY", ready.name, 0, ready.rank);
   }
   failpoint("engine.before_letters");
-  post(news.letters);
+  post(news.outgoing);
   failpoint("engine.after_letters");
   if (!news.agenda.empty() && mark_cycles_.load(std::memory_order_relaxed)) {
     parts_.trace.add(now_ns(), 0, "CYCLE", "", 0);
@@ -336,54 +337,54 @@ void Coordinator::take_news() {
   for (Response& response : news.agenda) agenda_.push_back(executor_.prepare(std::move(response)));
 }
 
-void Coordinator::post(const std::vector<Letter>& letters) {
-  for (const Letter& letter : letters) {
-    const Status status = mesh_.send_control(letter.to, letter.bytes);
+void ProgressEngine::post(const std::vector<OutgoingMessage>& outgoing) {
+  for (const OutgoingMessage& outgoing : outgoing) {
+    const Status status = mesh_.send_control(outgoing.to, outgoing.bytes);
     // A peer that has said goodbye, or an abort: the next look learns of it, with its cause.
     if (status || status.code == Code::kShutdown || mesh_.abort().raised()) continue;
     return fail_everywhere(status);
   }
 }
 
-void Coordinator::work() {
+void ProgressEngine::work() {
   const Work next = std::move(agenda_.front());
   agenda_.pop_front();
   if (next.response.kind == Kind::kLeave) return depart(next.response);
   carry_out(next);
   if (!tuning_ || ended_) return;
-  const std::lock_guard<std::mutex> lock(conductor_mutex_);
-  conductor_.carried_out(next.bytes, now_ns());
+  const std::lock_guard<std::mutex> lock(controller_mutex_);
+  controller_.carried_out(next.bytes, now_ns());
   stirred_ = true;
 }
 
-void Coordinator::carry_out(const Work& work) {
+void ProgressEngine::carry_out(const Work& work) {
   attend(true);
   if (Status status = executor_.perform(work); !status) return fail_everywhere(status);
-  short_way_.passed(work.response);
+  fast_path_.passed(work.response);
 }
 
-void Coordinator::depart(const Response& response) {
+void ProgressEngine::depart(const Response& response) {
   if (!response.status) return end(response.status);  // it is this rank's own, or it cuts it off
   forget_neighbour(response.rank);
 }
 
-void Coordinator::attend(bool waiting) {
+void ProgressEngine::attend(bool waiting) {
   if (std::exchange(attending_, waiting) != waiting) mesh_.attend(waiting);
 }
 
-// About to wait, or to give the turn away: does anybody wait for others?
-void Coordinator::attend_if_needed() {
-  const std::lock_guard<std::mutex> lock(conductor_mutex_);
-  attend(!conductor_.idle());
+// About to wait, or to release the progress lock: does anybody wait for others?
+void ProgressEngine::attend_if_needed() {
+  const std::lock_guard<std::mutex> lock(controller_mutex_);
+  attend(!controller_.idle());
 }
 
-std::chrono::nanoseconds Coordinator::longest_sleep() const {
+std::chrono::nanoseconds ProgressEngine::longest_sleep() const {
   if (due_ns_ < 0) return kForEver;
   return std::clamp(std::chrono::nanoseconds(due_ns_ - now_ns()), std::chrono::nanoseconds(0),
                     kForEver);
 }
 
-void Coordinator::end(Status status) noexcept {
+void ProgressEngine::end(Status status) noexcept {
   Ending ending;
   try {
     ending = std::make_shared<const Status>(std::move(status));
@@ -394,25 +395,25 @@ void Coordinator::end(Status status) noexcept {
 }
 
 // A device that works for other ranks is let go before the user learns that the memory is his own.
-void Coordinator::close(const Ending& ending) noexcept {
+void ProgressEngine::close(const Ending& ending) noexcept {
   if (mesh_.abort().raised()) parts_.devices.abandon(ending);
   parts_.handles.close(ending);
   ended_ = true;
 }
 
-void Coordinator::fail_everywhere(const Status& status) {
+void ProgressEngine::fail_everywhere(const Status& status) {
   mesh_.raise_everywhere(status);
   end(mesh_.abort().cause());
 }
 
-void Coordinator::raise_after_exception(const char* what) noexcept {
+void ProgressEngine::raise_after_exception(const char* what) noexcept {
   tried([&] {  // else without telling the others
     if (mesh_.abort().raised()) return;
-    mesh_.raise_everywhere(Status::make(Code::kInternal, what, "engine/coordinator", rank_));
+    mesh_.raise_everywhere(Status::make(Code::kInternal, what, "engine/progress_engine", rank_));
   });
 }
 
-void Coordinator::fail_after_exception(const char* what) noexcept {
+void ProgressEngine::fail_after_exception(const char* what) noexcept {
   agenda_.clear();  // its memory may be what is missing
   raise_after_exception(what);
   try {

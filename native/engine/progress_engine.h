@@ -1,7 +1,7 @@
 // The life around the agreement: this rank's requests and the messages of others go into the
-// conductor, its letters to the peers, its agenda to the executor. Done by whoever has the turn
-// (progress_lock.h): the background thread, or a caller that waits for a small operation of its
-// own.
+// controller, its letters to the peers, its agenda to the executor. Done by whoever has the
+// progress lock (progress_lock.h): the background thread, or a caller that waits for a small
+// operation of its own.
 //
 // Leaving is a request like any other, so it takes its turn: everything that all ranks had asked
 // for before is carried out first, what nobody can complete any more fails by name, and only then
@@ -21,53 +21,53 @@
 #include "base/deadline.h"
 #include "engine/controller/controller.h"
 #include "engine/execution/executor.h"
-#include "engine/fast_path_request.h"
+#include "engine/fast_path_negotiation.h"
 #include "engine/options.h"
 #include "engine/progress_lock.h"
 #include "engine/queue.h"
 
 namespace hvd {
 
-class Coordinator {
+class ProgressEngine {
  public:
-  Coordinator(const Parts& parts, const EngineOptions& options);
+  ProgressEngine(const Parts& parts, const EngineOptions& options);
 
   void run();  // the background thread's body; returns when this engine has ended
 
   // Any thread.
   void submit(Request request);
   // Carries operations out until the task is done or the time is over; returns earlier when another
-  // thread has the turn, or an operation comes first that is larger, or on a device: the background
-  // thread does those.
-  // A task that is held is asked for here.
+  // thread has the progress lock, or an operation comes first that is larger, or on a device: the
+  // background thread does those. A task that is held is asked for here.
   void help(const TaskPtr& task, const Deadline& deadline);
   std::vector<Waiting> waiting() const;
-  // While somebody writes a timeline, it shows who asks when: so everything is asked the long way.
+  // While somebody writes a timeline, it shows who asks when: so everything is asked negotiation by
+  // messages.
   void timeline(bool on, bool mark_cycles);
 
  private:
   class Spin;
 
-  // Turn-holder only, from here on. None of them waits for anybody, work() excepted.
+  // Progress-lock owner only, from here on. None of them waits for anybody, work() excepted.
   template <typename Body>
   void guarded(const Body& body) noexcept;
   void run_until_idle();
   void run_for(Task& task, const Deadline& deadline, Spin& spin);
   bool hand_back();
-  bool take_turn(Task& task, Spin& spin);
+  bool take_progress_lock(Task& task, Spin& spin);
   void ask_for(const TaskPtr& task, Spin& spin);
-  void ask_the_long_way(const TaskPtr& task);
+  void ask_by_message(const TaskPtr& task);
   void ask_from_outside(const TaskPtr& task) noexcept;
-  bool may_ask_in_short();
+  bool may_use_fast_path();
 
   bool look(std::uint32_t heard);
-  bool ask_all();
+  bool submit_all();
   bool hear_all();
   std::vector<int> departed(std::uint32_t heard) const;
   void note_departures(const std::vector<int>& left);
   void forget_neighbour(int rank);
   void take_news();
-  void post(const std::vector<Letter>& letters);
+  void post(const std::vector<OutgoingMessage>& outgoing);
   void work();
   void carry_out(const Work& work);
   void depart(const Response& response);
@@ -90,24 +90,25 @@ class Coordinator {
   const bool may_spin_;
   std::atomic<bool> timeline_{false};
   std::atomic<bool> mark_cycles_{false};
-  Turn turn_;
+  ProgressLock progress_lock_;
   Queue queue_;
 
   Executor executor_;
-  ShortWay short_way_;
+  FastPathNegotiation fast_path_;
   std::deque<Work> agenda_;     // agreed, not yet done
   std::vector<Request> asked_;  // the queue's other half
   bool ended_ = false;
   bool attending_ = false;
-  bool stirred_ = false;         // the conductor may have news though nothing has come
-  std::int64_t due_ns_ = -1;     // when the conductor must be looked at though nothing happens
+  bool stirred_ = false;         // the controller may have news though nothing has come
+  std::int64_t due_ns_ = -1;     // when the controller must be looked at though nothing happens
   std::int64_t alarm_ns_ = -1;   // when the background thread wakes up by itself
   std::vector<int> neighbours_;  // in the tree, as long as they are there
-  std::uint32_t looked_at_ = 0;  // the bell, when everything was last looked at
+  std::uint32_t looked_at_ = 0;  // the doorbell, when everything was last looked at
   const Ending no_memory_;       // made beforehand
 
-  mutable std::mutex conductor_mutex_;  // for waiting(); all else comes from the turn-holder
-  Conductor conductor_;
+  mutable std::mutex
+      controller_mutex_;  // for waiting(); all else comes from the progress-lock owner
+  Controller controller_;
 };
 
 }  // namespace hvd

@@ -2,59 +2,59 @@
 
 namespace hvd {
 
-void Turn::take() {
+void ProgressLock::take() {
   std::uint32_t state = kFree;
   while (!state_.compare_exchange_weak(state, kHeld, std::memory_order_acq_rel)) {
     if (state == kHeld && !state_.compare_exchange_strong(state, kWanted)) state = kFree;
     if (state != kFree) futex_wait(state_, kWanted, std::chrono::hours(1));
     state = kFree;
   }
-  bell_.awake();
+  doorbell_.awake();
 }
 
-bool Turn::try_take() {
+bool ProgressLock::try_take() {
   std::uint32_t state = kFree;
   if (!state_.compare_exchange_strong(state, kHeld, std::memory_order_acq_rel)) return false;
-  bell_.awake();
+  doorbell_.awake();
   return true;
 }
 
-void Turn::park(std::uint32_t seen, std::chrono::nanoseconds longest) {
-  bell_.announce(kBackground);
-  if (bell_.heard() == seen) {
+void ProgressLock::park(std::uint32_t seen, std::chrono::nanoseconds longest) {
+  doorbell_.announce(kBackground);
+  if (doorbell_.heard() == seen) {
     release();
-    bell_.wait(seen, longest, kBackground);
+    doorbell_.wait(seen, longest, kBackground);
     take();
   } else {
-    bell_.awake();
+    doorbell_.awake();
   }
 }
 
-void Turn::sleep(std::uint32_t seen, std::chrono::nanoseconds longest) {
-  bell_.announce(kCaller);
-  bell_.wait(seen, longest, kCaller);
-  bell_.awake();
+void ProgressLock::sleep(std::uint32_t seen, std::chrono::nanoseconds longest) {
+  doorbell_.announce(kCaller);
+  doorbell_.wait(seen, longest, kCaller);
+  doorbell_.awake();
 }
 
-bool Turn::give_back(std::uint32_t seen) {
-  bell_.announce(kBackground);
-  if (bell_.heard() != seen) {
-    bell_.awake();
+bool ProgressLock::give_back(std::uint32_t seen) {
+  doorbell_.announce(kBackground);
+  if (doorbell_.heard() != seen) {
+    doorbell_.awake();
     return false;
   }
   release();
   return true;
 }
 
-void Turn::pass_on() {
-  bell_.announce(kBackground);
-  // Rung after the release, or the background thread could come, find the turn held, and sleep on
-  // it; rung at all, because it may be just about to fall asleep.
-  if (!release()) bell_.ring();
+void ProgressLock::pass_on() {
+  doorbell_.announce(kBackground);
+  // Rung after the release, or the background thread could come, find the progress lock held, and
+  // sleep on it; rung at all, because it may be just about to fall asleep.
+  if (!release()) doorbell_.ring();
 }
 
-// True: the background thread slept on the turn and is woken.
-bool Turn::release() {
+// True: the background thread slept on the progress lock and is woken.
+bool ProgressLock::release() {
   if (state_.exchange(kFree, std::memory_order_acq_rel) != kWanted) return false;
   futex_wake_all(state_);
   return true;

@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-class Visitors {
+class RundownGuard {
  public:
   // False: closed; there is nothing inside any more.
   bool enter() {
@@ -33,18 +33,18 @@ class Visitors {
 };
 
 // One visit; false when the door was closed.
-class Visit {
+class RundownScope {
  public:
-  explicit Visit(Visitors& visitors) : visitors_(visitors), inside_(visitors.enter()) {}
-  ~Visit() {
-    if (inside_) visitors_.leave();
+  explicit RundownScope(RundownGuard& guard) : rundown_guard_(guard), inside_(guard.enter()) {}
+  ~RundownScope() {
+    if (inside_) rundown_guard_.leave();
   }
-  Visit(const Visit&) = delete;
-  Visit& operator=(const Visit&) = delete;
+  RundownScope(const RundownScope&) = delete;
+  RundownScope& operator=(const RundownScope&) = delete;
   explicit operator bool() const { return inside_; }
 
  private:
-  Visitors& visitors_;
+  RundownGuard& rundown_guard_;
   const bool inside_;
 };
 

@@ -1,5 +1,5 @@
 // What an operation gives back: the core's memory as Python's buffers (on a device: as arrays of
-// CUDA's interface), marks, and shared memory as memoryviews that keep the mapping.
+// CUDA's interface), events, and shared memory as memoryviews that keep the mapping.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -31,7 +31,7 @@ std::uintptr_t pointer_of(const Buffer& buffer) {
 }
 
 // Version 3. Bytes, as on the host: not every dtype has a name there. stream None: nothing is left
-// to wait for behind the mark, which the frontend follows.
+// to wait for behind the event, on which the frontend makes its stream wait.
 py::dict cuda_array(const Buffer& buffer) {
   if (buffer.device == kCpu) throw py::attribute_error("the memory is on the host");
   const std::uintptr_t pointer = buffer.bytes > 0 ? pointer_of(buffer) : 0;
@@ -40,18 +40,18 @@ py::dict cuda_array(const Buffer& buffer) {
                   "strides"_a = py::none(), "stream"_a = py::none());
 }
 
-void follow(Mark& mark, std::uintptr_t stream) {
+void stream_wait(DeviceEvent& event, std::uintptr_t stream) {
   const Status status = [&] {
     const py::gil_scoped_release unlocked;
-    return mark.follow(reinterpret_cast<void*>(stream));  // NOLINT(performance-no-int-to-ptr)
+    return event.stream_wait(reinterpret_cast<void*>(stream));  // NOLINT(performance-no-int-to-ptr)
   }();
   if (!status) raise(status);
 }
 
-bool reached(Mark& mark) {
+bool query(DeviceEvent& event) {
   return value_or_raise([&] {
     const py::gil_scoped_release unlocked;
-    return mark.reached();
+    return event.query();
   }());
 }
 
@@ -69,9 +69,9 @@ void define_outcome(py::module_& module) {
       .def_property_readonly("__cuda_array_interface__", &cuda_array)
       .def("__len__", [](const Buffer& self) { return self.bytes; })
       .def_buffer([](Buffer& self) { return bytes_on_host(self); });
-  py::class_<Mark, MarkPtr>(module, "Mark", py::is_final())
-      .def("follow", &follow, "stream"_a)
-      .def("reached", &reached);
+  py::class_<DeviceEvent, DeviceEventPtr>(module, "Mark", py::is_final())
+      .def("follow", &stream_wait, "stream"_a)
+      .def("reached", &query);
   py::class_<Outcome>(module, "Outcome", py::is_final())
       .def_property_readonly("buffers", [](const Outcome& self) { return self.outputs; })
       .def_property_readonly("sizes", [](const Outcome& self) { return self.sizes; })

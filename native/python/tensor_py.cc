@@ -49,7 +49,7 @@ Dtype dtype_of(py::handle number) {
 int device_of(py::handle number) {
   const std::int64_t value = whole(number);
   if (value >= 0 && value <= std::numeric_limits<int>::max()) return static_cast<int>(value);
-  throw py::value_error("device " + std::to_string(value) + " is no number of a device");
+  throw py::value_error("device " + std::to_string(value) + " is not a valid device number");
 }
 
 // One mark stands for all inputs of a request.

@@ -1,10 +1,10 @@
 // The loops behind reduce.h, once per instruction set: kernels.cc (baseline), kernels_avx2.cc,
 // kernels_avx512.cc include kernels.inc with HVD_ISA (a namespace), HVD_TARGET (a function
 // attribute), HVD_VECTOR (bytes of a register) and the conversions of half floats set.
-//   lane    what a register holds several of. An element is one lane, of a complex dtype two:
-//           every count below is in lanes
+//   lane    what a register holds several of. An element is one lane, of a complex dtype two: every
+//           count below is in lanes
 //   row     the loops of one dtype
-// Every loop reads a lane of all its inputs before it writes that lane: outputs may be inputs.
+// Every loop reads a fast path of all its inputs before it writes that lane: outputs may be inputs.
 #pragma once
 
 #include <array>

@@ -55,8 +55,8 @@ class ConnectedMesh : public Mesh {
     }
     tcp_.reset();  // what is not sent yet still goes out
     mpi_.reset();
-    watch_.reset();
-    control_.reset();  // after the watch, which serves its sockets
+    failure_detector_.reset();
+    control_.reset();  // after the failure detector, which serves its sockets
   }
 
   Status connect(Bootstrap& bootstrap) {
@@ -66,10 +66,10 @@ class ConnectedMesh : public Mesh {
     if (status) status = plan_memory(bootstrap, plan);
     if (status && size_ > 1) status = meet(bootstrap, sockets);
     if (status) status = share_memory(sockets, std::move(plan.made));
-    if (status) status = make_watch(sockets);
+    if (status) status = make_failure_detector(sockets);
     if (status) status = make_links(sockets, bootstrap);
     if (status) make_control(sockets);
-    return status ? watch_->start() : status;
+    return status ? failure_detector_->start() : status;
   }
 
   const Topology& topology() const override { return topology_; }
@@ -82,26 +82,27 @@ class ConnectedMesh : public Mesh {
     return control_->send(peer, bytes);
   }
   ControlMessage poll_control() override { return control_->poll(); }
-  Bell& bell() override { return *bell_; }
+  Doorbell& doorbell() override { return *doorbell_; }
   bool may_spin() const override { return topology_.local_size <= usable_cores(); }
-  std::unique_ptr<Lane> lane() override {
+  std::unique_ptr<FastPath> fast_path() override {
     const bool all = has_arena_ && locals_.size() == at(size_);
-    if (!all || locals_.size() > Lane::Word::kMostRanks) return nullptr;
+    if (!all || locals_.size() > FastPath::Word::kMostRanks) return nullptr;
     const auto ranks = static_cast<unsigned>(size_);
-    return std::make_unique<Lane>(arena_->lane(), static_cast<unsigned>(rank_), ranks);
+    return std::make_unique<FastPath>(arena_->fast_path(), static_cast<unsigned>(rank_), ranks);
   }
   SharedHeap* heap() override { return heap_.get(); }
   std::shared_ptr<SharedHeap> heap_holder() override { return heap_; }
-  void attend(bool waiting) override { watch_->attend(waiting); }
-  Abort& abort() override { return watch_->abort(); }
+  void attend(bool waiting) override { failure_detector_->attend(waiting); }
+  Abort& abort() override { return failure_detector_->abort(); }
   bool has_left(int peer) const override {
-    return watch_->left(peer).load(std::memory_order_acquire) && !watch_->abort().raised();
+    return failure_detector_->left(peer).load(std::memory_order_acquire) &&
+           !failure_detector_->abort().raised();
   }
-  void raise_everywhere(Status cause) override { watch_->raise_everywhere(cause); }
+  void raise_everywhere(Status cause) override { failure_detector_->raise_everywhere(cause); }
   void leave() override {
     control_->flush(Deadline::after_seconds(options_.flush_s));
     control_->finish();
-    watch_->leave();
+    failure_detector_->leave();
   }
 
  private:
@@ -190,56 +191,61 @@ class ConnectedMesh : public Mesh {
     return met.status();
   }
 
-  // Over the sockets that the watch gets afterwards.
+  // Over the sockets that the failure detector gets afterwards.
   Status share_memory(std::vector<PeerSockets>& sockets, std::shared_ptr<ShmArena> made) {
-    own_bell_ = std::make_unique<BellMemory>();
-    bell_ = std::make_unique<Bell>(*own_bell_);
+    own_doorbell_ = std::make_unique<DoorbellMemory>();
+    doorbell_ = std::make_unique<Doorbell>(*own_doorbell_);
     if (!has_arena_) return Status::ok();
     if (failpoint("connect.share")) return Status::make(Code::kInternal, "failpoint", kRoom);
     HostSockets host{rank_, locals_, {}, deadline_};
     for (const int peer : locals_)
-      host.sockets.push_back(peer == rank_ ? nullptr : &sockets[at(peer)][Purpose::kWatch]);
+      host.sockets.push_back(peer == rank_ ? nullptr
+                                           : &sockets[at(peer)][Purpose::kFailureDetector]);
     Result<std::shared_ptr<ShmArena>> arena = share_arena(host, shape(), std::move(made));
     if (!arena.is_ok()) return arena.status();
     arena_ = arena.take();
-    bell_ = std::make_unique<Bell>(arena_->bell(place(rank_)));
+    doorbell_ = std::make_unique<Doorbell>(arena_->doorbell(place(rank_)));
     Result<std::shared_ptr<SharedHeap>> heap =
         share_heap(host, heap_bytes_or_all(options_.heap_bytes));
     if (heap.is_ok()) heap_ = heap.take();
     return heap.status();
   }
 
-  Status make_watch(std::vector<PeerSockets>& sockets) {
+  Status make_failure_detector(std::vector<PeerSockets>& sockets) {
     if (failpoint("connect.watch")) return Status::make(Code::kInternal, "failpoint", kRoom);
-    std::vector<Watch::Peer> peers;
+    std::vector<FailureDetector::Peer> peers;
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      Fd& socket = sockets[at(peer)][Purpose::kWatch];
+      Fd& socket = sockets[at(peer)][Purpose::kFailureDetector];
       if (!beside(peer) && options_.net_timeout_s > 0)
         end_when_silent(socket, options_.net_timeout_s);
       peers.push_back({peer, sockets[at(peer)].pid, beside(peer), std::move(socket)});
     }
-    watch_ = std::make_unique<Watch>(size_, std::move(peers),
-                                     StopRules{options_.stop_warning_s, options_.stop_abort_s},
-                                     [this] { news(); });
-    return watch_->prepare();
+    failure_detector_ = std::make_unique<FailureDetector>(
+        size_, std::move(peers), StopRules{options_.stop_warning_s, options_.stop_abort_s},
+        [this] { news(); });
+    return failure_detector_->prepare();
   }
 
   // Whoever waits, for a message or for a slot, looks again.
   void news() {
-    bell_->ring();
+    doorbell_->ring();
     for (Counter* const counter : waits_) wake_sleeper(*counter);
     const std::lock_guard<std::mutex> lock(news_mutex_);
     if (wake_links_) wake_links_();
   }
 
   void make_control(std::vector<PeerSockets>& sockets) {
-    Watch& watch = *watch_;
+    FailureDetector& failure_detector = *failure_detector_;
     control_ = std::make_unique<Control>(ControlRules{
-        bell_.get(), &watch.abort(),
-        [&watch](int peer) { return watch.left(peer).load(std::memory_order_acquire); },
-        [&watch](int peer) { watch.suspect(peer, "its connection broke"); },
-        [&watch](int peer) { watch.raise_everywhere(unreadable_control(peer)); }});
+        doorbell_.get(), &failure_detector.abort(),
+        [&failure_detector](int peer) {
+          return failure_detector.left(peer).load(std::memory_order_acquire);
+        },
+        [&failure_detector](int peer) { failure_detector.suspect(peer, "its connection broke"); },
+        [&failure_detector](int peer) {
+          failure_detector.raise_everywhere(unreadable_control(peer));
+        }});
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_ || !neighbours(rank_, peer)) continue;
       if (shares_memory(peer)) {
@@ -247,8 +253,9 @@ class ConnectedMesh : public Mesh {
       } else {
         auto line = std::make_unique<SocketLine>(
             peer, std::move(sockets[at(peer)][Purpose::kControl]),
-            SocketLine::Calls{[this] { bell_->ring(); }, [&watch] { watch.nudge(); }});
-        watch.serve(line.get());
+            SocketLine::Calls{[this] { doorbell_->ring(); },
+                              [&failure_detector] { failure_detector.nudge(); }});
+        failure_detector.serve(line.get());
         control_->add(std::move(line));
       }
     }
@@ -257,12 +264,14 @@ class ConnectedMesh : public Mesh {
   void control_over_memory(int peer) {
     const bool child = parent_of(peer, options_.fanout) == rank_;
     const std::size_t lower = place(child ? peer : rank_);
-    const auto ring_peer = [bell = Bell(arena_->bell(place(peer)))]() mutable { bell.ring(); };
+    const auto ring_peer = [doorbell = Doorbell(arena_->doorbell(place(peer)))]() mutable {
+      doorbell.ring();
+    };
     auto line = std::make_unique<MemoryLine>(
         peer, arena_->control(lower, child ? Direction::kDown : Direction::kUp),
         arena_->control(lower, child ? Direction::kUp : Direction::kDown),
-        MemoryLine::Calls{ring_peer, ring_peer, [this] { watch_->nudge(); }});
-    watch_->help([line = line.get()] {
+        MemoryLine::Calls{ring_peer, ring_peer, [this] { failure_detector_->nudge(); }});
+    failure_detector_->help([line = line.get()] {
       line->flush();
       return line->pending();
     });
@@ -276,7 +285,7 @@ class ConnectedMesh : public Mesh {
     if (over_mpi() && size_ > 1) {
       Result<std::unique_ptr<MpiLinks>> mpi =
           MpiLinks::open({rank_, size_, options_.slot_bytes, options_.slots, options_.flush_s},
-                         bootstrap, watch_->abort(), raises("hvd-mpi"), deadline_);
+                         bootstrap, failure_detector_->abort(), raises("hvd-mpi"), deadline_);
       if (!mpi.is_ok()) return mpi.status();
       mpi_ = mpi.take();
     }
@@ -297,17 +306,17 @@ class ConnectedMesh : public Mesh {
   }
 
   Failed raises(const char* thread) {
-    return [this, thread](const char* what) { watch_->raise_failure(thread, what); };
+    return [this, thread](const char* what) { failure_detector_->raise_failure(thread, what); };
   }
 
   void link_over_mpi(int peer) {
-    mpi_->left(peer, &watch_->left(peer));
+    mpi_->left(peer, &failure_detector_->left(peer));
     to_[at(peer)] = mpi_->send_link(peer);
     from_[at(peer)] = mpi_->recv_link(peer);
   }
 
   void link_over_memory(int peer) {
-    const WaitRules rules{may_spin(), &watch_->left(peer), nullptr, peer};
+    const WaitRules rules{may_spin(), &failure_detector_->left(peer), nullptr, peer};
     auto to = std::make_unique<ShmSendLink>(arena_, arena_->ring(place(rank_), place(peer)), rules);
     auto from = std::make_unique<RingRecvLink>(arena_->ring(place(peer), place(rank_)), rules);
     waits_.push_back(&to->awaited());
@@ -319,10 +328,10 @@ class ConnectedMesh : public Mesh {
   void link_over_tcp(int peer, std::vector<Fd> streams) {
     if (tcp_ == nullptr)
       tcp_ = std::make_unique<TcpLinks>(
-          options_.slot_bytes, options_.slots, watch_->abort(),
-          [this](int who, const std::string& why) { watch_->suspect(who, why); }, raises("hvd-io"),
-          options_.flush_s);
-    tcp_->add(peer, std::move(streams), &watch_->left(peer), may_spin());
+          options_.slot_bytes, options_.slots, failure_detector_->abort(),
+          [this](int who, const std::string& why) { failure_detector_->suspect(who, why); },
+          raises("hvd-io"), options_.flush_s);
+    tcp_->add(peer, std::move(streams), &failure_detector_->left(peer), may_spin());
     to_[at(peer)] = tcp_->send_link(peer);
     from_[at(peer)] = tcp_->recv_link(peer);
   }
@@ -335,10 +344,10 @@ class ConnectedMesh : public Mesh {
   bool has_arena_ = false;
   std::shared_ptr<ShmArena> arena_;
   std::shared_ptr<SharedHeap> heap_;
-  std::unique_ptr<BellMemory> own_bell_;  // used where no other process could see it
-  std::unique_ptr<Bell> bell_;
+  std::unique_ptr<DoorbellMemory> own_doorbell_;  // used where no other process could see it
+  std::unique_ptr<Doorbell> doorbell_;
   std::vector<Counter*> waits_;  // what this rank may sleep on in a link over memory
-  std::unique_ptr<Watch> watch_;
+  std::unique_ptr<FailureDetector> failure_detector_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<TcpLinks> tcp_;
   std::unique_ptr<MpiLinks> mpi_;

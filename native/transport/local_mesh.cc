@@ -24,7 +24,7 @@ const char* const kRoom = "transport/local_mesh";
 // What the others see of one rank.
 struct Desk {
   explicit Desk(std::uint32_t first_count) : up(first_count), down(first_count) {}
-  BellMemory bell;
+  DoorbellMemory doorbell;
   HeapControlRing up, down;  // to and from the parent
   Abort abort;
   std::atomic<bool> left{false};
@@ -35,7 +35,7 @@ struct Hub {
   Hub(int ranks, const MeshOptions& told)
       : size(ranks),
         options(told),
-        lane_texts(std::make_unique<LaneText[]>(static_cast<std::size_t>(ranks))) {
+        fast_path_texts(std::make_unique<FastPathText[]>(static_cast<std::size_t>(ranks))) {
     const std::size_t slot_bytes = rounded_slot_bytes(options.slot_bytes);
     for (int i = 0; i < size; ++i) desks.push_back(std::make_unique<Desk>(options.first_count));
     for (int i = 0; i < size * size; ++i)
@@ -52,10 +52,10 @@ struct Hub {
         ->memory();
   }
   Desk& desk(int rank) const { return *desks[static_cast<std::size_t>(rank)]; }
-  void ring_bell(int rank) const { Bell(desk(rank).bell).ring(); }
+  void ring_doorbell(int rank) const { Doorbell(desk(rank).doorbell).ring(); }
   // Whoever waits, for a message or for a slot, looks again.
   void news(int rank) const {
-    ring_bell(rank);
+    ring_doorbell(rank);
     for (Counter* const counter : desk(rank).waits) wake_sleeper(*counter);
   }
 
@@ -63,8 +63,8 @@ struct Hub {
   MeshOptions options;
   std::vector<std::unique_ptr<Desk>> desks;
   std::vector<std::unique_ptr<HeapRing>> rings;  // from * size + to
-  LaneHeader lane;
-  std::unique_ptr<LaneText[]> lane_texts;  // by rank
+  FastPathHeader fast_path;
+  std::unique_ptr<FastPathText[]> fast_path_texts;  // by rank
   std::shared_ptr<SharedHeap> heap;
   // A rank that has made room pushes on what the other has kept: that one may wait in a link.
   std::mutex mutex;
@@ -79,7 +79,7 @@ struct Hub {
 class LocalMesh : public Mesh {
  public:
   LocalMesh(int rank, std::shared_ptr<Hub> hub)
-      : hub_(std::move(hub)), bell_(hub_->desk(rank).bell), control_(rules(rank)) {
+      : hub_(std::move(hub)), doorbell_(hub_->desk(rank).doorbell), control_(rules(rank)) {
     topology_ = topology_of_threads(rank, hub_->size);
     for (int peer = 0; peer < hub_->size; ++peer) {
       to_.emplace_back();
@@ -104,13 +104,13 @@ class LocalMesh : public Mesh {
     return control_.send(peer, bytes);
   }
   ControlMessage poll_control() override { return control_.poll(); }
-  Bell& bell() override { return bell_; }
+  Doorbell& doorbell() override { return doorbell_; }
   bool may_spin() const override { return hub_->size <= usable_cores(); }
-  std::unique_ptr<Lane> lane() override {
+  std::unique_ptr<FastPath> fast_path() override {
     const auto ranks = static_cast<unsigned>(hub_->size);
-    if (ranks > Lane::Word::kMostRanks) return nullptr;
-    const LaneMemory memory{&hub_->lane, hub_->lane_texts.get(), ranks};
-    return std::make_unique<Lane>(memory, static_cast<unsigned>(topology_.rank), ranks);
+    if (ranks > FastPath::Word::kMostRanks) return nullptr;
+    const FastPathMemory memory{&hub_->fast_path, hub_->fast_path_texts.get(), ranks};
+    return std::make_unique<FastPath>(memory, static_cast<unsigned>(topology_.rank), ranks);
   }
   SharedHeap* heap() override { return hub_->heap.get(); }
   std::shared_ptr<SharedHeap> heap_holder() override { return hub_->heap; }
@@ -145,9 +145,13 @@ class LocalMesh : public Mesh {
   }
 
   ControlRules rules(int rank) {
-    return {&bell_, &hub_->desk(rank).abort,
+    return {&doorbell_, &hub_->desk(rank).abort,
             [hub = hub_.get()](int peer) { return hub->desk(peer).left.load(); },
-            [](int) { return Status::make(Code::kInternal, "a thread's line broke", kRoom); },
+            [](int) {
+              return Status::make(Code::kInternal,
+                                  "the control line between two ranks of this process broke",
+                                  kRoom);
+            },
             [this](int peer) {
               raise_everywhere(Status::make(
                   Code::kInternal,
@@ -172,7 +176,7 @@ class LocalMesh : public Mesh {
     Hub* const hub = hub_.get();
     auto line = std::make_unique<MemoryLine>(
         peer, (child ? lower.down : lower.up).memory(), (child ? lower.up : lower.down).memory(),
-        MemoryLine::Calls{[hub, peer] { hub->ring_bell(peer); },
+        MemoryLine::Calls{[hub, peer] { hub->ring_doorbell(peer); },
                           [hub, peer, rank] { hub->push_on(peer, rank); },
                           {}});
     const std::lock_guard<std::mutex> lock(hub->mutex);
@@ -182,7 +186,7 @@ class LocalMesh : public Mesh {
 
   std::shared_ptr<Hub> hub_;
   Topology topology_;
-  Bell bell_;
+  Doorbell doorbell_;
   Control control_;
   std::vector<std::unique_ptr<RingSendLink>> to_;
   std::vector<std::unique_ptr<RingRecvLink>> from_;

@@ -307,7 +307,7 @@ def ends_while_the_others_meet(guilty: int, later: bool, folder: str) -> None:
 
     training = elastic.run_fn(work, end if rank == guilty else None)
     threading.Thread(target=tell_that_it_is_over).start()
-    sentence = f"rank {guilty} has ended while the ranks were to meet again"
+    sentence = f"rank {guilty} exited before the ranks could rendezvous again"
     error = raises(RankDied, sentence, training, elastic.ObjectState(x=0))
     assert error.rank == guilty
     assert "needs a driver" in error.__notes__[0]

@@ -39,8 +39,8 @@ def test_the_reason_and_the_remedy_are_told_and_the_call_does_not_count(engine: 
     ("tensors", "sentence"),
     [
         ([(*IN_OUT, 0)], "a tensor is a tuple of 4 values here, or of 6 on a device, not of 5"),
-        ([(*IN_OUT, -1, 0)], "device -1 is no number of a device"),
-        ([(*IN_OUT, 2**31, 0)], "device 2147483648 is no number of a device"),
+        ([(*IN_OUT, -1, 0)], "device -1 is not a valid device number"),
+        ([(*IN_OUT, 2**31, 0)], "device 2147483648 is not a valid device number"),
         (
             [(*IN_OUT, 0, 16), (*IN_OUT, 0, 32)],
             "tensor 1 is on another stream than tensor 0; one operation has one stream",

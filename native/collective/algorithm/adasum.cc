@@ -1,12 +1,12 @@
 // Words.
-//   core    the first 2^k places of the team, as many as there are; the others are the surplus
+//   core    the first 2^k places of the group, as many as there are; the others are the surplus
 //   chunk   one of as many shares as the core has places: the c-th slices of all vectors, padded
 //           with zeros to the same length, one after the other
 //   meet    what a pair does: of the chunks both have, one keeps the lower half and one the upper,
-//           and gets the other's version of it, so that each puts half of the vectors together.
-//           The half that is given away makes room for the one that comes
-// Hence memory is that of one copy, and every byte that is sent is needed. In the end each place
-// of the core has one finished chunk, and the way back gathers them.
+//           and gets the other's version of it, so that each puts half of the vectors together. The
+//           half that is given away makes room for the one that comes
+// Hence memory is that of one copy, and every byte that is sent is needed. In the end each place of
+// the core has one finished chunk, and the way back gathers them.
 #include "collective/algorithm/adasum.h"
 
 #include <algorithm>
@@ -32,8 +32,8 @@ struct Chunks {
 };
 
 // Where the vectors lie in a chunk.
-struct Layout {
-  Layout(const std::vector<Operand>& operands, std::size_t n_chunks) : chunks(n_chunks) {
+struct HalvingLayout {
+  HalvingLayout(const std::vector<Operand>& operands, std::size_t n_chunks) : chunks(n_chunks) {
     for (const Operand& operand : operands) {
       lengths.push_back((operand.count + n_chunks - 1) / n_chunks);
       elements += lengths.back();
@@ -47,7 +47,8 @@ struct Layout {
 // Calls body(operand, first element, how many there are, where in the layout, how many with the
 // padding) for every slice of every vector.
 template <typename Body>
-void for_each_slice(const Layout& layout, const std::vector<Operand>& operands, const Body& body) {
+void for_each_slice(const HalvingLayout& layout, const std::vector<Operand>& operands,
+                    const Body& body) {
   std::size_t at = 0;
   for (std::size_t chunk = 0; chunk < layout.chunks; ++chunk) {
     for (std::size_t k = 0; k < operands.size(); ++k) {
@@ -61,48 +62,49 @@ void for_each_slice(const Layout& layout, const std::vector<Operand>& operands, 
 
 // Bytes both ways between this place and another, which says the same. `in` may be `out`: what
 // comes is written over what has gone.
-Status exchange(Crew& crew, int peer, const void* out, void* in, std::size_t bytes) {
-  const std::size_t longest = crew.slot_bytes();
+Status exchange(CommunicatorContext& context, int peer, const void* out, void* in,
+                std::size_t bytes) {
+  const std::size_t longest = context.slot_bytes();
   const std::size_t pieces = (bytes + longest - 1) / longest;
-  const std::size_t ahead = std::min(crew.slots() - 1, pieces);
+  const std::size_t ahead = std::min(context.slots() - 1, pieces);
   for (std::size_t turn = 0; turn < pieces + ahead; ++turn) {
     if (turn < pieces) {
       const std::size_t at = turn * longest, n = std::min(longest, bytes - at);
-      const Result<std::byte*> slot = crew.acquire(peer);
+      const Result<std::byte*> slot = context.acquire(peer);
       if (!slot) return slot.status();
       std::memcpy(slot.value(), static_cast<const std::byte*>(out) + at, n);
       if (failpoint("collective.adasum_filled")) return tripped("collective.adasum_filled");
-      crew.publish(peer, n);
+      context.publish(peer, n);
     }
     if (turn >= ahead) {
       const std::size_t at = (turn - ahead) * longest, n = std::min(longest, bytes - at);
-      const Result<const std::byte*> slot = crew.expect(peer, n);
+      const Result<const std::byte*> slot = context.expect(peer, n);
       if (!slot) return slot.status();
       std::memcpy(static_cast<std::byte*>(in) + at, slot.value(), n);
-      crew.release(peer);
+      context.release(peer);
     }
   }
   return Status::ok();
 }
 
-Status send(Crew& crew, int peer, const std::byte* out, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += crew.slot_bytes()) {
-    const std::size_t n = std::min(crew.slot_bytes(), bytes - at);
-    const Result<std::byte*> slot = crew.acquire(peer);
+Status send(CommunicatorContext& context, int peer, const std::byte* out, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += context.slot_bytes()) {
+    const std::size_t n = std::min(context.slot_bytes(), bytes - at);
+    const Result<std::byte*> slot = context.acquire(peer);
     if (!slot) return slot.status();
     std::memcpy(slot.value(), out + at, n);
-    crew.publish(peer, n);
+    context.publish(peer, n);
   }
   return Status::ok();
 }
 
-Status receive(Crew& crew, int peer, std::byte* in, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += crew.slot_bytes()) {
-    const std::size_t n = std::min(crew.slot_bytes(), bytes - at);
-    const Result<const std::byte*> slot = crew.expect(peer, n);
+Status receive(CommunicatorContext& context, int peer, std::byte* in, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += context.slot_bytes()) {
+    const std::size_t n = std::min(context.slot_bytes(), bytes - at);
+    const Result<const std::byte*> slot = context.expect(peer, n);
     if (!slot) return slot.status();
     std::memcpy(in + at, slot.value(), n);
-    crew.release(peer);
+    context.release(peer);
   }
   return Status::ok();
 }
@@ -154,8 +156,8 @@ void put_together(Wire* out, const Wire* a, const Wire* b, std::size_t count,
 template <typename Wire>
 class Tree {
  public:
-  Tree(Crew& crew, const Layout& layout, Wire* work)
-      : crew_(crew), layout_(layout), work_(work), products_(layout.lengths.size()) {}
+  Tree(CommunicatorContext& context, const HalvingLayout& layout, Wire* work)
+      : context_(context), layout_(layout), work_(work), products_(layout.lengths.size()) {}
 
   // Until this place has one finished chunk in `work`, or, in the surplus, has given all away.
   Status climb() {
@@ -163,12 +165,12 @@ class Tree {
     if (const int partner = partner_in_core(); partner >= 0) return join(partner, mine);
     Status status = Status::ok();
     if (const int partner = partner_in_surplus(); partner >= 0) status = join(partner, mine);
-    std::vector<int> group;
+    std::vector<int> peers;
     for (std::size_t distance = 1; status && distance < layout_.chunks; distance *= 2) {
-      group.push_back(across(distance));
+      peers.push_back(across(distance));
       levels_.push_back(mine);
-      status = meet(group.back(), mine, group);
-      mine = mine.half(above(group.back()));
+      status = meet(peers.back(), mine, peers);
+      mine = mine.half(above(peers.back()));
     }
     finished_ = mine;
     return status;
@@ -179,35 +181,35 @@ class Tree {
   // From one finished chunk of `bytes` at each place of the core to all of them at all places.
   Status gather(std::byte* sealed, std::size_t bytes) {
     if (const int partner = partner_in_core(); partner >= 0)
-      return receive(crew_, partner, sealed, layout_.chunks * bytes);
+      return receive(context_, partner, sealed, layout_.chunks * bytes);
     std::size_t distance = layout_.chunks;
     for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
       distance /= 2;
       const int peer = across(distance);
       const Chunks mine = level->half(above(peer)), others = level->half(!above(peer));
-      Status status = exchange(crew_, peer, sealed + mine.begin * bytes,
+      Status status = exchange(context_, peer, sealed + mine.begin * bytes,
                                sealed + others.begin * bytes, mine.count() * bytes);
       if (!status) return status;
     }
     if (const int partner = partner_in_surplus(); partner >= 0)
-      return send(crew_, partner, sealed, layout_.chunks * bytes);
+      return send(context_, partner, sealed, layout_.chunks * bytes);
     return Status::ok();
   }
 
  private:
   // -1: this place has none.
   int partner_in_core() const {
-    const int partner = crew_.place() - static_cast<int>(layout_.chunks);
+    const int partner = context_.place() - static_cast<int>(layout_.chunks);
     return partner >= 0 ? partner : -1;
   }
   int partner_in_surplus() const {
-    const int partner = crew_.place() + static_cast<int>(layout_.chunks);
-    return partner < crew_.size() ? partner : -1;
+    const int partner = context_.place() + static_cast<int>(layout_.chunks);
+    return partner < context_.size() ? partner : -1;
   }
   int across(std::size_t distance) const {
-    return static_cast<int>(static_cast<std::size_t>(crew_.place()) ^ distance);
+    return static_cast<int>(static_cast<std::size_t>(context_.place()) ^ distance);
   }
-  bool above(int peer) const { return crew_.place() > peer; }
+  bool above(int peer) const { return context_.place() > peer; }
 
   Wire* at(const Chunks& chunks) const { return work_ + chunks.begin * layout_.elements; }
   std::size_t bytes_of(const Chunks& chunks) const {
@@ -219,23 +221,23 @@ class Tree {
     if (Status status = meet(peer, all, {peer}); !status) return status;
     const Chunks half = all.half(true);
     auto* const bytes = reinterpret_cast<std::byte*>(at(half));
-    return above(peer) ? send(crew_, peer, bytes, bytes_of(half))
-                       : receive(crew_, peer, bytes, bytes_of(half));
+    return above(peer) ? send(context_, peer, bytes, bytes_of(half))
+                       : receive(context_, peer, bytes, bytes_of(half));
   }
 
-  // group: with whom to sum up the products, one after the other: together with this place's peer
+  // peers: with whom to sum up the products, one after the other: together with this place's peer
   // they hold all of both vectors.
-  Status meet(int peer, const Chunks& all, const std::vector<int>& group) {
+  Status meet(int peer, const Chunks& all, const std::vector<int>& peers) {
     const bool upper = above(peer);
     const Chunks kept = all.half(upper), given = all.half(!upper);
-    Status status = exchange(crew_, peer, at(given), at(given), bytes_of(given));
+    Status status = exchange(context_, peer, at(given), at(given), bytes_of(given));
     const Wire* const a = upper ? at(given) : at(kept);
     const Wire* const b = upper ? at(kept) : at(given);
     std::fill(products_.begin(), products_.end(), Products{});
     for_each_piece(kept.count(), [&](std::size_t k, std::size_t begin, std::size_t n) {
       products_[k] += products_of(a + begin, b + begin, n);
     });
-    for (std::size_t i = 0; status && i < group.size(); ++i) status = add_products(group[i]);
+    for (std::size_t i = 0; status && i < peers.size(); ++i) status = add_products(peers[i]);
     if (!status) return status;
     for_each_piece(kept.count(), [&](std::size_t k, std::size_t begin, std::size_t n) {
       put_together(at(kept) + begin, a + begin, b + begin, n, products_[k]);
@@ -243,11 +245,11 @@ class Tree {
     return status;
   }
 
-  // x + y is y + x to the last bit: all members of a group get the same sums.
+  // x + y is y + x to the last bit: all of `peers` get the same sums.
   Status add_products(int peer) {
     std::vector<Products> theirs(products_.size());
-    Status status =
-        exchange(crew_, peer, products_.data(), theirs.data(), products_.size() * sizeof(Products));
+    Status status = exchange(context_, peer, products_.data(), theirs.data(),
+                             products_.size() * sizeof(Products));
     for (std::size_t k = 0; k < products_.size(); ++k) products_[k] += theirs[k];
     return status;
   }
@@ -264,8 +266,8 @@ class Tree {
     }
   }
 
-  Crew& crew_;
-  const Layout& layout_;
+  CommunicatorContext& context_;
+  const HalvingLayout& layout_;
   Wire* work_;
   std::vector<Products> products_;  // of each vector
   std::vector<Chunks> levels_;      // what this place had before it met, from the leaves on
@@ -278,8 +280,8 @@ std::unique_ptr<T[]> scratch(std::size_t count) {
 }
 
 template <typename Wire>
-Status run(Crew& crew, const Layout& layout, const std::vector<Operand>& operands,
-           const Reduction& reduction) {
+Status run(CommunicatorContext& context, const HalvingLayout& layout,
+           const std::vector<Operand>& operands, const Reduction& reduction) {
   const std::size_t stored = size_of(reduction.dtype), all = layout.chunks * layout.elements;
   const bool same = stored == sizeof(Wire);
   const auto work = scratch<Wire>(all);
@@ -297,7 +299,7 @@ Status run(Crew& crew, const Layout& layout, const std::vector<Operand>& operand
                           static_cast<const std::byte*>(operand.in) + begin * stored, n);
                    std::fill_n(work.get() + at + n, padded - n, Wire{0});
                  });
-  Tree<Wire> tree(crew, layout, work.get());
+  Tree<Wire> tree(context, layout, work.get());
   if (Status status = tree.climb(); !status) return status;
   auto* const sealed = same ? reinterpret_cast<std::byte*>(work.get()) : rounded.get();
   const std::size_t first = tree.finished().begin * layout.elements;
@@ -315,21 +317,21 @@ Status run(Crew& crew, const Layout& layout, const std::vector<Operand>& operand
 
 }  // namespace
 
-Status adasum(Mesh& mesh, const Team& team, const std::vector<Operand>& operands, Dtype dtype,
+Status adasum(Mesh& mesh, const Group& group, const std::vector<Operand>& operands, Dtype dtype,
               const Scaling& scaling) {
   const Reduction reduction{dtype, ReduceOp::kSum, scaling};
-  if (team.size() == 1) {
+  if (group.size() == 1) {
     for (const Operand& operand : operands)
       scale(reduction, operand.out, operand.in, operand.count);
     return Status::ok();
   }
   std::size_t core = 1;
-  while (core * 2 <= team.ranks.size()) core *= 2;
-  const Layout layout(operands, core);
+  while (core * 2 <= group.ranks.size()) core *= 2;
+  const HalvingLayout layout(operands, core);
   if (layout.elements == 0) return Status::ok();
-  Crew crew(mesh, team);
-  return wire_dtype(dtype) == Dtype::kFloat64 ? run<double>(crew, layout, operands, reduction)
-                                              : run<float>(crew, layout, operands, reduction);
+  CommunicatorContext context(mesh, group);
+  return wire_dtype(dtype) == Dtype::kFloat64 ? run<double>(context, layout, operands, reduction)
+                                              : run<float>(context, layout, operands, reduction);
 }
 
 }  // namespace hvd

@@ -8,43 +8,45 @@ namespace {
 constexpr int kLargestStar = 3;  // members, when there is more than one segment
 constexpr int kLargestStarOfOne = 32;
 
-Status send_to_all(Crew& crew, const Segment& segment) {
-  for (int step = 1; step < crew.size(); ++step) {
-    const int peer = crew.place_at(step);
-    Result<std::byte*> slot = crew.acquire(peer);
+Status send_to_all(CommunicatorContext& context, const Segment& segment) {
+  for (int step = 1; step < context.size(); ++step) {
+    const int peer = context.place_at(step);
+    Result<std::byte*> slot = context.acquire(peer);
     if (!slot) return slot.status();
-    const std::byte* const end = pack(segment, plain_bytes(), slot.value(), crew.store(peer));
+    const std::byte* const end = pack(segment, plain_bytes(), slot.value(), context.store(peer));
     if (failpoint("collective.star_filled")) return tripped("collective.star_filled");
-    crew.publish(peer, static_cast<std::size_t>(end - slot.value()));
+    context.publish(peer, static_cast<std::size_t>(end - slot.value()));
   }
   return Status::ok();
 }
 
-Status receive(Crew& crew, const Segment& segment, int root) {
-  Result<const std::byte*> slot = crew.expect(root, elements_of(segment));
+Status receive(CommunicatorContext& context, const Segment& segment, int root) {
+  Result<const std::byte*> slot = context.expect(root, elements_of(segment));
   if (!slot) return slot.status();
   unpack(segment, 1, slot.value());
-  crew.release(root);
+  context.release(root);
   return Status::ok();
 }
 
 }  // namespace
 
-Shape broadcast_shape(const Crew& crew, std::size_t bytes, std::size_t segment_bytes) {
+Shape broadcast_shape(const CommunicatorContext& context, std::size_t bytes,
+                      std::size_t segment_bytes) {
   const int largest = bytes <= segment_bytes ? kLargestStarOfOne : kLargestStar;
-  return crew.size() <= largest ? Shape::kStar : Shape::kChain;
+  return context.size() <= largest ? Shape::kStar : Shape::kChain;
 }
 
-Status broadcast(Crew& crew, const std::vector<Operand>& operands, int root, Shape shape,
-                 std::size_t segment_bytes) {
+Status broadcast(CommunicatorContext& context, const std::vector<Operand>& operands, int root,
+                 Shape shape, std::size_t segment_bytes) {
   const Plan plan = Plan::sliced(operands, 1, 1, segment_bytes);
   if (shape == Shape::kChain) {
-    return speak(crew, broadcast_sentence(crew.place(), crew.size(), root), plan, plain_bytes());
+    return execute(context, broadcast_schedule(context.place(), context.size(), root), plan,
+                   plain_bytes());
   }
   for (std::size_t k = 0; k < plan.segments(); ++k) {
     const Segment segment = plan.segment(0, k);
     Status status =
-        crew.place() == root ? send_to_all(crew, segment) : receive(crew, segment, root);
+        context.place() == root ? send_to_all(context, segment) : receive(context, segment, root);
     if (!status) return status;
   }
   return Status::ok();

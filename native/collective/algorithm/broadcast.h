@@ -11,10 +11,11 @@ namespace hvd {
 
 enum class Shape { kStar, kChain };
 
-Shape broadcast_shape(const Crew& crew, std::size_t bytes, std::size_t segment_bytes);
+Shape broadcast_shape(const CommunicatorContext& context, std::size_t bytes,
+                      std::size_t segment_bytes);
 
 // Operands in bytes. The root's own outputs are not written.
-Status broadcast(Crew& crew, const std::vector<Operand>& operands, int root, Shape shape,
-                 std::size_t segment_bytes);
+Status broadcast(CommunicatorContext& context, const std::vector<Operand>& operands, int root,
+                 Shape shape, std::size_t segment_bytes);
 
 }  // namespace hvd

@@ -8,27 +8,28 @@ const std::byte* source(const Operand& operand, const Reduction& reduction) {
   return static_cast<const std::byte*>(reduction.scaling.before == 1.0 ? operand.in : operand.out);
 }
 
-Status send(Crew& crew, int peer, const std::vector<Operand>& operands,
+Status send(CommunicatorContext& context, int peer, const std::vector<Operand>& operands,
             const Reduction& reduction) {
-  Result<std::byte*> slot = crew.acquire(peer);
+  Result<std::byte*> slot = context.acquire(peer);
   if (!slot) return slot.status();
   const std::size_t width = size_of(reduction.dtype);
   std::size_t filled = 0;
   for (const Operand& operand : operands) {
-    crew.store(peer).copy(slot.value() + filled, source(operand, reduction), operand.count * width);
+    context.store(peer).copy(slot.value() + filled, source(operand, reduction),
+                             operand.count * width);
     filled += operand.count * width;
   }
-  crew.publish(peer, filled);
+  context.publish(peer, filled);
   return Status::ok();
 }
 
 // `inputs`: where the operand begins at every place.
-void fold_operand(const Crew& crew, Order& order, const Operand& operand,
+void fold_operand(const CommunicatorContext& context, Order& order, const Operand& operand,
                   const Reduction& reduction, std::vector<const std::byte*>& inputs) {
-  const auto n = static_cast<std::size_t>(crew.size());
+  const auto n = static_cast<std::size_t>(context.size());
   const std::size_t width = size_of(reduction.dtype);
   auto* out = static_cast<std::byte*>(operand.out);
-  for (int slice = 0; slice < crew.size(); ++slice) {
+  for (int slice = 0; slice < context.size(); ++slice) {
     const auto number = static_cast<std::size_t>(slice);
     const std::size_t count =
         slice_begin(operand.count, number + 1, n) - slice_begin(operand.count, number, n);
@@ -40,30 +41,30 @@ void fold_operand(const Crew& crew, Order& order, const Operand& operand,
 
 }  // namespace
 
-Status direct(Crew& crew, Order& order, const std::vector<Operand>& operands,
+Status direct(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
               const Reduction& reduction) {
   if (reduction.scaling.before != 1.0) {
     for (const Operand& operand : operands)
       prescale(reduction, operand.out, operand.in, operand.count);
   }
-  for (int step = 1; step < crew.size(); ++step) {
-    if (Status status = send(crew, crew.place_at(step), operands, reduction); !status)
+  for (int step = 1; step < context.size(); ++step) {
+    if (Status status = send(context, context.place_at(step), operands, reduction); !status)
       return status;
   }
   if (failpoint("collective.direct_sent")) return tripped("collective.direct_sent");
-  std::vector<const std::byte*>& inputs = crew.seen();
+  std::vector<const std::byte*>& inputs = context.seen();
   const std::size_t bytes = elements_of(operands) * size_of(reduction.dtype);
-  for (int step = 1; step < crew.size(); ++step) {
-    const int peer = crew.place_at(step);
-    Result<const std::byte*> slot = crew.expect(peer, bytes);
+  for (int step = 1; step < context.size(); ++step) {
+    const int peer = context.place_at(step);
+    Result<const std::byte*> slot = context.expect(peer, bytes);
     if (!slot) return slot.status();
     inputs[static_cast<std::size_t>(peer)] = slot.value();
   }
   for (const Operand& operand : operands) {
-    inputs[static_cast<std::size_t>(crew.place())] = source(operand, reduction);
-    fold_operand(crew, order, operand, reduction, inputs);
+    inputs[static_cast<std::size_t>(context.place())] = source(operand, reduction);
+    fold_operand(context, order, operand, reduction, inputs);
   }
-  for (int step = 1; step < crew.size(); ++step) crew.release(crew.place_at(step));
+  for (int step = 1; step < context.size(); ++step) context.release(context.place_at(step));
   return Status::ok();
 }
 

@@ -10,7 +10,7 @@
 
 namespace hvd {
 
-Status direct(Crew& crew, Order& order, const std::vector<Operand>& operands,
+Status direct(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
               const Reduction& reduction);
 
 }  // namespace hvd

@@ -9,8 +9,8 @@
 namespace hvd {
 
 // Chunk p of `out` goes to place p; chunk p of `in` comes from there. Own chunks are not looked at.
-Status exchange(Crew& crew, const Plan& out, const Plan& in);
+Status exchange(CommunicatorContext& context, const Plan& out, const Plan& in);
 // The own chunk goes to all; chunk p comes from place p.
-Status exchange_same(Crew& crew, const Plan& plan);
+Status exchange_same(CommunicatorContext& context, const Plan& plan);
 
 }  // namespace hvd

@@ -12,10 +12,10 @@ namespace hvd {
 
 enum class GatherAlgorithm { kDirect, kRing, kByHosts };
 
-GatherAlgorithm gather_algorithm(const Crew& crew, const std::vector<Gather>& tensors,
-                                 bool by_hosts);
+GatherAlgorithm gather_algorithm(const CommunicatorContext& context,
+                                 const std::vector<Gather>& tensors, bool by_hosts);
 
-Status allgather(Mesh& mesh, Crew& crew, const std::vector<Gather>& tensors,
+Status allgather(Mesh& mesh, CommunicatorContext& context, const std::vector<Gather>& tensors,
                  GatherAlgorithm algorithm, std::size_t segment_bytes);
 
 }  // namespace hvd

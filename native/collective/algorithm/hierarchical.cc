@@ -11,61 +11,61 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 class Hierarchy {
  public:
-  Hierarchy(Crew& crew, Order& order, const Roles& roles, const Plan& plan,
+  Hierarchy(CommunicatorContext& context, Order& order, const Roles& roles, const Plan& plan,
             const Reduction& reduction, std::size_t longest)
-      : crew_(crew),
+      : context_(context),
         order_(order),
         roles_(roles),
         plan_(plan),
         reduction_(reduction),
         width_(size_of(reduction.dtype)),
-        host_(crew.host_of(crew.place())),
+        host_(context.host_of(context.place())),
         part_bytes_(longest * width_) {
-    for (const int place : crew.places_on(host_))
-      if (place != crew.place()) mates_.push_back(place);
-    for (int slice = 0; slice < crew.size(); ++slice) {
-      if (crew.host_of(slice) == host_ && roles.worker(host_, slice) == crew.place())
+    for (const int place : context.places_on(host_))
+      if (place != context.place()) mates_.push_back(place);
+    for (int slice = 0; slice < context.size(); ++slice) {
+      if (context.host_of(slice) == host_ && roles.worker(host_, slice) == context.place())
         home_.push_back(slice);
     }
     kept_.resize(kKept * home_.size() * part_bytes_);
-    slots_.resize(index(crew.size()));
-    filled_.resize(index(crew.size()));
-    parts_.resize(index(crew.hosts()));
+    slots_.resize(index(context.size()));
+    filled_.resize(index(context.size()));
+    parts_.resize(index(context.hosts()));
   }
 
   // Stage 1: the inputs of this rank to the workers of its host.
   Status send_inputs(std::size_t batch) {
     for (const int mate : mates_) {
       if (roles_.work_of(mate).empty()) continue;
-      Result<std::byte*> slot = crew_.acquire(mate);
+      Result<std::byte*> slot = context_.acquire(mate);
       if (!slot) return slot.status();
       std::byte* at = slot.value();
       for (const int slice : roles_.work_of(mate)) {
-        at = pack(segment(slice, batch), reduction_, at, crew_.store(mate));
+        at = pack(segment(slice, batch), reduction_, at, context_.store(mate));
       }
       if (failpoint("collective.host_input")) return tripped("collective.host_input");
-      crew_.publish(mate, static_cast<std::size_t>(at - slot.value()));
+      context_.publish(mate, static_cast<std::size_t>(at - slot.value()));
     }
     return Status::ok();
   }
 
   // Stage 2: this host's parts, into the slots that carry them home, or kept when home is here.
   Status fold_parts(std::size_t batch) {
-    const std::vector<int>& work = roles_.work_of(crew_.place());
+    const std::vector<int>& work = roles_.work_of(context_.place());
     if (work.empty()) return Status::ok();
     for (const int mate : mates_) {
-      Result<const std::byte*> slot = crew_.expect(mate, bytes_of(work, batch));
+      Result<const std::byte*> slot = context_.expect(mate, bytes_of(work, batch));
       if (!slot) return slot.status();
-      crew_.seen()[index(mate)] = slot.value();
+      context_.seen()[index(mate)] = slot.value();
     }
     if (Status status = open_foreign(work); !status) return status;
     std::size_t kept = 0;
     for (const int slice : work) {
-      const bool home = crew_.host_of(slice) == host_;
+      const bool home = context_.host_of(slice) == host_;
       std::byte* const out = home ? kept_part(batch, kept++) : claim(slice, batch);
       fold_part(slice, batch, out);
     }
-    for (const int mate : mates_) crew_.release(mate);
+    for (const int mate : mates_) context_.release(mate);
     if (failpoint("collective.host_part")) return tripped("collective.host_part");
     publish_foreign();
     return Status::ok();
@@ -75,15 +75,15 @@ class Hierarchy {
   Status fold_hosts(std::size_t batch) {
     if (home_.empty()) return Status::ok();
     const std::size_t bytes = bytes_of(home_, batch);
-    std::vector<void*>& copies = crew_.slots_out();
+    std::vector<void*>& copies = context_.slots_out();
     copies.clear();
-    for (int step = 1; step < crew_.hosts(); ++step) {
-      const int host = (host_ + step) % crew_.hosts();
+    for (int step = 1; step < context_.hosts(); ++step) {
+      const int host = (host_ + step) % context_.hosts();
       const int peer = roles_.worker(host, home_.front());
-      Result<const std::byte*> from = crew_.expect(peer, bytes);
+      Result<const std::byte*> from = context_.expect(peer, bytes);
       if (!from) return from.status();
       parts_[index(host)] = from.value();
-      Result<std::byte*> to = crew_.acquire(peer);
+      Result<std::byte*> to = context_.acquire(peer);
       if (!to) return to.status();
       copies.push_back(to.value());
     }
@@ -92,31 +92,31 @@ class Hierarchy {
       for (const Span& span : segment(home_[i], batch)) fold_span(home_[i], span);
     }
     if (failpoint("collective.host_fold")) return tripped("collective.host_fold");
-    for (int step = 1; step < crew_.hosts(); ++step) {
-      const int peer = roles_.worker((host_ + step) % crew_.hosts(), home_.front());
-      crew_.publish(peer, bytes);
-      crew_.release(peer);
+    for (int step = 1; step < context_.hosts(); ++step) {
+      const int peer = roles_.worker((host_ + step) % context_.hosts(), home_.front());
+      context_.publish(peer, bytes);
+      context_.release(peer);
     }
     return Status::ok();
   }
 
   // Stage 4: the results of other hosts; then all results of this worker to its host.
   Status spread(std::size_t batch) {
-    const std::vector<int>& work = roles_.work_of(crew_.place());
-    for (int step = 1; step < crew_.hosts(); ++step) {
-      const int host = (host_ + step) % crew_.hosts();
+    const std::vector<int>& work = roles_.work_of(context_.place());
+    for (int step = 1; step < context_.hosts(); ++step) {
+      const int host = (host_ + step) % context_.hosts();
       if (Status status = take_results(host, work, batch); !status) return status;
     }
     for (const int mate : mates_) {
       if (work.empty()) break;
-      Result<std::byte*> slot = crew_.acquire(mate);
+      Result<std::byte*> slot = context_.acquire(mate);
       if (!slot) return slot.status();
       std::byte* at = slot.value();
       for (const int slice : work) {
-        at = put_results(at, slice, batch, crew_.store(mate));
+        at = put_results(at, slice, batch, context_.store(mate));
       }
       if (failpoint("collective.host_spread")) return tripped("collective.host_spread");
-      crew_.publish(mate, static_cast<std::size_t>(at - slot.value()));
+      context_.publish(mate, static_cast<std::size_t>(at - slot.value()));
     }
     return Status::ok();
   }
@@ -156,10 +156,10 @@ class Hierarchy {
   Status open_foreign(const std::vector<int>& work) {
     std::fill(slots_.begin(), slots_.end(), nullptr);
     for (const int slice : work) {
-      const int home = crew_.host_of(slice);
+      const int home = context_.host_of(slice);
       const int peer = roles_.worker(home, slice);
       if (home == host_ || slots_[index(peer)] != nullptr) continue;
-      Result<std::byte*> slot = crew_.acquire(peer);
+      Result<std::byte*> slot = context_.acquire(peer);
       if (!slot) return slot.status();
       slots_[index(peer)] = slot.value();
       filled_[index(peer)] = 0;
@@ -168,28 +168,28 @@ class Hierarchy {
   }
   // Where the part of a slice goes in the slot that carries it home.
   std::byte* claim(int slice, std::size_t batch) {
-    const std::size_t peer = index(roles_.worker(crew_.host_of(slice), slice));
+    const std::size_t peer = index(roles_.worker(context_.host_of(slice), slice));
     std::byte* const at = slots_[peer] + filled_[peer];
     filled_[peer] += elements_of(segment(slice, batch)) * width_;
     return at;
   }
   void publish_foreign() {
     for (std::size_t peer = 0; peer < slots_.size(); ++peer) {
-      if (slots_[peer] != nullptr) crew_.publish(static_cast<int>(peer), filled_[peer]);
+      if (slots_[peer] != nullptr) context_.publish(static_cast<int>(peer), filled_[peer]);
     }
   }
 
   void fold_part(int slice, std::size_t batch, std::byte* out) {
     for (const Span& span : segment(slice, batch)) {
-      crew_.seen()[index(crew_.place())] = prescaled(span, reduction_);
-      order_.fold_host(reduction_, slice, host_, out, crew_.seen().data(), span.count);
+      context_.seen()[index(context_.place())] = prescaled(span, reduction_);
+      order_.fold_host(reduction_, slice, host_, out, context_.seen().data(), span.count);
       out += span.count * width_;
-      for (const int mate : mates_) crew_.seen()[index(mate)] += span.count * width_;
+      for (const int mate : mates_) context_.seen()[index(mate)] += span.count * width_;
     }
   }
 
   void fold_span(int slice, const Span& span) {
-    std::vector<void*>& copies = crew_.slots_out();
+    std::vector<void*>& copies = context_.slots_out();
     order_.fold_hosts(reduction_, slice, span.out, copies.data(), copies.size(), parts_.data(),
                       span.count);
     for (const std::byte*& part : parts_) part += span.count * width_;
@@ -200,22 +200,22 @@ class Hierarchy {
   Status take_results(int host, const std::vector<int>& work, std::size_t batch) {
     theirs_.clear();
     for (const int slice : work) {
-      if (crew_.host_of(slice) == host) theirs_.push_back(slice);
+      if (context_.host_of(slice) == host) theirs_.push_back(slice);
     }
     if (theirs_.empty()) return Status::ok();
     return take(roles_.worker(host, theirs_.front()), theirs_, batch);
   }
 
   Status take(int peer, const std::vector<int>& slices, std::size_t batch) {
-    Result<const std::byte*> slot = crew_.expect(peer, bytes_of(slices, batch));
+    Result<const std::byte*> slot = context_.expect(peer, bytes_of(slices, batch));
     if (!slot) return slot.status();
     const std::byte* at = slot.value();
     for (const int slice : slices) at = unpack(segment(slice, batch), width_, at);
-    crew_.release(peer);
+    context_.release(peer);
     return Status::ok();
   }
 
-  Crew& crew_;
+  CommunicatorContext& context_;
   Order& order_;
   const Roles& roles_;
   const Plan& plan_;
@@ -234,21 +234,21 @@ class Hierarchy {
 
 }  // namespace
 
-Roles::Roles(const Crew& crew) : crew_(crew), work_(index(crew.size())) {
-  number_.resize(index(crew.size()));
-  for (int host = 0; host < crew.hosts(); ++host) {
-    const std::vector<int>& places = crew.places_on(host);
-    if (places.size() != crew.places_on(0).size()) even_ = false;
+Roles::Roles(const CommunicatorContext& context) : context_(context), work_(index(context.size())) {
+  number_.resize(index(context.size()));
+  for (int host = 0; host < context.hosts(); ++host) {
+    const std::vector<int>& places = context.places_on(host);
+    if (places.size() != context.places_on(0).size()) even_ = false;
     for (std::size_t i = 0; i < places.size(); ++i) number_[index(places[i])] = static_cast<int>(i);
   }
-  for (int host = 0; host < crew.hosts(); ++host) {
-    for (int slice = 0; slice < crew.size(); ++slice)
+  for (int host = 0; host < context.hosts(); ++host) {
+    for (int slice = 0; slice < context.size(); ++slice)
       work_[index(worker(host, slice))].push_back(slice);
   }
 }
 
 int Roles::worker(int host, int slice) const {
-  return crew_.places_on(host)[even_ ? index(number_[index(slice)]) : 0];
+  return context_.places_on(host)[even_ ? index(number_[index(slice)]) : 0];
 }
 
 std::size_t Roles::most_work() const {
@@ -257,14 +257,15 @@ std::size_t Roles::most_work() const {
   return most;
 }
 
-Status hierarchical(Crew& crew, Order& order, const std::vector<Operand>& operands,
-                    const Reduction& reduction, std::size_t segment_bytes) {
-  const Roles roles(crew);
+Status hierarchical(CommunicatorContext& context, Order& order,
+                    const std::vector<Operand>& operands, const Reduction& reduction,
+                    std::size_t segment_bytes) {
+  const Roles roles(context);
   const std::size_t width = size_of(reduction.dtype);
   const std::size_t longest = std::max<std::size_t>(1, segment_bytes / (roles.most_work() * width));
-  const Plan plan = Plan::sliced(operands, width, index(crew.size()), longest);
-  Hierarchy work(crew, order, roles, plan, reduction, longest);
-  const std::size_t lag = crew.slots() > 3 ? 1 : 0;
+  const Plan plan = Plan::sliced(operands, width, index(context.size()), longest);
+  Hierarchy work(context, order, roles, plan, reduction, longest);
+  const std::size_t lag = context.slots() > 3 ? 1 : 0;
   return run_pipeline(plan.segments(),
                       {{0, [&work](std::size_t batch) { return work.send_inputs(batch); }},
                        {lag, [&work](std::size_t batch) { return work.fold_parts(batch); }},

@@ -1,4 +1,4 @@
-// Allreduce on a team that spans hosts: within each host, between the hosts, within each host.
+// Allreduce on a group that spans hosts: within each host, between the hosts, within each host.
 //   worker   of a slice on a host: the member that works on that slice there. Where every host has
 //            as many members as the others it is the one with the owner's number within its host,
 //            so that all of them work and all of their connections carry something; else the first
@@ -21,7 +21,7 @@ namespace hvd {
 // Who works on what, the same on all ranks.
 class Roles {
  public:
-  explicit Roles(const Crew& crew);
+  explicit Roles(const CommunicatorContext& context);
   int worker(int host, int slice) const;
   // The slices that a place works on, ascending.
   const std::vector<int>& work_of(int place) const {
@@ -30,14 +30,15 @@ class Roles {
   std::size_t most_work() const;
 
  private:
-  const Crew& crew_;
+  const CommunicatorContext& context_;
   bool even_ = true;
   std::vector<int> number_;             // of a place within its host
   std::vector<std::vector<int>> work_;  // by place
 };
 
 // Needs an order by host.
-Status hierarchical(Crew& crew, Order& order, const std::vector<Operand>& operands,
-                    const Reduction& reduction, std::size_t segment_bytes);
+Status hierarchical(CommunicatorContext& context, Order& order,
+                    const std::vector<Operand>& operands, const Reduction& reduction,
+                    std::size_t segment_bytes);
 
 }  // namespace hvd

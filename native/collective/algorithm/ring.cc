@@ -5,14 +5,14 @@
 namespace hvd {
 namespace {
 
-class Speaker {
+class Executor_ {
  public:
-  Speaker(Crew& crew, const Plan& plan, const Reduction& reduction)
-      : crew_(crew),
+  Executor_(CommunicatorContext& context, const Plan& plan, const Reduction& reduction)
+      : context_(context),
         plan_(plan),
         reduction_(reduction),
-        left_(crew.place_at(-1)),
-        right_(crew.place_at(1)),
+        left_(context.place_at(-1)),
+        right_(context.place_at(1)),
         stored_(size_of(reduction.dtype)),
         wire_(size_of(wire_dtype(reduction.dtype))) {}
 
@@ -31,12 +31,12 @@ class Speaker {
       case Verb::kRecv:
         return recv(segment);
     }
-    return Status::make(Code::kInternal, "no such verb", "collective/ring");
+    return Status::make(Code::kInternal, "there is no such step", "collective/ring");
   }
 
  private:
   Status send(const Segment& segment) {
-    Result<std::byte*> slot = crew_.acquire(right_);
+    Result<std::byte*> slot = context_.acquire(right_);
     if (!slot) return slot.status();
     std::byte* out = slot.value();
     for (const Span& span : segment) {
@@ -62,7 +62,7 @@ class Speaker {
     return relay(segment, wire_, [&](const std::byte* in, std::byte* out) {
       for (const Span& span : segment) {
         finish(reduction_, span.out, nullptr, in, span.in, span.count);
-        crew_.store(right_).copy(out, span.out, span.count * stored_);  // as in slices.cc
+        context_.store(right_).copy(out, span.out, span.count * stored_);  // as in slices.cc
         in += span.count * wire_;
         out += span.count * stored_;
       }
@@ -82,10 +82,10 @@ class Speaker {
   }
 
   Status recv(const Segment& segment) {
-    Result<const std::byte*> slot = crew_.expect(left_, elements_of(segment) * stored_);
+    Result<const std::byte*> slot = context_.expect(left_, elements_of(segment) * stored_);
     if (!slot) return slot.status();
     unpack(segment, stored_, slot.value());
-    crew_.release(left_);
+    context_.release(left_);
     return Status::ok();
   }
 
@@ -93,20 +93,20 @@ class Speaker {
   // stopped.
   template <typename Work>
   Status relay(const Segment& segment, std::size_t element_bytes, const Work& work) {
-    Result<const std::byte*> in = crew_.expect(left_, elements_of(segment) * element_bytes);
+    Result<const std::byte*> in = context_.expect(left_, elements_of(segment) * element_bytes);
     if (!in) return in.status();
-    Result<std::byte*> out = crew_.acquire(right_);
+    Result<std::byte*> out = context_.acquire(right_);
     if (!out) return out.status();
     publish_up_to(out.value(), work(in.value(), out.value()));
-    crew_.release(left_);
+    context_.release(left_);
     return Status::ok();
   }
 
   void publish_up_to(const std::byte* slot, const std::byte* end) {
-    crew_.publish(right_, static_cast<std::size_t>(end - slot));
+    context_.publish(right_, static_cast<std::size_t>(end - slot));
   }
 
-  Crew& crew_;
+  CommunicatorContext& context_;
   const Plan& plan_;
   const Reduction& reduction_;
   const int left_, right_;
@@ -115,57 +115,58 @@ class Speaker {
 };
 
 // The chunk that a place works on is one further to the left in each step.
-void add_steps(Sentence& sentence, Verb verb, int steps, int first_chunk, int size) {
+void add_steps(Schedule& schedule, Verb verb, int steps, int first_chunk, int size) {
   for (int i = 0; i < steps; ++i) {
-    const int back = static_cast<int>(sentence.size()) % size;
-    sentence.push_back({verb, static_cast<std::size_t>((first_chunk - back + size) % size)});
+    const int back = static_cast<int>(schedule.size()) % size;
+    schedule.push_back({verb, static_cast<std::size_t>((first_chunk - back + size) % size)});
   }
 }
 
 }  // namespace
 
-Sentence allreduce_sentence(int place, int size) {
+Schedule allreduce_schedule(int place, int size) {
   const int first = (place + size - 1) % size;  // its owner is the last that it gets to
-  Sentence sentence;
-  add_steps(sentence, Verb::kSend, 1, first, size);
-  add_steps(sentence, Verb::kRecvReduceSend, size - 2, first, size);
-  add_steps(sentence, Verb::kRecvReduceCopySend, 1, first, size);
-  add_steps(sentence, Verb::kRecvCopySend, size - 2, first, size);
-  add_steps(sentence, Verb::kRecv, 1, first, size);
-  return sentence;
+  Schedule schedule;
+  add_steps(schedule, Verb::kSend, 1, first, size);
+  add_steps(schedule, Verb::kRecvReduceSend, size - 2, first, size);
+  add_steps(schedule, Verb::kRecvReduceCopySend, 1, first, size);
+  add_steps(schedule, Verb::kRecvCopySend, size - 2, first, size);
+  add_steps(schedule, Verb::kRecv, 1, first, size);
+  return schedule;
 }
 
-Sentence allgather_sentence(int place, int size) {
-  Sentence sentence;
-  add_steps(sentence, Verb::kSend, 1, place, size);
-  add_steps(sentence, Verb::kRecvCopySend, size - 2, place, size);
-  add_steps(sentence, Verb::kRecv, 1, place, size);
-  return sentence;
+Schedule allgather_schedule(int place, int size) {
+  Schedule schedule;
+  add_steps(schedule, Verb::kSend, 1, place, size);
+  add_steps(schedule, Verb::kRecvCopySend, size - 2, place, size);
+  add_steps(schedule, Verb::kRecv, 1, place, size);
+  return schedule;
 }
 
-Sentence broadcast_sentence(int place, int size, int root) {
+Schedule broadcast_schedule(int place, int size, int root) {
   if (place == root) return {{Verb::kSend, 0}};
   if ((place + 1) % size == root) return {{Verb::kRecv, 0}};
   return {{Verb::kRecvCopySend, 0}};
 }
 
-Status speak(Crew& crew, const Sentence& sentence, const Plan& plan, const Reduction& reduction) {
-  Speaker speaker(crew, plan, reduction);
+Status execute(CommunicatorContext& context, const Schedule& schedule, const Plan& plan,
+               const Reduction& reduction) {
+  Executor_ execution(context, plan, reduction);
   const std::size_t segments = plan.segments();
-  const std::size_t window = crew.slots() > 1 ? crew.slots() - 1 : 1;
+  const std::size_t window = context.slots() > 1 ? context.slots() - 1 : 1;
   // Only a sentence that goes round the ring has a first send to keep ahead of its receives.
-  const bool ahead = sentence.size() > 1;
+  const bool ahead = schedule.size() > 1;
   Status status = Status::ok();
   for (std::size_t k = 0; ahead && k < std::min(window, segments); ++k) {
-    if (status = speaker.perform(sentence.front(), k); !status) return status;
+    if (status = execution.perform(schedule.front(), k); !status) return status;
   }
   for (std::size_t batch = 0; batch < segments; batch += window) {
     const std::size_t end = std::min(batch + window, segments);
-    for (std::size_t step = ahead ? 1 : 0; step < sentence.size(); ++step) {
-      const bool last = ahead && step + 1 == sentence.size();
+    for (std::size_t step = ahead ? 1 : 0; step < schedule.size(); ++step) {
+      const bool last = ahead && step + 1 == schedule.size();
       for (std::size_t k = batch; k < end; ++k) {
-        if (status = speaker.perform(sentence[step], k); !status) return status;
-        if (last && k + window < segments) status = speaker.perform(sentence.front(), k + window);
+        if (status = execution.perform(schedule[step], k); !status) return status;
+        if (last && k + window < segments) status = execution.perform(schedule.front(), k + window);
         if (!status) return status;
       }
     }

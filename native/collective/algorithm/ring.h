@@ -32,14 +32,15 @@ struct Step {
   std::size_t chunk;
 };
 
-using Sentence = std::vector<Step>;
+using Schedule = std::vector<Step>;
 
-Sentence allreduce_sentence(int place, int size);
-Sentence allgather_sentence(int place, int size);
-Sentence broadcast_sentence(int place, int size, int root);
+Schedule allreduce_schedule(int place, int size);
+Schedule allgather_schedule(int place, int size);
+Schedule broadcast_schedule(int place, int size, int root);
 
 // All members speak their sentences over plans of the same shape. Partial sums travel in the wire
 // dtype, everything else as it is; a plain copy is one of bytes (kUint8).
-Status speak(Crew& crew, const Sentence& sentence, const Plan& plan, const Reduction& reduction);
+Status execute(CommunicatorContext& context, const Schedule& schedule, const Plan& plan,
+               const Reduction& reduction);
 
 }  // namespace hvd

@@ -10,9 +10,9 @@ constexpr std::size_t kBlock = 8192;
 
 class Owner {
  public:
-  Owner(Crew& crew, Order& order, const std::vector<std::ptrdiff_t>& offsets,
+  Owner(CommunicatorContext& context, Order& order, const std::vector<std::ptrdiff_t>& offsets,
         const Reduction& reduction)
-      : crew_(crew),
+      : context_(context),
         order_(order),
         offsets_(offsets),
         reduction_(reduction),
@@ -20,8 +20,8 @@ class Owner {
         scaled_(reduction.scaling.before == 1.0 ? 0 : offsets.size() * kBlock * width_) {}
 
   void fold_slice(const Operand& operand) {
-    const auto place = static_cast<std::size_t>(crew_.place());
-    const auto n = static_cast<std::size_t>(crew_.size());
+    const auto place = static_cast<std::size_t>(context_.place());
+    const auto n = static_cast<std::size_t>(context_.size());
     const std::size_t end = slice_begin(operand.count, place + 1, n);
     for (std::size_t at = slice_begin(operand.count, place, n); at < end;) {
       const std::size_t count = std::min(kBlock, end - at);
@@ -33,13 +33,13 @@ class Owner {
  private:
   void fold_piece(std::byte* own, std::size_t count) {
     for (std::size_t place = 0; place < offsets_.size(); ++place) {
-      crew_.seen()[place] = prepared(own + offsets_[place], place, count);
+      context_.seen()[place] = prepared(own + offsets_[place], place, count);
     }
-    order_.fold(reduction_, crew_.place(), own, nullptr, 0, crew_.seen().data(), count);
-    for (int step = 1; step < crew_.size(); ++step) {
-      const int peer = crew_.place_at(step);
+    order_.fold(reduction_, context_.place(), own, nullptr, 0, context_.seen().data(), count);
+    for (int step = 1; step < context_.size(); ++step) {
+      const int peer = context_.place_at(step);
       std::byte* const theirs = own + offsets_[static_cast<std::size_t>(peer)];
-      crew_.store(peer).copy(theirs, own, count * width_);
+      context_.store(peer).copy(theirs, own, count * width_);
     }
   }
 
@@ -50,7 +50,7 @@ class Owner {
     return scratch;
   }
 
-  Crew& crew_;
+  CommunicatorContext& context_;
   Order& order_;
   const std::vector<std::ptrdiff_t>& offsets_;
   const Reduction& reduction_;
@@ -60,20 +60,20 @@ class Owner {
 
 }  // namespace
 
-Status shared(Crew& crew, Order& order, const std::vector<Operand>& operands,
+Status shared(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
               const std::vector<std::ptrdiff_t>& offsets, const Reduction& reduction) {
-  Owner owner(crew, order, offsets, reduction);
+  Owner owner(context, order, offsets, reduction);
   for (const Operand& operand : operands) owner.fold_slice(operand);
   if (failpoint("collective.shared_folded")) return tripped("collective.shared_folded");
-  for (int step = 1; step < crew.size(); ++step) {
-    Result<std::byte*> slot = crew.acquire(crew.place_at(step));
+  for (int step = 1; step < context.size(); ++step) {
+    Result<std::byte*> slot = context.acquire(context.place_at(step));
     if (!slot) return slot.status();
-    crew.publish(crew.place_at(step), 0);
+    context.publish(context.place_at(step), 0);
   }
-  for (int step = 1; step < crew.size(); ++step) {
-    Result<const std::byte*> slot = crew.expect(crew.place_at(-step), 0);
+  for (int step = 1; step < context.size(); ++step) {
+    Result<const std::byte*> slot = context.expect(context.place_at(-step), 0);
     if (!slot) return slot.status();
-    crew.release(crew.place_at(-step));
+    context.release(context.place_at(-step));
   }
   return Status::ok();
 }

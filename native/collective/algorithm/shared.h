@@ -12,7 +12,7 @@
 namespace hvd {
 
 // The member at place p has every operand at out + offsets[p], as this process sees it.
-Status shared(Crew& crew, Order& order, const std::vector<Operand>& operands,
+Status shared(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
               const std::vector<std::ptrdiff_t>& offsets, const Reduction& reduction);
 
 }  // namespace hvd

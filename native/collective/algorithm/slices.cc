@@ -7,8 +7,9 @@ namespace {
 
 class Slices {
  public:
-  Slices(Crew& crew, Order& order, const Plan& plan, const Reduction& reduction, bool to_all)
-      : crew_(crew),
+  Slices(CommunicatorContext& context, Order& order, const Plan& plan, const Reduction& reduction,
+         bool to_all)
+      : context_(context),
         order_(order),
         plan_(plan),
         reduction_(reduction),
@@ -16,44 +17,44 @@ class Slices {
         to_all_(to_all) {}
 
   Status send_inputs(std::size_t batch) {
-    for (int step = 1; step < crew_.size(); ++step) {
-      const int peer = crew_.place_at(step);
-      Result<std::byte*> slot = crew_.acquire(peer);
+    for (int step = 1; step < context_.size(); ++step) {
+      const int peer = context_.place_at(step);
+      Result<std::byte*> slot = context_.acquire(peer);
       if (!slot) return slot.status();
       const std::byte* const end =
-          pack(segment(peer, batch), reduction_, slot.value(), crew_.store(peer));
+          pack(segment(peer, batch), reduction_, slot.value(), context_.store(peer));
       if (failpoint("collective.slices_filled")) return tripped("collective.slices_filled");
-      crew_.publish(peer, static_cast<std::size_t>(end - slot.value()));
+      context_.publish(peer, static_cast<std::size_t>(end - slot.value()));
     }
     return Status::ok();
   }
 
   Status fold_own(std::size_t batch) {
-    const Segment mine = segment(crew_.place(), batch);
+    const Segment mine = segment(context_.place(), batch);
     const std::size_t bytes = elements_of(mine) * width_;
     if (Status status = take_slots(bytes); !status) return status;
     for (const Span& span : mine) {
       fold_span(span);
-      for (void*& slot : crew_.slots_out())
+      for (void*& slot : context_.slots_out())
         slot = static_cast<std::byte*>(slot) + span.count * width_;
-      for (const std::byte*& slot : crew_.seen()) slot += span.count * width_;
+      for (const std::byte*& slot : context_.seen()) slot += span.count * width_;
     }
     if (failpoint("collective.slices_folded")) return tripped("collective.slices_folded");
-    for (int step = 1; step < crew_.size(); ++step) {
-      if (to_all_) crew_.publish(crew_.place_at(step), bytes);
-      crew_.release(crew_.place_at(step));
+    for (int step = 1; step < context_.size(); ++step) {
+      if (to_all_) context_.publish(context_.place_at(step), bytes);
+      context_.release(context_.place_at(step));
     }
     return Status::ok();
   }
 
   Status copy_out(std::size_t batch) {
-    for (int step = 1; step < crew_.size(); ++step) {
-      const int peer = crew_.place_at(step);
+    for (int step = 1; step < context_.size(); ++step) {
+      const int peer = context_.place_at(step);
       const Segment theirs = segment(peer, batch);
-      Result<const std::byte*> slot = crew_.expect(peer, elements_of(theirs) * width_);
+      Result<const std::byte*> slot = context_.expect(peer, elements_of(theirs) * width_);
       if (!slot) return slot.status();
       unpack(theirs, width_, slot.value());
-      crew_.release(peer);
+      context_.release(peer);
     }
     return Status::ok();
   }
@@ -65,16 +66,16 @@ class Slices {
 
   // One from every peer, with its input, and one to every peer, for the result.
   Status take_slots(std::size_t bytes) {
-    for (int step = 1; step < crew_.size(); ++step) {
-      const int peer = crew_.place_at(step);
-      Result<const std::byte*> from = crew_.expect(peer, bytes);
+    for (int step = 1; step < context_.size(); ++step) {
+      const int peer = context_.place_at(step);
+      Result<const std::byte*> from = context_.expect(peer, bytes);
       if (!from) return from.status();
-      crew_.seen()[static_cast<std::size_t>(peer)] = from.value();
+      context_.seen()[static_cast<std::size_t>(peer)] = from.value();
     }
-    std::vector<void*>& out = crew_.slots_out();
+    std::vector<void*>& out = context_.slots_out();
     out.clear();
-    for (int step = 1; to_all_ && step < crew_.size(); ++step) {
-      Result<std::byte*> to = crew_.acquire(crew_.place_at(step));
+    for (int step = 1; to_all_ && step < context_.size(); ++step) {
+      Result<std::byte*> to = context_.acquire(context_.place_at(step));
       if (!to) return to.status();
       out.push_back(to.value());
     }
@@ -82,16 +83,17 @@ class Slices {
   }
 
   void fold_span(const Span& span) {
-    crew_.seen()[static_cast<std::size_t>(crew_.place())] = prescaled(span, reduction_);
-    order_.fold(reduction_, crew_.place(), span.out, nullptr, 0, crew_.seen().data(), span.count);
+    context_.seen()[static_cast<std::size_t>(context_.place())] = prescaled(span, reduction_);
+    order_.fold(reduction_, context_.place(), span.out, nullptr, 0, context_.seen().data(),
+                span.count);
     // Not by the fold: what a kernel stores into a slot has to be fetched from the peer's cache
     // first.
     int step = 0;
-    for (void* const slot : crew_.slots_out())
-      crew_.store(crew_.place_at(++step)).copy(slot, span.out, span.count * width_);
+    for (void* const slot : context_.slots_out())
+      context_.store(context_.place_at(++step)).copy(slot, span.out, span.count * width_);
   }
 
-  Crew& crew_;
+  CommunicatorContext& context_;
   Order& order_;
   const Plan& plan_;
   const Reduction& reduction_;
@@ -101,12 +103,12 @@ class Slices {
 
 }  // namespace
 
-Status slices(Crew& crew, Order& order, const Plan& plan, const Reduction& reduction,
-              Results results) {
+Status slices(CommunicatorContext& context, Order& order, const Plan& plan,
+              const Reduction& reduction, Results results) {
   const bool to_all = results == Results::kToAll;
-  Slices work(crew, order, plan, reduction, to_all);
+  Slices work(context, order, plan, reduction, to_all);
   const Stage send{0, [&work](std::size_t batch) { return work.send_inputs(batch); }};
-  const std::size_t lag = crew.slots() > 3 || !to_all ? 1 : 0;
+  const std::size_t lag = context.slots() > 3 || !to_all ? 1 : 0;
   const Stage fold{lag, [&work](std::size_t batch) { return work.fold_own(batch); }};
   if (!to_all) return run_pipeline(plan.segments(), {send, fold});
   const Stage copy{2 * lag, [&work](std::size_t batch) { return work.copy_out(batch); }};

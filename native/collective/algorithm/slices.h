@@ -15,7 +15,7 @@ namespace hvd {
 enum class Results { kToAll, kToOwner };  // kToOwner: reducescatter
 
 // Chunk o of the plan is what place o owns.
-Status slices(Crew& crew, Order& order, const Plan& plan, const Reduction& reduction,
-              Results results);
+Status slices(CommunicatorContext& context, Order& order, const Plan& plan,
+              const Reduction& reduction, Results results);
 
 }  // namespace hvd

@@ -1,12 +1,12 @@
 // What carries an operation out on the tensors of one kind of device. The engine asks select() for
-// it and knows no algorithm. Every call is collective within its team and comes from the
-// turn-holder; all ranks of a team make the same calls in the same order, and calls of different
-// teams come in one order that all ranks share. A failure leaves links in the middle of something:
-// the engine cannot go on.
+// it and knows no algorithm. Every call is collective within its group and comes from the
+// progress-lock owner; all ranks of a group make the same calls in the same order, and calls of
+// different groups come in one order that all ranks share. A failure leaves links in the middle of
+// something: the engine cannot go on.
 //
 // The order of every fold is fixed. Slice o of a tensor (plan.h: slice_begin(count, o, n)) is owned
 // by place o and folded from the left over the places o+1, o+2, ..., o: the owner is the last. On a
-// team that spans hosts the fold is done host by host: first over the places of each host in that
+// group that spans hosts the fold is done host by host: first over the places of each host in that
 // same rotation, then over the hosts in the rotation that ends at the owner's (each host's part in
 // the wire dtype within the host, rounded to the dtype where it crosses). It depends on nothing
 // else: not on algorithm, transport, fusion or timing.
@@ -50,21 +50,21 @@ class Backend {
   virtual ~Backend() = default;
   // Several operands are one operation: fused. Operands in elements. op may be kAdasum (then each
   // operand is a vector of its own).
-  virtual Status allreduce(const Team& team, const std::vector<Operand>& operands,
+  virtual Status allreduce(const Group& group, const std::vector<Operand>& operands,
                            const Reduction& reduction) = 0;
   // Every operand lies in memory that the members share (the mesh's shared heap, or a region of
   // devices), in place (in == out), and on the member at place p at `out` + offsets[p] as this
   // process sees it (offsets[own place] is 0). Nothing is copied: slice o is read from and written
   // to all of them by its owner. All members share this host.
-  virtual Status allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+  virtual Status allreduce_shared(const Group& group, const std::vector<Operand>& operands,
                                   const std::vector<std::ptrdiff_t>& offsets,
                                   const Reduction& reduction) = 0;
   // Operands in bytes. At the root `in` is sent, and copied to `out` unless they are the same.
-  virtual Status broadcast(const Team& team, const std::vector<Operand>& operands,
+  virtual Status broadcast(const Group& group, const std::vector<Operand>& operands,
                            int root_place) = 0;
-  virtual Status allgather(const Team& team, const std::vector<Gather>& tensors) = 0;
-  virtual Status alltoall(const Team& team, const Exchange& exchange) = 0;
-  virtual Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+  virtual Status allgather(const Group& group, const std::vector<Gather>& tensors) = 0;
+  virtual Status alltoall(const Group& group, const Exchange& exchange) = 0;
+  virtual Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                                const Reduction& reduction) = 0;
   // The name of the algorithm that the last call used, a literal ("SHM_SLICES"): for the timeline.
   virtual const char* last_algorithm() const = 0;

@@ -4,16 +4,16 @@
 
 namespace hvd {
 
-Crew::Crew(Mesh& mesh, const Team& team)
-    : team_(team),
+CommunicatorContext::CommunicatorContext(Mesh& mesh, const Group& group)
+    : group_(group),
       abort_(mesh.abort()),
-      stores_(team.ranks.size()),
-      seen_(team.ranks.size()),
-      slots_out_(team.ranks.size()) {
+      stores_(group.ranks.size()),
+      seen_(group.ranks.size()),
+      slots_out_(group.ranks.size()) {
   std::vector<int> hosts;  // the mesh's number of each of ours
-  for (int place = 0; place < team.size(); ++place) {
-    const int rank = team.ranks[index(place)];
-    const bool self = place == team.place;
+  for (int place = 0; place < group.size(); ++place) {
+    const int rank = group.ranks[index(place)];
+    const bool self = place == group.place;
     to_.push_back(self ? nullptr : &mesh.to(rank));
     from_.push_back(self ? nullptr : &mesh.from(rank));
     const int number = mesh.topology().host_of[index(rank)];
@@ -28,21 +28,21 @@ Crew::Crew(Mesh& mesh, const Team& team)
   }
 }
 
-Team Crew::part(const std::vector<int>& places) const {
-  Team team;
-  team.id = team_.id;
+Group CommunicatorContext::part(const std::vector<int>& places) const {
+  Group group;
+  group.id = group_.id;
   for (const int place : places) {
-    if (place == team_.place) team.place = team.size();
-    team.ranks.push_back(team_.ranks[index(place)]);
+    if (place == group_.place) group.place = group.size();
+    group.ranks.push_back(group_.ranks[index(place)]);
   }
-  return team;
+  return group;
 }
 
-Status Crew::surprise(int place, std::size_t due, std::size_t came) const {
+Status CommunicatorContext::surprise(int place, std::size_t due, std::size_t came) const {
   return Status::make(Code::kInternal,
                       "a segment of " + std::to_string(due) + " bytes was due, but " +
                           std::to_string(came) + " came",
-                      "collective/crew: expect", team_.ranks[index(place)]);
+                      "collective/communicator_context: expect", group_.ranks[index(place)]);
 }
 
 Status tripped(const char* name) {

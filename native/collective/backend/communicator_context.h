@@ -1,10 +1,10 @@
 // Words.
-//   crew   a team as one of its members sees it: a link to and from every other place, and where
-//          the places lie
-//   host   here: the number of a machine within the team, by its first place
+//   context   a group as one of its members sees it: a link to and from every other place, and
+//          where the places lie
+//   host   here: the number of a machine within the group, by its first place
 //   peer   any place but this one; peers are visited in the rotation place + 1, place + 2, ..., so
 //          that not everybody turns to the same one first
-// A crew is built once per team and kept: the small operations allocate nothing.
+// A context is built once per group and kept: the small operations allocate nothing.
 #pragma once
 
 #include <string>
@@ -18,25 +18,25 @@
 
 namespace hvd {
 
-class Crew {
+class CommunicatorContext {
  public:
-  Crew(Mesh& mesh, const Team& team);
+  CommunicatorContext(Mesh& mesh, const Group& group);
 
-  const Team& team() const { return team_; }
-  int size() const { return team_.size(); }
-  int place() const { return team_.place; }
+  const Group& group() const { return group_; }
+  int size() const { return group_.size(); }
+  int place() const { return group_.place; }
   // The place `steps` further on, round the end; negative: back.
-  int place_at(int steps) const { return ((team_.place + steps) % size() + size()) % size(); }
+  int place_at(int steps) const { return ((group_.place + steps) % size() + size()) % size(); }
 
   int hosts() const { return static_cast<int>(places_on_.size()); }
   int host_of(int place) const { return host_of_[static_cast<std::size_t>(place)]; }
   const std::vector<int>& places_on(int host) const {
     return places_on_[static_cast<std::size_t>(host)];
   }
-  // The places given, as a team of their own (this one among them).
-  Team part(const std::vector<int>& places) const;
+  // The places given, as a group of their own (this one among them).
+  Group part(const std::vector<int>& places) const;
 
-  // The same for every link of the mesh. Not for a team of one.
+  // The same for every link of the mesh. Not for a group of one.
   std::size_t slot_bytes() const { return to_[index(place_at(1))]->slot_bytes(); }
   std::size_t slots() const { return to_[index(place_at(1))]->slots(); }
 
@@ -57,7 +57,7 @@ class Crew {
   }
   void release(int place) { from_[index(place)]->release(); }
 
-  // Room for one pointer per place, for whoever works with this crew at present.
+  // Room for one pointer per place, for whoever works with this context at present.
   std::vector<const std::byte*>& seen() { return seen_; }
   std::vector<void*>& slots_out() { return slots_out_; }
 
@@ -65,7 +65,7 @@ class Crew {
   static std::size_t index(int place) { return static_cast<std::size_t>(place); }
   Status surprise(int place, std::size_t due, std::size_t came) const;
 
-  Team team_;
+  Group group_;
   const Abort& abort_;
   std::vector<SendLink*> to_;  // by place; null at the own one
   std::vector<RecvLink*> from_;

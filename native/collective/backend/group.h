@@ -1,6 +1,6 @@
 // Words.
-//   team    the ranks that carry an operation out together: those of one
-//   process set, in order place   a rank's number within its team
+//   group    the ranks that carry an operation out together: those of one
+//   process set, in order place   a rank's number within its group
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace hvd {
 
-struct Team {
+struct Group {
   int id = 0;              // of the process set; 0: all ranks
   std::vector<int> ranks;  // of the engine, ascending
   int place = 0;           // this rank's

@@ -13,10 +13,10 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 }  // namespace
 
-Order::Order(const Crew& crew, bool by_host) : row_(index(crew.size())) {
-  if (!by_host || crew.hosts() == 1) return;
-  for (int host = 0; host < crew.hosts(); ++host) groups_.push_back(crew.places_on(host));
-  for (int place = 0; place < crew.size(); ++place) group_of_.push_back(crew.host_of(place));
+Order::Order(const CommunicatorContext& context, bool by_host) : row_(index(context.size())) {
+  if (!by_host || context.hosts() == 1) return;
+  for (int host = 0; host < context.hosts(); ++host) groups_.push_back(context.places_on(host));
+  for (int place = 0; place < context.size(); ++place) group_of_.push_back(context.host_of(place));
   shifted_.resize(row_.size());
   parts_.resize(groups_.size());
   scratch_.resize(groups_.size() * kBlock * kWidest);

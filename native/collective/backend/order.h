@@ -12,8 +12,8 @@ namespace hvd {
 
 class Order {
  public:
-  // by_host: fold host by host where the crew has several; else over the places as they come.
-  Order(const Crew& crew, bool by_host);
+  // by_host: fold host by host where the context has several; else over the places as they come.
+  Order(const CommunicatorContext& context, bool by_host);
 
   // Folds all inputs of (a piece of) slice `slice`, given by place.
   void fold(const Reduction& reduction, int slice, void* out, void* const* copies,

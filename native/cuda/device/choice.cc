@@ -7,22 +7,22 @@ namespace {
 
 const char* const kRoom = "cuda/choice";
 
-std::string wish_of(const Facts& member) { return text_in(member.operations); }
+std::string wish_of(const PeerInfo& member) { return text_in(member.operations); }
 
-bool reaches(const Facts& from, const Facts& to) {
+bool reaches(const PeerInfo& from, const PeerInfo& to) {
   const auto* const end =
       from.reachable.data() + std::min<std::size_t>(from.reachables, kMostReachable);
   return std::find(from.reachable.data(), end, to.uuid) != end;
 }
 
-std::string why_no_ring(const std::vector<Facts>& members) {
+std::string why_no_ring(const std::vector<PeerInfo>& members) {
   if (members.size() > kMostFolded)
     return "it has " + std::to_string(members.size()) + " ranks, at most " +
            std::to_string(kMostFolded) + " can share memory";
-  for (const Facts& member : members)
+  for (const PeerInfo& member : members)
     if (member.word_operations == 0)
       return rank_of(member) + "'s driver has no stream memory operations";
-  return of_pairs(members, [](const Facts& one, const Facts& other) -> std::string {
+  return of_pairs(members, [](const PeerInfo& one, const PeerInfo& other) -> std::string {
     if (one.host != other.host)
       return rank_of(one) + " and " + rank_of(other) + " are on different hosts";
     if (!reaches(one, other))
@@ -32,13 +32,13 @@ std::string why_no_ring(const std::vector<Facts>& members) {
   });
 }
 
-std::string why_no_nccl(const std::vector<Facts>& members) {
-  for (const Facts& member : members)
+std::string why_no_nccl(const std::vector<PeerInfo>& members) {
+  for (const PeerInfo& member : members)
     if (member.nccl == 0)
       return rank_of(member) +
              " has no NCCL (pip install nvidia-nccl-cu13, or a torch that brings it), or one that "
              "blocks (unset NCCL_COMM_BLOCKING)";
-  return of_pairs(members, [](const Facts& one, const Facts& other) -> std::string {
+  return of_pairs(members, [](const PeerInfo& one, const PeerInfo& other) -> std::string {
     if (one.nccl != other.nccl)
       return rank_of(one) + " has NCCL " + std::to_string(one.nccl) + " and " + rank_of(other) +
              " has " + std::to_string(other.nccl);
@@ -48,8 +48,8 @@ std::string why_no_nccl(const std::vector<Facts>& members) {
   });
 }
 
-Status different_wishes(const std::vector<Facts>& members) {
-  for (const Facts& member : members)
+Status different_wishes(const std::vector<PeerInfo>& members) {
+  for (const PeerInfo& member : members)
     if (wish_of(member) != wish_of(members.front()))
       return Status::make(Code::kMismatch,
                           "HOROVOD_GPU_OPERATIONS is " + wish_of(members.front()) + " on " +
@@ -59,8 +59,8 @@ Status different_wishes(const std::vector<Facts>& members) {
   return Status::ok();
 }
 
-Result<std::vector<Way>> only(Way way, const std::string& why_not) {
-  if (why_not.empty()) return std::vector<Way>{way};
+Result<std::vector<BackendKind>> only(BackendKind way, const std::string& why_not) {
+  if (why_not.empty()) return std::vector<BackendKind>{way};
   return Status::make(Code::kInvalidArgument,
                       std::string("HOROVOD_GPU_OPERATIONS=") + name_of(way) +
                           " is not possible among these ranks: " + why_not + "; use auto or staged",
@@ -69,33 +69,33 @@ Result<std::vector<Way>> only(Way way, const std::string& why_not) {
 
 }  // namespace
 
-const char* name_of(Way way) {
+const char* name_of(BackendKind way) {
   switch (way) {
-    case Way::kRing:
+    case BackendKind::kRing:
       return "ring";
-    case Way::kNccl:
+    case BackendKind::kNccl:
       return "nccl";
-    case Way::kStaged:
+    case BackendKind::kStaged:
       return "staged";
   }
   return "?";
 }
 
-Result<std::vector<Way>> choose(const std::vector<Facts>& members) {
+Result<std::vector<BackendKind>> choose(const std::vector<PeerInfo>& members) {
   Status status = different_wishes(members);
   if (!status) return status;
   const std::string wish = wish_of(members.front());
-  if (wish == "ring") return only(Way::kRing, why_no_ring(members));
-  if (wish == "nccl") return only(Way::kNccl, why_no_nccl(members));
-  if (wish == "staged") return std::vector<Way>{Way::kStaged};
+  if (wish == "ring") return only(BackendKind::kRing, why_no_ring(members));
+  if (wish == "nccl") return only(BackendKind::kNccl, why_no_nccl(members));
+  if (wish == "staged") return std::vector<BackendKind>{BackendKind::kStaged};
   if (wish != "auto")
     return Status::make(Code::kInvalidArgument,
                         "HOROVOD_GPU_OPERATIONS is auto, ring, nccl or staged, not '" + wish + "'",
                         kRoom);
-  std::vector<Way> ways;
-  if (why_no_ring(members).empty()) ways.push_back(Way::kRing);
-  if (why_no_nccl(members).empty()) ways.push_back(Way::kNccl);
-  ways.push_back(Way::kStaged);
+  std::vector<BackendKind> ways;
+  if (why_no_ring(members).empty()) ways.push_back(BackendKind::kRing);
+  if (why_no_nccl(members).empty()) ways.push_back(BackendKind::kNccl);
+  ways.push_back(BackendKind::kStaged);
   return ways;
 }
 

@@ -1,4 +1,4 @@
-// Which way the members of a team take, from what they told each other: a pure function, so all
+// Which way the members of a group take, from what they told each other: a pure function, so all
 // choose alike.
 //   ring     our own, over memory that the members map: one host, every device reachable from every
 //            other (or the same one), word operations in streams
@@ -6,7 +6,7 @@
 //            host do not reach each other
 //   staged   over host memory: always possible
 // auto: what is possible of these, in this order; where both of the first two are, they are raced
-// (meeting.h). ring, nccl and staged mean that way, or an error that says which rank cannot, and
+// (group_init.h). ring, nccl and staged mean that way, or an error that says which rank cannot, and
 // why.
 #pragma once
 
@@ -18,10 +18,10 @@
 
 namespace hvd::cuda {
 
-enum class Way : std::uint8_t { kRing = 0, kNccl = 1, kStaged = 2 };
-const char* name_of(Way way);  // "ring", "nccl", "staged"
+enum class BackendKind : std::uint8_t { kRing = 0, kNccl = 1, kStaged = 2 };
+const char* name_of(BackendKind way);  // "ring", "nccl", "staged"
 
 // The ways to try, in this order; at least one. The same on all members.
-Result<std::vector<Way>> choose(const std::vector<Facts>& members);
+Result<std::vector<BackendKind>> choose(const std::vector<PeerInfo>& members);
 
 }  // namespace hvd::cuda

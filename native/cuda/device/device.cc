@@ -141,7 +141,7 @@ Device::~Device() {
     const Current current(*this);
     sweep();
     kernels_.reset();
-    pace_.destroy(driver_);
+    in_flight_limiter_.destroy(driver_);
     for (const auto& events : free_events_)
       for (CUevent const event : events) driver_.cuEventDestroy(event);
     if (stream_ != nullptr) driver_.cuStreamDestroy(stream_);

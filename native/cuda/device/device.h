@@ -4,8 +4,8 @@
 //             Driver::check makes name it. Whoever calls the driver has one of its own; they nest.
 //   event     from a pool of the device's, with timing or without; back there with its last
 //             pointer, on any thread. What was given to wait for it keeps waiting for what it was.
-// Any thread may use a device at any time; what the work on its stream is, the turn-holder decides.
-// Everything that came from a device keeps it alive.
+// Any thread may use a device at any time; what the work on its stream is, the progress-lock owner
+// decides. Everything that came from a device keeps it alive.
 #pragma once
 
 #include <cuda.h>
@@ -47,7 +47,7 @@ class Device : public std::enable_shared_from_this<Device> {
   CUcontext context() const { return context_; }
   CUstream stream() const { return stream_; }
   Kernels& kernels() const { return *kernels_; }
-  Pace& pace() { return pace_; }
+  InFlightLimiter& in_flight_limiter() { return in_flight_limiter_; }
   const Uuid& uuid() const { return uuid_; }
   const Site& site() const { return site_; }
 
@@ -58,9 +58,9 @@ class Device : public std::enable_shared_from_this<Device> {
   // An event with timing that the device comes by at once, whatever it does.
   Result<Event> instant();
   // What is given to `stream` from now on comes behind `event`. The host does not wait.
-  Status follow(CUstream stream, CUevent event);
+  Status stream_wait(CUstream stream, CUevent event);
   // False: not yet. An event of a step that is being captured has nothing to wait for: true.
-  Result<bool> reached(CUevent event);
+  Result<bool> query(CUevent event);
   // On the device, between two events with timing; nothing: it has not come to both of them yet.
   Result<std::optional<double>> seconds_between(const Event& from, const Event& to) const;
   // What is given to the stream becomes part of a graph.
@@ -94,9 +94,9 @@ class Device : public std::enable_shared_from_this<Device> {
   void sweep();
   void return_behind(CUstream stream);
   void remember(CUstream stream);
-  void forget_followers();
+  void forget_waiting_streams();
   std::vector<CUstream> users_of_dying() const;
-  bool followers_idle();
+  bool waiting_streams_idle();
 
   const Driver& driver_;
   int number_;
@@ -113,17 +113,17 @@ class Device : public std::enable_shared_from_this<Device> {
   CUdeviceptr probe_word_ = 0;
   mutable std::atomic<bool> has_captured_{false};
   std::unique_ptr<Kernels> kernels_;
-  Pace pace_;
+  InFlightLimiter in_flight_limiter_;
   std::mutex mutex_;
   std::array<std::vector<CUevent>, 2> free_events_;  // by Timing; guarded by mutex_
   // A handle may not be touched once its owner has destroyed the stream, and nobody says when that
   // is: so they are kept only while memory lives that was there when they followed last, or where a
   // graph was captured, which may be replayed on any of them.
-  struct Follower {
+  struct WaitingStream {
     CUstream stream;
     std::uint64_t last;  // of the follows so far
   };
-  std::vector<Follower> followers_;  // guarded by mutex_, as what follows
+  std::vector<WaitingStream> waiting_streams_;  // guarded by mutex_, as what follows
   std::uint64_t follows_ = 0;
   std::map<CUdeviceptr, std::uint64_t> living_;  // and how many follows were before
   std::map<CUdeviceptr, std::uint64_t> dying_;   // the same; nobody has them any more

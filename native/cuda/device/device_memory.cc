@@ -92,7 +92,7 @@ bool Device::captures(CUstream stream) const {
   return captured;
 }
 
-Status Device::follow(CUstream stream, CUevent event) {
+Status Device::stream_wait(CUstream stream, CUevent event) {
   const Current current(*this);
   if (!current) return current.status();
   Status status = driver_.check(driver_.cuStreamWaitEvent(stream, event, 0),
@@ -103,23 +103,24 @@ Status Device::follow(CUstream stream, CUevent event) {
 
 void Device::remember(CUstream stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto known = std::find_if(followers_.begin(), followers_.end(),
-                                  [&](const Follower& one) { return one.stream == stream; });
-  if (known == followers_.end())
-    followers_.push_back({stream, ++follows_});
+  const auto known = std::find_if(waiting_streams_.begin(), waiting_streams_.end(),
+                                  [&](const WaitingStream& one) { return one.stream == stream; });
+  if (known == waiting_streams_.end())
+    waiting_streams_.push_back({stream, ++follows_});
   else
     known->last = ++follows_;
 }
 
 // With the mutex: those that followed before any memory that is left.
-void Device::forget_followers() {
+void Device::forget_waiting_streams() {
   if (has_captured_.load(std::memory_order_relaxed)) return;
   std::uint64_t oldest = follows_;
   for (const auto* const all : {&living_, &dying_})
     for (const auto& [memory, before] : *all) oldest = std::min(oldest, before);
-  followers_.erase(std::remove_if(followers_.begin(), followers_.end(),
-                                  [&](const Follower& one) { return one.last <= oldest; }),
-                   followers_.end());
+  waiting_streams_.erase(
+      std::remove_if(waiting_streams_.begin(), waiting_streams_.end(),
+                     [&](const WaitingStream& one) { return one.last <= oldest; }),
+      waiting_streams_.end());
 }
 
 // With the mutex: the streams that may use what nobody has any more.
@@ -127,12 +128,12 @@ std::vector<CUstream> Device::users_of_dying() const {
   std::uint64_t oldest = follows_;
   for (const auto& [memory, before] : dying_) oldest = std::min(oldest, before);
   std::vector<CUstream> users;
-  for (const Follower& one : followers_)
+  for (const WaitingStream& one : waiting_streams_)
     if (one.last > oldest) users.push_back(one.stream);
   return users;
 }
 
-Result<bool> Device::reached(CUevent event) {
+Result<bool> Device::query(CUevent event) {
   const Current current(*this);
   if (!current) return current.status();
   const CUresult result = driver_.cuEventQuery(event);
@@ -151,14 +152,15 @@ Result<bool> Device::idle() {
   if (result == CUDA_ERROR_NOT_READY) return false;
   Status status = driver_.check(result, "an operation given to the device");
   if (!status) return status;
-  return !has_captured_.load(std::memory_order_relaxed) || followers_idle();
+  return !has_captured_.load(std::memory_order_relaxed) || waiting_streams_idle();
 }
 
-bool Device::followers_idle() {
+bool Device::waiting_streams_idle() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return std::none_of(followers_.begin(), followers_.end(), [&](const Follower& one) {
-    return captures(one.stream) || driver_.cuStreamQuery(one.stream) == CUDA_ERROR_NOT_READY;
-  });
+  return std::none_of(
+      waiting_streams_.begin(), waiting_streams_.end(), [&](const WaitingStream& one) {
+        return captures(one.stream) || driver_.cuStreamQuery(one.stream) == CUDA_ERROR_NOT_READY;
+      });
 }
 
 Result<std::shared_ptr<void>> Device::allocate(std::size_t bytes) {
@@ -208,7 +210,7 @@ void Device::sweep() {
     const auto captured = [&](CUstream stream) { return captures(stream); };
     if (captures(stream_) || std::any_of(users.begin(), users.end(), captured)) return;
     dead.swap(dying_);
-    forget_followers();
+    forget_waiting_streams();
   }
   users.push_back(stream_);
   for (CUstream const stream : users) return_behind(stream);

@@ -5,45 +5,45 @@
 
 namespace hvd::cuda {
 
-EventMark::EventMark(std::shared_ptr<Device> device, Device::Event event,
+CudaEvent::CudaEvent(std::shared_ptr<Device> device, Device::Event event,
                      std::shared_ptr<Stopwatch> watch, bool captured)
     : device_(std::move(device)),
       event_(std::move(event)),
       watch_(std::move(watch)),
       captured_(captured) {}
 
-Status EventMark::follow(void* stream) {
-  auto* const follower = static_cast<CUstream>(stream);
-  if (watch_ != nullptr && !device_->captures(follower)) {
-    Result<Device::Event> asked = device_->recorded(follower, Device::Timing::kOn);
+Status CudaEvent::stream_wait(void* stream) {
+  auto* const waiting_stream = static_cast<CUstream>(stream);
+  if (watch_ != nullptr && !device_->captures(waiting_stream)) {
+    Result<Device::Event> asked = device_->recorded(waiting_stream, Device::Timing::kOn);
     if (!asked) return asked.status();
     watch_->wait(device_, asked.take(), event_);
   }
-  return device_->follow(follower, event_.get());
+  return device_->stream_wait(waiting_stream, event_.get());
 }
 
-Result<bool> EventMark::reached() { return device_->reached(event_.get()); }
+Result<bool> CudaEvent::query() { return device_->query(event_.get()); }
 
-MeasuredMark::MeasuredMark(std::shared_ptr<Device> device, Device::Event done,
-                           std::shared_ptr<Stopwatch> watch, Measured measured)
-    : EventMark(std::move(device), std::move(done), std::move(watch)),
+MeasuredEvent::MeasuredEvent(std::shared_ptr<Device> device, Device::Event done,
+                             std::shared_ptr<Stopwatch> watch, Measured measured)
+    : CudaEvent(std::move(device), std::move(done), std::move(watch)),
       measured_(std::move(measured)) {}
 
-std::optional<std::int64_t> MeasuredMark::since_anchor_ns(const Device::Event& event) const {
+std::optional<std::int64_t> MeasuredEvent::since_anchor_ns(const Device::Event& event) const {
   const auto seconds = device_->seconds_between(measured_.anchor, event);
   if (!seconds || !seconds.value()) return std::nullopt;
   return static_cast<std::int64_t>(*seconds.value() * 1e9);
 }
 
 // The anchor is on another stream.
-bool MeasuredMark::span_comes() {
-  const Result<bool> there = device_->reached(measured_.anchor.get());
+bool MeasuredEvent::span_comes() {
+  const Result<bool> there = device_->query(measured_.anchor.get());
   return there && !there.value();
 }
 
 // Streams share queues of the device's: where the anchor came late, all would seem too early. None
 // was before it was given.
-std::optional<DeviceSpan> MeasuredMark::span() {
+std::optional<DeviceSpan> MeasuredEvent::span() {
   const auto queued = since_anchor_ns(measured_.queued), begun = since_anchor_ns(measured_.begun),
              done = since_anchor_ns(event_);
   if (!queued || !begun || !done) return std::nullopt;
@@ -51,10 +51,11 @@ std::optional<DeviceSpan> MeasuredMark::span() {
   return DeviceSpan{zero + *queued, zero + *begun, zero + *done};
 }
 
-Result<MarkPtr> mark_of(const std::shared_ptr<Device>& device, CUstream stream, bool captured) {
+Result<DeviceEventPtr> record_event(const std::shared_ptr<Device>& device, CUstream stream,
+                                    bool captured) {
   Result<Device::Event> event = device->recorded(stream);
   if (!event) return event.status();
-  return MarkPtr(std::make_shared<EventMark>(device, event.take(), nullptr, captured));
+  return DeviceEventPtr(std::make_shared<CudaEvent>(device, event.take(), nullptr, captured));
 }
 
 }  // namespace hvd::cuda

@@ -1,4 +1,4 @@
-// A mark as an event of a device.
+// A event as an event of a device.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace hvd::cuda {
 
-class EventMark : public Mark {
+class CudaEvent : public DeviceEvent {
  public:
   // watch: the event has timing, and how long streams wait for it is counted there.
-  EventMark(std::shared_ptr<Device> device, Device::Event event,
+  CudaEvent(std::shared_ptr<Device> device, Device::Event event,
             std::shared_ptr<Stopwatch> watch = nullptr, bool captured = false);
-  Status follow(void* stream) override;
-  Result<bool> reached() override;
+  Status stream_wait(void* stream) override;
+  Result<bool> query() override;
   bool captured() const override { return captured_; }
   CUevent event() const { return event_.get(); }
 
@@ -36,11 +36,11 @@ struct Measured {
   std::int64_t given_ns = 0;            // `queued` was not given to the device before
 };
 
-// The done mark of such an operation.
-class MeasuredMark final : public EventMark {
+// The done event of such an operation.
+class MeasuredEvent final : public CudaEvent {
  public:
-  MeasuredMark(std::shared_ptr<Device> device, Device::Event done, std::shared_ptr<Stopwatch> watch,
-               Measured measured);
+  MeasuredEvent(std::shared_ptr<Device> device, Device::Event done,
+                std::shared_ptr<Stopwatch> watch, Measured measured);
   std::optional<DeviceSpan> span() override;
   bool span_comes() override;
 
@@ -51,7 +51,7 @@ class MeasuredMark final : public EventMark {
 };
 
 // Behind what `stream` has been given so far.
-Result<MarkPtr> mark_of(const std::shared_ptr<Device>& device, CUstream stream,
-                        bool captured = false);
+Result<DeviceEventPtr> record_event(const std::shared_ptr<Device>& device, CUstream stream,
+                                    bool captured = false);
 
 }  // namespace hvd::cuda

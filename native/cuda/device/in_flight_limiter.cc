@@ -5,7 +5,7 @@
 
 namespace hvd::cuda {
 
-Status Pace::step(Device& device, const Abort& abort) {
+Status InFlightLimiter::step(Device& device, const Abort& abort) {
   if (++steps_ % kWindow != 0) return Status::ok();
   if (device.captures(device.stream())) return Status::ok();
   const Current current(device);
@@ -19,7 +19,7 @@ Status Pace::step(Device& device, const Abort& abort) {
   return driver.check(driver.cuEventRecord(end, device.stream()), "to record an event");
 }
 
-void Pace::destroy(const Driver& driver) {
+void InFlightLimiter::destroy(const Driver& driver) {
   for (CUevent const end : ends_)
     if (end != nullptr) driver.cuEventDestroy(end);
 }

@@ -19,13 +19,13 @@ namespace hvd::cuda {
 
 class Device;
 
-class Pace {
+class InFlightLimiter {
  public:
   static constexpr std::size_t kWindow = 32;
   static constexpr std::size_t kWindows = 8;  // on their way at most, and the one that is filled
 
-  // Before the next step of the device's stream. Turn-holder. Waits for the device where it has too
-  // much to do, and ends with the abort's cause. What is captured is not on its way.
+  // Before the next step of the device's stream. Progress-lock owner. Waits for the device where it
+  // has too much to do, and ends with the abort's cause. What is captured is not on its way.
   Status step(Device& device, const Abort& abort);
   // At the end of the device's life, whose context is current.
   void destroy(const Driver& driver);

@@ -1,4 +1,4 @@
-// What the members of a team tell each other when they meet (meeting.h).
+// What the members of a group tell each other when they meet (group_init.h).
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace hvd::cuda {
 constexpr std::size_t kMostReachable = 16;
 
 // Plain bytes.
-struct Facts {
+struct PeerInfo {
   std::int32_t rank = 0;
   std::int32_t host = 0;  // Topology::host_of
   std::int64_t pid = 0;
@@ -26,7 +26,7 @@ struct Facts {
   std::int32_t nccl = 0;              // version; 0: none here
   std::array<char, 12> operations{};  // the setting: "auto", ...
   std::uint64_t arena_bytes = 0;      // the setting
-  std::array<char, 12> ring{};        // the setting of the ring's form (ring_algorithm.h)
+  std::array<char, 12> ring{};        // the setting of the ring's algorithm (ring_algorithm.h)
   std::uint32_t multiprocessors = 0;
   std::uint32_t shared_contexts = 0;  // 1: MPS makes one of the contexts of all processes
   std::uint32_t time_limit = 0;       // 1: the driver ends kernels that run for seconds
@@ -46,13 +46,13 @@ std::string text_in(const std::array<char, n>& from) {
   return {from.begin(), std::find(from.begin(), from.end(), '\0')};
 }
 
-inline std::string rank_of(const Facts& member) { return "rank " + std::to_string(member.rank); }
+inline std::string rank_of(const PeerInfo& member) { return "rank " + std::to_string(member.rank); }
 
 // The first pair of members of which that is true: "" or what to say of it.
 template <typename Trouble>
-std::string of_pairs(const std::vector<Facts>& members, const Trouble& trouble) {
-  for (const Facts& one : members)
-    for (const Facts& other : members)
+std::string of_pairs(const std::vector<PeerInfo>& members, const Trouble& trouble) {
+  for (const PeerInfo& one : members)
+    for (const PeerInfo& other : members)
       if (std::string why = trouble(one, other); !why.empty()) return why;
   return "";
 }

@@ -12,7 +12,7 @@ CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(m
 
 Status wait_for(Device& device, CUevent event, const Abort& abort, const Deadline& deadline) {
   for (Patience patience;; patience.pause()) {
-    const Result<bool> reached = device.reached(event);
+    const Result<bool> reached = device.query(event);
     if (!reached) return reached.status();
     if (reached.value()) return Status::ok();
     if (abort.raised()) return abort.cause();

@@ -9,77 +9,79 @@ namespace hvd::cuda {
 namespace {
 
 // How it went for a member: plain bytes.
-struct Verdict {
+struct PackedStatus {
   Code code = Code::kOk;
   std::int32_t rank = -1;
   std::array<char, 512> text{};
 };
 
-Verdict verdict_of(const Status& status) {
-  Verdict verdict;
-  verdict.code = status.code;
-  verdict.rank = status.rank;
-  put(verdict.text, status.message);
-  return verdict;
+PackedStatus pack_status(const Status& status) {
+  PackedStatus packed;
+  packed.code = status.code;
+  packed.rank = status.rank;
+  put(packed.text, status.message);
+  return packed;
 }
 
 // A peer's number may be none of ours.
-Code code_in(const Verdict& verdict) {
-  const auto number = static_cast<int>(verdict.code);
-  return number > 0 && number < kCodeCount ? verdict.code : Code::kInternal;
+Code code_in(const PackedStatus& packed) {
+  const auto number = static_cast<int>(packed.code);
+  return number > 0 && number < kCodeCount ? packed.code : Code::kInternal;
 }
 
 // Who names itself knows why; the others have only heard that somebody failed, or waited in vain.
-bool knows(const Verdict& verdict, const Facts& member) {
-  return verdict.rank == member.rank && verdict.code != Code::kTimeout;
+bool knows(const PackedStatus& packed, const PeerInfo& member) {
+  return packed.rank == member.rank && packed.code != Code::kTimeout;
 }
 
-const Verdict* worst_of(const std::vector<Verdict>& verdicts, const std::vector<Facts>& members) {
-  const Verdict* heard = nullptr;
-  for (std::size_t place = 0; place < verdicts.size(); ++place) {
-    const Verdict& verdict = verdicts[place];
-    if (verdict.code == Code::kOk) continue;
-    if (knows(verdict, members[place])) return &verdict;
-    if (heard == nullptr) heard = &verdict;
+const PackedStatus* worst_of(const std::vector<PackedStatus>& statuses,
+                             const std::vector<PeerInfo>& members) {
+  const PackedStatus* heard = nullptr;
+  for (std::size_t place = 0; place < statuses.size(); ++place) {
+    const PackedStatus& packed = statuses[place];
+    if (packed.code == Code::kOk) continue;
+    if (knows(packed, members[place])) return &packed;
+    if (heard == nullptr) heard = &packed;
   }
   return heard;
 }
 
 }  // namespace
 
-std::size_t least_arena(const std::vector<Facts>& members) {
+std::size_t least_arena(const std::vector<PeerInfo>& members) {
   std::uint64_t least = members.front().arena_bytes;
-  for (const Facts& member : members) least = std::min(least, member.arena_bytes);
+  for (const PeerInfo& member : members) least = std::min(least, member.arena_bytes);
   return static_cast<std::size_t>(least);
 }
 
-Status tell_all(Backend& cpu, const Team& team, const void* mine, void* all, std::size_t bytes) {
+Status bootstrap_allgather(Backend& cpu, const Group& group, const void* mine, void* all,
+                           std::size_t bytes) {
   Gather gather;
   gather.in = static_cast<const std::byte*>(mine);
   auto* to = static_cast<std::byte*>(all);
-  for (int place = 0; place < team.size(); ++place, to += bytes) {
+  for (int place = 0; place < group.size(); ++place, to += bytes) {
     gather.out.push_back(to);
     gather.bytes.push_back(bytes);
   }
-  return cpu.allgather(team, {gather});
+  return cpu.allgather(group, {gather});
 }
 
-Status all_went_well(const Party& party, const Status& mine) {
-  const Result<std::vector<Verdict>> all = tell_all(party, verdict_of(mine));
+Status all_went_well(const BootstrapGroup& bootstrap, const Status& mine) {
+  const Result<std::vector<PackedStatus>> all = bootstrap_allgather(bootstrap, pack_status(mine));
   if (!all) return all.status();
-  const Verdict* const worst = worst_of(all.value(), party.members);
+  const PackedStatus* const worst = worst_of(all.value(), bootstrap.members);
   if (worst == nullptr) return Status::ok();
-  return Status::make(code_in(*worst), text_in(worst->text), "cuda/party", worst->rank);
+  return Status::make(code_in(*worst), text_in(worst->text), "cuda/bootstrap_group", worst->rank);
 }
 
-Status end_together(const Party& party, const Status& why) {
-  const Status met = all_went_well(party, Status::ok());
+Status end_together(const BootstrapGroup& bootstrap, const Status& why) {
+  const Status met = all_went_well(bootstrap, Status::ok());
   return met ? why : met;
 }
 
-Status part_together(DeviceBackend& backend, const Party& party, const Status& why) {
+Status part_together(DeviceBackend& backend, const BootstrapGroup& bootstrap, const Status& why) {
   backend.part();
-  return end_together(party, why);
+  return end_together(bootstrap, why);
 }
 
 }  // namespace hvd::cuda

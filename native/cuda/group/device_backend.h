@@ -11,7 +11,7 @@ class DeviceBackend : public Backend {
   // The engine has ended: what waits in the device's queue for other ranks shall wait no longer,
   // with whatever data there is. Called again and again until the stream is idle; on any thread,
   // but never at the same time as another call of this object. Does not wait.
-  virtual Status let_go() = 0;
+  virtual Status abort_waits() = 0;
   // No operation comes any more: gives the stream a wait for what other ranks still read here. When
   // the stream is idle after that, this backend may go. Does not wait.
   virtual Status settle() { return Status::ok(); }
@@ -19,25 +19,25 @@ class DeviceBackend : public Backend {
   // which they give back when all have done so. Nothing is asked of this object any more.
   virtual void part() {}
   // In how many ways it can do an allreduce of floats; take() settles for one of them.
-  virtual std::size_t forms() const { return 1; }
-  virtual void take(std::size_t /*form*/) {}
-  // While it is on trial a failure is nobody's but its own: no abort comes of it, and no call waits
-  // longer than so many seconds for other members. 0: the trial is over, it is relied on.
-  virtual void set_trial(double /*seconds*/) {}
+  virtual std::size_t algorithms() const { return 1; }
+  virtual void take(std::size_t /*algorithm*/) {}
+  // While it is on self-test a failure is nobody's but its own: no abort comes of it, and no call
+  // waits longer than so many seconds for other members. 0: the self-test is over, it is relied on.
+  virtual void set_self_test(double /*seconds*/) {}
   // What it knows to have gone wrong on the device.
   virtual Status health() { return Status::ok(); }
-  // Accelerator::share(). Not through the gate: no operation is begun meanwhile. own: what keeps
+  // Accelerator::share(). Not through the proxy: no operation is begun meanwhile. own: what keeps
   // this member from having any; the others hear of it. All members call.
   virtual Result<DeviceRegion> share_memory(std::size_t /*bytes*/, const Status& /*own*/) {
     return Status::make(Code::kUnavailable,
-                        "this way between devices shares no memory, the ring does",
+                        "this device backend cannot share memory between ranks, the ring can",
                         "cuda/device_backend");
   }
   // Only where members lend each other memory: those of a ring.
-  Status allreduce_shared(const Team& /*team*/, const std::vector<Operand>& /*operands*/,
+  Status allreduce_shared(const Group& /*group*/, const std::vector<Operand>& /*operands*/,
                           const std::vector<std::ptrdiff_t>& /*offsets*/,
                           const Reduction& /*reduction*/) override {
-    return Status::make(Code::kInternal, "this way between devices shares no memory",
+    return Status::make(Code::kInternal, "this device backend cannot share memory between ranks",
                         "cuda/device_backend");
   }
 };

@@ -10,7 +10,7 @@
 namespace hvd::cuda {
 namespace {
 
-const char* const kRoom = "cuda/lent_memory";
+const char* const kRoom = "cuda/ipc_buffer";
 // The driver hands out small memory in pieces of such blocks, and a handle is the whole block's.
 constexpr std::size_t kBlockBytes = std::size_t{2} << 20U;
 
@@ -21,7 +21,7 @@ std::byte* pointer(CUdeviceptr address) {
 // Memory of ranks that are threads of this process, by address.
 class Known {
  public:
-  void add(CUdeviceptr address, const std::shared_ptr<LentMemory>& memory) {
+  void add(CUdeviceptr address, const std::shared_ptr<IpcBuffer>& memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     known_[address] = memory;
   }
@@ -30,7 +30,7 @@ class Known {
     known_.erase(address);
   }
   // Null: there is none.
-  std::shared_ptr<LentMemory> find(CUdeviceptr address) {
+  std::shared_ptr<IpcBuffer> find(CUdeviceptr address) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = known_.find(address);
     return found == known_.end() ? nullptr : found->second.lock();
@@ -38,7 +38,7 @@ class Known {
 
  private:
   std::mutex mutex_;
-  std::map<CUdeviceptr, std::weak_ptr<LentMemory>> known_;
+  std::map<CUdeviceptr, std::weak_ptr<IpcBuffer>> known_;
 };
 
 Known& known() {
@@ -46,9 +46,9 @@ Known& known() {
   return the_known;
 }
 
-Status all_lend(const Party& party, const std::vector<MemoryOffer>& offers) {
+Status all_have_handles(const BootstrapGroup& bootstrap, const std::vector<MemoryOffer>& offers) {
   for (std::size_t place = 0; place < offers.size(); ++place) {
-    const int rank = party.members[place].rank;
+    const int rank = bootstrap.members[place].rank;
     if (offers[place].bytes == 0) {
       return Status::make(Code::kUnavailable,
                           "rank " + std::to_string(rank) + " has no memory for the ring", kRoom,
@@ -59,17 +59,17 @@ Status all_lend(const Party& party, const std::vector<MemoryOffer>& offers) {
 }
 
 // May go wrong on one member and well on another.
-Result<Peers> map_all(const Party& party, const LentMemory* mine) {
-  const auto offers =
-      tell_all(party, mine == nullptr ? MemoryOffer{} : mine->offer(party.mine().process));
+Result<Peers> map_all(const BootstrapGroup& bootstrap, const IpcBuffer* mine) {
+  const auto offers = bootstrap_allgather(
+      bootstrap, mine == nullptr ? MemoryOffer{} : mine->offer(bootstrap.mine().process));
   if (!offers) return offers.status();
-  if (Status status = all_lend(party, offers.value()); !status) return status;
+  if (Status status = all_have_handles(bootstrap, offers.value()); !status) return status;
   Peers peers;
   for (std::size_t place = 0; place < offers.value().size(); ++place) {
     peers.emplace_back();
-    if (static_cast<int>(place) == party.team.place) continue;
-    auto peer =
-        PeerMemory::open(party.device, party.mine(), party.members[place], offers.value()[place]);
+    if (static_cast<int>(place) == bootstrap.group.place) continue;
+    auto peer = ImportedBuffer::open(bootstrap.device, bootstrap.mine(), bootstrap.members[place],
+                                     offers.value()[place]);
     if (!peer) return peer.status();
     peers.back() = peer.take();
   }
@@ -78,8 +78,8 @@ Result<Peers> map_all(const Party& party, const LentMemory* mine) {
 
 }  // namespace
 
-Result<std::shared_ptr<LentMemory>> LentMemory::allocate(const std::shared_ptr<Device>& device,
-                                                         std::size_t bytes) {
+Result<std::shared_ptr<IpcBuffer>> IpcBuffer::allocate(const std::shared_ptr<Device>& device,
+                                                       std::size_t bytes) {
   const Current current(*device);
   if (!current) return current.status();
   const Driver& driver = device->driver();
@@ -88,7 +88,7 @@ Result<std::shared_ptr<LentMemory>> LentMemory::allocate(const std::shared_ptr<D
   Status status = driver.check(driver.cuMemAlloc(&address, blocks * kBlockBytes),
                                "cuMemAlloc of memory for other ranks");
   if (!status) return status;
-  auto memory = std::make_shared<LentMemory>(device, address, bytes);
+  auto memory = std::make_shared<IpcBuffer>(device, address, bytes);
   known().add(address, memory);
   status = driver.check(driver.cuIpcGetMemHandle(&memory->handle_, address),
                         "cuIpcGetMemHandle of memory for other ranks");
@@ -96,26 +96,27 @@ Result<std::shared_ptr<LentMemory>> LentMemory::allocate(const std::shared_ptr<D
   return memory;
 }
 
-LentMemory::LentMemory(std::shared_ptr<Device> device, CUdeviceptr address, std::size_t bytes)
+IpcBuffer::IpcBuffer(std::shared_ptr<Device> device, CUdeviceptr address, std::size_t bytes)
     : device_(std::move(device)), address_(address), bytes_(bytes) {}
 
-LentMemory::~LentMemory() {
+IpcBuffer::~IpcBuffer() {
   known().forget(address_);
   if (const Current current(*device_); current) device_->driver().cuMemFree(address_);
 }
 
-std::byte* LentMemory::base() const { return pointer(address_); }
+std::byte* IpcBuffer::base() const { return pointer(address_); }
 
-MemoryOffer LentMemory::offer(std::uint64_t process) const {
+MemoryOffer IpcBuffer::offer(std::uint64_t process) const {
   return {process, address_, bytes_, handle_};
 }
 
-Result<std::unique_ptr<PeerMemory>> PeerMemory::open(const std::shared_ptr<Device>& device,
-                                                     const Facts& mine, const Facts& peer,
-                                                     const MemoryOffer& offer) {
+Result<std::unique_ptr<ImportedBuffer>> ImportedBuffer::open(const std::shared_ptr<Device>& device,
+                                                             const PeerInfo& mine,
+                                                             const PeerInfo& peer,
+                                                             const MemoryOffer& offer) {
   const Current current(*device);
   if (!current) return current.status();
-  std::unique_ptr<PeerMemory> memory(new PeerMemory(device));
+  std::unique_ptr<ImportedBuffer> memory(new ImportedBuffer(device));
   Status status = mine.process == peer.process ? memory->share(offer) : memory->map(offer);
   if (!status) {
     status.message += " (the memory is rank " + std::to_string(peer.rank) + "'s)";
@@ -124,7 +125,7 @@ Result<std::unique_ptr<PeerMemory>> PeerMemory::open(const std::shared_ptr<Devic
   return memory;
 }
 
-Status PeerMemory::share(const MemoryOffer& offer) {
+Status ImportedBuffer::share(const MemoryOffer& offer) {
   shared_ = known().find(offer.address);
   if (shared_ == nullptr)
     return Status::make(Code::kUnavailable, "the memory is gone: its rank gave it up", kRoom);
@@ -136,30 +137,31 @@ Status PeerMemory::share(const MemoryOffer& offer) {
   return driver.check(result, "cuCtxEnablePeerAccess");
 }
 
-Status PeerMemory::map(const MemoryOffer& offer) {
+Status ImportedBuffer::map(const MemoryOffer& offer) {
   const Driver& driver = device_->driver();
   return driver.check(
       driver.cuIpcOpenMemHandle(&mapped_, offer.handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
       "cuIpcOpenMemHandle of another rank's memory");
 }
 
-PeerMemory::~PeerMemory() {
+ImportedBuffer::~ImportedBuffer() {
   if (mapped_ == 0) return;
   if (const Current current(*device_); current) device_->driver().cuIpcCloseMemHandle(mapped_);
 }
 
-std::byte* PeerMemory::base() const {
+std::byte* ImportedBuffer::base() const {
   return shared_ != nullptr ? shared_->base() : pointer(mapped_);
 }
 
-Result<Peers> lend(const Party& party, const LentMemory* mine, const Status& own) {
+Result<Peers> exchange_handles(const BootstrapGroup& bootstrap, const IpcBuffer* mine,
+                               const Status& own) {
   Status status = Status::ok();
   {
-    auto peers = map_all(party, mine);
-    status = all_went_well(party, own ? peers.status() : own);
+    auto peers = map_all(bootstrap, mine);
+    status = all_went_well(bootstrap, own ? peers.status() : own);
     if (status) return peers;
   }
-  return end_together(party, status);
+  return end_together(bootstrap, status);
 }
 
 }  // namespace hvd::cuda

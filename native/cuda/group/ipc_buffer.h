@@ -16,10 +16,10 @@
 
 namespace hvd::cuda {
 
-struct Party;
+struct BootstrapGroup;
 
 struct MemoryOffer {
-  std::uint64_t process = 0;  // Facts::process
+  std::uint64_t process = 0;  // Peer info::process
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;  // 0: there is none
   CUipcMemHandle handle{};
@@ -28,16 +28,16 @@ struct MemoryOffer {
 // This rank's. Peers in the same process share it. Peers in other processes close it before it
 // goes: what happens otherwise the driver leaves open. Only behind a failure, where nobody knows
 // when they will, it goes before that; they do not use it any more then.
-class LentMemory {
+class IpcBuffer {
  public:
   // Of whole blocks of the driver's, so that no handle gives away anything else. kUnavailable:
   // there is not that much.
-  static Result<std::shared_ptr<LentMemory>> allocate(const std::shared_ptr<Device>& device,
-                                                      std::size_t bytes);
-  LentMemory(std::shared_ptr<Device> device, CUdeviceptr address, std::size_t bytes);
-  ~LentMemory();
-  LentMemory(const LentMemory&) = delete;
-  LentMemory& operator=(const LentMemory&) = delete;
+  static Result<std::shared_ptr<IpcBuffer>> allocate(const std::shared_ptr<Device>& device,
+                                                     std::size_t bytes);
+  IpcBuffer(std::shared_ptr<Device> device, CUdeviceptr address, std::size_t bytes);
+  ~IpcBuffer();
+  IpcBuffer(const IpcBuffer&) = delete;
+  IpcBuffer& operator=(const IpcBuffer&) = delete;
 
   const Device& device() const { return *device_; }
   CUdeviceptr address() const { return address_; }
@@ -52,34 +52,35 @@ class LentMemory {
 };
 
 // A peer's, as this process sees it.
-class PeerMemory {
+class ImportedBuffer {
  public:
   // mine: of this member; peer: of the one whose offer it is.
-  static Result<std::unique_ptr<PeerMemory>> open(const std::shared_ptr<Device>& device,
-                                                  const Facts& mine, const Facts& peer,
-                                                  const MemoryOffer& offer);
-  ~PeerMemory();
-  PeerMemory(const PeerMemory&) = delete;
-  PeerMemory& operator=(const PeerMemory&) = delete;
+  static Result<std::unique_ptr<ImportedBuffer>> open(const std::shared_ptr<Device>& device,
+                                                      const PeerInfo& mine, const PeerInfo& peer,
+                                                      const MemoryOffer& offer);
+  ~ImportedBuffer();
+  ImportedBuffer(const ImportedBuffer&) = delete;
+  ImportedBuffer& operator=(const ImportedBuffer&) = delete;
 
   std::byte* base() const;
 
  private:
-  explicit PeerMemory(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  explicit ImportedBuffer(std::shared_ptr<Device> device) : device_(std::move(device)) {}
   Status share(const MemoryOffer& offer);
   Status map(const MemoryOffer& offer);
 
   std::shared_ptr<Device> device_;
-  std::shared_ptr<LentMemory> shared_;  // the same process
-  CUdeviceptr mapped_ = 0;              // another one
+  std::shared_ptr<IpcBuffer> shared_;  // the same process
+  CUdeviceptr mapped_ = 0;             // another one
 };
 
 // By place, null at the own one.
-using Peers = std::vector<std::unique_ptr<PeerMemory>>;
+using Peers = std::vector<std::unique_ptr<ImportedBuffer>>;
 
 // The members tell each other what they lend (null: nothing, for the reason `own`), and each maps
 // the others'. Collective. It goes well for all or for none; for none, nobody has memory of another
 // mapped any more, and each may give back what it lent.
-Result<Peers> lend(const Party& party, const LentMemory* mine, const Status& own);
+Result<Peers> exchange_handles(const BootstrapGroup& bootstrap, const IpcBuffer* mine,
+                               const Status& own);
 
 }  // namespace hvd::cuda

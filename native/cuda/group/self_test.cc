@@ -16,33 +16,33 @@ namespace {
 
 constexpr std::size_t kMostCount = std::size_t{1} << 20U;  // floats
 constexpr std::size_t kArenaShare = 16;  // a lap has that part of an arena: a few rounds at most
-constexpr int kLaps = 4;                 // of each form; the first one warms up
+constexpr int kLaps = 4;                 // of each algorithm; the first one warms up
 constexpr double kEndSeconds = 5;
 constexpr std::size_t kMostForms = 2;
 constexpr double kLong = std::numeric_limits<double>::infinity();
 
-using Seconds = std::array<double, kMostForms>;  // of a form's fastest lap
+using Seconds = std::array<double, kMostForms>;  // of a algorithm's fastest lap
 
 // Of a lap: the same on all members, with a share for each.
-std::size_t count_of(const Party& party) {
-  const std::size_t members = party.members.size();
-  const std::size_t most = least_arena(party.members) / kArenaShare / sizeof(float);
+std::size_t count_of(const BootstrapGroup& bootstrap) {
+  const std::size_t members = bootstrap.members.size();
+  const std::size_t most = least_arena(bootstrap.members) / kArenaShare / sizeof(float);
   return std::max<std::size_t>(1, std::min(kMostCount, most) / members) * members;
 }
 
-class Trial {
+class SelfTest {
  public:
-  Trial(DeviceBackend& backend, const Party& party, const LapSeconds& seconds_of)
+  SelfTest(DeviceBackend& backend, const BootstrapGroup& bootstrap, const LapSeconds& seconds_of)
       : backend_(backend),
-        party_(party),
-        device_(*party.device),
+        bootstrap_(bootstrap),
+        device_(*bootstrap.device),
         seconds_of_(seconds_of),
-        host_(count_of(party)) {
-    backend_.set_trial(party.trial_seconds);
+        host_(count_of(bootstrap)) {
+    backend_.set_self_test(bootstrap.self_test_seconds);
   }
-  ~Trial() { backend_.set_trial(0); }
-  Trial(const Trial&) = delete;
-  Trial& operator=(const Trial&) = delete;
+  ~SelfTest() { backend_.set_self_test(0); }
+  SelfTest(const SelfTest&) = delete;
+  SelfTest& operator=(const SelfTest&) = delete;
 
   Status prepare() {
     for (std::shared_ptr<void>* const memory : {&in_, &out_}) {
@@ -51,22 +51,22 @@ class Trial {
       *memory = allocated.take();
     }
     for (std::size_t i = 0; i < host_.size(); ++i)
-      host_[i] = number_of(static_cast<std::size_t>(party_.team.place), i);
+      host_[i] = number_of(static_cast<std::size_t>(bootstrap_.group.place), i);
     Status status = catch_up();  // a copy of memory that is not pinned waits for the stream
     if (status) status = copy(in_.get(), host_.data());
     return status ? catch_up() : status;
   }
 
-  // Every form, every collective. The same on all members.
+  // Every algorithm, every collective. The same on all members.
   Status run(Seconds& seconds) {
     seconds.fill(kLong);
-    for (std::size_t form = 0; form < backend_.forms(); ++form) {
-      backend_.take(form);
-      Status status = met(pass(exercises().front(), kLaps, seconds[form]));
+    for (std::size_t algorithm = 0; algorithm < backend_.algorithms(); ++algorithm) {
+      backend_.take(algorithm);
+      Status status = met(pass(self_test_cases().front(), kLaps, seconds[algorithm]));
       if (!status) return status;
     }
-    for (auto next = exercises().begin() + 1; next != exercises().end(); ++next) {
-      if (party_.team.size() > next->most_members) continue;
+    for (auto next = self_test_cases().begin() + 1; next != self_test_cases().end(); ++next) {
+      if (bootstrap_.group.size() > next->most_members) continue;
       double ignored = kLong;
       Status status = met(pass(*next, 1, ignored));
       if (!status) return status;
@@ -83,25 +83,25 @@ class Trial {
     for (Patience patience; !deadline.expired(); patience.pause()) {
       const Result<bool> idle = device_.idle();
       if (!idle || idle.value()) return;
-      if (!backend_.let_go()) return;
+      if (!backend_.abort_waits()) return;
     }
   }
 
   // The members hear of each other's failure before they go on, and wait for nobody in vain.
   Status met(const Status& mine) {
     if (!mine) give_up();
-    return all_went_well(party_, mine);
+    return all_went_well(bootstrap_, mine);
   }
 
   // fastest: of the laps but the first.
-  Status pass(const Exercise& exercise, int laps, double& fastest) {
+  Status pass(const SelfTestCase& test_case, int laps, double& fastest) {
     Status status = clear();
     for (int lap = 0; lap < laps && status; ++lap) {
-      const Result<double> took = run_lap(exercise);
+      const Result<double> took = run_lap(test_case);
       if (!took) return took.status();
       if (lap > 0) fastest = std::min(fastest, took.value());
     }
-    return status ? check(exercise) : status;
+    return status ? check(test_case) : status;
   }
 
   Status copy(void* to, const void* from) {
@@ -118,10 +118,11 @@ class Trial {
                         "cuMemsetD32Async of a trial's results");
   }
 
-  Result<double> run_lap(const Exercise& exercise) {
+  Result<double> run_lap(const SelfTestCase& test_case) {
     auto begun = device_.recorded(device_.stream(), Device::Timing::kOn);
     if (!begun) return begun.status();
-    Status status = exercise.give(backend_, party_.team, {in_.get(), out_.get(), host_.size()});
+    Status status =
+        test_case.give(backend_, bootstrap_.group, {in_.get(), out_.get(), host_.size()});
     if (!status) return status;
     auto done = device_.recorded(device_.stream(), Device::Timing::kOn);
     if (!done) return done.status();
@@ -131,12 +132,12 @@ class Trial {
   }
 
   Status reach(const Device::Event& event) {
-    Status status = wait_for(device_, event.get(), party_.mesh->abort(),
-                             Deadline::after_seconds(party_.trial_seconds));
+    Status status = wait_for(device_, event.get(), bootstrap_.mesh->abort(),
+                             Deadline::after_seconds(bootstrap_.self_test_seconds));
     if (status.code != Code::kTimeout) return status;
     if (Status known = backend_.health(); !known) return known;
     return failed("a first operation did not come to its end within " +
-                      std::to_string(static_cast<int>(party_.trial_seconds)) + " s",
+                      std::to_string(static_cast<int>(bootstrap_.self_test_seconds)) + " s",
                   -1);  // who it waits for knows why
   }
 
@@ -145,22 +146,23 @@ class Trial {
     return here ? reach(here.value()) : here.status();
   }
 
-  Status check(const Exercise& exercise) {
+  Status check(const SelfTestCase& test_case) {
     Status status = copy(host_.data(), out_.get());
     if (status) status = catch_up();
     if (!status) return status;
     for (std::size_t i = 0; i < host_.size(); ++i)
-      if (host_[i] != exercise.result(party_.team, host_.size(), i))
-        return failed(std::string("a first ") + exercise.what + " was wrong", device_.site().rank);
+      if (host_[i] != test_case.result(bootstrap_.group, host_.size(), i))
+        return failed(std::string("a first ") + test_case.what + " was wrong", device_.site().rank);
     return status;
   }
 
   Status failed(const std::string& what, int rank) const {
-    return Status::make(Code::kUnavailable, device_.site().name + ": " + what, "cuda/trial", rank);
+    return Status::make(Code::kUnavailable, device_.site().name + ": " + what, "cuda/self_test",
+                        rank);
   }
 
   DeviceBackend& backend_;
-  const Party& party_;
+  const BootstrapGroup& bootstrap_;
   Device& device_;
   const LapSeconds& seconds_of_;
   // Not pinned: giving that back would wait for the whole device, and so for ranks that are threads
@@ -173,12 +175,12 @@ bool anybody(const std::vector<std::int32_t>& told) {
   return std::any_of(told.begin(), told.end(), [](std::int32_t word) { return word != 0; });
 }
 
-// Of each form the slowest member; the same on all of them.
+// Of each algorithm the slowest member; the same on all of them.
 Seconds slowest_of(const std::vector<Seconds>& all) {
   Seconds slowest{};
   for (const Seconds& member : all)
-    for (std::size_t form = 0; form < kMostForms; ++form)
-      slowest[form] = std::max(slowest[form], member[form]);
+    for (std::size_t algorithm = 0; algorithm < kMostForms; ++algorithm)
+      slowest[algorithm] = std::max(slowest[algorithm], member[algorithm]);
   return slowest;
 }
 
@@ -191,21 +193,22 @@ Result<double> seconds_of_lap(const Device& device, const Device::Event& begun,
   return took.value().value_or(kLong);
 }
 
-Result<double> pass_trial(DeviceBackend& backend, const Party& party,
-                          const LapSeconds& seconds_of) {
-  const Current current(*party.device);
-  const auto captures = tell_all(
-      party, std::int32_t{current && party.device->captures(party.device->stream()) ? 1 : 0});
+Result<double> run_self_test(DeviceBackend& backend, const BootstrapGroup& bootstrap,
+                             const LapSeconds& seconds_of) {
+  const Current current(*bootstrap.device);
+  const auto captures = bootstrap_allgather(
+      bootstrap,
+      std::int32_t{current && bootstrap.device->captures(bootstrap.device->stream()) ? 1 : 0});
   if (!captures) return captures.status();
   if (anybody(captures.value())) return 0.0;
   Seconds seconds{};
   {
-    Trial trial(backend, party, seconds_of);
-    Status status = all_went_well(party, current ? trial.prepare() : current.status());
-    if (status) status = trial.run(seconds);
+    SelfTest self_test(backend, bootstrap, seconds_of);
+    Status status = all_went_well(bootstrap, current ? self_test.prepare() : current.status());
+    if (status) status = self_test.run(seconds);
     if (!status) return status;
   }
-  const auto all = tell_all(party, seconds);
+  const auto all = bootstrap_allgather(bootstrap, seconds);
   if (!all) return all.status();
   const Seconds slowest = slowest_of(all.value());
   const auto* const fastest = std::min_element(slowest.begin(), slowest.end());

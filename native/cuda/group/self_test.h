@@ -1,12 +1,11 @@
 // What a way between devices has to show before anybody relies on it: that its results are right
 // and come in time. Drivers, topologies and virtual machines differ more than they say: what the
-// facts allow may still hang, or give wrong numbers. A way that fails is not taken, the next one
-// is.
-//   form      one of several ways in which a backend can do the same (DeviceBackend::forms()); the
-//             one whose slowest member was fastest is taken
-//   lap       one operation on known numbers (self_test_case.h): a few sums by each form, then one
-//   of
-//             each other collective
+// peer info allow may still hang, or give wrong numbers. A way that fails is not taken, the next
+// one is.
+//   algorithm      one of several ways in which a backend can do the same
+//             (DeviceBackend::algorithms()); the one whose slowest member was fastest is taken
+//   lap       one operation on known numbers (self_test_case.h): a few sums by each algorithm, then
+//             one of each other collective
 #pragma once
 
 #include <functional>
@@ -24,9 +23,10 @@ Result<double> seconds_of_lap(const Device& device, const Device::Event& begun,
                               const Device::Event& done);
 
 // Collective: the same outcome on all members, unless the mesh's abort came. Waits for the device,
-// a lap at most party.trial_seconds (NCCL connects in its first one). Gives how long a sum takes,
-// in seconds on the slowest member; 0: nothing was tried, for a member captures a graph.
-Result<double> pass_trial(DeviceBackend& backend, const Party& party,
-                          const LapSeconds& seconds_of = seconds_of_lap);
+// a lap at most bootstrap group.self_test_seconds (NCCL connects in its first one). Gives how long
+// a sum takes, in seconds on the slowest member; 0: nothing was tried, for a member captures a
+// graph.
+Result<double> run_self_test(DeviceBackend& backend, const BootstrapGroup& bootstrap,
+                             const LapSeconds& seconds_of = seconds_of_lap);
 
 }  // namespace hvd::cuda

@@ -5,81 +5,81 @@
 namespace hvd::cuda {
 namespace {
 
-constexpr int kAnyTeam = std::numeric_limits<int>::max();
+constexpr int kAnyGroup = std::numeric_limits<int>::max();
 constexpr int kMostPaired = 64;
 const Reduction kSum{Dtype::kFloat32, ReduceOp::kSum, {}};
 
-std::size_t members_of(const Team& team) { return static_cast<std::size_t>(team.size()); }
-std::size_t place_of(const Team& team) { return static_cast<std::size_t>(team.place); }
-std::size_t share_of(const Team& team, std::size_t count) { return count / members_of(team); }
-std::size_t last_of(const Team& team) { return members_of(team) - 1; }
+std::size_t members_of(const Group& group) { return static_cast<std::size_t>(group.size()); }
+std::size_t place_of(const Group& group) { return static_cast<std::size_t>(group.place); }
+std::size_t share_of(const Group& group, std::size_t count) { return count / members_of(group); }
+std::size_t last_of(const Group& group) { return members_of(group) - 1; }
 
 std::byte* at(void* numbers, std::size_t i) {
   return static_cast<std::byte*>(numbers) + i * sizeof(float);
 }
 
-float sum(const Team& team, std::size_t /*count*/, std::size_t i) {
+float sum(const Group& group, std::size_t /*count*/, std::size_t i) {
   float sum = 0;
-  for (std::size_t place = 0; place < members_of(team); ++place) sum += number_of(place, i);
+  for (std::size_t place = 0; place < members_of(group); ++place) sum += number_of(place, i);
   return sum;
 }
 
-Status give_sum(DeviceBackend& backend, const Team& team, const Numbers& numbers) {
-  return backend.allreduce(team, {{numbers.in, numbers.out, numbers.count}}, kSum);
+Status give_sum(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
+  return backend.allreduce(group, {{numbers.in, numbers.out, numbers.count}}, kSum);
 }
 
-Status give_broadcast(DeviceBackend& backend, const Team& team, const Numbers& numbers) {
-  return backend.broadcast(team, {{numbers.in, numbers.out, numbers.count * sizeof(float)}},
-                           static_cast<int>(last_of(team)));
+Status give_broadcast(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
+  return backend.broadcast(group, {{numbers.in, numbers.out, numbers.count * sizeof(float)}},
+                           static_cast<int>(last_of(group)));
 }
 
-float broadcast(const Team& team, std::size_t /*count*/, std::size_t i) {
-  return number_of(last_of(team), i);
+float broadcast(const Group& group, std::size_t /*count*/, std::size_t i) {
+  return number_of(last_of(group), i);
 }
 
-Status give_gather(DeviceBackend& backend, const Team& team, const Numbers& numbers) {
-  const std::size_t share = share_of(team, numbers.count);
+Status give_gather(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
+  const std::size_t share = share_of(group, numbers.count);
   Gather gather;
   gather.in = at(numbers.in, 0);
-  for (std::size_t place = 0; place < members_of(team); ++place) {
+  for (std::size_t place = 0; place < members_of(group); ++place) {
     gather.out.push_back(at(numbers.out, place * share));
     gather.bytes.push_back(share * sizeof(float));
   }
-  return backend.allgather(team, {gather});
+  return backend.allgather(group, {gather});
 }
 
-float gather(const Team& team, std::size_t count, std::size_t i) {
-  const std::size_t share = share_of(team, count);
+float gather(const Group& group, std::size_t count, std::size_t i) {
+  const std::size_t share = share_of(group, count);
   return number_of(i / share, i % share);
 }
 
-Status give_exchange(DeviceBackend& backend, const Team& team, const Numbers& numbers) {
-  const std::size_t share = share_of(team, numbers.count);
+Status give_exchange(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
+  const std::size_t share = share_of(group, numbers.count);
   Exchange exchange;
-  for (std::size_t place = 0; place < members_of(team); ++place) {
+  for (std::size_t place = 0; place < members_of(group); ++place) {
     exchange.in.push_back(at(numbers.in, place * share));
     exchange.out.push_back(at(numbers.out, place * share));
   }
-  exchange.in_bytes.assign(members_of(team), share * sizeof(float));
+  exchange.in_bytes.assign(members_of(group), share * sizeof(float));
   exchange.out_bytes = exchange.in_bytes;
-  return backend.alltoall(team, exchange);
+  return backend.alltoall(group, exchange);
 }
 
-float exchange(const Team& team, std::size_t count, std::size_t i) {
-  const std::size_t share = share_of(team, count);
-  return number_of(i / share, place_of(team) * share + i % share);
+float exchange(const Group& group, std::size_t count, std::size_t i) {
+  const std::size_t share = share_of(group, count);
+  return number_of(i / share, place_of(group) * share + i % share);
 }
 
-Status give_scatter(DeviceBackend& backend, const Team& team, const Numbers& numbers) {
+Status give_scatter(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
   Scatter scatter{numbers.in, numbers.out, {}};
-  for (std::size_t place = 0; place <= members_of(team); ++place)
-    scatter.begins.push_back(place * share_of(team, numbers.count));
-  return backend.reducescatter(team, {scatter}, kSum);
+  for (std::size_t place = 0; place <= members_of(group); ++place)
+    scatter.begins.push_back(place * share_of(group, numbers.count));
+  return backend.reducescatter(group, {scatter}, kSum);
 }
 
-float scatter(const Team& team, std::size_t count, std::size_t i) {
-  const std::size_t share = share_of(team, count);
-  return i < share ? sum(team, count, place_of(team) * share + i) : 0;
+float scatter(const Group& group, std::size_t count, std::size_t i) {
+  const std::size_t share = share_of(group, count);
+  return i < share ? sum(group, count, place_of(group) * share + i) : 0;
 }
 
 }  // namespace
@@ -88,13 +88,13 @@ float number_of(std::size_t place, std::size_t i) {
   return static_cast<float>((i * 7 + place * 13) % 251);
 }
 
-const std::vector<Exercise>& exercises() {
-  static const std::vector<Exercise> kAll = {
-      {"sum", kAnyTeam, give_sum, sum},
-      {"broadcast", kAnyTeam, give_broadcast, broadcast},
-      {"gather", kAnyTeam, give_gather, gather},
+const std::vector<SelfTestCase>& self_test_cases() {
+  static const std::vector<SelfTestCase> kAll = {
+      {"sum", kAnyGroup, give_sum, sum},
+      {"broadcast", kAnyGroup, give_broadcast, broadcast},
+      {"gather", kAnyGroup, give_gather, gather},
       {"exchange", kMostPaired, give_exchange, exchange},
-      {"reducescatter", kAnyTeam, give_scatter, scatter},
+      {"reducescatter", kAnyGroup, give_scatter, scatter},
   };
   return kAll;
 }

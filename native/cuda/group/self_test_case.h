@@ -1,4 +1,4 @@
-// The collectives as a trial has them carried out (self_test.h): on known numbers, so that what
+// The collectives as a self-test has them carried out (self_test.h): on known numbers, so that what
 // comes out is known too. Small whole numbers: their sums are exact in any order.
 //   share   the part of the numbers that is one member's: count / members of them
 #pragma once
@@ -19,16 +19,16 @@ struct Numbers {
 
 float number_of(std::size_t place, std::size_t i);
 
-struct Exercise {
+struct SelfTestCase {
   const char* what;
-  // A larger team does not do it until somebody wants it: it connects each with each.
+  // A larger group does not do it until somebody wants it: it connects each with each.
   int most_members;
-  Status (*give)(DeviceBackend& backend, const Team& team, const Numbers& numbers);
+  Status (*give)(DeviceBackend& backend, const Group& group, const Numbers& numbers);
   // What is at out[i] then.
-  float (*result)(const Team& team, std::size_t count, std::size_t i);
+  float (*result)(const Group& group, std::size_t count, std::size_t i);
 };
 
 // Of each collective one; the first is the sum.
-const std::vector<Exercise>& exercises();
+const std::vector<SelfTestCase>& self_test_cases();
 
 }  // namespace hvd::cuda

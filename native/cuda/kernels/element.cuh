@@ -41,7 +41,7 @@ HVD_BOTH bool is_one(const Ratio& ratio) { return ratio.by == 1.0 && ratio.over 
 template <typename T>
 struct Plain {
   using Stored = T;
-  using Lane = T;
+  using FastPath = T;
   static HVD_BOTH T widen(T value) { return value; }
   static HVD_BOTH T narrow(T value) { return value; }
 };
@@ -49,14 +49,14 @@ struct Plain {
 // Any byte but 0 is true, and true is stored as 1.
 struct Truth {
   using Stored = std::uint8_t;
-  using Lane = std::uint8_t;
-  static HVD_BOTH Lane widen(Stored value) { return value != 0 ? 1 : 0; }
-  static HVD_BOTH Stored narrow(Lane value) { return value; }
+  using FastPath = std::uint8_t;
+  static HVD_BOTH FastPath widen(Stored value) { return value != 0 ? 1 : 0; }
+  static HVD_BOTH Stored narrow(FastPath value) { return value; }
 };
 
 struct Half {
   using Stored = std::uint16_t;
-  using Lane = float;
+  using FastPath = float;
 
   // A device's own conversions round as half.h does, but give every NaN the same bits.
   static HVD_BOTH float widen(Stored value) {
@@ -95,7 +95,7 @@ struct Half {
 
 struct Brain {
   using Stored = std::uint16_t;
-  using Lane = float;
+  using FastPath = float;
   static HVD_BOTH float widen(Stored value) {
     return bits_as<float>(static_cast<std::uint32_t>(value) << 16U);
   }
@@ -189,12 +189,12 @@ struct ComplexMultiply {
 };
 
 // A result that is still in a register.
-template <typename Lane>
-HVD_BOTH Lane scaled(Lane value, const Ratio& ratio) {
-  if constexpr (std::is_floating_point_v<Lane>) {
-    const auto by = static_cast<Lane>(ratio.by), over = static_cast<Lane>(ratio.over);
+template <typename FastPath>
+HVD_BOTH FastPath scaled(FastPath value, const Ratio& ratio) {
+  if constexpr (std::is_floating_point_v<FastPath>) {
+    const auto by = static_cast<FastPath>(ratio.by), over = static_cast<FastPath>(ratio.over);
     if (ratio.by != 1.0) value = Multiply::apply(value, by);
-    if (ratio.over != 1.0) value = with_nan_of<Lane>(value, over, value / over);
+    if (ratio.over != 1.0) value = with_nan_of<FastPath>(value, over, value / over);
   }
   return value;
 }
@@ -235,7 +235,7 @@ HVD_BOTH std::int64_t scaled_int64(std::int64_t in, const Ratio& ratio) {
 template <typename Format>
 HVD_BOTH typename Format::Stored rescaled(typename Format::Stored value, const Ratio& ratio) {
   using Stored = typename Format::Stored;
-  if constexpr (std::is_floating_point_v<typename Format::Lane>) {
+  if constexpr (std::is_floating_point_v<typename Format::FastPath>) {
     return Format::narrow(scaled(Format::widen(value), ratio));
   } else if constexpr (std::is_same_v<Format, Truth>) {
     return value != 0 && ratio.by / ratio.over != 0.0 ? 1 : 0;

@@ -16,7 +16,7 @@
 
 namespace hvd::cuda {
 
-// Of memory that all members of a team have alike.
+// Of memory that all members of a group have alike.
 struct Stretch {
   void* own = nullptr;
   std::size_t count = 0;  // elements

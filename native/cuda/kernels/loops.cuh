@@ -122,17 +122,17 @@ struct Alike {
 template <typename Format, typename Op, typename Memory>
 struct Fold {
   using Stored = typename Format::Stored;
-  using Lane = typename Format::Lane;
+  using FastPath = typename Format::FastPath;
   const Memory memory;
 
   // What it has reckoned so far takes 16 registers.
-  static constexpr unsigned kRegisters = Wide<Stored>::kLanes * ((sizeof(Lane) + 3) / 4);
+  static constexpr unsigned kRegisters = Wide<Stored>::kLanes * ((sizeof(FastPath) + 3) / 4);
   static constexpr unsigned kStep = 16 / kRegisters;
 
   template <typename Access, unsigned kSteps>
   HVD_BOTH void step(std::uint64_t at, std::uint64_t end) const {
     constexpr std::uint64_t kStride = std::uint64_t{kThreads} * Access::kLanes;
-    Lane value[kSteps][Access::kLanes];
+    FastPath value[kSteps][Access::kLanes];
     HVD_UNROLL
     for (unsigned s = 0; s < kSteps; ++s) {
       Stored in[Access::kLanes] = {};
@@ -158,9 +158,9 @@ struct Fold {
   }
 
  private:
-  HVD_BOTH Lane wide(Stored value) const { return Format::widen(memory.prepared(value)); }
+  HVD_BOTH FastPath wide(Stored value) const { return Format::widen(memory.prepared(value)); }
   template <typename Access>
-  HVD_BOTH void store(const Lane (&value)[Access::kLanes], std::uint64_t at) const {
+  HVD_BOTH void store(const FastPath (&value)[Access::kLanes], std::uint64_t at) const {
     Stored out[Access::kLanes];
     HVD_UNROLL
     for (unsigned i = 0; i < Access::kLanes; ++i)

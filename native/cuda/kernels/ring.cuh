@@ -123,7 +123,7 @@ enum class RingVerb { kSend, kReduceSend, kFinishSend, kCopy };
 template <typename Format, typename Op>
 struct RingStep {
   using Stored = typename Format::Stored;
-  using Lane = typename Format::Lane;
+  using FastPath = typename Format::FastPath;
   const RingCall& call;
   RingVerb verb;
   const Stored* in;
@@ -137,9 +137,10 @@ struct RingStep {
     if (verb == RingVerb::kCopy) {
       Access::load(result, static_cast<const Stored*>(from) + at);
     } else {
-      Lane value[Access::kLanes];
+      FastPath value[Access::kLanes];
       reckon<Access>(value, at);
-      if (verb != RingVerb::kFinishSend) return Access::store(static_cast<Lane*>(to) + at, value);
+      if (verb != RingVerb::kFinishSend)
+        return Access::store(static_cast<FastPath*>(to) + at, value);
       HVD_UNROLL
       for (unsigned i = 0; i < Access::kLanes; ++i)
         result[i] = Format::narrow(scaled(value[i], call.after));
@@ -151,7 +152,7 @@ struct RingStep {
  private:
   // This rank's prescaled input, behind the partial sum where there is one.
   template <typename Access>
-  HVD_BOTH void reckon(Lane (&value)[Access::kLanes], std::uint64_t at) const {
+  HVD_BOTH void reckon(FastPath (&value)[Access::kLanes], std::uint64_t at) const {
     Stored own[Access::kLanes];
     Access::load(own, in + at);
     HVD_UNROLL
@@ -163,7 +164,7 @@ struct RingStep {
       for (unsigned i = 0; i < Access::kLanes; ++i) value[i] = Format::widen(own[i]);
       return;
     }
-    Access::load(value, static_cast<const Lane*>(from) + at);
+    Access::load(value, static_cast<const FastPath*>(from) + at);
     HVD_UNROLL
     for (unsigned i = 0; i < Access::kLanes; ++i)
       value[i] = Op::apply(value[i], Format::widen(own[i]));
@@ -271,7 +272,7 @@ HVD_BOTH void ring_allreduce(const RingCall& call, const Where& where) {
                   0};
   links.sent = links.own.sent;
   links.received = links.own.received;
-  const std::uint64_t of_slot = call.slot_bytes / sizeof(typename Format::Lane);
+  const std::uint64_t of_slot = call.slot_bytes / sizeof(typename Format::FastPath);
   const Lanes longest = part_of(call, 0, where);
   const std::uint32_t last = 2 * call.size - 2;
   for (std::uint64_t at = 0; at < longest.end - longest.begin; at += of_slot) {

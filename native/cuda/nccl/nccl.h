@@ -2,7 +2,7 @@
 // build. The declarations are those of its public C interface (nccl.h), which only ever grows.
 //
 // Words.
-//   communicator   NCCL's team: one rank per device, with a number (here: the place)
+//   communicator   NCCL's group: one rank per device, with a number (here: the place)
 //   id             what place 0 makes and all members need to build one
 #pragma once
 

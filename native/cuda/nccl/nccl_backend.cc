@@ -41,31 +41,33 @@ bool all_equal(const std::vector<std::size_t>& numbers) {
 
 class NcclBackend : public DeviceBackend {
  public:
-  NcclBackend(const Party& party, const Nccl& nccl, std::unique_ptr<DeviceBackend> staged)
+  NcclBackend(const BootstrapGroup& bootstrap, const Nccl& nccl,
+              std::unique_ptr<DeviceBackend> staged)
       : nccl_(nccl),
-        device_(party.device),
+        device_(bootstrap.device),
         staged_(std::move(staged)),
-        comm_(nccl, party.device, *party.mesh) {}
+        comm_(nccl, bootstrap.device, *bootstrap.mesh) {}
 
   Communicator& communicator() { return comm_; }
 
-  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
-  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
-  Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
-  Status alltoall(const Team& team, const Exchange& exchange) override;
-  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+  Status broadcast(const Group& group, const std::vector<Operand>& operands,
+                   int root_place) override;
+  Status allgather(const Group& group, const std::vector<Gather>& tensors) override;
+  Status alltoall(const Group& group, const Exchange& exchange) override;
+  Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override;
   const char* last_algorithm() const override { return last_; }
-  Status let_go() override { return comm_.abort(); }
-  void set_trial(double seconds) override { comm_.set_trial(seconds); }
+  Status abort_waits() override { return comm_.abort(); }
+  void set_self_test(double seconds) override { comm_.set_self_test(seconds); }
   Status health() override { return comm_.health(); }
 
  private:
   Status give(const std::string& what, const NcclCalls& calls);
   void gather_evenly(const Gather& tensor, NcclCalls& calls);
-  void gather_block_by_block(const Team& team, const Gather& tensor, NcclCalls& calls);
-  void scatter(const Team& team, const Scatter& tensor, const std::byte* in,
+  void gather_block_by_block(const Group& group, const Gather& tensor, NcclCalls& calls);
+  void scatter(const Group& group, const Scatter& tensor, const std::byte* in,
                const Reduction& reduction, const NcclKind& kind, NcclCalls& calls);
   Result<std::shared_ptr<void>> prescaled(const Scatter& tensor, const Reduction& reduction);
 
@@ -87,12 +89,12 @@ Status NcclBackend::give(const std::string& what, const NcclCalls& calls) {
   return Status::ok();
 }
 
-Status NcclBackend::allreduce(const Team& team, const std::vector<Operand>& operands,
+Status NcclBackend::allreduce(const Group& group, const std::vector<Operand>& operands,
                               const Reduction& reduction) {
   last_ = "NCCL_ALLREDUCE";
   const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
   if (!kind) {
-    const Status status = staged_->allreduce(team, operands, reduction);
+    const Status status = staged_->allreduce(group, operands, reduction);
     last_ = staged_->last_algorithm();
     return status;
   }
@@ -121,7 +123,7 @@ Status NcclBackend::allreduce(const Team& team, const std::vector<Operand>& oper
   return device_->kernels().scale(device_->stream(), behind(reduction), results);
 }
 
-Status NcclBackend::broadcast(const Team& team, const std::vector<Operand>& operands,
+Status NcclBackend::broadcast(const Group& group, const std::vector<Operand>& operands,
                               int root_place) {
   last_ = "NCCL_BCAST";
   const Current current(*device_);
@@ -130,7 +132,7 @@ Status NcclBackend::broadcast(const Team& team, const std::vector<Operand>& oper
   for (const Operand& operand : operands) {
     if (operand.count == 0) continue;
     // Only the root's input is looked at.
-    const void* const in = team.place == root_place ? operand.in : operand.out;
+    const void* const in = group.place == root_place ? operand.in : operand.out;
     calls.emplace_back([this, in, out = operand.out, count = operand.count, root_place] {
       return nccl_.Broadcast(in, out, count, NcclType::kUint8, root_place, comm_.handle(),
                              device_->stream());
@@ -147,11 +149,12 @@ void NcclBackend::gather_evenly(const Gather& tensor, NcclCalls& calls) {
       });
 }
 
-void NcclBackend::gather_block_by_block(const Team& team, const Gather& tensor, NcclCalls& calls) {
-  for (int place = 0; place < team.size(); ++place) {
+void NcclBackend::gather_block_by_block(const Group& group, const Gather& tensor,
+                                        NcclCalls& calls) {
+  for (int place = 0; place < group.size(); ++place) {
     const auto at = static_cast<std::size_t>(place);
     if (tensor.bytes[at] == 0) continue;
-    const void* const in = place == team.place ? tensor.in : tensor.out[at];
+    const void* const in = place == group.place ? tensor.in : tensor.out[at];
     calls.emplace_back([this, in, out = tensor.out[at], bytes = tensor.bytes[at], place] {
       return nccl_.Broadcast(in, out, bytes, NcclType::kUint8, place, comm_.handle(),
                              device_->stream());
@@ -159,14 +162,14 @@ void NcclBackend::gather_block_by_block(const Team& team, const Gather& tensor, 
   }
 }
 
-Status NcclBackend::allgather(const Team& team, const std::vector<Gather>& tensors) {
+Status NcclBackend::allgather(const Group& group, const std::vector<Gather>& tensors) {
   last_ = "NCCL_ALLGATHER";
   const Current current(*device_);
   if (!current) return current.status();
   NcclCalls calls;
   for (const Gather& tensor : tensors) {
     if (!all_equal(tensor.bytes)) {
-      gather_block_by_block(team, tensor, calls);
+      gather_block_by_block(group, tensor, calls);
     } else if (tensor.out.back() - tensor.out.front() ==
                static_cast<std::ptrdiff_t>((tensor.out.size() - 1) * tensor.bytes.front())) {
       gather_evenly(tensor, calls);
@@ -179,17 +182,17 @@ Status NcclBackend::allgather(const Team& team, const std::vector<Gather>& tenso
 }
 
 // One group, however large: what one rank sends another receives in the same one.
-Status NcclBackend::alltoall(const Team& team, const Exchange& exchange) {
+Status NcclBackend::alltoall(const Group& group, const Exchange& exchange) {
   last_ = "NCCL_ALLTOALL";
-  const auto own = static_cast<std::size_t>(team.place);
+  const auto own = static_cast<std::size_t>(group.place);
   const Current current(*device_);
   if (!current) return current.status();
   Status status = copy_on(*device_, exchange.out[own], exchange.in[own], exchange.in_bytes[own]);
   if (!status) return status;
   NcclCalls calls;
-  for (int step = 1; step < team.size(); ++step) {
-    const int to = (team.place + step) % team.size();
-    const int from = (team.place + team.size() - step) % team.size();
+  for (int step = 1; step < group.size(); ++step) {
+    const int to = (group.place + step) % group.size();
+    const int from = (group.place + group.size() - step) % group.size();
     const auto in = static_cast<std::size_t>(to);
     const auto out = static_cast<std::size_t>(from);
     if (exchange.in_bytes[in] > 0) {
@@ -218,9 +221,9 @@ Result<std::shared_ptr<void>> NcclBackend::prescaled(const Scatter& tensor,
   return memory;
 }
 
-void NcclBackend::scatter(const Team& team, const Scatter& tensor, const std::byte* in,
+void NcclBackend::scatter(const Group& group, const Scatter& tensor, const std::byte* in,
                           const Reduction& reduction, const NcclKind& kind, NcclCalls& calls) {
-  const auto n = static_cast<std::size_t>(team.size());
+  const auto n = static_cast<std::size_t>(group.size());
   bool even = true;
   for (std::size_t place = 1; place < n; ++place) even &= share(tensor, place) == share(tensor, 0);
   if (even) {
@@ -230,12 +233,12 @@ void NcclBackend::scatter(const Team& team, const Scatter& tensor, const std::by
     });
     return;
   }
-  for (int root = 0; root < team.size(); ++root) {
+  for (int root = 0; root < group.size(); ++root) {
     const auto place = static_cast<std::size_t>(root);
     const std::size_t count = share(tensor, place) * kind.parts;
     if (count == 0) continue;
     const std::byte* const from = in + tensor.begins[place] * size_of(reduction.dtype);
-    void* const out = root == team.place ? tensor.out : nullptr;
+    void* const out = root == group.place ? tensor.out : nullptr;
     calls.emplace_back([this, from, out, count, kind, root] {
       return nccl_.Reduce(from, out, count, kind.type, kind.op, root, comm_.handle(),
                           device_->stream());
@@ -243,13 +246,13 @@ void NcclBackend::scatter(const Team& team, const Scatter& tensor, const std::by
   }
 }
 
-Status NcclBackend::reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+Status NcclBackend::reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                                   const Reduction& reduction) {
   last_ = "NCCL_REDUCESCATTER";
-  const auto own = static_cast<std::size_t>(team.place);
+  const auto own = static_cast<std::size_t>(group.place);
   const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
   if (!kind) {
-    const Status status = staged_->reducescatter(team, tensors, reduction);
+    const Status status = staged_->reducescatter(group, tensors, reduction);
     last_ = staged_->last_algorithm();
     return status;
   }
@@ -268,7 +271,7 @@ Status NcclBackend::reducescatter(const Team& team, const std::vector<Scatter>& 
       in = memory.value().get();
       scratch.push_back(memory.take());
     }
-    scatter(team, tensor, static_cast<const std::byte*>(in), reduction, *kind, calls);
+    scatter(group, tensor, static_cast<const std::byte*>(in), reduction, *kind, calls);
   }
   if (Status status = give("a reducescatter", calls); !status) return status;
   if (is_one(reduction.scaling)) return Status::ok();
@@ -276,27 +279,28 @@ Status NcclBackend::reducescatter(const Team& team, const std::vector<Scatter>& 
 }
 
 // Place 0's, where all have NCCL.
-Result<NcclId> make_id(const Party& party, const Result<const Nccl*>& nccl) {
+Result<NcclId> make_id(const BootstrapGroup& bootstrap, const Result<const Nccl*>& nccl) {
   NcclId id{};
   Status status = nccl.status();
-  if (status && party.team.place == 0)
+  if (status && bootstrap.group.place == 0)
     status = check(*nccl.value(), nccl.value()->GetUniqueId(&id), "ncclGetUniqueId");
   if (!status) {
-    status.message = party.device->site().name + ": " + status.message;
-    status.rank = party.device->site().rank;
+    status.message = bootstrap.device->site().name + ": " + status.message;
+    status.rank = bootstrap.device->site().rank;
   }
-  if (Status met = all_went_well(party, status); !met) return met;
-  const Result<std::vector<NcclId>> ids = tell_all(party, id);
+  if (Status met = all_went_well(bootstrap, status); !met) return met;
+  const Result<std::vector<NcclId>> ids = bootstrap_allgather(bootstrap, id);
   if (!ids) return ids.status();
   return ids.value().front();
 }
 
 // Who cannot even begin says so before the others wait for it.
-Status build(Communicator& comm, const Party& party, const NcclId& id, double start_timeout_s) {
+Status build(Communicator& comm, const BootstrapGroup& bootstrap, const NcclId& id,
+             double start_timeout_s) {
   const Deadline deadline = Deadline::after_seconds(start_timeout_s);
-  const Status begun = comm.begin(id, party.team.size(), party.team.place);
-  if (Status status = all_went_well(party, begun); !status) return status;
-  return all_went_well(party, comm.settle("building a communicator", deadline));
+  const Status begun = comm.begin(id, bootstrap.group.size(), bootstrap.group.place);
+  if (Status status = all_went_well(bootstrap, begun); !status) return status;
+  return all_went_well(bootstrap, comm.settle("building a communicator", deadline));
 }
 
 // Whoever sets that has calls of NCCL wait where no deadline and no abort end them.
@@ -313,18 +317,19 @@ int nccl_version() {
   return nccl ? nccl.value()->version : 0;
 }
 
-Result<std::unique_ptr<DeviceBackend>> make_nccl_backend(const Party& party,
+Result<std::unique_ptr<DeviceBackend>> make_nccl_backend(const BootstrapGroup& bootstrap,
                                                          double start_timeout_s) {
-  if (party.team.size() == 1) return make_staged_backend(party);  // which asks nobody either
+  if (bootstrap.group.size() == 1)
+    return make_staged_backend(bootstrap);  // which asks nobody either
   const Result<const Nccl*> nccl = load_nccl("");
-  const Result<NcclId> id = make_id(party, nccl);
+  const Result<NcclId> id = make_id(bootstrap, nccl);
   if (!id) return id.status();
-  Result<std::unique_ptr<DeviceBackend>> staged = make_staged_backend(party);
+  Result<std::unique_ptr<DeviceBackend>> staged = make_staged_backend(bootstrap);
   if (!staged) return staged.status();
-  auto backend = std::make_unique<NcclBackend>(party, *nccl.value(), staged.take());
-  const Status trouble = build(backend->communicator(), party, id.value(), start_timeout_s);
+  auto backend = std::make_unique<NcclBackend>(bootstrap, *nccl.value(), staged.take());
+  const Status trouble = build(backend->communicator(), bootstrap, id.value(), start_timeout_s);
   if (trouble) return std::unique_ptr<DeviceBackend>(std::move(backend));
-  if (Status status = backend->let_go(); !status) return status;
+  if (Status status = backend->abort_waits(); !status) return status;
   return trouble;
 }
 

@@ -1,4 +1,4 @@
-// Over NCCL: one communicator per team, one device per rank.
+// Over NCCL: one communicator per group, one device per rank.
 //
 // What NCCL gives, and what it does not. The order of a sum is NCCL's own: it depends on the
 // algorithm that NCCL takes, thus on size, topology and version, and 16-bit numbers may be rounded
@@ -28,6 +28,6 @@ constexpr double kNcclStartSeconds = 60;
 // As bootstrap_group.h says; the same on all members. A member that does not come within
 // start_timeout_s is an error on all.
 Result<std::unique_ptr<DeviceBackend>> make_nccl_backend(
-    const Party& party, double start_timeout_s = kNcclStartSeconds);
+    const BootstrapGroup& bootstrap, double start_timeout_s = kNcclStartSeconds);
 
 }  // namespace hvd::cuda

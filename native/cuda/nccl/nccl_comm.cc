@@ -116,7 +116,8 @@ Status Communicator::gone(const std::string& what) const {
 
 Status Communicator::group(const std::string& what, const NcclCalls& calls) {
   if (calls.empty()) return Status::ok();
-  if (Status paced = device_->pace().step(*device_, mesh_.abort()); !paced) return paced;
+  if (Status paced = device_->in_flight_limiter().step(*device_, mesh_.abort()); !paced)
+    return paced;
   NcclResult result = NcclResult::kSuccess;
   {
     const std::lock_guard<std::mutex> lock(shared_->mutex);
@@ -127,9 +128,9 @@ Status Communicator::group(const std::string& what, const NcclCalls& calls) {
     if (accepted(result)) result = last;
   }
   if (!accepted(result)) return explain(result, what);
-  const bool relied_on = trial_seconds_ == 0;
+  const bool relied_on = self_test_seconds_ == 0;
   Status status =
-      settle(what, relied_on ? Deadline::never() : Deadline::after_seconds(trial_seconds_));
+      settle(what, relied_on ? Deadline::never() : Deadline::after_seconds(self_test_seconds_));
   return status && relied_on ? watch_over_it() : status;
 }
 
@@ -156,8 +157,9 @@ Status Communicator::watch_over_it() {
         watch_, [this] { watch(); },
         [this](const char* what) {
           mesh_.raise_everywhere(Status::make(
-              Code::kInternal, device_->site().name + ": the watch of NCCL has ended: " + what,
-              kRoom, device_->site().rank));
+              Code::kInternal,
+              device_->site().name + ": the thread that watches NCCL has ended: " + what, kRoom,
+              device_->site().rank));
         });
     if (!status) return status;
   }
@@ -193,7 +195,7 @@ void Communicator::watch() {
 NcclResult Communicator::look() {
   if (leaving_ || last_ == nullptr) return NcclResult::kSuccess;
   const Current current(*device_);
-  const Result<bool> done = device_->reached(last_.get());
+  const Result<bool> done = device_->query(last_.get());
   // A device that has failed is told by whoever waits for the operation.
   if (!done || done.value() || mesh_.abort().raised()) {
     last_ = nullptr;

@@ -8,7 +8,7 @@
 //
 // A failure while the device works on an operation (a broken network) shows in
 // ncclCommGetAsyncError only. A thread asks for it while an operation is under way, and tells all
-// ranks; not on trial, where somebody waits for the operation and asks.
+// ranks; not on self-test, where somebody waits for the operation and asks.
 //
 // NCCL wants one caller at a time: the mutex is held around its calls, none of which waits. After
 // `ended` is set nobody but the ending thread calls, and nobody looks at the mesh any more.
@@ -34,8 +34,8 @@ using NcclCalls = std::vector<std::function<NcclResult()>>;
 
 class Communicator {
  public:
-  // Begins to build it; it is there when settle() says so. Turn-holder only, as are group(),
-  // settle() and the end of its life.
+  // Begins to build it; it is there when settle() says so. Progress-lock owner only, as are
+  // group(), settle() and the end of its life.
   Communicator(const Nccl& nccl, std::shared_ptr<Device> device, Mesh& mesh);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -47,7 +47,7 @@ class Communicator {
   Status group(const std::string& what, const NcclCalls& calls);
   NcclHandle handle() const { return shared_->handle; }
   // As of a DeviceBackend.
-  void set_trial(double seconds) { trial_seconds_ = seconds; }
+  void set_self_test(double seconds) { self_test_seconds_ = seconds; }
   Status health();
 
   // Idempotent, returns at once. Any thread.
@@ -79,7 +79,7 @@ class Communicator {
   Mesh& mesh_;
   std::shared_ptr<Shared> shared_;
 
-  double trial_seconds_ = 0;
+  double self_test_seconds_ = 0;
   std::thread watch_;
   Device::Event last_;    // behind the last operation, while that is under way; shared_->mutex
   bool leaving_ = false;  // shared_->mutex

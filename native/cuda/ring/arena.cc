@@ -46,7 +46,7 @@ Result<std::unique_ptr<Arena>> Arena::make(const std::shared_ptr<Device>& device
 }
 
 Status Arena::allocate() {
-  auto memory = LentMemory::allocate(device_, bytes_);
+  auto memory = IpcBuffer::allocate(device_, bytes_);
   if (!memory) return memory.status();
   memory_ = memory.take();
   return Status::ok();

@@ -1,5 +1,5 @@
-// The device memory in which the members of a team meet.
-//   arena   memory of one member for one team, on its device, that all members can read and write
+// The device memory in which the members of a group meet.
+//   arena   memory of one member for one group, on its device, that all members can read and write
 //   half    one of two equal pieces of it, for elements: rounds of operations use them in turns
 //   word    32 bits, 0 or 1: a signal of one peer (ring.h), in the arena of who waits for it
 //   phase   what a word tells of a half
@@ -55,7 +55,7 @@ class Arena {
   // Peers do not use it any more: see DeviceBackend::settle() and part().
   ~Arena();
 
-  const LentMemory& memory() const { return *memory_; }
+  const IpcBuffer& memory() const { return *memory_; }
   std::byte* base() const;
   // A stream that waits for nothing: of another priority than the device's, so that the two never
   // share a queue of the hardware.
@@ -69,7 +69,7 @@ class Arena {
 
   std::shared_ptr<Device> device_;
   std::size_t bytes_;
-  std::shared_ptr<LentMemory> memory_;
+  std::shared_ptr<IpcBuffer> memory_;
   CUstream aside_ = nullptr;
 };
 

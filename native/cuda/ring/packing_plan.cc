@@ -20,11 +20,11 @@ Byte* moved(T* base, std::size_t bytes) {
 
 }  // namespace
 
-Layout::Layout(std::size_t width, std::size_t chunks, std::size_t room)
+PackingPlan::PackingPlan(std::size_t width, std::size_t chunks, std::size_t room)
     : width_(width), room_(room), chunks_(chunks) {}
 
-void Layout::add(std::size_t chunk, const void* in, void* out, std::size_t before,
-                 std::size_t count) {
+void PackingPlan::add(std::size_t chunk, const void* in, void* out, std::size_t before,
+                      std::size_t count) {
   std::vector<Round>& rounds = chunks_[chunk];
   for (std::size_t done = 0; done < count;) {
     const std::size_t in_tensor = (before + done) * width_;
@@ -41,17 +41,17 @@ void Layout::add(std::size_t chunk, const void* in, void* out, std::size_t befor
   }
 }
 
-std::size_t Layout::rounds() const {
+std::size_t PackingPlan::rounds() const {
   std::size_t most = 0;
   for (const std::vector<Round>& chunk : chunks_) most = std::max(most, chunk.size());
   return most;
 }
 
-const std::vector<Share>& Layout::shares(std::size_t chunk, std::size_t round) const {
+const std::vector<PackedPiece>& PackingPlan::shares(std::size_t chunk, std::size_t round) const {
   return round < chunks_[chunk].size() ? chunks_[chunk][round] : nothing_;
 }
 
-std::size_t Layout::extent(std::size_t chunk, std::size_t round) const {
+std::size_t PackingPlan::extent(std::size_t chunk, std::size_t round) const {
   const Round& all = shares(chunk, round);
   return all.empty() ? 0 : all.back().at + all.back().count * width_;
 }

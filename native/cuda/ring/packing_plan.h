@@ -14,17 +14,17 @@
 
 namespace hvd::cuda {
 
-struct Share {
+struct PackedPiece {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   std::size_t count = 0;  // elements
   std::size_t at = 0;     // bytes from the beginning of the room
 };
 
-class Layout {
+class PackingPlan {
  public:
   // width: bytes of an element, 1 to 16, a power of two.
-  Layout(std::size_t width, std::size_t chunks, std::size_t room);
+  PackingPlan(std::size_t width, std::size_t chunks, std::size_t room);
 
   // The next elements of the chunk: at in and out (null stays null), `before` elements behind the
   // beginning of their tensor.
@@ -34,12 +34,12 @@ class Layout {
   std::size_t rounds() const;
   std::size_t rounds(std::size_t chunk) const { return chunks_[chunk].size(); }
   // Empty where the chunk has ended.
-  const std::vector<Share>& shares(std::size_t chunk, std::size_t round) const;
+  const std::vector<PackedPiece>& shares(std::size_t chunk, std::size_t round) const;
   // Bytes from the beginning of the room to the end of the last share.
   std::size_t extent(std::size_t chunk, std::size_t round) const;
 
  private:
-  using Round = std::vector<Share>;
+  using Round = std::vector<PackedPiece>;
 
   std::size_t width_, room_;
   std::vector<std::vector<Round>> chunks_;

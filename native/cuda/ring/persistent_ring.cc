@@ -6,19 +6,22 @@
 
 namespace hvd::cuda {
 
-PersistentRing::PersistentRing(const Party& party, unsigned blocks)
-    : device_(party.device), abort_(party.mesh->abort()), team_(party.team), shape_{blocks} {}
+PersistentRing::PersistentRing(const BootstrapGroup& bootstrap, unsigned blocks)
+    : device_(bootstrap.device),
+      abort_(bootstrap.mesh->abort()),
+      group_(bootstrap.group),
+      shape_{blocks} {}
 
-Result<std::unique_ptr<PersistentRing>> PersistentRing::make(const Party& party, unsigned blocks,
-                                                             CUstream aside) {
-  std::unique_ptr<PersistentRing> ring(new PersistentRing(party, blocks));
-  auto mine = LentMemory::allocate(party.device, ring->shape_.bytes());
+Result<std::unique_ptr<PersistentRing>> PersistentRing::make(const BootstrapGroup& bootstrap,
+                                                             unsigned blocks, CUstream aside) {
+  std::unique_ptr<PersistentRing> ring(new PersistentRing(bootstrap, blocks));
+  auto mine = IpcBuffer::allocate(bootstrap.device, ring->shape_.bytes());
   Status status = mine.status();
   if (status) {
     ring->mine_ = mine.take();
     status = ring->zero(aside);
   }
-  auto peers = lend(party, status ? ring->mine_.get() : nullptr, status);
+  auto peers = exchange_handles(bootstrap, status ? ring->mine_.get() : nullptr, status);
   if (!peers) return peers.status();
   ring->peers_ = peers.take();
   return ring;
@@ -37,20 +40,20 @@ Status PersistentRing::zero(CUstream aside) {
 
 // Of the member so many places further on, as this device sees it.
 std::byte* PersistentRing::memory_at(std::size_t steps) const {
-  const std::size_t place = (static_cast<std::size_t>(team_.place) + steps) % peers_.size();
+  const std::size_t place = (static_cast<std::size_t>(group_.place) + steps) % peers_.size();
   return peers_[place] == nullptr ? mine_->base() : peers_[place]->base();
 }
 
 Status PersistentRing::allreduce(const std::vector<Operand>& operands, const Reduction& reduction) {
   RingPart part;
-  part.place = team_.place;
-  part.size = team_.size();
+  part.place = group_.place;
+  part.size = group_.size();
   part.own = mine_->base();
   part.left = memory_at(peers_.size() - 1);
   part.right = memory_at(1);
   for (const Operand& operand : operands) {
     if (operand.count == 0) continue;
-    if (Status paced = device_->pace().step(*device_, abort_); !paced) return paced;
+    if (Status paced = device_->in_flight_limiter().step(*device_, abort_); !paced) return paced;
     part.in = operand.in;
     part.out = operand.out;
     part.count = operand.count;
@@ -61,8 +64,8 @@ Status PersistentRing::allreduce(const std::vector<Operand>& operands, const Red
 }
 
 // The first word of the memory is the abort (kernels.h), which nobody takes back.
-Status PersistentRing::let_go(CUstream aside) {
-  if (std::exchange(let_go_, true)) return Status::ok();
+Status PersistentRing::abort_waits(CUstream aside) {
+  if (std::exchange(waits_aborted_, true)) return Status::ok();
   CUstreamBatchMemOpParams abort{};
   abort.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
   abort.writeValue.address = mine_->address();

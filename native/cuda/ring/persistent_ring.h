@@ -19,27 +19,27 @@ class PersistentRing {
  public:
   // Collective (bootstrap_group.h), and goes well for all or for none. Waits for the device until
   // the memory is zeroed, which the stream `aside` does.
-  static Result<std::unique_ptr<PersistentRing>> make(const Party& party, unsigned blocks,
-                                                      CUstream aside);
+  static Result<std::unique_ptr<PersistentRing>> make(const BootstrapGroup& bootstrap,
+                                                      unsigned blocks, CUstream aside);
 
   // What Kernels::sums_floats() knows. Kernels of all members must be under way at the same time.
   Status allreduce(const std::vector<Operand>& operands, const Reduction& reduction);
   // Ends this rank's kernels, those to come too, from the stream `aside`.
-  Status let_go(CUstream aside);
+  Status abort_waits(CUstream aside);
   void part() { peers_.clear(); }  // as DeviceBackend::part()
 
  private:
-  PersistentRing(const Party& party, unsigned blocks);
+  PersistentRing(const BootstrapGroup& bootstrap, unsigned blocks);
   Status zero(CUstream aside);
   std::byte* memory_at(std::size_t steps) const;
 
   std::shared_ptr<Device> device_;
   const Abort& abort_;
-  const Team team_;
+  const Group group_;
   const RingShape shape_;
-  std::shared_ptr<LentMemory> mine_;
+  std::shared_ptr<IpcBuffer> mine_;
   Peers peers_;
-  bool let_go_ = false;
+  bool waits_aborted_ = false;
 };
 
 }  // namespace hvd::cuda

@@ -28,11 +28,11 @@ CUstreamBatchMemOpParams awaited(CUdeviceptr word) {
 
 }  // namespace
 
-Ring::Ring(std::shared_ptr<Device> device, const Abort& abort, const Team& team,
+Ring::Ring(std::shared_ptr<Device> device, const Abort& abort, const Group& group,
            const ArenaShape& shape, std::vector<std::byte*> bases)
     : device_(std::move(device)),
       abort_(abort),
-      place_(static_cast<std::size_t>(team.place)),
+      place_(static_cast<std::size_t>(group.place)),
       shape_(shape),
       bases_(std::move(bases)) {}
 
@@ -67,14 +67,14 @@ void Ring::wait_all(Phase phase, std::size_t round) {
 
 Status Ring::flush() {
   if (due_.empty()) return Status::ok();
-  if (Status status = device_->pace().step(*device_, abort_); !status) return status;
+  if (Status status = device_->in_flight_limiter().step(*device_, abort_); !status) return status;
   return give(device_->stream(), due_);
 }
 
 // What comes before the next kernel.
 Status Ring::step() {
   if (Status status = flush(); !status) return status;
-  return device_->pace().step(*device_, abort_);
+  return device_->in_flight_limiter().step(*device_, abort_);
 }
 
 Status Ring::give(CUstream stream, std::vector<CUstreamBatchMemOpParams>& words) {
@@ -116,7 +116,7 @@ Status Ring::fold_shared(const Reduction& reduction, const std::vector<Stretch>&
   return device_->kernels().fold_shared(device_->stream(), reduction, stretches, offsets);
 }
 
-Status Ring::let_go(CUstream aside) {
+Status Ring::abort_waits(CUstream aside) {
   // What was given last time has not been done yet.
   if (device_->driver().cuStreamQuery(aside) == CUDA_ERROR_NOT_READY) return Status::ok();
   std::vector<CUstreamBatchMemOpParams> words;

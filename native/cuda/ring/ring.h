@@ -1,7 +1,7 @@
-// What the operations of one team on devices are made of: kernels on this rank's stream, and
+// What the operations of one group on devices are made of: kernels on this rank's stream, and
 // signals between the streams of the members. The host gives all of it to the stream and waits only
 // where the device has too much to do already (in_flight_limiter.h).
-//   member   a rank of the team; its place is its number in it. A peer is another one
+//   member   a rank of the group; its place is its number in it. A peer is another one
 //   reader   who reads what a member has packed into a half: every peer, of some operations one
 //   use      one round's use of a half by the member whose half it is
 //
@@ -26,12 +26,12 @@
 // read it last, and for those that are no readers this time without writing 0 (see()), so that
 // their words stay 1. Rounds may differ in number from pair to pair (alltoall); all that members
 // must agree on is which half a round uses: the operation's number plus the round's. They count
-// operations alike, as they all carry out the same ones in the same order. Teams share no words:
+// operations alike, as they all carry out the same ones in the same order. Groups share no words:
 // each has arenas of its own.
 //
 // No deadlock: every member gives the same steps to its stream in the same order (or leaves out
 // both ends of one), and what a step waits for is signalled in a step before it. Steps of several
-// teams are in one order too (backend.h), and streams of one rank do not wait for each other.
+// groups are in one order too (backend.h), and streams of one rank do not wait for each other.
 #pragma once
 
 #include <cuda.h>
@@ -50,7 +50,7 @@ namespace hvd::cuda {
 class Ring {
  public:
   // bases: of every member's arena as this process sees it, by place.
-  Ring(std::shared_ptr<Device> device, const Abort& abort, const Team& team,
+  Ring(std::shared_ptr<Device> device, const Abort& abort, const Group& group,
        const ArenaShape& shape, std::vector<std::byte*> bases);
 
   std::size_t size() const { return bases_.size(); }
@@ -83,7 +83,7 @@ class Ring {
                      const std::vector<std::ptrdiff_t>& offsets);
 
   // Answers everything that this rank's stream can wait for, once, from the stream `aside`.
-  Status let_go(CUstream aside);
+  Status abort_waits(CUstream aside);
   // Behind this, nobody reads this rank's halves.
   Status settle();
 

@@ -1,12 +1,12 @@
-// Which forms the ring of a team can have, from what its members told each other: a pure function,
-// so all know the same.
+// Which algorithms the ring of a group can have, from what its members told each other: a pure
+// function, so all know the same.
 //   slices       short kernels in stream order, nothing spins (ring.h): always possible
 //   persistent   one kernel per rank that stays until all is done (ring.cuh). Kernels that wait for
 //                each other must run at the same time: those of different devices do, those of
 //                threads of one process too where there is room for all their blocks; those of
-//                processes that share a device take turns, unless MPS makes them one. A driver
-//                that ends long kernels (a display hangs on the device) would end those that wait
-// auto: both where both are possible, and a trial finds the faster one (self_test.h).
+//                processes that share a device take turns, unless MPS makes them one. A driver that
+//                ends long kernels (a display hangs on the device) would end those that wait
+// auto: both where both are possible, and a self-test finds the faster one (self_test.h).
 #pragma once
 
 #include <string>
@@ -17,12 +17,12 @@
 
 namespace hvd::cuda {
 
-struct RingForms {
+struct RingAlgorithms {
   bool slices = true;
   unsigned blocks = 0;  // of the persistent kernel on every rank; 0: it cannot be
 };
 
 // The same on all members. kInvalidArgument: HVD_GPU_RING=persistent where that cannot be, and why.
-Result<RingForms> ring_forms(const std::vector<Facts>& members);
+Result<RingAlgorithms> ring_algorithms(const std::vector<PeerInfo>& members);
 
 }  // namespace hvd::cuda

@@ -1,7 +1,7 @@
-// Our own way between the devices of one host, for one team: slices over mapped memory, in stream
+// Our own way between the devices of one host, for one group: slices over mapped memory, in stream
 // order (ring.h). Device memory is never copied to the host, the host waits for no device, and the
 // ranks may share a device. The same bytes as CpuBackend gives on one host. Adasum goes the staged
-// way, and so does a team of one, for which nothing is staged.
+// way, and so does a group of one, for which nothing is staged.
 #pragma once
 
 #include <memory>
@@ -19,45 +19,47 @@ namespace hvd::cuda {
 class RingBackend final : public DeviceBackend {
  public:
   // peers: by place, null at the own one.
-  RingBackend(const Party& party, const ArenaShape& shape, std::unique_ptr<Arena> arena,
-              Peers peers);
+  RingBackend(const BootstrapGroup& bootstrap, const ArenaShape& shape,
+              std::unique_ptr<Arena> arena, Peers peers);
 
   // Collective (bootstrap_group.h) where it can have the persistent ring, and the same on all
   // members.
-  Status add_forms(const RingForms& forms);
-  std::size_t forms() const override { return forms_.size(); }
-  void set_trial(double seconds) override { on_trial_ = seconds > 0; }
-  void take(std::size_t form) override { form_ = forms_[form]; }
+  Status add_algorithms(const RingAlgorithms& algorithms);
+  std::size_t algorithms() const override { return algorithms_.size(); }
+  void set_self_test(double seconds) override { in_self_test_ = seconds > 0; }
+  void take(std::size_t algorithm) override { algorithm_ = algorithms_[algorithm]; }
 
-  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
-  Status allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce_shared(const Group& group, const std::vector<Operand>& operands,
                           const std::vector<std::ptrdiff_t>& offsets,
                           const Reduction& reduction) override;
-  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
-  Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
-  Status alltoall(const Team& team, const Exchange& exchange) override;
-  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+  Status broadcast(const Group& group, const std::vector<Operand>& operands,
+                   int root_place) override;
+  Status allgather(const Group& group, const std::vector<Gather>& tensors) override;
+  Status alltoall(const Group& group, const Exchange& exchange) override;
+  Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override;
   Result<DeviceRegion> share_memory(std::size_t bytes, const Status& own) override;
   const char* last_algorithm() const override { return last_; }
 
-  Status let_go() override;
+  Status abort_waits() override;
   Status settle() override;
   void part() override;
 
  private:
-  enum class Form : std::uint8_t { kSlices, kPersistent };
+  enum class RingAlgorithm : std::uint8_t { kSlices, kPersistent };
   bool goes_persistently(const std::vector<Operand>& operands, const Reduction& reduction) const;
-  Status adasum(const Team& team, const std::vector<Operand>& operands, const Reduction& reduction);
+  Status adasum(const Group& group, const std::vector<Operand>& operands,
+                const Reduction& reduction);
 
-  Party party_;
+  BootstrapGroup bootstrap_;
   std::unique_ptr<Arena> arena_;
   Peers peers_;
   Ring ring_;
-  std::vector<Form> forms_{Form::kSlices};
-  Form form_ = Form::kSlices;
-  bool on_trial_ = false;
+  std::vector<RingAlgorithm> algorithms_{RingAlgorithm::kSlices};
+  RingAlgorithm algorithm_ = RingAlgorithm::kSlices;
+  bool in_self_test_ = false;
   std::unique_ptr<PersistentRing> persistent_;
   std::unique_ptr<DeviceBackend> staged_;  // for Adasum, from the first one on
   const char* last_ = "LOCAL";
@@ -65,6 +67,6 @@ class RingBackend final : public DeviceBackend {
 
 // As bootstrap_group.h says: lends the arena. Waits for this rank's own device once, until the
 // words of the arena are written.
-Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const Party& party);
+Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const BootstrapGroup& bootstrap);
 
 }  // namespace hvd::cuda

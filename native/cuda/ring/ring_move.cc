@@ -8,13 +8,16 @@
 namespace hvd::cuda {
 namespace {
 
-void add_packing(std::vector<Piece>& pieces, const std::vector<Share>& shares, std::byte* room) {
-  for (const Share& share : shares) pieces.push_back({share.in, room + share.at, share.count});
+void add_packing(std::vector<Piece>& pieces, const std::vector<PackedPiece>& shares,
+                 std::byte* room) {
+  for (const PackedPiece& share : shares)
+    pieces.push_back({share.in, room + share.at, share.count});
 }
 
-void add_unpacking(std::vector<Piece>& pieces, const std::vector<Share>& shares,
+void add_unpacking(std::vector<Piece>& pieces, const std::vector<PackedPiece>& shares,
                    const std::byte* room) {
-  for (const Share& share : shares) pieces.push_back({room + share.at, share.out, share.count});
+  for (const PackedPiece& share : shares)
+    pieces.push_back({room + share.at, share.out, share.count});
 }
 
 // out = in, unless they are the same.
@@ -25,11 +28,11 @@ void add_copy(std::vector<Piece>& pieces, const void* in, void* out, std::size_t
 // What one member gives to all: a list of pieces that lies in its half.
 class Giving {
  public:
-  Giving(Ring& ring, const Layout& layout) : ring_(ring), layout_(layout) {}
+  Giving(Ring& ring, const PackingPlan& layout) : ring_(ring), layout_(layout) {}
 
   // own: copies within this rank's memory, made along with it.
   Status pack(std::size_t round, std::vector<Piece> own) {
-    const std::vector<Share>& shares = layout_.shares(ring_.place(), round);
+    const std::vector<PackedPiece>& shares = layout_.shares(ring_.place(), round);
     if (!shares.empty()) ring_.wait_all(Phase::kFreed, round);
     add_packing(own, shares, ring_.half(ring_.place(), round));
     Status status = ring_.copy(Dtype::kUint8, own);
@@ -56,10 +59,10 @@ class Giving {
 
  private:
   Ring& ring_;
-  const Layout& layout_;
+  const PackingPlan& layout_;
 };
 
-Status give(Ring& ring, const Layout& layout, const std::vector<Piece>& own) {
+Status give(Ring& ring, const PackingPlan& layout, const std::vector<Piece>& own) {
   Giving work(ring, layout);
   const auto pack = [&](std::size_t round) {
     return work.pack(round, round == 0 ? own : std::vector<Piece>{});
@@ -120,7 +123,7 @@ class Exchanging {
   }
 
   // With whom something is moved in this round: both ends know it.
-  std::vector<std::size_t> busy(const Layout& layout, std::size_t round) const {
+  std::vector<std::size_t> busy(const PackingPlan& layout, std::size_t round) const {
     std::vector<std::size_t> peers;
     for (std::size_t step = 1; step < ring_.size(); ++step) {
       const std::size_t peer = ring_.place_at(step);
@@ -130,13 +133,13 @@ class Exchanging {
   }
 
   Ring& ring_;
-  Layout out_, in_;  // by peer
+  PackingPlan out_, in_;  // by peer
 };
 
 }  // namespace
 
 Status ring_broadcast(Ring& ring, const std::vector<Operand>& operands, std::size_t root) {
-  Layout layout(1, ring.size(), ring.half_bytes());
+  PackingPlan layout(1, ring.size(), ring.half_bytes());
   std::vector<Piece> own;
   for (const Operand& operand : operands) {
     layout.add(root, operand.in, operand.out, 0, operand.count);
@@ -146,7 +149,7 @@ Status ring_broadcast(Ring& ring, const std::vector<Operand>& operands, std::siz
 }
 
 Status ring_allgather(Ring& ring, const std::vector<Gather>& tensors) {
-  Layout layout(1, ring.size(), ring.half_bytes());
+  PackingPlan layout(1, ring.size(), ring.half_bytes());
   std::vector<Piece> own;
   for (const Gather& tensor : tensors) {
     for (std::size_t place = 0; place < ring.size(); ++place) {

@@ -8,7 +8,7 @@ namespace {
 
 class Slices {
  public:
-  Slices(Ring& ring, const Layout& layout, const Reduction& reduction)
+  Slices(Ring& ring, const PackingPlan& layout, const Reduction& reduction)
       : ring_(ring), layout_(layout), reduction_(reduction), width_(size_of(reduction.dtype)) {}
 
   Status pack(std::size_t round) {
@@ -17,7 +17,7 @@ class Slices {
     for (std::size_t chunk = 0; chunk < ring_.size(); ++chunk) {
       if (chunk == ring_.place() && folds_in_place(round)) continue;
       std::byte* const room = room_of(ring_.place(), chunk, round);
-      for (const Share& share : layout_.shares(chunk, round))
+      for (const PackedPiece& share : layout_.shares(chunk, round))
         pieces.push_back({share.in, room + share.at, share.count});
     }
     Status status = ring_.prescale(reduction_, pieces);
@@ -28,7 +28,7 @@ class Slices {
   // The own chunk, into the own half.
   Status fold(std::size_t round) {
     ring_.wait_all(Phase::kPacked, round);
-    const std::vector<Share>& shares = own(round);
+    const std::vector<PackedPiece>& shares = own(round);
     if (shares.empty()) return Status::ok();
     return fold_into(room_of(ring_.place(), ring_.place(), round) + shares.front().at, round);
   }
@@ -36,7 +36,7 @@ class Slices {
   // The own chunk, into the outputs.
   Status fold_out(std::size_t round) {
     ring_.wait_all(Phase::kPacked, round);
-    const std::vector<Share>& shares = own(round);
+    const std::vector<PackedPiece>& shares = own(round);
     if (shares.size() == 1) return fold_into(shares.front().out, round);
     if (shares.empty()) return Status::ok();
     std::byte* const room = room_of(ring_.place(), ring_.place(), round);
@@ -57,7 +57,7 @@ class Slices {
   }
 
  private:
-  const std::vector<Share>& own(std::size_t round) const {
+  const std::vector<PackedPiece>& own(std::size_t round) const {
     return layout_.shares(ring_.place(), round);
   }
 
@@ -82,12 +82,12 @@ class Slices {
 
   void add_outputs(std::vector<Piece>& pieces, std::size_t owner, std::size_t round) const {
     const std::byte* const room = room_of(owner, owner, round);
-    for (const Share& share : layout_.shares(owner, round))
+    for (const PackedPiece& share : layout_.shares(owner, round))
       pieces.push_back({room + share.at, share.out, share.count});
   }
 
   Ring& ring_;
-  const Layout& layout_;
+  const PackingPlan& layout_;
   const Reduction& reduction_;
   const std::size_t width_;  // bytes of an element
 };
@@ -96,8 +96,8 @@ const std::byte* element(const void* base, std::size_t index, std::size_t width)
   return static_cast<const std::byte*>(base) + index * width;
 }
 
-Layout sliced(const Ring& ring, const std::vector<Operand>& operands, std::size_t width) {
-  Layout layout(width, ring.size(), ring.room());
+PackingPlan sliced(const Ring& ring, const std::vector<Operand>& operands, std::size_t width) {
+  PackingPlan layout(width, ring.size(), ring.room());
   for (std::size_t chunk = 0; chunk < ring.size(); ++chunk) {
     for (const Operand& operand : operands) {
       const std::size_t begin = slice_begin(operand.count, chunk, ring.size());
@@ -110,8 +110,8 @@ Layout sliced(const Ring& ring, const std::vector<Operand>& operands, std::size_
   return layout;
 }
 
-Layout scattered(const Ring& ring, const std::vector<Scatter>& tensors, std::size_t width) {
-  Layout layout(width, ring.size(), ring.room());
+PackingPlan scattered(const Ring& ring, const std::vector<Scatter>& tensors, std::size_t width) {
+  PackingPlan layout(width, ring.size(), ring.room());
   for (std::size_t chunk = 0; chunk < ring.size(); ++chunk) {
     for (const Scatter& tensor : tensors) {
       const std::size_t begin = tensor.begins[chunk], end = tensor.begins[chunk + 1];
@@ -141,7 +141,7 @@ std::vector<Stretch> own_slices(const Ring& ring, const std::vector<Operand>& op
 // While a round's results are on their way, the next round is packed.
 Status ring_allreduce(Ring& ring, const std::vector<Operand>& operands,
                       const Reduction& reduction) {
-  const Layout layout = sliced(ring, operands, size_of(reduction.dtype));
+  const PackingPlan layout = sliced(ring, operands, size_of(reduction.dtype));
   Slices work(ring, layout, reduction);
   const auto fold = [&](std::size_t round) {
     Status status = work.fold(round);
@@ -182,7 +182,7 @@ Status ring_allreduce_shared(Ring& ring, const std::vector<Operand>& operands,
 
 Status ring_reducescatter(Ring& ring, const std::vector<Scatter>& tensors,
                           const Reduction& reduction) {
-  const Layout layout = scattered(ring, tensors, size_of(reduction.dtype));
+  const PackingPlan layout = scattered(ring, tensors, size_of(reduction.dtype));
   Slices work(ring, layout, reduction);
   const auto pack = [&](std::size_t round) { return work.pack(round); };
   const auto fold = [&](std::size_t round) {

@@ -1,6 +1,6 @@
 // Allreduce and reducescatter on devices. Every member owns a chunk: it folds that chunk from all
 // members' halves, in the order of backend.h, into its own half; for an allreduce all then read
-// each chunk from its owner's half. A team of one is not for here.
+// each chunk from its owner's half. A group of one is not for here.
 //
 // What it moves, in bytes per rank for a tensor of S bytes on n ranks. Device memory: packing reads
 // and writes S, folding reads S and writes S/n, unpacking reads and writes S: 5 S + S/n, and 2 S/n

@@ -17,7 +17,7 @@ class Cutter {
   Cutter(std::size_t element_bytes, std::size_t room)
       : element_bytes_(element_bytes), room_(room) {}
 
-  void add(std::size_t tensor, const Rows& rows) {
+  void add(std::size_t tensor, const RowLengths& rows) {
     const std::size_t column_bytes = rows.lengths.size() * element_bytes_;
     for (std::size_t begin = 0; begin < rows.columns;) {
       std::size_t fitting = used_ < room_ ? (room_ - used_) / column_bytes : 0;
@@ -33,7 +33,7 @@ class Cutter {
     }
   }
 
-  Cut take() {
+  ChunkPlan take() {
     if (used_ > 0) end_chunk();
     return std::move(cut_);
   }
@@ -48,29 +48,30 @@ class Cutter {
   std::size_t element_bytes_, room_;
   std::size_t used_ = 0;  // of the chunk that is being filled
   Chunk strips_;
-  Cut cut_;
+  ChunkPlan cut_;
 };
 
 }  // namespace
 
-Rows::Rows(std::vector<std::size_t> all) : lengths(std::move(all)) {
+RowLengths::RowLengths(std::vector<std::size_t> all) : lengths(std::move(all)) {
   for (const std::size_t length : lengths) columns = std::max(columns, length);
 }
 
-Rows slices_of(std::size_t count, std::size_t places) {
+RowLengths slices_of(std::size_t count, std::size_t places) {
   std::vector<std::size_t> lengths;
   lengths.reserve(places);
   for (std::size_t place = 0; place < places; ++place) {
     lengths.push_back(slice_begin(count, place + 1, places) - slice_begin(count, place, places));
   }
-  return Rows(std::move(lengths));
+  return RowLengths(std::move(lengths));
 }
 
-std::size_t part_of(std::size_t length, const Strip& strip) {
+std::size_t part_of(std::size_t length, const ChunkPart& strip) {
   return std::min(length, strip.end) - std::min(length, strip.begin);
 }
 
-Cut cut(const std::vector<Rows>& tensors, std::size_t element_bytes, std::size_t room) {
+ChunkPlan plan_chunks(const std::vector<RowLengths>& tensors, std::size_t element_bytes,
+                      std::size_t room) {
   Cutter cutter(element_bytes, room);
   for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor)
     cutter.add(tensor, tensors[tensor]);

@@ -18,40 +18,41 @@
 
 namespace hvd::cuda {
 
-struct Rows {
+struct RowLengths {
   std::vector<std::size_t> lengths;  // elements
   std::size_t columns = 0;           // at least the longest row
 
-  Rows() = default;
-  explicit Rows(std::vector<std::size_t> all);
+  RowLengths() = default;
+  explicit RowLengths(std::vector<std::size_t> all);
 };
 
 // The slices of a tensor.
-Rows slices_of(std::size_t count, std::size_t places);
+RowLengths slices_of(std::size_t count, std::size_t places);
 
-struct Strip {
+struct ChunkPart {
   std::size_t tensor = 0;
   std::size_t begin = 0, end = 0;  // columns
   std::size_t at = 0;              // bytes from the beginning of the buffer, a multiple of 64
 };
 
-using Chunk = std::vector<Strip>;
+using Chunk = std::vector<ChunkPart>;
 
-struct Cut {
+struct ChunkPlan {
   std::vector<Chunk> chunks;
   std::size_t bytes = 0;  // of the largest one
 };
 
 // room: bytes of a chunk, unless a single column needs more.
-Cut cut(const std::vector<Rows>& tensors, std::size_t element_bytes, std::size_t room);
+ChunkPlan plan_chunks(const std::vector<RowLengths>& tensors, std::size_t element_bytes,
+                      std::size_t room);
 
 // Elements of a row that lie in the strip.
-std::size_t part_of(std::size_t length, const Strip& strip);
+std::size_t part_of(std::size_t length, const ChunkPart& strip);
 
 // visit(row, elements of it in the strip, bytes from the beginning of the buffer to them), row by
 // row.
 template <typename Visit>
-void each_part(const Rows& rows, const Strip& strip, std::size_t element_bytes,
+void each_part(const RowLengths& rows, const ChunkPart& strip, std::size_t element_bytes,
                const Visit& visit) {
   std::size_t at = strip.at;
   for (std::size_t row = 0; row < rows.lengths.size(); ++row) {

@@ -20,11 +20,11 @@ constexpr std::size_t kUncut = std::numeric_limits<std::size_t>::max();
 // One tensor: its rows, and where each lies on the device, for those that are loaded and those that
 // are stored (null: not).
 struct Staging {
-  Rows rows;
+  RowLengths rows;
   std::vector<const std::byte*> load;
   std::vector<std::byte*> store;
 
-  explicit Staging(Rows all) : rows(std::move(all)) {
+  explicit Staging(RowLengths all) : rows(std::move(all)) {
     load.resize(rows.lengths.size());
     store.resize(rows.lengths.size());
   }
@@ -48,29 +48,32 @@ using Work = std::function<Status(const std::vector<Laid>& strips)>;
 
 class StagedBackend : public DeviceBackend {
  public:
-  StagedBackend(const Party& party, std::size_t chunk_bytes)
-      : device_(party.device),
-        mesh_(*party.mesh),
-        cpu_(*party.cpu),
+  StagedBackend(const BootstrapGroup& bootstrap, std::size_t chunk_bytes)
+      : device_(bootstrap.device),
+        mesh_(*bootstrap.mesh),
+        cpu_(*bootstrap.cpu),
         chunk_bytes_(chunk_bytes),
         pinned_(device_, mesh_.abort()) {}
 
-  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
-  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root_place) override;
-  Status allgather(const Team& team, const std::vector<Gather>& tensors) override;
-  Status alltoall(const Team& team, const Exchange& exchange) override;
-  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+  Status broadcast(const Group& group, const std::vector<Operand>& operands,
+                   int root_place) override;
+  Status allgather(const Group& group, const std::vector<Gather>& tensors) override;
+  Status alltoall(const Group& group, const Exchange& exchange) override;
+  Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override;
   const char* last_algorithm() const override { return last_; }
-  Status let_go() override { return Status::ok(); }  // nothing of it waits in the device's queue
+  Status abort_waits() override {
+    return Status::ok();
+  }  // nothing of it waits in the device's queue
 
  private:
   // An operation on its way, whose chunks take turns in the pinned halves.
   struct Passage {
     const std::vector<Staging>& tensors;
     std::size_t width;
-    Cut cut;
+    ChunkPlan plan_chunks;
   };
 
   Status run(const std::vector<Staging>& tensors, std::size_t width, std::size_t room,
@@ -106,22 +109,22 @@ Status StagedBackend::refuse_capture() {
 Status StagedBackend::run(const std::vector<Staging>& tensors, std::size_t width, std::size_t room,
                           const Work& work) {
   last_ = "STAGED";
-  std::vector<Rows> rows;
+  std::vector<RowLengths> rows;
   rows.reserve(tensors.size());
   for (const Staging& tensor : tensors) rows.push_back(tensor.rows);
-  const Passage passage{tensors, width, cut(rows, width, room)};
-  if (passage.cut.chunks.empty()) return Status::ok();
+  const Passage passage{tensors, width, plan_chunks(rows, width, room)};
+  if (passage.plan_chunks.chunks.empty()) return Status::ok();
   const Current current(*device_);
   if (!current) return current.status();
   if (Status status = refuse_capture(); !status) return status;
-  if (Status status = pinned_.grow(passage.cut.bytes); !status) return status;
+  if (Status status = pinned_.grow(passage.plan_chunks.bytes); !status) return status;
   return pass(passage, work);
 }
 
 // On the stream: load 0, load 1, store 0, load 2, store 1, ... A chunk is loaded behind the store
 // of the one that had its half before, and worked on behind its load: also where nothing is loaded.
 Status StagedBackend::pass(const Passage& passage, const Work& work) {
-  const std::size_t chunks = passage.cut.chunks.size();
+  const std::size_t chunks = passage.plan_chunks.chunks.size();
   Device::Event next;
   if (Status status = load(passage, 0, next); !status) return status;
   for (std::size_t number = 0; number < chunks; ++number) {
@@ -139,7 +142,7 @@ Status StagedBackend::pass(const Passage& passage, const Work& work) {
 std::vector<Laid> StagedBackend::lay(const Passage& passage, std::size_t number) const {
   std::byte* const half = pinned_.half(number);
   std::vector<Laid> strips;
-  for (const Strip& strip : passage.cut.chunks[number]) {
+  for (const ChunkPart& strip : passage.plan_chunks.chunks[number]) {
     Laid laid;
     laid.tensor = strip.tensor;
     each_part(passage.tensors[strip.tensor].rows, strip, passage.width,
@@ -155,7 +158,7 @@ std::vector<Laid> StagedBackend::lay(const Passage& passage, std::size_t number)
 Status StagedBackend::load(const Passage& passage, std::size_t number, Device::Event& loaded) {
   std::byte* const half = pinned_.half(number);
   Copies copies(*device_);
-  for (const Strip& strip : passage.cut.chunks[number]) {
+  for (const ChunkPart& strip : passage.plan_chunks.chunks[number]) {
     const Staging& tensor = passage.tensors[strip.tensor];
     each_part(tensor.rows, strip, passage.width,
               [&](std::size_t row, std::size_t part, std::size_t offset) {
@@ -174,7 +177,7 @@ Status StagedBackend::load(const Passage& passage, std::size_t number, Device::E
 Status StagedBackend::store(const Passage& passage, std::size_t number) {
   const std::byte* const half = pinned_.half(number);
   Copies copies(*device_);
-  for (const Strip& strip : passage.cut.chunks[number]) {
+  for (const ChunkPart& strip : passage.plan_chunks.chunks[number]) {
     const Staging& tensor = passage.tensors[strip.tensor];
     each_part(tensor.rows, strip, passage.width,
               [&](std::size_t row, std::size_t part, std::size_t offset) {
@@ -186,13 +189,13 @@ Status StagedBackend::store(const Passage& passage, std::size_t number) {
   return copies.finish();
 }
 
-Status StagedBackend::allreduce(const Team& team, const std::vector<Operand>& operands,
+Status StagedBackend::allreduce(const Group& group, const std::vector<Operand>& operands,
                                 const Reduction& reduction) {
   last_ = "LOCAL";
-  if (team.size() == 1) return scale_on(*device_, operands, reduction);
+  if (group.size() == 1) return scale_on(*device_, operands, reduction);
   const std::size_t width = size_of(reduction.dtype);
   const bool whole = reduction.op == ReduceOp::kAdasum;  // which looks at whole tensors
-  const std::size_t n = whole ? 1 : static_cast<std::size_t>(team.size());
+  const std::size_t n = whole ? 1 : static_cast<std::size_t>(group.size());
   std::vector<Staging> tensors;
   for (const Operand& operand : operands) {
     Staging tensor(slices_of(operand.count, n));
@@ -208,17 +211,17 @@ Status StagedBackend::allreduce(const Team& team, const std::vector<Operand>& op
     in_place.reserve(strips.size());
     for (const Laid& strip : strips)
       in_place.push_back({strip.at.front(), strip.at.front(), strip.count()});
-    return cpu_.allreduce(team, in_place, reduction);
+    return cpu_.allreduce(group, in_place, reduction);
   });
 }
 
-Status StagedBackend::broadcast(const Team& team, const std::vector<Operand>& operands,
+Status StagedBackend::broadcast(const Group& group, const std::vector<Operand>& operands,
                                 int root_place) {
   last_ = "LOCAL";
-  const bool root = team.place == root_place;
+  const bool root = group.place == root_place;
   std::vector<Staging> tensors;
   for (const Operand& operand : operands) {
-    Staging tensor(Rows({operand.count}));
+    Staging tensor(RowLengths({operand.count}));
     if (root) {
       tensor.load[0] = static_cast<const std::byte*>(operand.in);
       Status status = copy_on(*device_, operand.out, operand.in, operand.count);
@@ -228,55 +231,56 @@ Status StagedBackend::broadcast(const Team& team, const std::vector<Operand>& op
     }
     tensors.push_back(std::move(tensor));
   }
-  if (team.size() == 1) return Status::ok();
+  if (group.size() == 1) return Status::ok();
   return run(tensors, 1, chunk_bytes_, [&](const std::vector<Laid>& strips) {
     std::vector<Operand> in_place;
     in_place.reserve(strips.size());
     for (const Laid& strip : strips)
       in_place.push_back({strip.at[0], strip.at[0], strip.counts[0]});
-    return cpu_.broadcast(team, in_place, root_place);
+    return cpu_.broadcast(group, in_place, root_place);
   });
 }
 
-Status StagedBackend::allgather(const Team& team, const std::vector<Gather>& tensors) {
+Status StagedBackend::allgather(const Group& group, const std::vector<Gather>& tensors) {
   last_ = "LOCAL";
-  const auto own = static_cast<std::size_t>(team.place);
+  const auto own = static_cast<std::size_t>(group.place);
   std::vector<Staging> stagings;
   for (const Gather& tensor : tensors) {
     Status status = copy_on(*device_, tensor.out[own], tensor.in, tensor.bytes[own]);
     if (!status) return status;
-    Staging staging(Rows(tensor.bytes));
+    Staging staging(RowLengths(tensor.bytes));
     staging.store = tensor.out;
     staging.store[own] = nullptr;
     staging.load[own] = tensor.in;
     stagings.push_back(std::move(staging));
   }
-  if (team.size() == 1) return Status::ok();
+  if (group.size() == 1) return Status::ok();
   return run(stagings, 1, chunk_bytes_, [&](const std::vector<Laid>& strips) {
     std::vector<Gather> gathers;
     gathers.reserve(strips.size());
     for (const Laid& strip : strips) gathers.push_back({strip.at[own], strip.at, strip.counts});
-    return cpu_.allgather(team, gathers);
+    return cpu_.allgather(group, gathers);
   });
 }
 
 // Rows: what goes to every place, then what comes from every place; of the own ones nothing. Only
 // together do the ranks know the longest, and so the number of chunks.
-Status StagedBackend::alltoall(const Team& team, const Exchange& exchange) {
+Status StagedBackend::alltoall(const Group& group, const Exchange& exchange) {
   last_ = "LOCAL";
-  const auto own = static_cast<std::size_t>(team.place);
-  const auto n = static_cast<std::size_t>(team.size());
+  const auto own = static_cast<std::size_t>(group.place);
+  const auto n = static_cast<std::size_t>(group.size());
   Status status = copy_on(*device_, exchange.out[own], exchange.in[own], exchange.in_bytes[own]);
   if (!status || n == 1) return status;
   std::vector<std::size_t> lengths = exchange.in_bytes;
   lengths.insert(lengths.end(), exchange.out_bytes.begin(), exchange.out_bytes.end());
   lengths[own] = lengths[n + own] = 0;
-  Staging staging((Rows(std::move(lengths))));
+  Staging staging((RowLengths(std::move(lengths))));
   std::copy(exchange.in.begin(), exchange.in.end(), staging.load.begin());
   std::copy(exchange.out.begin(), exchange.out.end(),
             staging.store.begin() + static_cast<std::ptrdiff_t>(n));
   std::vector<std::size_t> longest(n);
-  status = tell_all(cpu_, team, &staging.rows.columns, longest.data(), sizeof(std::size_t));
+  status =
+      bootstrap_allgather(cpu_, group, &staging.rows.columns, longest.data(), sizeof(std::size_t));
   if (!status) return status;
   staging.rows.columns = *std::max_element(longest.begin(), longest.end());
   return run({staging}, 1, chunk_bytes_, [&](const std::vector<Laid>& strips) {
@@ -287,17 +291,17 @@ Status StagedBackend::alltoall(const Team& team, const Exchange& exchange) {
     part.in_bytes.assign(strip.counts.begin(), strip.counts.begin() + middle);
     part.out.assign(strip.at.begin() + middle, strip.at.end());
     part.out_bytes.assign(strip.counts.begin() + middle, strip.counts.end());
-    return cpu_.alltoall(team, part);
+    return cpu_.alltoall(group, part);
   });
 }
 
 // Rows: every place's share, then the result of the own one. How the tensor is cut depends on the
 // longest share and the number of rows alone, which are the same everywhere.
-Status StagedBackend::reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+Status StagedBackend::reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                                     const Reduction& reduction) {
   last_ = "LOCAL";
-  const auto own = static_cast<std::size_t>(team.place);
-  const auto n = static_cast<std::size_t>(team.size());
+  const auto own = static_cast<std::size_t>(group.place);
+  const auto n = static_cast<std::size_t>(group.size());
   const std::size_t width = size_of(reduction.dtype);
   std::vector<Staging> stagings;
   std::vector<Operand> alone;
@@ -308,7 +312,7 @@ Status StagedBackend::reducescatter(const Team& team, const std::vector<Scatter>
       lengths.push_back(tensor.begins[place + 1] - tensor.begins[place]);
     alone.push_back({tensor.in, tensor.out, lengths[own]});
     lengths.push_back(lengths[own]);
-    Staging staging((Rows(std::move(lengths))));
+    Staging staging((RowLengths(std::move(lengths))));
     for (std::size_t place = 0; place < n; ++place)
       staging.load[place] = static_cast<const std::byte*>(tensor.in) + tensor.begins[place] * width;
     staging.store[n] = static_cast<std::byte*>(tensor.out);
@@ -323,15 +327,15 @@ Status StagedBackend::reducescatter(const Team& team, const std::vector<Scatter>
         begins.push_back(begins.back() + strip.counts[place]);
       scatters.push_back({strip.at.front(), strip.at[n], std::move(begins)});
     }
-    return cpu_.reducescatter(team, scatters, reduction);
+    return cpu_.reducescatter(group, scatters, reduction);
   });
 }
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceBackend>> make_staged_backend(const Party& party,
+Result<std::unique_ptr<DeviceBackend>> make_staged_backend(const BootstrapGroup& bootstrap,
                                                            std::size_t chunk_bytes) {
-  return std::unique_ptr<DeviceBackend>(std::make_unique<StagedBackend>(party, chunk_bytes));
+  return std::unique_ptr<DeviceBackend>(std::make_unique<StagedBackend>(bootstrap, chunk_bytes));
 }
 
 }  // namespace hvd::cuda

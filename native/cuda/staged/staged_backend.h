@@ -18,7 +18,7 @@ namespace hvd::cuda {
 constexpr std::size_t kStagedChunk = std::size_t{4} << 20U;
 
 // As bootstrap_group.h says; tells nothing. chunk_bytes: the same on all members.
-Result<std::unique_ptr<DeviceBackend>> make_staged_backend(const Party& party,
+Result<std::unique_ptr<DeviceBackend>> make_staged_backend(const BootstrapGroup& bootstrap,
                                                            std::size_t chunk_bytes = kStagedChunk);
 
 }  // namespace hvd::cuda

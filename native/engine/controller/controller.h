@@ -23,7 +23,7 @@
 
 namespace hvd {
 
-struct ConductorOptions {
+struct ControllerOptions {
   std::int64_t fusion_threshold = 134'217'728;  // bytes; 0: no fusion
   std::int64_t cycle_ns = 0;          // the longest time a small tensor may wait for company
   std::size_t cache_capacity = 1024;  // names; 0: no cache
@@ -35,7 +35,7 @@ struct ConductorOptions {
   TunerOptions tuner;
 };
 
-struct Letter {
+struct OutgoingMessage {
   int to = 0;
   std::string bytes;
 };
@@ -55,7 +55,7 @@ struct Ready {
 //   (Response::absent, or nothing to move)
 //   what fails names only requests that this rank has made
 struct News {
-  std::vector<Letter> letters;        // in order per receiver
+  std::vector<OutgoingMessage> outgoing;  // in order per receiver
   std::vector<Response> agenda;       // to be carried out in this order, before what comes later
   std::size_t cached = 0;             // responses of the agenda that came as numbers
   std::vector<std::string> warnings;  // for the log
@@ -71,10 +71,10 @@ struct Waiting {
   std::vector<int> asked;
 };
 
-class Conductor {
+class Controller {
  public:
-  Conductor(int rank, int size, const ConductorOptions& options);
-  ~Conductor();
+  Controller(int rank, int size, const ControllerOptions& options);
+  ~Controller();
 
   void ask(Request request, std::int64_t now_ns);
   // A message that is none is a Status that names the sender.
@@ -95,8 +95,8 @@ class Conductor {
   std::vector<int> ranks_of(int set) const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace hvd

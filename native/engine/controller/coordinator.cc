@@ -26,11 +26,11 @@ Response response_to(const Request& request) {
 
 }  // namespace
 
-Leader::Leader(Node& node, const ConductorOptions& options, Post& post)
-    : node_(node),
+Coordinator::Coordinator(RankState& state, const ControllerOptions& options, ResponseSink& post)
+    : state_(state),
       options_(options),
-      post_(post),
-      fuser_(options.fusion_threshold, options.cycle_ns, options.group_fusion),
+      sink_(post),
+      fusion_(options.fusion_threshold, options.cycle_ns, options.group_fusion),
       order_(options.cache_capacity) {
   if (options.tuner.on) tuner_ = std::make_unique<Tuner>(options.tuner);
   if (options.stall_shutdown_ns > 0 && shutdown_after(options) == 0) {
@@ -40,30 +40,30 @@ Leader::Leader(Node& node, const ConductorOptions& options, Post& post)
   }
 }
 
-void Leader::asked(Entry& entry, std::int64_t now_ns) {
+void Coordinator::asked(Entry& entry, std::int64_t now_ns) {
   if (entry.decided || (entry.failure && fail_late(entry))) return;
   if (!left_.empty() && entry.set->here.meets(left_)) {
-    return fail(entry, shut_down_by(node_.first_left), entry.asked);
+    return fail(entry, shut_down_by(state_.first_left), entry.asked);
   }
   if (!complete(entry)) {
-    if (options_.stall_warning_ns > 0) patrol_.start(now_ns + options_.stall_warning_ns);
+    if (options_.stall_warning_ns > 0) stall_timer_.start(now_ns + options_.stall_warning_ns);
     return;
   }
   entry.decided = true;
   if (is_change(entry.kind)) return change(entry);
-  fuser_.add(agree(entry, node_.joined), now_ns);
+  fusion_.add(agree(entry, state_.joined), now_ns);
 }
 
-bool Leader::complete(const Entry& entry) const {
+bool Coordinator::complete(const Entry& entry) const {
   if (entry.asked.contains(entry.set->here)) return true;
-  if (entry.set->id != 0 || node_.joined.empty()) return false;
+  if (entry.set->id != 0 || state_.joined.empty()) return false;
   RankSet all = entry.asked;
-  all.add(node_.joined);
+  all.add(state_.joined);
   return all.contains(entry.set->here);
 }
 
 // Tells those who come after the others were failed. True: nobody is left who asks.
-bool Leader::fail_late(Entry& entry) {
+bool Coordinator::fail_late(Entry& entry) {
   const RankSet who = both(entry.failure->owed, entry.asked);
   if (who.empty()) return false;
   const Status status = entry.failure->status;
@@ -74,64 +74,64 @@ bool Leader::fail_late(Entry& entry) {
   return all;
 }
 
-void Leader::fail(const Entry& entry, const Status& status, const RankSet& who) {
-  Verdict verdict;
-  verdict.response.kind = entry.kind;
-  verdict.response.set = entry.set->id;
-  verdict.response.names = {*entry.name};
-  verdict.response.status = status;
-  verdict.only = who.numbers();
-  post_.issue(verdict);
+void Coordinator::fail(const Entry& entry, const Status& status, const RankSet& who) {
+  ResponseMessage message;
+  message.response.kind = entry.kind;
+  message.response.set = entry.set->id;
+  message.response.names = {*entry.name};
+  message.response.status = status;
+  message.only = who.numbers();
+  sink_.issue(message);
 }
 
-void Leader::join(int rank, std::int64_t now_ns) {
+void Coordinator::join(int rank, std::int64_t now_ns) {
   if (!left_.empty()) {
-    Verdict verdict;
-    verdict.response.kind = Kind::kJoin;
-    verdict.response.names = {kJoinName};
-    verdict.response.status = shut_down_by(node_.first_left);
-    verdict.only = {rank};
-    return post_.issue(verdict);
+    ResponseMessage message;
+    message.response.kind = Kind::kJoin;
+    message.response.names = {kJoinName};
+    message.response.status = shut_down_by(state_.first_left);
+    message.only = {rank};
+    return sink_.issue(message);
   }
-  node_.joined.add(rank);
+  state_.joined.add(rank);
   last_joined_ = rank;
   for (const Name& name : waiting_names()) {
-    Entry* entry = node_.table.find(name.set, name.name);
+    Entry* entry = state_.table.find(name.set, name.name);
     if (name.set == 0 && entry != nullptr) asked(*entry, now_ns);
   }
-  if (!node_.joined.contains(node_.sets.find(0)->here)) return;
+  if (!state_.joined.contains(state_.sets.find(0)->here)) return;
   flush();
-  Verdict verdict;
-  verdict.response.kind = Kind::kJoin;
-  verdict.response.names = {kJoinName};
-  verdict.response.rank = last_joined_;
-  post_.issue(verdict);
+  ResponseMessage message;
+  message.response.kind = Kind::kJoin;
+  message.response.names = {kJoinName};
+  message.response.rank = last_joined_;
+  sink_.issue(message);
 }
 
-void Leader::leave(int rank) {
+void Coordinator::leave(int rank) {
   if (left_.has(rank)) return;
   flush();
-  if (node_.first_left < 0) node_.first_left = rank;
+  if (state_.first_left < 0) state_.first_left = rank;
   // Those whose way to rank 0 led through it are cut off.
   left_.add(rank);
-  for (int one = rank + 1; one < node_.tree.size(); ++one) {
-    if (rank > 0 && node_.tree.leads_through(one, rank)) left_.add(one);
+  for (int one = rank + 1; one < state_.tree.size(); ++one) {
+    if (rank > 0 && state_.tree.leads_through(one, rank)) left_.add(one);
   }
   for (const Name& name : waiting_names()) {
-    const Entry* entry = node_.table.find(name.set, name.name);
+    const Entry* entry = state_.table.find(name.set, name.name);
     if (entry == nullptr || !entry->set->here.meets(left_)) continue;
-    fail(*entry, shut_down_by(node_.first_left), entry->asked);
+    fail(*entry, shut_down_by(state_.first_left), entry->asked);
   }
-  if (!node_.joined.empty()) {
-    for (const int one : RankSet(node_.joined).numbers()) join(one, 0);
+  if (!state_.joined.empty()) {
+    for (const int one : RankSet(state_.joined).numbers()) join(one, 0);
   }
-  Verdict verdict;
-  verdict.response.kind = Kind::kLeave;
-  verdict.response.rank = rank;
-  post_.issue(verdict);
+  ResponseMessage message;
+  message.response.kind = Kind::kLeave;
+  message.response.rank = rank;
+  sink_.issue(message);
 }
 
-void Leader::park(int rank, bool parked, std::int64_t now_ns) {
+void Coordinator::park(int rank, bool parked, std::int64_t now_ns) {
   if (parked) {
     parked_.add(rank);
   } else {
@@ -140,83 +140,83 @@ void Leader::park(int rank, bool parked, std::int64_t now_ns) {
   }
 }
 
-void Leader::work(std::int64_t now_ns) {
-  if (patrol_.due(now_ns)) inspect(now_ns);
-  issue(fuser_.take(now_ns));
+void Coordinator::work(std::int64_t now_ns) {
+  if (stall_timer_.due(now_ns)) inspect(now_ns);
+  issue(fusion_.take(now_ns));
   if (tuner_) tune(now_ns);
 }
 
-std::int64_t Leader::due_in(std::int64_t now_ns) const {
-  const bool waits = node_.table.count_waiting() > 0;
-  return sooner(fuser_.due_in(now_ns), waits ? patrol_.due_in(now_ns) : -1);
+std::int64_t Coordinator::due_in(std::int64_t now_ns) const {
+  const bool waits = state_.table.count_waiting() > 0;
+  return sooner(fusion_.due_in(now_ns), waits ? stall_timer_.due_in(now_ns) : -1);
 }
 
-std::vector<std::string> Leader::take_warnings() { return std::exchange(warnings_, {}); }
+std::vector<std::string> Coordinator::take_warnings() { return std::exchange(warnings_, {}); }
 
-std::vector<Leader::Name> Leader::waiting_names() const {
+std::vector<Coordinator::Name> Coordinator::waiting_names() const {
   std::vector<Name> names;
-  for (const Entry* entry : std::as_const(node_.table).waiting()) {
+  for (const Entry* entry : std::as_const(state_.table).waiting()) {
     if (!entry->decided) names.push_back({entry->set->id, *entry->name});
   }
   return names;
 }
 
-void Leader::flush() { issue(fuser_.take_all()); }
+void Coordinator::flush() { issue(fusion_.take_all()); }
 
-void Leader::issue(const std::vector<Fuser::Together>& all) {
+void Coordinator::issue(const std::vector<FusionManager::FusedResponse>& all) {
   order_.begin_round();
-  for (const Fuser::Together& together : all) {
-    for (const Agreed& one : together) {
+  for (const FusionManager::FusedResponse& fused : all) {
+    for (const Agreed& one : fused) {
       if (one.slot >= 0) order_.touch(one.slot);
     }
   }
-  for (const Fuser::Together& together : all) issue(together);
+  for (const FusionManager::FusedResponse& fused : all) issue(fused);
 }
 
-void Leader::issue(const Fuser::Together& together) {
+void Coordinator::issue(const FusionManager::FusedResponse& fused) {
   std::vector<int> slots;
-  for (const Agreed& one : together) {
+  for (const Agreed& one : fused) {
     if (one.slot >= 0) slots.push_back(one.slot);
   }
-  if (slots.size() == together.size()) return post_.issue(slots);
-  Verdict verdict;
-  Response& response = verdict.response;
-  const Agreed& first = together.front();
+  if (slots.size() == fused.size()) return sink_.issue(slots);
+  ResponseMessage message;
+  Response& response = message.response;
+  const Agreed& first = fused.front();
   response = response_to(*first.request);
   response.names.clear();
   response.status = first.status;
   response.shared = first.shared;
-  verdict.only = first.only;
-  for (const Agreed& one : together) {
+  message.only = first.only;
+  for (const Agreed& one : fused) {
     response.names.push_back(one.request->name);
     if (one.absent && response.status) response.absent.push_back(*one.request);
-    const Entry* known = one.slot >= 0 ? node_.table.at_slot(one.slot) : nullptr;
+    const Entry* known = one.slot >= 0 ? state_.table.at_slot(one.slot) : nullptr;
     const std::vector<std::int64_t>& sizes = known != nullptr ? known->sizes : one.sizes;
     response.sizes.insert(response.sizes.end(), sizes.begin(), sizes.end());
   }
-  if (node_.cache) keep(together, verdict);
-  post_.issue(verdict);
+  if (state_.cache) keep(fused, message);
+  sink_.issue(message);
 }
 
 // Slots for what is worth one.
-void Leader::keep(const Fuser::Together& together, Verdict& verdict) {
-  verdict.version = node_.assignments + 1;
-  verdict.slots.assign(together.size(), -1);
+void Coordinator::keep(const FusionManager::FusedResponse& fused, ResponseMessage& message) {
+  message.version = state_.assignments + 1;
+  message.slots.assign(fused.size(), -1);
   bool any = false;
-  for (std::size_t i = 0; i < together.size(); ++i) {
-    const Agreed& one = together[i];
+  for (std::size_t i = 0; i < fused.size(); ++i) {
+    const Agreed& one = fused[i];
     if (!one.keep) continue;
-    const Entry* entry = node_.table.find(one.request->set, one.request->name);
+    const Entry* entry = state_.table.find(one.request->set, one.request->name);
     int slot = entry != nullptr ? entry->slot : -1;
     if (slot >= 0) {
       order_.touch(slot);
     } else {
       slot = order_.take();
     }
-    verdict.slots[i] = slot;
+    message.slots[i] = slot;
     any = any || slot >= 0;
   }
-  if (!any) verdict.slots.clear();
+  if (!any) message.slots.clear();
   if (!order_.was_full() || std::exchange(warned_of_capacity_, true)) return;
   warnings_.push_back("More than " + std::to_string(order_.capacity()) +
                       " different names are in use: the response cache forgets the oldest ones. "
@@ -224,38 +224,38 @@ void Leader::keep(const Fuser::Together& together, Verdict& verdict) {
 }
 
 // What changes sets and regions takes effect before anything else is agreed on.
-void Leader::change(const Entry& entry) {
-  const Agreed agreed = agree(entry, node_.joined);
+void Coordinator::change(const Entry& entry) {
+  const Agreed agreed = agree(entry, state_.joined);
   flush();
-  Verdict verdict;
-  verdict.response = response_to(*agreed.request);
-  verdict.response.status = agreed.status;
-  if (agreed.status) change(*agreed.request, verdict.response);
-  post_.issue(verdict);
+  ResponseMessage message;
+  message.response = response_to(*agreed.request);
+  message.response.status = agreed.status;
+  if (agreed.status) change(*agreed.request, message.response);
+  sink_.issue(message);
 }
 
-Status Leader::check_set(const std::vector<std::int64_t>& ranks) const {
+Status Coordinator::check_set(const std::vector<std::int64_t>& ranks) const {
   const char* fault = nullptr;
-  if (!node_.sets.valid(ranks)) fault = "Attempted to register process set with invalid ranks: ";
-  if (fault == nullptr && node_.sets.same_as(ranks) >= 0) {
+  if (!state_.sets.valid(ranks)) fault = "Attempted to register process set with invalid ranks: ";
+  if (fault == nullptr && state_.sets.same_as(ranks) >= 0) {
     fault = "Attempted to add a duplicate process set: ";
   }
   if (fault == nullptr) return Status::ok();
-  return Status::make(Code::kInvalidArgument, fault + shape_text(ranks), "engine/leader");
+  return Status::make(Code::kInvalidArgument, fault + shape_text(ranks), "engine/coordinator");
 }
 
-void Leader::change(const Request& request, Response& response) {
+void Coordinator::change(const Request& request, Response& response) {
   const std::int64_t argument = request.sizes.front();
   switch (request.kind) {
     case Kind::kAddSet:
       response.status = check_set(request.sizes);
       if (!response.status) return;
-      response.sizes = {node_.sets.next_id()};
+      response.sizes = {state_.sets.next_id()};
       response.sizes.insert(response.sizes.end(), request.sizes.begin(), request.sizes.end());
       return;
     case Kind::kRemoveSet: {
       const bool there = argument > 0 && argument < kMostSets &&
-                         node_.sets.find(static_cast<int>(argument)) != nullptr;
+                         state_.sets.find(static_cast<int>(argument)) != nullptr;
       response.sizes = {argument, there ? 1 : 0};
       if (there) remove_set(static_cast<int>(argument));
       return;
@@ -270,43 +270,43 @@ void Leader::change(const Request& request, Response& response) {
   }
 }
 
-void Leader::remove_set(int id) {
+void Coordinator::remove_set(int id) {
   for (const Name& name : waiting_names()) {
-    const Entry* entry = node_.table.find(name.set, name.name);
+    const Entry* entry = state_.table.find(name.set, name.name);
     if (name.set == id && entry != nullptr) fail(*entry, removed_set(id), entry->asked);
   }
-  for (const int slot : node_.table.slots_of(id)) order_.free(slot);
+  for (const int slot : state_.table.slots_of(id)) order_.free(slot);
 }
 
-void Leader::inspect(std::int64_t now_ns) {
-  patrol_.sleep();
+void Coordinator::inspect(std::int64_t now_ns) {
+  stall_timer_.sleep();
   const std::int64_t shutdown_ns = shutdown_after(options_);
   std::vector<Waiting> late;
   bool report = false;
-  for (Entry* entry : node_.table.waiting()) {
+  for (Entry* entry : state_.table.waiting()) {
     if (entry->decided || now_ns - entry->since_ns < options_.stall_warning_ns) continue;
-    late.push_back(node_.waiting(*entry));
+    late.push_back(state_.waiting(*entry));
     report = report || now_ns - entry->warned_ns >= options_.stall_warning_ns;
   }
   if (report) {
     warnings_.push_back(stall_text(late, options_.stall_warning_ns, shutdown_ns, now_ns));
-    for (const Waiting& one : late) node_.table.find(one.set, one.name)->warned_ns = now_ns;
+    for (const Waiting& one : late) state_.table.find(one.set, one.name)->warned_ns = now_ns;
   }
   for (const Waiting& one : late) {
     if (shutdown_ns > 0 && now_ns - stalls_since(one, now_ns) >= shutdown_ns)
       shut_down(one, now_ns);
   }
-  for (const Entry* entry : std::as_const(node_.table).waiting()) {
+  for (const Entry* entry : std::as_const(state_.table).waiting()) {
     if (entry->decided) continue;
     std::int64_t next = entry->warned_ns + options_.stall_warning_ns;
     if (shutdown_ns > 0)
-      next = std::min(next, stalls_since(node_.waiting(*entry), now_ns) + shutdown_ns);
-    patrol_.start_at_latest(next);
+      next = std::min(next, stalls_since(state_.waiting(*entry), now_ns) + shutdown_ns);
+    stall_timer_.start_at_latest(next);
   }
 }
 
 // From when on it has waited for ranks none of which was at a prompt: a person may take their time.
-std::int64_t Leader::stalls_since(const Waiting& waiting, std::int64_t now_ns) const {
+std::int64_t Coordinator::stalls_since(const Waiting& waiting, std::int64_t now_ns) const {
   std::int64_t since = waiting.since_ns;
   for (const int rank : waiting.missing) {
     if (parked_.has(rank)) return now_ns;
@@ -317,8 +317,8 @@ std::int64_t Leader::stalls_since(const Waiting& waiting, std::int64_t now_ns) c
 }
 
 // Fails it for those who wait, and remembers to fail it for those who come later.
-void Leader::shut_down(const Waiting& late, std::int64_t now_ns) {
-  Entry& entry = *node_.table.find(late.set, late.name);
+void Coordinator::shut_down(const Waiting& late, std::int64_t now_ns) {
+  Entry& entry = *state_.table.find(late.set, late.name);
   const Status status = stalled(late, now_ns);
   const RankSet asked = entry.asked;
   if (!entry.failure) entry.failure = std::make_unique<Failure>();
@@ -328,15 +328,15 @@ void Leader::shut_down(const Waiting& late, std::int64_t now_ns) {
 }
 
 // One step of the tuner ends whenever nobody waits any more.
-void Leader::tune(std::int64_t now_ns) {
-  if (step_bytes_ == 0 || !fuser_.empty() || node_.table.count_waiting() > 0) return;
+void Coordinator::tune(std::int64_t now_ns) {
+  if (step_bytes_ == 0 || !fusion_.empty() || state_.table.count_waiting() > 0) return;
   const std::optional<Tunables> tunables = tuner_->step(std::exchange(step_bytes_, 0), now_ns);
   if (!tunables) return;
-  fuser_.change(tunables->fusion_threshold, tunables->cycle_ns);
-  Verdict verdict;
-  verdict.response.kind = Kind::kTune;
-  verdict.response.tunables = *tunables;
-  post_.issue(verdict);
+  fusion_.change(tunables->fusion_threshold, tunables->cycle_ns);
+  ResponseMessage message;
+  message.response.kind = Kind::kTune;
+  message.response.tunables = *tunables;
+  sink_.issue(message);
 }
 
 }  // namespace hvd

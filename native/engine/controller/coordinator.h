@@ -9,7 +9,7 @@
 
 #include "engine/controller/controller.h"
 #include "engine/controller/fusion.h"
-#include "engine/controller/node.h"
+#include "engine/controller/rank_state.h"
 #include "engine/controller/response_cache.h"
 #include "engine/controller/stall.h"
 #include "engine/message/wire.h"
@@ -18,16 +18,16 @@
 namespace hvd {
 
 // Where decisions go: to all whom they concern, rank 0 included, at once and in this order.
-class Post {
+class ResponseSink {
  public:
-  virtual ~Post() = default;
-  virtual void issue(const Verdict& verdict) = 0;
+  virtual ~ResponseSink() = default;
+  virtual void issue(const ResponseMessage& message) = 0;
   virtual void issue(const std::vector<int>& slots) = 0;
 };
 
-class Leader {
+class Coordinator {
  public:
-  Leader(Node& node, const ConductorOptions& options, Post& post);
+  Coordinator(RankState& state, const ControllerOptions& options, ResponseSink& post);
 
   // Somebody has asked. The entry may be gone afterwards.
   void asked(Entry& entry, std::int64_t now_ns);
@@ -39,7 +39,7 @@ class Leader {
   void work(std::int64_t now_ns);  // what is due
 
   std::int64_t due_in(std::int64_t now_ns) const;
-  bool idle() const { return fuser_.empty() && node_.joined.empty(); }
+  bool idle() const { return fusion_.empty() && state_.joined.empty(); }
   std::vector<std::string> take_warnings();
 
  private:
@@ -56,26 +56,26 @@ class Leader {
   Status check_set(const std::vector<std::int64_t>& ranks) const;
   void remove_set(int id);
   void flush();
-  void issue(const std::vector<Fuser::Together>& all);
-  void issue(const Fuser::Together& together);
-  void keep(const Fuser::Together& together, Verdict& verdict);
+  void issue(const std::vector<FusionManager::FusedResponse>& all);
+  void issue(const FusionManager::FusedResponse& fused);
+  void keep(const FusionManager::FusedResponse& fused, ResponseMessage& message);
   void inspect(std::int64_t now_ns);
   std::int64_t stalls_since(const Waiting& waiting, std::int64_t now_ns) const;
   void shut_down(const Waiting& late, std::int64_t now_ns);
   void tune(std::int64_t now_ns);
 
-  Node& node_;
-  const ConductorOptions options_;
-  Post& post_;
-  Fuser fuser_;
-  SlotOrder order_;
+  RankState& state_;
+  const ControllerOptions options_;
+  ResponseSink& sink_;
+  FusionManager fusion_;
+  CacheLru order_;
   std::unique_ptr<Tuner> tuner_;  // none: the user has decided
   RankSet left_;
   int last_joined_ = -1;
   std::int64_t regions_ = 0;  // given out so far
   std::int64_t step_bytes_ = 0;
   bool warned_of_capacity_ = false;
-  Patrol patrol_;
+  StallTimer stall_timer_;
   RankSet parked_;
   std::map<int, std::int64_t>
       resumed_ns_;  // those that were parked before, since when they are not

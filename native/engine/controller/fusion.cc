@@ -34,29 +34,29 @@ bool alike(const Agreed& a, const Agreed& b) {
 
 }  // namespace
 
-bool Fuser::can_fuse(const Agreed& agreed) const {
+bool FusionManager::can_fuse(const Agreed& agreed) const {
   const Request& request = *agreed.request;
   return agreed.status && fuses(request.kind) && !request.tensors.empty() &&
          (groups_ || request.tensors.size() == 1) && uniform(request);
 }
 
-void Fuser::add(Agreed agreed, std::int64_t now_ns) {
+void FusionManager::add(Agreed agreed, std::int64_t now_ns) {
   if (held_.empty()) oldest_ns_ = now_ns;
   bytes_ += agreed.bytes;
   hurry_ = hurry_ || !can_fuse(agreed);
   held_.push_back(std::move(agreed));
 }
 
-std::vector<Fuser::Together> Fuser::take(std::int64_t now_ns) {
-  return due_in(now_ns) == 0 ? take_all() : std::vector<Together>();
+std::vector<FusionManager::FusedResponse> FusionManager::take(std::int64_t now_ns) {
+  return due_in(now_ns) == 0 ? take_all() : std::vector<FusedResponse>();
 }
 
-std::vector<Fuser::Together> Fuser::take_all() {
+std::vector<FusionManager::FusedResponse> FusionManager::take_all() {
   struct Open {
     std::size_t at;  // where the next one of its kind may join
     std::int64_t bytes;
   };
-  std::vector<Together> all;
+  std::vector<FusedResponse> all;
   std::vector<Open> open;
   for (Agreed& one : held_) {
     if (!can_fuse(one)) {
@@ -85,7 +85,7 @@ std::vector<Fuser::Together> Fuser::take_all() {
   return all;
 }
 
-std::int64_t Fuser::due_in(std::int64_t now_ns) const {
+std::int64_t FusionManager::due_in(std::int64_t now_ns) const {
   if (held_.empty()) return -1;
   if (hurry_ || bytes_ >= threshold_) return 0;
   return std::max<std::int64_t>(0, oldest_ns_ + cycle_ - now_ns);

@@ -14,13 +14,13 @@
 
 namespace hvd {
 
-class Fuser {
+class FusionManager {
  public:
   // groups: requests of several tensors may be fused with others.
-  Fuser(std::int64_t threshold_bytes, std::int64_t cycle_ns, bool groups)
+  FusionManager(std::int64_t threshold_bytes, std::int64_t cycle_ns, bool groups)
       : threshold_(threshold_bytes), cycle_(cycle_ns), groups_(groups) {}
 
-  using Together = std::vector<Agreed>;  // one operation, in this order
+  using FusedResponse = std::vector<Agreed>;  // one operation, in this order
 
   void change(std::int64_t threshold_bytes, std::int64_t cycle_ns) {
     threshold_ = threshold_bytes;
@@ -29,8 +29,8 @@ class Fuser {
   void add(Agreed agreed, std::int64_t now_ns);
   // What is due, in the order of its first members. Nothing is held back once the oldest has waited
   // for a whole cycle or the bytes of all reach the threshold.
-  std::vector<Together> take(std::int64_t now_ns);
-  std::vector<Together> take_all();  // due or not
+  std::vector<FusedResponse> take(std::int64_t now_ns);
+  std::vector<FusedResponse> take_all();  // due or not
   bool empty() const { return held_.empty(); }
   // How long until take() must be called again; negative: nothing waits.
   std::int64_t due_in(std::int64_t now_ns) const;

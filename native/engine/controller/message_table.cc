@@ -65,7 +65,7 @@ void spell_out(Entry& entry) {
   entry.by_slot.clear();
 }
 
-Entry& Table::at(const ProcessSet& set, const std::string& name) {
+Entry& MessageTable::at(const ProcessSet& set, const std::string& name) {
   const auto id = static_cast<std::size_t>(set.id);
   if (id >= sets_.size()) sets_.resize(id + 1);
   const auto [found, fresh] = sets_[id].try_emplace(name);
@@ -77,20 +77,20 @@ Entry& Table::at(const ProcessSet& set, const std::string& name) {
   return entry;
 }
 
-Entry* Table::find(int set, const std::string& name) {
+Entry* MessageTable::find(int set, const std::string& name) {
   const auto id = static_cast<std::size_t>(set);
   if (set < 0 || id >= sets_.size()) return nullptr;
   const auto found = sets_[id].find(name);
   return found == sets_[id].end() ? nullptr : &found->second;
 }
 
-std::vector<Entry*> Table::waiting() { return waiting_in<std::vector<Entry*>>(sets_); }
+std::vector<Entry*> MessageTable::waiting() { return waiting_in<std::vector<Entry*>>(sets_); }
 
-std::vector<const Entry*> Table::waiting() const {
+std::vector<const Entry*> MessageTable::waiting() const {
   return waiting_in<std::vector<const Entry*>>(sets_);
 }
 
-void Table::begin(Entry& entry, Kind kind, std::int64_t now_ns) {
+void MessageTable::begin(Entry& entry, Kind kind, std::int64_t now_ns) {
   if (!entry.asked.empty()) return;
   ++waiting_;
   entry.kind = kind;
@@ -98,7 +98,7 @@ void Table::begin(Entry& entry, Kind kind, std::int64_t now_ns) {
   entry.warned_ns = now_ns;
 }
 
-void Table::ask(Entry& entry, const RankSet& who, Request request, std::int64_t now_ns) {
+void MessageTable::ask(Entry& entry, const RankSet& who, Request request, std::int64_t now_ns) {
   RankSet fresh = without(who, entry.asked);
   if (fresh.empty()) return;
   begin(entry, request.kind, now_ns);
@@ -109,11 +109,11 @@ void Table::ask(Entry& entry, const RankSet& who, Request request, std::int64_t 
   entry.in_full.push_back({std::make_shared<const Request>(std::move(request)), std::move(fresh)});
 }
 
-void Table::ask(Entry& entry, int who, Request request, std::int64_t now_ns) {
+void MessageTable::ask(Entry& entry, int who, Request request, std::int64_t now_ns) {
   ask(entry, only(who), std::move(request), now_ns);
 }
 
-void Table::ask_known(Entry& entry, const RankSet& who, std::int64_t now_ns) {
+void MessageTable::ask_known(Entry& entry, const RankSet& who, std::int64_t now_ns) {
   const RankSet fresh = without(who, entry.asked);
   if (fresh.empty()) return;
   begin(entry, entry.known_kind, now_ns);
@@ -121,14 +121,14 @@ void Table::ask_known(Entry& entry, const RankSet& who, std::int64_t now_ns) {
   entry.by_slot.add(fresh);
 }
 
-void Table::ask_known(Entry& entry, int who, std::int64_t now_ns) {
+void MessageTable::ask_known(Entry& entry, int who, std::int64_t now_ns) {
   if (entry.asked.has(who)) return;
   begin(entry, entry.known_kind, now_ns);
   entry.asked.add(who);
   entry.by_slot.add(who);
 }
 
-void Table::answer(Entry& entry) {
+void MessageTable::answer(Entry& entry) {
   if (!entry.asked.empty()) --waiting_;
   entry.asked.clear();
   entry.by_slot.clear();
@@ -138,7 +138,7 @@ void Table::answer(Entry& entry) {
   entry.decided = false;
 }
 
-void Table::answer(Entry& entry, const RankSet& who) {
+void MessageTable::answer(Entry& entry, const RankSet& who) {
   if (who.contains(entry.asked)) return answer(entry);
   spell_out(entry);
   entry.asked.remove(who);
@@ -150,13 +150,13 @@ void Table::answer(Entry& entry, const RankSet& who) {
   entry.in_full.erase(left, entry.in_full.end());
 }
 
-void Table::drop_if_empty(Entry& entry) {
+void MessageTable::drop_if_empty(Entry& entry) {
   if (entry.slot >= 0 || entry.failure || !entry.asked.empty()) return;
   Names& names = sets_[static_cast<std::size_t>(entry.set->id)];
   names.erase(names.find(*entry.name));
 }
 
-void Table::assign(Entry& entry, int slot, std::uint64_t version) {
+void MessageTable::assign(Entry& entry, int slot, std::uint64_t version) {
   const auto at = static_cast<std::size_t>(slot);
   if (at >= slots_.size()) slots_.resize(at + 1, nullptr);
   if (Entry* before = slots_[at]; before != nullptr && before != &entry) {
@@ -171,7 +171,7 @@ void Table::assign(Entry& entry, int slot, std::uint64_t version) {
   slots_[at] = &entry;
 }
 
-void Table::forget_slot(Entry& entry) {
+void MessageTable::forget_slot(Entry& entry) {
   if (entry.slot < 0) return;
   spell_out(entry);
   slots_[static_cast<std::size_t>(entry.slot)] = nullptr;
@@ -180,7 +180,7 @@ void Table::forget_slot(Entry& entry) {
   entry.sizes.clear();
 }
 
-void Table::forget_set(int set) {
+void MessageTable::forget_set(int set) {
   const auto id = static_cast<std::size_t>(set);
   if (id >= sets_.size()) return;
   for (auto& [name, entry] : sets_[id]) {
@@ -190,7 +190,7 @@ void Table::forget_set(int set) {
   sets_[id].clear();
 }
 
-std::vector<int> Table::slots_of(int set) const {
+std::vector<int> MessageTable::slots_of(int set) const {
   std::vector<int> slots;
   const auto id = static_cast<std::size_t>(set);
   if (id >= sets_.size()) return slots;

@@ -56,7 +56,7 @@ struct Entry {
   Variants known;
 };
 
-class Table {
+class MessageTable {
  public:
   Entry& at(const ProcessSet& set, const std::string& name);  // makes it when there is none
   Entry* find(int set, const std::string& name);

@@ -34,15 +34,14 @@ bool cacheable(const Request& request) {
   }
 }
 
-SlotOrder::SlotOrder(std::size_t capacity)
-    : capacity_(std::min<std::size_t>(capacity, kMostSlots)) {}
+CacheLru::CacheLru(std::size_t capacity) : capacity_(std::min<std::size_t>(capacity, kMostSlots)) {}
 
-void SlotOrder::touch(int slot) {
+void CacheLru::touch(int slot) {
   unlink(slot);
   append(slot);
 }
 
-int SlotOrder::take() {
+int CacheLru::take() {
   int slot = -1;
   if (!free_.empty()) {
     slot = free_.back();
@@ -61,20 +60,20 @@ int SlotOrder::take() {
   return slot;
 }
 
-void SlotOrder::free(int slot) {
+void CacheLru::free(int slot) {
   unlink(slot);
   at(slot).used = false;
   free_.push_back(slot);
 }
 
-void SlotOrder::unlink(int slot) {
+void CacheLru::unlink(int slot) {
   Place& place = at(slot);
   if (!place.used) return;
   (place.before >= 0 ? at(place.before).after : oldest_) = place.after;
   (place.after >= 0 ? at(place.after).before : newest_) = place.before;
 }
 
-void SlotOrder::append(int slot) {
+void CacheLru::append(int slot) {
   Place& place = at(slot);
   place = {newest_, -1, round_, true};
   (newest_ >= 0 ? at(newest_).after : oldest_) = slot;

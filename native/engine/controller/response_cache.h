@@ -26,9 +26,9 @@ bool same(const Request& a, const Request& b);
 bool cacheable(const Request& request);
 
 // Rank 0's choice of slots: the least recently used one goes first.
-class SlotOrder {
+class CacheLru {
  public:
-  explicit SlotOrder(std::size_t capacity);
+  explicit CacheLru(std::size_t capacity);
 
   std::size_t capacity() const { return capacity_; }
   void touch(int slot);

@@ -12,7 +12,7 @@
 namespace hvd {
 
 // When to look next. Nothing is due while nobody waits.
-class Patrol {
+class StallTimer {
  public:
   void start(std::int64_t at_ns) {
     if (at_ns_ < 0) at_ns_ = at_ns;
@@ -37,7 +37,7 @@ inline std::int64_t sooner(std::int64_t a, std::int64_t b) {
 }
 
 // After how long what waits is failed; 0: never.
-inline std::int64_t shutdown_after(const ConductorOptions& options) {
+inline std::int64_t shutdown_after(const ControllerOptions& options) {
   const bool sensible = options.stall_shutdown_ns >= options.stall_warning_ns;
   return options.stall_warning_ns > 0 && sensible ? options.stall_shutdown_ns : 0;
 }

@@ -14,29 +14,29 @@ void set_bit(std::vector<std::uint64_t>& words, int slot) {
 
 }  // namespace
 
-void Relay::asked(Entry& entry, std::int64_t now_ns) {
+void TreeNode::asked(Entry& entry, std::int64_t now_ns) {
   const bool late = entry.failure && entry.failure->owed.meets(entry.asked);
   if (late || !keeps_ || complete(entry)) return send(entry);
-  if (patience_ns_ >= 0) patrol_.start(now_ns + patience_ns_);
+  if (patience_ns_ >= 0) stall_timer_.start(now_ns + patience_ns_);
 }
 
-bool Relay::complete(const Entry& entry) const {
+bool TreeNode::complete(const Entry& entry) const {
   const RankSet& members = entry.set->here;
   if (entry.asked.contains(members)) return true;
-  if (entry.set->id != 0 || node_.joined.empty()) return false;
+  if (entry.set->id != 0 || state_.joined.empty()) return false;
   RankSet all = entry.asked;
-  all.add(node_.joined);
+  all.add(state_.joined);
   return all.contains(members);
 }
 
-void Relay::send(Entry& entry) {
+void TreeNode::send(Entry& entry) {
   if (entry.sent.contains(entry.asked)) return;
   const RankSet& members = entry.set->here;
   const bool whole = entry.sent.empty() && entry.asked.contains(members);
-  if (whole && node_.cache && entry.slot >= 0 && entry.by_slot.contains(members)) {
+  if (whole && state_.cache && entry.slot >= 0 && entry.by_slot.contains(members)) {
     set_bit(up_.slots, entry.slot);
     entry.sent_slot = entry.slot;
-    entry.sent_version = node_.assignments;
+    entry.sent_version = state_.assignments;
   } else {
     const RankSet fresh = without(entry.asked, entry.sent);
     spell_out(entry);
@@ -44,7 +44,7 @@ void Relay::send(Entry& entry) {
       const RankSet who = both(variant.ranks, fresh);
       if (who.empty()) continue;
       const bool all = whole && who.contains(members);
-      up_.full.push_back({*variant.request, all ? std::vector<int>() : node_.tree.ranks_of(who)});
+      up_.full.push_back({*variant.request, all ? std::vector<int>() : state_.tree.ranks_of(who)});
     }
   }
   entry.sent = entry.asked;
@@ -54,61 +54,61 @@ void Relay::send(Entry& entry) {
   }
 }
 
-void Relay::join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) {
-  for (const int rank : ranks) node_.joined.add(node_.tree.number_of(rank));
+void TreeNode::join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) {
+  for (const int rank : ranks) state_.joined.add(state_.tree.number_of(rank));
   up_.full.push_back({request, ranks});
-  for (Entry* entry : node_.table.waiting()) {
+  for (Entry* entry : state_.table.waiting()) {
     if (entry->set->id == 0) asked(*entry, now_ns);
   }
 }
 
-void Relay::leave(const std::vector<int>& ranks) {
+void TreeNode::leave(const std::vector<int>& ranks) {
   Request request;
   request.kind = Kind::kLeave;
   keep_nothing();
   up_.full.push_back({std::move(request), ranks});
 }
 
-void Relay::pass_on(Request request, const std::vector<int>& ranks) {
+void TreeNode::pass_on(Request request, const std::vector<int>& ranks) {
   up_.full.push_back({std::move(request), ranks});
 }
 
-void Relay::keep_nothing() {
+void TreeNode::keep_nothing() {
   if (!std::exchange(keeps_, false)) return;
-  for (Entry* entry : node_.table.waiting()) send(*entry);
+  for (Entry* entry : state_.table.waiting()) send(*entry);
 }
 
-void Relay::again(int slot, std::uint64_t version) {
-  for (Entry* entry : node_.table.waiting()) {
+void TreeNode::again(int slot, std::uint64_t version) {
+  for (Entry* entry : state_.table.waiting()) {
     if (entry->sent_slot != slot || entry->sent_version != version) continue;
-    if (entry->slot == slot) node_.table.forget_slot(*entry);
+    if (entry->slot == slot) state_.table.forget_slot(*entry);
     entry->sent_slot = -1;
     entry->sent.clear();
     return send(*entry);
   }
 }
 
-void Relay::check(std::int64_t now_ns) {
-  if (!patrol_.due(now_ns)) return;
-  patrol_.sleep();
-  for (Entry* entry : node_.table.waiting()) {
+void TreeNode::check(std::int64_t now_ns) {
+  if (!stall_timer_.due(now_ns)) return;
+  stall_timer_.sleep();
+  for (Entry* entry : state_.table.waiting()) {
     if (entry->sent.contains(entry->asked)) continue;
     if (entry->since_ns + patience_ns_ <= now_ns) {
       send(*entry);
     } else {
-      patrol_.start(entry->since_ns + patience_ns_);  // the oldest is the first
+      stall_timer_.start(entry->since_ns + patience_ns_);  // the oldest is the first
     }
   }
 }
 
-std::int64_t Relay::due_in(std::int64_t now_ns) const {
-  return node_.table.count_waiting() == 0 ? -1 : patrol_.due_in(now_ns);
+std::int64_t TreeNode::due_in(std::int64_t now_ns) const {
+  return state_.table.count_waiting() == 0 ? -1 : stall_timer_.due_in(now_ns);
 }
 
-std::string Relay::take() {
+std::string TreeNode::take() {
   if (up_.empty()) return {};
-  up_.assignments = node_.assignments;
-  up_.changes = node_.sets.changes();
+  up_.assignments = state_.assignments;
+  up_.changes = state_.sets.changes();
   std::string bytes = encode(up_);
   up_.slots.clear();
   up_.full.clear();

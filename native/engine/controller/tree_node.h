@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "engine/controller/node.h"
+#include "engine/controller/rank_state.h"
 #include "engine/controller/stall.h"
 #include "engine/message/wire.h"
 
 namespace hvd {
 
-class Relay {
+class TreeNode {
  public:
   // patience_ns: how long an incomplete request is kept; negative: for ever.
-  Relay(Node& node, std::int64_t patience_ns) : node_(node), patience_ns_(patience_ns) {}
+  TreeNode(RankState& state, std::int64_t patience_ns) : state_(state), patience_ns_(patience_ns) {}
 
   // Somebody has asked.
   void asked(Entry& entry, std::int64_t now_ns);
@@ -32,7 +32,7 @@ class Relay {
   void check(std::int64_t now_ns);
   // The requests to be sent; empty: none.
   std::string take();
-  bool has_asks() const { return !up_.empty(); }
+  bool has_requests() const { return !up_.empty(); }
 
   std::int64_t due_in(std::int64_t now_ns) const;
 
@@ -40,11 +40,11 @@ class Relay {
   bool complete(const Entry& entry) const;
   void send(Entry& entry);
 
-  Node& node_;
+  RankState& state_;
   std::int64_t patience_ns_;
   bool keeps_ = true;
-  Patrol patrol_;
-  Asks up_;
+  StallTimer stall_timer_;
+  RequestList up_;
 };
 
 }  // namespace hvd

@@ -23,7 +23,7 @@ inline void may_lack_memory() {
   if (failpoint("engine.alloc")) throw std::bad_alloc();
 }
 
-struct Ground {
+struct Placement {
   Accelerator* accelerator = nullptr;  // null: the host
   int device = kCpu;
 };
@@ -35,9 +35,9 @@ struct Buffer {
   int device = kCpu;
 
   // 64-byte aligned, never null. kUnavailable: there is not that much memory.
-  Status allocate(const Ground& ground = {}) {
+  Status allocate(const Placement& placement = {}) {
     if (failpoint("engine.alloc")) return lacking();
-    return ground.accelerator == nullptr ? allocate_here() : allocate_on(ground);
+    return placement.accelerator == nullptr ? allocate_here() : allocate_on(placement);
   }
   // Memory of a device that somebody else has allocated.
   void adopt(std::shared_ptr<void> memory, std::size_t length, int its_device) {
@@ -60,12 +60,12 @@ struct Buffer {
     data_.reset(new (std::align_val_t{64}, std::nothrow) std::byte[bytes + 1]);  // NOLINT: owned
     return data_ == nullptr ? lacking() : Status::ok();
   }
-  Status allocate_on(const Ground& ground) {
+  Status allocate_on(const Placement& placement) {
     Result<std::shared_ptr<void>> memory =
-        ground.accelerator->allocate(ground.device, bytes > 0 ? bytes : 1);
+        placement.accelerator->allocate(placement.device, bytes > 0 ? bytes : 1);
     if (!memory) return memory.status();
     on_device_ = memory.take();
-    device = ground.device;
+    device = placement.device;
     return Status::ok();
   }
 

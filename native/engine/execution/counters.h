@@ -15,7 +15,7 @@ struct Counters {
   std::atomic<std::int64_t> exposed_ns{0};    // streams of frontends that stood still for them
   std::atomic<std::int64_t> cycles{0};        // looks that found something to do
   std::atomic<std::int64_t> cached{0};        // responses that came as numbers of the cache
-  std::atomic<std::int64_t> short_ways{0};    // operations agreed on without a message
+  std::atomic<std::int64_t> fast_paths{0};    // operations agreed on without a message
   std::atomic<std::int64_t> caller_runs{0};   // operations that a waiting user thread carried out
 };
 

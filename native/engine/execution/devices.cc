@@ -43,7 +43,7 @@ std::string seconds_text(std::int64_t ns) {
 
 bool lacks_inputs(const DeviceOperation& operation) {
   if (operation.ready == nullptr) return false;
-  const Result<bool> there = operation.ready->reached();
+  const Result<bool> there = operation.ready->query();
   return there && !there.value();
 }
 
@@ -56,14 +56,14 @@ const char* why_not_done(const DeviceOperation& operation) {
 
 }  // namespace
 
-bool DoneMark::over() {
-  const Result<bool> there = mark_->reached();
+bool DoneEvent::over() {
+  const Result<bool> there = mark_->query();
   return !there || there.value();
 }
 
-void DoneMark::lose_unless_reached(const Ending& cause) noexcept {
+void DoneEvent::lose_unless_reached(const Ending& cause) noexcept {
   try {
-    const Result<bool> there = mark_->reached();
+    const Result<bool> there = mark_->query();
     if (there && there.value()) return;
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the reason; then it is lost
   }
@@ -71,7 +71,7 @@ void DoneMark::lose_unless_reached(const Ending& cause) noexcept {
   lost_.store(true, std::memory_order_release);
 }
 
-Status DoneMark::cause() const {
+Status DoneEvent::cause() const {
   if (!lost_.load(std::memory_order_acquire)) return Status::ok();
   const std::lock_guard<std::mutex> until_let_go(*abandoning_);
   return *cause_;
@@ -104,7 +104,7 @@ void Outstanding::begin(DeviceOperation operation) {
   operations_.push_back(std::move(operation));
 }
 
-void Outstanding::given(std::shared_ptr<DoneMark> done) {
+void Outstanding::given(std::shared_ptr<DoneEvent> done) {
   if (operations_.empty()) return;  // the engine has ended meanwhile
   if (done == nullptr)
     operations_.pop_back();
@@ -197,21 +197,22 @@ Devices::~Devices() {
 
 Status Devices::available() { return accelerators_.get().status(); }
 
-Result<MarkPtr> Devices::ready(int device, void* stream) {
+Result<DeviceEventPtr> Devices::ready(int device, void* stream) {
   const Result<Accelerator*> accelerator = accelerators_.get();
   if (!accelerator) return accelerator.status();
   return accelerator.value()->mark(device, stream);
 }
 
-Result<Ground> Devices::ground(int device) {
-  if (device == kCpu) return Ground();
+Result<Placement> Devices::placement(int device) {
+  if (device == kCpu) return Placement();
   const Result<Accelerator*> accelerator = accelerators_.get();
   if (!accelerator) return accelerator.status();
-  return Ground{accelerator.value(), device};
+  return Placement{accelerator.value(), device};
 }
 
-Result<Devices::Begun> Devices::begin(DeviceOperation operation, const Team& team,
-                                      std::int64_t bytes, const std::vector<MarkPtr>& ready) {
+Result<Devices::Begun> Devices::begin(DeviceOperation operation, const Group& group,
+                                      std::int64_t bytes,
+                                      const std::vector<DeviceEventPtr>& ready) {
   const Result<Accelerator*> accelerator = accelerators_.get();
   if (!accelerator) return stands_in_without(accelerator.status());
   const int device = operation.device;
@@ -223,18 +224,18 @@ Result<Devices::Begun> Devices::begin(DeviceOperation operation, const Team& tea
     outstanding_.begin(std::move(operation));
   }
   const Result<Backend*> backend =
-      accelerator.value()->begin(device, team, static_cast<std::size_t>(bytes), ready);
+      accelerator.value()->begin(device, group, static_cast<std::size_t>(bytes), ready);
   if (!backend) return backend.status();
   return Begun{backend.value(), {accelerator.value(), device}, first};
 }
 
-Result<MarkPtr> Devices::end() {
-  Result<MarkPtr> done = accelerators_.loaded()->end();
+Result<DeviceEventPtr> Devices::end() {
+  Result<DeviceEventPtr> done = accelerators_.loaded()->end();
   if (!done) return done.status();
-  auto mark = std::make_shared<DoneMark>(done.take(), mutex_);
+  auto mark = std::make_shared<DoneEvent>(done.take(), mutex_);
   const std::lock_guard<std::mutex> lock(*mutex_);
   outstanding_.given(mark->captured() ? nullptr : mark);
-  return MarkPtr(std::move(mark));
+  return DeviceEventPtr(std::move(mark));
 }
 
 void Devices::keep_courses() {
@@ -272,7 +273,7 @@ bool Devices::write_done(Trace& trace) {
   while (!courses_.empty()) {
     const DeviceCourse& oldest = courses_.front();  // stays where it is while others come
     lock.unlock();
-    const Result<bool> reached = oldest.done->reached();
+    const Result<bool> reached = oldest.done->query();
     if (reached && (!reached.value() || oldest.done->span_comes())) return true;
     oldest.write(trace);
     lock.lock();
@@ -330,10 +331,10 @@ std::vector<DeviceOperation> Devices::outstanding() {
   return all;
 }
 
-Result<DeviceRegion> Devices::share(int device, const Team& team, std::size_t bytes) {
+Result<DeviceRegion> Devices::share(int device, const Group& group, std::size_t bytes) {
   const Result<Accelerator*> accelerator = accelerators_.get();
   if (!accelerator) return stands_in_without(accelerator.status());
-  return accelerator.value()->share(device, team, bytes);
+  return accelerator.value()->share(device, group, bytes);
 }
 
 Status Devices::drain() {

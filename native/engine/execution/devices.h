@@ -1,11 +1,11 @@
-// What this rank's operations do on devices: from the marks behind which their inputs are to the
+// What this rank's operations do on devices: from the events behind which their inputs are to the
 // end of the engine.
 //
 // What a device has been given it may never do: a kernel that hangs, or waits for one that does. A
 // thread of its own ("hvd-devices", from the first device tensor on) looks at the oldest of these
 // operations now and then, warns, and raises the abort in the end.
 //
-// An engine that fails lets its devices go on, with whatever data there is. A mark that had not
+// An engine that fails lets its devices go on, with whatever data there is. A event that had not
 // been reached by then tells the cause for ever: nobody takes that data for a result. Who is told
 // may free the memory: it is told once the device has let it go.
 #pragma once
@@ -36,19 +36,19 @@
 namespace hvd {
 
 // As the device's, until the engine fails before it is reached.
-class DoneMark final : public Mark {
+class DoneEvent final : public DeviceEvent {
  public:
   // abandoning: held until the devices are let go.
-  DoneMark(MarkPtr mark, std::shared_ptr<std::mutex> abandoning)
+  DoneEvent(DeviceEventPtr mark, std::shared_ptr<std::mutex> abandoning)
       : mark_(std::move(mark)), abandoning_(std::move(abandoning)) {}
 
-  Status follow(void* stream) override {
+  Status stream_wait(void* stream) override {
     if (Status lost = cause(); !lost) return lost;
-    return mark_->follow(stream);
+    return mark_->stream_wait(stream);
   }
-  Result<bool> reached() override {
+  Result<bool> query() override {
     if (Status lost = cause(); !lost) return lost;
-    return mark_->reached();
+    return mark_->query();
   }
   bool captured() const override { return mark_->captured(); }
   std::optional<DeviceSpan> span() override { return mark_->span(); }
@@ -61,7 +61,7 @@ class DoneMark final : public Mark {
  private:
   HVD_VISIBLE Status cause() const;
 
-  const MarkPtr mark_;
+  const DeviceEventPtr mark_;
   const std::shared_ptr<std::mutex> abandoning_;
   Ending cause_;  // written before lost_
   std::atomic<bool> lost_{false};
@@ -82,8 +82,8 @@ struct DeviceOperation {
   int set = 0;
   int device = kCpu;
   std::int64_t since_ns = 0;
-  MarkPtr ready;                   // of its newest input; null: this rank stands in
-  std::shared_ptr<DoneMark> done;  // null: it is still being given
+  DeviceEventPtr ready;             // of its newest input; null: this rank stands in
+  std::shared_ptr<DoneEvent> done;  // null: it is still being given
 };
 
 // An operation as the host has seen it. The trace has it once the device has done it.
@@ -96,7 +96,7 @@ struct DeviceCourse {
   const char* algorithm = "";
   std::int64_t begun_ns = 0, given_ns = 0;  // between them it was given to the device
   std::vector<Tensor> tensors;
-  MarkPtr done;
+  DeviceEventPtr done;
 
   // Where the device's time is not known: as long as it took to give it.
   void write(Trace& trace) const;
@@ -111,7 +111,7 @@ class Outstanding {
   void begin(DeviceOperation operation);
   // The last one has been given to its device. Null: it never comes by anything that could be
   // looked at, being part of a graph.
-  void given(std::shared_ptr<DoneMark> done);
+  void given(std::shared_ptr<DoneEvent> done);
   // Those that are not done at this moment.
   const std::vector<DeviceOperation>& now(std::int64_t now_ns);
 
@@ -122,7 +122,7 @@ class Outstanding {
   Report look(std::int64_t now_ns);
   // How long until the next look, whatever comes meanwhile; negative: never.
   std::int64_t between_looks() const;
-  // The engine has ended: marks that were not reached say why for ever.
+  // The engine has ended: events that were not reached say why for ever.
   void lose(const Ending& cause) noexcept;
 
  private:
@@ -148,24 +148,25 @@ class Devices {
 
   // Any thread. Ok: there is an accelerator (loaded here the first time).
   Status available();
-  // Any thread. The mark behind which the inputs of an operation are.
-  Result<MarkPtr> ready(int device, void* stream);
+  // Any thread. The event behind which the inputs of an operation are.
+  Result<DeviceEventPtr> ready(int device, void* stream);
 
   // Any thread. Where memory of the core's for tensors on `device` is.
-  Result<Ground> ground(int device);
+  Result<Placement> placement(int device);
 
-  // Turn-holder, as Accelerator has them. device: kAnyDevice where this rank stands in for others.
+  // Progress-lock owner, as Accelerator has them. device: kAnyDevice where this rank stands in for
+  // others.
   struct Begun {
     Backend* backend = nullptr;
-    Ground ground;
+    Placement placement;
     bool first = false;  // of this set: the devices of its ranks have met
   };
-  Result<Begun> begin(DeviceOperation operation, const Team& team, std::int64_t bytes,
-                      const std::vector<MarkPtr>& ready);
-  Result<MarkPtr> end();
+  Result<Begun> begin(DeviceOperation operation, const Group& group, std::int64_t bytes,
+                      const std::vector<DeviceEventPtr>& ready);
+  Result<DeviceEventPtr> end();
   // False: not kept, nobody writes it.
   bool keep(DeviceCourse& course);
-  Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes);
+  Result<DeviceRegion> share(int device, const Group& group, std::size_t bytes);
   Status drain();
   void release(const DeviceRegion& region);
 
@@ -173,7 +174,7 @@ class Devices {
   bool idle() const;  // nothing is under way
   bool used() const;  // a tensor on a device has come
   DeviceTimes times() const;
-  std::vector<DeviceOperation> outstanding();  // without marks
+  std::vector<DeviceOperation> outstanding();  // without events
   // From now on courses are kept, until write_courses() is called for the last time.
   void keep_courses();
   // Of what devices have done; last: of what they do in the next seconds too. One caller at a time.
@@ -191,13 +192,13 @@ class Devices {
 
   Accelerators& accelerators_;
   const std::function<void(const Status&)> overdue_;
-  const std::shared_ptr<std::mutex> mutex_;  // shared with the marks
+  const std::shared_ptr<std::mutex> mutex_;  // shared with the events
   bool abandoned_ = false;                   // guarded by mutex_, as all below
   Outstanding outstanding_;
   bool watching_ = false, leaving_ = false;
   std::condition_variable changed_;
   std::thread watch_;
-  std::set<int> met_;  // turn-holder only
+  std::set<int> met_;  // progress-lock owner only
   std::mutex courses_mutex_;
   bool keeping_ = false;              // guarded by courses_mutex_, as courses_
   std::deque<DeviceCourse> courses_;  // in the order in which they were given

@@ -25,7 +25,7 @@ const char* negotiate_phase(Kind kind) {
 Status not_asked_for(const Work& work) {
   const std::vector<std::string>& names = work.response.names;
   return Status::make(Code::kInternal,
-                      "rank 0 agreed on " + (names.empty() ? "nothing" : names.front()) +
+                      "rank 0 sent a response for " + (names.empty() ? "nothing" : names.front()) +
                           " and others, which this rank has not asked for",
                       "engine/executor");
 }
@@ -33,7 +33,7 @@ Status not_asked_for(const Work& work) {
 // Rank 0 puts together what lies on one device on every rank (fusion.h).
 Status several_devices(const Work& work) {
   return Status::make(Code::kInternal,
-                      "rank 0 put together what lies on different devices of this rank: " +
+                      "rank 0 fused tensors that lie on different devices of this rank: " +
                           work.response.names.front() + " and others",
                       "engine/executor");
 }
@@ -55,22 +55,22 @@ DeviceOperation operation_of(const Work& work) {
 }
 
 // What leaves a rank once for every member is more than what it gave.
-std::int64_t bytes_moved(const Work& work, const Team* team) {
+std::int64_t bytes_moved(const Work& work, const Group* group) {
   const Kind kind = work.response.kind;
   const bool spreads = kind == Kind::kAllgather || kind == Kind::kAlltoall;
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < work.tasks.size(); ++i) {
     if (const Request* request = work.request(i)) bytes += request->bytes();
   }
-  return spreads && team != nullptr ? bytes * team->size() : bytes;
+  return spreads && group != nullptr ? bytes * group->size() : bytes;
 }
 
-Reduction reduction_of(const Request& request, const Team& team) {
+Reduction reduction_of(const Request& request, const Group& group) {
   Reduction reduction;
   reduction.op = request.op;
   reduction.scaling.before = request.prescale;
   reduction.scaling.after = request.postscale;
-  if (request.op == ReduceOp::kAverage) reduction.scaling.divisor = team.size();
+  if (request.op == ReduceOp::kAverage) reduction.scaling.divisor = group.size();
   return reduction;
 }
 
@@ -120,7 +120,7 @@ Work Executor::prepare(Response response) const {
   }
   // Ranks join under names of their own.
   if (work.response.kind == Kind::kJoin) work.tasks = {parts_.handles.in_flight(Kind::kJoin)};
-  work.bytes = bytes_moved(work, parts_.teams.find(work.response.set).get());
+  work.bytes = bytes_moved(work, parts_.groups.find(work.response.set).get());
   work.agreed_ns = now_ns();
   return work;
 }
@@ -134,12 +134,12 @@ Status Executor::perform(const Work& work) {
   failpoint("engine.before_operation");
   refusal_ = nullptr;
   used_ = nullptr;
-  ground_ = {};
+  placement_ = {};
   done_ = nullptr;
   met_ns_ = found_ns_ = 0;
   const std::int64_t begin = now_ns();
   Status status = perform_agreed(work);
-  if (status && ground_.accelerator != nullptr) status = end_on_device(work);
+  if (status && placement_.accelerator != nullptr) status = end_on_device(work);
   if (scratch_.bytes > 0) scratch_ = {};
   if (!status) {
     if (status.code == Code::kUnavailable && status.rank < 0) status.rank = rank_;
@@ -156,7 +156,7 @@ Status Executor::perform_agreed(const Work& work) {
   static constexpr std::array<Step, kKindCount> kSteps{
       &Executor::allreduce,  &Executor::allgather,     &Executor::broadcast,
       &Executor::nothing,  // a barrier: the agreement was it
-      &Executor::nothing,  // who leaves is the coordinator's business
+      &Executor::nothing,  // who leaves is the progress engine's business
       &Executor::alltoall,   &Executor::reducescatter, &Executor::join,      &Executor::add_set,
       &Executor::remove_set, &Executor::allocate,      &Executor::release,   &Executor::tune};
   return (this->*kSteps[static_cast<std::size_t>(work.response.kind)])(work);
@@ -168,25 +168,25 @@ Status Executor::allreduce(const Work& work) {
   for (std::size_t i = 0; i < work.tasks.size(); ++i) {
     if (work.request(i) == nullptr) return not_asked_for(work);
   }
-  const auto team = team_of(work);
-  if (!team) return team.status();
-  const auto backend = backend_of(work, *team.value());
+  const auto group = group_of(work);
+  if (!group) return group.status();
+  const auto backend = backend_of(work, *group.value());
   if (!backend) return backend.status();
   const bool shared = work.response.shared && work.response.absent.empty();
-  Result<std::vector<Pass>> passes = passes_of(work, shared, ground_, scratch_);
-  if (Status status = vote(work, *team.value(), passes.status()); !status || refusal_ != nullptr) {
+  Result<std::vector<Pass>> passes = passes_of(work, shared, placement_, scratch_);
+  if (Status status = vote(work, *group.value(), passes.status()); !status || refusal_ != nullptr) {
     return status;
   }
   for (Pass& pass : passes.value()) {
-    Reduction reduction = reduction_of(*work.request(0), *team.value());
+    Reduction reduction = reduction_of(*work.request(0), *group.value());
     reduction.dtype = pass.dtype;
     prescale_own(pass, reduction);
     const auto offsets =
-        offsets_of(parts_.regions, parts_.mesh.topology(), *team.value(), pass.region);
+        offsets_of(parts_.regions, parts_.mesh.topology(), *group.value(), pass.region);
     Status status =
         offsets.empty()
-            ? backend.value()->allreduce(*team.value(), pass.operands, reduction)
-            : backend.value()->allreduce_shared(*team.value(), pass.operands, offsets, reduction);
+            ? backend.value()->allreduce(*group.value(), pass.operands, reduction)
+            : backend.value()->allreduce_shared(*group.value(), pass.operands, offsets, reduction);
     if (!status) return status;
   }
   return Status::ok();
@@ -194,9 +194,9 @@ Status Executor::allreduce(const Work& work) {
 
 Status Executor::broadcast(const Work& work) {
   if (!complete(work)) return not_asked_for(work);
-  const auto team = team_of(work);
-  if (!team) return team.status();
-  const auto backend = backend_of(work, *team.value());
+  const auto group = group_of(work);
+  if (!group) return group.status();
+  const auto backend = backend_of(work, *group.value());
   if (!backend) return backend.status();
   std::vector<Operand> bytes;
   for (const TaskPtr& task : work.tasks) {
@@ -206,48 +206,49 @@ Status Executor::broadcast(const Work& work) {
       bytes.push_back(operand);
     }
   }
-  const std::vector<int>& ranks = team.value()->ranks;
+  const std::vector<int>& ranks = group.value()->ranks;
   const auto root = std::find(ranks.begin(), ranks.end(), work.request(0)->root);
-  return backend.value()->broadcast(*team.value(), bytes, static_cast<int>(root - ranks.begin()));
+  return backend.value()->broadcast(*group.value(), bytes, static_cast<int>(root - ranks.begin()));
 }
 
 Status Executor::allgather(const Work& work) {
   if (!complete(work)) return not_asked_for(work);
-  const auto team = team_of(work);
-  if (!team) return team.status();
-  if (Status status = sizes_fit(work, *team.value()); !status) return status;
-  const auto backend = backend_of(work, *team.value());
+  const auto group = group_of(work);
+  if (!group) return group.status();
+  if (Status status = sizes_fit(work, *group.value()); !status) return status;
+  const auto backend = backend_of(work, *group.value());
   if (!backend) return backend.status();
-  const Result<std::vector<Gather>> tensors = gathers_of(work, *team.value(), ground_);
+  const Result<std::vector<Gather>> tensors = gathers_of(work, *group.value(), placement_);
   found_ns_ = now_ns();
-  if (Status status = vote(work, *team.value(), tensors.status()); !status || refusal_ != nullptr) {
+  if (Status status = vote(work, *group.value(), tensors.status());
+      !status || refusal_ != nullptr) {
     return status;
   }
-  return backend.value()->allgather(*team.value(), tensors.value());
+  return backend.value()->allgather(*group.value(), tensors.value());
 }
 
 Status Executor::alltoall(const Work& work) {
   if (!complete(work)) return not_asked_for(work);
-  const auto team = team_of(work);
-  if (!team) return team.status();
-  if (Status status = sizes_fit(work, *team.value()); !status) return status;
-  const auto backend = backend_of(work, *team.value());
+  const auto group = group_of(work);
+  if (!group) return group.status();
+  if (Status status = sizes_fit(work, *group.value()); !status) return status;
+  const auto backend = backend_of(work, *group.value());
   if (!backend) return backend.status();
   const Result<Exchange> exchange =
-      exchange_of(*work.tasks.front(), *team.value(), work.response.sizes, ground_);
+      exchange_of(*work.tasks.front(), *group.value(), work.response.sizes, placement_);
   found_ns_ = now_ns();
-  if (Status status = vote(work, *team.value(), exchange.status());
+  if (Status status = vote(work, *group.value(), exchange.status());
       !status || refusal_ != nullptr) {
     return status;
   }
-  return backend.value()->alltoall(*team.value(), exchange.value());
+  return backend.value()->alltoall(*group.value(), exchange.value());
 }
 
 Status Executor::reducescatter(const Work& work) {
   if (!complete(work)) return not_asked_for(work);
-  const auto team = team_of(work);
-  if (!team) return team.status();
-  const auto backend = backend_of(work, *team.value());
+  const auto group = group_of(work);
+  if (!group) return group.status();
+  const auto backend = backend_of(work, *group.value());
   if (!backend) return backend.status();
   std::vector<std::pair<Dtype, std::vector<Scatter>>> by_dtype;  // in order of appearance
   for (const TaskPtr& task : work.tasks) {
@@ -256,13 +257,13 @@ Status Executor::reducescatter(const Work& work) {
       auto pass = std::find_if(by_dtype.begin(), by_dtype.end(),
                                [&](const auto& one) { return one.first == dtype; });
       if (pass == by_dtype.end()) pass = by_dtype.insert(pass, {dtype, {}});
-      pass->second.push_back(scatter_of(*task, i, *team.value()));
+      pass->second.push_back(scatter_of(*task, i, *group.value()));
     }
   }
-  Reduction reduction = reduction_of(*work.request(0), *team.value());
+  Reduction reduction = reduction_of(*work.request(0), *group.value());
   for (const auto& [dtype, scatters] : by_dtype) {
     reduction.dtype = dtype;
-    Status status = backend.value()->reducescatter(*team.value(), scatters, reduction);
+    Status status = backend.value()->reducescatter(*group.value(), scatters, reduction);
     if (!status) return status;
   }
   return Status::ok();
@@ -276,14 +277,14 @@ Status Executor::join(const Work& work) {
 Status Executor::add_set(const Work& work) {
   const std::vector<std::int64_t>& sizes = work.response.sizes;
   if (sizes.empty()) return not_asked_for(work);
-  parts_.teams.set(static_cast<int>(sizes.front()), {sizes.begin() + 1, sizes.end()});
+  parts_.groups.set(static_cast<int>(sizes.front()), {sizes.begin() + 1, sizes.end()});
   give_number(work, sizes.front());
   return Status::ok();
 }
 
 Status Executor::remove_set(const Work& work) {
   if (work.response.sizes.empty()) return not_asked_for(work);
-  const bool known = parts_.teams.erase(static_cast<int>(work.response.sizes.front()));
+  const bool known = parts_.groups.erase(static_cast<int>(work.response.sizes.front()));
   give_number(work, known ? 1 : 0);
   return Status::ok();
 }
@@ -314,7 +315,7 @@ Status Executor::allocate_on_devices(const Work& work) {
   const std::int64_t region = work.response.sizes[0], bytes = work.response.sizes[1];
   const int device = complete(work) ? work.device() : kAnyDevice;
   Result<DeviceRegion> memory =
-      parts_.devices.share(device, *parts_.teams.find(0), static_cast<std::size_t>(bytes));
+      parts_.devices.share(device, *parts_.groups.find(0), static_cast<std::size_t>(bytes));
   if (!memory) {
     if (parts_.mesh.abort().raised() || !parts_.devices.available()) return memory.status();
     refusal_ = std::make_shared<const Status>(
@@ -369,54 +370,55 @@ Status Executor::meet() { return first_failing_rank(false).status(); }
 
 // The first rank that says so, on every rank; the number of ranks: nobody does.
 Result<int> Executor::first_failing_rank(bool failed) {
-  return first_failing(parts_.backends.cpu(), *parts_.teams.find(0), failed);
+  return first_failing(parts_.backends.cpu(), *parts_.groups.find(0), failed);
 }
 
-Status Executor::vote(const Work& work, const Team& team, const Status& mine) {
-  const Result<Ending> refusal = vote_on_memory(parts_.backends.cpu(), work, team, mine);
+Status Executor::vote(const Work& work, const Group& group, const Status& mine) {
+  const Result<Ending> refusal = vote_on_memory(parts_.backends.cpu(), work, group, mine);
   if (!refusal) return refusal.status();
   refusal_ = refusal.value();
   if (refusal_ != nullptr) forget_results(work);
   return Status::ok();
 }
 
-Result<std::shared_ptr<const Team>> Executor::team_of(const Work& work) const {
-  auto team = parts_.teams.find(work.response.set);
-  if (team != nullptr && team->place >= 0) return team;
+Result<std::shared_ptr<const Group>> Executor::group_of(const Work& work) const {
+  auto group = parts_.groups.find(work.response.set);
+  if (group != nullptr && group->place >= 0) return group;
   return Status::make(Code::kInternal,
                       "this rank is not in process set " + std::to_string(work.response.set) +
                           ", which shall carry out " + work.response.names.front(),
                       "engine/executor");
 }
 
-Result<Backend*> Executor::backend_of(const Work& work, const Team& team) {
+Result<Backend*> Executor::backend_of(const Work& work, const Group& group) {
   used_ = &parts_.backends.cpu();
   if (work.device() != kCpu) {
-    if (Status status = begin_on_device(work, team); !status) return status;
+    if (Status status = begin_on_device(work, group); !status) return status;
   }
   return used_;
 }
 
-Status Executor::begin_on_device(const Work& work, const Team& team) {
+Status Executor::begin_on_device(const Work& work, const Group& group) {
   const int device = work.device();
-  std::vector<MarkPtr> ready;
+  std::vector<DeviceEventPtr> ready;
   for (const TaskPtr& task : work.tasks) {
     const int its = task == nullptr ? kAnyDevice : task->request.tensors.front().device;
     if (its != device) return several_devices(work);
     if (task != nullptr) ready.push_back(task->ready);
   }
-  const auto begun = parts_.devices.begin(operation_of(work), team, whole_bytes(work, team), ready);
+  const auto begun =
+      parts_.devices.begin(operation_of(work), group, whole_bytes(work, group), ready);
   if (!begun) return begun.status();
   used_ = begun.value().backend;
-  ground_ = begun.value().ground;
+  placement_ = begun.value().placement;
   if (begun.value().first) met_ns_ = now_ns();
   return Status::ok();
 }
 
-// Nobody waits for the device: the tasks are finished, with the mark behind which their outputs
+// Nobody waits for the device: the tasks are finished, with the event behind which their outputs
 // are.
 Status Executor::end_on_device(const Work& work) {
-  const Result<MarkPtr> done = parts_.devices.end();
+  const Result<DeviceEventPtr> done = parts_.devices.end();
   if (!done) return done.status();
   done_ = done.value();
   for (const TaskPtr& task : work.tasks) {

@@ -21,7 +21,7 @@ namespace hvd {
 struct Parts {
   Mesh& mesh;
   Handles& handles;
-  Teams& teams;
+  Groups& groups;
   Regions& regions;
   Backends& backends;
   Devices& devices;
@@ -29,7 +29,7 @@ struct Parts {
   Trace& trace;
 };
 
-// Turn-holder only.
+// Progress-lock owner only.
 class Executor {
  public:
   Executor(const Parts& parts, const AlgorithmOptions& algorithms);
@@ -61,14 +61,14 @@ class Executor {
   Status give_back(DeviceRegion region);
   Status tune(const Work& work);
 
-  Result<std::shared_ptr<const Team>> team_of(const Work& work) const;
-  Result<Backend*> backend_of(const Work& work, const Team& team);
-  Status begin_on_device(const Work& work, const Team& team);
+  Result<std::shared_ptr<const Group>> group_of(const Work& work) const;
+  Result<Backend*> backend_of(const Work& work, const Group& group);
+  Status begin_on_device(const Work& work, const Group& group);
   Status end_on_device(const Work& work);
   Result<int> first_failing_rank(bool failed);
   Status meet();  // all ranks
-  // Sets refusal_ where a rank of the team lacks memory for the work.
-  Status vote(const Work& work, const Team& team, const Status& mine);
+  // Sets refusal_ where a rank of the group lacks memory for the work.
+  Status vote(const Work& work, const Group& group, const Status& mine);
   void finish_all(const Work& work, const Ending& ending);
   void note(const Work& work, std::int64_t begin_ns);
   void note_on_device(const Work& work, const TraceCourse& course, std::int64_t begin_ns,
@@ -80,9 +80,9 @@ class Executor {
   std::atomic<bool> timeline_{false};
   // Of the operation that is carried out.
   Backend* used_ = nullptr;
-  Ground ground_;
-  MarkPtr done_;               // on a device
-  std::int64_t met_ns_ = 0;    // until then the devices of the team met; 0: they had
+  Placement placement_;
+  DeviceEventPtr done_;        // on a device
+  std::int64_t met_ns_ = 0;    // until then the devices of the group met; 0: they had
   std::int64_t found_ns_ = 0;  // until then memory for the results was looked for; 0: it was there
   Buffer scratch_;             // until it has been given to the device
   Ending refusal_;             // of all ranks alike: the operation fails, the engine goes on

@@ -13,45 +13,45 @@
 
 namespace hvd {
 
-class Teams {
+class Groups {
  public:
-  Teams(int rank, int size) : rank_(rank) {
+  Groups(int rank, int size) : rank_(rank) {
     std::vector<int> all(static_cast<std::size_t>(size));
     for (int r = 0; r < size; ++r) all[static_cast<std::size_t>(r)] = r;
     set(0, std::move(all));
   }
 
   // Null: there is no set of this id. place is -1 when this rank does not belong to it.
-  std::shared_ptr<const Team> find(int id) const {
+  std::shared_ptr<const Group> find(int id) const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = teams_.find(id);
-    return found == teams_.end() ? nullptr : found->second;
+    const auto found = groups_.find(id);
+    return found == groups_.end() ? nullptr : found->second;
   }
 
   void set(int id, std::vector<int> ranks) {
-    auto team = std::make_shared<Team>();
-    team->id = id;
-    team->ranks = std::move(ranks);
-    const auto mine = std::find(team->ranks.begin(), team->ranks.end(), rank_);
-    team->place = mine == team->ranks.end() ? -1 : static_cast<int>(mine - team->ranks.begin());
+    auto group = std::make_shared<Group>();
+    group->id = id;
+    group->ranks = std::move(ranks);
+    const auto mine = std::find(group->ranks.begin(), group->ranks.end(), rank_);
+    group->place = mine == group->ranks.end() ? -1 : static_cast<int>(mine - group->ranks.begin());
     const std::lock_guard<std::mutex> lock(mutex_);
-    teams_[id] = std::move(team);
+    groups_[id] = std::move(group);
   }
 
   bool only_the_global() const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return teams_.size() == 1;
+    return groups_.size() == 1;
   }
 
   bool erase(int id) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return teams_.erase(id) == 1;
+    return groups_.erase(id) == 1;
   }
 
  private:
   const int rank_;
   mutable std::mutex mutex_;
-  std::map<int, std::shared_ptr<const Team>> teams_;
+  std::map<int, std::shared_ptr<const Group>> groups_;
 };
 
 }  // namespace hvd

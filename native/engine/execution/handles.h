@@ -59,7 +59,7 @@ struct Task {
   std::atomic<bool> held{false};  // nobody has been asked yet: who waits for it does so
   Request request;
   std::vector<Operand> operands;           // one per tensor of the request, in elements
-  MarkPtr ready;                           // of tensors on a device; null: on the host
+  DeviceEventPtr ready;                    // of tensors on a device; null: on the host
   std::unique_ptr<Completion> completion;  // null: somebody waits for it
 
   // Written before the state becomes kDone, read after it.
@@ -67,7 +67,7 @@ struct Task {
   std::vector<std::shared_ptr<Buffer>> outputs;
   std::vector<std::int64_t> sizes;
   std::int64_t number = -1;
-  MarkPtr mark;  // behind which the outputs are; null: they are there
+  DeviceEventPtr mark;  // behind which the outputs are; null: they are there
   Word state{kRunning};
 
   static constexpr std::uint32_t kRunning = 0;

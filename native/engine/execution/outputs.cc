@@ -19,13 +19,13 @@ std::size_t bytes_of_row(const TensorMeta& tensor) {
 
 // The tensor's shape with other rows, in memory of the core.
 Result<std::byte*> add_output(Task& task, const TensorMeta& tensor, std::int64_t rows,
-                              const Ground& ground) {
+                              const Placement& placement) {
   auto output = std::make_shared<Buffer>();
   output->dtype = tensor.dtype;
   output->shape = tensor.shape;
   output->shape.front() = rows;
   output->bytes = static_cast<std::size_t>(rows) * bytes_of_row(tensor);
-  Status status = output->allocate(ground);
+  Status status = output->allocate(placement);
   if (!status && status.code != Code::kUnavailable) return status;
   if (!status) {
     return Status::make(Code::kUnavailable,
@@ -38,13 +38,13 @@ Result<std::byte*> add_output(Task& task, const TensorMeta& tensor, std::int64_t
   return data;
 }
 
-// Tensor `index` of the task. rows: of every place of the team.
-Result<Gather> gather_of(Task& task, std::size_t index, const Team& team, const std::int64_t* rows,
-                         const Ground& ground) {
+// Tensor `index` of the task. rows: of every place of the group.
+Result<Gather> gather_of(Task& task, std::size_t index, const Group& group,
+                         const std::int64_t* rows, const Placement& placement) {
   const TensorMeta& tensor = task.request.tensors[index];
-  const auto n = static_cast<std::size_t>(team.size());
+  const auto n = static_cast<std::size_t>(group.size());
   Result<std::byte*> out =
-      add_output(task, tensor, std::accumulate(rows, rows + n, std::int64_t{0}), ground);
+      add_output(task, tensor, std::accumulate(rows, rows + n, std::int64_t{0}), placement);
   if (!out) return out.status();
   Gather gather;
   gather.in = static_cast<const std::byte*>(task.operands[index].in);
@@ -57,21 +57,21 @@ Result<Gather> gather_of(Task& task, std::size_t index, const Team& team, const 
   return gather;
 }
 
-std::int64_t gathered_bytes(const Work& work, const Team& team) {
+std::int64_t gathered_bytes(const Work& work, const Group& group) {
   std::int64_t bytes = 0;
   const std::int64_t* rows = work.response.sizes.data();
   for (const TaskPtr& task : work.tasks) {
     for (const TensorMeta& tensor : task->request.tensors) {
-      const std::int64_t all = std::accumulate(rows, rows + team.size(), std::int64_t{0});
+      const std::int64_t all = std::accumulate(rows, rows + group.size(), std::int64_t{0});
       bytes += all * static_cast<std::int64_t>(bytes_of_row(tensor));
-      rows += team.size();
+      rows += group.size();
     }
   }
   return bytes;
 }
 
-std::int64_t exchanged_bytes(const Work& work, const Team& team, int place) {
-  const auto n = static_cast<std::size_t>(team.size());
+std::int64_t exchanged_bytes(const Work& work, const Group& group, int place) {
+  const auto n = static_cast<std::size_t>(group.size());
   std::int64_t rows = 0;
   for (std::size_t p = 0; p < n; ++p) {
     rows += work.response.sizes[p * n + static_cast<std::size_t>(place)];
@@ -105,8 +105,8 @@ bool holds(const std::int64_t* first, std::size_t count, std::int64_t bytes) {
   return true;
 }
 
-bool gather_fits(const Work& work, const Team& team) {
-  const auto n = static_cast<std::size_t>(team.size());
+bool gather_fits(const Work& work, const Group& group) {
+  const auto n = static_cast<std::size_t>(group.size());
   const std::vector<std::int64_t>& sizes = work.response.sizes;
   std::size_t at = 0;
   for (const TaskPtr& task : work.tasks) {
@@ -114,41 +114,41 @@ bool gather_fits(const Work& work, const Team& team) {
       if (at + n > sizes.size() || tensor.shape.empty()) return false;
       const std::int64_t* const rows = sizes.data() + at;
       if (!holds(rows, n, static_cast<std::int64_t>(bytes_of_row(tensor)))) return false;
-      if (rows[team.place] != tensor.shape.front()) return false;
+      if (rows[group.place] != tensor.shape.front()) return false;
       at += n;
     }
   }
   return at == sizes.size();
 }
 
-bool exchange_fits(const Work& work, const Team& team) {
-  const auto n = static_cast<std::size_t>(team.size());
-  const auto mine = static_cast<std::size_t>(team.place);
+bool exchange_fits(const Work& work, const Group& group) {
+  const auto n = static_cast<std::size_t>(group.size());
+  const auto mine = static_cast<std::size_t>(group.place);
   const std::vector<std::int64_t>& sizes = work.response.sizes;
   const TensorMeta& tensor = work.tasks.front()->request.tensors.front();
   const auto row = static_cast<std::int64_t>(bytes_of_row(tensor));
   if (tensor.shape.empty() || sizes.size() != n * n || !holds(sizes.data(), n * n, row))
     return false;
   const auto sent = sizes.begin() + static_cast<std::ptrdiff_t>(mine * n);
-  const std::int64_t all = std::accumulate(sent, sent + team.size(), std::int64_t{0});
+  const std::int64_t all = std::accumulate(sent, sent + group.size(), std::int64_t{0});
   return all <= tensor.shape.front();
 }
 
 }  // namespace
 
-Status sizes_fit(const Work& work, const Team& team) {
-  const bool fit = work.response.kind == Kind::kAllgather  ? gather_fits(work, team)
-                   : work.response.kind == Kind::kAlltoall ? exchange_fits(work, team)
+Status sizes_fit(const Work& work, const Group& group) {
+  const bool fit = work.response.kind == Kind::kAllgather  ? gather_fits(work, group)
+                   : work.response.kind == Kind::kAlltoall ? exchange_fits(work, group)
                                                            : true;
   return fit ? Status::ok() : wrong_sizes(work);
 }
 
-std::int64_t needed_bytes(const Work& work, const Team& team, int place) {
+std::int64_t needed_bytes(const Work& work, const Group& group, int place) {
   switch (work.response.kind) {
     case Kind::kAllgather:
-      return gathered_bytes(work, team);
+      return gathered_bytes(work, group);
     case Kind::kAlltoall:
-      return exchanged_bytes(work, team, place);
+      return exchanged_bytes(work, group, place);
     case Kind::kAllreduce:
       return stand_in_bytes(work);
     default:
@@ -156,13 +156,14 @@ std::int64_t needed_bytes(const Work& work, const Team& team, int place) {
   }
 }
 
-std::int64_t whole_bytes(const Work& work, const Team& team) {
+std::int64_t whole_bytes(const Work& work, const Group& group) {
   std::int64_t bytes = 0;
   switch (work.response.kind) {
     case Kind::kAllgather:
-      return gathered_bytes(work, team);
+      return gathered_bytes(work, group);
     case Kind::kAlltoall:
-      for (int place = 0; place < team.size(); ++place) bytes += exchanged_bytes(work, team, place);
+      for (int place = 0; place < group.size(); ++place)
+        bytes += exchanged_bytes(work, group, place);
       return bytes;
     default:
       for (std::size_t i = 0; i < work.tasks.size(); ++i) bytes += work.request(i)->bytes();
@@ -170,37 +171,39 @@ std::int64_t whole_bytes(const Work& work, const Team& team) {
   }
 }
 
-std::int64_t most_needed_bytes(const Work& work, const Team& team) {
-  const int different = work.response.kind == Kind::kAlltoall ? team.size() : 1;
+std::int64_t most_needed_bytes(const Work& work, const Group& group) {
+  const int different = work.response.kind == Kind::kAlltoall ? group.size() : 1;
   std::int64_t most = 0;
   for (int place = 0; place < different; ++place) {
-    most = std::max(most, needed_bytes(work, team, place));
+    most = std::max(most, needed_bytes(work, group, place));
   }
   return most;
 }
 
-Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team, const Ground& ground) {
+Result<std::vector<Gather>> gathers_of(const Work& work, const Group& group,
+                                       const Placement& placement) {
   std::vector<Gather> gathers;
   const std::int64_t* rows = work.response.sizes.data();
   for (const TaskPtr& task : work.tasks) {
     for (std::size_t i = 0; i < task->request.tensors.size(); ++i) {
-      Result<Gather> gather = gather_of(*task, i, team, rows, ground);
+      Result<Gather> gather = gather_of(*task, i, group, rows, placement);
       if (!gather) return gather.status();
       gathers.push_back(gather.take());
-      rows += team.size();
+      rows += group.size();
     }
   }
   return gathers;
 }
 
-Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows,
-                             const Ground& ground) {
+Result<Exchange> exchange_of(Task& task, const Group& group, const std::vector<std::int64_t>& rows,
+                             const Placement& placement) {
   const TensorMeta& tensor = task.request.tensors.front();
-  const auto n = static_cast<std::size_t>(team.size());
-  const auto mine = static_cast<std::size_t>(team.place);
+  const auto n = static_cast<std::size_t>(group.size());
+  const auto mine = static_cast<std::size_t>(group.place);
   for (std::size_t p = 0; p < n; ++p) task.sizes.push_back(rows[p * n + mine]);
-  Result<std::byte*> out = add_output(
-      task, tensor, std::accumulate(task.sizes.begin(), task.sizes.end(), std::int64_t{0}), ground);
+  Result<std::byte*> out =
+      add_output(task, tensor,
+                 std::accumulate(task.sizes.begin(), task.sizes.end(), std::int64_t{0}), placement);
   if (!out) return out.status();
   Exchange exchange;
   const auto* in = static_cast<const std::byte*>(task.operands.front().in);
@@ -217,9 +220,9 @@ Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std
   return exchange;
 }
 
-Scatter scatter_of(const Task& task, std::size_t index, const Team& team) {
+Scatter scatter_of(const Task& task, std::size_t index, const Group& group) {
   const TensorMeta& tensor = task.request.tensors[index];
-  const auto n = static_cast<std::size_t>(team.size());
+  const auto n = static_cast<std::size_t>(group.size());
   const auto rows = static_cast<std::size_t>(tensor.shape.front());
   const auto row = static_cast<std::size_t>(elements_of_row(tensor));
   Scatter scatter;
@@ -229,15 +232,15 @@ Scatter scatter_of(const Task& task, std::size_t index, const Team& team) {
   return scatter;
 }
 
-Status find_shares(Task& task, const Team& team, const Ground& ground) {
-  const auto n = static_cast<std::size_t>(team.size());
-  const auto mine = static_cast<std::size_t>(team.place);
+Status find_shares(Task& task, const Group& group, const Placement& placement) {
+  const auto n = static_cast<std::size_t>(group.size());
+  const auto mine = static_cast<std::size_t>(group.place);
   for (std::size_t i = 0; i < task.operands.size(); ++i) {
     const TensorMeta& tensor = task.request.tensors[i];
     if (task.operands[i].out != nullptr) continue;
     const auto rows = static_cast<std::size_t>(tensor.shape.front());
     const std::size_t share = slice_begin(rows, mine + 1, n) - slice_begin(rows, mine, n);
-    Result<std::byte*> out = add_output(task, tensor, static_cast<std::int64_t>(share), ground);
+    Result<std::byte*> out = add_output(task, tensor, static_cast<std::int64_t>(share), placement);
     if (!out) return out.status();
     task.operands[i].out = out.value();
   }

@@ -19,29 +19,30 @@ namespace hvd {
 // Whether the sizes that came with an agreement are those of this rank's requests: as many, none
 // negative or more than memory can hold, and this rank's own what it has asked with. Rank 0 is not
 // trusted to say so: what it sends decides how much is copied here.
-Status sizes_fit(const Work& work, const Team& team);
+Status sizes_fit(const Work& work, const Group& group);
 
 // Of the whole operation, the same on every rank.
-std::int64_t whole_bytes(const Work& work, const Team& team);
+std::int64_t whole_bytes(const Work& work, const Group& group);
 // What place `place` needs of memory that the core has to find before it can carry the work out.
-std::int64_t needed_bytes(const Work& work, const Team& team, int place);
+std::int64_t needed_bytes(const Work& work, const Group& group, int place);
 // Of any place.
-std::int64_t most_needed_bytes(const Work& work, const Team& team);
+std::int64_t most_needed_bytes(const Work& work, const Group& group);
 
 // ground: where results are to be. All tensors of all tasks. The results are added to the tasks.
 // kUnavailable: no memory.
-Result<std::vector<Gather>> gathers_of(const Work& work, const Team& team, const Ground& ground);
+Result<std::vector<Gather>> gathers_of(const Work& work, const Group& group,
+                                       const Placement& placement);
 
 // rows: from place p to place q at [p * n + q]. Result and received rows are put into the task.
 // kUnavailable: no memory.
-Result<Exchange> exchange_of(Task& task, const Team& team, const std::vector<std::int64_t>& rows,
-                             const Ground& ground);
+Result<Exchange> exchange_of(Task& task, const Group& group, const std::vector<std::int64_t>& rows,
+                             const Placement& placement);
 
 // Of a reducescatter. Place p gets rows / n rows, the first rows % n places one more.
-Scatter scatter_of(const Task& task, std::size_t index, const Team& team);
+Scatter scatter_of(const Task& task, std::size_t index, const Group& group);
 // Finds memory for this place's shares where the operands name none, and names it there. How large
 // they are this rank knows by itself, so that is done before anybody else hears of the operation:
 // kUnavailable is the caller's own.
-Status find_shares(Task& task, const Team& team, const Ground& ground);
+Status find_shares(Task& task, const Group& group, const Placement& placement);
 
 }  // namespace hvd

@@ -27,13 +27,13 @@ Pass& pass_for(std::vector<Pass>& passes, Dtype dtype, std::int64_t region) {
   return passes.emplace_back(Pass{dtype, region, {}, {}});
 }
 
-Result<Operand> stand_in(const TensorMeta& tensor, ReduceOp op, const Ground& ground,
+Result<Operand> stand_in(const TensorMeta& tensor, ReduceOp op, const Placement& placement,
                          std::byte* at) {
   const auto count = static_cast<std::size_t>(tensor.count());
-  if (ground.accelerator == nullptr) {
+  if (placement.accelerator == nullptr) {
     fill_identity(tensor.dtype, op, at, count);
   } else {
-    Status status = ground.accelerator->fill_identity(tensor.dtype, op, at, count);
+    Status status = placement.accelerator->fill_identity(tensor.dtype, op, at, count);
     if (!status) return status;
   }
   return Operand{at, at, count};
@@ -56,11 +56,11 @@ int Work::device() const {
   return !response.absent.empty() && response.absent.front().on_device() ? kAnyDevice : kCpu;
 }
 
-Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Ground& ground,
+Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Placement& placement,
                                     Buffer& scratch) {
   scratch.bytes = bytes_of_stand_ins(work);
   if (scratch.bytes > 0) {
-    if (Status status = scratch.allocate(ground); !status) return no_room(work, scratch, status);
+    if (Status status = scratch.allocate(placement); !status) return no_room(work, scratch, status);
   }
   std::vector<Pass> passes;
   std::byte* at = scratch.data();
@@ -74,7 +74,7 @@ Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Ground&
       if (work.tasks[i] != nullptr) {
         pass.operands.push_back(work.tasks[i]->operands[t]);
       } else {
-        Result<Operand> operand = stand_in(tensor, request.op, ground, at);
+        Result<Operand> operand = stand_in(tensor, request.op, placement, at);
         if (!operand) return operand.status();
         pass.operands.push_back(operand.value());
         at += aligned(tensor.bytes());
@@ -85,14 +85,14 @@ Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Ground&
 }
 
 std::vector<std::ptrdiff_t> offsets_of(const Regions& regions, const Topology& topology,
-                                       const Team& team, std::int64_t region) {
+                                       const Group& group, std::int64_t region) {
   std::vector<std::ptrdiff_t> offsets;
   if (region == kPrivate) return offsets;
-  if (regions.is_on_devices(region) && team.size() != topology.size) return offsets;
+  if (regions.is_on_devices(region) && group.size() != topology.size) return offsets;
   const auto host_of = [&](int rank) { return topology.host_of[static_cast<std::size_t>(rank)]; };
-  for (const int rank : team.ranks) {
+  for (const int rank : group.ranks) {
     const auto offset = regions.offset_to(region * kRegionSpan, rank);
-    if (!offset || host_of(rank) != host_of(team.ranks.front())) return {};
+    if (!offset || host_of(rank) != host_of(group.ranks.front())) return {};
     offsets.push_back(*offset);
   }
   return offsets;

@@ -42,14 +42,14 @@ struct Pass {
 
 // In the order in which types and regions appear. The stand-ins lie in `scratch`, on `ground`.
 // kUnavailable: no memory for them.
-Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Ground& ground,
+Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Placement& placement,
                                     Buffer& scratch);
 
-// From this rank's copy of the region to the one of every member. Empty: the team spans hosts, or
-// the region is gone (then nobody has it), or it is on devices and the team is not all ranks, who
+// From this rank's copy of the region to the one of every member. Empty: the group spans hosts, or
+// the region is gone (then nobody has it), or it is on devices and the group is not all ranks, who
 // share it; the operands are moved like private ones.
 std::vector<std::ptrdiff_t> offsets_of(const Regions& regions, const Topology& topology,
-                                       const Team& team, std::int64_t region);
+                                       const Group& group, std::int64_t region);
 
 // Where a stand-in takes part, the factor on the inputs must not change it: it is applied to this
 // rank's own inputs here, where their results will be. (There are none on a device.)

@@ -3,7 +3,7 @@
 // everywhere.
 //   region   what one allocation gave: a part of the same length for every rank of this host, one
 //            behind the other; on devices, a part for every rank on its own device
-// The turn-holder writes; any thread may ask.
+// The progress-lock owner writes; any thread may ask.
 #pragma once
 
 #include <atomic>

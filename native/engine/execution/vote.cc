@@ -31,13 +31,13 @@ std::string operation_text(const Response& response) {
          (others == 0 ? "" : " and " + std::to_string(others) + " more");
 }
 
-Status lacks_memory(const Work& work, const Team& team, int place) {
+Status lacks_memory(const Work& work, const Group& group, int place) {
   const bool reduces = work.response.kind == Kind::kAllreduce;
-  const int rank = team.ranks[static_cast<std::size_t>(place)];
+  const int rank = group.ranks[static_cast<std::size_t>(place)];
   return Status::make(Code::kNoMemory,
                       "rank " + std::to_string(rank) + " has no " +
                           (work.device() == kCpu ? "memory" : "device memory") + " for the " +
-                          size_text(needed_bytes(work, team, place)) +
+                          size_text(needed_bytes(work, group, place)) +
                           (reduces ? " stand-in for " : " output of ") +
                           operation_text(work.response),
                       "engine/vote", rank);
@@ -45,28 +45,28 @@ Status lacks_memory(const Work& work, const Team& team, int place) {
 
 }  // namespace
 
-Result<int> first_failing(Backend& backend, const Team& team, bool failed) {
-  std::int32_t place = failed ? team.place : team.size();
+Result<int> first_failing(Backend& backend, const Group& group, bool failed) {
+  std::int32_t place = failed ? group.place : group.size();
   Reduction reduction;
   reduction.dtype = Dtype::kInt32;
   reduction.op = ReduceOp::kMin;
-  Status status = backend.allreduce(team, {{&place, &place, 1}}, reduction);
+  Status status = backend.allreduce(group, {{&place, &place, 1}}, reduction);
   if (!status) return status;
   return place;
 }
 
-Result<Ending> vote_on_memory(Backend& backend, const Work& work, const Team& team,
+Result<Ending> vote_on_memory(Backend& backend, const Work& work, const Group& group,
                               const Status& mine) {
   if (!mine && mine.code != Code::kUnavailable) return mine;
   const std::int64_t unvoted = work.device() == kCpu ? kVotedBytes : 0;
-  if (most_needed_bytes(work, team) <= unvoted) {
+  if (most_needed_bytes(work, group) <= unvoted) {
     if (!mine) return mine;
     return Ending();
   }
-  const Result<int> place = first_failing(backend, team, !mine);
+  const Result<int> place = first_failing(backend, group, !mine);
   if (!place) return place.status();
-  if (place.value() == team.size()) return Ending();
-  return std::make_shared<const Status>(lacks_memory(work, team, place.value()));
+  if (place.value() == group.size()) return Ending();
+  return std::make_shared<const Status>(lacks_memory(work, group, place.value()));
 }
 
 }  // namespace hvd

@@ -6,7 +6,7 @@
 // the ranks tell each other first; if one has none the operation fails on all of them, with one
 // error that names that rank, nothing has moved, and the engine lives.
 //
-// What it costs. One reduction of four bytes over the team: what the smallest allreduce costs, 0.6
+// What it costs. One reduction of four bytes over the group: what the smallest allreduce costs, 0.6
 // us between two ranks over shared memory, a round trip over sockets. Even so not for results of at
 // most kVotedBytes: where those do not fit there is no memory for anything, and the engine ends.
 // (Of a device's memory, which the frontend takes whole, every byte is voted on.) Whether they vote
@@ -28,12 +28,13 @@ namespace hvd {
 
 constexpr std::int64_t kVotedBytes = 1'048'576;
 
-// The first place of the team that says so, on every member alike; the number of places: none does.
-Result<int> first_failing(Backend& backend, const Team& team, bool failed);
+// The first place of the group that says so, on every member alike; the number of places: none
+// does.
+Result<int> first_failing(Backend& backend, const Group& group, bool failed);
 
 // backend: the host's. mine: kUnavailable when this rank lacks memory for the work. Null: nobody
 // does; else how the work ends, on every member alike. A failure: the engine cannot go on.
-Result<Ending> vote_on_memory(Backend& backend, const Work& work, const Team& team,
+Result<Ending> vote_on_memory(Backend& backend, const Work& work, const Group& group,
                               const Status& mine);
 
 }  // namespace hvd

@@ -91,7 +91,7 @@ Status shut_down_by(int rank) {
       "execution. If the shutdown was caused by an exception, you should see the exception in the "
       "log before the first shutdown message. (Rank " +
           std::to_string(rank) + " has shut down.)",
-      "engine/conductor", rank);
+      "engine/controller", rank);
 }
 
 }  // namespace hvd

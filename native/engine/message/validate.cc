@@ -174,7 +174,7 @@ Status check_kind(const Request& request, std::size_t members, int size) {
     case Kind::kJoin:
       return Status::ok();
     case Kind::kTune:
-      return refuse("nobody can ask for new parameters");
+      return refuse("only rank 0 sets tuned parameters");
   }
   return Status::ok();
 }

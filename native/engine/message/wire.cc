@@ -175,17 +175,17 @@ std::vector<int> read_slots(Reader& reader, int least) {
   return slots;
 }
 
-Verdict read_verdict(Reader& reader) {
-  Verdict verdict;
-  verdict.response = read_response(reader);
-  verdict.only = reader.list<int>();
-  verdict.slots = read_slots(reader, -1);
-  verdict.version = reader.get<std::uint64_t>();
-  if (verdict.response.kind == Kind::kTune) verdict.response.tunables = read_tunables(reader);
-  if (!verdict.slots.empty() && verdict.slots.size() != verdict.response.names.size()) {
+ResponseMessage read_response_message(Reader& reader) {
+  ResponseMessage message;
+  message.response = read_response(reader);
+  message.only = reader.list<int>();
+  message.slots = read_slots(reader, -1);
+  message.version = reader.get<std::uint64_t>();
+  if (message.response.kind == Kind::kTune) message.response.tunables = read_tunables(reader);
+  if (!message.slots.empty() && message.slots.size() != message.response.names.size()) {
     reader.refuse();
   }
-  return verdict;
+  return message;
 }
 
 Item read_item(Reader& reader) {
@@ -201,8 +201,8 @@ Item read_item(Reader& reader) {
       item.slot = reader.get<int>();
       item.version = reader.get<std::uint64_t>();
       break;
-    case Item::Sort::kVerdict:
-      item.verdict = read_verdict(reader);
+    case Item::Sort::kResponse:
+      item.message = read_response_message(reader);
       break;
   }
   item.end = reader.at();
@@ -233,48 +233,48 @@ void append_request(std::string& bytes, const Request& request) {
   write(writer, request);
 }
 
-std::string encode(const Asks& asks) {
+std::string encode(const RequestList& requests) {
   std::string bytes;
-  bytes.reserve(64 + asks.slots.size() * 8 + asks.full.size() * 128);
+  bytes.reserve(64 + requests.slots.size() * 8 + requests.full.size() * 128);
   Writer writer(bytes);
   open(writer, 'Q');
-  writer.put(asks.assignments);
-  writer.put(asks.changes);
+  writer.put(requests.assignments);
+  writer.put(requests.changes);
   std::size_t first = 0;
-  while (first < asks.slots.size() && asks.slots[first] == 0) ++first;
+  while (first < requests.slots.size() && requests.slots[first] == 0) ++first;
   writer.length(first);
-  writer.length(asks.slots.size() - first);
-  for (std::size_t i = first; i < asks.slots.size(); ++i) writer.put(asks.slots[i]);
-  writer.length(asks.full.size());
-  for (const Ask& ask : asks.full) {
+  writer.length(requests.slots.size() - first);
+  for (std::size_t i = first; i < requests.slots.size(); ++i) writer.put(requests.slots[i]);
+  writer.length(requests.full.size());
+  for (const RequestMessage& ask : requests.full) {
     write(writer, ask.request);
     writer.list(ask.ranks);
   }
   return bytes;
 }
 
-Result<Asks> decode_asks(const std::string& bytes) {
+Result<RequestList> decode_requests(const std::string& bytes) {
   constexpr std::size_t kMostWords = kMostSlots / 64;
   Reader reader(bytes);
   expect(reader, 'Q');
-  Asks asks;
-  asks.assignments = reader.get<std::uint64_t>();
-  asks.changes = reader.get<std::uint64_t>();
+  RequestList requests;
+  requests.assignments = reader.get<std::uint64_t>();
+  requests.changes = reader.get<std::uint64_t>();
   const std::size_t first = reader.get<std::uint32_t>();
   const auto words = reader.list<std::uint64_t>();
   if (first + words.size() > kMostWords) reader.refuse();
   if (reader.ok() && !words.empty()) {
-    asks.slots.resize(first);
-    asks.slots.insert(asks.slots.end(), words.begin(), words.end());
+    requests.slots.resize(first);
+    requests.slots.insert(requests.slots.end(), words.begin(), words.end());
   }
   const std::size_t count = reader.length(kSmallestRequest + 4);
-  asks.full.reserve(count);
+  requests.full.reserve(count);
   for (std::size_t i = 0; i < count && reader.ok(); ++i) {
     Request request = read_request(reader);
-    asks.full.push_back({std::move(request), reader.list<int>()});
+    requests.full.push_back({std::move(request), reader.list<int>()});
   }
   if (!reader.at_end()) return refused(bytes, "requests");
-  return asks;
+  return requests;
 }
 
 void append_cached(std::string& items, const std::vector<int>& slots) {
@@ -290,17 +290,17 @@ void append_again(std::string& items, int slot, std::uint64_t version) {
   writer.put(version);
 }
 
-void append_verdict(std::string& items, const Verdict& verdict) {
+void append_response(std::string& items, const ResponseMessage& message) {
   Writer writer(items);
-  writer.put(Item::Sort::kVerdict);
-  write(writer, verdict.response);
-  writer.list(verdict.only);
-  writer.list(verdict.slots);
-  writer.put(verdict.version);
-  if (verdict.response.kind == Kind::kTune) write(writer, verdict.response.tunables);
+  writer.put(Item::Sort::kResponse);
+  write(writer, message.response);
+  writer.list(message.only);
+  writer.list(message.slots);
+  writer.put(message.version);
+  if (message.response.kind == Kind::kTune) write(writer, message.response.tunables);
 }
 
-std::string tidings_of(const std::string& items, std::size_t count) {
+std::string response_list_of(const std::string& items, std::size_t count) {
   std::string bytes;
   bytes.reserve(items.size() + 6);
   Writer writer(bytes);
@@ -310,7 +310,7 @@ std::string tidings_of(const std::string& items, std::size_t count) {
   return bytes;
 }
 
-Result<std::vector<Item>> decode_tidings(const std::string& bytes) {
+Result<std::vector<Item>> decode_responses(const std::string& bytes) {
   Reader reader(bytes);
   expect(reader, 'R');
   const std::size_t count = reader.length(5);

@@ -45,7 +45,7 @@ bool is(const TraceRecord& record, std::string_view phase) { return record.phase
 std::int64_t end_of(const TraceRecord& record) { return record.start_ns + record.duration_ns; }
 
 // The first that is free from `start_ns` on; a new one where none is.
-std::size_t lane_from(std::vector<std::int64_t>& lanes, std::int64_t start_ns) {
+std::size_t fast_path_from(std::vector<std::int64_t>& lanes, std::int64_t start_ns) {
   const auto free = std::find_if(lanes.begin(), lanes.end(),
                                  [&](std::int64_t end_ns) { return end_ns <= start_ns; });
   const auto lane = static_cast<std::size_t>(free - lanes.begin());
@@ -163,7 +163,7 @@ void TimelineEvents::operation(Row& row, Bars bars, std::string& out) const {
   if (bars.empty()) return;
   if (negotiates(bars.front())) begin_when_first_asked(row, bars.front());
   const std::vector<const TraceRecord*> nested = from_outside(bars);
-  const std::size_t lane = lane_from(row.lanes, nested.front()->start_ns);
+  const std::size_t lane = fast_path_from(row.lanes, nested.front()->start_ns);
   const std::string place =
       R"(,"pid":)" + number(row.pid) + R"(,"tid":)" + number(static_cast<std::int64_t>(lane));
   struct Open {

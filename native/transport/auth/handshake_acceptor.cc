@@ -15,15 +15,15 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPatience{2000};
 constexpr milliseconds kFairShare{250};  // that a caller has even when others want its place
 constexpr int kRoundMs = 100;
-const char* const kRoom = "transport/auth_lobby";
+const char* const kRoom = "transport/handshake_acceptor";
 
 }  // namespace
 
-void Lobby::listen(Fd listener, bool unix_socket, Handshake::KeyFor key_for) {
-  doors_.push_back({std::move(listener), unix_socket, std::move(key_for)});
+void HandshakeAcceptor::listen(Fd listener, bool unix_socket, Handshake::KeyFor key_for) {
+  listeners_.push_back({std::move(listener), unix_socket, std::move(key_for)});
 }
 
-Status Lobby::call(int number, Fd socket, const Claim& claim, const std::string& key) {
+Status HandshakeAcceptor::call(int number, Fd socket, const Claim& claim, const std::string& key) {
   Result<Handshake> handshake = Handshake::caller(claim, key);
   if (!handshake.is_ok()) return handshake.status();
   // Goes into the socket's buffer: nothing here waits for the other side to accept.
@@ -32,33 +32,34 @@ Status Lobby::call(int number, Fd socket, const Claim& claim, const std::string&
   return status;
 }
 
-Result<std::vector<Guest>> Lobby::wait(Deadline deadline) {
+Result<std::vector<Connection>> HandshakeAcceptor::wait(Deadline deadline) {
   const bool full = callers() >= kMostCallers;
   std::vector<pollfd> items;
-  items.reserve(talks_.size() + doors_.size());
+  items.reserve(talks_.size() + listeners_.size());
   for (const Talk& talk : talks_) items.push_back({talk.socket.get(), POLLIN, 0});
-  for (const Door& door : doors_) items.push_back({full ? -1 : door.listener.get(), POLLIN, 0});
+  for (const Listener& listening : listeners_)
+    items.push_back({full ? -1 : listening.listener.get(), POLLIN, 0});
   const int longest = talks_.empty() ? 1000 : kRoundMs;
   if (::poll(items.data(), items.size(), deadline.remaining_ms(longest)) < 0 && errno != EINTR)
     return errno_status("poll failed", kRoom, errno);
-  std::vector<Guest> guests;
-  for (Talk& talk : talks_) hear(talk, guests);
-  for (const Door& door : doors_) {
-    Status status = accept_all(door);
+  std::vector<Connection> connections;
+  for (Talk& talk : talks_) hear(talk, connections);
+  for (const Listener& listening : listeners_) {
+    Status status = accept_all(listening);
     if (!status) return status;
   }
   talks_.erase(
       std::remove_if(talks_.begin(), talks_.end(), [](const Talk& talk) { return !talk.socket; }),
       talks_.end());
-  return guests;
+  return connections;
 }
 
-std::size_t Lobby::callers() const {
+std::size_t HandshakeAcceptor::callers() const {
   return static_cast<std::size_t>(std::count_if(
       talks_.begin(), talks_.end(), [](const Talk& talk) { return talk.call < 0 && talk.socket; }));
 }
 
-bool Lobby::make_room() {
+bool HandshakeAcceptor::make_room() {
   if (callers() < kMostCallers) return true;
   const auto oldest = std::min_element(talks_.begin(), talks_.end(), [](auto& a, auto& b) {
     return std::make_tuple(!a.socket || a.call >= 0, a.since) <
@@ -69,23 +70,23 @@ bool Lobby::make_room() {
   return true;
 }
 
-Status Lobby::accept_all(const Door& door) {
+Status HandshakeAcceptor::accept_all(const Listener& listening) {
   while (make_room()) {
-    Result<Fd> socket = accept_one(door.listener);
+    Result<Fd> socket = accept_one(listening.listener);
     if (!socket.is_ok() || !socket.value()) return socket.status();
-    if (door.unix_socket && !same_user(socket.value())) {
+    if (listening.unix_socket && !same_user(socket.value())) {
       log(Level::kWarning, kRoom, "dropped a connection of another user");
       continue;
     }
-    Result<Handshake> handshake = Handshake::listener(door.key_for);
+    Result<Handshake> handshake = Handshake::listener(listening.key_for);
     if (!handshake.is_ok()) return handshake.status();
-    talks_.push_back({-1, door.unix_socket, socket.take(), handshake.take(), Clock::now()});
+    talks_.push_back({-1, listening.unix_socket, socket.take(), handshake.take(), Clock::now()});
   }
   return Status::ok();
 }
 
 // Closes the socket of whoever turns out to be no rank.
-void Lobby::hear(Talk& talk, std::vector<Guest>& guests) {
+void HandshakeAcceptor::hear(Talk& talk, std::vector<Connection>& connections) {
   if (!talk.socket) return;
   const bool open = converse(talk.socket, talk.handshake);
   const Handshake::State state = talk.handshake.state();
@@ -95,14 +96,14 @@ void Lobby::hear(Talk& talk, std::vector<Guest>& guests) {
       (ours || Clock::now() - talk.since < kPatience))
     return;
   if (known || ours) {
-    const auto end = known                       ? Guest::End::kKnown
-                     : talk.handshake.unproven() ? Guest::End::kRefused
-                                                 : Guest::End::kGone;
-    guests.push_back({end, talk.call, talk.unix_socket, talk.handshake.claim(),
-                      known ? std::move(talk.socket) : Fd()});
+    const auto end = known                       ? Connection::End::kKnown
+                     : talk.handshake.unproven() ? Connection::End::kRefused
+                                                 : Connection::End::kGone;
+    connections.push_back({end, talk.call, talk.unix_socket, talk.handshake.claim(),
+                           known ? std::move(talk.socket) : Fd()});
   } else {
     if (talk.handshake.unproven()) ++refused_;
-    log(Level::kInfo, kRoom, "dropped a connection that is no rank's");
+    log(Level::kInfo, kRoom, "dropped a connection that is not of a rank");
   }
   talk.socket.reset();
 }

@@ -52,7 +52,8 @@ void Rendezvous::list_places() {
 }
 
 Status Rendezvous::listen(const std::string& listen_host) {
-  const int backlog = static_cast<int>(std::min<std::size_t>(4096, places_.size() + kDoorstep));
+  const int backlog =
+      static_cast<int>(std::min<std::size_t>(4096, places_.size() + kListenBacklog));
   Result<std::string> token = random_bytes(kTokenBytes);
   Result<std::string> name = random_bytes(kNameBytes);
   if (!token.is_ok()) return token.status();
@@ -130,8 +131,8 @@ Status Rendezvous::call(std::size_t number) {
   const Claim claim{rank_, place.peer, static_cast<std::uint8_t>(place.purpose),
                     static_cast<std::uint8_t>(place.stream)};
   if (status)
-    status = lobby_.call(static_cast<int>(number), socket.take(), claim,
-                         connection_key(secret_, cards_[at].token));
+    status = acceptor_.call(static_cast<int>(number), socket.take(), claim,
+                            connection_key(secret_, cards_[at].token));
   if (!status)
     status.message =
         rank_name(rank_) + " cannot reach " + rank_name(place.peer) + ": " + status.message;
@@ -139,21 +140,22 @@ Status Rendezvous::call(std::size_t number) {
 }
 
 // A socket that is known at both ends, or a call of ours that came to nothing.
-Status Rendezvous::take(Guest guest) {
-  const bool calls = guest.call >= 0;
-  const int peer = calls ? guest.claim.to : guest.claim.rank;
-  if (guest.end == Guest::End::kRefused)
+Status Rendezvous::take(Connection connection) {
+  const bool calls = connection.call >= 0;
+  const int peer = calls ? connection.claim.to : connection.claim.rank;
+  if (connection.end == Connection::End::kRefused)
     return Status::make(Code::kUnavailable,
                         rank_name(peer) + " and " + rank_name(rank_) +
                             " do not have the same secret; set HVD_SECRET_KEY (or "
                             "HOROVOD_SECRET_KEY) to the same text on every rank",
                         kRoom, peer);
   // Strangers may have pushed the call out: its place is still empty.
-  if (guest.end == Guest::End::kGone) return call(static_cast<std::size_t>(guest.call));
-  Fd& place = sockets_[static_cast<std::size_t>(peer)].at(static_cast<Purpose>(guest.claim.purpose),
-                                                          guest.claim.stream);
+  if (connection.end == Connection::End::kGone)
+    return call(static_cast<std::size_t>(connection.call));
+  Fd& place = sockets_[static_cast<std::size_t>(peer)].at(
+      static_cast<Purpose>(connection.claim.purpose), connection.claim.stream);
   if (place) return Status::ok();  // a second one for the same place: not kept
-  place = std::move(guest.socket);
+  place = std::move(connection.socket);
   --empty_;
   return Status::ok();
 }
@@ -171,8 +173,8 @@ Status Rendezvous::late() const {
   }
   text = "rank " + text + " did not connect to " + rank_name(rank_) +
          " in time; look whether it still runs, or raise the start timeout";
-  if (lobby_.refused() > 0)
-    text += " (" + std::to_string(lobby_.refused()) +
+  if (acceptor_.refused() > 0)
+    text += " (" + std::to_string(acceptor_.refused()) +
             " connections did not know the secret: is HVD_SECRET_KEY the same everywhere?)";
   return Status::make(Code::kTimeout, std::move(text), kRoom);
 }
@@ -181,11 +183,11 @@ Status Rendezvous::meet_all() {
   for (const bool unix_socket : {true, false}) {
     Fd& listener = unix_socket ? unix_listener_ : tcp_listener_;
     if (listener)
-      lobby_.listen(std::move(listener), unix_socket,
-                    [this, unix_socket](const Claim& claim) -> std::optional<std::string> {
-                      if (!fits(claim, unix_socket)) return std::nullopt;
-                      return connection_key(secret_, mine_.token);
-                    });
+      acceptor_.listen(std::move(listener), unix_socket,
+                       [this, unix_socket](const Claim& claim) -> std::optional<std::string> {
+                         if (!fits(claim, unix_socket)) return std::nullopt;
+                         return connection_key(secret_, mine_.token);
+                       });
   }
   for (std::size_t number = 0; number < places_.size(); ++number) {
     Status status = places_[number].peer < rank_ ? call(number) : Status::ok();
@@ -193,10 +195,10 @@ Status Rendezvous::meet_all() {
   }
   while (empty_ > 0) {
     if (deadline_.expired()) return late();
-    Result<std::vector<Guest>> guests = lobby_.wait(deadline_);
-    if (!guests.is_ok()) return guests.status();
-    for (Guest& guest : guests.value()) {
-      Status status = take(std::move(guest));
+    Result<std::vector<Connection>> connections = acceptor_.wait(deadline_);
+    if (!connections.is_ok()) return connections.status();
+    for (Connection& connection : connections.value()) {
+      Status status = take(std::move(connection));
       if (!status) return status;
     }
   }

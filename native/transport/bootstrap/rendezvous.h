@@ -18,7 +18,7 @@
 
 namespace hvd {
 
-enum class Purpose : std::uint8_t { kWatch = 0, kControl = 1, kData = 2 };
+enum class Purpose : std::uint8_t { kFailureDetector = 0, kControl = 1, kData = 2 };
 constexpr std::size_t kPurposes = 3;
 constexpr std::size_t kMostStreams = 64;
 
@@ -69,7 +69,7 @@ class Rendezvous {
   Status exchange(Bootstrap& bootstrap);
   void list_places();
   Status call(std::size_t number);
-  Status take(Guest guest);
+  Status take(Connection connection);
   Status meet_all();
   bool fits(const Claim& claim, bool unix_socket) const;
   Status late() const;
@@ -81,7 +81,7 @@ class Rendezvous {
   Card mine_;
   std::vector<Card> cards_;
   Fd unix_listener_, tcp_listener_;
-  Lobby lobby_;
+  HandshakeAcceptor acceptor_;
   std::vector<Place> places_;
   std::size_t empty_ = 0;  // how many of the places have no socket yet
   std::vector<PeerSockets> sockets_;

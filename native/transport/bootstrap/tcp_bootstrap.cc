@@ -113,10 +113,10 @@ Result<std::unique_ptr<TcpBootstrap>> TcpBootstrap::connect(int rank, int size,
 
 Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
   const Deadline deadline = Deadline::after_seconds(timeout_s_);
-  Result<Fd> listener = listen_tcp(host, port, size_ + static_cast<int>(kDoorstep));
+  Result<Fd> listener = listen_tcp(host, port, size_ + static_cast<int>(kListenBacklog));
   if (!listener.is_ok()) return listener.status();
-  Lobby lobby;
-  lobby.listen(listener.take(), false, [this](const Claim& claim) {
+  HandshakeAcceptor acceptor;
+  acceptor.listen(listener.take(), false, [this](const Claim& claim) {
     return claim.purpose == kPurpose ? std::optional<std::string>(key_) : std::nullopt;
   });
   peers_.resize(static_cast<std::size_t>(size_));
@@ -125,11 +125,11 @@ Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
       tell_all(status, "");
       return status;
     }
-    if (deadline.expired()) return late(host, port, lobby.refused());
-    Result<std::vector<Guest>> guests = lobby.wait(deadline);
-    if (!guests.is_ok()) return guests.status();
-    for (Guest& guest : guests.value()) {
-      Status status = seat(std::move(guest));
+    if (deadline.expired()) return late(host, port, acceptor.refused());
+    Result<std::vector<Connection>> connections = acceptor.wait(deadline);
+    if (!connections.is_ok()) return connections.status();
+    for (Connection& connection : connections.value()) {
+      Status status = seat(std::move(connection));
       if (!status) return status;
     }
   }
@@ -143,20 +143,20 @@ Status TcpBootstrap::all_live() const {
     if (::poll(&item, 1, 0) > 0)
       return Status::make(
           Code::kRankDied,
-          "rank " + std::to_string(one.rank) + " has ended while the ranks were to meet again",
+          "rank " + std::to_string(one.rank) + " exited before the ranks could rendezvous again",
           kRoom, one.rank);
   }
   return Status::ok();
 }
 
 // One of ours; what is wrong with it is wrong with the whole start.
-Status TcpBootstrap::seat(Guest guest) {
-  Status fault = fault_of(guest.claim, size_, peers_);
+Status TcpBootstrap::seat(Connection connection) {
+  Status fault = fault_of(connection.claim, size_, peers_);
   if (fault) {
-    peers_[static_cast<std::size_t>(guest.claim.rank)] = std::move(guest.socket);
+    peers_[static_cast<std::size_t>(connection.claim.rank)] = std::move(connection.socket);
     return fault;
   }
-  if (!send_frame(guest.socket, answer(fault, ""), Deadline::after_seconds(timeout_s_)))
+  if (!send_frame(connection.socket, answer(fault, ""), Deadline::after_seconds(timeout_s_)))
     log(Level::kInfo, kRoom, "a refused rank is gone");
   tell_all(fault, "");
   return fault;
@@ -176,20 +176,20 @@ Status TcpBootstrap::late(const std::string& host, std::uint16_t port, int refus
 
 // A socket on which both sides have proved themselves; empty: ended, to be tried again.
 Result<Fd> TcpBootstrap::introduce(Fd socket, Deadline deadline) const {
-  Lobby lobby;
+  HandshakeAcceptor acceptor;
   const Claim claim{rank_, size_, kPurpose, 0};
-  if (!lobby.call(0, std::move(socket), claim, key_)) return Fd();
+  if (!acceptor.call(0, std::move(socket), claim, key_)) return Fd();
   while (!deadline.expired()) {
-    Result<std::vector<Guest>> guests = lobby.wait(deadline);
-    if (!guests.is_ok()) return guests.status();
-    if (guests.value().empty()) continue;
-    if (guests.value()[0].end == Guest::End::kRefused)
+    Result<std::vector<Connection>> connections = acceptor.wait(deadline);
+    if (!connections.is_ok()) return connections.status();
+    if (connections.value().empty()) continue;
+    if (connections.value()[0].end == Connection::End::kRefused)
       return Status::make(Code::kInvalidArgument,
                           "rank 0 and rank " + std::to_string(rank_) +
                               " do not have the same secret; set HVD_SECRET_KEY (or "
                               "HOROVOD_SECRET_KEY) to the same text on every rank",
                           kRoom, rank_);
-    return std::move(guests.value()[0].socket);
+    return std::move(connections.value()[0].socket);
   }
   return Fd();
 }

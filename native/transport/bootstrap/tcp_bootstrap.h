@@ -40,7 +40,7 @@ class HVD_VISIBLE TcpBootstrap : public Bootstrap {
 
   Status gather_ranks(const std::string& host, std::uint16_t port);
   Status all_live() const;
-  Status seat(Guest guest);
+  Status seat(Connection connection);
   Status late(const std::string& host, std::uint16_t port, int refused);
   Status reach_root(const std::string& host, std::uint16_t port);
   Result<Fd> introduce(Fd socket, Deadline deadline) const;

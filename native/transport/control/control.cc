@@ -81,10 +81,11 @@ ControlMessage Control::poll() {
   return message;
 }
 
-// Whoever sends rings this rank's bell afterwards, and so does a reader who has made room: unrung
-// since the last look means that no line has anything new. One load, however many lines there are.
+// Whoever sends rings this rank's doorbell afterwards, and so does a reader who has made room:
+// unrung since the last look means that no line has anything new. One load, however many lines
+// there are.
 void Control::collect() {
-  const std::uint32_t now = rules_.bell->heard();
+  const std::uint32_t now = rules_.doorbell->heard();
   if (ever_ && now == heard_) return;
   for (const auto& line : lines_) {
     line->flush();

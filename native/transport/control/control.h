@@ -1,6 +1,6 @@
 // The control channel of one rank: whole messages, in order, to and from its neighbours in the tree
-// (tree.h). Used by the turn-holder; what could not go out at once is kept and goes out with later
-// calls, or by whoever serves the line meanwhile.
+// (tree.h). Used by the progress-lock owner; what could not go out at once is kept and goes out
+// with later calls, or by whoever serves the line meanwhile.
 //   line    the way to one neighbour: a pair of rings in shared memory (control_line.h) or a socket
 //           (control_socket.h)
 //   frame   a length and a number of four bytes each, and a message. Frames are numbered from 0 on
@@ -48,7 +48,7 @@ class ControlLine {
 
 // What the channel needs to know and to say outside.
 struct ControlRules {
-  Bell* bell = nullptr;  // of this rank: rung after every message to it
+  Doorbell* doorbell = nullptr;  // of this rank: rung after every message to it
   const Abort* abort = nullptr;
   std::function<bool(int peer)> left;
   std::function<void(int peer)> broken;      // the line broke: the next look learns what it means
@@ -72,7 +72,7 @@ class Control {
   ControlRules rules_;
   std::vector<std::unique_ptr<ControlLine>> lines_;
   std::deque<ControlMessage> inbox_;
-  std::uint32_t heard_ = 0;  // the bell when everything that had come was collected
+  std::uint32_t heard_ = 0;  // the doorbell when everything that had come was collected
   bool ever_ = false;        // ... and whether that was ever
 };
 

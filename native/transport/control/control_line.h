@@ -31,7 +31,7 @@ class MemoryLine : public ControlLine {
  private:
   void push_kept();
 
-  ControlWriter writer_;  // the turn-holder's while keeps_ is false, else guarded by mutex_
+  ControlWriter writer_;  // the progress-lock owner's while keeps_ is false, else guarded by mutex_
   ControlReader reader_;
   Calls calls_;
   std::string received_;

@@ -39,7 +39,7 @@ bool SocketLine::collect(std::deque<ControlMessage>& inbox) {
   return !rubbish_;
 }
 
-// A broken connection is no news here: the watch knows what it means.
+// A broken connection is no news here: the failure detector knows what it means.
 void SocketLine::readable() {
   while (reads()) {
     std::array<char, 16384> part{};

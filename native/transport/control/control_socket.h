@@ -1,6 +1,6 @@
-// A line of the control channel between two hosts: a socket. Sending is the turn-holder's; the
-// watch reads, so that whoever sleeps on the bell makes no system call to look, and sends what was
-// kept.
+// A line of the control channel between two hosts: a socket. Sending is the progress-lock owner's;
+// the watch reads, so that whoever sleeps on the doorbell makes no system call to look, and sends
+// what was kept.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ class SocketLine : public ControlLine, public Served {
 
   bool send(const std::string& message) override;
   bool collect(std::deque<ControlMessage>& inbox) override;
-  void flush() override {}  // the watch does
+  void flush() override {}  // the failure detector does
   bool pending() const override { return outbox_.pending(); }
   void finish() override;
 
@@ -46,7 +46,7 @@ class SocketLine : public ControlLine, public Served {
   Outbox outbox_;
   Calls calls_;
   std::atomic<bool> ended_{false};      // nothing more comes
-  std::string received_;                // the watch's, like heard_
+  std::string received_;                // the failure detector's, like heard_
   std::uint32_t sent_ = 0, heard_ = 0;  // the numbers of the next frames
   std::mutex mutex_;
   std::atomic<bool> any_{false};      // the inbox is not empty, or rubbish came

@@ -11,18 +11,9 @@
 
 namespace hvd {
 
-// Somebody who must be told that a ring has moved and does not sleep on its counters (the I/O
-// thread of TCP links).
-class Doorbell {
- public:
-  virtual ~Doorbell() = default;
-  virtual void ring() = 0;
-};
-
 class RingSendLink : public SendLink {
  public:
-  RingSendLink(const RingMemory& memory, const WaitRules& rules, Doorbell* doorbell = nullptr)
-      : ring_(memory), rules_(rules), doorbell_(doorbell) {}
+  RingSendLink(const RingMemory& memory, const WaitRules& rules) : ring_(memory), rules_(rules) {}
 
   std::size_t slot_bytes() const override { return ring_.memory().slot_bytes; }
   std::size_t slots() const override { return ring_.memory().count; }
@@ -41,19 +32,16 @@ class RingSendLink : public SendLink {
     if (failpoint("slot.before_publish")) return;
     ring_.publish(bytes);
     failpoint("slot.after_publish");
-    if (doorbell_ != nullptr) doorbell_->ring();
   }
 
  private:
   RingProducer ring_;
   WaitRules rules_;
-  Doorbell* doorbell_;
 };
 
 class RingRecvLink : public RecvLink {
  public:
-  RingRecvLink(const RingMemory& memory, const WaitRules& rules, Doorbell* doorbell = nullptr)
-      : ring_(memory), rules_(rules), doorbell_(doorbell) {}
+  RingRecvLink(const RingMemory& memory, const WaitRules& rules) : ring_(memory), rules_(rules) {}
 
   Result<Slot> peek(const Abort& abort) override {
     for (;;) {
@@ -68,7 +56,6 @@ class RingRecvLink : public RecvLink {
   void release() override {
     if (failpoint("slot.before_release")) return;
     ring_.release();
-    if (doorbell_ != nullptr) doorbell_->ring();
   }
 
  private:
@@ -83,7 +70,6 @@ class RingRecvLink : public RecvLink {
 
   RingConsumer ring_;
   WaitRules rules_;
-  Doorbell* doorbell_;
 };
 
 }  // namespace hvd

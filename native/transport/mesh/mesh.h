@@ -1,14 +1,14 @@
 // Everything one rank holds towards its peers: data links (both ways, to every peer), a control
-// channel for negotiation, and the watch that learns of a peer's death, abort or shutdown while
-// everybody else is busy or blocked.
-//   turn-holder  the one thread of this process that may use links, control and bell at present
-//                (doorbell.h); others ring the bell
-//   data link    link.h; used by collectives only, from the turn-holder only
+// channel for negotiation, and the failure detector that learns of a peer's death, abort or
+// shutdown while everybody else is busy or blocked.
+//   progress-lock owner  the one thread of this process that may use links, control and doorbell at
+//                present (doorbell.h); others ring the doorbell
+//   data link    link.h; used by collectives only, from the progress-lock owner only
 //   control      whole messages, reliable, in order per pair; along the edges of the negotiation's
 //                tree (tree.h)
 //   watch        one thread ("hvd-watch"): hang-up of a peer -> abort kRankDied within
-//   milliseconds; abort messages of peers;
-//                a peer that said goodbye (leave()) is not a death
+//                milliseconds; abort messages of peers; a peer that said goodbye (leave()) is not a
+//                death
 #pragma once
 
 #include <chrono>
@@ -78,33 +78,33 @@ class Mesh {
   virtual SendLink& to(int peer) = 0;
   virtual RecvLink& from(int peer) = 0;
 
-  // Control channel, to the parent and the children in the tree; turn-holder only. send never
-  // waits: what does not fit is kept and goes out with later calls of send or poll, or by the
+  // Control channel, to the parent and the children in the tree; progress-lock owner only. send
+  // never waits: what does not fit is kept and goes out with later calls of send or poll, or by the
   // watch.
   virtual Status send_control(int peer, const std::string& bytes) = 0;
   // The next message, or from == -1 at once. Messages a peer sent before its goodbye still come.
   virtual ControlMessage poll_control() = 0;
   // Rung when a message has come, an abort was raised, a peer has said goodbye. Any thread may
   // ring.
-  virtual Bell& bell() = 0;
+  virtual Doorbell& doorbell() = 0;
   // More cores than ranks on this host: waiting a few microseconds by looking is worth while.
   virtual bool may_spin() const = 0;
-  // For this rank, turn-holder only; null where the ranks do not all share memory.
-  virtual std::unique_ptr<Lane> lane() = 0;
+  // For this rank, progress-lock owner only; null where the ranks do not all share memory.
+  virtual std::unique_ptr<FastPath> fast_path() = 0;
   // Memory that all ranks of this host see; null where there is none (one rank per host, transport
   // tcp, no address space).
   virtual SharedHeap* heap() = 0;
   // The same, to keep: it may outlive the mesh.
   virtual std::shared_ptr<SharedHeap> heap_holder() = 0;
-  // The turn-holder is about to wait for others, or no longer: while somebody waits, the watch
-  // looks after stopped peers.
+  // The progress-lock owner is about to wait for others, or no longer: while somebody waits, the
+  // failure detector looks after stopped peers.
   virtual void attend(bool waiting) = 0;
 
-  // Raised by the watch, by a link's I/O error, or by raise_everywhere(). To raise it use
-  // raise_everywhere(), which also rings the bell; read it here.
+  // Raised by the failure detector, by a link's I/O error, or by raise_everywhere(). To raise it
+  // use raise_everywhere(), which also rings the doorbell; read it here.
   virtual Abort& abort() = 0;
-  // The peer said goodbye, and no abort is raised (that would be the reason). The bell is rung when
-  // it says so; messages it sent before still arrive.
+  // The peer said goodbye, and no abort is raised (that would be the reason). The doorbell is rung
+  // when it says so; messages it sent before still arrive.
   virtual bool has_left(int peer) const = 0;
   // Tell every peer, and raise here. Any thread; never blocks for long; safe when peers are dead.
   virtual void raise_everywhere(Status cause) = 0;

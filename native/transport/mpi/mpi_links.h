@@ -1,7 +1,7 @@
 // Data links over MPI's messages, for fabrics that MPI knows and sockets do not. Every slot is a
 // message; receives are posted ahead, one per slot.
 //   turn      MPI has nothing to sleep on: whoever waits looks again and again, and never blocks
-//             within MPI, so that a death that the watch tells of ends every wait
+//             within MPI, so that a death that the failure detector tells of ends every wait
 //   hvd-mpi   the thread that moves on what is left to send while nobody waits; sleeps otherwise
 //   end       a last message under a tag of its own: how many slots there were
 #pragma once
@@ -27,7 +27,7 @@ struct MpiShape {
   int rank = 0, size = 1;
   std::size_t slot_bytes = 0, slots = 0;
   double flush_s = 0;    // MeshOptions
-  double failure_s = 5;  // how long the watch may take to tell that a peer has died
+  double failure_s = 5;  // how long the failure detector may take to tell that a peer has died
 };
 
 class MpiLinks {

@@ -1,5 +1,5 @@
-// The short way to an agreement: when every rank of a host stands in a call for the same thing, one
-// word that they count on takes the place of messages to rank 0 and back
+// The shared-memory fast path of the negotiation: when every rank of a host stands in a call for
+// the same thing, one word that they count on takes the place of messages to rank 0 and back
 // (engine/controller/controller.h).
 //   position  how many operations of all ranks a rank has carried out. All ranks carry out the same
 //             ones in the same order, so ranks at one position have the same past
@@ -29,7 +29,7 @@ namespace hvd {
 
 // The word: position in the upper half, then round, first, count; count 0: closed.
 template <class Value>
-struct LaneWord {
+struct FastPathWord {
   static constexpr unsigned kPositionBits = std::numeric_limits<Value>::digits / 2;
   static constexpr unsigned kRankBits = kPositionBits / 4;
   static constexpr unsigned kMostRanks = (1U << kRankBits) - 2;
@@ -53,13 +53,13 @@ struct LaneWord {
 // Its memory has prefetch(rank), load(), swap(expected, desired), past(), tell_past(value),
 // put(rank, text) and has(rank, text).
 template <class Memory>
-class BasicLane {
+class BasicFastPath {
  public:
   using Value = typename Memory::Value;
-  using Word = LaneWord<Value>;
+  using Word = FastPathWord<Value>;
   enum class Stand : std::uint8_t { kCounted, kComplete, kElsewhere };
 
-  BasicLane(const Memory& memory, unsigned rank, unsigned size)
+  BasicFastPath(const Memory& memory, unsigned rank, unsigned size)
       : memory_(memory), rank_(rank), size_(size) {}
 
   // kCounted: to be followed by look() until it says something else, or by leave().
@@ -123,25 +123,25 @@ class BasicLane {
   Value past_ = 0;  // none yet
 };
 
-constexpr std::size_t kLaneTextBytes = 248;
+constexpr std::size_t kFastPathTextBytes = 248;
 
-struct LaneHeader {
+struct FastPathHeader {
   alignas(64) std::atomic<std::uint64_t> word{0};
   std::atomic<std::uint64_t> past{0};  // on the line of the word: who opens has it anyway
 };
 
 // Read while another rank may write it (and then thrown away): so its words are atomics.
-struct alignas(64) LaneText {
-  static constexpr std::size_t kWords = kLaneTextBytes / 8;
+struct alignas(64) FastPathText {
+  static constexpr std::size_t kWords = kFastPathTextBytes / 8;
   std::atomic<std::uint64_t> length{0};
   std::array<std::atomic<std::uint64_t>, kWords> words{};
 };
 
-struct LaneMemory {
+struct FastPathMemory {
   using Value = std::uint64_t;
 
-  LaneHeader* header = nullptr;
-  LaneText* texts = nullptr;  // by rank
+  FastPathHeader* header = nullptr;
+  FastPathText* texts = nullptr;  // by rank
   unsigned ranks = 0;
 
   Value load() const { return header->word.load(std::memory_order_acquire); }
@@ -154,13 +154,13 @@ struct LaneMemory {
   void tell_past(Value value) const { header->past.store(value, std::memory_order_relaxed); }
   // What somebody else has written is far away; on its way while the word is.
   void prefetch(unsigned rank) const {
-    const LaneText& next = texts[rank + 1 == ranks ? 0 : rank + 1];
+    const FastPathText& next = texts[rank + 1 == ranks ? 0 : rank + 1];
     __builtin_prefetch(&next.length);
     __builtin_prefetch(&next.words[8]);
   }
   // At most kLaneTextBytes.
   void put(unsigned rank, std::string_view text) const {
-    LaneText& to = texts[rank];
+    FastPathText& to = texts[rank];
     to.length.store(text.size(), std::memory_order_relaxed);
     for (std::size_t at = 0; at < text.size(); at += 8) {
       to.words[at / 8].store(word_of(text, at), std::memory_order_relaxed);
@@ -168,7 +168,7 @@ struct LaneMemory {
   }
   bool has(unsigned rank, std::string_view text) const {
     if (rank >= ranks) return false;
-    const LaneText& from = texts[rank];
+    const FastPathText& from = texts[rank];
     if (from.length.load(std::memory_order_relaxed) != text.size()) return false;
     for (std::size_t at = 0; at < text.size(); at += 8) {
       if (from.words[at / 8].load(std::memory_order_relaxed) != word_of(text, at)) return false;
@@ -184,6 +184,6 @@ struct LaneMemory {
   }
 };
 
-using Lane = BasicLane<LaneMemory>;
+using FastPath = BasicFastPath<FastPathMemory>;
 
 }  // namespace hvd

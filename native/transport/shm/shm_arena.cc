@@ -32,9 +32,9 @@ bool sealed(const Fd& memory) {
   return seals >= 0 && (static_cast<unsigned>(seals) & kSeals) == kSeals;
 }
 
-std::size_t ArenaShape::lane_at() const { return ranks * sizeof(BellMemory); }
+std::size_t ArenaShape::fast_path_at() const { return ranks * sizeof(DoorbellMemory); }
 std::size_t ArenaShape::control_headers_at() const {
-  return lane_at() + sizeof(LaneHeader) + ranks * sizeof(LaneText);
+  return fast_path_at() + sizeof(FastPathHeader) + ranks * sizeof(FastPathText);
 }
 std::size_t ArenaShape::ring_headers_at() const {
   return control_headers_at() + 2 * ranks * sizeof(ControlHeader);
@@ -62,9 +62,10 @@ Result<std::shared_ptr<ShmArena>> ShmArena::create(const ArenaShape& shape) {
 }
 
 void ShmArena::make_headers() const {
-  for (std::size_t i = 0; i < shape_.ranks; ++i) new (base_ + i * sizeof(BellMemory)) BellMemory();
-  new (base_ + shape_.lane_at()) LaneHeader();
-  for (std::size_t i = 0; i < shape_.ranks; ++i) new (lane().texts + i) LaneText();
+  for (std::size_t i = 0; i < shape_.ranks; ++i)
+    new (base_ + i * sizeof(DoorbellMemory)) DoorbellMemory();
+  new (base_ + shape_.fast_path_at()) FastPathHeader();
+  for (std::size_t i = 0; i < shape_.ranks; ++i) new (fast_path().texts + i) FastPathText();
   for (std::size_t i = 0; i < 2 * shape_.ranks; ++i)
     start_counters(
         *new (base_ + shape_.control_headers_at() + i * sizeof(ControlHeader)) ControlHeader(),
@@ -97,14 +98,14 @@ Result<std::shared_ptr<ShmArena>> ShmArena::map(const ArenaShape& shape, Fd memo
 
 ShmArena::~ShmArena() { ::munmap(base_, shape_.bytes()); }
 
-BellMemory& ShmArena::bell(std::size_t rank) const {
-  return *std::launder(reinterpret_cast<BellMemory*>(base_ + rank * sizeof(BellMemory)));
+DoorbellMemory& ShmArena::doorbell(std::size_t rank) const {
+  return *std::launder(reinterpret_cast<DoorbellMemory*>(base_ + rank * sizeof(DoorbellMemory)));
 }
 
-LaneMemory ShmArena::lane() const {
-  std::byte* const at = base_ + shape_.lane_at();
-  return {std::launder(reinterpret_cast<LaneHeader*>(at)),
-          std::launder(reinterpret_cast<LaneText*>(at + sizeof(LaneHeader))),
+FastPathMemory ShmArena::fast_path() const {
+  std::byte* const at = base_ + shape_.fast_path_at();
+  return {std::launder(reinterpret_cast<FastPathHeader*>(at)),
+          std::launder(reinterpret_cast<FastPathText*>(at + sizeof(FastPathHeader))),
           static_cast<unsigned>(shape_.ranks)};
 }
 

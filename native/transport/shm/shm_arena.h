@@ -1,6 +1,6 @@
-// The shared memory of one host: one sealed memfd that holds the bells of its ranks, their lane,
-// their control rings and the slot rings of every pair. Nothing has a name, so nothing can be left
-// behind: the memory is gone with the last process that maps it. Layout: all headers, then the
+// The shared memory of one host: one sealed memfd that holds the doorbells of its ranks, their
+// lane, their control rings and the slot rings of every pair. Nothing has a name, so nothing can be
+// left behind: the memory is gone with the last process that maps it. Layout: all headers, then the
 // bytes of the control rings, then all slots, each ring on pages of its own. Ranks are counted by
 // their place on the host. Headers and control rings are claimed when the arena is made, the pages
 // of a ring's slots by its sender before the first use; so unused rings cost nothing and a lack of
@@ -33,7 +33,7 @@ struct ArenaShape {
 
  private:
   friend class ShmArena;
-  std::size_t lane_at() const;
+  std::size_t fast_path_at() const;
   std::size_t control_headers_at() const;
   std::size_t ring_headers_at() const;
   std::size_t slots_at() const;
@@ -58,8 +58,8 @@ class ShmArena {
   ShmArena& operator=(const ShmArena&) = delete;
 
   const Fd& fd() const { return memory_; }
-  BellMemory& bell(std::size_t rank) const;
-  LaneMemory lane() const;
+  DoorbellMemory& doorbell(std::size_t rank) const;
+  FastPathMemory fast_path() const;
   ControlMemory control(std::size_t child, Direction direction) const;
   RingMemory ring(std::size_t from, std::size_t to) const;
   Status claim(const RingMemory& ring) const;

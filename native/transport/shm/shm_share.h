@@ -1,5 +1,5 @@
 // How the ranks of one host come to share memory. Its first rank makes it and passes descriptors
-// over the watch's sockets, before the watch has them.
+// over the failure detector's sockets, before the failure detector has them.
 #pragma once
 
 #include <memory>

@@ -26,7 +26,7 @@ enum class Frame : std::uint8_t { kAbort = 1, kGoodbye = 2 };
 constexpr std::uint32_t kMostText = 16384;
 constexpr std::uint32_t kMostFrame = 2 * kMostText + 64;
 constexpr double kSuspicionSeconds = 0.5;
-const char* const kRoom = "transport/watch";
+const char* const kRoom = "transport/failure_detector";
 
 std::string cut(const std::string& text) { return text.substr(0, kMostText); }
 
@@ -72,20 +72,21 @@ Fd process_of(const Fd& socket, int pid) {
 
 }  // namespace
 
-Watch::Watch(int size, std::vector<Peer> peers, StopRules stops, std::function<void()> on_news)
-    : marks_(static_cast<std::size_t>(size)), on_news_(std::move(on_news)), stops_(stops) {
+FailureDetector::FailureDetector(int size, std::vector<Peer> peers, StopRules stops,
+                                 std::function<void()> on_news)
+    : states_(static_cast<std::size_t>(size)), on_news_(std::move(on_news)), stops_(stops) {
   for (Peer& peer : peers) lines_.push_back({std::move(peer), {}, ""});
-  no_memory_ = Status::make(Code::kInternal, name_of(own_rank()) + " has no memory to go on", kRoom,
-                            own_rank());
+  no_memory_ =
+      Status::make(Code::kInternal, name_of(own_rank()) + " is out of memory", kRoom, own_rank());
 }
 
-Status Watch::prepare() {
+Status FailureDetector::prepare() {
   Result<Fd> event = make_event();
   if (event.is_ok()) event_ = event.take();
   return event.status();
 }
 
-Status Watch::start() {
+Status FailureDetector::start() {
   for (Line& line : lines_)
     if (line.peer.same_host && line.peer.pid != ::getpid())
       line.process = process_of(line.peer.socket, line.peer.pid);
@@ -95,7 +96,7 @@ Status Watch::start() {
       thread_, [this] { run(); }, [this](const char* what) { raise_failure("hvd-watch", what); });
 }
 
-Watch::~Watch() {
+FailureDetector::~FailureDetector() {
   if (!thread_.joinable()) return;
   stop_.store(true);
   signal_event(event_);
@@ -110,7 +111,7 @@ Watch::~Watch() {
   }
 }
 
-void Watch::run() {
+void FailureDetector::run() {
   name_thread("hvd-watch");
   block_signals();
   std::vector<pollfd> items;
@@ -146,19 +147,19 @@ void Watch::run() {
 }
 
 // Deaths would stay unseen, and every wait might be for ever: better none.
-void Watch::blind(int error, std::size_t descriptors) {
+void FailureDetector::blind(int error, std::size_t descriptors) {
   raise(errno_status(
-      "the watch of other ranks cannot wait for " + std::to_string(descriptors) + " descriptors",
-      kRoom, error));
+      "the failure detector cannot wait for " + std::to_string(descriptors) + " descriptors", kRoom,
+      error));
 }
 
-void Watch::help() {
+void FailureDetector::help() {
   working_ = false;
   for (const auto& work : work_) working_ = work() || working_;
 }
 
-void Watch::judge_stops() {
-  const std::optional<StopGuard::Stopped> stopped = stops_.look(Clock::now());
+void FailureDetector::judge_stops() {
+  const std::optional<StopDetector::Stopped> stopped = stops_.look(Clock::now());
   if (!stopped || abort_.raised()) return;
   raise(Status::make(Code::kStalled,
                      name_of(stopped->rank) + " (process " + std::to_string(stopped->pid) +
@@ -166,7 +167,7 @@ void Watch::judge_stops() {
                      kRoom, stopped->rank));
 }
 
-void Watch::serve_sockets(const pollfd* items) {
+void FailureDetector::serve_sockets(const pollfd* items) {
   for (std::size_t i = 0; i < served_.size(); ++i) {
     const auto seen = static_cast<unsigned>(items[i].revents);
     if ((seen & ~kOut) != 0 && served_[i]->reads()) served_[i]->readable();
@@ -175,9 +176,9 @@ void Watch::serve_sockets(const pollfd* items) {
 }
 
 // A goodbye may be faster than what was sent before it over another socket.
-void Watch::judge_goodbyes() {
+void FailureDetector::judge_goodbyes() {
   for (const Line& line : lines_) {
-    Mark& mark = marks_[static_cast<std::size_t>(line.peer.rank)];
+    PeerState& mark = states_[static_cast<std::size_t>(line.peer.rank)];
     if (!mark.goodbye || mark.left.load()) continue;
     const bool all = std::all_of(served_.begin(), served_.end(), [&](const Served* served) {
       return served->rank() != line.peer.rank || served->ended();
@@ -188,17 +189,17 @@ void Watch::judge_goodbyes() {
   }
 }
 
-int Watch::wait_ms() {
+int FailureDetector::wait_ms() {
   int wait = working_ ? 1 : stops_.sleep_ms();
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Mark& mark : marks_)
+  for (const PeerState& mark : states_)
     if (mark.suspected)
       wait = wait < 0 ? mark.suspected->remaining_ms()
                       : std::min(wait, mark.suspected->remaining_ms());
   return wait;
 }
 
-void Watch::read(Line& line) {
+void FailureDetector::read(Line& line) {
   while (line.peer.socket) {
     std::array<char, 4096> part{};
     const ssize_t got = ::recv(line.peer.socket.get(), part.data(), part.size(), MSG_DONTWAIT);
@@ -217,7 +218,7 @@ void Watch::read(Line& line) {
   }
 }
 
-bool Watch::take_frames(Line& line) {
+bool FailureDetector::take_frames(Line& line) {
   while (line.received.size() >= 4) {
     const auto bytes = Unpacker(line.received).number<std::uint32_t>();
     if (bytes > kMostFrame) return false;
@@ -227,7 +228,7 @@ bool Watch::take_frames(Line& line) {
     Unpacker reader(body);
     const auto kind = static_cast<Frame>(reader.number<std::uint8_t>());
     if (kind == Frame::kGoodbye && reader.complete()) {
-      marks_[static_cast<std::size_t>(line.peer.rank)].goodbye = true;
+      states_[static_cast<std::size_t>(line.peer.rank)].goodbye = true;
       continue;
     }
     const auto code = reader.number<std::uint8_t>();
@@ -241,25 +242,25 @@ bool Watch::take_frames(Line& line) {
   return true;
 }
 
-void Watch::end_of(Line& line, const std::string& why) {
+void FailureDetector::end_of(Line& line, const std::string& why) {
   if (!line.peer.socket) return;
   const int rank = line.peer.rank;
-  if (!marks_[static_cast<std::size_t>(rank)].goodbye) died(rank, why);
+  if (!states_[static_cast<std::size_t>(rank)].goodbye) died(rank, why);
   drop(line);
 }
 
-void Watch::drop(Line& line) {
+void FailureDetector::drop(Line& line) {
   stops_.forget(line.peer.rank);
   const std::lock_guard<std::mutex> lock(mutex_);
   line.peer.socket.reset();
   line.process.reset();
-  marks_[static_cast<std::size_t>(line.peer.rank)].gone = true;
+  states_[static_cast<std::size_t>(line.peer.rank)].gone = true;
 }
 
-void Watch::suspect(int peer, const std::string& why) {
+void FailureDetector::suspect(int peer, const std::string& why) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    Mark& mark = marks_[static_cast<std::size_t>(peer)];
+    PeerState& mark = states_[static_cast<std::size_t>(peer)];
     if (mark.suspected || mark.left.load()) return;
     mark.suspected = Deadline::after_seconds(kSuspicionSeconds);
     mark.why = why;
@@ -267,14 +268,14 @@ void Watch::suspect(int peer, const std::string& why) {
   signal_event(event_);
 }
 
-// Once more after the time is over: a goodbye that came while the watch got no core, before the
-// connection broke, is read first.
-void Watch::judge_suspects() {
+// Once more after the time is over: a goodbye that came while the failure detector got no core,
+// before the connection broke, is read first.
+void FailureDetector::judge_suspects() {
   for (const Line& line : lines_) {
     std::string why;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      Mark& mark = marks_[static_cast<std::size_t>(line.peer.rank)];
+      PeerState& mark = states_[static_cast<std::size_t>(line.peer.rank)];
       if (!mark.suspected) continue;
       if (!mark.left.load() && !mark.gone) {
         if (!mark.suspected->expired() || !std::exchange(mark.overdue, true)) continue;
@@ -287,16 +288,16 @@ void Watch::judge_suspects() {
   }
 }
 
-std::string Watch::name_of(int peer) const { return "rank " + std::to_string(peer); }
+std::string FailureDetector::name_of(int peer) const { return "rank " + std::to_string(peer); }
 
 // The one that is nobody's peer.
-int Watch::own_rank() const {
+int FailureDetector::own_rank() const {
   int own = 0;
   for (const Line& line : lines_) own += own == line.peer.rank ? 1 : 0;  // they are in order
   return own;
 }
 
-void Watch::died(int peer, const std::string& why) {
+void FailureDetector::died(int peer, const std::string& why) {
   int pid = 0;
   for (const Line& line : lines_)
     if (line.peer.rank == peer) pid = line.peer.pid;
@@ -305,20 +306,20 @@ void Watch::died(int peer, const std::string& why) {
                      kRoom, peer));
 }
 
-bool Watch::leaving() {
+bool FailureDetector::leaving() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return leaving_;
 }
 
 // News of a peer. Whoever has left waits for nobody, so nothing that happens to the others is an
 // error here any more.
-void Watch::raise(const Status& cause) {
+void FailureDetector::raise(const Status& cause) {
   if (!leaving()) raise_everywhere(cause);
 }
 
 // The others first, also of what another has told: whoever waits in this process may end it as soon
 // as it knows, and to those who have not heard yet its death must not be the cause.
-void Watch::raise_everywhere(const Status& cause) {
+void FailureDetector::raise_everywhere(const Status& cause) {
   if (abort_.raised()) return;
   const std::string frame = abort_frame(cause);  // first: there may be no memory
   if (!told_.exchange(true) && !leaving()) tell_all(frame);
@@ -327,7 +328,7 @@ void Watch::raise_everywhere(const Status& cause) {
 }
 
 // Told in its own words, else in those that need no memory.
-void Watch::raise_failure(const char* thread, const char* what) noexcept {
+void FailureDetector::raise_failure(const char* thread, const char* what) noexcept {
   const int own = own_rank();
   tried([&] {
     raise_everywhere(Status::make(Code::kInternal,
@@ -338,7 +339,7 @@ void Watch::raise_failure(const char* thread, const char* what) noexcept {
   tried([&] { news(); });
 }
 
-void Watch::leave() {
+void FailureDetector::leave() {
   const std::string goodbye = goodbye_frame();  // first: there may be no memory
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -355,7 +356,7 @@ void Watch::leave() {
 
 // At most an abort and a goodbye go over a socket in its life: they fit into its buffer, so this
 // does not wait. A peer that cannot be told is dead, and its hang-up says so.
-void Watch::tell_all(const std::string& frame) {
+void FailureDetector::tell_all(const std::string& frame) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Line& line : lines_) {
     failpoint("watch.tell");
@@ -364,6 +365,6 @@ void Watch::tell_all(const std::string& frame) {
   }
 }
 
-void Watch::news() { on_news_(); }
+void FailureDetector::news() { on_news_(); }
 
 }  // namespace hvd

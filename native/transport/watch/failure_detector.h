@@ -1,11 +1,12 @@
-// The watch: one thread ("hvd-watch") that waits on a socket to every peer and learns what happens
-// to them while everybody else computes or is blocked.
+// The failure detector: one thread ("hvd-watch") that waits on a socket to every peer and learns
+// what happens to them while everybody else computes or is blocked.
 //   abort frame           the abort is raised with the status it carries, and passed on
 //   goodbye               the peer's coming hang-up is intended
 //   hang-up, no goodbye   the peer has died: the abort is raised, and the others are told
 //   silence               the same of a peer on another host that answers nothing (keepalive)
 //   suspicion             another connection to the peer broke: a death, unless a goodbye comes
-//   within half a second, of which the watch learns although it was late itself
+//                         within half a second, of which the failure detector learns although it
+//                         was late itself
 // On one host a pidfd stands beside the socket, which a child may hold open after the peer's death
 // that was made without the handlers of fork() (base/fd.h: close_on_fork).
 #pragma once
@@ -27,7 +28,7 @@
 
 namespace hvd {
 
-// A socket that the watch reads and writes for somebody else.
+// A socket that the failure detector reads and writes for somebody else.
 class Served {
  public:
   virtual ~Served() = default;
@@ -40,7 +41,7 @@ class Served {
   virtual bool ended() const = 0;  // nothing more comes: only then a goodbye counts
 };
 
-class Watch {
+class FailureDetector {
  public:
   struct Peer {
     int rank = -1;
@@ -50,10 +51,11 @@ class Watch {
   };
 
   // on_news is called after the abort was raised and after every goodbye, from any thread.
-  Watch(int size, std::vector<Peer> peers, StopRules stops, std::function<void()> on_news);
-  ~Watch();  // without leave() before, the peers take it for a death
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
+  FailureDetector(int size, std::vector<Peer> peers, StopRules stops,
+                  std::function<void()> on_news);
+  ~FailureDetector();  // without leave() before, the peers take it for a death
+  FailureDetector(const FailureDetector&) = delete;
+  FailureDetector& operator=(const FailureDetector&) = delete;
 
   void serve(Served* served) { served_.push_back(served); }  // before start()
   // Called every millisecond after a nudge(), while one of them returns true. Before start().
@@ -63,7 +65,7 @@ class Watch {
   void nudge() { signal_event(event_); }  // something is kept that could not go out
   Abort& abort() { return abort_; }
   const std::atomic<bool>& left(int peer) const {
-    return marks_[static_cast<std::size_t>(peer)].left;
+    return states_[static_cast<std::size_t>(peer)].left;
   }
 
   // Somebody of this process waits for the peers: look whether one of them is stopped.
@@ -80,15 +82,15 @@ class Watch {
   void suspect(int peer, const std::string& why);
 
  private:
-  struct Mark {
+  struct PeerState {
     std::atomic<bool> left{false};
-    bool goodbye = false;  // said, but what it sent before may be under way; the watch's
+    bool goodbye = false;  // said, but what it sent before may be under way; the failure detector's
     bool gone = false;     // nothing more comes from it; guarded by mutex_
     std::optional<Deadline> suspected;  // guarded by mutex_
-    bool overdue = false;               // that was over at the last look; the watch's
+    bool overdue = false;               // that was over at the last look; the failure detector's
     std::string why;                    // guarded by mutex_
   };
-  struct Line {  // one peer as the watch thread sees it
+  struct Line {  // one peer as the failure detector thread sees it
     Peer peer;
     Fd process;  // pidfd
     std::string received;
@@ -114,10 +116,11 @@ class Watch {
   std::string name_of(int peer) const;
   int own_rank() const;
 
-  std::vector<Line> lines_;  // sockets are closed by the watch thread alone, under mutex_
-  std::vector<Mark> marks_;  // by rank
+  std::vector<Line>
+      lines_;  // sockets are closed by the failure detector thread alone, under mutex_
+  std::vector<PeerState> states_;  // by rank
   std::function<void()> on_news_;
-  StopGuard stops_;
+  StopDetector stops_;
   Abort abort_;
   Status no_memory_;  // made beforehand
   std::atomic<bool> no_memory_raised_{false};

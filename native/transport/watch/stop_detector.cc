@@ -19,11 +19,11 @@ constexpr std::chrono::milliseconds kOwnGap{500};
 
 }  // namespace
 
-void StopGuard::add(int rank, int pid, int pidfd) {
+void StopDetector::add(int rank, int pid, int pidfd) {
   processes_.push_back({rank, pid, pidfd, Fd(), std::nullopt, false});
 }
 
-void StopGuard::forget(int rank) {
+void StopDetector::forget(int rank) {
   processes_.erase(std::remove_if(processes_.begin(), processes_.end(),
                                   [&](const Process& process) { return process.rank == rank; }),
                    processes_.end());
@@ -31,14 +31,14 @@ void StopGuard::forget(int rank) {
 
 // The waiter counts first and looks then whether the looker sleeps; the looker says that it sleeps
 // first and looks at the count then: one of the two sees the other.
-bool StopGuard::attend(bool waiting) {
+bool StopDetector::attend(bool waiting) {
   const std::uint32_t now = waits_.load(std::memory_order_relaxed);
   if ((now % 2 == 1) == waiting) return false;
   waits_.store(now + 1, std::memory_order_seq_cst);
   return waiting && asleep_.load(std::memory_order_seq_cst);
 }
 
-int StopGuard::sleep_ms() {
+int StopDetector::sleep_ms() {
   if (processes_.empty()) {  // nobody to look at: no wait is worth a wake-up
     asleep_.store(false, std::memory_order_relaxed);
     return -1;
@@ -52,14 +52,14 @@ int StopGuard::sleep_ms() {
 }
 
 // Only a wait that has lasted since the last look is worth looking at the peers.
-bool StopGuard::waited_all_along() {
+bool StopDetector::waited_all_along() {
   const std::uint32_t now = waits_.load(std::memory_order_acquire);
   const bool same = now % 2 == 1 && now == seen_;
   seen_ = now;
   return same;
 }
 
-std::optional<StopGuard::Stopped> StopGuard::look(Clock::time_point now) {
+std::optional<StopDetector::Stopped> StopDetector::look(Clock::time_point now) {
   if (now - looked_ < std::chrono::milliseconds(kTickMs / 2)) return std::nullopt;
   const bool gap = now - looked_ > kOwnGap;
   looked_ = now;
@@ -76,7 +76,7 @@ std::optional<StopGuard::Stopped> StopGuard::look(Clock::time_point now) {
         "rank " + std::to_string(process.rank) + " (process " + std::to_string(process.pid) + ")";
     if (seconds >= rules_.warning_s && !process.warned) {
       process.warned = true;
-      log(Level::kWarning, "transport/watch",
+      log(Level::kWarning, "transport/failure_detector",
           who + " is stopped (SIGSTOP or a debugger); other ranks wait for it");
     }
     if (rules_.abort_s > 0 && seconds >= rules_.abort_s) return Stopped{process.rank, process.pid};
@@ -85,14 +85,14 @@ std::optional<StopGuard::Stopped> StopGuard::look(Clock::time_point now) {
 }
 
 // Alive after its state was opened by number: it is the one that had the number all along.
-void StopGuard::open_state(Process& process) {
+void StopDetector::open_state(Process& process) {
   process.stat.reset(
       ::open(("/proc/" + std::to_string(process.pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   pollfd item{process.pidfd, POLLIN, 0};
   if (::poll(&item, 1, 0) != 0) process.stat.reset();
 }
 
-bool StopGuard::stopped(Process& process) {
+bool StopDetector::stopped(Process& process) {
   if (!process.stat) open_state(process);
   std::array<char, 512> text{};
   const ssize_t got = ::pread(process.stat.get(), text.data(), text.size(), 0);

@@ -17,9 +17,9 @@ struct StopRules {
   double abort_s = 5;  // 0: never
 };
 
-class StopGuard {
+class StopDetector {
  public:
-  explicit StopGuard(const StopRules& rules) : rules_(rules) {}
+  explicit StopDetector(const StopRules& rules) : rules_(rules) {}
 
   void add(int rank, int pid, int pidfd);  // before the first look
   void forget(int rank);                   // it is gone

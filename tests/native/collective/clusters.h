@@ -51,20 +51,20 @@ inline void on_meshes(const Cluster& cluster, const std::function<void(int, Mesh
   });
 }
 
-inline Team team_of(const std::vector<int>& ranks, int rank, int id = 0) {
-  Team team;
-  team.id = id;
+inline Group group_of(const std::vector<int>& ranks, int rank, int id = 0) {
+  Group group;
+  group.id = id;
   for (const int member : ranks) {
-    if (member == rank) team.place = team.size();
-    team.ranks.push_back(member);
+    if (member == rank) group.place = group.size();
+    group.ranks.push_back(member);
   }
-  return team;
+  return group;
 }
 
-inline Team everybody(int size, int rank) {
+inline Group everybody(int size, int rank) {
   std::vector<int> ranks;
   for (int member = 0; member < size; ++member) ranks.push_back(member);
-  return team_of(ranks, rank);
+  return group_of(ranks, rank);
 }
 
 }  // namespace hvd::test

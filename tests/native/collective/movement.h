@@ -15,10 +15,10 @@ inline Bytes block_of(int rank, std::size_t tensor, std::size_t bytes, int to = 
       static_cast<std::uint64_t>(rank) * 997 + tensor * 13 + static_cast<std::uint64_t>(to) * 7919);
 }
 
-inline void check_broadcast(CpuBackend& backend, const Team& team, int root,
+inline void check_broadcast(CpuBackend& backend, const Group& group, int root,
                             const std::vector<std::size_t>& sizes, bool in_place) {
-  const int mine = team.ranks[static_cast<std::size_t>(team.place)];
-  const int source = team.ranks[static_cast<std::size_t>(root)];
+  const int mine = group.ranks[static_cast<std::size_t>(group.place)];
+  const int source = group.ranks[static_cast<std::size_t>(root)];
   std::vector<Bytes> inputs, outputs;
   std::vector<Operand> operands;
   for (std::size_t t = 0; t < sizes.size(); ++t) {
@@ -27,14 +27,14 @@ inline void check_broadcast(CpuBackend& backend, const Team& team, int root,
     operands.push_back(
         {inputs[t].data(), in_place ? inputs[t].data() : outputs[t].data(), sizes[t]});
   }
-  const Status status = backend.broadcast(team, operands, root);
+  const Status status = backend.broadcast(group, operands, root);
   REQUIRE(status.message == "");
   for (std::size_t t = 0; t < sizes.size(); ++t)
     CHECK((in_place ? inputs[t] : outputs[t]) == block_of(source, t, sizes[t]));
 }
 
 // Rank r's block of a tensor is (r mod 3) units long.
-inline void check_allgather(CpuBackend& backend, const Team& team,
+inline void check_allgather(CpuBackend& backend, const Group& group,
                             const std::vector<std::size_t>& units, bool in_place) {
   std::vector<Bytes> inputs, outputs, expected(units.size());
   std::vector<Gather> tensors(units.size());
@@ -42,12 +42,12 @@ inline void check_allgather(CpuBackend& backend, const Team& team,
     return static_cast<std::size_t>(rank % 3) * units[t];
   };
   for (std::size_t t = 0; t < units.size(); ++t) {
-    for (const int rank : team.ranks) {
+    for (const int rank : group.ranks) {
       tensors[t].bytes.push_back(bytes_of(rank, t));
       const Bytes block = block_of(rank, t, bytes_of(rank, t));
       expected[t].insert(expected[t].end(), block.begin(), block.end());
     }
-    const int mine = team.ranks[static_cast<std::size_t>(team.place)];
+    const int mine = group.ranks[static_cast<std::size_t>(group.place)];
     inputs.push_back(block_of(mine, t, bytes_of(mine, t)));
     outputs.emplace_back(expected[t].size());
   }
@@ -57,11 +57,11 @@ inline void check_allgather(CpuBackend& backend, const Team& team,
       tensors[t].out.push_back(at);
       at += bytes;
     }
-    std::byte* const own = tensors[t].out[static_cast<std::size_t>(team.place)];
+    std::byte* const own = tensors[t].out[static_cast<std::size_t>(group.place)];
     if (in_place && !inputs[t].empty()) std::memcpy(own, inputs[t].data(), inputs[t].size());
     tensors[t].in = in_place ? own : inputs[t].data();
   }
-  const Status status = backend.allgather(team, tensors);
+  const Status status = backend.allgather(group, tensors);
   REQUIRE(status.message == "");
   for (std::size_t t = 0; t < units.size(); ++t) CHECK(outputs[t] == expected[t]);
 }
@@ -73,10 +73,10 @@ inline std::size_t bytes_between(std::uint64_t seed, int from, int to) {
   return random() % 3 == 0 ? 0 : random() % 700;
 }
 
-inline void check_alltoall(CpuBackend& backend, const Team& team, std::uint64_t seed) {
-  const int mine = team.ranks[static_cast<std::size_t>(team.place)];
+inline void check_alltoall(CpuBackend& backend, const Group& group, std::uint64_t seed) {
+  const int mine = group.ranks[static_cast<std::size_t>(group.place)];
   std::vector<Bytes> inputs, outputs;
-  for (const int rank : team.ranks) {
+  for (const int rank : group.ranks) {
     inputs.push_back(block_of(mine, 0, bytes_between(seed, mine, rank), rank));
     outputs.emplace_back(bytes_between(seed, rank, mine));
   }
@@ -87,10 +87,10 @@ inline void check_alltoall(CpuBackend& backend, const Team& team, std::uint64_t 
     exchange.out.push_back(outputs[place].data());
     exchange.out_bytes.push_back(outputs[place].size());
   }
-  const Status status = backend.alltoall(team, exchange);
+  const Status status = backend.alltoall(group, exchange);
   REQUIRE(status.message == "");
   for (std::size_t place = 0; place < outputs.size(); ++place) {
-    const int rank = team.ranks[place];
+    const int rank = group.ranks[place];
     CHECK(outputs[place] == block_of(rank, 0, bytes_between(seed, rank, mine), mine));
   }
 }

@@ -12,7 +12,7 @@ namespace hvd::test {
 struct ReduceCase {
   Reduction reduction;
   std::vector<std::size_t> counts;  // fused
-  std::vector<int> ranks;           // the team; empty: all
+  std::vector<int> ranks;           // the group; empty: all
   bool in_place = false;
 };
 
@@ -23,7 +23,7 @@ inline std::uint64_t seed_of(int rank, std::size_t tensor) {
   return static_cast<std::uint64_t>(rank) * 1009 + tensor * 31 + 7;
 }
 
-// The hosts of a team's places, numbered by first place; all 0 when folds are not by host.
+// The hosts of a group's places, numbered by first place; all 0 when folds are not by host.
 inline std::vector<int> hosts_of(const Cluster& cluster, const std::vector<int>& ranks) {
   std::vector<int> hosts;
   std::string letters;
@@ -49,7 +49,7 @@ inline std::vector<Bytes> expected_of(const Cluster& cluster, const ReduceCase& 
   return expected;
 }
 
-inline void reduce_once(CpuBackend& backend, const Team& team, int rank, const ReduceCase& given,
+inline void reduce_once(CpuBackend& backend, const Group& group, int rank, const ReduceCase& given,
                         const std::vector<Bytes>& expected) {
   const Dtype dtype = given.reduction.dtype;
   std::vector<Bytes> inputs, outputs;
@@ -60,7 +60,7 @@ inline void reduce_once(CpuBackend& backend, const Team& team, int rank, const R
     operands.push_back(
         {inputs[t].data(), given.in_place ? inputs[t].data() : outputs[t].data(), given.counts[t]});
   }
-  const Status status = backend.allreduce(team, operands, given.reduction);
+  const Status status = backend.allreduce(group, operands, given.reduction);
   REQUIRE(status.message == "");
   for (std::size_t t = 0; t < given.counts.size(); ++t) {
     CHECK((given.in_place ? inputs[t] : outputs[t]) == expected[t]);
@@ -71,11 +71,11 @@ inline void reduce_once(CpuBackend& backend, const Team& team, int rank, const R
 
 // All cases one after the other on the same links.
 inline void check_reductions(const Cluster& cluster, const std::vector<ReduceCase>& cases) {
-  std::vector<std::vector<int>> teams;
+  std::vector<std::vector<int>> groups;
   std::vector<std::vector<Bytes>> expected;
   for (const ReduceCase& given : cases) {
-    teams.push_back(given.ranks.empty() ? everybody(cluster.size, 0).ranks : given.ranks);
-    expected.push_back(expected_of(cluster, given, teams.back()));
+    groups.push_back(given.ranks.empty() ? everybody(cluster.size, 0).ranks : given.ranks);
+    expected.push_back(expected_of(cluster, given, groups.back()));
   }
   on_meshes(cluster, [&](int rank, Mesh& mesh) {
     CpuBackend backend(mesh, cluster.algorithms);
@@ -84,11 +84,11 @@ inline void check_reductions(const Cluster& cluster, const std::vector<ReduceCas
       options.allreduce = algorithm;
       backend.set_options(options);
       for (std::size_t i = 0; i < cases.size(); ++i) {
-        const std::vector<int>& ranks = teams[i];
+        const std::vector<int>& ranks = groups[i];
         if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
         INFO("algorithm ", name_of(algorithm), ", case ", i, ", rank ", rank);
-        const Team team = team_of(ranks, rank, static_cast<int>(i));
-        reduce_once(backend, team, rank, cases[i], expected[i]);
+        const Group group = group_of(ranks, rank, static_cast<int>(i));
+        reduce_once(backend, group, rank, cases[i], expected[i]);
       }
     }
   });

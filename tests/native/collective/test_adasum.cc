@@ -25,11 +25,11 @@ MeshOptions small_slots() {
   return options;
 }
 
-Team team_of(const std::vector<int>& ranks, int rank) {
-  Team team;
-  team.ranks = ranks;
-  while (team.ranks[static_cast<std::size_t>(team.place)] != rank) ++team.place;
-  return team;
+Group group_of(const std::vector<int>& ranks, int rank) {
+  Group group;
+  group.ranks = ranks;
+  while (group.ranks[static_cast<std::size_t>(group.place)] != rank) ++group.place;
+  return group;
 }
 
 std::vector<int> first_ranks(int size) {
@@ -114,7 +114,7 @@ std::vector<std::vector<std::vector<T>>> results_of(
     const int rank = ranks[at];
     Mesh& mesh = *meshes[static_cast<std::size_t>(rank)];
     for (int round = 0; round < (in_place ? 1 : 2); ++round) {
-      const Status status = adasum(mesh, team_of(ranks, rank), operands, Kind<T>::kDtype, scaling);
+      const Status status = adasum(mesh, group_of(ranks, rank), operands, Kind<T>::kDtype, scaling);
       REQUIRE(status.message == "");
     }
   });
@@ -272,7 +272,7 @@ TEST_CASE("adasum: an abort ends a rank that waits, with the abort's cause") {
     }
     std::vector<float> values(10'000, 1.0F);
     const Status status =
-        adasum(mesh, team_of({0, 1, 2}, rank), {{values.data(), values.data(), values.size()}},
+        adasum(mesh, group_of({0, 1, 2}, rank), {{values.data(), values.data(), values.size()}},
                Dtype::kFloat32, {});
     CHECK(status.code == Code::kAborted);
     CHECK(status.message == "rank 2 gave up");

@@ -1,4 +1,4 @@
-// Allreduce: every operator and dtype, number of ranks, count, list and team; all algorithms give
+// Allreduce: every operator and dtype, number of ranks, count, list and group; all algorithms give
 // the same bytes, which are those of the oracle.
 #include <doctest/doctest.h>
 
@@ -123,7 +123,7 @@ TEST_CASE("allreduce: the name of the algorithm that was used") {
       AlgorithmOptions options;
       options.allreduce = algorithm;
       backend.set_options(options);
-      const Status status = backend.allreduce(team_of(ranks, rank), operands, {});
+      const Status status = backend.allreduce(group_of(ranks, rank), operands, {});
       REQUIRE(status.message == "");
       return std::string(backend.last_algorithm());
     };

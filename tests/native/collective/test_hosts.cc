@@ -1,4 +1,4 @@
-// Teams that span hosts (names only: all run on one machine, and talk TCP where the names differ).
+// Groups that span hosts (names only: all run on one machine, and talk TCP where the names differ).
 // The order of folds is host by host, whatever the algorithm.
 #include <doctest/doctest.h>
 
@@ -74,11 +74,12 @@ TEST_CASE("hosts: allgather, broadcast and alltoall") {
       CAPTURE(letters);
       on_meshes(cluster, [&](int rank, Mesh& mesh) {
         CpuBackend backend(mesh, cluster.algorithms);
-        const Team team = everybody(cluster.size, rank);
-        for (const std::size_t unit : {0, 1, 1500}) check_allgather(backend, team, {unit, 7}, true);
+        const Group group = everybody(cluster.size, rank);
+        for (const std::size_t unit : {0, 1, 1500})
+          check_allgather(backend, group, {unit, 7}, true);
         for (int root = 0; root < cluster.size; ++root)
-          check_broadcast(backend, team, root, {3000, 1}, false);
-        check_alltoall(backend, team, 5);
+          check_broadcast(backend, group, root, {3000, 1}, false);
+        check_alltoall(backend, group, 5);
       });
     }
   }

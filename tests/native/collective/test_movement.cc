@@ -1,4 +1,4 @@
-// The collectives that move bytes: broadcast, allgather, alltoall. Any team, uneven and empty
+// The collectives that move bytes: broadcast, allgather, alltoall. Any group, uneven and empty
 // blocks, one after the other on the same links.
 #include <doctest/doctest.h>
 
@@ -27,10 +27,10 @@ TEST_CASE("allgather: blocks of different sizes, some empty, several tensors") {
       CAPTURE(size);
       on_meshes(cluster_of(size, 64, slots), [&](int rank, Mesh& mesh) {
         CpuBackend backend(mesh);
-        const Team team = everybody(size, rank);
+        const Group group = everybody(size, rank);
         for (const std::size_t unit : {0, 1, 101, 9001}) {
-          check_allgather(backend, team, {unit}, false);
-          check_allgather(backend, team, {unit, 3, 0, unit * 2}, true);
+          check_allgather(backend, group, {unit}, false);
+          check_allgather(backend, group, {unit, 3, 0, unit * 2}, true);
         }
       });
     }
@@ -51,7 +51,7 @@ TEST_CASE("alltoall: uneven, much of it nothing") {
 }
 
 TEST_CASE("moving within teams of some ranks, mixed, on the same links without a pause") {
-  const std::vector<std::vector<int>> teams{{1, 3}, {0, 1, 2, 3, 4}, {0, 2, 4}, {3}, {1, 2, 3}};
+  const std::vector<std::vector<int>> groups{{1, 3}, {0, 1, 2, 3, 4}, {0, 2, 4}, {3}, {1, 2, 3}};
   for (const char* transport : {"", "shm", "tcp"}) {
     Cluster cluster = cluster_of(5, 64, 2);
     cluster.transport = transport;
@@ -59,13 +59,13 @@ TEST_CASE("moving within teams of some ranks, mixed, on the same links without a
     on_meshes(cluster, [&](int rank, Mesh& mesh) {
       CpuBackend backend(mesh);
       for (int round = 0; round < 20; ++round) {
-        const auto number = static_cast<std::size_t>(round) % teams.size();
-        const std::vector<int>& ranks = teams[number];
+        const auto number = static_cast<std::size_t>(round) % groups.size();
+        const std::vector<int>& ranks = groups[number];
         if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
-        const Team team = team_of(ranks, rank, static_cast<int>(number));
-        check_broadcast(backend, team, round % team.size(), {333, 20}, round % 2 == 0);
-        check_alltoall(backend, team, static_cast<std::uint64_t>(round));
-        check_allgather(backend, team, {200, 1}, round % 2 == 0);
+        const Group group = group_of(ranks, rank, static_cast<int>(number));
+        check_broadcast(backend, group, round % group.size(), {333, 20}, round % 2 == 0);
+        check_alltoall(backend, group, static_cast<std::uint64_t>(round));
+        check_allgather(backend, group, {200, 1}, round % 2 == 0);
       }
     });
   }

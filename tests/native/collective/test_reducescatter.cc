@@ -11,11 +11,11 @@ struct ScatterCase {
   std::vector<std::vector<std::size_t>> begins;  // by tensor
 };
 
-void scatter_once(const Cluster& cluster, CpuBackend& backend, const Team& team, int rank,
+void scatter_once(const Cluster& cluster, CpuBackend& backend, const Group& group, int rank,
                   const ScatterCase& given) {
   const Dtype dtype = given.reduction.dtype;
   const std::size_t width = size_of(dtype);
-  const auto place = static_cast<std::size_t>(team.place);
+  const auto place = static_cast<std::size_t>(group.place);
   std::vector<Bytes> inputs, outputs;
   std::vector<Scatter> tensors;
   for (std::size_t t = 0; t < given.begins.size(); ++t) {
@@ -24,14 +24,14 @@ void scatter_once(const Cluster& cluster, CpuBackend& backend, const Team& team,
     outputs.emplace_back((begins[place + 1] - begins[place]) * width);
     tensors.push_back({inputs[t].data(), outputs[t].data(), begins});
   }
-  const Status status = backend.reducescatter(team, tensors, given.reduction);
+  const Status status = backend.reducescatter(group, tensors, given.reduction);
   REQUIRE(status.message == "");
   for (std::size_t t = 0; t < given.begins.size(); ++t) {
     const std::vector<std::size_t>& begins = given.begins[t];
     std::vector<Bytes> all;
-    for (const int member : team.ranks)
+    for (const int member : group.ranks)
       all.push_back(random_elements(dtype, begins.back(), seed_of(member, t)));
-    const Bytes whole = reduced(given.reduction, all, hosts_of(cluster, team.ranks), begins);
+    const Bytes whole = reduced(given.reduction, all, hosts_of(cluster, group.ranks), begins);
     const auto first = whole.begin() + static_cast<std::ptrdiff_t>(begins[place] * width);
     CHECK(outputs[t] == Bytes(first, first + static_cast<std::ptrdiff_t>(outputs[t].size())));
     CHECK(inputs[t] == random_elements(dtype, begins.back(), seed_of(rank, t)));
@@ -82,7 +82,7 @@ TEST_CASE("reducescatter: a team of some ranks, on several hosts") {
   on_meshes(cluster, [&](int rank, Mesh& mesh) {
     CpuBackend backend(mesh);
     const std::vector<int> ranks{0, 1, 2, 4};
-    if (rank != 3) scatter_once(cluster, backend, team_of(ranks, rank), rank, given);
+    if (rank != 3) scatter_once(cluster, backend, group_of(ranks, rank), rank, given);
   });
 }
 

@@ -20,8 +20,8 @@ Algorithm chosen(const std::vector<int>& hosts, std::int64_t bytes, Algorithm to
   AlgorithmOptions options;
   options.allreduce = told;
   options.hierarchical_allreduce = hierarchical;
-  const Team team = everybody(static_cast<int>(hosts.size()), 0);
-  return choose_allreduce(topology_of(hosts), team, bytes, options);
+  const Group group = everybody(static_cast<int>(hosts.size()), 0);
+  return choose_allreduce(topology_of(hosts), group, bytes, options);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ struct Places {
   std::size_t bytes() const { return ((first + second) * 8 + 4095) / 4096 * 4096; }
 };
 
-void check_shared(Mesh& mesh, const Team& team, int rank, const Places& places,
+void check_shared(Mesh& mesh, const Group& group, int rank, const Places& places,
                   const Reduction& reduction, const std::vector<Bytes>& expected) {
   CpuBackend backend(mesh);
   const std::size_t width = size_of(reduction.dtype);
@@ -29,8 +29,8 @@ void check_shared(Mesh& mesh, const Team& team, int rank, const Places& places,
     return mesh.heap()->base() + static_cast<std::size_t>(of) * places.bytes();
   };
   REQUIRE(mesh.heap() != nullptr);
-  if (rank == team.ranks.front()) {
-    for (const int member : team.ranks) {
+  if (rank == group.ranks.front()) {
+    for (const int member : group.ranks) {
       const Status status =
           mesh.heap()->claim(static_cast<std::size_t>(member) * places.bytes(), places.bytes());
       REQUIRE(status.message == "");
@@ -38,22 +38,22 @@ void check_shared(Mesh& mesh, const Team& team, int rank, const Places& places,
   }
   std::vector<float> nothing(1);  // everybody has its pages, and later: its input
   const std::vector<Operand> meet{{nothing.data(), nothing.data(), 1}};
-  REQUIRE(backend.allreduce(team, meet, {}).message == "");
+  REQUIRE(backend.allreduce(group, meet, {}).message == "");
   std::byte* const second = base(rank) + places.first * width;
   const Bytes a = random_elements(reduction.dtype, places.first, seed_of(rank, 0));
   const Bytes b = random_elements(reduction.dtype, places.second, seed_of(rank, 1));
   std::memcpy(base(rank), a.data(), a.size());
   std::memcpy(second, b.data(), b.size());
-  REQUIRE(backend.allreduce(team, meet, {}).message == "");
+  REQUIRE(backend.allreduce(group, meet, {}).message == "");
   std::vector<std::ptrdiff_t> offsets;
-  for (const int member : team.ranks) offsets.push_back(base(member) - base(rank));
+  for (const int member : group.ranks) offsets.push_back(base(member) - base(rank));
   const Status status = backend.allreduce_shared(
-      team, {{base(rank), base(rank), places.first}, {second, second, places.second}}, offsets,
+      group, {{base(rank), base(rank), places.first}, {second, second, places.second}}, offsets,
       reduction);
   REQUIRE(status.message == "");
   CHECK(std::memcmp(base(rank), expected[0].data(), expected[0].size()) == 0);
   CHECK(std::memcmp(second, expected[1].data(), expected[1].size()) == 0);
-  if (team.size() > 1) CHECK(std::string(backend.last_algorithm()) == "SHM_SHARED");
+  if (group.size() > 1) CHECK(std::string(backend.last_algorithm()) == "SHM_SHARED");
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ TEST_CASE("shared: in the heap, for every number of ranks and a team of some") {
       CAPTURE(size);
       on_meshes(cluster, [&](int rank, Mesh& mesh) {
         if (rank < ranks.front()) return;
-        check_shared(mesh, team_of(ranks, rank), rank, places, reduction, expected);
+        check_shared(mesh, group_of(ranks, rank), rank, places, reduction, expected);
       });
     }
   }

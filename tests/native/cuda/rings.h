@@ -25,7 +25,7 @@ struct RingSetup {
   bool processes = false;          // else threads of this one
   const Driver* driver = nullptr;  // null: the fake as it is
   unsigned multiprocessors = 0;    // 0: too few for a persistent ring
-  const char* form = "auto";
+  const char* algorithm = "auto";
 };
 
 inline const Driver& fake_driver() {
@@ -49,23 +49,23 @@ class Rank {
   Device& device() { return *device_; }
   CpuBackend& cpu() { return cpu_; }
 
-  Party party(const Team& team) {
-    Party party{device_, &mesh_, &cpu_, team, {}};
-    for (const int rank : team.ranks) {
-      Facts facts;
-      facts.rank = rank;
-      facts.process = setup_.processes ? static_cast<std::uint64_t>(rank) + 1 : 1;
-      facts.arena_bytes = setup_.arena_bytes;
-      facts.uuid.back() = static_cast<unsigned char>(rank % setup_.devices);
-      facts.multiprocessors = setup_.multiprocessors;
-      std::strncpy(facts.ring.data(), setup_.form, facts.ring.size() - 1);
-      party.members.push_back(facts);
+  BootstrapGroup bootstrap(const Group& group) {
+    BootstrapGroup bootstrap{device_, &mesh_, &cpu_, group, {}};
+    for (const int rank : group.ranks) {
+      PeerInfo info;
+      info.rank = rank;
+      info.process = setup_.processes ? static_cast<std::uint64_t>(rank) + 1 : 1;
+      info.arena_bytes = setup_.arena_bytes;
+      info.uuid.back() = static_cast<unsigned char>(rank % setup_.devices);
+      info.multiprocessors = setup_.multiprocessors;
+      std::strncpy(info.ring.data(), setup_.algorithm, info.ring.size() - 1);
+      bootstrap.members.push_back(info);
     }
-    return party;
+    return bootstrap;
   }
 
-  std::unique_ptr<DeviceBackend> ring(const Team& team) {
-    auto made = make_ring_backend(party(team));
+  std::unique_ptr<DeviceBackend> ring(const Group& group) {
+    auto made = make_ring_backend(bootstrap(group));
     REQUIRE(made.status().message == "");
     return made.take();
   }

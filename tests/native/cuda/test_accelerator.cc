@@ -1,4 +1,4 @@
-// The accelerator as the engine uses it: marks, teams, devices in turn, and the end.
+// The accelerator as the engine uses it: events, groups, devices in turn, and the end.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
@@ -19,7 +19,7 @@ namespace hvd::cuda {
 namespace {
 
 using hvd::test::everybody;
-using hvd::test::team_of;
+using hvd::test::group_of;
 using test::check_nothing_left;
 using test::fake_driver;
 
@@ -116,21 +116,21 @@ Reduction sum() {
 }
 
 // One operation as the engine does it; the frontend's stream comes behind it.
-void operate(Seat& seat, int device, const Team& team,
+void operate(Seat& seat, int device, const Group& group,
              const std::function<Status(Backend&)>& operation) {
   auto ready = seat.accelerator().mark(device, seat.stream(device));
   REQUIRE(ready.status().message == "");
-  const auto backend = seat.accelerator().begin(device, team, 64, {ready.value()});
+  const auto backend = seat.accelerator().begin(device, group, 64, {ready.value()});
   REQUIRE(backend.status().message == "");
   REQUIRE(operation(*backend.value()).message == "");
   auto done = seat.accelerator().end();
   REQUIRE(done.status().message == "");
-  REQUIRE(done.value()->follow(seat.stream(device)).message == "");
+  REQUIRE(done.value()->stream_wait(seat.stream(device)).message == "");
 }
 
-void allreduce(Seat& seat, int device, const Team& team, const Tensor& tensor) {
-  operate(seat, device, team,
-          [&](Backend& backend) { return backend.allreduce(team, {tensor.operand()}, sum()); });
+void allreduce(Seat& seat, int device, const Group& group, const Tensor& tensor) {
+  operate(seat, device, group,
+          [&](Backend& backend) { return backend.allreduce(group, {tensor.operand()}, sum()); });
 }
 
 // The end of an engine that nobody aborts (engine.cc). Who leaves without it takes whatever data
@@ -163,7 +163,7 @@ TEST_CASE("teams meet each for itself, once") {
     const Tensor tensor(seat, 0, numbers_of(rank));
     for (int round = 0; round < 2; ++round) {
       allreduce(seat, 0, everybody(3, rank), tensor);
-      if (rank != 1) allreduce(seat, 0, team_of({0, 2}, rank, 1), tensor);
+      if (rank != 1) allreduce(seat, 0, group_of({0, 2}, rank, 1), tensor);
     }
     // 3 ranks: 6; of 0 and 2: 12; then 12 + 6 + 12 = 30, 60.
     CHECK(tensor.read().front() == (rank == 1 ? 30 : 60));
@@ -178,17 +178,17 @@ TEST_CASE("the host does not wait: the operation comes behind the ready mark") {
     CUstream const late = device.value()->stream();
     fake_cuda_hold(late);
     auto ready = seat.accelerator().mark(0, late);
-    const Team team = everybody(2, seat.rank());
-    const auto backend = seat.accelerator().begin(0, team, 64, {ready.value()});
-    REQUIRE(backend.value()->allreduce(team, {tensor.operand()}, sum()).message == "");
+    const Group group = everybody(2, seat.rank());
+    const auto backend = seat.accelerator().begin(0, group, 64, {ready.value()});
+    REQUIRE(backend.value()->allreduce(group, {tensor.operand()}, sum()).message == "");
     auto done = seat.accelerator().end();
-    CHECK(!ready.value()->reached().value());
-    CHECK(!done.value()->reached().value());
+    CHECK(!ready.value()->query().value());
+    CHECK(!done.value()->query().value());
     CHECK(!seat.accelerator().idle());
     fake_cuda_release(late);
-    REQUIRE(done.value()->follow(seat.stream(0)).message == "");
+    REQUIRE(done.value()->stream_wait(seat.stream(0)).message == "");
     CHECK(tensor.read() == Numbers{6, 60, -2, 28});
-    CHECK(done.value()->reached().value());
+    CHECK(done.value()->query().value());
   });
 }
 
@@ -216,23 +216,23 @@ TEST_CASE("how long operations take, and are waited for") {
 
 TEST_CASE("marks have spans by the host's clock where operations are measured") {
   with_seats(1, 1, [](Seat& seat) {
-    const Team team = everybody(1, 0);
+    const Group group = everybody(1, 0);
     const Tensor tensor(seat, 0, numbers_of(0));
     const auto slow = Device::open(fake_driver(), 0, 0);
     const auto operation = [&](CUstream inputs) {
       auto ready = seat.accelerator().mark(0, inputs);
-      const auto backend = seat.accelerator().begin(0, team, 16, {ready.value()});
-      REQUIRE(backend.value()->allreduce(team, {tensor.operand()}, sum()).message == "");
+      const auto backend = seat.accelerator().begin(0, group, 16, {ready.value()});
+      REQUIRE(backend.value()->allreduce(group, {tensor.operand()}, sum()).message == "");
       return seat.accelerator().end().take();
     };
-    const MarkPtr unmeasured = operation(seat.stream(0));
+    const DeviceEventPtr unmeasured = operation(seat.stream(0));
     seat.accelerator().measure(true);
     const std::int64_t before = now_ns();
     fake_cuda_hold(slow.value()->stream());
-    const MarkPtr measured = operation(slow.value()->stream());
+    const DeviceEventPtr measured = operation(slow.value()->stream());
     CHECK_FALSE(measured->span().has_value());  // it is not there yet
     fake_cuda_release(slow.value()->stream());
-    REQUIRE(measured->follow(seat.stream(0)).message == "");
+    REQUIRE(measured->stream_wait(seat.stream(0)).message == "");
     tensor.read();
     while (measured->span_comes()) std::this_thread::yield();
     CHECK_FALSE(unmeasured->span().has_value());
@@ -247,11 +247,11 @@ TEST_CASE("marks have spans by the host's clock where operations are measured") 
 TEST_CASE("devices in turn: one rank uses another than its team's home") {
   with_seats(2, 2, [](Seat& seat) {
     const int rank = seat.rank();
-    const Team team = everybody(2, rank);
+    const Group group = everybody(2, rank);
     for (const int device : {0, 1, 0, 1}) {
       const int mine = rank == 0 ? device : 0;
       const Tensor tensor(seat, mine, numbers_of(rank));
-      allreduce(seat, mine, team, tensor);
+      allreduce(seat, mine, group, tensor);
       CHECK(tensor.read() == Numbers{3, 30, -1, 14});
     }
   });
@@ -260,28 +260,28 @@ TEST_CASE("devices in turn: one rank uses another than its team's home") {
 TEST_CASE("every operation away from home") {
   with_seats(2, 2, [](Seat& seat) {
     const int rank = seat.rank();
-    const Team team = everybody(2, rank);
+    const Group group = everybody(2, rank);
     const Tensor at_home(seat, 0, {1});
-    allreduce(seat, 0, team, at_home);
+    allreduce(seat, 0, group, at_home);
 
     const Tensor in(seat, 1, numbers_of(rank)), out(seat, 1, Numbers(8, 0));
     auto* const to = static_cast<std::byte*>(out.data());
     const auto* const from = static_cast<const std::byte*>(in.data());
-    operate(seat, 1, team, [&](Backend& backend) {
-      return backend.allgather(team, {{from, {to, to + 16}, {16, 16}}});
+    operate(seat, 1, group, [&](Backend& backend) {
+      return backend.allgather(group, {{from, {to, to + 16}, {16, 16}}});
     });
     CHECK(out.read() == Numbers{1, 10, 0, 7, 2, 20, -1, 7});
-    operate(seat, 1, team, [&](Backend& backend) {
-      return backend.alltoall(team, {{from, from + 8}, {8, 8}, {to, to + 8}, {8, 8}});
+    operate(seat, 1, group, [&](Backend& backend) {
+      return backend.alltoall(group, {{from, from + 8}, {8, 8}, {to, to + 8}, {8, 8}});
     });
     CHECK(out.read() ==
           (rank == 0 ? Numbers{1, 10, 2, 20, 2, 20, -1, 7} : Numbers{0, 7, -1, 7, 2, 20, -1, 7}));
-    operate(seat, 1, team, [&](Backend& backend) {
-      return backend.reducescatter(team, {{from, to, {0, 3, 4}}}, sum());
+    operate(seat, 1, group, [&](Backend& backend) {
+      return backend.reducescatter(group, {{from, to, {0, 3, 4}}}, sum());
     });
     CHECK(out.read().front() == (rank == 0 ? 3 : 14));
-    operate(seat, 1, team, [&](Backend& backend) {
-      return backend.broadcast(team, {{rank == 1 ? from : nullptr, to, 16}}, 1);
+    operate(seat, 1, group, [&](Backend& backend) {
+      return backend.broadcast(group, {{rank == 1 ? from : nullptr, to, 16}}, 1);
     });
     const Numbers sent = out.read();
     CHECK(Numbers(sent.begin(), sent.begin() + 4) == numbers_of(1));
@@ -290,21 +290,21 @@ TEST_CASE("every operation away from home") {
 
 TEST_CASE("a rank that has joined stands in on any device") {
   with_seats(2, 1, [](Seat& seat) {
-    const Team team = everybody(2, seat.rank());
+    const Group group = everybody(2, seat.rank());
     if (seat.rank() == 0) {
       const Tensor tensor(seat, 0, numbers_of(0));
-      allreduce(seat, 0, team, tensor);
+      allreduce(seat, 0, group, tensor);
       CHECK(tensor.read() == numbers_of(0));
       return;
     }
     CudaAccelerator& accelerator = seat.accelerator();
-    const auto backend = accelerator.begin(kAnyDevice, team, 64, {});
+    const auto backend = accelerator.begin(kAnyDevice, group, 64, {});
     REQUIRE(backend.status().message == "");
     auto memory = accelerator.allocate(kAnyDevice, 16);
     REQUIRE(memory.status().message == "");
     void* const data = memory.value().get();
     REQUIRE(accelerator.fill_identity(Dtype::kInt32, ReduceOp::kSum, data, 4).message == "");
-    REQUIRE(backend.value()->allreduce(team, {{data, data, 4}}, sum()).message == "");
+    REQUIRE(backend.value()->allreduce(group, {{data, data, 4}}, sum()).message == "");
     REQUIRE(accelerator.end().is_ok());
     await_peace(seat);
   });
@@ -313,11 +313,11 @@ TEST_CASE("a rank that has joined stands in on any device") {
 TEST_CASE("memory that the ranks share: where they have met, and drained before it goes") {
   with_seats(2, 2, [](Seat& seat) {
     CudaAccelerator& accelerator = seat.accelerator();
-    const Team team = everybody(2, seat.rank());
-    auto region = accelerator.share(0, team, 4 * sizeof(std::int32_t));
+    const Group group = everybody(2, seat.rank());
+    auto region = accelerator.share(0, group, 4 * sizeof(std::int32_t));
     REQUIRE(region.status().message == "");
     CHECK(region.value().offsets[static_cast<std::size_t>(seat.rank())] == 0);
-    const auto elsewhere = accelerator.share(seat.rank(), team, 16);  // rank 1 on another device
+    const auto elsewhere = accelerator.share(seat.rank(), group, 16);  // rank 1 on another device
     CHECK(elsewhere.status().code == Code::kInvalidArgument);
     CHECK(elsewhere.status().rank == 1);
     void* const data = region.value().mine.get();
@@ -325,8 +325,8 @@ TEST_CASE("memory that the ranks share: where they have met, and drained before 
     std::fill_n(numbers, 4, 1.0F + static_cast<float>(seat.rank()));  // the fake's is the host's
     Reduction reduction = sum();
     reduction.dtype = Dtype::kFloat32;
-    operate(seat, 0, team, [&](Backend& backend) {
-      return backend.allreduce_shared(team, {{data, data, 4}}, region.value().offsets, reduction);
+    operate(seat, 0, group, [&](Backend& backend) {
+      return backend.allreduce_shared(group, {{data, data, 4}}, region.value().offsets, reduction);
     });
     REQUIRE(accelerator.drain().message == "");
     CHECK(numbers[0] == 3);
@@ -338,23 +338,24 @@ TEST_CASE("memory that the ranks share: where they have met, and drained before 
 TEST_CASE("memory that the ranks share stays as long as a queue uses it, then nothing is left") {
   with_seats(2, 1, [](Seat& seat) {
     CudaAccelerator& accelerator = seat.accelerator();
-    const Team team = everybody(2, seat.rank());
-    auto region = accelerator.share(0, team, 1 << 16);
+    const Group group = everybody(2, seat.rank());
+    auto region = accelerator.share(0, group, 1 << 16);
     REQUIRE(region.status().message == "");
     if (seat.rank() == 1) return;  // and never comes
     Reduction reduction = sum();
     reduction.dtype = Dtype::kFloat32;
     void* const data = region.value().mine.get();
-    const auto backend = accelerator.begin(0, team, 64, {});
-    REQUIRE(backend.value()
-                ->allreduce_shared(team, {{data, data, 1 << 14}}, region.value().offsets, reduction)
-                .message == "");
+    const auto backend = accelerator.begin(0, group, 64, {});
+    REQUIRE(
+        backend.value()
+            ->allreduce_shared(group, {{data, data, 1 << 14}}, region.value().offsets, reduction)
+            .message == "");
     const auto done = accelerator.end();
     region = Result<DeviceRegion>(DeviceRegion{});
-    CHECK(!done.value()->reached().value());
+    CHECK(!done.value()->query().value());
     accelerator.abandon();
     seat.leave();
-    CHECK(done.value()->reached().value());
+    CHECK(done.value()->query().value());
   });
 }
 
@@ -365,7 +366,7 @@ TEST_CASE("no memory is shared where the way is not the ring") {
         const auto region = seat.accelerator().share(0, everybody(2, seat.rank()), 64);
         CHECK(region.status().code == Code::kUnavailable);
         CHECK(region.status().message ==
-              "this way between devices shares no memory, the ring does");
+              "this device backend cannot share memory between ranks, the ring can");
       },
       "staged");
 }
@@ -392,22 +393,22 @@ TEST_CASE("peace: idle when all have done with each other's memory, then nothing
 
 void wait_for_one_that_never_comes() {
   with_seats(2, 1, [](Seat& seat) {
-    const Team team = everybody(2, seat.rank());
+    const Group group = everybody(2, seat.rank());
     const Tensor tensor(seat, 0, numbers_of(seat.rank()));
-    allreduce(seat, 0, team, tensor);
+    allreduce(seat, 0, group, tensor);
     tensor.read();
     if (seat.rank() == 1) return;
     auto ready = seat.accelerator().mark(0, seat.stream(0));
-    const auto backend = seat.accelerator().begin(0, team, 64, {ready.value()});
+    const auto backend = seat.accelerator().begin(0, group, 64, {ready.value()});
     REQUIRE(backend.status().message == "");
-    REQUIRE(backend.value()->allreduce(team, {tensor.operand()}, sum()).message == "");
+    REQUIRE(backend.value()->allreduce(group, {tensor.operand()}, sum()).message == "");
     const auto done = seat.accelerator().end();
-    CHECK(!done.value()->reached().value());
+    CHECK(!done.value()->query().value());
     seat.accelerator().abandon();
-    REQUIRE(done.value()->follow(seat.stream(0)).message == "");
+    REQUIRE(done.value()->stream_wait(seat.stream(0)).message == "");
     tensor.read();  // the stream goes on
-    CHECK(done.value()->reached().value());
-    CHECK(backend.value()->allreduce(team, {tensor.operand()}, sum()).code == Code::kShutdown);
+    CHECK(done.value()->query().value());
+    CHECK(backend.value()->allreduce(group, {tensor.operand()}, sum()).code == Code::kShutdown);
   });
 }
 
@@ -424,10 +425,10 @@ TEST_CASE("A20 an exception on the way lets the device go all the same") {
 
 TEST_CASE("the mark of what becomes part of a graph says so") {
   with_seats(1, 1, [](Seat& seat) {
-    const Team team = everybody(1, seat.rank());
+    const Group group = everybody(1, seat.rank());
     for (const bool captured : {false, true}) {
       if (captured) fake_cuda_fail("cuStreamIsCapturing", 0, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-      REQUIRE(seat.accelerator().begin(0, team, 64, {}).status().message == "");
+      REQUIRE(seat.accelerator().begin(0, group, 64, {}).status().message == "");
       const auto done = seat.accelerator().end();
       fake_cuda_fail_nothing();
       REQUIRE(done.status().message == "");
@@ -441,8 +442,8 @@ TEST_CASE("marks and memory outlive the accelerator") {
     const auto mark = seat.accelerator().mark(0, nullptr);
     const auto memory = seat.accelerator().allocate(0, 64);
     seat.leave();
-    CHECK(mark.value()->follow(nullptr).message == "");
-    CHECK(mark.value()->reached().is_ok());
+    CHECK(mark.value()->stream_wait(nullptr).message == "");
+    CHECK(mark.value()->query().is_ok());
   });
 }
 

@@ -1,5 +1,5 @@
 // A way is tried before it is taken: results that are wrong or do not come, on one rank, are
-// everybody's reason not to take it; of several forms the fastest is taken.
+// everybody's reason not to take it; of several algorithms the fastest is taken.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -14,10 +14,10 @@ namespace {
 
 using hvd::test::everybody;
 
-// A collective that the trial asks for.
+// A collective that the self-test asks for.
 struct Call {
-  std::string what;  // as the trial calls it
-  std::size_t form;
+  std::string what;  // as the self-test calls it
+  std::size_t algorithm;
   void* out;
   std::function<Status()> go;  // does it, as the ring does
 };
@@ -26,56 +26,56 @@ using Trickery = std::function<Status(const Call&)>;
 // A ring, and what is put in front of it.
 class Trick final : public DeviceBackend {
  public:
-  Trick(std::unique_ptr<DeviceBackend> ring, std::size_t forms, Trickery trickery)
-      : ring_(std::move(ring)), forms_(forms), trickery_(std::move(trickery)) {}
+  Trick(std::unique_ptr<DeviceBackend> ring, std::size_t algorithms, Trickery trickery)
+      : ring_(std::move(ring)), algorithms_(algorithms), trickery_(std::move(trickery)) {}
 
-  std::size_t taken() const { return form_; }
-  std::size_t forms() const override { return forms_; }
-  void take(std::size_t form) override { form_ = form; }
-  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+  std::size_t taken() const { return algorithm_; }
+  std::size_t algorithms() const override { return algorithms_; }
+  void take(std::size_t algorithm) override { algorithm_ = algorithm; }
+  Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override {
     return call("sum", operands[0].out,
-                [&] { return ring_->allreduce(team, operands, reduction); });
+                [&] { return ring_->allreduce(group, operands, reduction); });
   }
-  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root) override {
+  Status broadcast(const Group& group, const std::vector<Operand>& operands, int root) override {
     return call("broadcast", operands[0].out,
-                [&] { return ring_->broadcast(team, operands, root); });
+                [&] { return ring_->broadcast(group, operands, root); });
   }
-  Status allgather(const Team& team, const std::vector<Gather>& tensors) override {
-    return call("gather", tensors[0].out[0], [&] { return ring_->allgather(team, tensors); });
+  Status allgather(const Group& group, const std::vector<Gather>& tensors) override {
+    return call("gather", tensors[0].out[0], [&] { return ring_->allgather(group, tensors); });
   }
-  Status alltoall(const Team& team, const Exchange& exchange) override {
-    return call("exchange", exchange.out[0], [&] { return ring_->alltoall(team, exchange); });
+  Status alltoall(const Group& group, const Exchange& exchange) override {
+    return call("exchange", exchange.out[0], [&] { return ring_->alltoall(group, exchange); });
   }
-  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+  Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override {
     return call("reducescatter", tensors[0].out,
-                [&] { return ring_->reducescatter(team, tensors, reduction); });
+                [&] { return ring_->reducescatter(group, tensors, reduction); });
   }
   const char* last_algorithm() const override { return ring_->last_algorithm(); }
-  Status let_go() override { return ring_->let_go(); }
+  Status abort_waits() override { return ring_->abort_waits(); }
   Status settle() override { return ring_->settle(); }
 
  private:
   Status call(const char* what, void* out, const std::function<Status()>& go) {
-    return trickery_({what, form_, out, go});
+    return trickery_({what, algorithm_, out, go});
   }
 
   std::unique_ptr<DeviceBackend> ring_;
-  std::size_t forms_;
-  std::size_t form_ = 99;
+  std::size_t algorithms_;
+  std::size_t algorithm_ = 99;
   Trickery trickery_;
 };
 
 constexpr RingSetup kSetup{3, 2, 1 << 20};
 
-// What the trial says on a rank of three whose ring is played a trick on.
+// What the self-test says on a rank of three whose ring is played a trick on.
 Status tried(Rank& rank, double seconds, const Trickery& trickery) {
-  const Team team = everybody(3, rank.number());
-  Trick trick(rank.ring(team), 1, trickery);
-  Party party = rank.party(team);
-  party.trial_seconds = seconds;
-  Status status = pass_trial(trick, party).status();
+  const Group group = everybody(3, rank.number());
+  Trick trick(rank.ring(group), 1, trickery);
+  BootstrapGroup bootstrap = rank.bootstrap(group);
+  bootstrap.self_test_seconds = seconds;
+  Status status = run_self_test(trick, bootstrap).status();
   if (status) REQUIRE(trick.settle().message == "");
   if (status) rank.synchronize();
   return status;
@@ -89,11 +89,11 @@ void spoil(Rank& rank, void* out) {
 
 }  // namespace
 
-TEST_CASE("trial: a ring that works passes, and has been asked for every collective") {
+TEST_CASE("self-test: a ring that works passes, and has been asked for every collective") {
   on_rings(kSetup, [&](Rank& rank) {
     std::vector<std::string> asked;
     const Status status = tried(rank, 20, [&](const Call& call) {
-      CHECK(call.form == 0);
+      CHECK(call.algorithm == 0);
       if (asked.empty() || asked.back() != call.what) asked.push_back(call.what);
       return call.go();
     });
@@ -103,7 +103,7 @@ TEST_CASE("trial: a ring that works passes, and has been asked for every collect
   });
 }
 
-TEST_CASE("trial: a result that is wrong on one rank is named on all") {
+TEST_CASE("self-test: a result that is wrong on one rank is named on all") {
   for (const std::string wrong : {"sum", "broadcast", "gather", "exchange", "reducescatter"}) {
     CAPTURE(wrong);
     on_rings(kSetup, [&](Rank& rank) {
@@ -119,7 +119,7 @@ TEST_CASE("trial: a result that is wrong on one rank is named on all") {
   }
 }
 
-TEST_CASE("trial: what does nothing does not pass with the results of what went before") {
+TEST_CASE("self-test: what does nothing does not pass with the results of what went before") {
   for (const std::string idle : {"broadcast", "gather", "exchange", "reducescatter"}) {
     CAPTURE(idle);
     on_rings(kSetup, [&](Rank& rank) {
@@ -129,10 +129,10 @@ TEST_CASE("trial: what does nothing does not pass with the results of what went 
     });
   }
   on_rings(kSetup, [&](Rank& rank) {
-    const Team team = everybody(3, rank.number());
-    Trick trick(rank.ring(team), 2,
-                [](const Call& call) { return call.form == 1 ? Status::ok() : call.go(); });
-    const Status status = pass_trial(trick, rank.party(team)).status();
+    const Group group = everybody(3, rank.number());
+    Trick trick(rank.ring(group), 2,
+                [](const Call& call) { return call.algorithm == 1 ? Status::ok() : call.go(); });
+    const Status status = run_self_test(trick, rank.bootstrap(group)).status();
     CHECK(status.message.find("a first sum was wrong") != std::string::npos);
     REQUIRE(trick.settle().message == "");
     rank.synchronize();
@@ -141,7 +141,7 @@ TEST_CASE("trial: what does nothing does not pass with the results of what went 
 
 // Who is let go reads and writes without waiting for others: a race, as meant.
 #ifndef __SANITIZE_THREAD__
-TEST_CASE("trial: a rank whose part never begins holds nobody for ever") {
+TEST_CASE("self-test: a rank whose part never begins holds nobody for ever") {
   on_rings(kSetup, [&](Rank& rank) {
     const Status status = tried(
         rank, 0.3, [&](const Call& call) { return rank.number() == 2 ? Status::ok() : call.go(); });
@@ -150,7 +150,7 @@ TEST_CASE("trial: a rank whose part never begins holds nobody for ever") {
   });
 }
 
-TEST_CASE("trial: an error on one rank is everybody's, with its reason") {
+TEST_CASE("self-test: an error on one rank is everybody's, with its reason") {
   on_rings(kSetup, [&](Rank& rank) {
     const Status status = tried(rank, 5, [&](const Call& call) {  // others wait for it in vain
       return rank.number() == 1
@@ -163,9 +163,9 @@ TEST_CASE("trial: an error on one rank is everybody's, with its reason") {
 }
 #endif
 
-TEST_CASE("trial: the form whose slowest rank was fastest is taken, by all") {
+TEST_CASE("self-test: the form whose slowest rank was fastest is taken, by all") {
   struct Case {
-    std::array<std::array<double, 2>, 3> seconds;  // by rank and form, of the fastest lap
+    std::array<std::array<double, 2>, 3> seconds;  // by rank and algorithm, of the fastest lap
     std::size_t taken;
     double slowest;
   };
@@ -175,18 +175,18 @@ TEST_CASE("trial: the form whose slowest rank was fastest is taken, by all") {
         Case{{{{1, 3}, {1, 3}, {4, 3}}}, 1, 3}}) {
     CAPTURE(one.taken);
     on_rings(kSetup, [&](Rank& rank) {
-      const Team team = everybody(3, rank.number());
+      const Group group = everybody(3, rank.number());
       std::array<int, 2> laps{};
-      Trick trick(rank.ring(team), 2, [&](const Call& call) { return call.go(); });
+      Trick trick(rank.ring(group), 2, [&](const Call& call) { return call.go(); });
       const auto seconds_of = [&](const Device& device, const Device::Event& begun,
                                   const Device::Event& done) -> Result<double> {
         CHECK(seconds_of_lap(device, begun, done).is_ok());
-        const std::size_t form = trick.taken();
-        const double fastest = one.seconds[static_cast<std::size_t>(rank.number())][form];
-        const int lap = laps[form]++;
+        const std::size_t algorithm = trick.taken();
+        const double fastest = one.seconds[static_cast<std::size_t>(rank.number())][algorithm];
+        const int lap = laps[algorithm]++;
         return lap == 0 ? 0.0 : lap == 2 ? fastest : 2 * fastest;  // the first one does not count
       };
-      const auto passed = pass_trial(trick, rank.party(team), seconds_of);
+      const auto passed = run_self_test(trick, rank.bootstrap(group), seconds_of);
       REQUIRE(passed.status().message == "");
       CHECK(passed.value() == one.slowest);
       CHECK(trick.taken() == one.taken);
@@ -196,7 +196,7 @@ TEST_CASE("trial: the form whose slowest rank was fastest is taken, by all") {
   }
 }
 
-TEST_CASE("trial: a lap's time is what the device measured") {
+TEST_CASE("self-test: a lap's time is what the device measured") {
   on_rings({1, 1, 4096}, [&](Rank& rank) {
     Device& device = rank.device();
     const auto begun = device.recorded(device.stream(), Device::Timing::kOn);

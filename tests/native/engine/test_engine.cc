@@ -311,7 +311,7 @@ TEST_CASE("engine: counters and trace tell what happened") {
   });
 }
 
-// In real time; that an idle conductor is due never, test_conductor.cc has.
+// In real time; that an idle controller is due never, test_controller.cc has.
 TEST_CASE("engine: idle engines use no processor time" * doctest::test_suite("nightly")) {
   const int size = 3;
   Engines engines = engines_of(size);

@@ -17,7 +17,7 @@ namespace {
 std::atomic<long> countdown{-1};  // requests until one fails; negative: none does
 std::atomic<bool> for_good{false};
 std::atomic<long> failed{0};
-std::atomic<const char*> victim{"hvd-coordinator"};  // the name of the threads that have none
+std::atomic<const char*> victim{"hvd-progress"};  // the name of the threads that have none
 
 bool on_victim() {
   char name[16] = {};
@@ -120,12 +120,12 @@ TEST_CASE("engine: A15: from any request on there is no memory any more") {
 
 namespace {
 
-// Of the watch's thread; how many requests there were.
+// Of the failure detector's thread; how many requests there were.
 long fail_each_of_the_watch(bool from_there_on, long step) {
   victim.store("hvd-watch");
   long nth = 0;
   while (failures_when(nth, from_there_on, engines_over_tcp) > 0) nth += step;
-  victim.store("hvd-coordinator");
+  victim.store("hvd-progress");
   return nth;
 }
 

@@ -1,4 +1,4 @@
-// The bell and the ring of control bytes: every interleaving, and a death at every step.
+// The doorbell and the ring of control bytes: every interleaving, and a death at every step.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -14,45 +14,45 @@ using namespace hvd::explorer;
 
 namespace {
 
-using ModelBell = BasicBell<ModelWord>;
-using ModelBellMemory = BasicBellMemory<ModelWord>;
+using ModelDoorbell = BasicDoorbell<ModelWord>;
+using ModelDoorbellMemory = BasicDoorbellMemory<ModelWord>;
 constexpr std::chrono::seconds kLong{1};
 
-// The turn-holder as doorbell.h describes it; `look` is true when there was news. `awake` is called
-// between two sleeps.
+// The progress-lock owner as doorbell.h describes it; `look` is true when there was news. `awake`
+// is called between two sleeps.
 template <class Look, class Awake>
-void sleep_until(ModelBell& bell, const Look& look, const Awake& awake) {
+void sleep_until(ModelDoorbell& doorbell, const Look& look, const Awake& awake) {
   for (;;) {
-    const Value seen = bell.heard();
+    const Value seen = doorbell.heard();
     if (look()) return;
-    bell.announce();
+    doorbell.announce();
     if (look()) {
-      bell.awake();
+      doorbell.awake();
       return;
     }
-    bell.wait(seen, kLong);
-    bell.awake();
+    doorbell.wait(seen, kLong);
+    doorbell.awake();
     awake();
   }
 }
 
-// ---- the bell ----
+// ---- the doorbell ----
 
 struct Door {
-  ModelBellMemory memory;
+  ModelDoorbellMemory memory;
   std::array<ModelWord, 2> news;
   ModelWord abort;
 };
 
 void caller(Door& door, std::size_t which) {
   door.news[which].store(1);
-  ModelBell(door.memory).ring();
+  ModelDoorbell(door.memory).ring();
 }
 
 void sleeper(Door& door) {
-  ModelBell bell(door.memory);
+  ModelDoorbell doorbell(door.memory);
   sleep_until(
-      bell,
+      doorbell,
       [&] {
         return (door.news[0].load() != 0 && door.news[1].load() != 0) || door.abort.load() != 0;
       },
@@ -70,14 +70,14 @@ Outcome run_door(const std::function<void(Door&)>& sleeps, bool mortal = false) 
       scenario.actors.push_back({[door] {
                                    Run::current()->await_death();
                                    door->abort.store(1);
-                                   ModelBell(door->memory).ring();
+                                   ModelDoorbell(door->memory).ring();
                                  },
                                  false, true});
     return scenario;
   });
 }
 
-// ---- the ring of control bytes, with its two bells ----
+// ---- the ring of control bytes, with its two doorbells ----
 
 struct ModelControlHeader {
   explicit ModelControlHeader(Value first) : written(first), read(first) {}
@@ -106,7 +106,7 @@ struct Office {
   explicit Office(Value first) : header(first), memory{&header, &bytes, kCapacity} {}
   ModelControlHeader header;
   std::array<ModelWord, kCapacity> bytes;
-  ModelBellMemory of_writer, of_reader;
+  ModelDoorbellMemory of_writer, of_reader;
   ModelWord abort;
   ModelControlMemory memory;
 };
@@ -115,23 +115,24 @@ constexpr std::string_view kText = "abcd";
 
 using Write = std::function<std::size_t(Writer&, std::string_view)>;
 
-// As MemoryLine::push_kept (transport/control/control_line.cc), from the turn-holder's poll.
+// As MemoryLine::push_kept (transport/control/control_line.cc), from the progress-lock owner's
+// poll.
 void write_all(Office& office, const Write& write) {
   struct Local {
     Writer writer;
     std::size_t done = 0;
   };
   auto local = resume<Local>([&] { return Local{Writer(office.memory)}; });
-  ModelBell bell(office.of_writer);
+  ModelDoorbell doorbell(office.of_writer);
   const auto look = [&] {
     const std::size_t moved = write(local.writer, kText.substr(local.done));
     local.done += moved;
-    if (moved != 0) ModelBell(office.of_reader).ring();
+    if (moved != 0) ModelDoorbell(office.of_reader).ring();
     if (local.done < kText.size()) return office.abort.load() != 0;
     local.writer.want(false);
     return true;
   };
-  sleep_until(bell, look, [&] { keep(local); });
+  sleep_until(doorbell, look, [&] { keep(local); });
 }
 
 // As MemoryLine::collect.
@@ -141,7 +142,7 @@ void read_all(Office& office) {
     std::size_t have = 0;
   };
   auto local = resume<Local>([&] { return Local{Reader(office.memory)}; });
-  ModelBell bell(office.of_reader);
+  ModelDoorbell doorbell(office.of_reader);
   const auto look = [&] {
     for (;;) {
       std::string text(kText.substr(0, local.have));
@@ -150,11 +151,11 @@ void read_all(Office& office) {
       if (found == Reader::Found::kNothing) break;
       if (text != kText.substr(0, text.size())) throw Wrong{"wrong bytes: " + text};
       local.have = text.size();
-      if (local.reader.wanted()) ModelBell(office.of_writer).ring();
+      if (local.reader.wanted()) ModelDoorbell(office.of_writer).ring();
     }
     return local.have == kText.size() || office.abort.load() != 0;
   };
-  sleep_until(bell, look, [&] { keep(local); });
+  sleep_until(doorbell, look, [&] { keep(local); });
 }
 
 std::size_t shipped(Writer& writer, std::string_view rest) { return write_what_fits(writer, rest); }
@@ -170,8 +171,8 @@ Outcome run_office(int mortal, Value first = 0, const Write& write = shipped) {
       scenario.actors.push_back({[office] {
                                    Run::current()->await_death();
                                    office->abort.store(1);
-                                   ModelBell(office->of_writer).ring();
-                                   ModelBell(office->of_reader).ring();
+                                   ModelDoorbell(office->of_writer).ring();
+                                   ModelDoorbell(office->of_reader).ring();
                                  },
                                  false, true});
     return scenario;
@@ -180,7 +181,7 @@ Outcome run_office(int mortal, Value first = 0, const Write& write = shipped) {
 
 }  // namespace
 
-TEST_CASE("explorer: a bell rung by two at once is never missed") {
+TEST_CASE("explorer: a doorbell rung by two at once is never missed") {
   const Outcome outcome = run_door(sleeper);
   CHECK(outcome.wrong == "");
   CHECK(outcome.ends > 0);
@@ -194,14 +195,14 @@ TEST_CASE("explorer: a caller that dies at any step leaves no sleeper, once the 
   MESSAGE(outcome.states << " states, " << outcome.deaths << " deaths");
 }
 
-TEST_CASE("explorer: finds the ring that is lost when the bell is heard after the look") {
+TEST_CASE("explorer: finds the ring that is lost when the doorbell is heard after the look") {
   const auto late = [](Door& door) {
-    ModelBell bell(door.memory);
+    ModelDoorbell doorbell(door.memory);
     while (door.news[0].load() == 0 || door.news[1].load() == 0) {
-      const Value seen = bell.heard();
-      bell.announce();
-      bell.wait(seen, kLong);
-      bell.awake();
+      const Value seen = doorbell.heard();
+      doorbell.announce();
+      doorbell.wait(seen, kLong);
+      doorbell.awake();
     }
   };
   CHECK(run_door(late).wrong.find("sleeps for ever") != std::string::npos);
@@ -209,11 +210,11 @@ TEST_CASE("explorer: finds the ring that is lost when the bell is heard after th
 
 TEST_CASE("explorer: finds the ring that is lost without the announcement") {
   const auto silent = [](Door& door) {
-    ModelBell bell(door.memory);
+    ModelDoorbell doorbell(door.memory);
     for (;;) {
-      const Value seen = bell.heard();
+      const Value seen = doorbell.heard();
       if (door.news[0].load() != 0 && door.news[1].load() != 0) return;
-      bell.wait(seen, kLong);
+      doorbell.wait(seen, kLong);
     }
   };
   CHECK(run_door(silent).wrong.find("sleeps for ever") != std::string::npos);

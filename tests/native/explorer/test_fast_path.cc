@@ -1,4 +1,5 @@
-// The lane: every interleaving of ranks that try it, lose patience, or go the long way at once.
+// The fast path: every interleaving of ranks that try it, lose patience, or take messages at
+// once.
 //   the long way   a count of those who ask, for every operation: who asks sleeps until all have
 //   owed           asked for by all ranks before, and agreed on: a rank that hears of it carries it
 //                  out without waiting for anybody, as the root of a broadcast does
@@ -32,9 +33,9 @@ struct Hall {
   std::array<ModelWord, kMostOperations> places;  // as 1 above the position, of what goes in short
 };
 
-struct ModelLaneMemory {
+struct ModelFastPathMemory {
   using Value = explorer::Value;
-  explicit ModelLaneMemory(Hall* where) : hall(where) {}
+  explicit ModelFastPathMemory(Hall* where) : hall(where) {}
   Hall* hall;
 
   void prefetch(unsigned) const {}
@@ -53,9 +54,9 @@ struct ModelLaneMemory {
 };
 
 // Takes a word at the next position for a sign that its own was complete.
-struct GuessingMemory : ModelLaneMemory {
-  using ModelLaneMemory::ModelLaneMemory;
-  Value past() const { return LaneWord<Value>::position(load()); }
+struct GuessingMemory : ModelFastPathMemory {
+  using ModelFastPathMemory::ModelFastPathMemory;
+  Value past() const { return FastPathWord<Value>::position(load()); }
 };
 
 // What a rank does, a letter for each operation: what it asks for; '-': the long way at once; '*',
@@ -66,10 +67,10 @@ constexpr char kOwed = '*';
 
 template <class Memory>
 struct Local {
-  using Lane = BasicLane<Memory>;
-  using Stand = typename Lane::Stand;
+  using FastPath = BasicFastPath<Memory>;
+  using Stand = typename FastPath::Stand;
 
-  Lane lane;
+  FastPath fast_path;
   std::size_t operation = 0;
   Value passed = 0;  // operations carried out
   bool owes = false;
@@ -104,8 +105,8 @@ void check_place(Hall& hall, std::size_t operation, Value position) {
 template <class Memory, class Leave>
 auto next_stand(Hall& hall, Local<Memory>& local, std::size_t rank, const Leave& leave) {
   const bool called = local.owes && hall.heard[rank].load() != 0;
-  if (called || hall.impatient[rank].load() != 0) return leave(local.lane);
-  return local.lane.look();
+  if (called || hall.impatient[rank].load() != 0) return leave(local.fast_path);
+  return local.fast_path.look();
 }
 
 template <class Memory, class Leave>
@@ -113,8 +114,9 @@ void rank_body(Hall& hall, const Plan& plan, std::size_t rank, Value first, cons
   const auto ranks = static_cast<unsigned>(plan.size());
   using Here = Local<Memory>;
   using Stand = typename Here::Stand;
-  auto local = resume<Here>(
-      [&] { return Here{typename Here::Lane(Memory(&hall), static_cast<unsigned>(rank), ranks)}; });
+  auto local = resume<Here>([&] {
+    return Here{typename Here::FastPath(Memory(&hall), static_cast<unsigned>(rank), ranks)};
+  });
   const auto carry_out_what_is_owed = [&] {
     local.passed += local.owes ? 1 : 0;
     local.owes = false;
@@ -129,9 +131,9 @@ void rank_body(Hall& hall, const Plan& plan, std::size_t rank, Value first, cons
     if (!local.entered) {
       if (local.owes && hall.heard[rank].load() != 0) carry_out_what_is_owed();
       if (what == kLong) {
-        local.lane.close(first + local.passed);
+        local.fast_path.close(first + local.passed);
       } else {
-        local.stand = local.lane.enter(first + local.passed, {&what, 1});
+        local.stand = local.fast_path.enter(first + local.passed, {&what, 1});
       }
       local.entered = true;
       keep(local);
@@ -155,7 +157,7 @@ void rank_body(Hall& hall, const Plan& plan, std::size_t rank, Value first, cons
   }
 }
 
-const auto as_it_is = [](auto& lane) { return lane.leave(); };
+const auto as_it_is = [](auto& fast_path) { return fast_path.leave(); };
 
 // The first `hasty` ranks may lose patience, at any time.
 template <class Memory, class Leave>
@@ -190,7 +192,7 @@ TEST_CASE("explorer: ranks agree in short, or all go the long way") {
        {Row{{"ab", "ab"}, 2, 65534}, Row{{"a-", "-b"}, 1, 65535}, Row{{"xb", "ab"}, 1, 1},
         Row{{"a", "a", "a"}, 1, 65535}, Row{{"a", "-", "a"}, 1, 1}, Row{{"*a", "*a"}, 1, 1},
         Row{{"a*b", "a*b"}, 0, 65534}, Row{{"*ab", "*ab"}, 0, 1}}) {
-    const Outcome outcome = run_hall<ModelLaneMemory>(row.plan, row.hasty, row.first, as_it_is);
+    const Outcome outcome = run_hall<ModelFastPathMemory>(row.plan, row.hasty, row.first, as_it_is);
     CAPTURE(row.plan.front());
     CHECK(outcome.wrong == "");
     CHECK(outcome.ends > 0);
@@ -200,8 +202,10 @@ TEST_CASE("explorer: ranks agree in short, or all go the long way") {
 }
 
 TEST_CASE("explorer: finds the rank that leaves though all were counted") {
-  const auto careless = [](auto& lane) { return std::decay_t<decltype(lane)>::Stand::kElsewhere; };
-  CHECK(run_hall<ModelLaneMemory>({"ab", "ab"}, 2, 1, careless).wrong.find("sleeps for ever") !=
+  const auto careless = [](auto& fast_path) {
+    return std::decay_t<decltype(fast_path)>::Stand::kElsewhere;
+  };
+  CHECK(run_hall<ModelFastPathMemory>({"ab", "ab"}, 2, 1, careless).wrong.find("sleeps for ever") !=
         std::string::npos);
 }
 

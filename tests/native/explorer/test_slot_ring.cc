@@ -102,8 +102,8 @@ void receive(World& world, Value items, const Waiting& wait) {
   }
 }
 
-// The watch of the survivor: as Watch::died -> Abort::raise -> ConnectedMesh::news.
-void watch(World& world) {
+// The failure detector of the survivor: as Watch::died -> Abort::raise -> ConnectedMesh::news.
+void failure_detector(World& world) {
   Run::current()->await_death();
   world.abort.raise();
   wake_sleeper(world.header.published);
@@ -126,7 +126,8 @@ Outcome run(const Case& told) {
         {[world, &told] { send(*world, told.items, told.wait); }, told.mortal == 0, false});
     scenario.actors.push_back(
         {[world, &told] { receive(*world, told.items, told.wait); }, told.mortal == 1, false});
-    if (told.mortal >= 0) scenario.actors.push_back({[world] { watch(*world); }, false, true});
+    if (told.mortal >= 0)
+      scenario.actors.push_back({[world] { failure_detector(*world); }, false, true});
     scenario.slices = told.mortal >= 0;
     return scenario;
   });

@@ -44,47 +44,48 @@ std::string seed(const std::string& a, const std::string& b) {
   return std::string(1, '\0') + a + b;
 }
 
-std::string asks_of(const std::vector<Ask>& full, std::vector<std::uint64_t> slots = {}) {
-  Asks asks;
-  asks.assignments = 9;
-  asks.slots = std::move(slots);
-  asks.full = full;
-  return encode(asks);
+std::string asks_of(const std::vector<RequestMessage>& full,
+                    std::vector<std::uint64_t> slots = {}) {
+  RequestList requests;
+  requests.assignments = 9;
+  requests.slots = std::move(slots);
+  requests.full = full;
+  return encode(requests);
 }
 
-std::string tidings_of(const Verdict& verdict) {
+std::string response_list_of(const ResponseMessage& message) {
   std::string items;
-  append_verdict(items, verdict);
+  append_response(items, message);
   append_again(items, 0, 0);
   append_cached(items, {0});
-  return hvd::tidings_of(items, 3);
+  return hvd::response_list_of(items, 3);
 }
 
 std::string answer_to(const Request& request, std::vector<std::int64_t> sizes = {}) {
-  Verdict verdict;
-  verdict.response.kind = request.kind;
-  verdict.response.names = {request.name};
-  verdict.response.sizes = std::move(sizes);
-  verdict.slots = {0};
-  verdict.version = 1;
-  return tidings_of(verdict);
+  ResponseMessage message;
+  message.response.kind = request.kind;
+  message.response.names = {request.name};
+  message.response.sizes = std::move(sizes);
+  message.slots = {0};
+  message.version = 1;
+  return response_list_of(message);
 }
 
-Verdict failed(Code code) {
-  Verdict verdict;
-  verdict.response.names = {"a"};
-  verdict.response.status = Status::make(code, "no", "test", 3);
-  verdict.only = {1, 3};
-  return verdict;
+ResponseMessage failed(Code code) {
+  ResponseMessage message;
+  message.response.names = {"a"};
+  message.response.status = Status::make(code, "no", "test", 3);
+  message.only = {1, 3};
+  return message;
 }
 
-Verdict change(Kind kind, std::vector<std::int64_t> sizes) {
-  Verdict verdict;
-  verdict.response.kind = kind;
-  verdict.response.rank = 3;
-  verdict.response.sizes = std::move(sizes);
-  verdict.response.names = {"c"};
-  return verdict;
+ResponseMessage change(Kind kind, std::vector<std::int64_t> sizes) {
+  ResponseMessage message;
+  message.response.kind = kind;
+  message.response.rank = 3;
+  message.response.sizes = std::move(sizes);
+  message.response.names = {"c"};
+  return message;
 }
 
 std::vector<std::string> make_corpus() {
@@ -101,11 +102,11 @@ std::vector<std::string> make_corpus() {
       seed(asks_of({{about(Kind::kAllocate, "e", {64}), {}}}), asks_of({}, {1, 2})),
       seed(answer_to(sum), asks_of({}, {1})),
       seed(answer_to(rows, {1, 2, 3, 4, 5, 6, 7}), answer_to(sum)),
-      seed(tidings_of(failed(Code::kStalled)), tidings_of(failed(Code::kMismatch))),
-      seed(tidings_of(change(Kind::kAddSet, {1, 1, 3})),
-           tidings_of(change(Kind::kRemoveSet, {1, 1}))),
-      seed(tidings_of(change(Kind::kLeave, {})), tidings_of(change(Kind::kJoin, {}))),
-      seed(tidings_of(change(Kind::kTune, {})), ""),
+      seed(response_list_of(failed(Code::kStalled)), response_list_of(failed(Code::kMismatch))),
+      seed(response_list_of(change(Kind::kAddSet, {1, 1, 3})),
+           response_list_of(change(Kind::kRemoveSet, {1, 1}))),
+      seed(response_list_of(change(Kind::kLeave, {})), response_list_of(change(Kind::kJoin, {}))),
+      seed(response_list_of(change(Kind::kTune, {})), ""),
   };
   return all;
 }

@@ -8,8 +8,8 @@
 namespace hvd::sim {
 namespace {
 
-ConductorOptions options_of(const Setting& setting) {
-  ConductorOptions options;
+ControllerOptions options_of(const Setting& setting) {
+  ControllerOptions options;
   options.fanout = setting.fanout;
   options.note_ready = false;
   return options;
@@ -35,10 +35,10 @@ Cluster::Cluster(const Setting& setting)
       sizes_(resnet50()),
       ranks_(static_cast<std::size_t>(setting.ranks)),
       begun_(static_cast<std::size_t>(setting.ranks), 0) {
-  const ConductorOptions options = options_of(setting);
+  const ControllerOptions options = options_of(setting);
   for (int rank = 0; rank < setting.ranks; ++rank) {
-    ranks_[static_cast<std::size_t>(rank)].conductor =
-        std::make_unique<Conductor>(rank, setting.ranks, options);
+    ranks_[static_cast<std::size_t>(rank)].controller =
+        std::make_unique<Controller>(rank, setting.ranks, options);
   }
 }
 
@@ -85,7 +85,7 @@ Step Cluster::step(bool last) {
 
 int Cluster::waiting() const {
   return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
-    return rank.busy || !(rank.ends || rank.conductor->idle());
+    return rank.busy || !(rank.ends || rank.controller->idle());
   }));
 }
 
@@ -127,13 +127,13 @@ void Cluster::digest(int number, Input& input) {
     request.kind = Kind::kLeave;
     if (!input.leaves)
       request = gradient(input.tensor, sizes_[static_cast<std::size_t>(input.tensor)]);
-    rank.conductor->ask(std::move(request), ns(rank.free_at));
+    rank.controller->ask(std::move(request), ns(rank.free_at));
     return;
   }
   ++rank.messages;
   rank.free_at +=
       setting_.costs.o + setting_.costs.o_byte * static_cast<double>(input.bytes.size());
-  const Status status = rank.conductor->hear(input.from, input.bytes, ns(rank.free_at));
+  const Status status = rank.controller->hear(input.from, input.bytes, ns(rank.free_at));
   input.bytes = std::string();
   if (status) return;
   std::fprintf(stderr, "simulator: rank %d: %s\n", number, status.message.c_str());
@@ -143,15 +143,15 @@ void Cluster::digest(int number, Input& input) {
 // What follows from what the rank has heard.
 void Cluster::deliver(int number) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
-  News news = rank.conductor->take(ns(rank.free_at));
-  for (Letter& letter : news.letters) {
-    const auto bytes = static_cast<double>(letter.bytes.size());
+  News news = rank.controller->take(ns(rank.free_at));
+  for (OutgoingMessage& outgoing : news.outgoing) {
+    const auto bytes = static_cast<double>(outgoing.bytes.size());
     rank.free_at += setting_.costs.o + setting_.costs.o_byte * bytes;
     ++rank.messages;
     ++step_.messages;
-    step_.bytes += static_cast<std::int64_t>(letter.bytes.size());
+    step_.bytes += static_cast<std::int64_t>(outgoing.bytes.size());
     const double arrives = rank.free_at + setting_.costs.alpha + setting_.costs.beta * bytes;
-    at(arrives, letter.to, {number, -1, false, std::move(letter.bytes)});
+    at(arrives, outgoing.to, {number, -1, false, std::move(outgoing.bytes)});
   }
   for (const Response& response : news.agenda) heard(number, response);
 }

@@ -1,4 +1,4 @@
-// The production Conductor, once per virtual rank, over a virtual network in virtual time.
+// The production Controller, once per virtual rank, over a virtual network in virtual time.
 //   input    what a rank's thread has to look at: a message, a request of the user, a departure
 // A rank looks at everything that has come, takes what follows from it, sends it (one message after
 // the other), and then carries its agenda out; while it is in an operation it looks at nothing. An
@@ -65,7 +65,7 @@ class Cluster {
     }
   };
   struct Rank {
-    std::unique_ptr<Conductor> conductor;
+    std::unique_ptr<Controller> controller;
     std::deque<int> inbox;
     std::deque<int> agenda;  // operations
     double free_at = 0;      // its thread

@@ -8,16 +8,17 @@
 
 namespace hvd::test {
 
-// The next message; from == -1 when the bell was rung without one, on an abort and after `longest`.
+// The next message; from == -1 when the doorbell was rung without one, on an abort and after
+// `longest`.
 inline ControlMessage wait_control(Mesh& mesh, std::chrono::nanoseconds longest) {
-  Bell& bell = mesh.bell();
-  const std::uint32_t seen = bell.heard();
+  Doorbell& doorbell = mesh.doorbell();
+  const std::uint32_t seen = doorbell.heard();
   ControlMessage message = mesh.poll_control();
   if (message.from >= 0 || mesh.abort().raised()) return message;
-  bell.announce();
+  doorbell.announce();
   message = mesh.poll_control();
-  if (message.from < 0 && !mesh.abort().raised()) bell.wait(seen, longest);
-  bell.awake();
+  if (message.from < 0 && !mesh.abort().raised()) doorbell.wait(seen, longest);
+  doorbell.awake();
   return message.from >= 0 ? message : mesh.poll_control();
 }
 

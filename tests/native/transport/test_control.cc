@@ -1,5 +1,5 @@
 // The control channel over shared rings: every size, both directions at once, counters that wrap
-// around, lengths that lie; and the bell.
+// around, lengths that lie; and the doorbell.
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 
@@ -139,11 +139,11 @@ TEST_CASE("control: lengths that lie are refused, and never lead out of the ring
     const HeapControlRing up, down;
     std::memcpy(down.memory().bytes, &lie.length, sizeof lie.length);
     down.memory().header->written.store(lie.written);
-    BellMemory bells;
-    Bell bell(bells);
+    DoorbellMemory doorbells;
+    Doorbell doorbell(doorbells);
     Abort abort;
     int guilty = -1;
-    Control control({&bell, &abort, [](int) { return false; }, [](int) {},
+    Control control({&doorbell, &abort, [](int) { return false; }, [](int) {},
                      [&](int peer) {
                        guilty = peer;
                        abort.raise(Status::make(Code::kInternal, "unreadable", "test", peer));
@@ -166,12 +166,15 @@ TEST_CASE("control: a line that broke is told to the watch, and its sender waits
     bool pending() const override { return false; }
     void finish() override {}
   };
-  BellMemory bells;
-  Bell bell(bells);
+  DoorbellMemory doorbells;
+  Doorbell doorbell(doorbells);
   Abort abort;
   std::vector<int> broken;
-  Control control(
-      {&bell, &abort, [](int) { return false; }, [&](int peer) { broken.push_back(peer); }, {}});
+  Control control({&doorbell,
+                   &abort,
+                   [](int) { return false; },
+                   [&](int peer) { broken.push_back(peer); },
+                   {}});
   control.add(std::make_unique<Broken>());
   CHECK(control.send(7, "x").is_ok());  // what became of the peer is not known yet
   CHECK(broken == std::vector<int>{7});
@@ -225,28 +228,28 @@ TEST_CASE("control: a reader that lies about what it has read gets wrong bytes, 
   }
 }
 
-TEST_CASE("bell: no ring is lost, whoever rings and however often the sleeper sleeps") {
+TEST_CASE("doorbell: no ring is lost, whoever rings and however often the sleeper sleeps") {
   constexpr int kRings = 5000;
-  BellMemory memory;
+  DoorbellMemory memory;
   std::atomic<int> sent{0};
   test::run_ranks(3, [&](int rank) {
-    Bell bell(memory);
+    Doorbell doorbell(memory);
     if (rank > 0) {
       for (int i = 0; i < kRings; ++i) {
         ++sent;
-        bell.ring();
+        doorbell.ring();
       }
       return;
     }
     while (sent.load() < 2 * kRings) {
-      const std::uint32_t seen = bell.heard();
+      const std::uint32_t seen = doorbell.heard();
       if (sent.load() >= 2 * kRings) break;
-      bell.announce();
-      if (sent.load() < 2 * kRings) bell.wait(seen, std::chrono::hours(1));
-      bell.awake();
+      doorbell.announce();
+      if (sent.load() < 2 * kRings) doorbell.wait(seen, std::chrono::hours(1));
+      doorbell.awake();
     }
   });
-  CHECK(Bell(memory).heard() == 2 * kRings);
+  CHECK(Doorbell(memory).heard() == 2 * kRings);
 }
 
 TEST_CASE("control: two ranks pass a message to and fro") {

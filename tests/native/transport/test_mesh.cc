@@ -183,7 +183,7 @@ TEST_CASE("mesh: the topology counts hosts and the ranks on them") {
 }
 
 TEST_CASE("mesh: large control messages in both directions at once do not wait for each other") {
-  const std::string large(3 << 20, 'x');
+  const std::string large(3U << 20, 'x');
   for (const std::string transport : {"shm", "tcp"}) {
     run_mesh(3, {with(transport)}, [&](Mesh& mesh) {
       const int rank = mesh.topology().rank;
@@ -226,7 +226,7 @@ TEST_CASE("mesh: sending control does not wait for a peer that is busy in a coll
   }
 }
 
-TEST_CASE("mesh: a ring of the bell ends a wait for control, and so does its deadline") {
+TEST_CASE("mesh: a ring of the doorbell ends a wait for control, and so does its deadline") {
   for (const std::string transport : {"shm", "tcp"}) {
     run_mesh(2, {with(transport)}, [&](Mesh& mesh) {
       if (mesh.topology().rank == 1) {  // rank 0 says nothing before it hears of rank 1
@@ -236,13 +236,13 @@ TEST_CASE("mesh: a ring of the bell ends a wait for control, and so does its dea
         CHECK(test::wait_control(mesh, std::chrono::nanoseconds(0)).from == -1);
         CHECK(test::wait_control(mesh, std::chrono::nanoseconds(-1)).from == -1);
         // What was heard before counts: a ring that comes before the wait ends it too.
-        const std::uint32_t seen = mesh.bell().heard();
-        std::thread waker([&] { mesh.bell().ring(); });
-        mesh.bell().announce();
-        mesh.bell().wait(seen, std::chrono::hours(1000));
-        mesh.bell().awake();
+        const std::uint32_t seen = mesh.doorbell().heard();
+        std::thread waker([&] { mesh.doorbell().ring(); });
+        mesh.doorbell().announce();
+        mesh.doorbell().wait(seen, std::chrono::hours(1000));
+        mesh.doorbell().awake();
         waker.join();
-        CHECK(mesh.bell().heard() != seen);
+        CHECK(mesh.doorbell().heard() != seen);
       }
       leave_after_all(mesh);
     });

@@ -103,13 +103,13 @@ int connect_with(rlim_t more, const std::string& transport, double start_timeout
   test::run_ranks(
       2,
       [&](int rank) {
-        Invited guest(appointment, rank);
+        Invited connection(appointment, rank);
         MeshOptions options;
         options.transport = transport;
         options.slot_bytes = 4096;
         options.heap_bytes = std::size_t{1} << 20U;
         options.start_timeout_s = start_timeout_s;
-        auto mesh = connect_mesh(rank, 2, guest, options);
+        auto mesh = connect_mesh(rank, 2, connection, options);
         if (mesh.is_ok()) {
           ++good;
           mesh.value()->leave();
@@ -190,10 +190,10 @@ TEST_CASE("limits: a step of connecting that fails is a Status on that rank, and
     arm_failpoints(("connect." + step + ":fail").c_str());
     Appointment appointment;
     test::run_ranks(2, [&](int rank) {
-      Invited guest(appointment, rank);
+      Invited connection(appointment, rank);
       MeshOptions options;
       options.heap_bytes = std::size_t{1} << 20U;
-      const auto mesh = connect_mesh(rank, 2, guest, options);
+      const auto mesh = connect_mesh(rank, 2, connection, options);
       CHECK_FALSE(mesh.is_ok());
       CHECK(mesh.status().code == Code::kInternal);
     });

@@ -1,4 +1,4 @@
-// The choice: from the same facts the same way, and reasons that name ranks.
+// The choice: from the same peer info the same way, and reasons that name ranks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,27 +16,27 @@ Uuid card(unsigned char number) {
 }
 
 // Rank r on its own card, all on one host, all reachable, NCCL there.
-std::vector<Facts> ranks(int size, const char* operations = "auto") {
-  std::vector<Facts> members(static_cast<std::size_t>(size));
+std::vector<PeerInfo> ranks(int size, const char* operations = "auto") {
+  std::vector<PeerInfo> members(static_cast<std::size_t>(size));
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
-    Facts& facts = members[rank];
-    facts.rank = static_cast<std::int32_t>(rank);
-    facts.uuid = card(static_cast<unsigned char>(rank));
-    facts.reachables = static_cast<std::uint32_t>(std::min(members.size(), kMostReachable));
-    for (std::size_t other = 0; other < facts.reachables; ++other)
-      facts.reachable[other] = card(static_cast<unsigned char>(other));
-    facts.word_operations = 1;
-    facts.nccl = 22703;
-    std::strncpy(facts.operations.data(), operations, facts.operations.size() - 1);
+    PeerInfo& info = members[rank];
+    info.rank = static_cast<std::int32_t>(rank);
+    info.uuid = card(static_cast<unsigned char>(rank));
+    info.reachables = static_cast<std::uint32_t>(std::min(members.size(), kMostReachable));
+    for (std::size_t other = 0; other < info.reachables; ++other)
+      info.reachable[other] = card(static_cast<unsigned char>(other));
+    info.word_operations = 1;
+    info.nccl = 22703;
+    std::strncpy(info.operations.data(), operations, info.operations.size() - 1);
   }
   return members;
 }
 
-std::string ways(const std::vector<Facts>& members) {
+std::string ways(const std::vector<PeerInfo>& members) {
   const auto chosen = choose(members);
   if (!chosen) return chosen.status().message;
   std::string names;
-  for (const Way way : chosen.value())
+  for (const BackendKind way : chosen.value())
     names += (names.empty() ? "" : " ") + std::string(name_of(way));
   return names;
 }

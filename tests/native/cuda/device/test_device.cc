@@ -45,8 +45,8 @@ void synchronize(Device& device, CUstream stream) {
   REQUIRE(device.driver().cuStreamSynchronize(stream) == CUDA_SUCCESS);
 }
 
-bool is_reached(Device& device, const Device::Event& event) {
-  const Result<bool> reached = device.reached(event.get());
+bool query_now(Device& device, const Device::Event& event) {
+  const Result<bool> reached = device.query(event.get());
   REQUIRE(reached.status().message == "");
   return reached.value();
 }
@@ -117,7 +117,7 @@ TEST_CASE("where a graph was captured, it is idle when the streams that replay i
     const auto device = opened();
     const Theirs theirs(*device);
     const auto done = device->recorded(device->stream());
-    REQUIRE(device->follow(theirs.get(), done.value().get()).message == "");
+    REQUIRE(device->stream_wait(theirs.get(), done.value().get()).message == "");
     fake_cuda_hold(theirs.get());
     REQUIRE(device->recorded(theirs.get()).status().message == "");
     synchronize(*device, device->stream());
@@ -189,9 +189,9 @@ TEST_CASE("what follows an event comes behind it, and the host does not wait") {
     }
     const auto done = device->recorded(device->stream());
     REQUIRE(done.status().message == "");
-    CHECK(!is_reached(*device, done.value()));
+    CHECK(!query_now(*device, done.value()));
     CHECK(!device->idle().value());
-    REQUIRE(device->follow(theirs.get(), done.value().get()).message == "");
+    REQUIRE(device->stream_wait(theirs.get(), done.value().get()).message == "");
     {
       const Current current(*device);
       device->driver().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(&seen), word, sizeof seen,
@@ -200,7 +200,7 @@ TEST_CASE("what follows an event comes behind it, and the host does not wait") {
     fake_cuda_release(device->stream());
     synchronize(*device, theirs.get());
     CHECK(seen == 7);
-    CHECK(is_reached(*device, done.value()));
+    CHECK(query_now(*device, done.value()));
   }
   check_nothing_left();
 }
@@ -230,7 +230,7 @@ TEST_CASE("memory goes back behind the streams that have followed") {
     CHECK(reinterpret_cast<std::uintptr_t>(memory.value().get()) % 256 == 0);
     CHECK(counts().bytes == before + 1000);
     const auto there = device->recorded(device->stream());
-    REQUIRE(device->follow(theirs.get(), there.value().get()).message == "");
+    REQUIRE(device->stream_wait(theirs.get(), there.value().get()).message == "");
     fake_cuda_hold(theirs.get());
     {
       const Current current(*device);
@@ -250,7 +250,7 @@ TEST_CASE("memory goes back behind the streams that have followed") {
 void come_and_go(Device& device) {
   const Theirs theirs(device);
   const auto there = device.recorded(device.stream());
-  REQUIRE(device.follow(theirs.get(), there.value().get()).message == "");
+  REQUIRE(device.stream_wait(theirs.get(), there.value().get()).message == "");
 }
 
 TEST_CASE("a stream that followed before memory was there is not touched when that goes back") {
@@ -293,10 +293,10 @@ TEST_CASE("a step that is captured: its events have nothing to wait for, memory 
     const Theirs theirs(*device);
     auto memory = device->allocate(64);
     const auto there = device->recorded(device->stream());
-    REQUIRE(device->follow(theirs.get(), there.value().get()).message == "");
+    REQUIRE(device->stream_wait(theirs.get(), there.value().get()).message == "");
     fake_cuda_set_capturing(theirs.get(), 1);
     const auto captured = device->recorded(theirs.get());
-    CHECK(is_reached(*device, captured.value()));
+    CHECK(query_now(*device, captured.value()));
     const std::size_t frees = fake_cuda_calls("cuMemFreeAsync");
     memory.value().reset();
     CHECK(fake_cuda_calls("cuMemFreeAsync") == frees);
@@ -320,7 +320,7 @@ TEST_CASE("a device that is lost says so, and waits for nothing") {
     fake_cuda_hold(device->stream());
     const auto done = device->recorded(device->stream());
     fake_cuda_lose(0, CUDA_ERROR_ILLEGAL_ADDRESS);
-    for (const Status& status : {device->reached(done.value().get()).status(),
+    for (const Status& status : {device->query(done.value().get()).status(),
                                  device->idle().status(), device->allocate(1).status()}) {
       CHECK(status.rank == 4);
       CHECK(status.message.find("CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was "

@@ -1,4 +1,4 @@
-// What members of a team tell each other is bytes of a peer: they need not be what we would send.
+// What members of a group tell each other is bytes of a peer: they need not be what we would send.
 #include <doctest/doctest.h>
 
 #include "cuda/device/choice.h"
@@ -7,7 +7,7 @@
 using namespace hvd;
 using namespace hvd::cuda;
 
-TEST_CASE("facts: a text of a peer ends with its field, if nothing in it does") {
+TEST_CASE("peer info: a text of a peer ends with its field, if nothing in it does") {
   std::array<char, 4> text{'a', 'b', 'c', 'd'};
   CHECK(text_in(text) == "abcd");
   text[2] = '\0';

@@ -20,14 +20,14 @@ namespace {
 using cuda::Piece;
 
 // What is done to pieces, on the host and on a device.
-struct Way {
+struct BackendKind {
   void (*host)(const Reduction&, void*, const void*, std::size_t);
   Status (cuda::Kernels::*card)(CUstream, const Reduction&, const std::vector<Piece>&);
 };
-const Way kWays[] = {{prescale, &cuda::Kernels::prescale}, {scale, &cuda::Kernels::scale}};
+const BackendKind kWays[] = {{prescale, &cuda::Kernels::prescale}, {scale, &cuda::Kernels::scale}};
 
 template <typename T>
-std::size_t wrong(const Card& card, const Way& way, const Reduction& reduction,
+std::size_t wrong(const Card& card, const BackendKind& way, const Reduction& reduction,
                   const std::vector<T>& in, std::size_t in_offset, std::size_t out_offset) {
   std::vector<T> expected(in.size());
   way.host(reduction, expected.data(), in.data(), in.size());
@@ -48,7 +48,7 @@ TEST_CASE_TEMPLATE("kernels scale: exact for any bits and factors, in place as w
   on_every_card([&](const Card& card) {
     for (const bool tame : {true, false}) {
       const auto in = bits<T>(5000, 23, tame);
-      for (const Way& way : kWays) {
+      for (const BackendKind& way : kWays) {
         for (const double factor : factors) {
           CAPTURE(factor);
           for (const Scaling& scaling :

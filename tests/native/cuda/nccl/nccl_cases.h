@@ -49,8 +49,8 @@ class FakeNccl {
   void* library_;
 };
 
-inline std::unique_ptr<DeviceBackend> nccl(Rank& rank, const Team& team) {
-  auto made = make_nccl_backend(rank.party(team));
+inline std::unique_ptr<DeviceBackend> nccl(Rank& rank, const Group& group) {
+  auto made = make_nccl_backend(rank.bootstrap(group));
   REQUIRE(made.status().message == "");
   return made.take();
 }
@@ -91,15 +91,15 @@ inline Bytes exact_elements(Dtype dtype, ReduceOp op, std::size_t count, std::ui
   }
 }
 
-inline void check_exact_allreduce(Rank& rank, DeviceBackend& backend, const Team& team,
+inline void check_exact_allreduce(Rank& rank, DeviceBackend& backend, const Group& group,
                                   const ReduceCase& given) {
-  check_allreduce(rank, backend, team, given, exact_elements);
+  check_allreduce(rank, backend, group, given, exact_elements);
 }
 
-inline void check_exact_reducescatter(Rank& rank, DeviceBackend& backend, const Team& team,
+inline void check_exact_reducescatter(Rank& rank, DeviceBackend& backend, const Group& group,
                                       const Reduction& reduction,
                                       const std::vector<std::vector<std::size_t>>& shares) {
-  check_reducescatter(rank, backend, team, reduction, shares, exact_elements);
+  check_reducescatter(rank, backend, group, reduction, shares, exact_elements);
 }
 
 }  // namespace hvd::cuda::test

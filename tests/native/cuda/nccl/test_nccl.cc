@@ -11,7 +11,7 @@ namespace hvd::cuda::test {
 namespace {
 
 using hvd::test::everybody;
-using hvd::test::team_of;
+using hvd::test::group_of;
 
 constexpr ReduceOp kOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                              ReduceOp::kProduct};
@@ -77,8 +77,8 @@ TEST_CASE("nccl: allreduce of every type and operation; what it cannot do goes o
   for (const int size : {1, 2, 3, 4}) {
     CAPTURE(size);
     on_nccl(size, [&](Rank& rank) {
-      const Team team = everybody(size, rank.number());
-      const auto backend = nccl(rank, team);
+      const Group group = everybody(size, rank.number());
+      const auto backend = nccl(rank, group);
       bool in_place = false;
       for (int number = 0; number < kDtypeCount; ++number) {
         for (const ReduceOp op : kOps) {
@@ -86,7 +86,7 @@ TEST_CASE("nccl: allreduce of every type and operation; what it cannot do goes o
           if (!can_reduce(dtype, op)) continue;
           INFO(name_of(dtype), " ", name_of(op));
           const Reduction reduction = reduction_of(dtype, op, size);
-          check_exact_allreduce(rank, *backend, team, {reduction, {301, 0, 1, 77}, in_place});
+          check_exact_allreduce(rank, *backend, group, {reduction, {301, 0, 1, 77}, in_place});
           in_place = !in_place;
           if (size == 1) continue;
           const bool native = nccl_kind(dtype, op).has_value();
@@ -99,9 +99,9 @@ TEST_CASE("nccl: allreduce of every type and operation; what it cannot do goes o
 
 TEST_CASE("nccl: Adasum goes over the host") {
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const auto backend = nccl(rank, team);
-    check_allreduce(rank, *backend, team,
+    const Group group = everybody(2, rank.number());
+    const auto backend = nccl(rank, group);
+    check_allreduce(rank, *backend, group,
                     {{Dtype::kFloat32, ReduceOp::kAdasum, {}}, {300, 20}, false});
     CHECK(backend->last_algorithm() == std::string("STAGED"));
   });
@@ -111,14 +111,14 @@ TEST_CASE("nccl: factors before and behind; a rank that has joined scales nothin
   for (const int size : {2, 3}) {
     CAPTURE(size);
     on_nccl(size, [&](Rank& rank) {
-      const Team team = everybody(size, rank.number());
-      const auto backend = nccl(rank, team);
+      const Group group = everybody(size, rank.number());
+      const auto backend = nccl(rank, group);
       for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kInt32}) {
         for (const bool in_place : {false, true}) {
           Reduction reduction{dtype, ReduceOp::kSum, {0.5, 0.7, 1.0 * size}};
-          check_exact_allreduce(rank, *backend, team, {reduction, {130, 5}, in_place});
+          check_exact_allreduce(rank, *backend, group, {reduction, {130, 5}, in_place});
           if (rank.number() == 1) reduction.scaling.before = 1.0;
-          check_exact_allreduce(rank, *backend, team, {reduction, {130, 5}, in_place});
+          check_exact_allreduce(rank, *backend, group, {reduction, {130, 5}, in_place});
         }
       }
     });
@@ -127,10 +127,10 @@ TEST_CASE("nccl: factors before and behind; a rank that has joined scales nothin
 
 TEST_CASE("nccl: a list longer than a group") {
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const auto backend = nccl(rank, team);
+    const Group group = everybody(2, rank.number());
+    const auto backend = nccl(rank, group);
     const Reduction sum{Dtype::kInt32, ReduceOp::kSum, {}};
-    check_exact_allreduce(rank, *backend, team, {sum, std::vector<std::size_t>(1100, 2), false});
+    check_exact_allreduce(rank, *backend, group, {sum, std::vector<std::size_t>(1100, 2), false});
   });
 }
 
@@ -138,15 +138,15 @@ TEST_CASE("nccl: reducescatter, even and uneven shares") {
   for (const int size : {2, 3, 4}) {
     CAPTURE(size);
     on_nccl(size, [&](Rank& rank) {
-      const Team team = everybody(size, rank.number());
-      const auto backend = nccl(rank, team);
+      const Group group = everybody(size, rank.number());
+      const auto backend = nccl(rank, group);
       for (const Dtype dtype : {Dtype::kFloat32, Dtype::kInt64, Dtype::kInt16, Dtype::kComplex64}) {
         for (const bool even : {true, false}) {
           Reduction reduction = reduction_of(dtype, ReduceOp::kAverage, size);
-          check_exact_reducescatter(rank, *backend, team, reduction,
+          check_exact_reducescatter(rank, *backend, group, reduction,
                                     {shares_of(size, 33, even), shares_of(size, 0, even)});
           reduction.scaling.before = 0.5;
-          check_exact_reducescatter(rank, *backend, team, reduction, {shares_of(size, 129, even)});
+          check_exact_reducescatter(rank, *backend, group, reduction, {shares_of(size, 129, even)});
         }
       }
     });
@@ -157,26 +157,26 @@ TEST_CASE("nccl: broadcast, allgather and alltoall move every byte") {
   for (const int size : {2, 3, 4}) {
     CAPTURE(size);
     on_nccl(size, [&](Rank& rank) {
-      const Team team = everybody(size, rank.number());
-      const auto backend = nccl(rank, team);
+      const Group group = everybody(size, rank.number());
+      const auto backend = nccl(rank, group);
       for (int root = 0; root < size; ++root)
-        check_broadcast(rank, *backend, team, root, {1, 4000, 0, 129}, root % 2 == 0);
+        check_broadcast(rank, *backend, group, root, {1, 4000, 0, 129}, root % 2 == 0);
       for (const bool in_place : {false, true})
-        check_allgather(rank, *backend, team, {1000, 0, 1, 17}, in_place);
-      for (std::uint64_t seed = 0; seed < 6; ++seed) check_alltoall(rank, *backend, team, seed);
+        check_allgather(rank, *backend, group, {1000, 0, 1, 17}, in_place);
+      for (std::uint64_t seed = 0; seed < 6; ++seed) check_alltoall(rank, *backend, group, seed);
     });
   }
 }
 
 TEST_CASE("nccl: blocks of equal length are one allgather") {
   on_nccl(3, [&](Rank& rank) {
-    const Team team = everybody(3, rank.number());
-    const auto backend = nccl(rank, team);
+    const Group group = everybody(3, rank.number());
+    const auto backend = nccl(rank, group);
     const OnDevice out(rank, Bytes(30));
     const OnDevice in(rank, Bytes(10, std::byte(rank.number() + 1)));
     const std::size_t before = FakeNccl::get().calls("ncclBroadcast");
     Gather gather{in.data(), {out.data(), out.data() + 10, out.data() + 20}, {10, 10, 10}};
-    REQUIRE(backend->allgather(team, {gather}).message == "");
+    REQUIRE(backend->allgather(group, {gather}).message == "");
     Bytes expected;
     for (const int block : {1, 2, 3}) expected.insert(expected.end(), 10, std::byte(block));
     CHECK(out.read() == expected);
@@ -187,12 +187,12 @@ TEST_CASE("nccl: blocks of equal length are one allgather") {
 TEST_CASE("nccl: a communicator for every team") {
   on_nccl(4, [&](Rank& rank) {
     const Reduction sum{Dtype::kFloat32, ReduceOp::kSum, {}};
-    const Team all = everybody(4, rank.number());
+    const Group all = everybody(4, rank.number());
     const auto backend = nccl(rank, all);
     check_exact_allreduce(rank, *backend, all, {sum, {400}, false});
     const bool odd = rank.number() % 2 == 1;
-    const Team half =
-        team_of(odd ? std::vector<int>{1, 3} : std::vector<int>{0, 2}, rank.number(), odd ? 2 : 1);
+    const Group half =
+        group_of(odd ? std::vector<int>{1, 3} : std::vector<int>{0, 2}, rank.number(), odd ? 2 : 1);
     const auto part = nccl(rank, half);
     check_exact_allreduce(rank, *part, half, {sum, {1001, 2}, true});
     check_exact_allreduce(rank, *backend, all, {sum, {77}, true});

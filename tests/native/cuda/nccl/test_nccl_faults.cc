@@ -34,13 +34,13 @@ bool idle(Rank& rank) {
 }
 
 // What is under way on the device ends without the others.
-void check_let_go(Rank& rank, DeviceBackend& backend) {
-  CHECK(backend.let_go().message == "");
+void check_abort_waits(Rank& rank, DeviceBackend& backend) {
+  CHECK(backend.abort_waits().message == "");
   CHECK(until([&] { return idle(rank); }));
 }
 
-Status refusal(Rank& rank, const Team& team, double start_timeout_s) {
-  return make_nccl_backend(rank.party(team), start_timeout_s).status();
+Status refusal(Rank& rank, const Group& group, double start_timeout_s) {
+  return make_nccl_backend(rank.bootstrap(group), start_timeout_s).status();
 }
 
 }  // namespace
@@ -86,17 +86,17 @@ TEST_CASE("nccl: an abort ends the building of a communicator") {
   FakeNccl::get().reset();
   FakeNccl::get().hold_start(true);
   on_rings({2, 2}, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
+    const Group group = everybody(2, rank.number());
     if (rank.number() == 0) {
       const std::size_t before = FakeNccl::get().calls("ncclCommGetAsyncError");
-      std::thread other([&, mesh = rank.party(team).mesh] {
+      std::thread other([&, mesh = rank.bootstrap(group).mesh] {
         CHECK(until([&] { return FakeNccl::get().calls("ncclCommGetAsyncError") > before; }));
         mesh->raise_everywhere(Status::make(Code::kAborted, "rank 1 raised", "test", 1));
       });
-      CHECK(refusal(rank, team, 1e6).message == "rank 1 raised");
+      CHECK(refusal(rank, group, 1e6).message == "rank 1 raised");
       other.join();
     } else {
-      CHECK(refusal(rank, team, 1e6).message == "rank 1 raised");
+      CHECK(refusal(rank, group, 1e6).message == "rank 1 raised");
     }
   });
   CHECK(FakeNccl::get().communicators() == 0);
@@ -106,111 +106,112 @@ TEST_CASE("nccl: an abort ends the building of a communicator") {
 TEST_CASE("nccl: A20 the watch of a communicator that ends in an exception is the abort") {
   arm_failpoints("nccl.watch:throw@1");
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const Party party = rank.party(team);
-    const auto backend = nccl(rank, team);
+    const Group group = everybody(2, rank.number());
+    const BootstrapGroup bootstrap = rank.bootstrap(group);
+    const auto backend = nccl(rank, group);
     const OnDevice tensor(rank, Bytes(64));
     if (rank.number() == 0) {
-      REQUIRE(backend->allreduce(team, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
+      REQUIRE(backend->allreduce(group, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
     }
-    REQUIRE(until([&] { return party.mesh->abort().raised(); }));
-    const Status cause = party.mesh->abort().cause();
+    REQUIRE(until([&] { return bootstrap.mesh->abort().raised(); }));
+    const Status cause = bootstrap.mesh->abort().cause();
     CHECK(cause.code == Code::kInternal);
     CHECK(cause.rank == 0);
     CHECK(cause.message ==
-          "rank 0, device 0 (Fake GPU): the watch of NCCL has ended: failpoint nccl.watch");
-    check_let_go(rank, *backend);
+          "rank 0, device 0 (Fake GPU): the thread that watches NCCL has ended: failpoint "
+          "nccl.watch");
+    check_abort_waits(rank, *backend);
   });
   arm_failpoints("");
 }
 
 TEST_CASE("nccl: letting go frees a device that waits for a rank which never comes") {
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const auto backend = nccl(rank, team);
+    const Group group = everybody(2, rank.number());
+    const auto backend = nccl(rank, group);
     const OnDevice tensor(rank, Bytes(64));
     if (rank.number() == 0) {
-      REQUIRE(backend->allreduce(team, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
+      REQUIRE(backend->allreduce(group, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
       CHECK_FALSE(idle(rank));
     }
-    CHECK(backend->let_go().message == "");
-    check_let_go(rank, *backend);
+    CHECK(backend->abort_waits().message == "");
+    check_abort_waits(rank, *backend);
   });
 }
 
 TEST_CASE("nccl: letting go returns at once, even where NCCL's abort does not") {
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const auto backend = nccl(rank, team);
+    const Group group = everybody(2, rank.number());
+    const auto backend = nccl(rank, group);
     const OnDevice tensor(rank, Bytes(64));
     if (rank.number() == 0) {
       const std::size_t before = FakeNccl::get().calls("ncclCommAbort");
       FakeNccl::get().hold_abort(true);
-      REQUIRE(backend->allreduce(team, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
-      CHECK(backend->let_go().message == "");
+      REQUIRE(backend->allreduce(group, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
+      CHECK(backend->abort_waits().message == "");
       CHECK(until([&] { return FakeNccl::get().calls("ncclCommAbort") > before; }));
       CHECK_FALSE(idle(rank));
       FakeNccl::get().hold_abort(false);
       CHECK(until([&] { return idle(rank); }));
     } else {
-      CHECK(backend->let_go().message == "");
+      CHECK(backend->abort_waits().message == "");
     }
   });
 }
 
 TEST_CASE("nccl: an error while the device works is told to all ranks, with the name of the rank") {
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const Party party = rank.party(team);
-    const auto backend = nccl(rank, team);
+    const Group group = everybody(2, rank.number());
+    const BootstrapGroup bootstrap = rank.bootstrap(group);
+    const auto backend = nccl(rank, group);
     const OnDevice tensor(rank, Bytes(64));
     if (rank.number() == 0) {
-      REQUIRE(backend->allreduce(team, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
+      REQUIRE(backend->allreduce(group, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
       FakeNccl::get().break_rank(0, NcclResult::kSystemError);
     }
-    REQUIRE(until([&] { return party.mesh->abort().raised(); }));
-    const Status cause = party.mesh->abort().cause();
+    REQUIRE(until([&] { return bootstrap.mesh->abort().raised(); }));
+    const Status cause = bootstrap.mesh->abort().cause();
     CHECK(cause.code == Code::kUnavailable);
     CHECK(cause.rank == 0);
     CHECK(cause.message.find("rank 0, device 0") == 0);
     CHECK(cause.message.find("an operation over NCCL: unhandled system error") !=
           std::string::npos);
-    check_let_go(rank, *backend);
+    check_abort_waits(rank, *backend);
   });
 }
 
 TEST_CASE("nccl: on trial an error while the device works is known, and ends nothing") {
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const Party party = rank.party(team);
-    const auto backend = nccl(rank, team);
-    backend->set_trial(20);
+    const Group group = everybody(2, rank.number());
+    const BootstrapGroup bootstrap = rank.bootstrap(group);
+    const auto backend = nccl(rank, group);
+    backend->set_self_test(20);
     const OnDevice tensor(rank, Bytes(64));
     if (rank.number() == 0) {
-      REQUIRE(backend->allreduce(team, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
+      REQUIRE(backend->allreduce(group, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
       CHECK(backend->health().message == "");
       FakeNccl::get().break_rank(0, NcclResult::kSystemError);
-      CHECK(!until([&] { return party.mesh->abort().raised(); }, kLooks));
+      CHECK(!until([&] { return bootstrap.mesh->abort().raised(); }, kLooks));
       const Status known = backend->health();
       CHECK(known.rank == 0);
       CHECK(known.message.find("rank 0, device 0") == 0);
       CHECK(known.message.find("unhandled system error") != std::string::npos);
     }
-    check_let_go(rank, *backend);
+    check_abort_waits(rank, *backend);
   });
 }
 
 TEST_CASE("nccl: on trial nobody waits for ever for a member that does not come") {
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const auto backend = nccl(rank, team);
-    backend->set_trial(0.2);
+    const Group group = everybody(2, rank.number());
+    const auto backend = nccl(rank, group);
+    backend->set_self_test(0.2);
     const OnDevice tensor(rank, Bytes(64));
     FakeNccl::get().hold_launch(true);
-    const Status status = backend->allreduce(team, {{tensor.data(), tensor.data(), 16}}, {});
+    const Status status = backend->allreduce(group, {{tensor.data(), tensor.data(), 16}}, {});
     CHECK(status.code == Code::kTimeout);
     CHECK(status.message.find("an allreduce over NCCL is not done in time") != std::string::npos);
-    check_let_go(rank, *backend);
+    check_abort_waits(rank, *backend);
   });
 }
 
@@ -218,54 +219,55 @@ TEST_CASE("nccl: a peer's death is the mesh's to tell, and goes before NCCL's re
   constexpr std::int64_t kGraceNs = 400'000'000;  // a little less than the mesh is given for it
   std::atomic<std::int64_t> broken_ns{0}, told_ns{0};
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const Party party = rank.party(team);
-    const auto backend = nccl(rank, team);
+    const Group group = everybody(2, rank.number());
+    const BootstrapGroup bootstrap = rank.bootstrap(group);
+    const auto backend = nccl(rank, group);
     const OnDevice tensor(rank, Bytes(64));
     if (rank.number() == 0) {
-      REQUIRE(backend->allreduce(team, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
+      REQUIRE(backend->allreduce(group, {{tensor.data(), tensor.data(), 16}}, {}).message == "");
       broken_ns = now_ns();
       FakeNccl::get().break_rank(0, NcclResult::kRemoteError);
     } else {
       REQUIRE(until([&] { return broken_ns.load() != 0; }));
-      party.mesh->raise_everywhere(Status::make(Code::kRankDied, "rank 1 died", "test", 1));
+      bootstrap.mesh->raise_everywhere(Status::make(Code::kRankDied, "rank 1 died", "test", 1));
       told_ns = now_ns();
     }
     REQUIRE(until([&] { return told_ns.load() != 0; }));
-    REQUIRE(party.mesh->abort().raised());
+    REQUIRE(bootstrap.mesh->abort().raised());
     if (told_ns.load() - broken_ns.load() < kGraceNs)  // else this test was late
-      CHECK(party.mesh->abort().cause().message == "rank 1 died");
-    check_let_go(rank, *backend);
+      CHECK(bootstrap.mesh->abort().cause().message == "rank 1 died");
+    check_abort_waits(rank, *backend);
   });
 }
 
 TEST_CASE("nccl: an operation after a broken one fails with NCCL's words") {
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const auto backend = nccl(rank, team);
+    const Group group = everybody(2, rank.number());
+    const auto backend = nccl(rank, group);
     const OnDevice tensor(rank, Bytes(64));
     if (rank.number() == 0) FakeNccl::get().break_rank(0, NcclResult::kInternalError);
     if (rank.number() == 0) {
-      const Status status = backend->broadcast(team, {{tensor.data(), tensor.data(), 64}}, 0);
+      const Status status = backend->broadcast(group, {{tensor.data(), tensor.data(), 64}}, 0);
       CHECK(status.code == Code::kInternal);
       CHECK(status.rank == 0);
       CHECK(status.message.find("a broadcast over NCCL: internal error") != std::string::npos);
     }
-    check_let_go(rank, *backend);
+    check_abort_waits(rank, *backend);
   });
 }
 
 TEST_CASE("nccl: operations that do not match are an abort of all, not a hang") {
   on_nccl(2, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const Party party = rank.party(team);
-    const auto backend = nccl(rank, team);
+    const Group group = everybody(2, rank.number());
+    const BootstrapGroup bootstrap = rank.bootstrap(group);
+    const auto backend = nccl(rank, group);
     const OnDevice tensor(rank, Bytes(64));
     const std::size_t count = rank.number() == 0 ? 16 : 8;
-    REQUIRE(backend->allreduce(team, {{tensor.data(), tensor.data(), count}}, {}).message == "");
-    REQUIRE(until([&] { return party.mesh->abort().raised(); }));
-    CHECK(party.mesh->abort().cause().message.find("operations do not match") != std::string::npos);
-    check_let_go(rank, *backend);
+    REQUIRE(backend->allreduce(group, {{tensor.data(), tensor.data(), count}}, {}).message == "");
+    REQUIRE(until([&] { return bootstrap.mesh->abort().raised(); }));
+    CHECK(bootstrap.mesh->abort().cause().message.find("operations do not match") !=
+          std::string::npos);
+    check_abort_waits(rank, *backend);
   });
 }
 

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/deadline.h"
-#include "cuda/meeting.h"
+#include "cuda/group_init.h"
 #include "cuda/nccl/nccl_cases.h"
 
 namespace hvd::cuda::test {
@@ -24,7 +24,7 @@ struct Outcome {
 };
 
 // Ranks with a device each, whose driver is as it was set before.
-Outcome met(const std::string& operations = "auto", double trial_seconds = 20) {
+Outcome met(const std::string& operations = "auto", double self_test_seconds = 20) {
   std::array<Outcome, kRanks> outcomes;
   const auto meshes = make_local_meshes(kRanks, {});
   hvd::test::run_ranks(kRanks, [&](int rank) {
@@ -35,8 +35,8 @@ Outcome met(const std::string& operations = "auto", double trial_seconds = 20) {
     AcceleratorOptions options;
     options.arena_bytes = std::size_t{1} << 20U;
     options.operations = operations;
-    options.trial_seconds = trial_seconds;
-    auto agreed = meet({device.value(), {}}, mesh, cpu, everybody(kRanks, rank), options);
+    options.self_test_seconds = self_test_seconds;
+    auto agreed = init_backend({device.value(), {}}, mesh, cpu, everybody(kRanks, rank), options);
     outcomes[static_cast<std::size_t>(rank)] = {
         agreed ? name_of(agreed.value().way) : agreed.status().message, mesh.abort().raised()};
   });

@@ -42,7 +42,7 @@ struct Tensors {
   }
 };
 
-inline void check_allreduce(Rank& rank, DeviceBackend& ring, const Team& team,
+inline void check_allreduce(Rank& rank, DeviceBackend& ring, const Group& group,
                             const ReduceCase& given, Maker make = any_elements) {
   const auto& [dtype, op, scaling] = given.reduction;
   Tensors tensors;
@@ -55,9 +55,9 @@ inline void check_allreduce(Rank& rank, DeviceBackend& ring, const Team& team,
   }
   for (std::size_t t = 0; t < given.counts.size(); ++t)
     host.push_back({tensors.host_in[t].data(), tensors.host_out[t].data(), given.counts[t]});
-  const Status status = ring.allreduce(team, device, given.reduction);
+  const Status status = ring.allreduce(group, device, given.reduction);
   REQUIRE(status.message == "");
-  REQUIRE(rank.cpu().allreduce(team, host, given.reduction).message == "");
+  REQUIRE(rank.cpu().allreduce(group, host, given.reduction).message == "");
   for (std::size_t t = 0; t < given.counts.size(); ++t) {
     CHECK((given.in_place ? tensors.in[t] : tensors.out[t]).read() == tensors.host_out[t]);
     if (!given.in_place) CHECK(tensors.in[t].read() == tensors.host_in[t]);
@@ -65,12 +65,12 @@ inline void check_allreduce(Rank& rank, DeviceBackend& ring, const Team& team,
 }
 
 // shares: elements of each place, of every tensor.
-inline void check_reducescatter(Rank& rank, DeviceBackend& ring, const Team& team,
+inline void check_reducescatter(Rank& rank, DeviceBackend& ring, const Group& group,
                                 const Reduction& reduction,
                                 const std::vector<std::vector<std::size_t>>& shares,
                                 Maker make = any_elements) {
   const std::size_t width = size_of(reduction.dtype);
-  const auto place = static_cast<std::size_t>(team.place);
+  const auto place = static_cast<std::size_t>(group.place);
   Tensors tensors;
   std::vector<Scatter> host, device;
   for (std::size_t t = 0; t < shares.size(); ++t) {
@@ -85,8 +85,8 @@ inline void check_reducescatter(Rank& rank, DeviceBackend& ring, const Team& tea
     host[t].in = tensors.host_in[t].data();
     host[t].out = tensors.host_out[t].data();
   }
-  REQUIRE(ring.reducescatter(team, device, reduction).message == "");
-  REQUIRE(rank.cpu().reducescatter(team, host, reduction).message == "");
+  REQUIRE(ring.reducescatter(group, device, reduction).message == "");
+  REQUIRE(rank.cpu().reducescatter(group, host, reduction).message == "");
   for (std::size_t t = 0; t < shares.size(); ++t) {
     CHECK(tensors.out[t].read() == tensors.host_out[t]);
     CHECK(tensors.in[t].read() == tensors.host_in[t]);
@@ -98,7 +98,7 @@ inline Bytes block_of(int rank, std::size_t tensor, std::size_t bytes, int to = 
                          seed_of(rank, tensor) + static_cast<std::uint64_t>(to) * 7919);
 }
 
-inline void check_broadcast(Rank& rank, DeviceBackend& ring, const Team& team, int root,
+inline void check_broadcast(Rank& rank, DeviceBackend& ring, const Group& group, int root,
                             const std::vector<std::size_t>& sizes, bool in_place) {
   Tensors tensors;
   std::vector<Operand> operands;
@@ -107,21 +107,21 @@ inline void check_broadcast(Rank& rank, DeviceBackend& ring, const Team& team, i
     operands.push_back(
         {tensors.in[t].data(), in_place ? tensors.in[t].data() : tensors.out[t].data(), sizes[t]});
   }
-  REQUIRE(ring.broadcast(team, operands, root).message == "");
-  const int source = team.ranks[static_cast<std::size_t>(root)];
+  REQUIRE(ring.broadcast(group, operands, root).message == "");
+  const int source = group.ranks[static_cast<std::size_t>(root)];
   for (std::size_t t = 0; t < sizes.size(); ++t)
     CHECK((in_place ? tensors.in[t] : tensors.out[t]).read() == block_of(source, t, sizes[t]));
 }
 
 // Rank r's block of a tensor is (r mod 3) units long.
-inline void check_allgather(Rank& rank, DeviceBackend& ring, const Team& team,
+inline void check_allgather(Rank& rank, DeviceBackend& ring, const Group& group,
                             const std::vector<std::size_t>& units, bool in_place) {
-  const auto own = static_cast<std::size_t>(team.place);
+  const auto own = static_cast<std::size_t>(group.place);
   Tensors tensors;
   std::vector<Gather> gathers(units.size());
   std::vector<Bytes> expected(units.size());
   for (std::size_t t = 0; t < units.size(); ++t) {
-    for (const int member : team.ranks) {
+    for (const int member : group.ranks) {
       const Bytes block = block_of(member, t, static_cast<std::size_t>(member % 3) * units[t]);
       gathers[t].bytes.push_back(block.size());
       expected[t].insert(expected[t].end(), block.begin(), block.end());
@@ -142,7 +142,7 @@ inline void check_allgather(Rank& rank, DeviceBackend& ring, const Team& team,
     }
     gathers[t].in = in_place ? gathers[t].out[own] : tensors.in[t].data();
   }
-  REQUIRE(ring.allgather(team, gathers).message == "");
+  REQUIRE(ring.allgather(group, gathers).message == "");
   for (std::size_t t = 0; t < units.size(); ++t) CHECK(tensors.out[t].read() == expected[t]);
 }
 
@@ -153,11 +153,12 @@ inline std::size_t bytes_between(std::uint64_t seed, int from, int to) {
   return random() % 3 == 0 ? 0 : random() % 3000;
 }
 
-inline void check_alltoall(Rank& rank, DeviceBackend& ring, const Team& team, std::uint64_t seed) {
+inline void check_alltoall(Rank& rank, DeviceBackend& ring, const Group& group,
+                           std::uint64_t seed) {
   const int mine = rank.number();
   Tensors tensors;
   Exchange exchange;
-  for (const int member : team.ranks) {
+  for (const int member : group.ranks) {
     const std::size_t to = bytes_between(seed, mine, member);
     const std::size_t from = bytes_between(seed, member, mine);
     tensors.add(rank, block_of(mine, 0, to, member), from);
@@ -166,9 +167,9 @@ inline void check_alltoall(Rank& rank, DeviceBackend& ring, const Team& team, st
     exchange.out.push_back(tensors.out.back().data());
     exchange.out_bytes.push_back(from);
   }
-  REQUIRE(ring.alltoall(team, exchange).message == "");
-  for (std::size_t place = 0; place < team.ranks.size(); ++place) {
-    const int from = team.ranks[place];
+  REQUIRE(ring.alltoall(group, exchange).message == "");
+  for (std::size_t place = 0; place < group.ranks.size(); ++place) {
+    const int from = group.ranks[place];
     CHECK(tensors.out[place].read() == block_of(from, 0, bytes_between(seed, from, mine), mine));
   }
 }

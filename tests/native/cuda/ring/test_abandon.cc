@@ -22,17 +22,17 @@ bool idle(Rank& rank) {
 }
 
 // Behind this, all have read what they have got so far: letting go spoils it.
-void meet(Rank& rank, const Team& team) {
+void init_backend(Rank& rank, const Group& group) {
   char word = 0;
-  for (int root = 0; root < team.size(); ++root)
-    REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, root).is_ok());
+  for (int root = 0; root < group.size(); ++root)
+    REQUIRE(rank.cpu().broadcast(group, {{&word, &word, 1}}, root).is_ok());
 }
 
 // As the accelerator does it.
 void abandon(Rank& rank, const std::vector<DeviceBackend*>& backends) {
   const Deadline deadline = Deadline::after_seconds(kPatience);
   while (!idle(rank)) {
-    for (DeviceBackend* const backend : backends) REQUIRE(backend->let_go().message == "");
+    for (DeviceBackend* const backend : backends) REQUIRE(backend->abort_waits().message == "");
     REQUIRE(!deadline.expired());
     std::this_thread::yield();
   }
@@ -59,17 +59,17 @@ TEST_CASE("abandon: one rank never comes, the others had queued operations of al
   for (const int guilty : {0, 1, 2}) {
     CAPTURE(guilty);
     on_rings({3, 2, 65536}, [&](Rank& rank) {
-      const Team team = everybody(3, rank.number());
-      const auto ring = rank.ring(team);
-      const Team pair = hvd::test::team_of({0, 1}, rank.number(), 1);
+      const Group group = everybody(3, rank.number());
+      const auto ring = rank.ring(group);
+      const Group pair = hvd::test::group_of({0, 1}, rank.number(), 1);
       const auto second = rank.number() < 2 ? rank.ring(pair) : nullptr;
       const OnDevice tensor(rank, Bytes(9000)), other(rank, Bytes(9000));
-      check_allreduce(rank, *ring, team, {kSum, {1000}, true});
-      meet(rank, team);
+      check_allreduce(rank, *ring, group, {kSum, {1000}, true});
+      init_backend(rank, group);
       if (rank.number() != guilty) {
         for (int turn = 0; turn < 8; ++turn) {
-          REQUIRE(ring->allreduce(team, {{tensor.data(), other.data(), 2250}}, kSum).is_ok());
-          REQUIRE(ring->broadcast(team, {{other.data(), other.data(), 9000}}, turn % 3).is_ok());
+          REQUIRE(ring->allreduce(group, {{tensor.data(), other.data(), 2250}}, kSum).is_ok());
+          REQUIRE(ring->broadcast(group, {{other.data(), other.data(), 9000}}, turn % 3).is_ok());
           if (second != nullptr)
             REQUIRE(second->allreduce(pair, {{tensor.data(), tensor.data(), 2250}}, kSum).is_ok());
         }
@@ -86,13 +86,13 @@ TEST_CASE("abandon: a rank whose kernel does not start says so; the others are l
           doctest::skip(kRacesAreErrors)) {
   std::atomic<int> failed{0};
   on_rings({3, 1, 2048}, [&](Rank& rank) {
-    const Team team = everybody(3, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(3, rank.number());
+    const auto ring = rank.ring(group);
     const OnDevice tensor(rank, Bytes(9000));
-    check_allreduce(rank, *ring, team, {kSum, {1000}, true});
-    meet(rank, team);
+    check_allreduce(rank, *ring, group, {kSum, {1000}, true});
+    init_backend(rank, group);
     if (rank.number() == 1) fake_cuda_fail("cuLaunchKernel", 9, CUDA_ERROR_LAUNCH_FAILED);
-    const Status status = ring->allreduce(team, {{tensor.data(), tensor.data(), 2250}}, kSum);
+    const Status status = ring->allreduce(group, {{tensor.data(), tensor.data(), 2250}}, kSum);
     if (!status) {
       ++failed;
       CHECK(status.message.find("rank " + std::to_string(rank.number())) == 0);
@@ -107,23 +107,24 @@ TEST_CASE(
     "abandon: who is far ahead of a device waits before the driver blocks; an abort ends that" *
     doctest::skip(kRacesAreErrors)) {
   on_rings({2, 2, 2048}, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(2, rank.number());
+    const auto ring = rank.ring(group);
     const OnDevice tensor(rank, Bytes(9000));
     const std::size_t before = given();
-    meet(rank, team);
+    init_backend(rank, group);
     if (rank.number() == 1) {
       const Deadline deadline = Deadline::after_seconds(kPatience);
-      while (given() - before < Pace::kWindow * Pace::kWindows) {
+      while (given() - before < InFlightLimiter::kWindow * InFlightLimiter::kWindows) {
         REQUIRE(!deadline.expired());
         std::this_thread::yield();
       }
-      rank.party(team).mesh->raise_everywhere(Status::make(Code::kRankDied, "rank 1 died", "test"));
+      rank.bootstrap(group).mesh->raise_everywhere(
+          Status::make(Code::kRankDied, "rank 1 died", "test"));
     } else {
       Status status = Status::ok();
-      while (status) status = ring->allreduce(team, {{tensor.data(), tensor.data(), 2250}}, kSum);
+      while (status) status = ring->allreduce(group, {{tensor.data(), tensor.data(), 2250}}, kSum);
       CHECK(status.message == "rank 1 died");
-      CHECK(given() - before <= Pace::kWindow * (Pace::kWindows + 1));
+      CHECK(given() - before <= InFlightLimiter::kWindow * (InFlightLimiter::kWindows + 1));
     }
     abandon(rank, {ring.get()});
   });
@@ -131,19 +132,19 @@ TEST_CASE(
 
 TEST_CASE("settle: a rank whose part is done waits until the others have read it") {
   on_rings({2, 1, 2048}, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(2, rank.number());
+    const auto ring = rank.ring(group);
     const OnDevice tensor(rank, Bytes(100, static_cast<std::byte>(rank.number() + 1)));
     char word = 0;
     if (rank.number() == 0) {
-      REQUIRE(ring->broadcast(team, {{tensor.data(), tensor.data(), 100}}, 0).is_ok());
+      REQUIRE(ring->broadcast(group, {{tensor.data(), tensor.data(), 100}}, 0).is_ok());
       rank.synchronize();  // the root needs nobody
       REQUIRE(ring->settle().message == "");
       CHECK(!idle(rank));
-      REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, 0).is_ok());
+      REQUIRE(rank.cpu().broadcast(group, {{&word, &word, 1}}, 0).is_ok());
     } else {
-      REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, 0).is_ok());
-      REQUIRE(ring->broadcast(team, {{tensor.data(), tensor.data(), 100}}, 0).is_ok());
+      REQUIRE(rank.cpu().broadcast(group, {{&word, &word, 1}}, 0).is_ok());
+      REQUIRE(ring->broadcast(group, {{tensor.data(), tensor.data(), 100}}, 0).is_ok());
       REQUIRE(ring->settle().message == "");
     }
     rank.synchronize();
@@ -153,11 +154,11 @@ TEST_CASE("settle: a rank whose part is done waits until the others have read it
 
 TEST_CASE("arena: no memory on one rank is everybody's error, and nothing is left") {
   on_rings({3, 1, 4096}, [&](Rank& rank) {
-    const Team team = everybody(3, rank.number());
+    const Group group = everybody(3, rank.number());
     char word = 0;
     if (rank.number() == 1) fake_cuda_fail("cuIpcGetMemHandle", 1, CUDA_ERROR_OUT_OF_MEMORY);
-    REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, 1).is_ok());
-    const auto made = make_ring_backend(rank.party(team));
+    REQUIRE(rank.cpu().broadcast(group, {{&word, &word, 1}}, 1).is_ok());
+    const auto made = make_ring_backend(rank.bootstrap(group));
     CHECK(!made);
     CHECK(made.status().code == Code::kUnavailable);
   });
@@ -165,7 +166,7 @@ TEST_CASE("arena: no memory on one rank is everybody's error, and nothing is lef
 
 TEST_CASE("arena: too small for its ranks is an error that says what to do") {
   on_rings({3, 1, 200}, [&](Rank& rank) {
-    const auto made = make_ring_backend(rank.party(everybody(3, rank.number())));
+    const auto made = make_ring_backend(rank.bootstrap(everybody(3, rank.number())));
     CHECK(made.status().code == Code::kInvalidArgument);
     CHECK(made.status().message.find("HOROVOD_GPU_ARENA_BYTES") != std::string::npos);
   });

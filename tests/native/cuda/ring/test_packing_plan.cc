@@ -15,8 +15,8 @@ std::byte* address(std::size_t number) {
 
 }  // namespace
 
-TEST_CASE("layout: a tensor that is longer than the room goes through in several rounds") {
-  Layout layout(4, 2, 32);
+TEST_CASE("packing plan: a tensor that is longer than the room goes through in several rounds") {
+  PackingPlan layout(4, 2, 32);
   layout.add(0, address(1000), address(2000), 0, 20);
   CHECK(layout.rounds() == 3);
   CHECK(layout.rounds(0) == 3);
@@ -29,8 +29,9 @@ TEST_CASE("layout: a tensor that is longer than the room goes through in several
   CHECK(layout.shares(0, 3).empty());
 }
 
-TEST_CASE("layout: a share lies to 16 bytes as in its tensor, so behind the last one is a gap") {
-  Layout layout(2, 1, 64);
+TEST_CASE(
+    "packing plan: a share lies to 16 bytes as in its tensor, so behind the last one is a gap") {
+  PackingPlan layout(2, 1, 64);
   layout.add(0, address(16), nullptr, 0, 5);    // bytes 0 to 10
   layout.add(0, address(102), nullptr, 3, 4);   // 6 bytes into its tensor: at 22
   layout.add(0, address(100), nullptr, 8, 16);  // at 32, all 32 bytes of it
@@ -44,12 +45,12 @@ TEST_CASE("layout: a share lies to 16 bytes as in its tensor, so behind the last
   CHECK(layout.shares(0, 0)[1].out == nullptr);
 }
 
-TEST_CASE("layout: whatever is added, every element has one place") {
+TEST_CASE("packing plan: whatever is added, every element has one place") {
   std::mt19937_64 random(7);
   for (int turn = 0; turn < 200; ++turn) {
     const std::size_t width = std::size_t{1} << random() % 5;
     const std::size_t room = 16 * (1 + random() % 20);
-    Layout layout(width, 1, room);
+    PackingPlan layout(width, 1, room);
     struct Tensor {
       std::size_t begin, before, count, seen;
     };
@@ -63,7 +64,7 @@ TEST_CASE("layout: whatever is added, every element has one place") {
     for (std::size_t round = 0; round < layout.rounds(); ++round) {
       std::size_t filled = 0;
       REQUIRE(!layout.shares(0, round).empty());
-      for (const Share& share : layout.shares(0, round)) {
+      for (const PackedPiece& share : layout.shares(0, round)) {
         while (tensors[number].seen == tensors[number].count) ++number;
         Tensor& tensor = tensors[number];
         const std::size_t in_tensor = (tensor.before + tensor.seen) * width;

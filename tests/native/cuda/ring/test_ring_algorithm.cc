@@ -1,5 +1,5 @@
-// Which forms the ring of a team can have: from the same facts the same, and reasons that name
-// ranks.
+// Which algorithms the ring of a group can have: from the same peer info the same, and reasons that
+// name ranks.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -10,27 +10,29 @@ namespace hvd::cuda {
 namespace {
 
 // Rank r, a process of its own, on the device that its place in `devices` names.
-std::vector<Facts> processes(const std::vector<unsigned char>& devices, const char* form = "auto") {
-  std::vector<Facts> members(devices.size());
+std::vector<PeerInfo> processes(const std::vector<unsigned char>& devices,
+                                const char* algorithm = "auto") {
+  std::vector<PeerInfo> members(devices.size());
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
     members[rank].rank = static_cast<std::int32_t>(rank);
     members[rank].process = rank + 1;
     members[rank].uuid.back() = devices[rank];
     members[rank].multiprocessors = 132;
-    std::strncpy(members[rank].ring.data(), form, members[rank].ring.size() - 1);
+    std::strncpy(members[rank].ring.data(), algorithm, members[rank].ring.size() - 1);
   }
   return members;
 }
 
-std::vector<Facts> threads(const std::vector<unsigned char>& devices, const char* form = "auto") {
-  auto members = processes(devices, form);
-  for (Facts& member : members) member.process = 1;
+std::vector<PeerInfo> threads(const std::vector<unsigned char>& devices,
+                              const char* algorithm = "auto") {
+  auto members = processes(devices, algorithm);
+  for (PeerInfo& member : members) member.process = 1;
   return members;
 }
 
 // "slices", "persistent 32", both, or the error.
-std::string forms(const std::vector<Facts>& members) {
-  const auto found = ring_forms(members);
+std::string algorithms(const std::vector<PeerInfo>& members) {
+  const auto found = ring_algorithms(members);
   if (!found) return found.status().message;
   std::string text = found.value().slices ? "slices" : "";
   if (found.value().blocks > 0)
@@ -38,50 +40,50 @@ std::string forms(const std::vector<Facts>& members) {
   return text;
 }
 
-TEST_CASE("forms: one device each: both are tried") {
-  CHECK(forms(processes({0, 1})) == "slices persistent 32");
-  CHECK(forms(processes({0, 1, 2, 3})) == "slices persistent 32");
+TEST_CASE("ring algorithms: one device each: both are tried") {
+  CHECK(algorithms(processes({0, 1})) == "slices persistent 32");
+  CHECK(algorithms(processes({0, 1, 2, 3})) == "slices persistent 32");
   auto small = processes({0, 1, 2});
   small[1].multiprocessors = 14;
-  CHECK(forms(small) == "slices persistent 14");
+  CHECK(algorithms(small) == "slices persistent 14");
 }
 
-TEST_CASE("forms: processes that share a device take turns, unless MPS makes them one") {
-  CHECK(forms(processes({0, 0})) == "slices");
-  CHECK(forms(processes({0, 1, 2, 1})) == "slices");
+TEST_CASE("ring algorithms: processes that share a device take turns, unless MPS makes them one") {
+  CHECK(algorithms(processes({0, 0})) == "slices");
+  CHECK(algorithms(processes({0, 1, 2, 1})) == "slices");
   auto together = processes({0, 0});
   together[0].shared_contexts = 1;
-  CHECK(forms(together) == "slices");
+  CHECK(algorithms(together) == "slices");
   together[1].shared_contexts = 1;
-  CHECK(forms(together) == "slices persistent 32");
+  CHECK(algorithms(together) == "slices persistent 32");
 }
 
-TEST_CASE("forms: threads of one process share a device's multiprocessors") {
-  CHECK(forms(threads({0, 0, 0, 0})) == "slices persistent 32");
-  CHECK(forms(threads({0, 0, 0, 0, 0})) == "slices persistent 26");
+TEST_CASE("ring algorithms: threads of one process share a device's multiprocessors") {
+  CHECK(algorithms(threads({0, 0, 0, 0})) == "slices persistent 32");
+  CHECK(algorithms(threads({0, 0, 0, 0, 0})) == "slices persistent 26");
   auto tiny = threads({0, 0, 0});
-  for (Facts& member : tiny) member.multiprocessors = 2;
-  CHECK(forms(tiny) == "slices");
+  for (PeerInfo& member : tiny) member.multiprocessors = 2;
+  CHECK(algorithms(tiny) == "slices");
 }
 
-TEST_CASE("forms: where a driver ends long kernels, none stays") {
+TEST_CASE("ring algorithms: where a driver ends long kernels, none stays") {
   auto shown = processes({0, 1});
   shown[1].time_limit = 1;
-  CHECK(forms(shown) == "slices");
-  for (Facts& member : shown) put(member.ring, "persistent");
-  CHECK(forms(shown).find("seconds on the device of rank 1") != std::string::npos);
+  CHECK(algorithms(shown) == "slices");
+  for (PeerInfo& member : shown) put(member.ring, "persistent");
+  CHECK(algorithms(shown).find("seconds on the device of rank 1") != std::string::npos);
 }
 
-TEST_CASE("forms: a wish") {
-  CHECK(forms(processes({0, 1}, "slices")) == "slices");
-  CHECK(forms(processes({0, 1}, "persistent")) == "persistent 32");
-  CHECK(forms(processes({0}, "persistent")) == "slices");
-  CHECK(forms(processes({0, 1, 2, 1}, "persistent")) ==
+TEST_CASE("ring algorithms: a wish") {
+  CHECK(algorithms(processes({0, 1}, "slices")) == "slices");
+  CHECK(algorithms(processes({0, 1}, "persistent")) == "persistent 32");
+  CHECK(algorithms(processes({0}, "persistent")) == "slices");
+  CHECK(algorithms(processes({0, 1, 2, 1}, "persistent")) ==
         "HVD_GPU_RING=persistent is not possible among these ranks: rank 1 and rank 3 are "
         "processes that share a device: their kernels take turns; use auto or slices");
   auto tiny = threads({0, 0, 0}, "persistent");
-  for (Facts& member : tiny) member.multiprocessors = 2;
-  CHECK(forms(tiny) ==
+  for (PeerInfo& member : tiny) member.multiprocessors = 2;
+  CHECK(algorithms(tiny) ==
         "HVD_GPU_RING=persistent is not possible among these ranks: a device has too few "
         "multiprocessors for all; use auto or slices");
 }

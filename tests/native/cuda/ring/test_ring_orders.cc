@@ -1,8 +1,8 @@
 // The ring's signals in every order in which streams may get on: what the production code gives to
 // the streams of all ranks is written down, and then done step by step in all interleavings.
 //   step       one wait, one write of a word, or one kernel
-//   mark       what a piece of memory holds: the kernel that wrote it
-//   state      words, marks, and of every rank a number that stands for all that it has read
+//   event       what a piece of memory holds: the kernel that wrote it
+//   state      words, events, and of every rank a number that stands for all that it has read
 // Where steps are kept in order by signals, the state depends only on how far each rank is. A state
 // that depends on the way there is a race; a state from which nobody gets on is a deadlock.
 #include <doctest/doctest.h>
@@ -151,104 +151,105 @@ class Orders {
   std::string wrong_;
 };
 
-using Body = std::function<void(DeviceBackend& ring, const Team& team, std::byte* x, std::byte* y)>;
+using Body =
+    std::function<void(DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y)>;
 
 // What all ranks' streams are given by body, in all orders.
 void check(int size, const Body& body) {
   const Driver driver = recording_driver();
   std::vector<Steps> all(static_cast<std::size_t>(size));
   on_rings({size, 1, 1024, false, &driver}, [&](Rank& rank) {
-    const Team team = everybody(size, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(size, rank.number());
+    const auto ring = rank.ring(group);
     const OnDevice x(rank, Bytes(4096)), y(rank, Bytes(4096));
     recording = &all[static_cast<std::size_t>(rank.number())];
-    body(*ring, team, x.data(), y.data());
+    body(*ring, group, x.data(), y.data());
     recording = nullptr;
     char word = 0;
     for (int root = 0; root < size; ++root)  // everybody has come here
-      REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, root).is_ok());
+      REQUIRE(rank.cpu().broadcast(group, {{&word, &word, 1}}, root).is_ok());
     if (rank.number() == 0) {
       Orders orders(all);
       CHECK(orders.go_all_ways() == "");
       CHECK(orders.states() > 100);
     }
-    REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, 0).is_ok());
+    REQUIRE(rank.cpu().broadcast(group, {{&word, &word, 1}}, 0).is_ok());
   });
 }
 
 const Reduction kSum{Dtype::kFloat32, ReduceOp::kSum, {}};
 
-void sum(DeviceBackend& ring, const Team& team, std::byte* x, std::byte* y, std::size_t count) {
-  REQUIRE(ring.allreduce(team, {{x, y, count}}, kSum).message == "");
+void sum(DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y, std::size_t count) {
+  REQUIRE(ring.allreduce(group, {{x, y, count}}, kSum).message == "");
 }
 
-void turn(DeviceBackend& ring, const Team& team, std::byte* x, std::byte* y,
+void turn(DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y,
           const std::function<std::size_t(int from, int to)>& bytes) {
   Exchange exchange;
-  const auto n = static_cast<std::size_t>(team.size());
+  const auto n = static_cast<std::size_t>(group.size());
   for (std::size_t place = 0; place < n; ++place) {
     exchange.in.push_back(x + place * 1024);
     exchange.out.push_back(y + place * 1024);
-    exchange.in_bytes.push_back(bytes(team.place, static_cast<int>(place)));
-    exchange.out_bytes.push_back(bytes(static_cast<int>(place), team.place));
+    exchange.in_bytes.push_back(bytes(group.place, static_cast<int>(place)));
+    exchange.out_bytes.push_back(bytes(static_cast<int>(place), group.place));
   }
-  REQUIRE(ring.alltoall(team, exchange).message == "");
+  REQUIRE(ring.alltoall(group, exchange).message == "");
 }
 
-void gather(DeviceBackend& ring, const Team& team, std::byte* x, std::byte* y) {
+void gather(DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y) {
   Gather all;
   all.in = x;
-  for (int place = 0; place < team.size(); ++place) {
+  for (int place = 0; place < group.size(); ++place) {
     all.out.push_back(y + static_cast<std::size_t>(place) * 1024);
     all.bytes.push_back(static_cast<std::size_t>(place) * 400);
   }
-  REQUIRE(ring.allgather(team, {all}).message == "");
+  REQUIRE(ring.allgather(group, {all}).message == "");
 }
 
-void scatter(DeviceBackend& ring, const Team& team, std::byte* x, std::byte* y) {
+void scatter(DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y) {
   std::vector<std::size_t> begins{0};
-  for (int place = 0; place < team.size(); ++place)
+  for (int place = 0; place < group.size(); ++place)
     begins.push_back(begins.back() + static_cast<std::size_t>(place) * 50);
-  REQUIRE(ring.reducescatter(team, {{x, y, begins}}, kSum).message == "");
+  REQUIRE(ring.reducescatter(group, {{x, y, begins}}, kSum).message == "");
 }
 
-void spread(DeviceBackend& ring, const Team& team, std::byte* x, std::byte* y, int root) {
-  REQUIRE(ring.broadcast(team, {{x, y, 700}}, root).message == "");
+void spread(DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y, int root) {
+  REQUIRE(ring.broadcast(group, {{x, y, 700}}, root).message == "");
 }
 
 }  // namespace
 
 TEST_CASE("ring orders: two ranks, all kinds of operations, several rounds") {
-  check(2, [](DeviceBackend& ring, const Team& team, std::byte* x, std::byte* y) {
-    sum(ring, team, x, y, 300);
-    turn(ring, team, y, x, [](int from, int to) { return from < to ? 700U : 100U; });
-    gather(ring, team, x, y);
-    scatter(ring, team, y, x);
-    spread(ring, team, x, y, 0);
-    spread(ring, team, x, y, 1);
-    turn(ring, team, y, x, [](int from, int to) { return from < to ? 0U : 500U; });
-    sum(ring, team, y, y, 20);
-    sum(ring, team, y, x, 20);
-    gather(ring, team, y, x);
+  check(2, [](DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y) {
+    sum(ring, group, x, y, 300);
+    turn(ring, group, y, x, [](int from, int to) { return from < to ? 700U : 100U; });
+    gather(ring, group, x, y);
+    scatter(ring, group, y, x);
+    spread(ring, group, x, y, 0);
+    spread(ring, group, x, y, 1);
+    turn(ring, group, y, x, [](int from, int to) { return from < to ? 0U : 500U; });
+    sum(ring, group, y, y, 20);
+    sum(ring, group, y, x, 20);
+    gather(ring, group, y, x);
   });
 }
 
 TEST_CASE("ring orders: three ranks") {
   SUBCASE("reductions") {
-    check(3, [](DeviceBackend& ring, const Team& team, std::byte* x, std::byte* y) {
-      sum(ring, team, x, y, 200);
-      scatter(ring, team, y, x);
-      sum(ring, team, x, y, 10);
+    check(3, [](DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y) {
+      sum(ring, group, x, y, 200);
+      scatter(ring, group, y, x);
+      sum(ring, group, x, y, 10);
     });
   }
   // What one reads of a half another need not read, and the next time the other way round.
   SUBCASE("moving, between different pairs") {
-    check(3, [](DeviceBackend& ring, const Team& team, std::byte* x, std::byte* y) {
-      gather(ring, team, x, y);
-      turn(ring, team, y, x, [](int from, int to) { return from == 2 && to == 0 ? 300U : 0U; });
-      turn(ring, team, y, x, [](int from, int to) { return from == 2 && to == 1 ? 300U : 0U; });
-      spread(ring, team, x, y, 2);
-      gather(ring, team, y, x);
+    check(3, [](DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y) {
+      gather(ring, group, x, y);
+      turn(ring, group, y, x, [](int from, int to) { return from == 2 && to == 0 ? 300U : 0U; });
+      turn(ring, group, y, x, [](int from, int to) { return from == 2 && to == 1 ? 300U : 0U; });
+      spread(ring, group, x, y, 2);
+      gather(ring, group, y, x);
     });
   }
 }

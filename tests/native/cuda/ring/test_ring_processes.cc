@@ -123,16 +123,16 @@ void wait_until_idle(Rank& rank) {
 
 TEST_CASE("ring in a process: every kind of operation" * doctest::skip()) {
   as_process([](Rank& rank, Mesh& /*mesh*/) {
-    const Team team = everybody(kSize, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(kSize, rank.number());
+    const auto ring = rank.ring(group);
     CHECK(counts().mappings == 1);
     const Reduction sum{Dtype::kFloat16, ReduceOp::kSum, {}};
     for (std::uint64_t turn = 0; turn < 10; ++turn) {
-      check_allreduce(rank, *ring, team, {sum, {turn * 500 + 1, 7}, turn % 2 == 0});
-      check_broadcast(rank, *ring, team, static_cast<int>(turn % 2), {5000}, false);
-      check_allgather(rank, *ring, team, {turn * 100}, false);
-      check_alltoall(rank, *ring, team, turn);
-      check_reducescatter(rank, *ring, team, sum, {{turn, 900}});
+      check_allreduce(rank, *ring, group, {sum, {turn * 500 + 1, 7}, turn % 2 == 0});
+      check_broadcast(rank, *ring, group, static_cast<int>(turn % 2), {5000}, false);
+      check_allgather(rank, *ring, group, {turn * 100}, false);
+      check_alltoall(rank, *ring, group, turn);
+      check_reducescatter(rank, *ring, group, sum, {{turn, 900}});
     }
     REQUIRE(ring->settle().message == "");
     wait_until_idle(rank);
@@ -141,15 +141,16 @@ TEST_CASE("ring in a process: every kind of operation" * doctest::skip()) {
 
 TEST_CASE("ring in a process: killed with the peer's arena open" * doctest::skip()) {
   as_process([](Rank& rank, Mesh& mesh) {
-    const Team team = everybody(kSize, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(kSize, rank.number());
+    const auto ring = rank.ring(group);
     const Reduction sum{Dtype::kFloat32, ReduceOp::kSum, {}};
-    check_allreduce(rank, *ring, team, {sum, {5000}, true});
+    check_allreduce(rank, *ring, group, {sum, {5000}, true});
     char word = 0;
-    REQUIRE(rank.cpu().broadcast(team, {{&word, &word, 1}}, 0).is_ok());  // the root waits for none
+    REQUIRE(
+        rank.cpu().broadcast(group, {{&word, &word, 1}}, 0).is_ok());  // the root waits for none
     if (rank.number() == 1) ::raise(SIGKILL);
     const OnDevice tensor(rank, Bytes(20000));
-    REQUIRE(ring->allreduce(team, {{tensor.data(), tensor.data(), 5000}}, sum).is_ok());
+    REQUIRE(ring->allreduce(group, {{tensor.data(), tensor.data(), 5000}}, sum).is_ok());
     const Deadline deadline = Deadline::after_seconds(kPatience);
     while (!mesh.abort().raised()) {
       REQUIRE(!deadline.expired());
@@ -158,7 +159,7 @@ TEST_CASE("ring in a process: killed with the peer's arena open" * doctest::skip
     CHECK(mesh.abort().cause().code == Code::kRankDied);
     CHECK(!rank.device().idle().value());
     while (!rank.device().idle().value()) {
-      REQUIRE(ring->let_go().message == "");
+      REQUIRE(ring->abort_waits().message == "");
       REQUIRE(!deadline.expired());
     }
   });
@@ -168,7 +169,8 @@ TEST_CASE("ring in a process: cannot open the peer's arena" * doctest::skip()) {
   as_process([](Rank& rank, Mesh& /*mesh*/) {
     if (rank.number() == 0) fake_cuda_slow("cuIpcCloseMemHandle", 100);  // longer than the other
     if (rank.number() == 1) fake_cuda_fail("cuIpcOpenMemHandle", 1, CUDA_ERROR_INVALID_VALUE);
-    const Status status = make_ring_backend(rank.party(everybody(kSize, rank.number()))).status();
+    const Status status =
+        make_ring_backend(rank.bootstrap(everybody(kSize, rank.number()))).status();
     CHECK(status.message.find("(the memory is rank 0's)") != std::string::npos);
     CHECK(counts().mappings == 0);
     CHECK(fake_cuda_freed_under_others() == 0);
@@ -179,10 +181,10 @@ TEST_CASE("ring in a process: is not taken after its trial" * doctest::skip()) {
   as_process([](Rank& rank, Mesh& /*mesh*/) {
     if (rank.number() == 0) fake_cuda_slow("cuIpcCloseMemHandle", 100);  // longer than the other
     if (rank.number() == 1) fake_cuda_fail("cuLaunchKernel", 1, CUDA_ERROR_LAUNCH_FAILED);
-    const Team team = everybody(kSize, rank.number());
-    Party party = rank.party(team);
-    party.trial_seconds = 3;  // which the other rank waits in vain
-    const Status status = agree_on({Way::kRing}, party).status();
+    const Group group = everybody(kSize, rank.number());
+    BootstrapGroup bootstrap = rank.bootstrap(group);
+    bootstrap.self_test_seconds = 3;  // which the other rank waits in vain
+    const Status status = agree_on({BackendKind::kRing}, bootstrap).status();
     CHECK(status.rank == 1);
     CHECK(status.message.find("CUDA_ERROR_LAUNCH_FAILED") != std::string::npos);
     CHECK(counts().mappings == 0);

@@ -31,7 +31,7 @@ Bytes summed(int number) {
   });
 }
 
-// Opens and closes a stream's gate at odd moments, until it is told to leave it open.
+// Opens and closes a stream's proxy at odd moments, until it is told to leave it open.
 class Stutter {
  public:
   Stutter(CUstream stream, unsigned seed) : stream_(stream) {
@@ -62,7 +62,7 @@ class Stutter {
 };
 
 // Each operation reads what the one before has written, so none may be early or late.
-void go_round(Backend& backend, const Team& team, int round, std::byte* x, std::byte* y,
+void go_round(Backend& backend, const Group& group, int round, std::byte* x, std::byte* y,
               std::byte* z) {
   constexpr std::size_t kShare = kElements / kSize, kPart = kShare * sizeof(std::int32_t);
   const Reduction sum{Dtype::kInt32, ReduceOp::kSum, {}};
@@ -79,11 +79,11 @@ void go_round(Backend& backend, const Team& team, int round, std::byte* x, std::
     gather.bytes.push_back(kPart);
     begins.push_back(begins.back() + kShare);
   }
-  REQUIRE(backend.alltoall(team, exchange).message == "");
-  REQUIRE(backend.reducescatter(team, {{y, z, begins}}, sum).message == "");
-  REQUIRE(backend.allgather(team, {gather}).message == "");
-  REQUIRE(backend.broadcast(team, {{y, y, kSize * kPart}}, round % kSize).message == "");
-  REQUIRE(backend.allreduce(team, {{y, x, kElements}}, sum).message == "");
+  REQUIRE(backend.alltoall(group, exchange).message == "");
+  REQUIRE(backend.reducescatter(group, {{y, z, begins}}, sum).message == "");
+  REQUIRE(backend.allgather(group, {gather}).message == "");
+  REQUIRE(backend.broadcast(group, {{y, y, kSize * kPart}}, round % kSize).message == "");
+  REQUIRE(backend.allreduce(group, {{y, x, kElements}}, sum).message == "");
 }
 
 }  // namespace
@@ -92,8 +92,8 @@ TEST_CASE("ring: allreduces are queued while no stream moves, then 1000 of them 
   constexpr int kOperations = 1000;
   constexpr int kHeld = 30;  // fewer steps than the host may be ahead
   on_rings({kSize, 1, 2048}, [&](Rank& rank) {
-    const Team team = everybody(kSize, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(kSize, rank.number());
+    const auto ring = rank.ring(group);
     const Reduction sum{Dtype::kInt32, ReduceOp::kSum, {}};
     std::vector<OnDevice> tensors;
     for (int number = 0; number < kOperations; ++number)
@@ -101,7 +101,7 @@ TEST_CASE("ring: allreduces are queued while no stream moves, then 1000 of them 
     fake_cuda_hold(rank.device().stream());
     for (int number = 0; number < kOperations; ++number) {
       std::byte* const data = tensors[static_cast<std::size_t>(number)].data();
-      REQUIRE(ring->allreduce(team, {{data, data, kElements}}, sum).is_ok());
+      REQUIRE(ring->allreduce(group, {{data, data, kElements}}, sum).is_ok());
       if (number + 1 != kHeld) continue;
       CHECK(!rank.device().idle().value());
       fake_cuda_release(rank.device().stream());
@@ -115,14 +115,14 @@ TEST_CASE("ring: allreduces are queued while no stream moves, then 1000 of them 
 
 TEST_CASE("ring: a chain of operations of all kinds, through streams that stutter") {
   on_rings({kSize, 1, 1024}, [&](Rank& rank) {
-    const Team team = everybody(kSize, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(kSize, rank.number());
+    const auto ring = rank.ring(group);
     Bytes x = numbers(rank.number()), y(x.size()), z(x.size());
     const OnDevice at_x(rank, x), at_y(rank, y), at_z(rank, z);
     const Stutter stutter(rank.device().stream(), static_cast<unsigned>(rank.number()));
     for (int round = 0; round < 60; ++round) {
-      go_round(*ring, team, round, at_x.data(), at_y.data(), at_z.data());
-      go_round(rank.cpu(), team, round, x.data(), y.data(), z.data());
+      go_round(*ring, group, round, at_x.data(), at_y.data(), at_z.data());
+      go_round(rank.cpu(), group, round, x.data(), y.data(), z.data());
     }
     CHECK(at_x.read() == x);
     CHECK(at_y.read() == y);

@@ -8,8 +8,8 @@ namespace hvd::cuda::test {
 namespace {
 
 using hvd::test::everybody;
+using hvd::test::group_of;
 using hvd::test::random_counts;
-using hvd::test::team_of;
 
 constexpr std::size_t kRegionBytes = 1 << 16;
 
@@ -26,7 +26,7 @@ class Lent {
   std::byte* data() const { return static_cast<std::byte*>(region_.mine.get()); }
 
   // Tensors of these lengths, one behind the other with `gap` bytes between, from `gap` on.
-  void check(const Team& team, const Reduction& reduction, const std::vector<std::size_t>& counts,
+  void check(const Group& group, const Reduction& reduction, const std::vector<std::size_t>& counts,
              std::size_t gap) {
     const std::size_t width = size_of(reduction.dtype);
     std::vector<Bytes> host;
@@ -42,8 +42,8 @@ class Lent {
       at += counts[t] * width;
     }
     REQUIRE(at <= data() + kRegionBytes);
-    REQUIRE(ring_.allreduce_shared(team, there, region_.offsets, reduction).message == "");
-    REQUIRE(rank_.cpu().allreduce(team, here, reduction).message == "");
+    REQUIRE(ring_.allreduce_shared(group, there, region_.offsets, reduction).message == "");
+    REQUIRE(rank_.cpu().allreduce(group, here, reduction).message == "");
     for (std::size_t t = 0; t < counts.size(); ++t) {
       Bytes got(host[t].size());
       copy(got.data(), there[t].out, got.size());
@@ -70,11 +70,11 @@ Reduction sum_of(Dtype dtype, int size, double before = 1.0, double after = 1.0)
 }
 
 // Nobody's memory goes while a peer still reduces in it (Executor::release).
-void part(Rank& rank, const Team& team) {
+void part(Rank& rank, const Group& group) {
   rank.synchronize();
   const std::byte mine{};
-  Bytes all(team.ranks.size());
-  REQUIRE(tell_all(rank.cpu(), team, &mine, all.data(), 1).message == "");
+  Bytes all(group.ranks.size());
+  REQUIRE(bootstrap_allgather(rank.cpu(), group, &mine, all.data(), 1).message == "");
 }
 
 }  // namespace
@@ -83,72 +83,72 @@ TEST_CASE("ring shared: floats, with and without factors, at any place") {
   for (const int size : {2, 3, 4, 5}) {
     CAPTURE(size);
     on_rings({size, 1, 2048}, [&](Rank& rank) {
-      const Team team = everybody(size, rank.number());
-      const auto ring = rank.ring(team);
+      const Group group = everybody(size, rank.number());
+      const auto ring = rank.ring(group);
       Lent lent(rank, *ring);
       for (const Dtype dtype :
            {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat64}) {
         CAPTURE(name_of(dtype));
         for (const std::size_t gap : {std::size_t{64}, size_of(dtype)}) {
-          lent.check(team, sum_of(dtype, size), {301, 0, 1, 77, 2048}, gap);
-          lent.check(team, sum_of(dtype, size, 1.0 / 3, 0.7), {403, 16}, gap);
+          lent.check(group, sum_of(dtype, size), {301, 0, 1, 77, 2048}, gap);
+          lent.check(group, sum_of(dtype, size, 1.0 / 3, 0.7), {403, 16}, gap);
         }
       }
       CHECK(ring->last_algorithm() == std::string("CUDA_SHARED"));
-      part(rank, team);
+      part(rank, group);
     });
   }
 }
 
 TEST_CASE("ring shared: more tensors than one launch takes, by chance") {
   on_rings({3, 1, 2048}, [&](Rank& rank) {
-    const Team team = everybody(3, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(3, rank.number());
+    const auto ring = rank.ring(group);
     Lent lent(rank, *ring);
-    lent.check(team, sum_of(Dtype::kFloat32, 3), std::vector<std::size_t>(450, 7), 4);
+    lent.check(group, sum_of(Dtype::kFloat32, 3), std::vector<std::size_t>(450, 7), 4);
     for (std::uint64_t seed = 0; seed < 10; ++seed)
-      lent.check(team, sum_of(Dtype::kBfloat16, 3), random_counts(seed, 900), 2);
-    lent.check(team, sum_of(Dtype::kFloat32, 3), {}, 4);
-    lent.check(team, sum_of(Dtype::kFloat32, 3), {0, 0}, 4);
-    part(rank, team);
+      lent.check(group, sum_of(Dtype::kBfloat16, 3), random_counts(seed, 900), 2);
+    lent.check(group, sum_of(Dtype::kFloat32, 3), {}, 4);
+    lent.check(group, sum_of(Dtype::kFloat32, 3), {0, 0}, 4);
+    part(rank, group);
   });
 }
 
 TEST_CASE("ring shared: between other operations, whose signals it leaves as they were") {
   on_rings({3, 2, 2048}, [&](Rank& rank) {
-    const Team team = everybody(3, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(3, rank.number());
+    const auto ring = rank.ring(group);
     Lent lent(rank, *ring);
     const Reduction reduction = sum_of(Dtype::kFloat32, 3);
     for (int turn = 0; turn < 6; ++turn) {
-      lent.check(team, reduction, {501, 3}, 64);
-      check_allreduce(rank, *ring, team, {reduction, {1001, 30}, turn % 2 == 0});
-      if (turn % 2 == 0) lent.check(team, reduction, {1}, 64);
-      check_broadcast(rank, *ring, team, turn % 3, {900, 0, 5000}, true);
-      check_alltoall(rank, *ring, team, static_cast<std::uint64_t>(turn));
+      lent.check(group, reduction, {501, 3}, 64);
+      check_allreduce(rank, *ring, group, {reduction, {1001, 30}, turn % 2 == 0});
+      if (turn % 2 == 0) lent.check(group, reduction, {1}, 64);
+      check_broadcast(rank, *ring, group, turn % 3, {900, 0, 5000}, true);
+      check_alltoall(rank, *ring, group, static_cast<std::uint64_t>(turn));
     }
-    part(rank, team);
+    part(rank, group);
   });
 }
 
 TEST_CASE("ring shared: what no kernel folds in place goes as private memory does") {
   on_rings({2, 1, 2048}, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(2, rank.number());
+    const auto ring = rank.ring(group);
     Lent lent(rank, *ring);
-    lent.check(team, {Dtype::kInt32, ReduceOp::kSum, {}}, {301, 5}, 64);
+    lent.check(group, {Dtype::kInt32, ReduceOp::kSum, {}}, {301, 5}, 64);
     CHECK(ring->last_algorithm() == std::string("CUDA_SLICES"));
-    lent.check(team, {Dtype::kFloat32, ReduceOp::kMax, {}}, {301, 5}, 64);
-    lent.check(team, sum_of(Dtype::kFloat32, 2), {301, 5}, 64);
+    lent.check(group, {Dtype::kFloat32, ReduceOp::kMax, {}}, {301, 5}, 64);
+    lent.check(group, sum_of(Dtype::kFloat32, 2), {301, 5}, 64);
     CHECK(ring->last_algorithm() == std::string("CUDA_SHARED"));
-    part(rank, team);
+    part(rank, group);
   });
 }
 
 TEST_CASE("ring shared: a rank without memory is named on all, and the ring goes on") {
   on_rings({3, 1, 2048}, [&](Rank& rank) {
-    const Team team = everybody(3, rank.number());
-    const auto ring = rank.ring(team);
+    const Group group = everybody(3, rank.number());
+    const auto ring = rank.ring(group);
     const Status own = rank.number() == 1
                            ? Status::make(Code::kUnavailable, "rank 1 is full", "test", 1)
                            : Status::ok();
@@ -156,24 +156,24 @@ TEST_CASE("ring shared: a rank without memory is named on all, and the ring goes
     CHECK(refused.status().message == "rank 1 is full");
     CHECK(refused.status().rank == 1);
     Lent lent(rank, *ring);
-    lent.check(team, sum_of(Dtype::kFloat32, 3), {301, 5}, 64);
-    part(rank, team);
+    lent.check(group, sum_of(Dtype::kFloat32, 3), {301, 5}, 64);
+    part(rank, group);
   });
 }
 
 TEST_CASE("ring shared: the part of a rank outlives its ring") {
   on_rings({2, 1, 2048}, [&](Rank& rank) {
-    const Team team = everybody(2, rank.number());
-    auto ring = rank.ring(team);
+    const Group group = everybody(2, rank.number());
+    auto ring = rank.ring(group);
     std::shared_ptr<void> mine;
     {
       Lent lent(rank, *ring);
-      lent.check(team, sum_of(Dtype::kFloat32, 2), {301, 5}, 64);
+      lent.check(group, sum_of(Dtype::kFloat32, 2), {301, 5}, 64);
       mine = lent.region().mine;
     }
-    part(rank, team);
+    part(rank, group);
     REQUIRE(ring->settle().message == "");
-    part(rank, team);
+    part(rank, group);
     ring.reset();
     const Current current(rank.device());
     CHECK(rank.device().driver().cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(mine.get()), 0, 4,

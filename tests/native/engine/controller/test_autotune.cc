@@ -28,7 +28,7 @@ using Surface = std::function<double(const Tunables&)>;
 
 double mib(const Tunables& t) { return static_cast<double>(t.fusion_threshold) / kMiB; }
 double ms(const Tunables& t) { return static_cast<double>(t.cycle_ns) / 1e6; }
-double bell(double x, double centre, double width) {
+double doorbell(double x, double centre, double width) {
   return std::exp(-(x - centre) * (x - centre) / (width * width));
 }
 
@@ -174,13 +174,15 @@ TEST_CASE(
     "autotune: ends within 5 % of the optimum in 20 trials, on every surface, for every seed") {
   const std::vector<std::pair<const char*, Surface>> surfaces{
       {"a hill",
-       [](const Tunables& t) { return 1 + 9 * bell(mib(t), 40, 20) * bell(ms(t), 8, 30); }},
+       [](const Tunables& t) { return 1 + 9 * doorbell(mib(t), 40, 20) * doorbell(ms(t), 8, 30); }},
       {"waiting costs, small batches cost",
        [](const Tunables& t) { return 10 / (1 + ms(t) / 20 + 4 / (0.5 + mib(t)) + mib(t) / 100); }},
       {"in the far corner",
-       [](const Tunables& t) { return 1 + 4 * bell(mib(t), 64, 40) * bell(ms(t), 80, 60); }},
+       [](const Tunables& t) {
+         return 1 + 4 * doorbell(mib(t), 64, 40) * doorbell(ms(t), 80, 60);
+       }},
       {"a ridge near zero",
-       [](const Tunables& t) { return 5 / (1 + ms(t) / 5) + 1.5 * bell(mib(t), 30, 12); }},
+       [](const Tunables& t) { return 5 / (1 + ms(t) / 5) + 1.5 * doorbell(mib(t), 30, 12); }},
   };
   for (const auto& [name, speed] : surfaces) {
     CAPTURE(name);
@@ -204,11 +206,11 @@ TEST_CASE("autotune: noisy steps are survived, and the same seed gives the same 
     std::mt19937 random(11);
     std::uniform_real_distribution<double> factor(0.9, 1.1);
     return tune(searching(), [&](const Tunables& t) {
-      return factor(random) * (1 + 9 * bell(mib(t), 40, 20) * bell(ms(t), 8, 30));
+      return factor(random) * (1 + 9 * doorbell(mib(t), 40, 20) * doorbell(ms(t), 8, 30));
     });
   };
   const Run first = noisy_run(), second = noisy_run();
-  CHECK(1 + 9 * bell(mib(first.best), 40, 20) * bell(ms(first.best), 8, 30) >= 0.9 * 10);
+  CHECK(1 + 9 * doorbell(mib(first.best), 40, 20) * doorbell(ms(first.best), 8, 30) >= 0.9 * 10);
   CHECK(first.best.fusion_threshold == second.best.fusion_threshold);
   CHECK(first.best.cycle_ns == second.best.cycle_ns);
 }
@@ -235,7 +237,7 @@ TEST_CASE("autotune: what is fixed stays") {
   TunerOptions options = searching();
   options.fixed_threshold = true;
   options.start.fusion_threshold = 12'345;
-  const Run one = tune(options, [](const Tunables& t) { return 1 + bell(ms(t), 20, 30); });
+  const Run one = tune(options, [](const Tunables& t) { return 1 + doorbell(ms(t), 20, 30); });
   for (const Tunables& t : one.all) CHECK(t.fusion_threshold == 12'345);
   CHECK(ms(one.best) == Approx(20).epsilon(0.4));
   options.fixed_cycle = true;
@@ -286,7 +288,7 @@ TEST_CASE("autotune: the log has Horovod's columns, a row per trial, and the bes
   options.log = file.path;
   options.fixed_cache = false;
   const Run run = tune(options, [](const Tunables& t) {
-    return (1 + 9 * bell(mib(t), 40, 20) * bell(ms(t), 8, 30)) * (t.cache ? 1 : 0.5);
+    return (1 + 9 * doorbell(mib(t), 40, 20) * doorbell(ms(t), 8, 30)) * (t.cache ? 1 : 0.5);
   });
   const std::vector<std::string> lines = lines_of(file.path);
   REQUIRE(lines.size() == static_cast<std::size_t>(1 + run.trials + 1));

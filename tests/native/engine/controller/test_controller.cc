@@ -8,14 +8,14 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 
-ConductorOptions tree_of(int fanout) {
-  ConductorOptions options;
+ControllerOptions tree_of(int fanout) {
+  ControllerOptions options;
   options.fanout = fanout;
   return options;
 }
 
 void add_set(World& world, const std::vector<std::int64_t>& ranks, int id) {
-  world.ask_all(about(Kind::kAddSet, "add", ranks));
+  world.submit_all(about(Kind::kAddSet, "add", ranks));
   world.settle();
   std::vector<std::int64_t> sizes{id};
   sizes.insert(sizes.end(), ranks.begin(), ranks.end());
@@ -28,7 +28,7 @@ void add_set(World& world, const std::vector<std::int64_t>& ranks, int id) {
 }
 
 bool remove_set(World& world, int id) {
-  world.ask_all(about(Kind::kRemoveSet, "remove", {id}));
+  world.submit_all(about(Kind::kRemoveSet, "remove", {id}));
   world.settle();
   for (int rank = 1; rank < world.size(); ++rank) {
     const Response told = only_told(world, rank);
@@ -114,9 +114,9 @@ TEST_CASE("sets: ids come in order, freed ones again in the order in which they 
 TEST_CASE("sets: what cannot be added is refused on every rank, and nothing is lost") {
   World world(3);
   add_set(world, {0, 1}, 1);
-  world.ask_all(about(Kind::kAddSet, "add", {1, 0}));
+  world.submit_all(about(Kind::kAddSet, "add", {1, 0}));
   CHECK(answer(world).status.message == "Attempted to add a duplicate process set: [0, 1]");
-  world.ask_all(about(Kind::kAddSet, "add", {0, 1, 2}));
+  world.submit_all(about(Kind::kAddSet, "add", {0, 1, 2}));
   CHECK(answer(world).status.code == Code::kInvalidArgument);
   for (int rank = 0; rank < 3; ++rank)
     world.ask(rank, about(Kind::kAddSet, "add", {0, 1 + rank % 2}));
@@ -165,10 +165,10 @@ TEST_CASE(
 TEST_CASE("regions are numbered in order; unequal sizes are a mismatch") {
   World world(3);
   for (const std::int64_t region : {0, 1}) {
-    world.ask_all(about(Kind::kAllocate, "allocate", {4096}));
+    world.submit_all(about(Kind::kAllocate, "allocate", {4096}));
     CHECK(answer(world).sizes == std::vector<std::int64_t>{region, 4096});
   }
-  world.ask_all(about(Kind::kRelease, "release", {0}));
+  world.submit_all(about(Kind::kRelease, "release", {0}));
   CHECK(answer(world).sizes == std::vector<std::int64_t>{0});
   for (int rank = 0; rank < 3; ++rank)
     world.ask(rank, about(Kind::kAllocate, "allocate", {rank + 1}));
@@ -181,7 +181,7 @@ TEST_CASE("regions are numbered in order; unequal sizes are a mismatch") {
 TEST_CASE("join: the others go on without the rank that has joined, known or not") {
   for (const int fanout : {2, 64}) {
     World world(7, tree_of(fanout));
-    world.ask_all(sum_of("known"));
+    world.submit_all(sum_of("known"));
     CHECK(answer(world).absent.empty());
     world.ask(5, about(Kind::kJoin, "join of five"));
     for (int rank = 0; rank < 7; ++rank) {
@@ -211,7 +211,7 @@ TEST_CASE("join: the others go on without the rank that has joined, known or not
       CHECK(told.names.at(0) == (rank == 5 ? "join of five" : "j" + std::to_string(rank)));
       CHECK(world.at(rank).idle());
     }
-    world.ask_all(sum_of("known"));  // and the state is as before
+    world.submit_all(sum_of("known"));  // and the state is as before
     CHECK(answer(world).absent.empty());
   }
 }
@@ -258,7 +258,7 @@ TEST_CASE("a rank that leaves fails what needs it, now and later, and nothing el
   for (const int fanout : {2, 64}) {
     World world(6, tree_of(fanout));
     add_set(world, {0, 3}, 1);
-    world.ask_all(sum_of("complete"));
+    world.submit_all(sum_of("complete"));
     world.settle();
     for (const int rank : {0, 2, 5}) world.ask(rank, sum_of("half"));
     world.ask(4, sum_of("given up"));
@@ -331,7 +331,7 @@ TEST_CASE("a rank that goes without a word, and one whose way is gone") {
 
 TEST_CASE("stall: Horovod's warning names who is missing, every period, but nothing is lost") {
   for (const int fanout : {2, 64}) {
-    ConductorOptions options = tree_of(fanout);
+    ControllerOptions options = tree_of(fanout);
     options.stall_warning_ns = 10 * kSecond;
     World world(7, options);
     for (const int rank : {0, 3, 5}) world.ask(rank, sum_of("x"));
@@ -359,7 +359,7 @@ TEST_CASE("stall: Horovod's warning names who is missing, every period, but noth
 TEST_CASE(
     "stall: what waits too long fails for those who wait, and at once for those who come late") {
   for (const int fanout : {2, 64}) {
-    ConductorOptions options = tree_of(fanout);
+    ControllerOptions options = tree_of(fanout);
     options.stall_warning_ns = 10 * kSecond;
     options.stall_shutdown_ns = 20 * kSecond;
     World world(7, options);
@@ -391,7 +391,7 @@ TEST_CASE(
 TEST_CASE("stall: the time of a rank at a prompt does not count") {
   for (const int fanout : {2, 64}) {
     for (const int guilty : {0, 6}) {  // rank 0 itself, and one whose parent tells of it
-      ConductorOptions options = tree_of(fanout);
+      ControllerOptions options = tree_of(fanout);
       options.stall_warning_ns = 10 * kSecond;
       options.stall_shutdown_ns = 20 * kSecond;
       World world(7, options);
@@ -418,7 +418,7 @@ TEST_CASE("stall: the time of a rank at a prompt does not count") {
 }
 
 TEST_CASE("stall: a join may wait as long as it likes, and without the check nothing is due") {
-  ConductorOptions options;
+  ControllerOptions options;
   options.stall_warning_ns = kSecond;
   options.stall_shutdown_ns = kSecond;
   World world(2, options);
@@ -436,7 +436,7 @@ TEST_CASE("stall: a join may wait as long as it likes, and without the check not
 }
 
 TEST_CASE("a message that is none names its sender, and so does one from where none can come") {
-  Conductor zero(0, 3, {}), one(1, 3, {});
+  Controller zero(0, 3, {}), one(1, 3, {});
   CHECK(zero.hear(2, "nonsense", 0).rank == 2);
   CHECK(zero.hear(2, "nonsense", 0).message.find("(message of rank 2)") != std::string::npos);
   CHECK_FALSE(one.hear(2, "nonsense", 0).is_ok());

@@ -21,7 +21,7 @@ struct Plan {
   int names = 4;
   int rounds = 3;
   unsigned change = 200;  // in 1,000: how often the requests for a name are others than last time
-  ConductorOptions options;
+  ControllerOptions options;
 };
 
 using Asked = std::pair<int, std::string>;  // set, name
@@ -61,7 +61,7 @@ class Schedule {
 
   void add_sets() {
     for (std::size_t id = 0; id < plan_.sets.size(); ++id) {
-      if (id > 0) world_.ask_all(about(Kind::kAddSet, "add", plan_.sets[id]));
+      if (id > 0) world_.submit_all(about(Kind::kAddSet, "add", plan_.sets[id]));
       world_.settle(&random_);
     }
     for (int rank = 0; rank < plan_.size; ++rank) {

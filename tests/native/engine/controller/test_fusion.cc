@@ -24,19 +24,19 @@ RankSet ranks(const std::vector<int>& numbers) {
 
 using Names = std::vector<std::vector<std::string>>;
 
-Names names_of(const std::vector<Fuser::Together>& all) {
+Names names_of(const std::vector<FusionManager::FusedResponse>& all) {
   Names names;
-  for (const Fuser::Together& together : all) {
+  for (const FusionManager::FusedResponse& fused : all) {
     names.emplace_back();
-    for (const Agreed& one : together) names.back().push_back(one.request->name);
+    for (const Agreed& one : fused) names.back().push_back(one.request->name);
   }
   return names;
 }
 
 Names fused(const std::vector<Agreed>& agreed, std::int64_t threshold, bool groups = true) {
-  Fuser fuser(threshold, 0, groups);
-  for (const Agreed& one : agreed) fuser.add(one, 0);
-  return names_of(fuser.take(0));
+  FusionManager fusion(threshold, 0, groups);
+  for (const Agreed& one : agreed) fusion.add(one, 0);
+  return names_of(fusion.take(0));
 }
 
 Request with(const std::string& name, void (*change)(Request&)) {
@@ -126,32 +126,33 @@ TEST_CASE("fusion: groups stay alone when they shall") {
 TEST_CASE("fusion: an operation that failed stays alone and keeps its reason") {
   Agreed bad = agreed_on(sum_of("bad"));
   bad.status = Status::make(Code::kMismatch, "no", "test");
-  Fuser fuser(1 << 20, 0, true);
-  for (const Agreed& one : {agreed_on(sum_of("a")), bad, agreed_on(sum_of("b"))}) fuser.add(one, 0);
-  const auto all = fuser.take(0);
+  FusionManager fusion(1 << 20, 0, true);
+  for (const Agreed& one : {agreed_on(sum_of("a")), bad, agreed_on(sum_of("b"))})
+    fusion.add(one, 0);
+  const auto all = fusion.take(0);
   CHECK(names_of(all) == Names{{"a", "b"}, {"bad"}});
   CHECK(all[1][0].status.message == "no");
 }
 
 TEST_CASE("fusion: a cycle holds small operations back, but never past its end or the threshold") {
-  Fuser fuser(64, 100, true);
-  CHECK(fuser.due_in(0) < 0);
-  fuser.add(agreed_on(sum_of("a")), 10);
-  CHECK(fuser.take(50).empty());
-  CHECK(fuser.due_in(50) == 60);
-  fuser.add(agreed_on(sum_of("b")), 60);
-  CHECK(fuser.take(109).empty());
-  CHECK(fuser.take(110).size() == 1);
-  CHECK(fuser.due_in(110) < 0);
-  fuser.add(agreed_on(sum_of("big", {16})), 200);
-  CHECK(fuser.take(200).size() == 1);
-  fuser.add(agreed_on(sum_of("a")), 300);
-  fuser.add(agreed_on(of_kind(Kind::kAlltoall, "b", {1})), 301);
-  CHECK(fuser.take(301).size() == 2);
-  fuser.add(agreed_on(sum_of("a")), 400);
-  CHECK_FALSE(fuser.empty());
-  CHECK(fuser.take_all().size() == 1);
-  CHECK(fuser.empty());
+  FusionManager fusion(64, 100, true);
+  CHECK(fusion.due_in(0) < 0);
+  fusion.add(agreed_on(sum_of("a")), 10);
+  CHECK(fusion.take(50).empty());
+  CHECK(fusion.due_in(50) == 60);
+  fusion.add(agreed_on(sum_of("b")), 60);
+  CHECK(fusion.take(109).empty());
+  CHECK(fusion.take(110).size() == 1);
+  CHECK(fusion.due_in(110) < 0);
+  fusion.add(agreed_on(sum_of("big", {16})), 200);
+  CHECK(fusion.take(200).size() == 1);
+  fusion.add(agreed_on(sum_of("a")), 300);
+  fusion.add(agreed_on(of_kind(Kind::kAlltoall, "b", {1})), 301);
+  CHECK(fusion.take(301).size() == 2);
+  fusion.add(agreed_on(sum_of("a")), 400);
+  CHECK_FALSE(fusion.empty());
+  CHECK(fusion.take_all().size() == 1);
+  CHECK(fusion.empty());
 }
 
 }  // namespace hvd::test

@@ -24,9 +24,9 @@ struct Lie {
 };
 
 std::string asks_of(const Request& request, std::vector<int> ranks = {kLiar}) {
-  Asks asks;
-  asks.full.push_back({request, std::move(ranks)});
-  return encode(asks);
+  RequestList requests;
+  requests.full.push_back({request, std::move(ranks)});
+  return encode(requests);
 }
 
 Request with_sizes(Request request, std::vector<std::int64_t> sizes) {
@@ -36,22 +36,22 @@ Request with_sizes(Request request, std::vector<std::int64_t> sizes) {
 
 Request of_set(int set) { return in_set(about(Kind::kRemoveSet, "x", {1}), set); }
 
-std::string some_tidings() {
+std::string some_responses() {
   std::string items;
   append_cached(items, {0});
-  return tidings_of(items, 1);
+  return response_list_of(items, 1);
 }
 
 std::vector<Lie> lies() {
   const std::int64_t huge = std::numeric_limits<std::int64_t>::max();
   const std::string unreadable = "is not a list of requests";
-  const std::string senseless = "no rank can ask for this";
+  const std::string senseless = "an invalid request: ";
   return {
-      {"in the name of another", asks_of(sum_of("x"), {2}), "rank 2 came from where it cannot"},
-      {"in the name of rank 0", asks_of(sum_of("x"), {0}), "rank 0 came from where it cannot"},
-      {"in the name of nobody", asks_of(sum_of("x"), {-1}), "rank -1 came from where it cannot"},
-      {"of a rank that is not", asks_of(sum_of("x"), {99}), "rank 99 came from where it cannot"},
-      {"decides itself", some_tidings(), unreadable},
+      {"in the name of another", asks_of(sum_of("x"), {2}), "of rank 2 came from a rank outside"},
+      {"in the name of rank 0", asks_of(sum_of("x"), {0}), "of rank 0 came from a rank outside"},
+      {"in the name of nobody", asks_of(sum_of("x"), {-1}), "of rank -1 came from a rank outside"},
+      {"of a rank that is not", asks_of(sum_of("x"), {99}), "of rank 99 came from a rank outside"},
+      {"decides itself", some_responses(), unreadable},
       {"new parameters", asks_of(about(Kind::kTune, "x")), unreadable},
       {"less than nothing", asks_of(sum_of("x", {-4})), unreadable},
       {"more than there is", asks_of(sum_of("x", {huge, huge})), unreadable},
@@ -106,10 +106,10 @@ std::string made_up(std::mt19937& random) {
     const std::vector<std::int64_t> all{0, 1, 3, 4, -1, 1 << 20, extreme, -extreme};
     return all[random() % all.size()];
   };
-  Asks asks;
-  asks.assignments = random() % 3;
-  asks.changes = random() % 3;
-  if (any(3) == 0) asks.slots = {random(), random()};
+  RequestList requests;
+  requests.assignments = random() % 3;
+  requests.changes = random() % 3;
+  if (any(3) == 0) requests.slots = {random(), random()};
   for (int i = any(3); i >= 0; --i) {
     Request request = of_kind(static_cast<Kind>(any(kKindCount)), any(2) == 0 ? "x" : "y", {});
     for (int dimensions = any(3); dimensions > 0; --dimensions)
@@ -118,9 +118,9 @@ std::string made_up(std::mt19937& random) {
     for (int sizes = any(4); sizes > 0; --sizes) request.sizes.push_back(number());
     request.set = any(4) == 0 ? any(3) : 0;
     request.root = any(5) - 1;
-    asks.full.push_back({request, any(4) == 0 ? std::vector<int>() : std::vector<int>{kLiar}});
+    requests.full.push_back({request, any(4) == 0 ? std::vector<int>() : std::vector<int>{kLiar}});
   }
-  return encode(asks);
+  return encode(requests);
 }
 
 }  // namespace

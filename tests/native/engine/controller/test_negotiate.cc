@@ -155,7 +155,7 @@ TEST_CASE("an allreduce is shared when all ranks name the same place, and only t
 
 TEST_CASE("a mismatch reaches every rank, nothing else is lost, and the name works again") {
   for (const int fanout : {2, 64}) {
-    ConductorOptions options;
+    ControllerOptions options;
     options.fanout = fanout;
     World world(7, options);
     world.ask(0, sum_of("other"));
@@ -167,7 +167,7 @@ TEST_CASE("a mismatch reaches every rank, nothing else is lost, and the name wor
       CHECK(told.status.rank == 5);
       CHECK(told.status.message.find("(ranks 0-4, 6: [2]; rank 5: [3])") != std::string::npos);
     }
-    world.ask_all(sum_of("x"));
+    world.submit_all(sum_of("x"));
     for (int rank = 1; rank < 7; ++rank) world.ask(rank, sum_of("other"));
     world.settle();
     for (int rank = 0; rank < 7; ++rank) {

@@ -9,7 +9,7 @@ namespace hvd::test {
 namespace {
 
 void agree_on(World& world, const std::vector<Request>& requests) {
-  for (const Request& request : requests) world.ask_all(request);
+  for (const Request& request : requests) world.submit_all(request);
   world.settle();
   for (int rank = 0; rank < world.size(); ++rank) {
     std::size_t names = 0;
@@ -28,8 +28,8 @@ std::size_t cost(World& world, const Request& request) {
   return world.bytes();
 }
 
-ConductorOptions with_capacity(std::size_t capacity) {
-  ConductorOptions options;
+ControllerOptions with_capacity(std::size_t capacity) {
+  ControllerOptions options;
   options.cache_capacity = capacity;
   return options;
 }
@@ -37,7 +37,7 @@ ConductorOptions with_capacity(std::size_t capacity) {
 }  // namespace
 
 TEST_CASE("cache: slots are given in order, and the least recently used one goes first") {
-  SlotOrder order(3);
+  CacheLru order(3);
   order.begin_round();
   CHECK(order.take() == 0);
   CHECK(order.take() == 1);
@@ -54,7 +54,7 @@ TEST_CASE("cache: slots are given in order, and the least recently used one goes
   CHECK(order.take() == 1);
   order.begin_round();
   CHECK(order.take() == 0);
-  SlotOrder none(0);
+  CacheLru none(0);
   none.begin_round();
   CHECK(none.take() == -1);
 }
@@ -87,7 +87,7 @@ TEST_CASE("cache: names that never come again are not kept") {
 
 TEST_CASE("cache: the oldest goes, everything stays right, and one warning says so") {
   for (const int fanout : {2, 64}) {
-    ConductorOptions options = with_capacity(2);
+    ControllerOptions options = with_capacity(2);
     options.fanout = fanout;
     World world(5, options);
     for (int round = 0; round < 4; ++round) {
@@ -105,7 +105,7 @@ TEST_CASE("cache: the oldest goes, everything stays right, and one warning says 
 TEST_CASE("cache: new parameters on all ranks replace the old ones") {
   World world(3);
   for (const std::int64_t rows : {4, 4, 9, 9, 4}) {
-    world.ask_all(sum_of("x", {rows}));
+    world.submit_all(sum_of("x", {rows}));
     world.settle();
     for (int rank = 0; rank < 3; ++rank) CHECK(only_told(world, rank).status.is_ok());
   }
@@ -168,14 +168,15 @@ TEST_CASE("cache: fused responses are one item of numbers, their sizes in order"
 }
 
 TEST_CASE("cache: a bit for a slot that means something else by now is asked for again in full") {
-  ConductorOptions options = with_capacity(1);
-  Conductor zero(0, 2, options), one(1, 2, options);
-  const auto carry = [](Conductor& from, Conductor& to, int rank) {
+  ControllerOptions options = with_capacity(1);
+  Controller zero(0, 2, options), one(1, 2, options);
+  const auto carry = [](Controller& from, Controller& to, int rank) {
     News news = from.take(0);
-    for (const Letter& letter : news.letters) CHECK(to.hear(rank, letter.bytes, 0).is_ok());
+    for (const OutgoingMessage& outgoing : news.outgoing)
+      CHECK(to.hear(rank, outgoing.bytes, 0).is_ok());
     return news.agenda;
   };
-  for (Conductor* conductor : {&zero, &one}) conductor->ask(sum_of("a"), 0);
+  for (Controller* controller : {&zero, &one}) controller->ask(sum_of("a"), 0);
   carry(one, zero, 1);
   carry(zero, one, 0);
   one.take(0);
@@ -186,7 +187,8 @@ TEST_CASE("cache: a bit for a slot that means something else by now is asked for
   News late = zero.take(0);
   one.ask(sum_of("a"), 0);
   carry(one, zero, 1);
-  for (const Letter& letter : late.letters) CHECK(one.hear(0, letter.bytes, 0).is_ok());
+  for (const OutgoingMessage& outgoing : late.outgoing)
+    CHECK(one.hear(0, outgoing.bytes, 0).is_ok());
   CHECK(one.take(0).agenda.at(0).names == std::vector<std::string>{"b"});
   zero.ask(sum_of("a"), 0);
   CHECK(carry(zero, one, 0).empty());  // only: ask again

@@ -8,23 +8,24 @@
 namespace hvd::test {
 namespace {
 
-ConductorOptions tree_of(int fanout) {
-  ConductorOptions options;
+ControllerOptions tree_of(int fanout) {
+  ControllerOptions options;
   options.fanout = fanout;
   return options;
 }
 
 // The requests in the only letter to `to`.
-Asks asks_to(const News& news, int to) {
-  REQUIRE(news.letters.size() == 1);
-  CHECK(news.letters[0].to == to);
-  const Result<Asks> asks = decode_asks(news.letters[0].bytes);
-  REQUIRE(asks.is_ok());
-  return asks.value();
+RequestList asks_to(const News& news, int to) {
+  REQUIRE(news.outgoing.size() == 1);
+  CHECK(news.outgoing[0].to == to);
+  const Result<RequestList> requests = decode_requests(news.outgoing[0].bytes);
+  REQUIRE(requests.is_ok());
+  return requests.value();
 }
 
-void hand(Conductor& from, int rank, Conductor& to) {
-  for (const Letter& letter : from.take(0).letters) CHECK(to.hear(rank, letter.bytes, 0).is_ok());
+void hand(Controller& from, int rank, Controller& to) {
+  for (const OutgoingMessage& outgoing : from.take(0).outgoing)
+    CHECK(to.hear(rank, outgoing.bytes, 0).is_ok());
 }
 
 }  // namespace
@@ -57,85 +58,85 @@ TEST_CASE("the tree: everybody has one way to rank 0, and subtrees are disjoint"
 
 TEST_CASE("a relay speaks once for its whole subtree") {
   // 0: 1 2; 1: 3 4
-  Conductor relay(1, 5, tree_of(2)), three(3, 5, tree_of(2)), four(4, 5, tree_of(2));
+  Controller tree_node(1, 5, tree_of(2)), three(3, 5, tree_of(2)), four(4, 5, tree_of(2));
   three.ask(sum_of("x"), 0);
-  relay.ask(sum_of("x"), 0);
-  hand(three, 3, relay);
-  CHECK(relay.take(0).letters.empty());
-  CHECK(relay.waiting().at(0).missing == std::vector<int>{4});
+  tree_node.ask(sum_of("x"), 0);
+  hand(three, 3, tree_node);
+  CHECK(tree_node.take(0).outgoing.empty());
+  CHECK(tree_node.waiting().at(0).missing == std::vector<int>{4});
   four.ask(sum_of("x"), 0);
-  hand(four, 4, relay);
-  const Asks asks = asks_to(relay.take(0), 0);
-  REQUIRE(asks.full.size() == 1);
-  CHECK(asks.full[0].ranks.empty());  // all of us
+  hand(four, 4, tree_node);
+  const RequestList requests = asks_to(tree_node.take(0), 0);
+  REQUIRE(requests.full.size() == 1);
+  CHECK(requests.full[0].ranks.empty());  // all of us
 }
 
 TEST_CASE("a relay passes requests that differ on with the ranks that make them") {
-  Conductor relay(1, 5, tree_of(2)), three(3, 5, tree_of(2)), four(4, 5, tree_of(2));
+  Controller tree_node(1, 5, tree_of(2)), three(3, 5, tree_of(2)), four(4, 5, tree_of(2));
   three.ask(of_kind(Kind::kAllgather, "x", {3}), 0);
   four.ask(of_kind(Kind::kAllgather, "x", {4}), 0);
-  relay.ask(of_kind(Kind::kAllgather, "x", {3}), 0);
-  hand(three, 3, relay);
-  hand(four, 4, relay);
-  const Asks asks = asks_to(relay.take(0), 0);
-  REQUIRE(asks.full.size() == 2);
-  CHECK(asks.full[0].request.tensors.at(0).shape.at(0) == 3);
-  CHECK(asks.full[0].ranks == std::vector<int>{1, 3});
-  CHECK(asks.full[1].ranks == std::vector<int>{4});
+  tree_node.ask(of_kind(Kind::kAllgather, "x", {3}), 0);
+  hand(three, 3, tree_node);
+  hand(four, 4, tree_node);
+  const RequestList requests = asks_to(tree_node.take(0), 0);
+  REQUIRE(requests.full.size() == 2);
+  CHECK(requests.full[0].request.tensors.at(0).shape.at(0) == 3);
+  CHECK(requests.full[0].ranks == std::vector<int>{1, 3});
+  CHECK(requests.full[1].ranks == std::vector<int>{4});
 }
 
 TEST_CASE("a relay's bit means that all below have set theirs") {
   World world(7, tree_of(2));
-  world.ask_all(sum_of("x"));
+  world.submit_all(sum_of("x"));
   world.settle();
-  world.letters();
-  world.ask_all(sum_of("x"));
+  world.outgoing();
+  world.submit_all(sum_of("x"));
   world.settle();
-  CHECK(world.letters() == 12);  // one up and one down for each of six edges
+  CHECK(world.outgoing() == 12);  // one up and one down for each of six edges
   for (int rank = 0; rank < 7; ++rank) CHECK(world.told(rank).size() == 2);
 }
 
 TEST_CASE("a subtree without members hears nothing of a set") {
   World world(7, tree_of(2));  // 1: 3 4, 2: 5 6
-  world.ask_all(about(Kind::kAddSet, "add", {2, 5}));
+  world.submit_all(about(Kind::kAddSet, "add", {2, 5}));
   world.settle();
-  world.letters();
+  world.outgoing();
   for (const int rank : {2, 5}) world.ask(rank, in_set(sum_of("x"), 1));
   world.settle();
-  CHECK(world.letters() == 4);  // 5 to 2, 2 to 0, 0 to 2, 2 to 5
+  CHECK(world.outgoing() == 4);  // 5 to 2, 2 to 0, 0 to 2, 2 to 5
 }
 
 TEST_CASE(
     "what only some of a subtree ask for goes up in time for the warning, or after a departure") {
-  ConductorOptions options = tree_of(2);
+  ControllerOptions options = tree_of(2);
   options.stall_warning_ns = 100;
-  Conductor relay(1, 5, options);
-  relay.ask(sum_of("x"), 0);
-  CHECK(relay.take(10).letters.empty());
-  CHECK(relay.due_in(10) == 40);
-  CHECK(asks_to(relay.take(50), 0).full.at(0).ranks == std::vector<int>{1});
-  CHECK(relay.due_in(50) < 0);
-  relay.ask(sum_of("y"), 60);
-  CHECK(relay.take(60).letters.empty());
-  relay.gone(3, 61);
-  const Asks asks = asks_to(relay.take(61), 0);
-  REQUIRE(asks.full.size() == 2);
-  CHECK(asks.full[0].request.name == "y");
-  CHECK(asks.full[1].request.kind == Kind::kLeave);
-  CHECK(asks.full[1].ranks == std::vector<int>{3});
-  relay.ask(sum_of("z"), 62);
-  CHECK(asks_to(relay.take(62), 0).full.at(0).request.name == "z");
+  Controller tree_node(1, 5, options);
+  tree_node.ask(sum_of("x"), 0);
+  CHECK(tree_node.take(10).outgoing.empty());
+  CHECK(tree_node.due_in(10) == 40);
+  CHECK(asks_to(tree_node.take(50), 0).full.at(0).ranks == std::vector<int>{1});
+  CHECK(tree_node.due_in(50) < 0);
+  tree_node.ask(sum_of("y"), 60);
+  CHECK(tree_node.take(60).outgoing.empty());
+  tree_node.gone(3, 61);
+  const RequestList requests = asks_to(tree_node.take(61), 0);
+  REQUIRE(requests.full.size() == 2);
+  CHECK(requests.full[0].request.name == "y");
+  CHECK(requests.full[1].request.kind == Kind::kLeave);
+  CHECK(requests.full[1].ranks == std::vector<int>{3});
+  tree_node.ask(sum_of("z"), 62);
+  CHECK(asks_to(tree_node.take(62), 0).full.at(0).request.name == "z");
 }
 
 TEST_CASE("a relay refuses requests of ranks that are not below it") {
-  Conductor relay(1, 5, tree_of(2));
-  Asks asks;
-  asks.full = {{sum_of("x"), {2}}};
-  CHECK(relay.hear(3, encode(asks), 0).rank == 3);
-  asks.full = {{sum_of("x"), {4}}};
-  CHECK_FALSE(relay.hear(3, encode(asks), 0).is_ok());
-  asks.full = {{sum_of("x"), {3}}};
-  CHECK(relay.hear(3, encode(asks), 0).is_ok());
+  Controller tree_node(1, 5, tree_of(2));
+  RequestList requests;
+  requests.full = {{sum_of("x"), {2}}};
+  CHECK(tree_node.hear(3, encode(requests), 0).rank == 3);
+  requests.full = {{sum_of("x"), {4}}};
+  CHECK_FALSE(tree_node.hear(3, encode(requests), 0).is_ok());
+  requests.full = {{sum_of("x"), {3}}};
+  CHECK(tree_node.hear(3, encode(requests), 0).is_ok());
 }
 
 }  // namespace hvd::test

@@ -28,20 +28,20 @@ Request sample_request() {
   return request;
 }
 
-Asks sample_asks() {
-  Asks asks;
-  asks.assignments = 77;
-  asks.changes = 3;
-  asks.slots = {0, 0, 5};
+RequestList sample_asks() {
+  RequestList requests;
+  requests.assignments = 77;
+  requests.changes = 3;
+  requests.slots = {0, 0, 5};
   Request leave;
   leave.kind = Kind::kLeave;
-  asks.full = {{sample_request(), {1, 4}}, {leave, {2}}};
-  return asks;
+  requests.full = {{sample_request(), {1, 4}}, {leave, {2}}};
+  return requests;
 }
 
-Verdict sample_verdict() {
-  Verdict verdict;
-  Response& response = verdict.response;
+ResponseMessage sample_message() {
+  ResponseMessage message;
+  Response& response = message.response;
   response.kind = Kind::kAllgather;
   response.set = 2;
   response.status = Status::make(Code::kStalled, "they wait", "engine/stall", 3);
@@ -50,53 +50,53 @@ Verdict sample_verdict() {
   response.rank = 4;
   response.shared = true;
   response.absent = {sample_request(), sample_request(), sample_request()};
-  verdict.only = {0, 5};
-  verdict.slots = {3, -1, 4};
-  verdict.version = 12;
-  return verdict;
+  message.only = {0, 5};
+  message.slots = {3, -1, 4};
+  message.version = 12;
+  return message;
 }
 
-std::string sample_tidings() {
+std::string sample_responses() {
   std::string items;
   append_cached(items, {4, 1, 1000});
   append_again(items, 6, 99);
-  append_verdict(items, sample_verdict());
-  return tidings_of(items, 3);
+  append_response(items, sample_message());
+  return response_list_of(items, 3);
 }
 
 }  // namespace
 
 TEST_CASE("wire: what is asked for survives the way") {
-  const auto got = decode_asks(encode(sample_asks()));
+  const auto got = decode_requests(encode(sample_asks()));
   REQUIRE(got.is_ok());
-  const Asks& asks = got.value();
-  CHECK(asks.assignments == 77);
-  CHECK(asks.changes == 3);
-  CHECK(asks.slots == std::vector<std::uint64_t>{0, 0, 5});
-  REQUIRE(asks.full.size() == 2);
-  CHECK(asks.full[0].ranks == std::vector<int>{1, 4});
-  const Request& request = asks.full[0].request;
+  const RequestList& requests = got.value();
+  CHECK(requests.assignments == 77);
+  CHECK(requests.changes == 3);
+  CHECK(requests.slots == std::vector<std::uint64_t>{0, 0, 5});
+  REQUIRE(requests.full.size() == 2);
+  CHECK(requests.full[0].ranks == std::vector<int>{1, 4});
+  const Request& request = requests.full[0].request;
   CHECK(same(request, sample_request()));
   CHECK(request.name == "layer.weight");
   CHECK(request.tensors[0].place == 7 * kRegionSpan + 64);
   CHECK(request.tensors[1].place == kPrivate);
-  CHECK(asks.full[1].request.kind == Kind::kLeave);
+  CHECK(requests.full[1].request.kind == Kind::kLeave);
 }
 
 TEST_CASE("wire: something that was asked for before takes one bit") {
-  Asks asks;
-  const std::size_t nothing = encode(asks).size();
-  asks.slots = {1};
-  const std::size_t one = encode(asks).size();
-  asks.slots = {~std::uint64_t{0}};
+  RequestList requests;
+  const std::size_t nothing = encode(requests).size();
+  requests.slots = {1};
+  const std::size_t one = encode(requests).size();
+  requests.slots = {~std::uint64_t{0}};
   CHECK(one == nothing + 8);
-  CHECK(encode(asks).size() == one);  // 64 of them
-  asks.slots.insert(asks.slots.begin(), 500, 0);
-  CHECK(encode(asks).size() == one);  // wherever they lie
+  CHECK(encode(requests).size() == one);  // 64 of them
+  requests.slots.insert(requests.slots.begin(), 500, 0);
+  CHECK(encode(requests).size() == one);  // wherever they lie
 }
 
-TEST_CASE("wire: tidings survive the way") {
-  const auto got = decode_tidings(sample_tidings());
+TEST_CASE("wire: a response list survives the way") {
+  const auto got = decode_responses(sample_responses());
   REQUIRE(got.is_ok());
   REQUIRE(got.value().size() == 3);
   CHECK(got.value()[0].sort == Item::Sort::kCached);
@@ -105,36 +105,36 @@ TEST_CASE("wire: tidings survive the way") {
   CHECK(got.value()[1].slot == 6);
   CHECK(got.value()[1].version == 99);
   const Item& item = got.value()[2];
-  CHECK(item.sort == Item::Sort::kVerdict);
+  CHECK(item.sort == Item::Sort::kResponse);
   CHECK(item.begin == got.value()[1].end);
-  CHECK(item.end == sample_tidings().size());
-  const Response& response = item.verdict.response;
+  CHECK(item.end == sample_responses().size());
+  const Response& response = item.message.response;
   CHECK(response.kind == Kind::kAllgather);
   CHECK(response.set == 2);
   CHECK(response.status.code == Code::kStalled);
   CHECK(response.status.message == "they wait");
   CHECK(response.status.where == "engine/stall");
   CHECK(response.status.rank == 3);
-  CHECK(response.names == sample_verdict().response.names);
+  CHECK(response.names == sample_message().response.names);
   CHECK(response.sizes == std::vector<std::int64_t>{0, 7, 9});
   CHECK(response.rank == 4);
   CHECK(response.shared);
   REQUIRE(response.absent.size() == 3);
   CHECK(same(response.absent[2], sample_request()));
-  CHECK(item.verdict.only == std::vector<int>{0, 5});
-  CHECK(item.verdict.slots == std::vector<int>{3, -1, 4});
-  CHECK(item.verdict.version == 12);
+  CHECK(item.message.only == std::vector<int>{0, 5});
+  CHECK(item.message.slots == std::vector<int>{3, -1, 4});
+  CHECK(item.message.version == 12);
 }
 
 TEST_CASE("wire: new parameters survive the way") {
-  Verdict verdict;
-  verdict.response.kind = Kind::kTune;
-  verdict.response.tunables = {1 << 20, 2500, false, true, false};
+  ResponseMessage message;
+  message.response.kind = Kind::kTune;
+  message.response.tunables = {1 << 20, 2500, false, true, false};
   std::string items;
-  append_verdict(items, verdict);
-  const auto got = decode_tidings(tidings_of(items, 1));
+  append_response(items, message);
+  const auto got = decode_responses(response_list_of(items, 1));
   REQUIRE(got.is_ok());
-  const Tunables& tunables = got.value()[0].verdict.response.tunables;
+  const Tunables& tunables = got.value()[0].message.response.tunables;
   CHECK(tunables.fusion_threshold == 1 << 20);
   CHECK(tunables.cycle_ns == 2500);
   CHECK_FALSE(tunables.hierarchical_allreduce);
@@ -143,24 +143,25 @@ TEST_CASE("wire: new parameters survive the way") {
 }
 
 TEST_CASE("wire: every truncation, every wrong tag and everything behind the end is refused") {
-  const std::string asks = encode(sample_asks());
-  const std::string tidings = sample_tidings();
-  for (std::size_t n = 0; n < asks.size(); ++n) CHECK_FALSE(decode_asks(asks.substr(0, n)));
-  for (std::size_t n = 0; n < tidings.size(); ++n) {
-    CHECK_FALSE(decode_tidings(tidings.substr(0, n)));
+  const std::string requests = encode(sample_asks());
+  const std::string responses = sample_responses();
+  for (std::size_t n = 0; n < requests.size(); ++n)
+    CHECK_FALSE(decode_requests(requests.substr(0, n)));
+  for (std::size_t n = 0; n < responses.size(); ++n) {
+    CHECK_FALSE(decode_responses(responses.substr(0, n)));
   }
-  CHECK_FALSE(decode_asks(tidings));
-  CHECK_FALSE(decode_tidings(asks));
-  CHECK_FALSE(decode_asks(asks + "x"));
-  CHECK_FALSE(decode_tidings(tidings + "x"));
-  CHECK(decode_asks(asks.substr(0, 1)).status().code == Code::kInternal);
+  CHECK_FALSE(decode_requests(responses));
+  CHECK_FALSE(decode_responses(requests));
+  CHECK_FALSE(decode_requests(requests + "x"));
+  CHECK_FALSE(decode_responses(responses + "x"));
+  CHECK(decode_requests(requests.substr(0, 1)).status().code == Code::kInternal);
 }
 
 TEST_CASE("wire: requests that the engine could not rely on are refused") {
   const auto refused = [](const Request& request) {
-    Asks asks;
-    asks.full = {{request, {}}};
-    return !decode_asks(encode(asks));
+    RequestList requests;
+    requests.full = {{request, {}}};
+    return !decode_requests(encode(requests));
   };
   Request request = sample_request();
   CHECK_FALSE(refused(request));
@@ -210,32 +211,32 @@ TEST_CASE("wire: requests that the engine could not rely on are refused") {
 TEST_CASE("wire: slots that no cache has are refused") {
   std::string items;
   append_cached(items, {kMostSlots});
-  CHECK_FALSE(decode_tidings(tidings_of(items, 1)));
+  CHECK_FALSE(decode_responses(response_list_of(items, 1)));
   items.clear();
   append_cached(items, {-1});
-  CHECK_FALSE(decode_tidings(tidings_of(items, 1)));
+  CHECK_FALSE(decode_responses(response_list_of(items, 1)));
   items.clear();
   append_cached(items, {});
-  CHECK_FALSE(decode_tidings(tidings_of(items, 1)));
-  Asks asks;
-  asks.slots.resize(kMostSlots / 64 + 1, 1);
-  CHECK_FALSE(decode_asks(encode(asks)));
+  CHECK_FALSE(decode_responses(response_list_of(items, 1)));
+  RequestList requests;
+  requests.slots.resize(kMostSlots / 64 + 1, 1);
+  CHECK_FALSE(decode_requests(encode(requests)));
 }
 
 TEST_CASE("wire: random and damaged bytes are refused or read, never a crash") {
   std::mt19937 random(7);
-  const std::string asks = encode(sample_asks());
-  const std::string tidings = sample_tidings();
+  const std::string requests = encode(sample_asks());
+  const std::string responses = sample_responses();
   int read = 0;
   for (int round = 0; round < 20000; ++round) {
-    std::string bytes = round % 2 == 0 ? asks : tidings;
+    std::string bytes = round % 2 == 0 ? requests : responses;
     for (int i = 0; i < 1 + round % 4; ++i) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
     }
-    const auto as_asks = decode_asks(bytes);
-    const auto as_tidings = decode_tidings(bytes);
-    CHECK_FALSE((as_asks.is_ok() && as_tidings.is_ok()));
-    read += static_cast<int>(as_asks.is_ok()) + static_cast<int>(as_tidings.is_ok());
+    const auto as_asks = decode_requests(bytes);
+    const auto as_response_list = decode_responses(bytes);
+    CHECK_FALSE((as_asks.is_ok() && as_response_list.is_ok()));
+    read += static_cast<int>(as_asks.is_ok()) + static_cast<int>(as_response_list.is_ok());
   }
   CHECK(read > 1000);  // the damage was not all in the first bytes
 }

@@ -1,4 +1,4 @@
-// Many conductors and the channels between them: in order from one rank to another, in any order
+// Many controllers and the channels between them: in order from one rank to another, in any order
 // between different pairs.
 #pragma once
 
@@ -49,31 +49,31 @@ inline Request in_set(Request request, int set) {
 
 class World {
  public:
-  World(int size, const ConductorOptions& options = {}) {
+  World(int size, const ControllerOptions& options = {}) {
     for (int rank = 0; rank < size; ++rank) {
-      conductors_.push_back(std::make_unique<Conductor>(rank, size, options));
+      controllers_.push_back(std::make_unique<Controller>(rank, size, options));
     }
-    agendas_.resize(conductors_.size());
+    agendas_.resize(controllers_.size());
   }
 
-  int size() const { return static_cast<int>(conductors_.size()); }
-  Conductor& at(int rank) { return *conductors_[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(controllers_.size()); }
+  Controller& at(int rank) { return *controllers_[static_cast<std::size_t>(rank)]; }
   std::int64_t now = 0;
 
   void ask(int rank, Request request) {
     at(rank).ask(std::move(request), now);
     collect(rank);
   }
-  void ask_all(const Request& request) {
+  void submit_all(const Request& request) {
     for (int rank = 0; rank < size(); ++rank) ask(rank, request);
   }
   // Takes what is due at this rank.
   void collect(int rank) {
     News news = at(rank).take(now);
-    for (Letter& letter : news.letters) {
-      bytes_ += letter.bytes.size();
+    for (OutgoingMessage& outgoing : news.outgoing) {
+      bytes_ += outgoing.bytes.size();
       ++letters_;
-      channels_[{rank, letter.to}].push_back(std::move(letter.bytes));
+      channels_[{rank, outgoing.to}].push_back(std::move(outgoing.bytes));
     }
     auto& agenda = agendas_[static_cast<std::size_t>(rank)];
     for (Response& response : news.agenda) agenda.push_back(std::move(response));
@@ -106,14 +106,14 @@ class World {
   std::vector<Response> told(int rank) {
     return std::exchange(agendas_[static_cast<std::size_t>(rank)], {});
   }
-  std::size_t letters() { return std::exchange(letters_, 0); }
+  std::size_t outgoing() { return std::exchange(letters_, 0); }
   std::size_t bytes() { return std::exchange(bytes_, 0); }
 
   std::vector<std::string> warnings;
   std::vector<Ready> ready;
 
  private:
-  std::vector<std::unique_ptr<Conductor>> conductors_;
+  std::vector<std::unique_ptr<Controller>> controllers_;
   std::vector<std::vector<Response>> agendas_;
   std::map<std::pair<int, int>, std::deque<std::string>> channels_;
   std::size_t letters_ = 0, bytes_ = 0;

@@ -75,7 +75,7 @@ inline bool has(const std::vector<std::string>& log, const std::string& what) {
   return std::find(log.begin(), log.end(), what) != log.end();
 }
 
-inline bool reached(Engine& engine, std::int64_t handle) {
+inline bool query(Engine& engine, std::int64_t handle) {
   const Result<bool> done = engine.poll(handle);
   REQUIRE(done.is_ok());
   return done.value();

@@ -1,6 +1,6 @@
 // A fake accelerator for each rank of a test. Its device memory is pages of host memory that nobody
 // may touch but an operation of the fake: a core that reads or writes them by itself crashes. An
-// operation is carried out by the host's backend at the moment when it is given; its mark is
+// operation is carried out by the host's backend at the moment when it is given; its event is
 // reached when the test says so.
 #pragma once
 
@@ -103,14 +103,14 @@ class FakeTensor {
 // What a test says to the fake of one rank, and hears from it.
 struct FakeDevice {
   std::string missing;                // why this rank has none; empty: it has
-  std::atomic<bool> held{false};      // marks made now are not reached until this is false
+  std::atomic<bool> held{false};      // events made now are not reached until this is false
   std::atomic<bool> stuck{false};     // operations are begun at the abort only
-  std::atomic<bool> captures{false};  // marks made now are part of a graph
+  std::atomic<bool> captures{false};  // events made now are part of a graph
   std::atomic<bool> busy{false};      // not idle
   std::atomic<long> looks{0};         // how often the core has asked whether it is idle
   std::atomic<std::size_t> room{std::size_t{1} << 40U};  // bytes that one allocation may have
   std::atomic<bool> broken{false};                       // operations fail
-  std::atomic<bool> failed{false};                       // marks tell of a device that has failed
+  std::atomic<bool> failed{false};                       // events tell of a device that has failed
   std::atomic<bool> let_go{false};                       // abandoned
   std::atomic<long> in_use{0};                           // allocations
   std::atomic<std::int64_t> busy_ns{0}, exposed_ns{0};   // that its operations took
@@ -137,19 +137,19 @@ inline std::string pointer_text(const void* pointer) {
   return std::to_string(reinterpret_cast<std::uintptr_t>(pointer));
 }
 
-class FakeMark final : public Mark {
+class FakeEvent final : public DeviceEvent {
  public:
-  FakeMark(FakeDevicePtr device, std::string name)
+  FakeEvent(FakeDevicePtr device, std::string name)
       : device_(std::move(device)),
         name_(std::move(name)),
         held_(device_->held),
         captured_(device_->captures),
         given_ns_(device_->measured ? now_ns() : 0) {}
-  Status follow(void* stream) override {
+  Status stream_wait(void* stream) override {
     device_->note("stream " + pointer_text(stream) + " follows " + name_);
     return Status::ok();
   }
-  Result<bool> reached() override {
+  Result<bool> query() override {
     if (device_->failed) return Status::make(Code::kInternal, "the fake device has failed", "fake");
     return !held_ || !device_->held || device_->let_go;
   }
@@ -174,15 +174,15 @@ class FakeBackend final : public Backend {
       : device_(std::move(device)), cpu_(cpu), rank_(rank) {}
   void use(int device) { number_ = device == kAnyDevice ? kFakeChoice : device; }
 
-  Status allreduce(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override {
     note("allreduce", operands.size(), reduction.scaling.before);
     Touched touched;
     for (const Operand& one : operands) add(touched, {one.in, one.out});
-    return within(touched, [&] { return cpu_.allreduce(team, operands, reduction); });
+    return within(touched, [&] { return cpu_.allreduce(group, operands, reduction); });
   }
   // Looks at where the members' memory is said to be, and reduces its own.
-  Status allreduce_shared(const Team& team, const std::vector<Operand>& operands,
+  Status allreduce_shared(const Group& group, const std::vector<Operand>& operands,
                           const std::vector<std::ptrdiff_t>& offsets,
                           const Reduction& reduction) override {
     note("shared allreduce", operands.size(), reduction.scaling.before);
@@ -191,35 +191,35 @@ class FakeBackend final : public Backend {
         if (FakeMemory::at(static_cast<std::byte*>(one.out) + offset) == nullptr)
           return fault("an offset that leads to no device memory");
     }
-    if (offsets.size() != team.ranks.size()) return fault("offsets of other ranks");
+    if (offsets.size() != group.ranks.size()) return fault("offsets of other ranks");
     Touched touched;
     for (const Operand& one : operands) add(touched, {one.in, one.out});
-    return within(touched, [&] { return cpu_.allreduce(team, operands, reduction); });
+    return within(touched, [&] { return cpu_.allreduce(group, operands, reduction); });
   }
-  Status broadcast(const Team& team, const std::vector<Operand>& operands, int root) override {
+  Status broadcast(const Group& group, const std::vector<Operand>& operands, int root) override {
     note("broadcast", operands.size(), 1);
     Touched touched;
     for (const Operand& one : operands) add(touched, {one.in, one.out});
-    return within(touched, [&] { return cpu_.broadcast(team, operands, root); });
+    return within(touched, [&] { return cpu_.broadcast(group, operands, root); });
   }
-  Status allgather(const Team& team, const std::vector<Gather>& tensors) override {
+  Status allgather(const Group& group, const std::vector<Gather>& tensors) override {
     note("allgather", tensors.size(), 1);
     Touched touched;
     for (const Gather& one : tensors) add(touched, {one.in, one.out.front()});
-    return within(touched, [&] { return cpu_.allgather(team, tensors); });
+    return within(touched, [&] { return cpu_.allgather(group, tensors); });
   }
-  Status alltoall(const Team& team, const Exchange& exchange) override {
+  Status alltoall(const Group& group, const Exchange& exchange) override {
     note("alltoall", 1, 1);
     Touched touched;
     add(touched, {exchange.in.front(), exchange.out.front()});
-    return within(touched, [&] { return cpu_.alltoall(team, exchange); });
+    return within(touched, [&] { return cpu_.alltoall(group, exchange); });
   }
-  Status reducescatter(const Team& team, const std::vector<Scatter>& tensors,
+  Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override {
     note("reducescatter", tensors.size(), reduction.scaling.before);
     Touched touched;
     for (const Scatter& one : tensors) add(touched, {one.in, one.out});
-    return within(touched, [&] { return cpu_.reducescatter(team, tensors, reduction); });
+    return within(touched, [&] { return cpu_.reducescatter(group, tensors, reduction); });
   }
   const char* last_algorithm() const override { return "FAKE_RING"; }
 
@@ -282,12 +282,12 @@ class FakeAccelerator final : public Accelerator {
         backend_(device_, cpu, mesh.topology().rank) {}
   ~FakeAccelerator() override { device_->note("gone"); }
 
-  Result<MarkPtr> mark(int device, void* stream) override {
+  Result<DeviceEventPtr> mark(int device, void* stream) override {
     if (device >= kFakeDevices) {
       return Status::make(Code::kInvalidArgument,
                           "there is no device " + std::to_string(device) + " here", "fake");
     }
-    return MarkPtr(std::make_shared<FakeMark>(
+    return DeviceEventPtr(std::make_shared<FakeEvent>(
         device_, "device " + std::to_string(device) + " stream " + pointer_text(stream)));
   }
   Result<std::shared_ptr<void>> allocate(int device, std::size_t bytes) override {
@@ -301,26 +301,27 @@ class FakeAccelerator final : public Accelerator {
                                              });
     return std::shared_ptr<void>(memory, memory->data());
   }
-  Result<Backend*> begin(int device, const Team& team, std::size_t bytes,
-                         const std::vector<MarkPtr>& ready) override {
-    std::string text = "begin " + std::to_string(device) + " set " + std::to_string(team.id) +
+  Result<Backend*> begin(int device, const Group& group, std::size_t bytes,
+                         const std::vector<DeviceEventPtr>& ready) override {
+    std::string text = "begin " + std::to_string(device) + " set " + std::to_string(group.id) +
                        " bytes " + std::to_string(bytes) + ":";
-    for (const MarkPtr& mark : ready) text += " " + static_cast<FakeMark&>(*mark).name();
+    for (const DeviceEventPtr& mark : ready) text += " " + static_cast<FakeEvent&>(*mark).name();
     device_->note(text);
     while (device_->stuck && !mesh_.abort().raised()) std::this_thread::yield();
     if (device_->stuck) return mesh_.abort().cause();
     backend_.use(device);
     return static_cast<Backend*>(&backend_);
   }
-  Result<MarkPtr> end() override {
+  Result<DeviceEventPtr> end() override {
     device_->note("end");
-    return MarkPtr(std::make_shared<FakeMark>(device_, "operation " + std::to_string(number_++)));
+    return DeviceEventPtr(
+        std::make_shared<FakeEvent>(device_, "operation " + std::to_string(number_++)));
   }
   void measure(bool on) override { device_->measured = on; }
-  Result<DeviceRegion> share(int device, const Team& team, std::size_t bytes) override {
+  Result<DeviceRegion> share(int device, const Group& group, std::size_t bytes) override {
     device_->note("share " + std::to_string(bytes) + " on " + std::to_string(device));
     auto mine = allocate(device, bytes);
-    std::vector<std::uintptr_t> all(team.ranks.size());
+    std::vector<std::uintptr_t> all(group.ranks.size());
     Gather gather;
     const auto here = mine ? reinterpret_cast<std::uintptr_t>(mine.value().get()) : 0;
     gather.in = reinterpret_cast<const std::byte*>(&here);
@@ -328,11 +329,11 @@ class FakeAccelerator final : public Accelerator {
       gather.out.push_back(reinterpret_cast<std::byte*>(&one));
       gather.bytes.push_back(sizeof one);
     }
-    if (Status status = cpu_.allgather(team, {gather}); !status) return status;
+    if (Status status = cpu_.allgather(group, {gather}); !status) return status;
     DeviceRegion region;
     for (std::size_t place = 0; place < all.size(); ++place) {
       if (all[place] == 0)
-        return Status::make(Code::kUnavailable, "a fake is full", "fake", team.ranks[place]);
+        return Status::make(Code::kUnavailable, "a fake is full", "fake", group.ranks[place]);
       region.offsets.push_back(static_cast<std::ptrdiff_t>(all[place] - here));
     }
     region.mine = mine.take();

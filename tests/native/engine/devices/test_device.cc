@@ -13,7 +13,7 @@ constexpr std::size_t kCount = 257;
 void check_given(const Outcome& outcome) {
   CHECK(outcome.status.message == "");
   REQUIRE((outcome.mark != nullptr));
-  const Result<bool> reached = outcome.mark->reached();
+  const Result<bool> reached = outcome.mark->query();
   REQUIRE(reached.is_ok());
   CHECK(reached.value());
 }
@@ -136,7 +136,7 @@ TEST_CASE("device: operations come behind the marks of all their tensors, and no
           std::vector<std::string>{"open",
                                    "begin 0 set 0 bytes 64: device 0 stream 17 device 0 stream 18",
                                    "allreduce of 2 on 0", "end"});
-    CHECK(outcome.mark->follow(stream_of(19)).is_ok());
+    CHECK(outcome.mark->stream_wait(stream_of(19)).is_ok());
     CHECK(machine[rank].told() == std::vector<std::string>{"stream 19 follows operation 0"});
   });
 }
@@ -152,12 +152,12 @@ TEST_CASE(
     const auto handle = start(engine, request, {in_place(values, 4)});
     const auto other = start(engine, device_request<float>("y", 4, 0), {in_place(values, 4)});
     const Outcome outcome = outcome_of(engine, other);
-    CHECK_FALSE(outcome.mark->reached().value());
+    CHECK_FALSE(outcome.mark->query().value());
     CHECK(engine.poll(handle, false).value());  // given
-    CHECK_FALSE(reached(engine, handle));
+    CHECK_FALSE(query(engine, handle));
     machine[rank].held = false;
-    CHECK(reached(engine, handle));
-    CHECK(outcome.mark->reached().value());
+    CHECK(query(engine, handle));
+    CHECK(outcome.mark->query().value());
     CHECK(outcome_of(engine, handle).status.message == "");
     CHECK(engine.poll(handle).status().code == Code::kInvalidArgument);
   });
@@ -171,9 +171,9 @@ TEST_CASE("device: a device that has failed tells so where its result is asked f
     const auto handle = start(engine, device_request<float>("x", 4, 0), {in_place(values, 4)});
     while (!engine.poll(handle, false).value()) std::this_thread::yield();
     machine[rank].failed = true;
-    CHECK(reached(engine, handle));  // it will never be; wait() does not wait for it
+    CHECK(query(engine, handle));  // it will never be; wait() does not wait for it
     const Outcome outcome = outcome_of(engine, handle);
-    CHECK(outcome.mark->reached().status().message == "the fake device has failed");
+    CHECK(outcome.mark->query().status().message == "the fake device has failed");
   });
 }
 
@@ -187,7 +187,7 @@ TEST_CASE("device: host tensors know nothing of it, and nobody else's thread beg
     CHECK((outcome.mark == nullptr));
     CHECK(machine[rank].told().empty());  // not even loaded
     const auto by_callers = engine.counters().caller_runs.load();
-    const auto short_ways = engine.counters().short_ways.load();
+    const auto fast_paths = engine.counters().fast_paths.load();
     const FakeTensor<float> tensor(0, small_numbers<float>(rank, 5));
     for (int i = 0; i < 10; ++i) {
       const auto handle = engine.enqueue(device_request<float>("d", 5, 0), {in_place(tensor, 5)},
@@ -196,7 +196,7 @@ TEST_CASE("device: host tensors know nothing of it, and nobody else's thread beg
       check_given(outcome_of(engine, handle.value()));
     }
     CHECK(engine.counters().caller_runs.load() == by_callers);
-    CHECK(engine.counters().short_ways.load() == short_ways);
+    CHECK(engine.counters().fast_paths.load() == fast_paths);
   });
 }
 

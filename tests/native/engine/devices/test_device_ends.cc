@@ -167,12 +167,12 @@ TEST_CASE("device: after an abort a mark that was not reached tells the cause, t
     const auto waits = engine.enqueue(plain_request(Kind::kBarrier, "never"), {});
     if (waits.is_ok()) CHECK(outcome_of(engine, waits.value()).status.code == Code::kAborted);
     CHECK(has(machine[rank].told(), "abandon"));
-    CHECK(done.mark->reached().value());
-    CHECK(done.mark->follow(nullptr).is_ok());
-    CHECK(lost.mark->follow(nullptr).message == "Rank 1 failed: enough");
-    CHECK(lost.mark->reached().status().rank == 1);
+    CHECK(done.mark->query().value());
+    CHECK(done.mark->stream_wait(nullptr).is_ok());
+    CHECK(lost.mark->stream_wait(nullptr).message == "Rank 1 failed: enough");
+    CHECK(lost.mark->query().status().rank == 1);
     engine.shutdown();
-    CHECK(lost.mark->follow(nullptr).code == Code::kAborted);
+    CHECK(lost.mark->stream_wait(nullptr).code == Code::kAborted);
     CHECK(machine[rank].told().back() == "gone");
   });
 }
@@ -196,8 +196,8 @@ TEST_CASE("device: in peace an engine leaves when its device and those that use 
     machine[rank].busy = false;
     leaving.join();
     CHECK(machine[rank].told() == std::vector<std::string>{"abandon", "gone"});
-    CHECK(outcome.mark->reached().value());
-    CHECK(outcome.mark->follow(nullptr).is_ok());
+    CHECK(outcome.mark->query().value());
+    CHECK(outcome.mark->stream_wait(nullptr).is_ok());
   });
   engines.clear();
   for (Outcome& outcome : outcomes) {  // its memory outlives the engine

@@ -27,11 +27,11 @@ struct Watched {
   FakeDevicePtr give(std::int64_t now_ns, bool has_inputs = true) {
     auto device = std::make_shared<FakeDevice>();
     device->held = !has_inputs;
-    MarkPtr ready = std::make_shared<FakeMark>(device, "ready");
+    DeviceEventPtr ready = std::make_shared<FakeEvent>(device, "ready");
     outstanding.begin({{"x"}, Kind::kAllreduce, 0, 1, now_ns, std::move(ready), nullptr});
     device->held = true;
-    MarkPtr done = std::make_shared<FakeMark>(device, "done");
-    outstanding.given(std::make_shared<DoneMark>(std::move(done), std::make_shared<std::mutex>()));
+    DeviceEventPtr done = std::make_shared<FakeEvent>(device, "done");
+    outstanding.given(std::make_shared<DoneEvent>(std::move(done), std::make_shared<std::mutex>()));
     return device;
   }
 
@@ -97,7 +97,7 @@ TEST_CASE("device: A23 a device that hangs is the end on all ranks, with what ha
     const auto late = engine.enqueue(plain_request(Kind::kBarrier, "late"), {});
     if (late.is_ok()) CHECK(outcome_of(engine, late.value()).status.message == status.message);
     CHECK(has(machine[rank].told(), "abandon"));
-    CHECK(outcome.mark->follow(nullptr).message == status.message);
+    CHECK(outcome.mark->stream_wait(nullptr).message == status.message);
   });
 }
 

@@ -14,7 +14,7 @@
 namespace hvd::test {
 namespace {
 
-std::int64_t short_ways(const Engine& engine) { return engine.counters().short_ways.load(); }
+std::int64_t fast_paths(const Engine& engine) { return engine.counters().fast_paths.load(); }
 
 // A call that waits, and its result; `count` numbers that differ by rank.
 std::vector<float> waited_sum(Engine& engine, const std::string& name, std::size_t count,
@@ -29,21 +29,21 @@ std::vector<float> waited_sum(Engine& engine, const std::string& name, std::size
 
 // Ranks whose cores are busy elsewhere miss each other: tried until they meet.
 void meet_in_short(Engine& engine) {
-  const auto before = short_ways(engine);
+  const auto before = fast_paths(engine);
   const Deadline deadline = Deadline::after_seconds(60);
   std::vector<float> again{1.0F};
   while (again.front() > 0) {
-    again.front() = short_ways(engine) == before && !deadline.expired() ? 1.0F : 0.0F;
+    again.front() = fast_paths(engine) == before && !deadline.expired() ? 1.0F : 0.0F;
     Request request = request_for<float>("", 1);
     request.op = ReduceOp::kMin;
     CHECK(run(engine, request, {in_place(again)}).status.message == "");
   }
-  CHECK(short_ways(engine) > before);
+  CHECK(fast_paths(engine) > before);
 }
 
 }  // namespace
 
-TEST_CASE("short way: taken by ranks that wait, whatever they call the operation") {
+TEST_CASE("fast path: taken by ranks that wait, whatever they call the operation") {
   for (const int size : {1, 2}) {  // as many as there are cores: then ranks look for each other
     Engines engines = engines_of(size);
     on_every_rank(engines, [&](Engine& engine, int) {
@@ -57,7 +57,7 @@ TEST_CASE("short way: taken by ranks that wait, whatever they call the operation
   }
 }
 
-TEST_CASE("short way: every kind gives what the long way gives") {
+TEST_CASE("fast path: every kind gives what the long way gives") {
   const int size = 3;
   Engines engines = engines_of(size);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -85,7 +85,7 @@ TEST_CASE("short way: every kind gives what the long way gives") {
   });
 }
 
-TEST_CASE("short way: counters go on over their end") {
+TEST_CASE("fast path: counters go on over their end") {
   EngineOptions options = options_of({});
   options.mesh.first_count = 4294967290U;
   Engines engines;
@@ -101,7 +101,7 @@ TEST_CASE("short way: counters go on over their end") {
   });
 }
 
-TEST_CASE("short way: mixed with the long one in any way, nothing is lost or mistaken") {
+TEST_CASE("fast path: mixed with the long one in any way, nothing is lost or mistaken") {
   const int size = 2;
   for (const unsigned seed : {1U, 2U, 3U}) {
     Engines engines = engines_of(size);
@@ -132,7 +132,7 @@ TEST_CASE("short way: mixed with the long one in any way, nothing is lost or mis
   }
 }
 
-TEST_CASE("short way: two threads of each rank") {
+TEST_CASE("fast path: two threads of each rank") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {
     const auto sums = [&](const std::string& name, std::size_t count) {
@@ -147,7 +147,7 @@ TEST_CASE("short way: two threads of each rank") {
   });
 }
 
-TEST_CASE("short way: ranks that ask for different things learn of it, and go on") {
+TEST_CASE("fast path: ranks that ask for different things learn of it, and go on") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
     for (int i = 0; i < 20; ++i) {
@@ -161,13 +161,13 @@ TEST_CASE("short way: ranks that ask for different things learn of it, and go on
   });
 }
 
-TEST_CASE("short way: not where there are process sets; after them, again") {
+TEST_CASE("fast path: not where there are process sets; after them, again") {
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {
     const int set = add_set(engine, {0}, "one");
-    const auto before = short_ways(engine);
+    const auto before = fast_paths(engine);
     for (int i = 0; i < 50; ++i) waited_sum(engine, "x", 3);
-    CHECK(short_ways(engine) == before);
+    CHECK(fast_paths(engine) == before);
     Request remove = plain_request(Kind::kRemoveSet);
     remove.sizes = {set};
     CHECK(run(engine, remove).number == 1);
@@ -175,15 +175,15 @@ TEST_CASE("short way: not where there are process sets; after them, again") {
   });
 }
 
-TEST_CASE("short way: not while a timeline shows who asks when") {
+TEST_CASE("fast path: not while a timeline shows who asks when") {
   const std::string path = "/tmp/hvd_short_way_" + std::to_string(getpid()) + ".json";
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {
     CHECK(engine.start_timeline(path, false).message == "");
     run(engine, plain_request(Kind::kBarrier, "begun"));
-    const auto before = short_ways(engine);
+    const auto before = fast_paths(engine);
     for (int i = 0; i < 50; ++i) waited_sum(engine, "x", 3);
-    CHECK(short_ways(engine) == before);
+    CHECK(fast_paths(engine) == before);
     run(engine, plain_request(Kind::kBarrier, "all"));
     engine.stop_timeline();
     run(engine, plain_request(Kind::kBarrier, "over"));

@@ -28,7 +28,7 @@ const std::vector<Example>& examples() {
       {"slots", "7", [](O o) { return o.mesh.slots == 7; }},
       {"start_timeout_s", "2.5", [](O o) { return o.mesh.start_timeout_s == 2.5; }},
       {"host", "a", [](O o) { return o.mesh.host == "a"; }},
-      {"fanout", "3", [](O o) { return o.mesh.fanout == 3 && o.conductor.fanout == 3; }},
+      {"fanout", "3", [](O o) { return o.mesh.fanout == 3 && o.controller.fanout == 3; }},
       {"tcp_streams", "4", [](O o) { return o.mesh.tcp_streams == 4; }},
       {"secret", "s", [](O o) { return o.mesh.secret == "s"; }},
       {"heap_bytes", "1048576", [](O o) { return o.mesh.heap_bytes == 1048576; }},
@@ -44,20 +44,21 @@ const std::vector<Example>& examples() {
        [](O o) { return o.algorithms.allreduce == Algorithm::kRing; }},
       {"hierarchical_allreduce", "0", [](O o) { return !o.algorithms.hierarchical_allreduce; }},
       {"hierarchical_allgather", "0", [](O o) { return !o.algorithms.hierarchical_allgather; }},
-      {"fusion_threshold", "0", [](O o) { return o.conductor.fusion_threshold == 0; }},
-      {"cycle_time_ms", "1.5", [](O o) { return o.conductor.cycle_ns == 1'500'000; }},
-      {"cache_capacity", "9", [](O o) { return o.conductor.cache_capacity == 9; }},
-      {"group_fusion", "0", [](O o) { return !o.conductor.group_fusion; }},
-      {"stall_warning_s", "0.5", [](O o) { return o.conductor.stall_warning_ns == 500'000'000; }},
-      {"stall_shutdown_s", "3", [](O o) { return o.conductor.stall_shutdown_ns == 3'000'000'000; }},
-      {"autotune", "1", [](O o) { return o.conductor.tuner.on; }},
-      {"autotune_log", "/tmp/x", [](O o) { return o.conductor.tuner.log == "/tmp/x"; }},
-      {"autotune_warmup_samples", "0", [](O o) { return o.conductor.tuner.warmup_samples == 0; }},
+      {"fusion_threshold", "0", [](O o) { return o.controller.fusion_threshold == 0; }},
+      {"cycle_time_ms", "1.5", [](O o) { return o.controller.cycle_ns == 1'500'000; }},
+      {"cache_capacity", "9", [](O o) { return o.controller.cache_capacity == 9; }},
+      {"group_fusion", "0", [](O o) { return !o.controller.group_fusion; }},
+      {"stall_warning_s", "0.5", [](O o) { return o.controller.stall_warning_ns == 500'000'000; }},
+      {"stall_shutdown_s", "3",
+       [](O o) { return o.controller.stall_shutdown_ns == 3'000'000'000; }},
+      {"autotune", "1", [](O o) { return o.controller.tuner.on; }},
+      {"autotune_log", "/tmp/x", [](O o) { return o.controller.tuner.log == "/tmp/x"; }},
+      {"autotune_warmup_samples", "0", [](O o) { return o.controller.tuner.warmup_samples == 0; }},
       {"autotune_steps_per_sample", "2",
-       [](O o) { return o.conductor.tuner.steps_per_sample == 2; }},
-      {"autotune_max_samples", "8", [](O o) { return o.conductor.tuner.max_samples == 8; }},
-      {"autotune_noise", "0.1", [](O o) { return o.conductor.tuner.noise == 0.1; }},
-      {"autotune_seed", "5", [](O o) { return o.conductor.tuner.seed == 5; }},
+       [](O o) { return o.controller.tuner.steps_per_sample == 2; }},
+      {"autotune_max_samples", "8", [](O o) { return o.controller.tuner.max_samples == 8; }},
+      {"autotune_noise", "0.1", [](O o) { return o.controller.tuner.noise == 0.1; }},
+      {"autotune_seed", "5", [](O o) { return o.controller.tuner.seed == 5; }},
       {"trace_capacity", "100", [](O o) { return o.trace_capacity == 100; }},
       {"timeline", "/tmp/t.json", [](O o) { return o.timeline == "/tmp/t.json"; }},
       {"mark_cycles", "1", [](O o) { return o.mark_cycles; }},
@@ -141,7 +142,7 @@ TEST_CASE("options: what is set is where the tuner starts, and fixed") {
                                      {"cache_capacity", "0"},
                                      {"hierarchical_allgather", "0"}});
   REQUIRE(parsed);
-  const TunerOptions& tuner = parsed.value().conductor.tuner;
+  const TunerOptions& tuner = parsed.value().controller.tuner;
   CHECK(tuner.start.fusion_threshold == 77);
   CHECK(tuner.start.cycle_ns == 2'000'000);
   CHECK_FALSE(tuner.start.cache);
@@ -154,9 +155,9 @@ TEST_CASE("options: what is set is where the tuner starts, and fixed") {
   CHECK_FALSE(tuner.fixed_hierarchical_allreduce);
   const auto nothing = parse_options({});
   REQUIRE(nothing);
-  CHECK(nothing.value().conductor.tuner.start.fusion_threshold ==
-        nothing.value().conductor.fusion_threshold);
-  CHECK_FALSE(nothing.value().conductor.tuner.fixed_threshold);
+  CHECK(nothing.value().controller.tuner.start.fusion_threshold ==
+        nothing.value().controller.fusion_threshold);
+  CHECK_FALSE(nothing.value().controller.tuner.fixed_threshold);
 }
 
 TEST_CASE("options: the agreement tells apart what ranks decide by for themselves, and only that") {

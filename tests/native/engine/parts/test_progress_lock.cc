@@ -1,4 +1,4 @@
-// The turn: one thread at a time, and nothing that is asked for is ever forgotten.
+// The progress lock: one thread at a time, and nothing that is asked for is ever forgotten.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -16,19 +16,20 @@ namespace {
 
 constexpr std::chrono::nanoseconds kForEver = std::chrono::hours(1);
 
-// What the coordinator is to its callers: jobs are put in a box, whoever has the turn does them.
+// What the progress engine is to its callers: jobs are put in a box, whoever has the progress lock
+// does them.
 struct Shop {
   struct Job {
     bool large = false;
     Word done{0};
   };
 
-  BellMemory memory;
-  Bell bell{memory};
-  Turn turn{bell};
+  DoorbellMemory memory;
+  Doorbell doorbell{memory};
+  ProgressLock progress_lock{doorbell};
   std::mutex mutex;
   std::vector<Job*> box;
-  std::vector<Job*> agenda;  // turn-holder only, as is all that follows
+  std::vector<Job*> agenda;  // progress-lock owner only, as is all that follows
   bool ended = false;
   long steps = 0;  // not atomic: ThreadSanitizer sees a second holder
   std::atomic<bool> stop{false};
@@ -38,7 +39,7 @@ struct Shop {
       const std::lock_guard<std::mutex> lock(mutex);
       box.push_back(&job);
     }
-    if (ring) bell.ring();
+    if (ring) doorbell.ring();
   }
   bool look() {
     ++steps;
@@ -56,71 +57,73 @@ struct Shop {
     futex_wake_all(job->done);
   }
   void background() {
-    turn.take();
+    progress_lock.take();
     while (!stop.load()) {
-      const std::uint32_t seen = bell.heard();
+      const std::uint32_t seen = doorbell.heard();
       const bool news = look();
       if (!agenda.empty()) {
         work();
       } else if (!news && !stop.load()) {
-        turn.park(seen, kForEver);
+        progress_lock.park(seen, kForEver);
       }
     }
   }
   void call(Job& job) {
     put(job, false);
-    if (turn.try_take()) {
+    if (progress_lock.try_take()) {
       run_for(job);
       hand_back();
     } else {
-      bell.ring();
+      doorbell.ring();
     }
     while (job.done.load() == 0) futex_wait(job.done, 0, kForEver);
   }
   void run_for(Job& job) {
     while (job.done.load() == 0) {
-      const std::uint32_t seen = bell.heard();
+      const std::uint32_t seen = doorbell.heard();
       const bool news = look();
       if (!agenda.empty()) {
         if (agenda.front()->large) return;
         work();
       } else if (!news) {
-        turn.sleep(seen, std::chrono::milliseconds(1));
+        progress_lock.sleep(seen, std::chrono::milliseconds(1));
         return;  // as if its time were over
       }
     }
   }
   void hand_back() {
     for (;;) {
-      const std::uint32_t seen = bell.heard();
+      const std::uint32_t seen = doorbell.heard();
       if (look()) continue;
-      if (!agenda.empty()) return turn.pass_on();
-      if (turn.give_back(seen)) return;
+      if (!agenda.empty()) return progress_lock.pass_on();
+      if (progress_lock.give_back(seen)) return;
     }
   }
 };
 
 }  // namespace
 
-TEST_CASE("turn: one has it, a ring during the last look is not lost, what is left is passed on") {
-  BellMemory memory;
-  Bell bell(memory);
-  Turn turn(bell);
-  REQUIRE(turn.try_take());
-  CHECK_FALSE(turn.try_take());
-  const std::uint32_t seen = bell.heard();
-  bell.ring();
-  CHECK_FALSE(turn.give_back(seen));
-  CHECK_FALSE(turn.try_take());  // still held
-  CHECK(turn.give_back(bell.heard()));
+TEST_CASE(
+    "progress lock: one has it, a ring during the last look is not lost, what is left is passed "
+    "on") {
+  DoorbellMemory memory;
+  Doorbell doorbell(memory);
+  ProgressLock progress_lock(doorbell);
+  REQUIRE(progress_lock.try_take());
+  CHECK_FALSE(progress_lock.try_take());
+  const std::uint32_t seen = doorbell.heard();
+  doorbell.ring();
+  CHECK_FALSE(progress_lock.give_back(seen));
+  CHECK_FALSE(progress_lock.try_take());  // still held
+  CHECK(progress_lock.give_back(doorbell.heard()));
   CHECK(memory.sleeps.load() != 0);  // the background thread is to be woken by the next ring
-  REQUIRE(turn.try_take());
+  REQUIRE(progress_lock.try_take());
   CHECK(memory.sleeps.load() == 0);  // a peer makes no system call for an awake rank
-  turn.pass_on();
-  CHECK(turn.try_take());
+  progress_lock.pass_on();
+  CHECK(progress_lock.try_take());
 }
 
-TEST_CASE("turn: a parked background thread sleeps on while callers come and go") {
+TEST_CASE("progress lock: a parked background thread sleeps on while callers come and go") {
   Shop shop;
   run_ranks(2, [&](int who) {
     if (who == 1) return shop.background();
@@ -129,13 +132,14 @@ TEST_CASE("turn: a parked background thread sleeps on while callers come and go"
       shop.call(job);
     }
     shop.stop.store(true);
-    shop.bell.ring();
+    shop.doorbell.ring();
   });
   CHECK(shop.agenda.empty());
   CHECK(shop.box.empty());
 }
 
-TEST_CASE("turn: many threads, calling and leaving work behind, small and large: all is done") {
+TEST_CASE(
+    "progress lock: many threads, calling and leaving work behind, small and large: all is done") {
   Shop shop;
   const int callers = 6;
   std::atomic<int> left{callers};
@@ -156,37 +160,37 @@ TEST_CASE("turn: many threads, calling and leaving work behind, small and large:
     }
     if (left.fetch_sub(1) == 1) {
       shop.stop.store(true);
-      shop.bell.ring();
+      shop.doorbell.ring();
     }
   });
   CHECK(shop.agenda.empty());
   CHECK(shop.box.empty());
 }
 
-TEST_CASE("visitors: the door closes when the last one is out, and stays closed") {
-  Visitors visitors;
+TEST_CASE("rundown guard: it closes when the last one is out, and stays closed") {
+  RundownGuard guard;
   std::atomic<bool> inside{false};
   std::atomic<bool> out{false};
   run_ranks(2, [&](int who) {
     if (who == 0) {
       {
-        const Visit visit(visitors);
-        REQUIRE(static_cast<bool>(visit));
+        const RundownScope scope(guard);
+        REQUIRE(static_cast<bool>(scope));
         inside.store(true);
         // The other one is closing the door: nobody else gets in, and it does not come back.
-        while (visitors.enter()) {
-          visitors.leave();
+        while (guard.enter()) {
+          guard.leave();
           std::this_thread::yield();
         }
         out.store(true);
       }
     } else {
       while (!inside.load()) std::this_thread::yield();
-      visitors.close_and_wait();
+      guard.close_and_wait();
       CHECK(out.load());
     }
   });
-  CHECK_FALSE(visitors.enter());
+  CHECK_FALSE(guard.enter());
 }
 
 }  // namespace hvd::test

@@ -24,19 +24,19 @@ Work work_of(Kind kind, std::vector<std::int64_t> sizes) {
   return work;
 }
 
-Team second_of_two() {
-  Team team;
-  team.ranks = {0, 1};
-  team.place = 1;
-  return team;
+Group second_of_two() {
+  Group group;
+  group.ranks = {0, 1};
+  group.place = 1;
+  return group;
 }
 
 }  // namespace
 
 TEST_CASE("sizes: of a gathering are one per rank, this rank's own as it asked") {
-  const Team team = second_of_two();
+  const Group group = second_of_two();
   const auto fit = [&](std::vector<std::int64_t> sizes) {
-    return sizes_fit(work_of(Kind::kAllgather, std::move(sizes)), team).is_ok();
+    return sizes_fit(work_of(Kind::kAllgather, std::move(sizes)), group).is_ok();
   };
   CHECK(fit({7, 4}));
   CHECK(fit({0, 4}));
@@ -49,9 +49,9 @@ TEST_CASE("sizes: of a gathering are one per rank, this rank's own as it asked")
 }
 
 TEST_CASE("sizes: of an exchange are one per pair, and this rank gives no more than it has") {
-  const Team team = second_of_two();
+  const Group group = second_of_two();
   const auto fit = [&](std::vector<std::int64_t> sizes) {
-    return sizes_fit(work_of(Kind::kAlltoall, std::move(sizes)), team).is_ok();
+    return sizes_fit(work_of(Kind::kAlltoall, std::move(sizes)), group).is_ok();
   };
   CHECK(fit({1, 2, 3, 1}));
   CHECK(fit({9, 9, 0, 0}));

@@ -102,17 +102,17 @@ std::string field(const std::string& event, const std::string& key) {
 
 // On every lane time never goes back and each end closes what was begun. How many bars there are.
 std::size_t check_nesting(const std::vector<std::string>& events) {
-  struct Lane {
+  struct FastPath {
     double now = 0;
     int open = 0;
   };
-  std::map<std::pair<std::string, std::string>, Lane> lanes;
+  std::map<std::pair<std::string, std::string>, FastPath> lanes;
   std::size_t bars = 0;
   for (const std::string& event : events) {
     const std::string kind = field(event, "ph");
     if (kind != "\"B\"" && kind != "\"E\"") continue;
     CAPTURE(event);
-    Lane& lane = lanes[{field(event, "pid"), field(event, "tid")}];
+    FastPath& lane = lanes[{field(event, "pid"), field(event, "tid")}];
     const double ts = std::strtod(field(event, "ts").c_str(), nullptr);
     CHECK(ts >= lane.now);
     lane.now = ts;

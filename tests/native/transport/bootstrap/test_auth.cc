@@ -1,5 +1,5 @@
-// SHA-256 and HMAC against known values, the handshake message by message, the lobby with
-// strangers in it.
+// SHA-256 and HMAC against known values, the handshake message by message, the handshake acceptor
+// with strangers in it.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -186,18 +186,19 @@ TEST_CASE("auth: a hundred silent strangers do not keep a rank out") {
     if (i % 3 == 2) CHECK(send_all(stranger.value(), std::string(500, 'g'), deadline));
     strangers.push_back(stranger.take());
   }
-  Lobby here, there;
+  HandshakeAcceptor here, there;
   here.listen(listener.take(), false,
               [](const Claim&) { return std::optional<std::string>("key"); });
   Result<Fd> honest = connect_tcp("127.0.0.1", port, deadline);
   REQUIRE(honest.is_ok());
   REQUIRE(there.call(7, honest.take(), kClaim, "key"));
-  Guest caller, callee;  // one after the other, the silent ones would take two seconds each
+  Connection caller, callee;  // one after the other, the silent ones would take two seconds each
   while ((!caller.socket || !callee.socket) && !deadline.expired()) {
-    for (Lobby* lobby : {&here, &there}) {
-      auto guests = lobby->wait(Deadline::after_seconds(0.01));
-      REQUIRE(guests.is_ok());
-      for (Guest& guest : guests.value()) (lobby == &here ? callee : caller) = std::move(guest);
+    for (HandshakeAcceptor* acceptor : {&here, &there}) {
+      auto connections = acceptor->wait(Deadline::after_seconds(0.01));
+      REQUIRE(connections.is_ok());
+      for (Connection& connection : connections.value())
+        (acceptor == &here ? callee : caller) = std::move(connection);
     }
   }
   REQUIRE(caller.socket);
@@ -210,11 +211,11 @@ TEST_CASE("auth: a hundred silent strangers do not keep a rank out") {
   CHECK(data.value() == "data");
 }
 
-TEST_CASE("auth: a lobby says so when the other side has another key, or hangs up") {
+TEST_CASE("auth: an acceptor says so when the other side has another key, or hangs up") {
   Result<Fd> listener = listen_tcp("127.0.0.1", 0, 8);
   REQUIRE(listener.is_ok());
   const Deadline deadline = Deadline::after_seconds(20);
-  Lobby here, there;
+  HandshakeAcceptor here, there;
   const std::uint16_t port = bound_port(listener.value());
   here.listen(listener.take(), false, [](const Claim& claim) {
     return claim.rank == 3 ? std::optional<std::string>("key") : std::nullopt;
@@ -222,18 +223,18 @@ TEST_CASE("auth: a lobby says so when the other side has another key, or hangs u
   const Claim unwanted{4, 1, 2, 0};
   REQUIRE(there.call(1, connect_tcp("127.0.0.1", port, deadline).take(), kClaim, "other"));
   REQUIRE(there.call(2, connect_tcp("127.0.0.1", port, deadline).take(), unwanted, "key"));
-  std::vector<Guest> ends;
+  std::vector<Connection> ends;
   while (ends.size() < 2 && !deadline.expired()) {
     auto mine = here.wait(Deadline::after_seconds(0.01));
     REQUIRE(mine.is_ok());
     CHECK(mine.value().empty());
     auto theirs = there.wait(Deadline::after_seconds(0.01));
     REQUIRE(theirs.is_ok());
-    for (Guest& guest : theirs.value()) ends.push_back(std::move(guest));
+    for (Connection& connection : theirs.value()) ends.push_back(std::move(connection));
   }
   REQUIRE(ends.size() == 2);
-  for (const Guest& end : ends)
-    CHECK(end.end == (end.call == 1 ? Guest::End::kRefused : Guest::End::kGone));
+  for (const Connection& end : ends)
+    CHECK(end.end == (end.call == 1 ? Connection::End::kRefused : Connection::End::kGone));
   CHECK(here.refused() == 1);
 }
 
@@ -243,16 +244,16 @@ TEST_CASE("auth: A16 no descriptor left for a caller is an error, not an endless
   const Deadline deadline = Deadline::after_seconds(20);
   const Result<Fd> caller = connect_tcp("127.0.0.1", bound_port(listener.value()), deadline);
   REQUIRE(caller.is_ok());
-  Lobby lobby;
-  lobby.listen(listener.take(), false,
-               [](const Claim&) { return std::optional<std::string>("key"); });
+  HandshakeAcceptor acceptor;
+  acceptor.listen(listener.take(), false,
+                  [](const Claim&) { return std::optional<std::string>("key"); });
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
   rlimit none = before;
   none.rlim_cur = static_cast<rlim_t>(Fd(::dup(0)).get());  // the lowest that is free
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
-  const Result<std::vector<Guest>> guests = lobby.wait(deadline);
+  const Result<std::vector<Connection>> connections = acceptor.wait(deadline);
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
-  REQUIRE_FALSE(guests.is_ok());
-  CHECK(guests.status().message.find("cannot accept a connection") != std::string::npos);
+  REQUIRE_FALSE(connections.is_ok());
+  CHECK(connections.status().message.find("cannot accept a connection") != std::string::npos);
 }

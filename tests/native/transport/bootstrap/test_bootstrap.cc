@@ -78,7 +78,7 @@ TEST_CASE("bootstrap: a rank that is known is not waited for when its process ha
     REQUIRE_FALSE(bootstrap.is_ok());
     CHECK(bootstrap.status().code == Code::kRankDied);
     CHECK(bootstrap.status().rank == 2);
-    CHECK(mentions(bootstrap.status(), "rank 2 has ended"));
+    CHECK(mentions(bootstrap.status(), "rank 2 exited"));
   });
   ::waitpid(known, nullptr, 0);
 }

@@ -229,7 +229,7 @@ TEST_CASE("mpi links: an abort ends both kinds of wait, and the end does not wai
   test::run_ranks(3, [&](int rank) {  // for less time than is given to what is left
     Own own;
     open(own, world, meeting, rank, 3);
-    std::thread watch(
+    std::thread failure_detector(
         [&] { CHECK(own.abort.raise(Status::make(Code::kRankDied, "gone", "", 2))); });
     const auto to = own.links->send_link((rank + 1) % 3);
     const auto from = own.links->recv_link(rank == 0 ? 2 : 0);
@@ -240,7 +240,7 @@ TEST_CASE("mpi links: an abort ends both kinds of wait, and the end does not wai
         to->publish(kSlot);
       CHECK(slot.status().message == "gone");
     }
-    watch.join();
+    failure_detector.join();
   });
 }
 

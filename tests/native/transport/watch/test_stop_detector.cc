@@ -48,7 +48,7 @@ class Idler {
   Fd pidfd_;
 };
 
-// Looks every tenth of a second, as the watch does.
+// Looks every tenth of a second, as the failure detector does.
 class Looker {
  public:
   explicit Looker(const StopRules& rules, const Idler& idler) : guard_(rules) {
@@ -56,7 +56,7 @@ class Looker {
     guard_.attend(true);
     look_for(milliseconds(200));  // of a wait that has lasted since the last look
   }
-  StopGuard& guard() { return guard_; }
+  StopDetector& guard() { return guard_; }
   void stand_still(milliseconds time) { now_ += time; }
   // The time after which it found one stopped too long, if it did.
   std::optional<milliseconds> look_for(milliseconds time) {
@@ -71,9 +71,9 @@ class Looker {
   int pid() const { return found_->pid; }
 
  private:
-  StopGuard guard_;
+  StopDetector guard_;
   Clock::time_point now_{std::chrono::hours(1)};
-  std::optional<StopGuard::Stopped> found_;
+  std::optional<StopDetector::Stopped> found_;
 };
 
 const StopRules kRules{0.5, 5};

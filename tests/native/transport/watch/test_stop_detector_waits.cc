@@ -8,8 +8,8 @@
 
 using namespace hvd;
 
-TEST_CASE("stop guard: without peers on this host no wait wakes the watch") {
-  StopGuard guard({});
+TEST_CASE("stop detector: without peers on this host no wait wakes the watch") {
+  StopDetector guard({});
   CHECK(guard.sleep_ms() < 0);
   for (int operation = 0; operation < 3; ++operation) {
     CHECK_FALSE(guard.attend(true));
@@ -17,8 +17,8 @@ TEST_CASE("stop guard: without peers on this host no wait wakes the watch") {
   }
 }
 
-TEST_CASE("stop guard: the first wait wakes a watch that sleeps, the next ones do not") {
-  StopGuard guard({});
+TEST_CASE("stop detector: the first wait wakes a watch that sleeps, the next ones do not") {
+  StopDetector guard({});
   const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0)));
   REQUIRE(process);
   guard.add(1, ::getppid(), process.get());

@@ -1,11 +1,11 @@
-// Teams meet: all members take the same way, and fail alike.
+// Groups meet: all members take the same way, and fail alike.
 #include <doctest/doctest.h>
 
 #include <map>
 #include <mutex>
 
 #include "collective/cpu_backend.h"
-#include "cuda/meeting.h"
+#include "cuda/group_init.h"
 #include "cuda/rings.h"
 
 namespace hvd::cuda {
@@ -22,7 +22,7 @@ struct Host {
   std::map<int, std::string> operations;  // of a rank, where it is not auto
   std::map<int, int> devices;             // of a rank, where it is not 0
   std::string ring = "auto";
-  double trial_seconds = 20;
+  double self_test_seconds = 20;
 };
 
 // "ring", or the message; the same on all ranks, which is checked.
@@ -30,7 +30,7 @@ struct Outcome {
   std::string text;
   Code code = Code::kOk;
   int rank = -1;
-  std::size_t forms = 0;
+  std::size_t algorithms = 0;
 };
 
 Outcome met(const Cluster& cluster, const Host& host = {}) {
@@ -42,14 +42,14 @@ Outcome met(const Cluster& cluster, const Host& host = {}) {
     auto device = Device::open(fake_driver(), number, rank);
     AcceleratorOptions options;
     options.arena_bytes = 4096;
-    options.trial_seconds = host.trial_seconds;
+    options.self_test_seconds = host.self_test_seconds;
     options.ring = host.ring;
     if (host.operations.count(rank) == 1) options.operations = host.operations.at(rank);
-    const Guest guest{device ? device.value() : nullptr, device.status()};
-    const auto agreed = meet(guest, mesh, cpu, everybody(cluster.size, rank), options);
+    const LocalDevice local{device ? device.value() : nullptr, device.status()};
+    const auto agreed = init_backend(local, mesh, cpu, everybody(cluster.size, rank), options);
     Outcome outcome{agreed ? name_of(agreed.value().way) : agreed.status().message,
                     agreed.status().code, agreed.status().rank,
-                    agreed ? agreed.value().backend->forms() : 0};
+                    agreed ? agreed.value().backend->algorithms() : 0};
     const std::lock_guard<std::mutex> lock(mutex);
     outcomes[rank] = outcome;
   });
@@ -58,7 +58,7 @@ Outcome met(const Cluster& cluster, const Host& host = {}) {
     CHECK(outcome.text == outcomes[0].text);
     CHECK(outcome.code == outcomes[0].code);
     CHECK(outcome.rank == outcomes[0].rank);
-    CHECK(outcome.forms == outcomes[0].forms);
+    CHECK(outcome.algorithms == outcomes[0].algorithms);
   }
   check_nothing_left();
   return outcomes[0];
@@ -119,23 +119,24 @@ TEST_CASE("where only the ring is wished, all fail for the one that cannot") {
 TEST_CASE("a ring whose trial goes wrong on a rank is not taken") {
   fake_cuda_reset();
   Host host;
-  host.trial_seconds = 0.5;  // which the other rank waits in vain
+  host.self_test_seconds = 0.5;  // which the other rank waits in vain
   fake_cuda_fail("cuEventElapsedTime", 0, CUDA_ERROR_UNKNOWN);
   CHECK(met(cluster_of(2), host).text == "staged");
 }
 
-// Of four laps for each rank and form one fails; then all of it without the newer form.
+// Of four laps for each rank and algorithm one fails; then all of it without the newer algorithm.
 static void check_newer_form(int lap) {
   fake_cuda_reset();
   fake_cuda_set_devices(2);
   Host host;
   host.devices = {{1, 1}};
-  CHECK(met(cluster_of(2), host).forms == 2);
+  CHECK(met(cluster_of(2), host).algorithms == 2);
   fake_cuda_fail("cuEventElapsedTime", lap, CUDA_ERROR_UNKNOWN);
-  host.trial_seconds = 6;  // which the other rank waits in vain, and none that is well must need
+  host.self_test_seconds =
+      6;  // which the other rank waits in vain, and none that is well must need
   const Outcome outcome = met(cluster_of(2), host);
   CHECK(outcome.text == "ring");
-  CHECK(outcome.forms == 1);
+  CHECK(outcome.algorithms == 1);
 }
 
 TEST_CASE("a ring a form of which goes wrong in its trial is taken without the newer form") {
@@ -198,7 +199,7 @@ TEST_CASE("an abort ends a meeting that waits for somebody") {
     CpuBackend cpu(mesh);
     auto device = Device::open(fake_driver(), 0, rank);
     REQUIRE(device.status().message == "");
-    const auto agreed = meet({device.value(), {}}, mesh, cpu, everybody(2, rank), {});
+    const auto agreed = init_backend({device.value(), {}}, mesh, cpu, everybody(2, rank), {});
     REQUIRE(!agreed.is_ok());
     CHECK(agreed.status().code == Code::kRankDied);
     CHECK(agreed.status().message == "rank 1 died");
@@ -207,7 +208,7 @@ TEST_CASE("an abort ends a meeting that waits for somebody") {
 }
 
 TEST_CASE("the smallest arena counts") {
-  std::vector<Facts> members(3);
+  std::vector<PeerInfo> members(3);
   members[0].arena_bytes = 4096;
   members[1].arena_bytes = 1024;
   members[2].arena_bytes = 2048;

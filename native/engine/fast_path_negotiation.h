@@ -1,7 +1,7 @@
 // The agreement of ranks that all stand in a call for the same thing (transport/shm/fast_path.h):
-// no messages, and nobody decides. Whatever is not quite so goes the long way (controller.h).
-// Operations of process sets are not everybody's, so where there are any, ranks at the same
-// position need not have the same past: then there is no short way.
+// no messages, and nobody decides. Whatever is not quite so goes negotiation by messages
+// (controller.h). Operations of process sets are not everybody's, so where there are any, ranks at
+// the same position need not have the same past: then there is no fast path.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@
 
 namespace hvd {
 
-// Turn-holder only.
-class ShortWay {
+// Progress-lock owner only.
+class FastPathNegotiation {
  public:
   // `position`: of all ranks at the beginning, the same.
-  ShortWay(std::unique_ptr<Lane> lane, int size, std::uint32_t position)
-      : lane_(std::move(lane)), size_(size), position_(position) {}
+  FastPathNegotiation(std::unique_ptr<FastPath> fast_path, int size, std::uint32_t position)
+      : fast_path_(std::move(fast_path)), size_(size), position_(position) {}
 
   // This rank has carried it out.
   void passed(const Response& response) {
@@ -32,19 +32,20 @@ class ShortWay {
     if (everybodys && response.status) ++position_;
   }
 
-  // This rank asks the long way: nobody need wait for it here.
+  // This rank asks negotiation by messages: nobody need wait for it here.
   void decline() {
-    if (lane_ != nullptr) lane_->close(position_);
+    if (fast_path_ != nullptr) fast_path_->close(position_);
   }
 
-  // Waits for the other ranks as long as patient() says so. Nothing: to be asked the long way.
+  // Waits for the other ranks as long as patient() says so. Nothing: to be asked negotiation by
+  // messages.
   template <class Patient>
   std::optional<Response> agree(const Request& request, const Patient& patient) {
     std::optional<Response> response;
-    if (lane_ == nullptr || rests()) return response;
+    if (fast_path_ == nullptr || rests()) return response;
     text_.clear();
     append_request(text_, request);
-    if (text_.size() <= kLaneTextBytes) response = agreed_by_all(request, size_);
+    if (text_.size() <= kFastPathTextBytes) response = agreed_by_all(request, size_);
     if (!response) {
       decline();
     } else if (!all_agree(patient)) {
@@ -66,18 +67,18 @@ class ShortWay {
 
   template <class Patient>
   bool all_agree(const Patient& patient) {
-    Lane::Stand stand = lane_->enter(position_, text_);
-    failpoint("engine.short_way_entered");
-    while (stand == Lane::Stand::kCounted) {
-      stand = patient() ? lane_->look() : lane_->leave();
+    FastPath::Stand stand = fast_path_->enter(position_, text_);
+    failpoint("engine.fast_path_entered");
+    while (stand == FastPath::Stand::kCounted) {
+      stand = patient() ? fast_path_->look() : fast_path_->leave();
     }
-    const bool all = stand == Lane::Stand::kComplete;
-    failpoint("engine.short_way_left");
+    const bool all = stand == FastPath::Stand::kComplete;
+    failpoint("engine.fast_path_left");
     misses_ = all ? 0 : std::min(misses_ + 1, kMostMisses);
     return all;
   }
 
-  const std::unique_ptr<Lane> lane_;
+  const std::unique_ptr<FastPath> fast_path_;
   const int size_;
   std::uint32_t position_;
   std::string text_;

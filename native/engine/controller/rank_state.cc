@@ -1,4 +1,4 @@
-#include "engine/controller/node.h"
+#include "engine/controller/rank_state.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,8 @@ namespace hvd {
 namespace {
 
 Status senseless(const char* what) {
-  return Status::make(Code::kInternal, std::string("rank 0 decided on ") + what, "engine/node", 0);
+  return Status::make(Code::kInternal, std::string("rank 0 sent an inconsistent response: ") + what,
+                      "engine/rank_state", 0);
 }
 
 RankSet numbers_of(const Subtree& tree, const std::vector<int>& ranks) {
@@ -31,36 +32,37 @@ Status removed_set(int id) {
                       "Process set provided does not exist, or has not been registered. (Process "
                       "set " +
                           std::to_string(id) + " has been removed.)",
-                      "engine/node");
+                      "engine/rank_state");
 }
 
-Status Node::learn(const Verdict& verdict) {
-  const Response& response = verdict.response;
+Status RankState::learn(const ResponseMessage& message) {
+  const Response& response = message.response;
   const ProcessSet* set = sets.find(response.set);
   if (set == nullptr) return senseless("a process set that does not exist");
-  if (response.kind == Kind::kPark) return senseless("what is no decision");
-  if (Status status = learn_answers(verdict, *set); !status) return status;
+  if (response.kind == Kind::kPark) return senseless("a kind of request that has no response");
+  if (Status status = learn_answers(message, *set); !status) return status;
   Status status = response.status ? learn_change(response) : Status::ok();
-  if (status) put_on_agenda(verdict, *set);
+  if (status) put_on_agenda(message, *set);
   return status;
 }
 
-Status Node::learn_answers(const Verdict& verdict, const ProcessSet& set) {
-  const Response& response = verdict.response;
-  const RankSet who = verdict.only.empty() ? set.here : numbers_of(tree, verdict.only);
+Status RankState::learn_answers(const ResponseMessage& message, const ProcessSet& set) {
+  const Response& response = message.response;
+  const RankSet who = message.only.empty() ? set.here : numbers_of(tree, message.only);
   if (response.kind == Kind::kJoin) joined.remove(who);
   std::size_t size_at = 0;
-  std::uint64_t version = verdict.version;
+  std::uint64_t version = message.version;
   for (std::size_t i = 0; i < response.names.size(); ++i) {
     Entry& entry = table.at(set, response.names[i]);
-    if (!verdict.slots.empty()) {
+    if (!message.slots.empty()) {
       const std::size_t sizes = response.kind == Kind::kAlltoall
                                     ? response.sizes.size()
                                     : tensors_of(entry) * static_cast<std::size_t>(set.size);
       const bool sized = !response.sizes.empty();
-      if (sized && size_at + sizes > response.sizes.size()) return senseless("sizes of nothing");
-      if (verdict.slots[i] >= 0) {
-        table.assign(entry, verdict.slots[i], version);
+      if (sized && size_at + sizes > response.sizes.size())
+        return senseless("sizes for tensors that nobody requested");
+      if (message.slots[i] >= 0) {
+        table.assign(entry, message.slots[i], version);
         assignments = std::max(assignments, version++);
         entry.known_kind = response.kind;
         entry.shared = response.shared;
@@ -77,7 +79,7 @@ Status Node::learn_answers(const Verdict& verdict, const ProcessSet& set) {
 }
 
 // Ranks between do not let those wait for company who will be told that they are late.
-void Node::remember_failure(Entry& entry, const Status& status, const RankSet& who) const {
+void RankState::remember_failure(Entry& entry, const Status& status, const RankSet& who) const {
   if (is_root() || tree.count() == 1) return;
   if (status) {
     entry.failure.reset();
@@ -86,12 +88,12 @@ void Node::remember_failure(Entry& entry, const Status& status, const RankSet& w
   }
 }
 
-void Node::put_on_agenda(const Verdict& verdict, const ProcessSet& set) {
-  const bool mine = verdict.only.empty() ? set.here.has(own())
-                                         : std::find(verdict.only.begin(), verdict.only.end(),
-                                                     tree.rank()) != verdict.only.end();
+void RankState::put_on_agenda(const ResponseMessage& message, const ProcessSet& set) {
+  const bool mine = message.only.empty() ? set.here.has(own())
+                                         : std::find(message.only.begin(), message.only.end(),
+                                                     tree.rank()) != message.only.end();
   if (!mine) return;
-  Response& response = agenda.emplace_back(verdict.response);
+  Response& response = agenda.emplace_back(message.response);
   if (response.kind == Kind::kJoin) response.names = {std::exchange(join_name, {})};
   if (response.kind != Kind::kLeave) return;
   if (first_left < 0) first_left = response.rank;
@@ -100,7 +102,7 @@ void Node::put_on_agenda(const Verdict& verdict, const ProcessSet& set) {
   }
 }
 
-Waiting Node::waiting(const Entry& entry) const {
+Waiting RankState::waiting(const Entry& entry) const {
   RankSet missing = without(entry.set->here, entry.asked);
   if (entry.set->id == 0) missing.remove(joined);
   return {*entry.name,
@@ -111,7 +113,7 @@ Waiting Node::waiting(const Entry& entry) const {
           tree.ranks_of(entry.asked)};
 }
 
-void Node::end(int rank) {
+void RankState::end(int rank) {
   Response response;
   response.kind = Kind::kLeave;
   response.rank = rank;
@@ -120,28 +122,30 @@ void Node::end(int rank) {
   agenda.push_back(std::move(response));
 }
 
-Status Node::learn_change(const Response& response) {
+Status RankState::learn_change(const Response& response) {
   if (response.kind == Kind::kTune) {
     cache = response.tunables.cache;
   } else if (response.kind == Kind::kAddSet) {
     const std::vector<std::int64_t> ranks(response.sizes.begin() + (response.sizes.empty() ? 0 : 1),
                                           response.sizes.end());
     if (!sets.valid(ranks) || response.sizes.front() != sets.next_id()) {
-      return senseless("a process set that cannot be");
+      return senseless("an invalid process set");
     }
     sets.add(sets.next_id(), ranks);
   } else if (response.kind == Kind::kRemoveSet) {
-    if (response.sizes.size() != 2) return senseless("the removal of nothing");
+    if (response.sizes.size() != 2)
+      return senseless("the removal of a process set that does not exist");
     if (response.sizes[1] != 1) return Status::ok();
     const int id = static_cast<int>(response.sizes[0]);
-    if (id <= 0 || sets.find(id) == nullptr) return senseless("the removal of nothing");
+    if (id <= 0 || sets.find(id) == nullptr)
+      return senseless("the removal of a process set that does not exist");
     remove_set(id);
   }
   return Status::ok();
 }
 
 // What this rank has asked for in the set and rank 0 had not heard of in time.
-void Node::remove_set(int id) {
+void RankState::remove_set(int id) {
   for (const Entry* entry : std::as_const(table).waiting()) {
     if (entry->set->id != id || !entry->asked.has(own())) continue;
     Response response;
@@ -155,14 +159,14 @@ void Node::remove_set(int id) {
   sets.remove(id);
 }
 
-Status Node::learn(const std::vector<int>& slots) {
+Status RankState::learn(const std::vector<int>& slots) {
   Response response;
   response.names.reserve(slots.size());
   const ProcessSet* set = nullptr;
   for (const int slot : slots) {
     Entry* entry = table.at_slot(slot);
     if (entry == nullptr || (set != nullptr && entry->set != set)) {
-      return senseless("what nobody has agreed on before");
+      return senseless("a cache slot that is not in use");
     }
     set = entry->set;
     response.kind = entry->known_kind;

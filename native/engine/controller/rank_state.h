@@ -21,12 +21,12 @@ constexpr const char* kJoinName = "join";
 
 Status removed_set(int id);
 
-struct Node {
-  Node(int rank, int size, int fanout) : tree(rank, size, fanout), sets(tree) {}
+struct RankState {
+  RankState(int rank, int size, int fanout) : tree(rank, size, fanout), sets(tree) {}
 
   Subtree tree;
   ProcessSets sets;
-  Table table;
+  MessageTable table;
   std::uint64_t assignments = 0;  // of slots, as far as this rank has heard
   bool cache = true;
   RankSet joined;         // of the subtree
@@ -39,17 +39,17 @@ struct Node {
   int own() const { return tree.own_number(); }
 
   // Carries a decision into these tables and, where it concerns this rank, onto its agenda.
-  Status learn(const Verdict& verdict);
+  Status learn(const ResponseMessage& message);
   Status learn(const std::vector<int>& slots);
   // This rank's way to rank 0 is gone.
   void end(int rank);
   Waiting waiting(const Entry& entry) const;
 
  private:
-  Status learn_answers(const Verdict& verdict, const ProcessSet& set);
+  Status learn_answers(const ResponseMessage& message, const ProcessSet& set);
   void remember_failure(Entry& entry, const Status& status, const RankSet& who) const;
   Status learn_change(const Response& response);
-  void put_on_agenda(const Verdict& verdict, const ProcessSet& set);
+  void put_on_agenda(const ResponseMessage& message, const ProcessSet& set);
   void remove_set(int id);
 };
 
