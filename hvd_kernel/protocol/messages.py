@@ -158,7 +158,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rank waits for a line of the person: input(), getpass(), or the debugger."""
+    """A rank waits for a line of the user: input(), getpass(), or the debugger."""
 
     rank: int
     number: int  # of this rank's prompts, from 1

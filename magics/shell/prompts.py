@@ -1,13 +1,13 @@
 """Questions of the ranks - input(), getpass(), the debugger - as prompts under the cell, one at a time, in rank order.
 
 The loop around the run calls ``tick``; nothing here blocks it where a front end answers, so that a rank's death, the
-interrupt key and live output are seen while a person thinks. A job's prompts wait for %hvdpdb; where there is nobody
+interrupt key and live output are seen while the user thinks. A job's prompts wait for %hvdpdb; where there is nobody
 (nbval, papermill) ranks are told so.
 
 Words.
   open        asked by a rank and not answered yet
-  asked       the open prompt that the person sees now
-  expected    a rank that may ask in a moment: the person stays with a rank that is stepped, and starts with the lowest
+  asked       the open prompt that the user sees now
+  expected    a rank that may ask in a moment: the user stays with a rank that is stepped, and starts with the lowest
   cast        a line for several ranks: ``@0,2 n``, or ``@all n`` for those that are at a prompt or expected there;
               ``@@all n`` is the text ``@all n``
 """
@@ -51,7 +51,7 @@ class Cast:
 
     ranks: tuple[int, ...]
     line: str
-    named: bool  # the person has named these ranks, rather than all
+    named: bool  # the user has named these ranks, rather than all
     until: float
 
 
@@ -59,11 +59,11 @@ class Prompts:
     """The prompts of one run. ``take`` and ``tick`` are for the loop that drives it, the rest for any thread."""
 
     def __init__(
-        self, session: Session, renderer: Renderer, ranks: Sequence[int], person: PromptFrontEnd | None = None
+        self, session: Session, renderer: Renderer, ranks: Sequence[int], front_end: PromptFrontEnd | None = None
     ) -> None:
         self._session = session
         self._renderer = renderer
-        self._person = person
+        self._front_end = front_end
         self._lock = threading.Condition()
         self._running = set(ranks)
         self._open: dict[tuple[int, int], Prompt] = {}
@@ -80,12 +80,12 @@ class Prompts:
 
     def park(self, *, looked_at: bool) -> None:
         """Ask nobody: prompts wait for ``cast``, or are refused where nobody looks."""
-        self._person = None
+        self._front_end = None
         self._parked = looked_at
 
     @property
     def waited(self) -> float:
-        """Seconds that ranks have waited for the person, which no timeout counts."""
+        """Seconds that ranks have waited for the user, which no timeout counts."""
         return self._waited + (time.monotonic() - self._since if self._open else 0.0)
 
     def waiting(self) -> dict[int, Prompt]:
@@ -109,20 +109,20 @@ class Prompts:
     def tick(self) -> None:
         """Show the next prompt, or hand on its answer; called often."""
         self._look()
-        if self._person is None:
+        if self._front_end is None:
             return
-        self._say_what_came_too_late(self._person)
-        if self._cast is not None and not self._cast_is_sent(self._person, self._cast):
+        self._say_what_came_too_late(self._front_end)
+        if self._cast is not None and not self._cast_is_sent(self._front_end, self._cast):
             return
         asked = self._asked
         if asked is None or (asked.rank, asked.number) not in self._open:
             asked = self._asked = self._next()
             if asked is not None:
-                self._person.say(self._renderer.fresh(asked.rank))
-                self._person.ask(f"{label([asked.rank])} {asked.text}", password=asked.password)
-        if asked is not None and (line := self._person.poll()) is not None:
+                self._front_end.say(self._renderer.fresh(asked.rank))
+                self._front_end.ask(f"{label([asked.rank])} {asked.text}", password=asked.password)
+        if asked is not None and (line := self._front_end.poll()) is not None:
             self._asked = None
-            self._answer(self._person, asked, line)
+            self._answer(self._front_end, asked, line)
 
     def withdraw(self) -> None:
         """Forget what is open: the ranks are being interrupted."""
@@ -150,7 +150,7 @@ class Prompts:
             return "".join(self._said.pop(rank, "") + self._state(rank) for rank in ranks)
 
     def _take_prompt(self, prompt: Prompt) -> None:
-        if self._person is None and not self._parked:
+        if self._front_end is None and not self._parked:
             self._send(prompt, {"refused": NOBODY})
             return
         now = time.monotonic()
@@ -171,7 +171,7 @@ class Prompts:
         early = [rank for rank in self._running if rank < first[0] and self._expected.get(rank, 0.0) > now]
         return None if early else self._open[first]
 
-    def _answer(self, person: PromptFrontEnd, asked: Prompt, line: str) -> None:
+    def _answer(self, front_end: PromptFrontEnd, asked: Prompt, line: str) -> None:
         cast = None if asked.password else _CAST.fullmatch(line)
         if cast is None or cast[1]:
             self._send(asked, _typed(line[1:] if cast else line))
@@ -179,11 +179,11 @@ class Prompts:
         try:
             ranks = resolve(cast[2], self._session.n)
         except UsageError as error:
-            person.say(f"{error}\n", "stderr")
+            front_end.say(f"{error}\n", "stderr")
             return
         self._cast = Cast(ranks, cast[3], cast[2] != "all", time.monotonic() + CAST_S)
 
-    def _cast_is_sent(self, person: PromptFrontEnd, cast: Cast) -> bool:
+    def _cast_is_sent(self, front_end: PromptFrontEnd, cast: Cast) -> bool:
         there = self.waiting()
         now = time.monotonic()
         late = [rank for rank in cast.ranks if rank in self._running and rank not in there]
@@ -193,7 +193,7 @@ class Prompts:
         absent = self.cast(cast.ranks, cast.line)
         if absent and cast.named:
             verb = "is" if len(absent) == 1 else "are"
-            person.say(f"{named(absent)} {verb} not at a prompt and did not get {cast.line!r}\n", "stderr")
+            front_end.say(f"{named(absent)} {verb} not at a prompt and did not get {cast.line!r}\n", "stderr")
         return True
 
     def _send(self, prompt: Prompt, typed: Mapping[str, Any]) -> None:
@@ -201,19 +201,19 @@ class Prompts:
             self._close([(prompt.rank, prompt.number)])
             self._expected[prompt.rank] = time.monotonic() + SETTLE_S
         answer = self._session.post("typed", [prompt.rank], {"number": prompt.number, **typed}, urgent=True)
-        if self._person is not None:
+        if self._front_end is not None:
             what = "the answer" if prompt.password else repr(typed.get("text", "the end of input"))
             with self._lock:
                 self._sent.append((prompt, what, answer))
 
-    def _say_what_came_too_late(self, person: PromptFrontEnd) -> None:
+    def _say_what_came_too_late(self, front_end: PromptFrontEnd) -> None:
         """Tell of lines that found no question any more; a rank that is slow takes its line when it gets to it."""
         with self._lock:
             answered = [(prompt, what, answer.so_far()) for prompt, what, answer in self._sent]
             self._sent = [each for each, (*_, said) in zip(self._sent, answered, strict=True) if not said]
         for prompt, what, said in answered:
             if said and said[prompt.rank].get("taken") is False:
-                person.say(f"{named([prompt.rank])} no longer asks and did not get {what}\n", "stderr")
+                front_end.say(f"{named([prompt.rank])} no longer asks and did not get {what}\n", "stderr")
 
     def _close(self, keys: Sequence[tuple[int, int]]) -> None:
         was_open = bool(self._open)

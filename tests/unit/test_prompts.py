@@ -1,4 +1,4 @@
-"""Prompts of ranks: the rank's wait for a line, the order in which a person is asked, casts, refusals; pdb in a cell."""
+"""Prompts of ranks: the rank's wait for a line, the order in which the user is asked, casts, refusals; pdb in a cell."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return advance
 
 
-def made(person: FakeFrontEnd | None) -> tuple[Prompts, FakeSession, Renderer]:
+def made(front_end: FakeFrontEnd | None) -> tuple[Prompts, FakeSession, Renderer]:
     session, renderer = FakeSession(), Renderer(FakeWriter(), FakeBoard(), range(4))
-    return Prompts(session, renderer, range(4), person), session, renderer
+    return Prompts(session, renderer, range(4), front_end), session, renderer
 
 
 def ask(prompts: Prompts, *ranks: int, number: int = 1, text: str = "? ") -> None:
@@ -91,42 +91,42 @@ def ask(prompts: Prompts, *ranks: int, number: int = 1, text: str = "? ") -> Non
         prompts.take(Prompt(rank, number, text))
 
 
-# A person in front.
+# A user in front.
 
 
 def test_the_lowest_rank_is_asked_first_although_a_higher_one_came_first(clock: Callable[[float], None]) -> None:
-    person = FakeFrontEnd()
-    prompts, session, _ = made(person)
+    front_end = FakeFrontEnd()
+    prompts, session, _ = made(front_end)
     ask(prompts, 2)
     prompts.tick()
-    assert person.seen == [], "ranks 0 and 1 may ask in a moment"
+    assert front_end.seen == [], "ranks 0 and 1 may ask in a moment"
     ask(prompts, 0)
-    person.lines = ["zero"]
+    front_end.lines = ["zero"]
     prompts.tick()
     clock(prompts_module.SETTLE_S)
-    person.lines = ["two"]
+    front_end.lines = ["two"]
     prompts.tick()
-    assert person.seen == ["[0] ? ", "[2] ? "]
+    assert front_end.seen == ["[0] ? ", "[2] ? "]
     assert session.typed == [(0, 1, "zero"), (2, 1, "two")]
 
 
-def test_the_person_stays_with_a_rank_that_is_stepped(clock: Callable[[float], None]) -> None:
-    person = FakeFrontEnd("n")
-    prompts, _, _ = made(person)
+def test_the_user_stays_with_a_rank_that_is_stepped(clock: Callable[[float], None]) -> None:
+    front_end = FakeFrontEnd("n")
+    prompts, _, _ = made(front_end)
     ask(prompts, 0, 2)
     prompts.tick()
     prompts.tick()
     ask(prompts, 0, number=2)
-    person.lines = ["c"]
+    front_end.lines = ["c"]
     prompts.tick()
     clock(prompts_module.SETTLE_S)
     prompts.tick()
-    assert person.seen == ["[0] ? ", "[0] ? ", "[2] ? "]
+    assert front_end.seen == ["[0] ? ", "[0] ? ", "[2] ? "]
 
 
 def test_a_lone_high_rank_waits_for_nobody_after_its_first_prompt(clock: Callable[[float], None]) -> None:
-    person = FakeFrontEnd("n", "n")
-    prompts, session, _ = made(person)
+    front_end = FakeFrontEnd("n", "n")
+    prompts, session, _ = made(front_end)
     ask(prompts, 3)
     clock(prompts_module.SETTLE_S)
     prompts.tick()
@@ -136,13 +136,13 @@ def test_a_lone_high_rank_waits_for_nobody_after_its_first_prompt(clock: Callabl
 
 
 def test_text_stands_above_the_prompt_and_is_not_stored_again() -> None:
-    person = FakeFrontEnd("x")
-    prompts, _, renderer = made(person)
+    front_end = FakeFrontEnd("x")
+    prompts, _, renderer = made(front_end)
     renderer.take(TextDelta(0, "stdout", "before\nopen"))
     ask(prompts, 0)
     prompts.tick()
     renderer.take(TextDelta(0, "stdout", "after\n"))
-    assert person.seen == ["stdout: [0] before\n[0] open\n", "[0] ? "]
+    assert front_end.seen == ["stdout: [0] before\n[0] open\n", "[0] ? "]
     renderer.finish()
     assert renderer._writer.written == [("stdout", "[0] after\n")]
     assert renderer.printed("stdout")[0] == "before\nopenafter"
@@ -162,8 +162,8 @@ def test_text_stands_above_the_prompt_and_is_not_stored_again() -> None:
     ],
 )
 def test_what_a_line_means(clock: Callable[[float], None], line: str, typed: list[tuple[int, int, str]]) -> None:
-    person = FakeFrontEnd(line)
-    prompts, session, _ = made(person)
+    front_end = FakeFrontEnd(line)
+    prompts, session, _ = made(front_end)
     ask(prompts, 0, 1, 3)
     prompts.tick()
     clock(prompts_module.CAST_S)
@@ -172,8 +172,8 @@ def test_what_a_line_means(clock: Callable[[float], None], line: str, typed: lis
 
 
 def test_a_cast_waits_for_a_rank_that_it_names_and_then_says_so(clock: Callable[[float], None]) -> None:
-    person = FakeFrontEnd("@0,2 n")
-    prompts, session, _ = made(person)
+    front_end = FakeFrontEnd("@0,2 n")
+    prompts, session, _ = made(front_end)
     ask(prompts, 0)
     prompts.tick()
     prompts.tick()
@@ -181,40 +181,40 @@ def test_a_cast_waits_for_a_rank_that_it_names_and_then_says_so(clock: Callable[
     ask(prompts, 2)
     prompts.tick()
     assert session.typed == [(0, 1, "n"), (2, 1, "n")]
-    person.lines = ["@0,1 c"]
+    front_end.lines = ["@0,1 c"]
     ask(prompts, 0, number=2)
     prompts.tick()
     clock(prompts_module.CAST_S)
     prompts.tick()
     assert session.typed[2:] == [(0, 2, "c")]
-    assert person.seen[-1] == "stderr: rank 1 is not at a prompt and did not get 'c'\n"
+    assert front_end.seen[-1] == "stderr: rank 1 is not at a prompt and did not get 'c'\n"
 
 
 def test_a_cast_to_a_rank_that_is_not_there_asks_again(clock: Callable[[float], None]) -> None:
-    person = FakeFrontEnd("@7 n")
-    prompts, session, _ = made(person)
+    front_end = FakeFrontEnd("@7 n")
+    prompts, session, _ = made(front_end)
     ask(prompts, 0)
     prompts.tick()
-    person.lines = ["ok"]
+    front_end.lines = ["ok"]
     prompts.tick()
-    assert person.seen[1].startswith("stderr: --ranks 7: there is no rank 7")
+    assert front_end.seen[1].startswith("stderr: --ranks 7: there is no rank 7")
     assert session.typed == [(0, 1, "ok")]
 
 
 def test_a_password_is_asked_as_one_and_never_cast() -> None:
-    person = FakeFrontEnd("@all n")
-    prompts, session, _ = made(person)
+    front_end = FakeFrontEnd("@all n")
+    prompts, session, _ = made(front_end)
     prompts.take(Prompt(0, 1, "key: ", password=True))
     ask(prompts, 1)
     assert list(prompts.waiting()) == [1]
     prompts.tick()
-    assert person.seen == ["password [0] key: "]
+    assert front_end.seen == ["password [0] key: "]
     assert session.typed == [(0, 1, "@all n")]
 
 
 def test_a_rank_that_ended_or_was_interrupted_is_not_asked(clock: Callable[[float], None]) -> None:
-    person = FakeFrontEnd()
-    prompts, _, _ = made(person)
+    front_end = FakeFrontEnd()
+    prompts, _, _ = made(front_end)
     ask(prompts, 0, 1, 2)
     prompts.tick()
     prompts.take(RankDone(0))
@@ -222,7 +222,7 @@ def test_a_rank_that_ended_or_was_interrupted_is_not_asked(clock: Callable[[floa
     prompts.withdraw()
     prompts.take(RankDone(1))
     prompts.tick()
-    assert person.seen == ["[0] ? ", "[1] ? "], "rank 2 is being interrupted too"
+    assert front_end.seen == ["[0] ? ", "[1] ? "], "rank 2 is being interrupted too"
 
 
 def test_the_time_at_prompts_is_counted_once(clock: Callable[[float], None]) -> None:
@@ -242,34 +242,34 @@ def test_the_time_at_prompts_is_counted_once(clock: Callable[[float], None]) -> 
 
 
 def test_a_rank_that_is_slow_to_take_its_line_is_not_asked_twice() -> None:
-    person = FakeFrontEnd("a")
-    prompts, session, _ = made(person)
+    front_end = FakeFrontEnd("a")
+    prompts, session, _ = made(front_end)
     session.slow = True
     ask(prompts, 0)
     for _ in range(3):
         prompts.tick()
     assert session.typed == [(0, 1, "a")]
-    assert person.seen == ["[0] ? "]
+    assert front_end.seen == ["[0] ? "]
     session.sent[0].on_reply(0, {"taken": True}, [])
     prompts.tick()
-    assert person.seen == ["[0] ? "]
+    assert front_end.seen == ["[0] ? "]
 
 
 def test_a_line_for_a_question_that_has_gone_is_not_lost_without_a_word(clock: Callable[[float], None]) -> None:
-    person = FakeFrontEnd("n")
-    prompts, session, _ = made(person)
+    front_end = FakeFrontEnd("n")
+    prompts, session, _ = made(front_end)
     session.slow = True
     ask(prompts, 0)
     prompts.take(Prompt(1, 1, "key: ", password=True))
     prompts.tick()
-    person.lines = ["s3cret"]
+    front_end.lines = ["s3cret"]
     clock(prompts_module.SETTLE_S)
     prompts.tick()
     for rank, sent in zip([0, 1], session.sent, strict=True):
         sent.on_reply(rank, {"taken": False}, [])
     for _ in range(2):
         prompts.tick()
-    assert person.seen == [
+    assert front_end.seen == [
         "[0] ? ",
         "password [1] key: ",
         "stderr: rank 0 no longer asks and did not get 'n'\n",
@@ -278,13 +278,13 @@ def test_a_line_for_a_question_that_has_gone_is_not_lost_without_a_word(clock: C
 
 
 def test_a_line_for_a_rank_that_has_died_is_not_asked_for_again() -> None:
-    person = FakeFrontEnd("c")
-    prompts, session, _ = made(person)
+    front_end = FakeFrontEnd("c")
+    prompts, session, _ = made(front_end)
     session.dead = (0,)
     ask(prompts, 0)
     prompts.tick()
     prompts.tick()
-    assert (prompts.waiting(), session.typed, person.seen) == ({}, [], ["[0] ? "])
+    assert (prompts.waiting(), session.typed, front_end.seen) == ({}, [], ["[0] ? "])
 
 
 # Nobody in front, or a job.
@@ -297,8 +297,8 @@ def test_nobody_in_front_is_a_refusal_at_once() -> None:
 
 
 def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
-    person = FakeFrontEnd()
-    prompts, session, renderer = made(person)
+    front_end = FakeFrontEnd()
+    prompts, session, renderer = made(front_end)
     prompts.park(looked_at=True)
     ask(prompts, 0, 2, text="(Pdb) ")
     assert prompts.cast([0, 1, 2], "n") == [1]
@@ -313,7 +313,7 @@ def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
         prompts.tick()
         looker.join(0.01)
     assert found == ["[0] at line 4\n[0] (Pdb)\n[2] is not at a prompt: it has ended the cell\n"]
-    assert person.seen == []
+    assert front_end.seen == []
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def asked(prompts: OfRank, **how: Any) -> tuple[threading.Thread, list[Any]]:
     return thread, answers
 
 
-def test_others_learn_that_the_main_thread_waits_for_the_person_and_when_it_goes_on() -> None:
+def test_others_learn_that_the_main_thread_waits_for_the_user_and_when_it_goes_on() -> None:
     told: list[object] = []
 
     def publish(_kind: str, content: dict[str, Any], _parent: dict[str, Any]) -> None:
@@ -475,7 +475,7 @@ def test_steps_go_from_statement_to_statement(
     assert names["z"] == 20
 
 
-def test_quit_raises_where_the_person_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quit_raises_where_the_user_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for lines in (["q"], ["n", "q"]):
         with pytest.raises(bdb.BdbQuit, match="left the debugger with q"):
             debugged(monkeypatch, capsys, lines, "stop()", "y = 1")
