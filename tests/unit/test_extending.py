@@ -93,6 +93,7 @@ def test_a_tile_has_its_figure(tmp_path: Path) -> None:
 
 
 @needs_node
+@pytest.mark.skipif(not TSC.exists(), reason="no TypeScript: bash .ci/js install")
 def test_a_tile_is_typed_and_built(tmp_path: Path) -> None:
     folder = patched("tile", tmp_path, "widgets/js")
     (folder / "build").mkdir()
