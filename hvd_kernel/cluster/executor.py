@@ -17,7 +17,6 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.cluster import failure, registration
-from hvd_kernel.cluster.launcher import is_far
 from hvd_kernel.cluster.ranks import events as e
 from hvd_kernel.cluster.ranks.membership import Membership
 from hvd_kernel.cluster.ranks.rank_table import Ranks
@@ -30,6 +29,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import kill
+from hvd_kernel.processes.mpi.network import is_far
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster.requests.cell_run import Run

@@ -23,13 +23,12 @@ from hvd_kernel.processes.channel.control_channel import ControlChannel, spawn
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import HOLDER, claim, mark
 from hvd_kernel.processes.mpi import network, open_mpi
+from hvd_kernel.processes.mpi.network import is_far
 from hvd_kernel.processes.mpi.open_mpi import find_mpiexec, shared_memory_folder
 from hvd_kernel.processes.private_dir import private_folder
 from hvd_kernel.processes.resources.limits import THREADS, threads
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.launchers import without_launchers
-
-is_far = network.is_far
 
 
 class Launched(Supervised):

@@ -180,7 +180,7 @@ def test_interrupt_in_the_moment_in_which_there_is_a_supervisor_leaves_nothing(m
 
 def test_ranks_whose_registration_was_not_told_are_known_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the hub's first answer and our subscription to its news a rank could register, and was never heard of."""
-    monkeypatch.setattr(Stream, "_register_engine", lambda *_: None)
+    monkeypatch.setattr(Stream, "_dispatch_notification", lambda *_: None)
     started = Session.start(ClusterSpec(2, start_timeout_s=60.0))
     assert [each.rank for each in started.status()] == [0, 1]
     started.stop()

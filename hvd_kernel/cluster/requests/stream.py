@@ -173,8 +173,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
             return
         for rank, uuid in message["content"]["engines"].items():
             if int(rank) not in self.uuids:
-                self._admit(rank, uuid)
-                self._on_met()
+                self._register_engine({"content": {"id": rank, "uuid": uuid}})
 
     def _reply(self, message: dict[str, Any]) -> None:
         self._route(message, lambda rank, sink: sink.on_reply(rank, message["content"], message["buffers"]))
