@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -67,10 +68,9 @@ class FakeCore {
   std::mutex mutex;
   std::deque<Taken> all;
   bool initialized = true;
-  int engines = 0;                 // that were asked for and not given back
+  std::atomic<int> engines{0};     // that were asked for and not given back
   std::int32_t ends_at_once = -1;  // a code: `done` comes before enqueue() returns
   std::pair<std::int32_t, std::string> refuses{HVD_OK, ""};  // each request
-  int deepest = 0;                                           // done within done
 
  private:
   static FakeCore*& the() {
