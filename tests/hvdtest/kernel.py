@@ -24,7 +24,10 @@ import pytest
 from hvdtest import where
 from hvdtest.cluster import GONE_S
 from hvdtest.where import Silence, tagged, traced
+from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
+
+import hvd_kernel.kernel
 
 START_S = 100.0
 RUN_S = 100.0
@@ -100,14 +103,17 @@ class Outcome:
 class Kernel:
     """A kernel that lives as long as the ``with`` block, and leaves nothing."""
 
-    def __init__(self, home: Path, name: str = "hvd_kernel", env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, name: str = "hvd_kernel", env: dict[str, str] | None = None, python: Path | None = None
+    ) -> None:
+        """``python``: another one than pytest's own, with our package in it."""
         self.tag = f"HVD_TEST_TAG={uuid.uuid4().hex}"
         key, _, value = self.tag.partition("=")
         own = {"IPYTHONDIR": str(home / "ipython"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"), key: value}
         self._stacks = home / "stacks"
         self._env = {**os.environ, "JUPYTER_PLATFORM_DIRS": "1", **traced(self._stacks), **own, **(env or {})}
         self.ended = False  # by the test's own hand or because it hung
-        self.manager = KernelManager(kernel_name=name)
+        self.manager = KernelManager(kernel_name=name) if python is None else _of_another(python, home, name)
         self.client: Any = None
 
     def __enter__(self) -> Self:
@@ -234,6 +240,16 @@ class Kernel:
     def assert_nothing_left(self) -> None:
         """Assert that soon no process carries the tag."""
         await_tagged(self.tag, 0)
+
+
+def _of_another(python: Path, home: Path, name: str) -> KernelManager:
+    spec = json.loads((Path(hvd_kernel.kernel.__file__).parent / "spec" / "kernel.json").read_text())
+    spec["argv"][0] = str(python)
+    folder = home / "kernels" / name
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    specs = KernelSpecManager(kernel_dirs=[str(folder.parent)], ensure_native_kernel=False)
+    return KernelManager(kernel_name=name, kernel_spec_manager=specs)
 
 
 def check(messages: list[dict[str, Any]], reply: dict[str, Any]) -> None:

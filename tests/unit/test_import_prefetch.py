@@ -173,3 +173,22 @@ def test_whoever_is_waited_for_loses_no_moment_at_each_of_its_modules(package: P
     importer.join(PATIENCE_S)
     assert package.second.is_set()
     assert "importer" not in lock.waited
+
+
+def test_who_takes_a_lock_that_nobody_has_waits_for_nobody() -> None:
+    lock = importlib._bootstrap._ModuleLock("free")  # type: ignore[attr-defined]
+    thread = threading.Thread(target=lock.acquire)
+
+    def at_it() -> bool:
+        frame = sys._current_frames().get(thread.ident or 0)
+        return frame is not None and frame.f_locals.get("self") is lock
+
+    with lock.lock:  # as while another thread looks at it
+        thread.start()
+        until(at_it)
+        free = _waits_for_import(thread.ident)
+        lock.owner, lock.count = threading.get_ident(), 1
+        held = _waits_for_import(thread.ident)
+        lock.owner, lock.count = None, 0
+    thread.join()
+    assert (free, held) == (False, True)

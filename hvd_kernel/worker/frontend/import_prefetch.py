@@ -154,6 +154,7 @@ def _package(name: str) -> str:
 def _waits_for_import(thread: int | None) -> bool:
     """Tell whether a thread waits for another one to have imported a module."""
     frame = sys._current_frames().get(thread or 0)  # noqa: SLF001 - there is no other way to know
-    if frame is None:
+    if frame is None or frame.f_code.co_name != "acquire" or frame.f_globals.get("__name__") != "importlib._bootstrap":
         return False
-    return frame.f_code.co_name == "acquire" and frame.f_globals.get("__name__") == "importlib._bootstrap"
+    lock = frame.f_locals.get("self")
+    return getattr(lock, "owner", None) not in {None, thread}  # every import is here for a moment

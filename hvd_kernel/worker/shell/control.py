@@ -185,7 +185,11 @@ class Control:
             threading.Thread(target=self._insist, args=(run,), name="hvd-interrupt", daemon=True).start()
 
     def _insist(self, run: int) -> None:
-        """Signal until the main thread has noticed: a signal just before it enters a sleep would not end the sleep."""
+        """Signal until the main thread has noticed: a signal just before it enters a sleep would not end the sleep.
+
+        MXNet waits for operations in code of its own that no signal ends: where some are under way then, the ranks are
+        released from them, and the main thread notices when the wait returns.
+        """
         main = threading.main_thread().ident
         assert main is not None
         for pause in _INSIST_S:
@@ -194,6 +198,8 @@ class Control:
             signal.pthread_kill(main, signal.SIGINT)  # that thread, so that its sleep or poll ends
             if self._seen.wait(pause):
                 return
+        if self._running and run == self._run_number and communication.pending():
+            communication.abort(_INTERRUPTED)
 
     # Running.
 

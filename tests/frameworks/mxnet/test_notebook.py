@@ -1,0 +1,105 @@
+"""MXNet in a notebook's cells, in a real kernel that has no torch: hvd, check, interrupts, fresh ranks, kept ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.cluster import until
+from hvdtest.environments import environment, quiet
+from hvdtest.kernel import Kernel
+from hvdtest.launch import TESTS
+
+pytestmark = [pytest.mark.nightly, pytest.mark.mp, pytest.mark.timeout(400)]
+
+SETUP = """%%hvdrun
+import os, signal, sys, time
+from pathlib import Path
+import mxnet as mx
+net = mx.gluon.nn.Dense(1, in_units=2, use_bias=False)
+net.initialize(mx.init.Constant(1.0))
+trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5, "momentum": 0.5})
+"""
+STEP = """%%hvdrun
+def step():
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((1, 2)) * (rank + 1)).sum()
+    loss.backward()
+    trainer.step(1)
+    return net.weight.data().asnumpy().tolist()
+"""
+GRADIENT = 1.5  # of each weight: the average of 1 and 2
+FIRST = 1 - 0.5 * GRADIENT
+SECOND = FIRST - 0.5 * GRADIENT - 0.5 * 0.5 * GRADIENT  # with what momentum remembers of the first
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    env = {"HVD_SPARES": "0", "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", **quiet()}
+    with Kernel(tmp_path_factory.mktemp("kernel"), "mxnet", env, environment("mxnet")) as kernel:
+        kernel.run("%hvd start -np 2 --keep mxnet")
+        yield kernel
+        if not kernel.ended:
+            kernel.run("%hvd stop")
+
+
+@pytest.fixture
+def cells(running: Kernel) -> Kernel:
+    running.run(SETUP)
+    running.run(STEP)
+    return running
+
+
+def said(weight: float) -> list[str]:
+    return [f"[0-1] {[[weight, weight]]}"]
+
+
+def test_hvd_is_mxnets_and_there_is_no_torch(cells: Kernel) -> None:
+    shown = cells.run("%%hvdrun\nhvd.__name__, 'torch' in sys.modules, str(device)").shown
+    assert shown == ["[0-1] ('hvd_kernel.mxnet', False, 'cpu(0)')"]
+    assert cells.run("%%hvdrun\nstep()").shown[-1:] == said(FIRST)
+
+
+def test_check_tells_what_differs(cells: Kernel) -> None:
+    cells.run("%%hvdrun\nnet.weight.set_data(mx.nd.ones((1, 2)) * rank)")
+    assert cells.run("%hvd check net").text().startswith("net differs: first at weight.0: different on every rank")
+    cells.run("%%hvdrun\nhvd.broadcast_parameters(net.collect_params(), root_rank=0)")
+    told = cells.run("%hvd check net trainer").text().splitlines()
+    assert [line.split(" (")[0] for line in told] == ["net is the same on 2 ranks", "trainer is the same on 2 ranks"]
+
+
+WAITS = {
+    "one rank computes": "hvd.allreduce(mx.nd.ones((1,)), name='one').asnumpy() if rank else time.sleep(600)",
+    "each waits for another": "hvd.allreduce(mx.nd.ones((1,)), name=f'of rank {rank}').wait_to_read()",
+    "for all": "kept = hvd.allreduce(mx.nd.ones((1,)), name=f'all of rank {rank}')\nmx.nd.waitall()",
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_an_interrupt_ends_a_wait_of_mxnets(cells: Kernel, what: str, tmp_path: Path) -> None:
+    inside = f"Path({str(tmp_path)!r}, str(rank)).touch()"
+    started = cells.start(f"%%hvdrun\n{inside}\n{WAITS[what]}", person=True)
+    until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks in the cell")
+    cells.press()
+    outcome = cells.finish_rest(started, allow_error=True)
+    assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-1 interrupted, variables are kept"
+    assert cells.run("%%hvdrun\nstep()").shown[-1:] == said(FIRST)
+
+
+def test_a_fresh_rank_gets_net_and_trainer(cells: Kernel) -> None:
+    cells.run("%%hvdrun\nstep()")
+    killed = "os.kill(os.getpid(), signal.SIGKILL) if rank else hvd.allreduce(mx.nd.ones((1,))).wait_to_read()"
+    outcome = cells.run(f"%%hvdrun\n{killed}", allow_error=True)
+    assert outcome.reply["ename"] == "RankDied"
+    told = cells.run("%hvd respawn --restore mx,net,trainer", timeout=200).text()
+    assert told.startswith("rank 1 is fresh: it has mx, net, trainer from rank 0")
+    cells.run(STEP)
+    assert cells.run("%%hvdrun\nstep()").shown[-1:] == said(SECOND)
+
+
+def test_kept_ranks_have_net_and_trainer_when_the_kernel_has_restarted(cells: Kernel) -> None:
+    cells.run("%%hvdrun\nstep()")
+    cells.restart()
+    assert cells.run("%hvd attach mxnet").text() == "mxnet: ranks 0-1 ready, with all variables\n"
+    assert cells.run("%%hvdrun\nstep()").shown[-1:] == said(SECOND)
