@@ -12,7 +12,7 @@ from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.keras import backends
 from hvd_kernel.keras.backends.reduction import Settings
 from hvd_kernel.keras.flavour import IS_3, keras
-from hvd_kernel.keras.samples import count_in_fit
+from hvd_kernel.keras.samples import attend_fit
 
 Compression = backends.Compression
 
@@ -88,7 +88,7 @@ def DistributedOptimizer(
         process_set=process_set,
         scale_local=scale_local_gradients,
     )
-    count_in_fit()
+    attend_fit()
     return wrapped(optimizer, settings, backward_passes_per_step, average=average_aggregated_gradients)
 
 

@@ -1,4 +1,4 @@
-"""Training samples that ``fit`` has taken, counted without the user's code: the panel's samples/s.
+"""``fit`` of Keras, without the user's code: told in time what cannot work, and counted for the panel's samples/s.
 
 Keras weighs the mean loss of an epoch by the sizes of the batches. The sum of those weights is read here when somebody
 asks, so a step costs nothing. ``keras.Model.fit`` gets one callback more where the optimizer is a DistributedOptimizer.
@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 from hvd_kernel.core import metrics
+from hvd_kernel.keras.checks import ready
 from hvd_kernel.keras.flavour import BACKEND, IS_3, array_of, keras
 from hvd_kernel.keras.wrapping import Wrapped
 
@@ -88,8 +89,8 @@ _ended = 0
 
 
 @functools.cache
-def count_in_fit() -> None:
-    """Have every ``fit`` of a model with an optimizer of ours count from now on."""
+def attend_fit() -> None:
+    """Have every ``fit`` of a model with an optimizer of ours checked and counted from now on."""
     fit = keras.Model.fit
     parameters = inspect.signature(fit)
 
@@ -97,6 +98,7 @@ def count_in_fit() -> None:
     def counting(*args: Any, **kwargs: Any) -> Any:
         given = parameters.bind(*args, **kwargs)
         model = given.args[0]
+        ready(model)
         if not isinstance(getattr(model, "optimizer", None), Wrapped):
             return fit(*args, **kwargs)
         meter = _OfJax() if BACKEND == "jax" else SampleMeter()

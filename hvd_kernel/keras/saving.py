@@ -10,7 +10,7 @@ from typing import Any
 
 from hvd_kernel.keras.flavour import keras
 from hvd_kernel.keras.optimizer import Compression, DistributedOptimizer, wrapped
-from hvd_kernel.keras.samples import count_in_fit
+from hvd_kernel.keras.samples import attend_fit
 from hvd_kernel.keras.wrapping import Wrapped
 
 
@@ -95,5 +95,5 @@ def _optimizer_again(kind: Any, config: Any, how: Any) -> Any:
 
 def _wrapped_again(plain: Any, how: Any) -> Any:
     settings, passes, average = how
-    count_in_fit()
+    attend_fit()
     return wrapped(plain, settings, passes, average=average)

@@ -1,0 +1,72 @@
+"""What cells and the doctor know of TensorFlow: facts, digests, copies for fresh ranks, and that a rank has hvd for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hvdtest.launch import RankPool
+
+pytestmark = [pytest.mark.nightly, pytest.mark.mp]
+
+
+def known() -> dict[str, Any]:
+    import sys
+
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+    from hvd_kernel.core import ops
+    from hvd_kernel.frameworks import installed, registry
+    from hvd_kernel.worker.frontend import names
+    from hvd_kernel.worker.inspect import digest, replicate, variable_summary
+
+    hvd.init()
+    registry.settle()
+    module = tf.Module()
+    module.weight, module.bias = tf.Variable([1.0, 2.0]), tf.Variable(3.0, trainable=False)
+    values = {
+        "module": module,
+        "variable": tf.Variable([1.0, 2.0], name="mine"),
+        "tensor": tf.constant([[1, 2]], tf.int64),
+        "half": tf.cast([0.5], tf.bfloat16),
+        "generator": tf.random.Generator.from_seed(3),
+        "optimizer": hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.5)),
+        "differs": tf.Variable([float(hvd.rank())]),
+    }
+    found = {name: digest.together(digest.leaves(value)) for name, value in values.items()}
+    everyone = ops.allgather_object(found)
+    travel = {name: value for name, value in values.items() if name != "half"}  # 2.13's bfloat16 cannot be pickled
+    packed, lost = replicate._pack(travel | {"data": tf.data.Dataset.range(3)}, [*travel, "data"])
+    again = replicate._load(packed)
+    copied = {name: digest.together(digest.leaves(value)) for name, value in again.items()}
+    again["module"].weight.assign([5.0, 6.0])
+    return {
+        "equal": sorted(name for name in found if found[name] and everyone[0][name] == everyone[1][name]),
+        "copied": sorted(name for name in copied if copied[name] == found[name] != ""),
+        "its own": module.weight.numpy().tolist(),
+        "optimizer": type(again["optimizer"]) is type(values["optimizer"]),
+        "lost": list(lost),
+        "facts": [variable_summary.facts(values[name])["dtype"] for name in ("tensor", "half", "variable")],
+        "frontend": names._frontend().api,
+        "device": str(registry.adapter("tensorflow").device(0, [])),
+        "installed": [installed.one("tensorflow").version == tf.__version__, installed.one("tensorflow").works],
+        "torch": "torch" in sys.modules,
+    }
+
+
+def test_cells_know_tensorflow(tf_ranks: RankPool) -> None:
+    numbers = ["generator", "half", "module", "tensor", "variable"]
+    want = {
+        "equal": numbers,
+        "copied": ["differs", "generator", "module", "tensor", "variable"],
+        "its own": [1.0, 2.0],
+        "optimizer": True,
+        "lost": ["data"],
+        "facts": ["int64", "bfloat16", "float32"],
+        "frontend": "hvd_kernel.tensorflow",
+        "device": "/CPU:0",
+        "installed": [True, True],
+        "torch": False,
+    }
+    assert tf_ranks.run(known) == [want] * 2
