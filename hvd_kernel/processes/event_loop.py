@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-_LONGEST_S = 3600.0  # of one wait: poll takes no more than 24 days
+_LONGEST_S = 86_400.0  # of one wait: poll takes no more than 24 days
 
 Callback = Callable[[], object]
 
