@@ -10,8 +10,9 @@ Words.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hvd_kernel.cluster.ranks.status import RankStatus
 from hvd_kernel.processes.channel.messages import Keep, Message
@@ -21,22 +22,19 @@ Ticket = tuple[int, int]
 # Events: what somebody asks for.
 
 
-@dataclass(frozen=True)
-class StartRequested:
+class StartRequested(Struct, frozen=True):
     """Processes have been started: say when they are ranks that answer on every channel."""
 
     request: int
 
 
-@dataclass(frozen=True)
-class AttachRequested:
+class AttachRequested(Struct, frozen=True):
     """The ranks are an earlier kernel's: find out who lives. Answer: the ranks that live and do not answer."""
 
     request: int
 
 
-@dataclass(frozen=True)
-class ReplaceRequested:
+class ReplaceRequested(Struct, frozen=True):
     """Replace these ranks, or those that are dead. Answer: ``Respawned``."""
 
     request: int
@@ -45,8 +43,7 @@ class ReplaceRequested:
     restore: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class KeepRequested:
+class KeepRequested(Struct, frozen=True):
     """Have the cluster outlive this kernel."""
 
     request: int
@@ -57,43 +54,37 @@ class KeepRequested:
 Request = StartRequested | AttachRequested | ReplaceRequested | KeepRequested
 
 
-@dataclass(frozen=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """Nobody waits for this request any more."""
 
     request: int
 
 
-@dataclass(frozen=True)
-class StopRequested:
+class StopRequested(Struct, frozen=True):
     """The cluster ends, or this kernel lets go of it."""
 
 
-@dataclass(frozen=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """It has ended."""
 
 
 # Events: what has happened.
 
 
-@dataclass(frozen=True)
-class EngineRegistered:
+class EngineRegistered(Struct, frozen=True):
     """The controller knows the rank's engine: it can be asked."""
 
     rank: int
 
 
-@dataclass(frozen=True)
-class RankDied:
+class RankDied(Struct, frozen=True):
     """A rank's process has ended; ``pid`` where it is known whose, for who was replaced meanwhile is another."""
 
     rank: int
     pid: int = 0
 
 
-@dataclass(frozen=True)
-class RankAnswered:
+class RankAnswered(Struct, frozen=True):
     """A rank has answered a question, or a greeting on all channels."""
 
     ticket: Ticket
@@ -101,15 +92,13 @@ class RankAnswered:
     content: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class CellEnded:
+class CellEnded(Struct, frozen=True):
     """No rank runs a cell."""
 
     ticket: Ticket
 
 
-@dataclass(frozen=True)
-class TimerFired:
+class TimerFired(Struct, frozen=True):
     """A timer's time is over."""
 
     ticket: Ticket
@@ -121,24 +110,21 @@ Event = Request | Cancelled | StopRequested | Stopped | Happening
 # Actions: answers.
 
 
-@dataclass(frozen=True)
-class Tell:
+class Tell(Struct, frozen=True):
     """Say how far it is."""
 
     request: int
     text: str
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(Struct, frozen=True):
     """The request has been fulfilled."""
 
     request: int
     value: Any = None
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """The request cannot be fulfilled, and why; the end of the ranks' log may say more."""
 
     request: int
@@ -149,31 +135,27 @@ class Failed:
 # Actions: what is to be done.
 
 
-@dataclass(frozen=True)
-class SetTimer:
+class SetTimer(Struct, frozen=True):
     """Answer ``TimerFired`` in a while."""
 
     ticket: Ticket
     seconds: float
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(Struct, frozen=True):
     """Tell the supervisor."""
 
     message: Message
 
 
-@dataclass(frozen=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """Say ``RankDied`` when this process of this host ends; keep it to its limits."""
 
     rank: int
     pid: int
 
 
-@dataclass(frozen=True)
-class Examine:
+class Examine(Struct, frozen=True):
     """Find out why a rank died, and tell whoever waits for it."""
 
     rank: int
@@ -181,15 +163,13 @@ class Examine:
     by_launcher: bool
 
 
-@dataclass(frozen=True)
-class Forget:
+class Forget(Struct, frozen=True):
     """Nobody is to wait for the processes that have been these ranks so far."""
 
     ranks: frozenset[int]
 
 
-@dataclass(frozen=True)
-class Greet:
+class Greet(Struct, frozen=True):
     """Say hello on these channels, again where it was not heard; each rank answers who it is."""
 
     ticket: Ticket
@@ -197,8 +177,7 @@ class Greet:
     channels: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """Put a question to ranks; urgent ones are answered while a cell runs."""
 
     ticket: Ticket
@@ -208,8 +187,7 @@ class Ask:
     urgent: bool = False
 
 
-@dataclass(frozen=True)
-class Meet:
+class Meet(Struct, frozen=True):
     """Have these ranks, and nobody else, meet as a new communicator: each is told its number, the size, its peers."""
 
     ticket: Ticket
@@ -219,29 +197,25 @@ class Meet:
     place: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Met:
+class Met(Struct, frozen=True):
     """Communication works: take note."""
 
     generation: int
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(Struct, frozen=True):
     """End processes of this host at once."""
 
     pids: frozenset[int]
 
 
-@dataclass(frozen=True)
-class AwaitCell:
+class AwaitCell(Struct, frozen=True):
     """Answer ``CellEnded`` when no rank runs a cell."""
 
     ticket: Ticket
 
 
-@dataclass(frozen=True)
-class Remember:
+class Remember(Struct, frozen=True):
     """Have the supervisor know what the next kernel has to know."""
 
 
