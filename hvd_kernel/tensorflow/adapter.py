@@ -42,6 +42,10 @@ class TensorflowAdapter(Adapter):
         """Return the classes of types and shapes."""
         return tf.DType, tf.TensorShape
 
+    def reduced(self, value: Any) -> Any:
+        """Have NumPy's bfloat16 be that of the TensorFlow there: up to 2.13 it is a class of no module."""
+        return (_bfloat16, ()) if value is tf.bfloat16.as_numpy_dtype else NotImplemented
+
     def device(self, local_rank: int, named: Sequence[int]) -> str:
         """Return this rank's turn among the GPUs that TensorFlow sees, else the CPU: a name for ``tf.device``."""
         there = len(tf.config.list_physical_devices("GPU"))
@@ -52,6 +56,10 @@ class TensorflowAdapter(Adapter):
                 "with CUDA (pip install 'tensorflow[and-cuda]'), or leave --gpus out."
             )
         return f"/GPU:{local_rank % there}" if there else "/CPU:0"
+
+
+def _bfloat16() -> Any:
+    return tf.bfloat16.as_numpy_dtype
 
 
 def _has_numbers(value: Any) -> bool:
