@@ -69,7 +69,7 @@ def attach(kept: Kept, say: Callable[[str], None]) -> Session:
         spec, ranks, causes = restored(found.remembered, socket.gethostname())
         ranks.kept, ranks.spares = kept.note.name, found.warm
         session = Session(spec, found, ranks)
-        session.executor.witnesses.causes |= causes
+        session.executor.recorder.causes |= causes
         atexit.register(session.end)
         session.executor.connect(found.client)
         _go_on(session, set(session.executor.call(AttachRequested, say=say)))
@@ -112,7 +112,7 @@ def _go_on(session: Session, silent: set[int]) -> None:
     """Make what ranks still run the session's latest run."""
     wire, dead = session.executor.wire, set(session.dead)
     for rank in dead:
-        session.executor.witnesses.causes.setdefault(rank, UNKNOWN)
+        session.executor.recorder.causes.setdefault(rank, UNKNOWN)
     asked = [rank for rank in range(session.n) if rank not in silent | dead]
     told = session.post("latest", asked, urgent=True).settle(_ANSWER_S)
     known = {rank: each for rank, each in told.items() if "error" not in each}

@@ -24,7 +24,7 @@ from hvd_kernel.cluster.ranks.remembered import remembered
 from hvd_kernel.cluster.requests.gather import Handshake, Report
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import Cause
-from hvd_kernel.diagnosis.recorder import Witnesses
+from hvd_kernel.diagnosis.recorder import Recorder
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.cluster_spec import ClusterSpec
@@ -49,7 +49,7 @@ class Executor:
         self.launched = launched
         self.stream: Stream | None = None
         self.clients: Clients | None = None  # ipyparallel's ordinary ones
-        self.witnesses = Witnesses(launched.folder)
+        self.recorder = Recorder(launched.folder)
         self.latest: Run | None = None  # the cell that runs, or ran last
         self.on_met: Callable[[], None] = lambda: None
         self.on_broken: Callable[[], None] = lambda: None
@@ -143,9 +143,9 @@ class Executor:
             case messages.Connected(client):
                 self.connect(client)
             case messages.RankExited(status=status):
-                self.witnesses.launcher_ended(status)
+                self.recorder.launcher_ended(status)
             case messages.ChannelClosed():
-                self.witnesses.launcher_ended(None)
+                self.recorder.launcher_ended(None)
                 if self.stream is not None:
                     self.stream.unlisten(self.launched.descriptor)
         self.deliver(message)
@@ -160,13 +160,13 @@ class Executor:
         if self.clients is not None:
             clients, self.clients = self.clients, None
             clients.end()
-        self.witnesses.close()
+        self.recorder.close()
         how()
         self._step(e.Stopped())
 
     def remember(self) -> None:
         """Tell the supervisor what the next kernel has to know."""
-        self.launched.send(messages.Remember(remembered(self.spec, self.ranks, self.witnesses.causes)))
+        self.launched.send(messages.Remember(remembered(self.spec, self.ranks, self.recorder.causes)))
 
     # The thread that waits.
 
@@ -219,7 +219,7 @@ class Executor:
         rank, pid = action.rank, action.pid
         if self.spec.limits:
             self.launched.send(messages.LimitRank(pid, rank, self.spec.limits[rank]))
-        self.witnesses.watch(rank, pid)
+        self.recorder.watch(rank, pid)
         try:
             self.wire.watch(rank, pid)
         except ProcessLookupError:
@@ -229,7 +229,7 @@ class Executor:
         stream, rank, who = self.wire, action.rank, action.who
         sample = self.latest.metrics.get(rank) if self.latest is not None else None
         bury = partial(self._bury, action, stream.uuids.get(rank, ""), time.monotonic())
-        examine = partial(self.witnesses.examine, by_mpi=action.by_launcher)
+        examine = partial(self.recorder.examine, by_mpi=action.by_launcher)
         pid, resident = who.pid if who else 0, sample.rss if sample else 0
         stream.later(_LAST_WORDS_S, examine, rank, pid, resident, stream.later, bury)
 
@@ -270,7 +270,7 @@ class Executor:
             "ranks": peers,
             "fresh": sorted(action.fresh),
         }
-        self._ask(e.Ask(action.ticket, "meet", frozenset(peers), {**rendezvous, **action.place}))
+        self._ask(e.Ask(action.ticket, "rendezvous", frozenset(peers), {**rendezvous, **action.place}))
 
     def _kill(self, action: e.Kill) -> None:
         for pid in action.pids:

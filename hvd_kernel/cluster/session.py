@@ -145,7 +145,7 @@ class Session:
         """
         targets = chosen_ranks(ranks, self.n)
         self.make_ready()
-        self.executor.witnesses.note()
+        self.executor.recorder.note()
         run = Run(targets, cell, lambda force: self._values(run, force))
         self.executor.latest = run
         self._runs += 1
@@ -157,10 +157,10 @@ class Session:
         if self.running:
             raise ClusterError("the ranks still run the previous cell: interrupt it first")
         if self.dead:
-            raise failure.dead_ranks(self.dead, self.executor.witnesses.causes)
+            raise failure.dead_ranks(self.dead, self.executor.recorder.causes)
         if self._repair.needed or (self.latest is not None and self.latest.aborted):  # the communication of all ranks
             self._repair.done()
-            self.ask("heal", None)
+            self.ask("reset_communicator", None)
             if self.latest is not None:
                 self.latest.aborted = False
 
@@ -240,7 +240,7 @@ class Session:
 
     def renew(self) -> None:
         """Give all ranks new communication, whatever has become of theirs."""
-        self.ask("heal", None)
+        self.ask("reset_communicator", None)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> None:
         """Raise KeyboardInterrupt in the ranks' cell, also where they wait in a collective. Returns at once."""
@@ -283,7 +283,7 @@ class Session:
 
     def status(self) -> list[RankStatus]:
         """Return every rank's process, dead ones included."""
-        return self.ranks.status(self.executor.witnesses.causes)
+        return self.ranks.status(self.executor.recorder.causes)
 
     def keep(self, name: str, place: str) -> None:
         """Have the ranks outlive this kernel, until somebody stops them or they have waited for HVD_KEEP_HOURS.
@@ -351,4 +351,4 @@ class Session:
     def _heal_when_idle(self) -> None:
         if not self.running and not self.dead:
             self._repair.done()
-            self.post("heal", None)
+            self.post("reset_communicator", None)

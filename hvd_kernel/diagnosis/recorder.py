@@ -1,10 +1,10 @@
-"""What is kept of every living rank of this host, so that its death can be explained: the gatherer for post_mortem.py.
+"""Recorder of what is known of every living rank of this host, from which post_mortem.py explains its death.
 
 How the status is known, though mpiexec is the parent: Linux tells it to whoever holds a pidfd (since 6.15), and mpiexec
 writes it to the cluster's log. Both come when the parent has reaped the rank, so an examination may take a few tries.
 
 Words.
-  witness   a rank's pid, its pidfd, its memory cgroup, and how many processes that had killed when the cell began
+  record    a rank's pid, its pidfd, its memory cgroup, and how many processes that had killed when the cell began
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GROUP_2 = ("0::", "/sys/fs/cgroup", "memory.events", "memory.max")
 Later = Callable[..., None]
 
 
-class Witness:
+class RankRecord:
     """One rank."""
 
     def __init__(self, pid: int) -> None:
@@ -106,27 +106,27 @@ class Witness:
         return min((each for each in found if 0 < each < _NO_LIMIT), default=0)
 
 
-class Witnesses:
+class Recorder:
     """All ranks of this host. ``examine`` is for the I/O thread, everything else for any thread."""
 
     def __init__(self, folder: Path) -> None:
         self.causes: dict[int, str] = {}  # of the dead
         self._folder = folder
-        self._alive: dict[int, Witness] = {}  # by pid: a rank that is replaced has two for a while
+        self._alive: dict[int, RankRecord] = {}  # by pid: a rank that is replaced has two for a while
         self._launcher = ""
 
     def watch(self, rank: int, pid: int) -> None:
-        """Keep a witness of a rank of this host."""
+        """Keep a record of a rank of this host."""
         self.causes.pop(rank, None)
         try:
-            self._alive[pid] = Witness(pid)
+            self._alive[pid] = RankRecord(pid)
         except ProcessLookupError:
             return  # dead already: nothing of it can be known
 
     def note(self) -> None:
         """Begin a cell."""
-        for witness in list(self._alive.values()):
-            witness.note()
+        for record in list(self._alive.values()):
+            record.note()
 
     def launcher_ended(self, status: int | None) -> None:
         """Take mpiexec's end (its status) or the supervisor's (None) as the reason for what comes."""
@@ -136,19 +136,19 @@ class Witnesses:
         self, rank: int, pid: int, resident: int, later: Later, then: Callable[[Cause], None], *, by_mpi: bool = False
     ) -> None:
         """Find out why a rank died and call ``then`` with it, soon; ``later`` is the I/O loop's timer."""
-        witness = self._alive.pop(pid, None)
-        if witness is None:
+        record = self._alive.pop(pid, None)
+        if record is None:
             self._tell(rank, Evidence(launcher=self._launcher), then)
             return
 
         def look(tries: int) -> None:
-            reaped = not by_mpi and witness.is_reaped  # asked first: what it tells then is all
+            reaped = not by_mpi and record.is_reaped  # asked first: what it tells then is all
             try:
-                found = witness.evidence(self._folder, resident, self._launcher)
+                found = record.evidence(self._folder, resident, self._launcher)
             except Exception:  # noqa: BLE001 - a death must be told whatever cannot be read: the cell waits for it
                 found, tries = Evidence(launcher=self._launcher), 0
             if known(found) or not tries:
-                witness.close()
+                record.close()
                 self._tell(rank, found, then)
             else:
                 later(_PAUSE_S, look, min(tries, _TRIES_REAPED if reaped else _TRIES) - 1)

@@ -1,7 +1,7 @@
 """Rendezvous once a rank has been replaced: MPI_COMM_WORLD holds the dead one for ever, and not the new one.
 
-The notebook asks rank 0 for a place (``invite``), then tells every rank the place, who the others are and a secret
-(``meet``), all over the encrypted channels. What a cell's own ``hvd.init()`` finds afterwards is the same place.
+The notebook asks rank 0 for an address (``offer``), then tells every rank the address, who the others are and a secret
+(``join``), all over the encrypted channels. What a cell's own ``hvd.init()`` finds afterwards is the same address.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class _Held:
 _held = _Held()
 
 
-def invite(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+def offer(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Offer an address for the rendezvous: on the loopback, or where other hosts reach it."""
     host = socket.gethostbyname(socket.gethostname()) if content["far"] else _LOOPBACK
     return {"host": host, "port": _held.reserve(host)}, []
 
 
-def meet(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Leave the old communicator and make one with the ranks that there are now; a fresh rank gets its names too."""
     here = socket.gethostname()
     others = {int(rank): pid for rank, (pid, host) in content["ranks"].items() if host == here}

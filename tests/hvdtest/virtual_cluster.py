@@ -200,7 +200,7 @@ class VirtualCluster:
     def on_meet(self, action: e.Meet) -> None:
         self.generation = action.generation
         content = {"members": {rank: who.pid for rank, who in action.members.items()}, "as": action.generation}
-        self.on_ask(e.Ask(action.ticket, "meet", frozenset(action.members), content))
+        self.on_ask(e.Ask(action.ticket, "rendezvous", frozenset(action.members), content))
 
     def on_met(self, action: e.Met) -> None:
         for rank in range(self.n):
@@ -283,21 +283,21 @@ class VirtualCluster:
         if process.stopped_until > self.now:
             self.later(process.stopped_until - self.now, lambda: self._reply(process, question))
             return
-        if question.verb in {"meet", "restore"} and not self._all_are_there(question):
+        if question.verb in {"rendezvous", "restore"} and not self._all_are_there(question):
             ended = [each for each in self.processes if each.pid in self._peers(process, question) and not each.alive]
             if ended or self.now > question.until:
                 self._answer(process, question, {"error": "a peer has ended"})
             else:
                 self.later(0.05, lambda: self._reply(process, question))
             return
-        if question.verb == "meet":
+        if question.verb == "rendezvous":
             process.generation = question.content["as"]
         self._answer(
             process, question, {"names": ["x"], "sets": [], "lost": {}, "device": "cpu", "host": "", "port": 1}
         )
 
     def _peers(self, process: Process, question: Question) -> set[int]:
-        if question.verb == "meet":
+        if question.verb == "rendezvous":
             return set(question.content["members"].values())
         return {each.pid for each in self.processes if each.generation == process.generation}
 

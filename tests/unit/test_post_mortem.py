@@ -24,7 +24,7 @@ from hvd_kernel.diagnosis.post_mortem import (
     launcher_ended,
     status_in_log,
 )
-from hvd_kernel.diagnosis.recorder import Witnesses, memory_group
+from hvd_kernel.diagnosis.recorder import Recorder, memory_group
 from hvd_kernel.processes import leftovers
 from hvd_kernel.processes.lifetime import HOLDER, claim, holder_of, is_gone, mark
 
@@ -169,12 +169,12 @@ def test_a_death_is_told_even_where_the_evidence_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = sleeper()
-    witnesses, told = Witnesses(tmp_path), []
-    witnesses.watch(1, child.pid)
+    records, told = Recorder(tmp_path), []
+    records.watch(1, child.pid)
     child.communicate()
     monkeypatch.setattr(recorder, "status_in_log", lambda *_: 1 / 0)
     monkeypatch.setattr(recorder, "_GET_INFO", 0)
-    witnesses.examine(1, child.pid, 0, Loop().later, told.append)
+    records.examine(1, child.pid, 0, Loop().later, told.append)
     assert [each.text for each in told] == [UNKNOWN]
 
 
@@ -229,14 +229,14 @@ class Loop:
         ("import os; os._exit(3)", "it left with exit status 3"),
     ],
 )
-def test_a_witness_learns_the_status_though_another_process_reaps(tmp_path: Path, code: str, said: str) -> None:
+def test_a_record_has_the_status_though_another_process_reaps(tmp_path: Path, code: str, said: str) -> None:
     """By the pidfd on a new Linux, else from mpiexec's log; it waits until the parent has reaped."""
     child = subprocess.Popen([sys.executable, "-c", f"input(); {code}"], stdin=subprocess.PIPE)
-    witnesses, loop, told = Witnesses(tmp_path), Loop(), []
-    witnesses.watch(1, child.pid)
-    pidfd = witnesses._alive[child.pid]._pidfd
-    witnesses.note()
-    witnesses.examine(1, child.pid, 0, loop.later, told.append)
+    records, loop, told = Recorder(tmp_path), Loop(), []
+    records.watch(1, child.pid)
+    pidfd = records._alive[child.pid]._pidfd
+    records.note()
+    records.examine(1, child.pid, 0, loop.later, told.append)
     assert told == [], "it still runs"
     child.communicate(b"\n")
     ended = f"terminated with signal {signal.strsignal(9)}" if child.returncode < 0 else ""
@@ -247,7 +247,7 @@ def test_a_witness_learns_the_status_though_another_process_reaps(tmp_path: Path
     loop.wind()
     assert [each.text for each in told] == [said]
     assert pidfd.closed
-    assert witnesses.causes == {1: said}
+    assert records.causes == {1: said}
     assert loop.waiting == []
 
 
@@ -255,11 +255,11 @@ def test_a_witness_learns_the_status_though_another_process_reaps(tmp_path: Path
 def test_a_supervisor_that_has_not_reaped_yet_is_waited_for(tmp_path: Path, reaped_after: int) -> None:
     """It may have much to do, or no time to do it, while one of its ranks dies."""
     child = sleeper()
-    witnesses, loop, told = Witnesses(tmp_path), Loop(), []
-    witnesses.watch(1, child.pid)
+    records, loop, told = Recorder(tmp_path), Loop(), []
+    records.watch(1, child.pid)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    witnesses.examine(1, child.pid, 0, loop.later, told.append)
+    records.examine(1, child.pid, 0, loop.later, told.append)
     for _ in range(reaped_after):
         assert told == []
         loop.wind()
@@ -278,10 +278,10 @@ def test_mpiexec_may_take_longer_to_tell_than_a_supervisor(
 ) -> None:
     monkeypatch.setattr(recorder, "_GET_INFO", 0)
     child = sleeper()
-    witnesses, loop, told = Witnesses(tmp_path), Loop(), []
-    witnesses.watch(1, child.pid)
+    records, loop, told = Recorder(tmp_path), Loop(), []
+    records.watch(1, child.pid)
     child.communicate()
-    witnesses.examine(1, child.pid, 0, loop.later, told.append, by_mpi=by_mpi)
+    records.examine(1, child.pid, 0, loop.later, told.append, by_mpi=by_mpi)
     pauses = 0
     while not told:
         loop.wind()
@@ -291,8 +291,8 @@ def test_mpiexec_may_take_longer_to_tell_than_a_supervisor(
 
 
 def test_a_rank_of_another_host_died_for_an_unknown_reason(tmp_path: Path) -> None:
-    witnesses, told = Witnesses(tmp_path), []
-    witnesses.examine(3, 1, 0, Loop().later, told.append)
+    records, told = Recorder(tmp_path), []
+    records.examine(3, 1, 0, Loop().later, told.append)
     assert [each.text for each in told] == [UNKNOWN]
 
 

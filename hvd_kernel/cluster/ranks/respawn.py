@@ -36,7 +36,7 @@ _TRIES = 5
 _GIFTS = 2  # tries to give what was kept: it may be the very thing of which a rank dies, in packing or in unpacking it
 _LETHAL = "a rank died each time it was given; `%hvd respawn` tries again"
 _HELLO_S = 0.05  # between two greetings
-_MEET_S = 60.0
+_RENDEZVOUS_S = 60.0
 _MOVE_S = 600.0
 _SIGN_S = 5.0  # for a rank to show that it lives, or to be seen dead
 _END_S = 10.0  # for the others' cell to end after a rank was killed in the middle of it
@@ -153,13 +153,15 @@ class Replace(Operation):
         yield from self._replace(dead)
         yield from self._introduce(dead)
         ranks = self.ranks
-        [place] = (yield from self.ask("invite", [0], {"far": self._far}, _MEET_S, urgent=True)).values()
+        [place] = (
+            yield from self.ask("rendezvous_address", [0], {"far": self._far}, _RENDEZVOUS_S, urgent=True)
+        ).values()
         self._check_alive(dead)
         ranks.generation += 1
         living = {rank: who for rank in ranks.everybody if (who := ranks.process(rank)) is not None}
         ticket = self.ticket()
         yield Meet(ticket, ranks.generation, living, frozenset(dead), place)
-        answers = yield from self.answered(ticket, "meet", ranks.everybody, _MEET_S)
+        answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, _RENDEZVOUS_S)
         self._check_alive(dead)
         ranks.admit({rank: content["device"] for rank, content in answers.items()}, dead)
         yield Met(ranks.generation)

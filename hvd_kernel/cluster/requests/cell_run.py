@@ -67,7 +67,7 @@ class Run:
         self.cell = cell
         self.failures: list[Failure] = []
         self.metrics: dict[int, MetricsSample] = {}
-        self.aborted = False  # a rank's engine has been aborted: the session must heal before the next cell
+        self.aborted = False  # a rank's engine has been aborted: the communicator must be reset before the next cell
         self.holding = set[int]()  # ranks that have left the cell with an error of all, and not released the others
         self._fetch = fetch
         self._code = ""
