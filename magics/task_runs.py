@@ -48,7 +48,7 @@ class NotebookTasks:
         tasks = _tasks(session, ranks)
         session.push({_NAME: None})  # values may be large
         if not all(each.connected for each in tasks.values()):
-            session.renew()  # the function ended with hvd.shutdown(), as scripts do
+            session.reset_communicator()  # the function ended with hvd.shutdown(), as scripts do
         return Performed(tasks)
 
 

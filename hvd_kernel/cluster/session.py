@@ -55,7 +55,7 @@ class Session:
         self.ranks = ranks or Ranks(spec.n, socket.gethostname())
         self.executor = Executor(spec, self.ranks, launched)
         self.executor.on_met = lambda: self._wire.later(_IDLE_S, self._spare_when_idle)
-        self.executor.on_broken = lambda: self._repair.ask(self._wire.later, self._heal_when_idle)
+        self.executor.on_broken = lambda: self._repair.ask(self._wire.later, self._reset_when_idle)
         self._repair = Repair()
         self._spares_wanted = int(lookup.value("HVD_SPARES", os.environ))
         self._runs = 0  # an interrupt names its run, because it may overtake or be overtaken on its own channel
@@ -238,7 +238,7 @@ class Session:
             raise failure.no_cluster()
         return self.executor.clients.open()
 
-    def renew(self) -> None:
+    def reset_communicator(self) -> None:
         """Give all ranks new communication, whatever has become of theirs."""
         self.ask("reset_communicator", None)
 
@@ -348,7 +348,7 @@ class Session:
         else:
             self.executor.launched.send(messages.SetSpares(self._spares_wanted))
 
-    def _heal_when_idle(self) -> None:
+    def _reset_when_idle(self) -> None:
         if not self.running and not self.dead:
             self._repair.done()
             self.post("reset_communicator", None)

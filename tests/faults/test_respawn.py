@@ -357,7 +357,7 @@ def test_a4_what_kills_whoever_is_given_it_is_not_given_and_the_next_respawn_tri
     assert session.respawn().ranks == ()
 
 
-def test_communication_broken_after_a_respawn_heals(session: Session) -> None:
+def test_communication_broken_after_a_respawn_is_reset(session: Session) -> None:
     outcome = execute(session, "if rank == 1: raise ValueError('on purpose')\nhvd.barrier()")
     assert outcome.failures[1].ename == "ValueError"
     assert_whole(session, set())
