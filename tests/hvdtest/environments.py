@@ -90,12 +90,19 @@ def quiet(interop: int = 2) -> dict[str, str]:
     }
 
 
+def ours(purelib: str = sysconfig.get_path("purelib")) -> Path:
+    """Where pytest's own packages are; of a shard's copy of .venv (.ci/extras), .venv's, so that environments are the same."""
+    root, found = TESTS.parent, Path(purelib)
+    copy = root / "build" / "extras"
+    return root / ".venv" / found.relative_to(copy) if found.is_relative_to(copy) else found
+
+
 def _home() -> Path:
     return Path(os.environ.get("HVDTEST_ENVIRONMENTS") or Path.home() / ".cache" / "hvd_kernel" / "environments")
 
 
 def _digest(lock: Path) -> str:
-    text = "\n".join([lock.read_text(), sys.version, sysconfig.get_path("purelib")])
+    text = "\n".join([lock.read_text(), sys.version, str(ours())])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -145,5 +152,5 @@ def _links(lock: Path) -> list[str]:
 
 
 def _link(pattern: str, folder: Path) -> None:
-    for each in Path(sysconfig.get_path("purelib")).glob(pattern):
+    for each in ours().glob(pattern):
         (folder / each.name).symlink_to(each)

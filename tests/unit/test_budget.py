@@ -111,6 +111,13 @@ def test_the_default_tier_leaves_out_what_is_nightly_and_a_shard_does_not() -> N
     assert [phase.name for phase in phases.default_tier(["lint", "unit"])] == ["lint", "unit"]
 
 
+def test_a_shard_with_extras_runs_in_the_copy_that_has_them() -> None:
+    (plain,) = phases.shard(Shard("plain", {"unit": 1.0}))
+    (more,) = phases.shard(Shard("more", {"unit": 1.0}, extras=("spark",)))
+    assert plain.command[:4] == (".venv/bin/python", "-P", "-m", "pytest")
+    assert more.command == ("build/extras/bin/python", *plain.command[1:])
+
+
 @pytest.mark.parametrize(
     ("changed", "tests", "shards"),
     [

@@ -38,7 +38,7 @@ def shard(name: str) -> int:
 
 def _shard(chosen: budget.Shard) -> int:
     if chosen.extras:
-        subprocess.run(["bash", ".ci/setup", ",".join(("torch", "lab", "test", *chosen.extras))], check=True)
+        subprocess.run(["bash", ".ci/extras", ",".join(chosen.extras)], check=True)
     for word in chosen.system:
         subprocess.run(["bash", ".ci/system", word], check=True)
     began, wanted = time.monotonic(), sum(chosen.seconds.values())

@@ -9,6 +9,8 @@ from suite.budget import NATIVE as NATIVE_KIND
 from suite.budget import Budget, Shard
 
 PYTEST = (".venv/bin/python", "-P", "-m", "pytest", "-q")
+EXTRAS = "build/extras/bin/python"
+"""Of the copy of .venv that .ci/extras makes: what a shard's extras bring is in no other tests' way."""
 PARALLEL = dict.fromkeys(("unit", "platforms"), ("-n", "2", "--dist", "loadfile"))
 """Folders whose files share nothing: two processes at a time."""
 DEFAULT_TIER = ("-m", "not nightly")
@@ -26,9 +28,9 @@ class Phase:
     pytest: bool = False
 
 
-def pytest_of(folder: str, more: Sequence[str] = ()) -> Phase:
+def pytest_of(folder: str, more: Sequence[str] = (), python: str = PYTEST[0]) -> Phase:
     """A folder of tests/."""
-    return Phase(folder, (*PYTEST, *PARALLEL.get(folder, ()), *more, f"tests/{folder}"), pytest=True)
+    return Phase(folder, (python, *PYTEST[1:], *PARALLEL.get(folder, ()), *more, f"tests/{folder}"), pytest=True)
 
 
 def native(kind: str, tier: str) -> Phase:
@@ -49,8 +51,11 @@ def default_tier(only: Iterable[str] = ()) -> list[Phase]:
 
 def shard(which: Shard) -> list[Phase]:
     """What ``make test-all SHARD=name`` runs: everything of its folders, the nightly tests too."""
+    python = EXTRAS if which.extras else PYTEST[0]
     return [
-        native(what.removeprefix(NATIVE_KIND), "all") if what.startswith(NATIVE_KIND) else pytest_of(what)
+        native(what.removeprefix(NATIVE_KIND), "all")
+        if what.startswith(NATIVE_KIND)
+        else pytest_of(what, python=python)
         for what in which.seconds
     ]
 
