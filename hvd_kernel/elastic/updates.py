@@ -65,7 +65,7 @@ class WorkerNotificationManager:
         self._listeners.remove(listener)
 
     def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Tell all: hosts have changed at that time."""
+        """Tell every rank: hosts have changed at that time."""
         for listener in list(self._listeners):
             listener.on_hosts_updated(timestamp, update_res)
 

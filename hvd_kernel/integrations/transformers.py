@@ -33,7 +33,7 @@ else:
     _Unknown = object
 
 
-def seat(args: Any) -> None:
+def set_rank(args: Any) -> None:
     """Tell TrainingArguments, and accelerate behind them, which rank of how many this is."""
     hvd.init()
     cpu = bool(args.use_cpu) or not torch.cuda.is_available()
@@ -72,7 +72,7 @@ class HorovodTrainingArguments(TrainingArguments):  # type: ignore[misc]
     """TrainingArguments that know the ranks before there is a Trainer; under mpirun and torchrun no others do."""
 
     def __post_init__(self) -> None:
-        seat(self)
+        set_rank(self)
         super().__post_init__()
 
     def main_process_first(self, local: bool = True, desc: str = "work") -> AbstractContextManager[None]:  # noqa: ARG002
@@ -175,7 +175,7 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
                 "These TrainingArguments have set up torch.distributed, by variables of a launcher: "
                 "use hvd_kernel.integrations.transformers.HorovodTrainingArguments instead."
             )
-        seat(self.args)
+        set_rank(self.args)
         if self.args.data_seed is None:
             self.args.data_seed = self.args.seed  # the ranks deal out one and the same order
         super().create_accelerator_and_postprocess()

@@ -189,5 +189,5 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def ranks(self) -> Iterator[tuple[int, Replica]]:
         """Yield each rank with its replica: replica by replica, as many as each has slots."""
-        seats = (replica for replica in self.replicas for _ in range(replica.slots))
-        return zip(range(self.size), seats, strict=False)
+        slots = (replica for replica in self.replicas for _ in range(replica.slots))
+        return zip(range(self.size), slots, strict=False)

@@ -16,7 +16,7 @@ from torch import Tensor
 from hvd_kernel.core.ops import Average, Sum, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.core.tensor import reduction_of
-from hvd_kernel.torch import starts
+from hvd_kernel.torch import dispatch
 
 
 def allreduce_async_(
@@ -46,7 +46,7 @@ def allreduce_async_(
     True
     """
     op = reduction_of(op, average)
-    return starts.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set)
+    return dispatch.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
 
 def allreduce_async(
@@ -68,7 +68,7 @@ def allreduce_async(
     tensor([1., 2.])
     """
     op = reduction_of(op, average)
-    return starts.allreduce(tensor, name, op, (prescale_factor, postscale_factor), process_set)
+    return dispatch.allreduce(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
 
 def grouped_allreduce_async_(
@@ -90,7 +90,7 @@ def grouped_allreduce_async_(
     (tensor([1.]), tensor([0., 0.]))
     """
     op = reduction_of(op, average)
-    return starts.grouped_allreduce_(tensors, name, op, (prescale_factor, postscale_factor), process_set)
+    return dispatch.grouped_allreduce_(tensors, name, op, (prescale_factor, postscale_factor), process_set)
 
 
 def grouped_allreduce_async(
@@ -112,7 +112,7 @@ def grouped_allreduce_async(
     (tensor([1.]), tensor([0., 0.]))
     """
     op = reduction_of(op, average)
-    return starts.grouped_allreduce(tensors, name, op, (prescale_factor, postscale_factor), process_set)
+    return dispatch.grouped_allreduce(tensors, name, op, (prescale_factor, postscale_factor), process_set)
 
 
 def sparse_allreduce_async(
@@ -158,8 +158,8 @@ def sparse_allreduce_async(
     if not tensor.is_sparse:
         raise ValueError(f"sparse_allreduce_async needs a sparse tensor, {name!r} is {tensor.layout}: use allreduce.")
     own = tensor.coalesce()
-    indices = starts.allgather(own.indices().t(), f"{name}.indices", process_set)
-    values = starts.allgather(own.values(), f"{name}.values", process_set)
+    indices = dispatch.allgather(own.indices().t(), f"{name}.indices", process_set)
+    values = dispatch.allgather(own.values(), f"{name}.values", process_set)
 
     def finish() -> Tensor:
         rows: Tensor = synchronize(values)
@@ -180,7 +180,7 @@ def allgather_async(tensor: Tensor, name: str | None = None, process_set: Proces
     >>> len(hvd.synchronize(hvd.allgather_async(torch.zeros(1, 3)))) == hvd.size()
     True
     """
-    return starts.allgather(tensor, name, process_set)
+    return dispatch.allgather(tensor, name, process_set)
 
 
 def grouped_allgather_async(
@@ -196,7 +196,7 @@ def grouped_allgather_async(
     >>> len(rows) == hvd.size(), len(more) == 2 * hvd.size()
     (True, True)
     """
-    return starts.grouped_allgather(tensors, name, process_set)
+    return dispatch.grouped_allgather(tensors, name, process_set)
 
 
 def broadcast_async_(
@@ -209,7 +209,7 @@ def broadcast_async_(
     >>> hvd.synchronize(hvd.broadcast_async_(torch.tensor([hvd.rank(), 7]), root_rank=0))
     tensor([0, 7])
     """
-    return starts.broadcast_(tensor, root_rank, name, process_set)
+    return dispatch.broadcast_(tensor, root_rank, name, process_set)
 
 
 def broadcast_async(
@@ -222,7 +222,7 @@ def broadcast_async(
     >>> hvd.synchronize(hvd.broadcast_async(torch.tensor([hvd.rank(), 7]), root_rank=0))
     tensor([0, 7])
     """
-    return starts.broadcast(tensor, root_rank, name, process_set)
+    return dispatch.broadcast(tensor, root_rank, name, process_set)
 
 
 def alltoall_async(
@@ -238,7 +238,7 @@ def alltoall_async(
     >>> counts.tolist() == [1] * hvd.size()
     True
     """
-    return starts.alltoall(tensor, splits, name, process_set)
+    return dispatch.alltoall(tensor, splits, name, process_set)
 
 
 def reducescatter_async(
@@ -258,7 +258,7 @@ def reducescatter_async(
     >>> hvd.synchronize(hvd.reducescatter_async(torch.ones(hvd.size(), 2)))
     tensor([[1., 1.]])
     """
-    return starts.reducescatter(tensor, name, op, (prescale_factor, postscale_factor), process_set)
+    return dispatch.reducescatter(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
 
 def grouped_reducescatter_async(
@@ -278,4 +278,4 @@ def grouped_reducescatter_async(
     >>> hvd.synchronize(hvd.grouped_reducescatter_async([torch.ones(hvd.size(), 2), torch.zeros(hvd.size())]))
     (tensor([[1., 1.]]), tensor([0.]))
     """
-    return starts.grouped_reducescatter(tensors, name, op, (prescale_factor, postscale_factor), process_set)
+    return dispatch.grouped_reducescatter(tensors, name, op, (prescale_factor, postscale_factor), process_set)

@@ -24,7 +24,7 @@ from hvd_kernel.core.handles import Scales
 from hvd_kernel.core.ops import Average, Sum, synchronize
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.core.tensor import reduction_of
-from hvd_kernel.torch import starts
+from hvd_kernel.torch import dispatch
 
 _PLAIN = (1.0, 1.0)
 
@@ -46,7 +46,7 @@ class Allreduce(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet) -> Tensor:
         """Reduce."""
         ctx.name, ctx.how = name, (op, scales, process_set)
-        result: Tensor = synchronize(starts.allreduce(tensor, name, op, scales, process_set, waits=True))
+        result: Tensor = synchronize(dispatch.allreduce(tensor, name, op, scales, process_set, waits=True))
         return result
 
     @staticmethod
@@ -64,7 +64,7 @@ class GroupedAllreduce(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         """Reduce all."""
         ctx.name, ctx.how = name, (op, scales, process_set)
-        handle = starts.grouped_allreduce(tensors, name, op, scales, process_set, waits=True)
+        handle = dispatch.grouped_allreduce(tensors, name, op, scales, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
         return result
 
@@ -80,7 +80,7 @@ class Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
         """Gather."""
-        result: Tensor = synchronize(starts.allgather(tensor, name, process_set, waits=True))
+        result: Tensor = synchronize(dispatch.allgather(tensor, name, process_set, waits=True))
         ctx.name, ctx.set, ctx.rows = name, process_set, tensor.shape[0]
         return result
 
@@ -96,7 +96,7 @@ class GroupedAllgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Gather all."""
-        handle = starts.grouped_allgather(tensors, name, process_set, waits=True)
+        handle = dispatch.grouped_allgather(tensors, name, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
         ctx.name, ctx.set, ctx.rows = name, process_set, [tensor.shape[0] for tensor in tensors]
         return result
@@ -112,7 +112,7 @@ def _own_rows(name: str | None, process_set: ProcessSet, rows: list[int], grads:
     back, place = _back(name), process_set.rank() or 0
     means = apply(GroupedAllreduce, back, Average, _PLAIN, process_set, *grads)
     counts = torch.tensor([rows])
-    everyone = synchronize(starts.allgather(counts, back and f"{back}.rows", process_set, waits=True))
+    everyone = synchronize(dispatch.allgather(counts, back and f"{back}.rows", process_set, waits=True))
     begins = everyone[:place].sum(0).tolist()
     return [mean[begin : begin + own] for mean, begin, own in zip(means, begins, rows, strict=True)]
 
@@ -124,7 +124,7 @@ class Broadcast(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
         """Broadcast."""
         ctx.name, ctx.root, ctx.set = name, root_rank, process_set
-        result: Tensor = synchronize(starts.broadcast(tensor, root_rank, name, process_set, waits=True))
+        result: Tensor = synchronize(dispatch.broadcast(tensor, root_rank, name, process_set, waits=True))
         return result
 
     @staticmethod
@@ -144,7 +144,7 @@ class Alltoall(torch.autograd.Function):
         ctx: Any, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> tuple[Tensor, Tensor]:
         """Exchange."""
-        handle = starts.alltoall(tensor, splits, name, process_set, waits=True)
+        handle = dispatch.alltoall(tensor, splits, name, process_set, waits=True)
         output, received = synchronize(handle)
         ctx.name, ctx.set, ctx.received, ctx.shape = name, process_set, received, tensor.shape
         ctx.mark_non_differentiable(received)
@@ -166,7 +166,7 @@ class Reducescatter(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet) -> Tensor:
         """Reduce and scatter."""
         ctx.name, ctx.set, ctx.factor = name, process_set, _factor(op, scales, process_set)
-        result: Tensor = synchronize(starts.reducescatter(tensor, name, op, scales, process_set, waits=True))
+        result: Tensor = synchronize(dispatch.reducescatter(tensor, name, op, scales, process_set, waits=True))
         return result
 
     @staticmethod
@@ -184,7 +184,7 @@ class GroupedReducescatter(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         """Reduce and scatter all."""
         ctx.name, ctx.set, ctx.factor = name, process_set, _factor(op, scales, process_set)
-        handle = starts.grouped_reducescatter(tensors, name, op, scales, process_set, waits=True)
+        handle = dispatch.grouped_reducescatter(tensors, name, op, scales, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
         return result
 

@@ -30,7 +30,7 @@ from hvd_kernel.core.session import (
 )
 from hvd_kernel.core.tensor import reduction_of
 from hvd_kernel.errors import HorovodInternalError
-from hvd_kernel.torch import gradients, starts
+from hvd_kernel.torch import dispatch, gradients
 from hvd_kernel.torch.async_ops import (
     allgather_async,
     allreduce_async,
@@ -210,7 +210,7 @@ def allreduce_(
     True
     """
     op = reduction_of(op, average)
-    handle = starts.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set, waits=True)
+    handle = dispatch.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set, waits=True)
     result: Tensor = synchronize(handle)
     return result
 
@@ -267,7 +267,7 @@ def grouped_allreduce_(
     """
     op = reduction_of(op, average)
     scales = (prescale_factor, postscale_factor)
-    return list(synchronize(starts.grouped_allreduce_(tensors, name, op, scales, process_set, waits=True)))
+    return list(synchronize(dispatch.grouped_allreduce_(tensors, name, op, scales, process_set, waits=True)))
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
@@ -371,7 +371,7 @@ def broadcast_(
     >>> hvd.broadcast_(weights, root_rank=0)
     tensor([0., 0.])
     """
-    result: Tensor = synchronize(starts.broadcast_(tensor, root_rank, name, process_set, waits=True))
+    result: Tensor = synchronize(dispatch.broadcast_(tensor, root_rank, name, process_set, waits=True))
     return result
 
 

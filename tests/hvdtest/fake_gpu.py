@@ -107,7 +107,7 @@ def counts() -> dict[str, int]:
 
 def install() -> None:
     """Give this process's torch the fake GPU."""
-    from hvd_kernel.torch import devices, starts
+    from hvd_kernel.torch import devices, dispatch
 
     _installed.append(FakeDriver(os.environ["HVD_CUDA_DRIVER"]))
     stream, empty, as_tensor = _installed[0].stream, torch.empty, torch.as_tensor
@@ -127,7 +127,7 @@ def install() -> None:
         return devices.behind(kept, touched)
 
     torch.empty, torch.as_tensor = made, seen  # type: ignore[assignment]
-    vars(starts)["behind"] = behind
+    vars(dispatch)["behind"] = behind
     torch.cuda.current_stream = lambda _device=None: stream  # type: ignore[assignment,return-value]
     torch.cuda.current_device = lambda: 0
     torch.cuda.device_count = lambda: 1

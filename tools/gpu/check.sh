@@ -57,11 +57,11 @@ print(f"## {sys.argv[1]}, driver {driver}, {len(os.sched_getaffinity(0))} cores,
 PY
 build=(python3 -m pip install -q --no-build-isolation --no-deps --no-index --root-user-action=ignore
   -C cmake.define.HVD_CUDA=ON -C cmake.define.HVD_CUDA_TARGETS="$target" -C build-dir=build/gpu/wheel)
-lenient=()
+warnings_allowed=()
 part "build and install" build 200 "${build[@]}" .
 if [ "$ended" != 0 ]; then # a compiler that we have not tried may warn: a failure, but the device is not here for that
-  lenient=('CMAKE_CXX_COMPILE_OBJECT=<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -Wno-error -o <OBJECT> -c <SOURCE>')
-  part "build and install, warnings allowed" build 150 "${build[@]}" "${lenient[@]/#/-Ccmake.define.}" .
+  warnings_allowed=('CMAKE_CXX_COMPILE_OBJECT=<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -Wno-error -o <OBJECT> -c <SOURCE>')
+  part "build and install, warnings allowed" build 150 "${build[@]}" "${warnings_allowed[@]/#/-Ccmake.define.}" .
 fi
 [ "$ended" = 0 ] || exit 1
 cp -r tests tools pyproject.toml build/gpu/
@@ -71,7 +71,7 @@ if [ -e "$doctest/doctest/doctest.h" ]; then
   ( # beside the tests with ranks, with the wheel's kernels: nvcc takes longest
     part "native tests, configuration" build 60 cmake -G Ninja -S native -B build/gpu/native -DHVD_PYTHON=OFF -DHVD_MPI=OFF \
       -DHVD_TESTS=ON -DHVD_CUDA=ON -DHVD_CUDA_FATBIN="$PWD/build/gpu/wheel/hvd_kernels.fatbin" -DDOCTEST_DIR="$doctest" \
-      -DCMAKE_BUILD_TYPE=Release "${lenient[@]/#/-D}"
+      -DCMAKE_BUILD_TYPE=Release "${warnings_allowed[@]/#/-D}"
     [ "$ended" != 0 ] || part "native tests, build" build 150 cmake --build build/gpu/native --target cuda_tests nccl_tests
     exit "$ended"
   ) &

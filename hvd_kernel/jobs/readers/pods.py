@@ -95,7 +95,7 @@ def is_swarm_task(env: Env) -> bool:
 def swarm(env: Env, resolve: Resolve) -> JobSpec:
     """Return all tasks of the service that this one belongs to.
 
-    Swarm's names tell all addresses of a service, and not which task has which: the ranks try each until the first
+    Swarm's names give all addresses of a service, and not which task has which: the ranks try each until the first
     task's answers.
 
     Raises

@@ -18,15 +18,15 @@ class Shape:
     """The replicas that have ranks; ``np`` is 0 where they take all slots; ``notes`` name replicas without any."""
 
     def __init__(self, spec: JobSpec) -> None:
-        self.size, seats = spec.size, 0
+        self.size, slots = spec.size, 0
         found: list[Replica] = []
         for replica in spec.replicas:
-            if seats >= self.size:
+            if slots >= self.size:
                 break
             found.append(replica)
-            seats += replica.slots
+            slots += replica.slots
         self.replicas = tuple(found)
-        self.np = 0 if seats == self.size else self.size
+        self.np = 0 if slots == self.size else self.size
         idle = spec.replicas[len(found) :]
         self.notes = [f"{_named(idle)} left out: np {self.size} gives them no rank"] if idle else []
 

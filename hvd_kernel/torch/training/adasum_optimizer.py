@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hvd_kernel.core.ops import Adasum, synchronize
-from hvd_kernel.torch import starts
+from hvd_kernel.torch import dispatch
 from hvd_kernel.torch.training.reducer import Reducer
 from hvd_kernel.torch.training.slots import Homes, Plan, Slot
 from hvd_kernel.torch.training.wrapping import Named, Wrapped, derived
@@ -72,7 +72,7 @@ class AdasumMixin(Wrapped):
         compression, process_set = self._reducer.plan.compression, self.process_set
         moves = [compression.compress(param - start) for param, start in starting]
         handles = [
-            starts.allreduce_(move, self._parameter_names[param], Adasum, _PLAIN, process_set)
+            dispatch.allreduce_(move, self._parameter_names[param], Adasum, _PLAIN, process_set)
             for (param, _), (move, _) in zip(starting, moves, strict=True)
         ]
         for handle in handles:

@@ -25,7 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from hvd_kernel.core import handles, ops, session
 from hvd_kernel.core.ops import synchronize
 from hvd_kernel.errors import HorovodInternalError, Mismatch
-from hvd_kernel.torch import starts
+from hvd_kernel.torch import dispatch
 from hvd_kernel.torch.async_ops import sparse_allreduce_async
 from hvd_kernel.torch.training import buckets
 from hvd_kernel.torch.training.slots import Group, Homes, Plan, Slot, move_in, nothing_sparse, place, wire
@@ -167,7 +167,7 @@ class Reducer:
             self._make_dense(slot)
         group, plan = slot.group, self.plan
         if group is None:
-            slot.handle = starts.allreduce_(wire(slot), slot.name, plan.op, plan.scales, plan.process_set)
+            slot.handle = dispatch.allreduce_(wire(slot), slot.name, plan.op, plan.scales, plan.process_set)
             return
         group.started += 1
         if group.started == len(group.slots):
@@ -178,7 +178,7 @@ class Reducer:
         move_in([member for member in group.slots if member.home is not None and not member.home.is_cpu])
         tensors = [wire(member) for member in group.slots]
         if not group.places:
-            return starts.grouped_allreduce_(tensors, group.name, plan.op, plan.scales, plan.process_set)
+            return dispatch.grouped_allreduce_(tensors, group.name, plan.op, plan.scales, plan.process_set)
         return handles.allreduce_places(
             f"grouped_allreduce.{group.name}", group.places, plan.op, plan.scales, lambda _: tensors
         )

@@ -1,4 +1,4 @@
-"""Every collective from torch tensors to the core: what all forms of an operation share. Each returns a handle.
+"""Dispatch of collectives from torch tensors to the core: what all forms of an operation share. Each returns a handle.
 
 Words.
   in place  a trailing underscore: the result is written over the tensor

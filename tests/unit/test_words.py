@@ -1,0 +1,153 @@
+"""Words of our own that have given way to the field's: none of them is in code, docs or messages any more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hvdtest.launch import TESTS
+
+ROOT = TESTS.parent
+PLACES = ("hvd_kernel", "magics", "widgets", "native", "docs", "tools", "README.md", "CONTRIBUTING.md")
+SUFFIXES = {".py", ".pyi", ".md", ".cc", ".h", ".cu", ".cuh", ".js", ".toml", ".sh", ".json", ".ipynb"}
+OLD = ROOT / "docs" / "decisions"
+"""Records of what was decided then, in the words of then."""
+
+RETIRED = {  # as words of a name or a sentence, in any case -> the field's
+    "appointment": "rendezvous",
+    "autopsy": "post-mortem",
+    "conductor": "controller",
+    "crew": "communicator, agents",
+    "desk": "context, acceptor",
+    "ears": "stall monitor",
+    "errand": "task",
+    "ferry": "cross-device staging",
+    "fuser": "fusion manager",
+    "household": "device context",
+    "keepsake": "replicated variable",
+    "lenient": "error policy",
+    "lent memory": "IPC buffer",
+    "letter box": "messages",
+    "lobby": "handshake acceptor",
+    "lookout": "stall monitor",
+    "parcel": "serialization",
+    "patrol": "stall timer",
+    "peer memory": "imported buffer",
+    "reunion": "rendezvous",
+    "seat": "placement",
+    "see out": "drain",
+    "shelf": "shared-memory buffer",
+    "slot order": "response cache",
+    "tell all": "allgather",
+    "tenant": "client",
+    "tidings": "response list",
+    "visitor": "client connection",
+    "witness": "recorder",
+}
+TYPES = {  # names of native/ that are English words elsewhere -> the field's
+    "Attempt": "candidate",
+    "Exercise": "self-test case",
+    "Facts": "peer info",
+    "Form": "algorithm",
+    "Gate": "serialising proxy",
+    "Ground": "placement",
+    "Guest": "connection",
+    "Lane": "fast path",
+    "Leader": "coordinator",
+    "Mark": "event",
+    "Pace": "in-flight limiter",
+    "Party": "bootstrap group",
+    "Relay": "tree node",
+    "Sentence": "schedule",
+    "Strip": "chunk plan",
+    "Together": "fused response",
+    "Trial": "self-test",
+    "Verdict": "response",
+    "Watch": "failure detector",
+}
+
+_BOOTSTRAP = {"native/transport/bootstrap/tcp_bootstrap.cc", "native/transport/bootstrap/tcp_bootstrap.h"}
+STILL_THERE = {  # this table only shrinks
+    "desk": {"native/transport/local_mesh.cc"},
+    "seat": _BOOTSTRAP,
+    "tell all": _BOOTSTRAP
+    | {"native/transport/watch/failure_detector.cc", "native/transport/watch/failure_detector.h"},
+}
+
+
+@cache
+def texts() -> dict[str, str]:
+    found = {}
+    for place in PLACES:
+        path = ROOT / place
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            generated = "static" in file.parts or OLD in file.parents or not file.is_file()
+            if file.suffix in SUFFIXES and not generated:
+                found[str(file.relative_to(ROOT))] = file.read_text()
+    return found
+
+
+def words_of(text: str) -> str:
+    """A text as lower-case words: LentMemory, lent_memory and lent-memory are ``lent memory``."""
+    return re.sub(r"[_\-]|(?<=[a-z0-9])(?=[A-Z])", " ", text).lower()
+
+
+@cache
+def in_words() -> dict[str, str]:
+    return {file: words_of(text) for file, text in texts().items()}
+
+
+def has(word: str, words: str) -> bool:
+    """Whether a retired word is among them, also in the plural."""
+    return word in words and re.search(rf"\b{word}s?\b", words) is not None
+
+
+def places_of(word: str) -> set[str]:
+    """The files in which a retired word is."""
+    return {file for file, words in in_words().items() if has(word, words)}
+
+
+def test_no_retired_word_comes_back() -> None:
+    found = {word: places for word in RETIRED if (places := places_of(word) - STILL_THERE.get(word, set()))}
+    said = [f"{word} in {', '.join(sorted(places))}: say {RETIRED[word]}" for word, places in found.items()]
+    assert not said, "\n".join(said)
+
+
+def test_what_is_gone_is_listed_no_longer() -> None:
+    gone = {word: places - places_of(word) for word, places in STILL_THERE.items()}
+    assert not {word: places for word, places in gone.items() if places}
+
+
+def types() -> Iterator[str]:
+    declared = re.compile(rf"^\s*(?:class|struct|enum class|using) ({'|'.join(TYPES)})\b", re.MULTILINE)
+    for file, text in texts().items():
+        if Path(file).parts[0] == "native":
+            yield from (f"{name} in {file}: say {TYPES[name]}" for name in declared.findall(text))
+
+
+def test_no_retired_type_comes_back() -> None:
+    assert not list(types())
+
+
+@pytest.mark.parametrize(
+    "text", ["LentMemory", "lent_memory", "Lent-memory", "the lent memory of", "class LentMemoryView"]
+)
+def test_a_word_is_found_however_it_is_written(text: str) -> None:
+    assert has("lent memory", words_of(text))
+    assert not has("lent memory", words_of(text.replace("emory", "emorial")))
+
+
+def entries() -> list[list[str]]:
+    """Word and text of each entry of the glossary."""
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    return [list(each) for each in re.findall(r"^- \*\*(.+?)\*\*: (.+\n  .+ \*\(.+\)\*)$", text, re.MULTILINE)]
+
+
+def test_the_glossary_has_fifty_words_in_order_each_with_its_source() -> None:
+    words = [word.lower() for word, _ in entries()]
+    assert words == sorted(words)
+    assert len(words) == len(set(words)) == (ROOT / "docs" / "glossary.md").read_text().count("\n- ") == 50
+    assert all(text.count("\n") == 1 and text[0].isupper() for _, text in entries())
