@@ -1,4 +1,4 @@
-"""The state behind a dashboard: what every rank is doing, as messages for the browser. Pure but for its clock.
+"""Dashboard state: what every rank is doing, as messages for the browser. Pure but for its clock.
 
 Words.
   row        the numbers of one rank, as the table shows them

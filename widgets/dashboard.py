@@ -1,4 +1,4 @@
-"""The dashboard of one cell: fed by any thread, shown live in a browser, and as a picture wherever no browser listens.
+"""Dashboard widget of one cell: fed by any thread, shown live in a browser, as a picture wherever no browser listens.
 
 The widget model is made when the dashboard is first displayed, so that a run without a front end sends nothing.
 """

@@ -1,4 +1,4 @@
-"""A recorded timeline as one SVG of swim lanes, without script: a lane per tensor, of bounded size.
+"""Swim lanes of a recorded timeline, as one SVG without script: a lane per tensor, of bounded size.
 
 Pure: a recording (``timeline.parse``) in, text out. Everything that came from a file is escaped.
 """

@@ -1,4 +1,4 @@
-"""The tail of what ranks print: complete lines, bounded, free of terminal codes. Pure."""
+"""Log tail of the ranks: complete lines, bounded, free of terminal codes. Pure."""
 
 from __future__ import annotations
 

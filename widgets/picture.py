@@ -1,4 +1,4 @@
-"""The dashboard as one SVG picture without script: for saved notebooks, nbconvert's pages, front ends without widgets.
+"""SVG picture of the dashboard, without script: for saved notebooks, nbconvert's pages, front ends without widgets.
 
 Pure: a snapshot (``Board.snapshot``) in, text out. Everything that came from a rank is escaped.
 """

@@ -1,4 +1,4 @@
-"""Samples in, rates and curves out. Pure: no clock, no widget, no thread.
+"""Time series: samples in, rates and curves out. Pure: no clock, no widget, no thread.
 
 Words.
   track   one rank's counters since the cell began, and its rates over the last second

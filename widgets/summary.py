@@ -1,4 +1,4 @@
-"""A cell in numbers, for metadata, ``make demo`` and tests. Pure."""
+"""Summary of a cell in numbers, for metadata, ``make demo`` and tests. Pure."""
 
 from __future__ import annotations
 

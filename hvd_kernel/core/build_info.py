@@ -1,4 +1,4 @@
-"""What Horovod scripts ask about a build, of any framework. All are callable before ``init``.
+"""Build queries of Horovod scripts (``mpi_built``), of any framework. All are callable before ``init``.
 
 Our core stands where Horovod's Gloo stands (sockets and shared memory, no MPI underneath), so ``gloo_*`` say yes.
 ``*_built`` is what could be used here, as ``hvdrun --check-build`` prints it; ``mpi_enabled``: these ranks are MPI's.

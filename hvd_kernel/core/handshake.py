@@ -1,4 +1,4 @@
-"""The first things that ranks tell each other: which version of this package they run, and their hosts' addresses.
+"""Handshake of ranks: which version of this package they run, and their hosts' addresses.
 
 Settings are compared by the core, right after. How the version is said may never change its form, or ranks of
 different versions could not tell that they are.

@@ -1,4 +1,4 @@
-"""What this process has done in training: steps, samples, the user's own values. Frontends write, telemetry reads.
+"""Training metrics of this process: steps, samples, the user's own values. Frontends write, telemetry reads.
 
 One writer thread at a time is the rule (the training loop); readers see a value at most one step old.
 The panel shows each rank's own values. Where a run is tracked (``hvd_kernel.tracking``), ``log`` also reduces them over

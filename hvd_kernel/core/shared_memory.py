@@ -1,4 +1,4 @@
-"""Memory that the ranks of one host share, there or on their GPUs: collectives work on it in place, without a copy.
+"""Shared memory of the ranks of one host, there or on their GPUs: collectives work on it in place, without a copy.
 
 Words.
   region  what one allocation gave: a part of the same length for every rank

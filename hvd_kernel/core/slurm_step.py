@@ -1,4 +1,4 @@
-"""What srun tells a task about its step. Pure: an environment in, a placement out.
+"""Slurm step: what srun tells a task about it. Pure: an environment in, a placement out.
 
 Words.
   step       one srun; its tasks are the ranks

@@ -1,4 +1,4 @@
-"""A rank of MPI whose program an exception ends. A shared leaf.
+"""Exception hook for a rank of MPI whose program an exception ends. A shared leaf.
 
 mpi4py calls MPI_Finalize at the end of the process, and that waits for all ranks: those that go on, or wait for this
 one, would keep it, and with it the news of its end, from the launcher. Such a rank ends without MPI, and the launcher

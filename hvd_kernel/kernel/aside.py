@@ -1,4 +1,4 @@
-"""Questions about names in rank cells are answered aside, while the main thread drives a cell on the ranks.
+"""Completion and inspection in rank cells, answered while the main thread drives a cell on the ranks.
 
 ipykernel answers completion and inspection on the main thread, in turn: while a cell runs a person would wait for its
 end. What a rank knows can be asked from any thread, so these questions leave the queue where the shell channel's thread

@@ -1,4 +1,4 @@
-"""The interrupt key in the notebook's own kernel raises in the user's code, never beside it.
+"""Interrupt handler of the notebook's own kernel: it raises in the user's code, never beside it.
 
 ipykernel raises KeyboardInterrupt wherever the main thread is while it answers a request. Between taking a cell and
 running it, or while the reply is written, nobody catches it: the cell gets no reply, and shows as running for ever.

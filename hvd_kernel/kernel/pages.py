@@ -1,4 +1,4 @@
-"""Questions of a page that opens while a cell runs are answered aside, so that it shows widgets at once.
+"""Kernel and comm info for a page that opens while a cell runs, so that it shows widgets at once.
 
 A page that opens a notebook asks what kernel this is, which comms there are, and what their widgets look like.
 ipykernel answers on the main thread, after the cell. These questions change nothing, so the shell channel's thread

@@ -1,4 +1,4 @@
-"""The way back from children that a cell forks, closed to strangers.
+"""Output pipe from children that a cell forks, closed to strangers.
 
 ipykernel hears the output of forked children on a TCP port of this machine that anybody may write to, and compares a
 secret in the message afterwards. Here the port wants a key first, which only a fork of this process has.

@@ -1,4 +1,4 @@
-"""What Horovod scripts ask torch's frontend about a build: the probes of any framework, and torch's GPU."""
+"""Build queries of torch's frontend: those of any framework, and torch's GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a torch tensor to memory that the core can work on, and back.
+"""Staging of a torch tensor in memory that the core can work on, and back.
 
 Words.
   ground  contiguous memory that the core works on: the tensor itself where it is that, else a copy of it; on the GPU

@@ -1,1 +1,1 @@
-"""Where this rank is, for cells and for the agent of a script: calls, operations that wait, stacks at a signal."""
+"""Stack reports of this rank, for cells and for the agent of a script: calls, pending operations, dumps at a signal."""

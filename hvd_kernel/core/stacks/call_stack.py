@@ -1,4 +1,4 @@
-"""The calls that this rank's main thread is in, as frames of a message: for cells, and for scripts.
+"""Call stack of this rank's main thread, as frames of a message: for cells, and for scripts.
 
 Words.
   own frame    a call of the user's code: a cell, or a file that is not installed

@@ -1,4 +1,4 @@
-"""Operations that are not done on a rank, and the one in which it waits. Any thread."""
+"""Pending operations of a rank, and the one in which it waits. Any thread."""
 
 from __future__ import annotations
 

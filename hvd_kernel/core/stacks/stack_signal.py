@@ -1,4 +1,4 @@
-"""Stacks written at a signal: for when C code keeps Python's lock and no thread of this process answers.
+"""Stack dump at a signal: for when C code keeps Python's lock and no thread of this process answers.
 
 Python's calls first, by ``faulthandler``, then the C functions, by the core. Nobody need read it: what does not fit a
 pipe that does not block is dropped.
