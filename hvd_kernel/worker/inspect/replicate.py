@@ -9,7 +9,8 @@ process, is made again there with the same arguments.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -19,6 +20,7 @@ from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.frameworks import registry
 from hvd_kernel.protocol import replicated, serialization
 from hvd_kernel.worker import devices
+from hvd_kernel.worker.frontend.names import NAMES
 from hvd_kernel.worker.inspect.variable_summary import users
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
     if control.rank not in content["fresh"]:
         return {"lost": {}}, []
     try:
-        control.names.update(_load(packed))
+        control.names.update(at_home(_load(packed), control.names))
     except Exception as error:  # noqa: BLE001 - whatever a user's class does when it is made again
         lost = dict.fromkeys(names, _said(error))
     replicated.keep(*content["kept"])
@@ -67,9 +69,23 @@ def pack(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> A
 
 def unpack(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
     """Take over what another rank has packed."""
-    control.names.update(_load(bytes(buffers[0])))
+    control.names.update(at_home(_load(bytes(buffers[0])), control.names))
     replicated.keep(*content["kept"])
     return {}, []
+
+
+def at_home(found: dict[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was loaded; cells' functions in it, which bring ``rank`` and ``device`` along, see this rank's."""
+    for function in (each for value in found.values() for each in _functions(value)):
+        brought = function.__globals__
+        if brought.get("__name__") == "__main__" and brought is not names:
+            brought.update({name: names[name] for name in NAMES if name in brought and name in names})
+    return found
+
+
+def _functions(value: Any) -> Iterator[FunctionType]:
+    of_class = vars(value if isinstance(value, type) else type(value)).values()
+    yield from (each for each in (value, *of_class) if isinstance(each, FunctionType))
 
 
 def _pack(found: Mapping[str, Any], names: list[str]) -> tuple[bytes, dict[str, str]]:
