@@ -22,8 +22,8 @@ namespace {
 const char* const kRoom = "transport/local_mesh";
 
 // What the others see of one rank.
-struct Desk {
-  explicit Desk(std::uint32_t first_count) : up(first_count), down(first_count) {}
+struct RankContext {
+  explicit RankContext(std::uint32_t first_count) : up(first_count), down(first_count) {}
   DoorbellMemory doorbell;
   HeapControlRing up, down;  // to and from the parent
   Abort abort;
@@ -37,7 +37,8 @@ struct Hub {
         options(told),
         fast_path_texts(std::make_unique<FastPathText[]>(static_cast<std::size_t>(ranks))) {
     const std::size_t slot_bytes = rounded_slot_bytes(options.slot_bytes);
-    for (int i = 0; i < size; ++i) desks.push_back(std::make_unique<Desk>(options.first_count));
+    for (int i = 0; i < size; ++i)
+      contexts.push_back(std::make_unique<RankContext>(options.first_count));
     for (int i = 0; i < size * size; ++i)
       rings.push_back(i / size == i % size ? nullptr
                                            : std::make_unique<HeapRing>(slot_bytes, options.slots,
@@ -48,20 +49,20 @@ struct Hub {
     if (!heap) log(Level::kWarning, kRoom, "no shared heap: " + made.status().message);
   }
   RingMemory ring(int from, int to) const {
-    return rings[static_cast<std::size_t>(from) * desks.size() + static_cast<std::size_t>(to)]
+    return rings[static_cast<std::size_t>(from) * contexts.size() + static_cast<std::size_t>(to)]
         ->memory();
   }
-  Desk& desk(int rank) const { return *desks[static_cast<std::size_t>(rank)]; }
-  void ring_doorbell(int rank) const { Doorbell(desk(rank).doorbell).ring(); }
+  RankContext& context(int rank) const { return *contexts[static_cast<std::size_t>(rank)]; }
+  void ring_doorbell(int rank) const { Doorbell(context(rank).doorbell).ring(); }
   // Whoever waits, for a message or for a slot, looks again.
   void news(int rank) const {
     ring_doorbell(rank);
-    for (Counter* const counter : desk(rank).waits) wake_sleeper(*counter);
+    for (Counter* const counter : context(rank).waits) wake_sleeper(*counter);
   }
 
   int size;
   MeshOptions options;
-  std::vector<std::unique_ptr<Desk>> desks;
+  std::vector<std::unique_ptr<RankContext>> contexts;
   std::vector<std::unique_ptr<HeapRing>> rings;  // from * size + to
   FastPathHeader fast_path;
   std::unique_ptr<FastPathText[]> fast_path_texts;  // by rank
@@ -79,7 +80,7 @@ struct Hub {
 class LocalMesh : public Mesh {
  public:
   LocalMesh(int rank, std::shared_ptr<Hub> hub)
-      : hub_(std::move(hub)), doorbell_(hub_->desk(rank).doorbell), control_(rules(rank)) {
+      : hub_(std::move(hub)), doorbell_(hub_->context(rank).doorbell), control_(rules(rank)) {
     topology_ = topology_of_threads(rank, hub_->size);
     for (int peer = 0; peer < hub_->size; ++peer) {
       to_.emplace_back();
@@ -117,11 +118,11 @@ class LocalMesh : public Mesh {
   void attend(bool) override {}  // a thread cannot be stopped alone
   Abort& abort() override { return mine().abort; }
   bool has_left(int peer) const override {
-    return hub_->desk(peer).left.load() && !mine().abort.raised();
+    return hub_->context(peer).left.load() && !mine().abort.raised();
   }
 
   void raise_everywhere(Status cause) override {
-    for (int rank = 0; rank < hub_->size; ++rank) hub_->desk(rank).abort.raise(cause);
+    for (int rank = 0; rank < hub_->size; ++rank) hub_->context(rank).abort.raise(cause);
     for (int rank = 0; rank < hub_->size; ++rank) hub_->news(rank);
   }
 
@@ -134,7 +135,7 @@ class LocalMesh : public Mesh {
   }
 
  private:
-  Desk& mine() const { return hub_->desk(topology_.rank); }
+  RankContext& mine() const { return hub_->context(topology_.rank); }
 
   static Topology topology_of_threads(int rank, int size) {
     Topology topology;
@@ -145,8 +146,8 @@ class LocalMesh : public Mesh {
   }
 
   ControlRules rules(int rank) {
-    return {&doorbell_, &hub_->desk(rank).abort,
-            [hub = hub_.get()](int peer) { return hub->desk(peer).left.load(); },
+    return {&doorbell_, &hub_->context(rank).abort,
+            [hub = hub_.get()](int peer) { return hub->context(peer).left.load(); },
             [](int) {
               return Status::make(Code::kInternal,
                                   "the control line between two ranks of this process broke",
@@ -161,18 +162,18 @@ class LocalMesh : public Mesh {
   }
 
   void link(int rank, int peer) {
-    const WaitRules rules{may_spin(), &hub_->desk(peer).left, nullptr, peer};
+    const WaitRules rules{may_spin(), &hub_->context(peer).left, nullptr, peer};
     auto to = std::make_unique<RingSendLink>(hub_->ring(rank, peer), rules);
     auto from = std::make_unique<RingRecvLink>(hub_->ring(peer, rank), rules);
-    hub_->desk(rank).waits.push_back(&to->awaited());
-    hub_->desk(rank).waits.push_back(&from->awaited());
+    hub_->context(rank).waits.push_back(&to->awaited());
+    hub_->context(rank).waits.push_back(&from->awaited());
     to_.back() = std::move(to);
     from_.back() = std::move(from);
   }
 
   void add_control(int rank, int peer) {
     const bool child = parent_of(peer, hub_->options.fanout) == rank;
-    Desk& lower = hub_->desk(child ? peer : rank);
+    RankContext& lower = hub_->context(child ? peer : rank);
     Hub* const hub = hub_.get();
     auto line = std::make_unique<MemoryLine>(
         peer, (child ? lower.down : lower.up).memory(), (child ? lower.up : lower.down).memory(),

@@ -69,14 +69,6 @@ TYPES = {  # names of native/ that are English words elsewhere -> the field's
     "Watch": "failure detector",
 }
 
-_BOOTSTRAP = {"native/transport/bootstrap/tcp_bootstrap.cc", "native/transport/bootstrap/tcp_bootstrap.h"}
-STILL_THERE = {  # this table only shrinks
-    "desk": {"native/transport/local_mesh.cc"},
-    "seat": _BOOTSTRAP,
-    "tell all": _BOOTSTRAP
-    | {"native/transport/watch/failure_detector.cc", "native/transport/watch/failure_detector.h"},
-}
-
 
 @cache
 def texts() -> dict[str, str]:
@@ -111,14 +103,9 @@ def places_of(word: str) -> set[str]:
 
 
 def test_no_retired_word_comes_back() -> None:
-    found = {word: places for word in RETIRED if (places := places_of(word) - STILL_THERE.get(word, set()))}
+    found = {word: places for word in RETIRED if (places := places_of(word))}
     said = [f"{word} in {', '.join(sorted(places))}: say {RETIRED[word]}" for word, places in found.items()]
     assert not said, "\n".join(said)
-
-
-def test_what_is_gone_is_listed_no_longer() -> None:
-    gone = {word: places - places_of(word) for word, places in STILL_THERE.items()}
-    assert not {word: places for word, places in gone.items() if places}
 
 
 def types() -> Iterator[str]:

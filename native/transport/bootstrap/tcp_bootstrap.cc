@@ -122,18 +122,18 @@ Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
   peers_.resize(static_cast<std::size_t>(size_));
   while (!missing(peers_).empty()) {
     if (Status status = all_live(); !status) {
-      tell_all(status, "");
+      answer_all(status, "");
       return status;
     }
     if (deadline.expired()) return late(host, port, acceptor.refused());
     Result<std::vector<Connection>> connections = acceptor.wait(deadline);
     if (!connections.is_ok()) return connections.status();
     for (Connection& connection : connections.value()) {
-      Status status = seat(std::move(connection));
+      Status status = accept_connection(std::move(connection));
       if (!status) return status;
     }
   }
-  tell_all(Status::ok(), "");
+  answer_all(Status::ok(), "");
   return Status::ok();
 }
 
@@ -150,7 +150,7 @@ Status TcpBootstrap::all_live() const {
 }
 
 // One of ours; what is wrong with it is wrong with the whole start.
-Status TcpBootstrap::seat(Connection connection) {
+Status TcpBootstrap::accept_connection(Connection connection) {
   Status fault = fault_of(connection.claim, size_, peers_);
   if (fault) {
     peers_[static_cast<std::size_t>(connection.claim.rank)] = std::move(connection.socket);
@@ -158,7 +158,7 @@ Status TcpBootstrap::seat(Connection connection) {
   }
   if (!send_frame(connection.socket, answer(fault, ""), Deadline::after_seconds(timeout_s_)))
     log(Level::kInfo, kRoom, "a refused rank is gone");
-  tell_all(fault, "");
+  answer_all(fault, "");
   return fault;
 }
 
@@ -170,7 +170,7 @@ Status TcpBootstrap::late(const std::string& host, std::uint16_t port, int refus
     text += " (" + std::to_string(refused) +
             " connections did not know the secret: is HVD_SECRET_KEY the same everywhere?)";
   Status status = Status::make(Code::kTimeout, std::move(text), kRoom);
-  tell_all(status, "");
+  answer_all(status, "");
   return status;
 }
 
@@ -226,7 +226,7 @@ Status TcpBootstrap::reach_root(const std::string& host, std::uint16_t port) {
   }
 }
 
-void TcpBootstrap::tell_all(const Status& status, const std::string& payload) {
+void TcpBootstrap::answer_all(const Status& status, const std::string& payload) {
   const Deadline deadline = Deadline::after_seconds(timeout_s_);
   const std::string frame = answer(status, payload);
   for (const Fd& peer : peers_) {
@@ -248,13 +248,13 @@ Result<std::vector<std::string>> TcpBootstrap::allgather_at_root(const std::stri
           part.status().code,
           "rank " + std::to_string(rank) + " dropped out of the start: " + part.status().message,
           kRoom, rank);
-      tell_all(status, "");
+      answer_all(status, "");
       return status;
     }
     all.text(part.value());
     parts.push_back(part.take());
   }
-  tell_all(Status::ok(), all.take());
+  answer_all(Status::ok(), all.take());
   return parts;
 }
 

@@ -40,12 +40,12 @@ class HVD_VISIBLE TcpBootstrap : public Bootstrap {
 
   Status gather_ranks(const std::string& host, std::uint16_t port);
   Status all_live() const;
-  Status seat(Connection connection);
+  Status accept_connection(Connection connection);
   Status late(const std::string& host, std::uint16_t port, int refused);
   Status reach_root(const std::string& host, std::uint16_t port);
   Result<Fd> introduce(Fd socket, Deadline deadline) const;
   Result<std::vector<std::string>> allgather_at_root(const std::string& mine);
-  void tell_all(const Status& status, const std::string& payload);
+  void answer_all(const Status& status, const std::string& payload);
 
   int rank_;
   int size_;

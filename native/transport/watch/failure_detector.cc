@@ -322,7 +322,7 @@ void FailureDetector::raise(const Status& cause) {
 void FailureDetector::raise_everywhere(const Status& cause) {
   if (abort_.raised()) return;
   const std::string frame = abort_frame(cause);  // first: there may be no memory
-  if (!told_.exchange(true) && !leaving()) tell_all(frame);
+  if (!told_.exchange(true) && !leaving()) tell_peers(frame);
   failpoint("watch.told");
   if (abort_.raise(cause)) news();
 }
@@ -349,14 +349,14 @@ void FailureDetector::leave() {
   // Nobody shall see this goodbye before the abort that is its reason, whoever raised it.
   if (abort_.raised()) {
     const std::string frame = abort_frame(abort_.cause());
-    if (!told_.exchange(true)) tell_all(frame);
+    if (!told_.exchange(true)) tell_peers(frame);
   }
-  tell_all(goodbye);
+  tell_peers(goodbye);
 }
 
 // At most an abort and a goodbye go over a socket in its life: they fit into its buffer, so this
 // does not wait. A peer that cannot be told is dead, and its hang-up says so.
-void FailureDetector::tell_all(const std::string& frame) {
+void FailureDetector::tell_peers(const std::string& frame) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Line& line : lines_) {
     failpoint("watch.tell");

@@ -110,7 +110,7 @@ class FailureDetector {
   void died(int peer, const std::string& why);
   bool leaving();
   void raise(const Status& cause);
-  void tell_all(const std::string& frame);
+  void tell_peers(const std::string& frame);
   void drop(Line& line);
   void news();
   std::string name_of(int peer) const;

@@ -102,7 +102,8 @@ void receive(World& world, Value items, const Waiting& wait) {
   }
 }
 
-// The failure detector of the survivor: as Watch::died -> Abort::raise -> ConnectedMesh::news.
+// The failure detector of the survivor: as FailureDetector::died -> Abort::raise ->
+// ConnectedMesh::news.
 void failure_detector(World& world) {
   Run::current()->await_death();
   world.abort.raise();
