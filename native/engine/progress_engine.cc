@@ -337,8 +337,8 @@ void ProgressEngine::take_news() {
   for (Response& response : news.agenda) agenda_.push_back(executor_.prepare(std::move(response)));
 }
 
-void ProgressEngine::post(const std::vector<OutgoingMessage>& outgoing) {
-  for (const OutgoingMessage& outgoing : outgoing) {
+void ProgressEngine::post(const std::vector<OutgoingMessage>& messages) {
+  for (const OutgoingMessage& outgoing : messages) {
     const Status status = mesh_.send_control(outgoing.to, outgoing.bytes);
     // A peer that has said goodbye, or an abort: the next look learns of it, with its cause.
     if (status || status.code == Code::kShutdown || mesh_.abort().raised()) continue;

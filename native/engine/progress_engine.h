@@ -67,7 +67,7 @@ class ProgressEngine {
   void note_departures(const std::vector<int>& left);
   void forget_neighbour(int rank);
   void take_news();
-  void post(const std::vector<OutgoingMessage>& outgoing);
+  void post(const std::vector<OutgoingMessage>& messages);
   void work();
   void carry_out(const Work& work);
   void depart(const Response& response);
