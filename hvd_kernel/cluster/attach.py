@@ -65,19 +65,21 @@ def attach(kept: Kept, say: Callable[[str], None]) -> Session:
         Another kernel has it, or its supervisor does not answer.
     """
     found = Found(kept)
+    leave = found.leave
     try:
         spec, ranks, causes = restored(found.remembered, socket.gethostname())
         ranks.kept, ranks.spares = kept.note.name, found.warm
         session = Session(spec, found, ranks)
+        leave = session.leave  # with its connections
         session.executor.recorder.causes |= causes
         atexit.register(session.end)
         session.executor.connect(found.client)
         _go_on(session, set(session.executor.call(AttachRequested, say=say)))
         for message in found.more:
-            session.executor.take(message)
+            session.executor.wire.soon(session.executor.take, message)
         session.executor.remember()
     except BaseException:
-        found.leave()
+        leave()
         raise
     return session
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -246,6 +247,23 @@ def test_what_the_supervisor_says_in_one_breath_with_its_welcome_is_heard(
     session = attach(only_one(), print)
     try:
         until(lambda: session.kept == "another name", "both words are heard")
+    finally:
+        session.end()
+
+
+def test_an_interrupted_way_back_lets_go_of_the_ranks(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    threads = set(threading.enumerate())
+    with monkeypatch.context() as patch:
+        patch.setattr("hvd_kernel.cluster.attach._go_on", press)
+        with pytest.raises(KeyboardInterrupt):
+            attach(only_one(), print)
+    assert set(threading.enumerate()) <= threads, f"nobody hears of the ranks of {orphaned} any more"
+    session = attach(only_one(), print)
+    try:
+        assert execute(session, "rank").results() == {0: "0", 1: "1"}
     finally:
         session.end()
 
