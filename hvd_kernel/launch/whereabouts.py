@@ -61,9 +61,13 @@ class RankMonitor:
 
     @contextmanager
     def on_sigquit(self) -> Iterator[None]:
-        """Have SIGQUIT (Ctrl-backslash) write where all ranks are, unless the program has a use of its own for it."""
+        """Have SIGQUIT (Ctrl-backslash) write where all ranks are, unless the program has a use of its own for it.
+
+        That a shell has it ignored, as in what a script starts in the background, is no use of the program's.
+        """
+        before = signal.getsignal(signal.SIGQUIT)
         mine = threading.current_thread() is threading.main_thread()
-        if not mine or signal.getsignal(signal.SIGQUIT) is not signal.SIG_DFL:
+        if not mine or before not in {signal.SIG_DFL, signal.SIG_IGN}:
             yield
             return
 
@@ -74,7 +78,7 @@ class RankMonitor:
         try:
             yield
         finally:
-            signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+            signal.signal(signal.SIGQUIT, before)
 
     def _ask(self, rank: int, patience_s: float | None) -> None:
         self._home[rank - self._first].send(AskRank(rank - self._first, patience_s))

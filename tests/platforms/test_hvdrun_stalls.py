@@ -72,9 +72,9 @@ class Job:
 
 
 @contextmanager
-def job(*words: str, **env: str) -> Iterator[Job]:
+def job(*words: str, quit_is: str = "default", **env: str) -> Iterator[Job]:
     with subprocess.Popen(
-        [*HVDRUN, *words],
+        ["env", f"--{quit_is}-signal=QUIT", *HVDRUN, *words],  # these tests may run in a script's background
         env=clean_environment(**env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -92,6 +92,14 @@ def written(folder: Path, gate: Gate, hold: str = "") -> str:
     how = {"arrive": gate.arrive, "hold": hold or gate.hold}
     script.write_text(SCRIPT.format(**how))
     return str(script)
+
+
+def test_what_a_script_starts_in_the_background_shows_stacks_too(mark: str, tmp_path: Path) -> None:
+    script = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(1000)"]
+    with job("-np", "1", "--gloo", *script, quit_is="ignore") as running:
+        assert running.process.stdout is not None
+        assert running.process.stdout.readline() == "[0]<stdout>:begun\n"
+        assert "hvd.init()" in running.report(r"^\[0\] ")
 
 
 @EITHER
