@@ -3,8 +3,8 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace hvd {
@@ -15,7 +15,7 @@ class Abort {
 
   // The first cause is kept, later ones are dropped. Returns true for the first.
   bool raise(Status cause) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (raised_.load(std::memory_order_relaxed)) return false;
     cause_ = std::move(cause);
     raised_.store(true, std::memory_order_release);
@@ -23,14 +23,14 @@ class Abort {
   }
 
   Status cause() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     return cause_;
   }
 
  private:
   std::atomic<bool> raised_{false};
-  mutable std::mutex mutex_;
-  Status cause_;
+  mutable Mutex mutex_;
+  Status cause_ GUARDED_BY(mutex_);
 };
 
 }  // namespace hvd

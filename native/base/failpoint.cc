@@ -6,7 +6,6 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace hvd {
 
@@ -40,7 +40,7 @@ struct Armed {
   long passed = 0;
 };
 
-std::mutex mutex;
+Mutex mutex;
 std::vector<Armed>& table() {  // never destroyed: other threads may pass while the process ends
   static auto* const all = new std::vector<Armed>();  // NOLINT(cppcoreguidelines-owning-memory)
   return *all;
@@ -88,7 +88,7 @@ bool read_one(std::string_view text, Armed& armed) {
 
 // Whether this passage is the one. Several threads may pass; each passage has its own number.
 bool due(const char* name, Armed& found) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(mutex);
   for (Armed& armed : table()) {
     if (armed.name != name) continue;
     ++armed.passed;
@@ -109,7 +109,7 @@ const bool kArmedAtStart = [] {
 }  // namespace
 
 long failpoint_passages(const char* name) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(mutex);
   for (const Armed& armed : table())
     if (armed.name == name) return armed.passed;
   return 0;
@@ -137,7 +137,7 @@ bool failpoint_reached(const char* name) {
 }
 
 void arm_failpoints(const char* text) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(mutex);
   table().clear();
   std::string_view rest = text;
   while (!rest.empty()) {

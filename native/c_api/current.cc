@@ -2,10 +2,10 @@
 
 #include <pthread.h>
 
-#include <mutex>
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 
 namespace hvd::c_api {
@@ -13,15 +13,16 @@ namespace {
 
 // Never destroyed: a plugin's threads may ask while the process ends.
 struct Place {
-  std::mutex mutex;
+  Mutex mutex;
   hvd_engine* engine = nullptr;  // counted
 };
 
 Place& place() {
   static Place& only = [&]() -> Place& {
     auto* const made = new Place;  // NOLINT(cppcoreguidelines-owning-memory): for ever
-    ::pthread_atfork([] { place().mutex.lock(); }, [] { place().mutex.unlock(); },
-                     [] {
+    ::pthread_atfork([]() NO_THREAD_SAFETY_ANALYSIS { place().mutex.lock(); },
+                     []() NO_THREAD_SAFETY_ANALYSIS { place().mutex.unlock(); },
+                     []() NO_THREAD_SAFETY_ANALYSIS {
                        place().engine = nullptr;  // and is never given back
                        place().mutex.unlock();
                      });
@@ -46,7 +47,7 @@ void end_elsewhere(hvd_engine* engine) noexcept {
 }  // namespace
 
 hvd_engine* current() noexcept {
-  const std::lock_guard<std::mutex> lock(place().mutex);
+  const MutexLock lock(place().mutex);
   hvd_engine* const engine = place().engine;
   if (engine != nullptr) engine->count.fetch_add(1, std::memory_order_relaxed);
   return engine;
@@ -56,7 +57,7 @@ void make_current(hvd_engine* engine) noexcept {
   if (engine != nullptr) engine->count.fetch_add(1, std::memory_order_relaxed);
   hvd_engine* before = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(place().mutex);
+    const MutexLock lock(place().mutex);
     before = std::exchange(place().engine, engine);
   }
   release(before);
@@ -71,7 +72,7 @@ void make_current(std::shared_ptr<Engine> engine) {
 void resign(const Engine& engine) noexcept {
   hvd_engine* before = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(place().mutex);
+    const MutexLock lock(place().mutex);
     if (place().engine == nullptr || place().engine->engine.get() != &engine) return;
     before = std::exchange(place().engine, nullptr);
   }

@@ -43,7 +43,7 @@ Accelerators::Accelerators(Mesh& mesh, Backend& cpu, const AcceleratorOptions& o
 
 Result<Accelerator*> Accelerators::get() {
   if (Accelerator* const known = loaded()) return known;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!tried_) {
     Result<Accelerator*> accelerator = load();
     tried_ = true;

@@ -4,8 +4,8 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "collective/accelerator.h"
 #include "collective/backend/backend.h"
@@ -24,16 +24,16 @@ class Accelerators {
   Accelerator* loaded() const { return loaded_.load(std::memory_order_acquire); }
 
  private:
-  Result<Accelerator*> load();
+  Result<Accelerator*> load() REQUIRES(mutex_);
 
   Mesh& mesh_;
   Backend& cpu_;
   const AcceleratorOptions options_;
   const OpenAccelerator open_;
-  std::mutex mutex_;
-  bool tried_ = false;  // guarded by mutex_, as the two below
-  Status why_not_;
-  std::unique_ptr<Accelerator> accelerator_;
+  Mutex mutex_;
+  bool tried_ GUARDED_BY(mutex_) = false;
+  Status why_not_ GUARDED_BY(mutex_);
+  std::unique_ptr<Accelerator> accelerator_ GUARDED_BY(mutex_);
   std::atomic<Accelerator*> loaded_{nullptr};
 };
 

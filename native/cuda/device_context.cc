@@ -26,7 +26,7 @@ DeviceContext::DeviceContext(const Driver& driver, int rank, int local_rank)
     : driver_(driver), rank_(rank), local_rank_(local_rank) {}
 
 Result<std::shared_ptr<Device>> DeviceContext::device(int number) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (number == kAnyDevice && !devices_.empty()) return devices_.front();
   for (const auto& device : devices_)
     if (device->number() == number) return device;
@@ -50,24 +50,24 @@ DeviceCommunicator* DeviceContext::find(const Group& group) {
 }
 
 DeviceCommunicator* DeviceContext::add(DeviceCommunicator communicator) {
-  const std::lock_guard<std::mutex> inside(proxy_.mutex());
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock inside(proxy_.mutex());
+  const MutexLock lock(mutex_);
   communicators_.push_back(std::make_unique<DeviceCommunicator>(std::move(communicator)));
   return communicators_.back().get();
 }
 
 std::vector<std::shared_ptr<Device>> DeviceContext::devices() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return devices_;
 }
 
 void DeviceContext::keep(const DeviceRegion& region) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   regions_.push_back(region);
 }
 
 void DeviceContext::forget(const DeviceRegion& region) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   regions_.erase(std::remove_if(regions_.begin(), regions_.end(),
                                 [&](const DeviceRegion& one) { return one.mine == region.mine; }),
                  regions_.end());
@@ -90,7 +90,7 @@ bool DeviceContext::idle() {
 }
 
 void DeviceContext::settle() {
-  const std::lock_guard<std::mutex> inside(proxy_.mutex());
+  const MutexLock inside(proxy_.mutex());
   for (const auto& communicator : communicators_) {
     if (Status status = communicator->backend->settle(); !status)
       log(Level::kWarning, kRoom, status.message);
@@ -100,7 +100,7 @@ void DeviceContext::settle() {
 bool DeviceContext::settled() {
   bool first = false;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     first = !std::exchange(settling_, true) && !abandoned_;
   }
   if (first) settle();
@@ -108,7 +108,7 @@ bool DeviceContext::settled() {
 }
 
 void DeviceContext::abandon() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (!std::exchange(abandoned_, true)) {
     const Status status = start_thread(
         end_, [self = shared_from_this()] { self->drain_all(); },
@@ -118,7 +118,9 @@ void DeviceContext::abandon() {
       return;
     }
   }
-  over_.wait_for(lock, kWait, [&] { return drained_; });
+  const auto until = std::chrono::steady_clock::now() + kWait;
+  while (!drained_ && over_.wait_until(lock, until) != std::cv_status::timeout) {
+  }
 }
 
 void DeviceContext::leave() {
@@ -131,12 +133,12 @@ void DeviceContext::leave() {
 }
 
 bool DeviceContext::try_drain() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return drained_;
 }
 
 void DeviceContext::abort_waits() {
-  const std::lock_guard<std::mutex> inside(proxy_.mutex());
+  const MutexLock inside(proxy_.mutex());
   for (const auto& communicator : communicators_) {
     if (Status status = communicator->backend->abort_waits(); !status)
       log(Level::kDebug, kRoom, status.message);
@@ -145,9 +147,9 @@ void DeviceContext::abort_waits() {
 
 // Others may give their memory back when they hear that this rank has gone.
 void DeviceContext::part() {
-  const std::lock_guard<std::mutex> inside(proxy_.mutex());
+  const MutexLock inside(proxy_.mutex());
   for (const auto& communicator : communicators_) communicator->backend->part();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (DeviceRegion& region : regions_) region.mapping.reset();
 }
 
@@ -171,7 +173,7 @@ void DeviceContext::drain_all() {
   block_signals();
   proxy_.close();
   while (!look_out()) std::this_thread::sleep_for(kLook);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   drained_ = true;
   over_.notify_all();
 }

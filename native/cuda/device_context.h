@@ -3,12 +3,11 @@
 // queue still uses must not go, and the queue must not wait for a rank that is no more.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "collective/backend/group.h"
 #include "cuda/device/device.h"
 #include "cuda/group_init.h"
@@ -50,7 +49,7 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   void leave();
 
  private:
-  Result<std::shared_ptr<Device>> open(int number);
+  Result<std::shared_ptr<Device>> open(int number) REQUIRES(mutex_);
   std::vector<std::shared_ptr<Device>> devices();
   bool idle();
   void settle();
@@ -63,14 +62,16 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   const Driver& driver_;
   const int rank_, local_rank_;
   SerialisingProxy proxy_;
-  std::mutex mutex_;
-  std::condition_variable over_;
-  std::thread end_;                               // who abandons first starts it
-  std::vector<std::shared_ptr<Device>> devices_;  // as they were opened; guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable over_;
+  std::thread end_;                                                  // who abandons first starts it
+  std::vector<std::shared_ptr<Device>> devices_ GUARDED_BY(mutex_);  // as they were opened
   std::vector<std::unique_ptr<DeviceCommunicator>>
-      communicators_;                  // changed with both mutexes held: mutex_, proxy_'s
-  std::vector<DeviceRegion> regions_;  // guarded by mutex_
-  bool settling_ = false, abandoned_ = false, drained_ = false;  // guarded by mutex_
+      communicators_;  // changed with both mutexes held: mutex_, proxy_'s
+  std::vector<DeviceRegion> regions_ GUARDED_BY(mutex_);
+  bool settling_ GUARDED_BY(mutex_) = false;
+  bool abandoned_ GUARDED_BY(mutex_) = false;
+  bool drained_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace hvd::cuda

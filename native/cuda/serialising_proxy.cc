@@ -3,13 +3,13 @@
 namespace hvd::cuda {
 
 void SerialisingProxy::close() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   closed_ = true;
 }
 
 template <typename Call>
 Status SerialisingProxy::pass(const Call& call) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closed_)
     return Status::make(Code::kShutdown, "the engine has ended", "cuda/serialising_proxy");
   return call(*backend_);

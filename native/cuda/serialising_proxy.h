@@ -2,9 +2,9 @@
 // call at a time, and none after the proxy is closed.
 #pragma once
 
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "collective/backend/backend.h"
 
 namespace hvd::cuda {
@@ -16,7 +16,7 @@ class SerialisingProxy final : public Backend {
   // Any thread. When it returns, no call is inside, and none gets in any more.
   void close();
   // Held while somebody is inside.
-  std::mutex& mutex() { return mutex_; }
+  Mutex& mutex() RETURN_CAPABILITY(mutex_) { return mutex_; }
 
   Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
@@ -35,8 +35,8 @@ class SerialisingProxy final : public Backend {
   template <typename Call>
   Status pass(const Call& call);
 
-  std::mutex mutex_;
-  bool closed_ = false;         // guarded by mutex_
+  Mutex mutex_;
+  bool closed_ GUARDED_BY(mutex_) = false;
   Backend* backend_ = nullptr;  // the progress-lock owner's
 };
 

@@ -297,7 +297,7 @@ SharedPart Engine::part_of(std::int64_t region) const {
 Status Engine::start_timeline(const std::string& path, bool mark_cycles) {
   if (forked()) return in_a_child();
   if (topology_.rank != 0) return Status::ok();
-  const std::lock_guard<std::mutex> lock(timeline_mutex_);
+  const MutexLock lock(timeline_mutex_);
   timeline_.reset();  // writes what it has before the new one begins, perhaps in the same file
   const auto look = [this](bool last) { devices_->write_courses(trace_, last); };
   Result<std::unique_ptr<Timeline>> timeline = Timeline::start(trace_, path, mark_cycles, look);
@@ -310,7 +310,7 @@ Status Engine::start_timeline(const std::string& path, bool mark_cycles) {
 
 void Engine::stop_timeline() {
   if (forked()) return;
-  const std::lock_guard<std::mutex> lock(timeline_mutex_);
+  const MutexLock lock(timeline_mutex_);
   if (const RundownScope scope(rundown_guard_); scope) progress_engine_->timeline(false, false);
   timeline_.reset();
 }
@@ -385,7 +385,7 @@ void Engine::time_devices() const {
 
 void Engine::shutdown() {
   if (forked()) return abandon();
-  const std::lock_guard<std::mutex> once(shutdown_mutex_);
+  const MutexLock once(shutdown_mutex_);
   if (mesh_ == nullptr) return;
   leave_in_time();
   if (thread_->joinable()) thread_->join();

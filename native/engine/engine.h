@@ -7,13 +7,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/backoff.h"
+#include "base/mutex.h"
 #include "base/trace.h"
 #include "base/visible.h"
 #include "engine/execution/counters.h"
@@ -143,10 +143,10 @@ class HVD_VISIBLE Engine {
   std::unique_ptr<Backends> backends_;
   std::unique_ptr<Devices> devices_;
   std::unique_ptr<ProgressEngine> progress_engine_;
-  std::mutex timeline_mutex_;
+  Mutex timeline_mutex_;
   std::unique_ptr<Timeline> timeline_;
   Word stopped_{0};                      // the thread's body has returned
-  std::mutex shutdown_mutex_;            // one shutdown at a time; the second finds nothing to do
+  Mutex shutdown_mutex_;                 // one shutdown at a time; the second finds nothing to do
   std::unique_ptr<std::thread> thread_;  // last: it uses the rest
 };
 

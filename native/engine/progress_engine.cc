@@ -106,7 +106,7 @@ void ProgressEngine::timeline(bool on, bool mark_cycles) {
 }
 
 std::vector<Waiting> ProgressEngine::waiting() const {
-  const std::lock_guard<std::mutex> lock(controller_mutex_);
+  const MutexLock lock(controller_mutex_);
   return controller_.waiting();
 }
 
@@ -264,7 +264,7 @@ bool ProgressEngine::submit_all() {
   queue_.take(asked_);
   may_lack_memory();
   const std::int64_t now = now_ns();
-  const std::lock_guard<std::mutex> lock(controller_mutex_);
+  const MutexLock lock(controller_mutex_);
   for (Request& request : asked_) controller_.ask(std::move(request), now);
   return true;
 }
@@ -278,7 +278,7 @@ bool ProgressEngine::hear_all() {
     failpoint("engine.message");
     Status status;
     {
-      const std::lock_guard<std::mutex> lock(controller_mutex_);
+      const MutexLock lock(controller_mutex_);
       status = controller_.hear(message.from, message.bytes, now_ns());
     }
     if (!status) fail_everywhere(status);
@@ -302,7 +302,7 @@ std::vector<int> ProgressEngine::departed(std::uint32_t heard) const {
 void ProgressEngine::note_departures(const std::vector<int>& left) {
   for (const int peer : left) {
     forget_neighbour(peer);
-    const std::lock_guard<std::mutex> lock(controller_mutex_);
+    const MutexLock lock(controller_mutex_);
     controller_.gone(peer, now_ns());
   }
   take_news();
@@ -317,7 +317,7 @@ void ProgressEngine::take_news() {
   may_lack_memory();
   {
     const std::int64_t now = now_ns();
-    const std::lock_guard<std::mutex> lock(controller_mutex_);
+    const MutexLock lock(controller_mutex_);
     news = controller_.take(now);
     const std::int64_t due = controller_.due_in(now);
     due_ns_ = due < 0 ? -1 : now + due;
@@ -352,7 +352,7 @@ void ProgressEngine::work() {
   if (next.response.kind == Kind::kLeave) return depart(next.response);
   carry_out(next);
   if (!tuning_ || ended_) return;
-  const std::lock_guard<std::mutex> lock(controller_mutex_);
+  const MutexLock lock(controller_mutex_);
   controller_.carried_out(next.bytes, now_ns());
   stirred_ = true;
 }
@@ -374,7 +374,7 @@ void ProgressEngine::attend(bool waiting) {
 
 // About to wait, or to release the progress lock: does anybody wait for others?
 void ProgressEngine::attend_if_needed() {
-  const std::lock_guard<std::mutex> lock(controller_mutex_);
+  const MutexLock lock(controller_mutex_);
   attend(!controller_.idle());
 }
 

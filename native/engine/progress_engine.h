@@ -14,11 +14,11 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "engine/controller/controller.h"
 #include "engine/execution/executor.h"
 #include "engine/fast_path_negotiation.h"
@@ -106,9 +106,8 @@ class ProgressEngine {
   std::uint32_t looked_at_ = 0;  // the doorbell, when everything was last looked at
   const Ending no_memory_;       // made beforehand
 
-  mutable std::mutex
-      controller_mutex_;  // for waiting(); all else comes from the progress-lock owner
-  Controller controller_;
+  mutable Mutex controller_mutex_;  // for waiting(); all else comes from the progress-lock owner
+  Controller controller_ GUARDED_BY(controller_mutex_);
 };
 
 }  // namespace hvd

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/message/request.h"
 
 namespace hvd {
@@ -14,7 +14,7 @@ namespace hvd {
 class Queue {
  public:
   void push(Request request) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     requests_.push_back(std::move(request));
     waiting_.store(true, std::memory_order_release);
   }
@@ -24,14 +24,14 @@ class Queue {
   // The vector that was given is the one that is filled next: no memory per call.
   void take(std::vector<Request>& requests) {
     requests.clear();
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     requests.swap(requests_);
     waiting_.store(false, std::memory_order_relaxed);
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<Request> requests_;
+  Mutex mutex_;
+  std::vector<Request> requests_ GUARDED_BY(mutex_);
   std::atomic<bool> waiting_{false};
 };
 

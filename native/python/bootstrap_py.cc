@@ -55,7 +55,7 @@ Result<std::vector<std::string>> CallableBootstrap::allgather(const std::string&
 }
 
 std::unique_ptr<Mesh> LocalHub::take(int rank, int size) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (static_cast<std::size_t>(size) != meshes_.size()) {
     throw py::value_error("the hub has " + std::to_string(meshes_.size()) + " ranks");
   }

@@ -6,10 +6,10 @@
 
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "transport/bootstrap/bootstrap.h"
 #include "transport/mesh/mesh.h"
 
@@ -36,7 +36,7 @@ class LocalHub {
   std::unique_ptr<Mesh> take(int rank, int size);
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<std::unique_ptr<Mesh>> meshes_;
 };
 

@@ -2,11 +2,11 @@
 // sockets for control and watch.
 #include <algorithm>
 #include <functional>
-#include <mutex>
 
 #include "base/cores.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "transport/bootstrap/rendezvous.h"
 #include "transport/control/control.h"
@@ -50,7 +50,7 @@ class ConnectedMesh : public Mesh {
 
   ~ConnectedMesh() override {
     {
-      const std::lock_guard<std::mutex> lock(news_mutex_);
+      const MutexLock lock(news_mutex_);
       wake_links_ = {};
     }
     tcp_.reset();  // what is not sent yet still goes out
@@ -231,7 +231,7 @@ class ConnectedMesh : public Mesh {
   void news() {
     doorbell_->ring();
     for (Counter* const counter : waits_) wake_sleeper(*counter);
-    const std::lock_guard<std::mutex> lock(news_mutex_);
+    const MutexLock lock(news_mutex_);
     if (wake_links_) wake_links_();
   }
 
@@ -301,6 +301,7 @@ class ConnectedMesh : public Mesh {
     }
     if (tcp_ == nullptr) return Status::ok();
     Status status = tcp_->start();
+    const MutexLock lock(news_mutex_);
     wake_links_ = [this] { tcp_->wake(); };
     return status;
   }
@@ -351,8 +352,8 @@ class ConnectedMesh : public Mesh {
   std::unique_ptr<Control> control_;
   std::unique_ptr<TcpLinks> tcp_;
   std::unique_ptr<MpiLinks> mpi_;
-  std::mutex news_mutex_;
-  std::function<void()> wake_links_;  // those that sleep on no counter; guarded by news_mutex_
+  Mutex news_mutex_;
+  std::function<void()> wake_links_ GUARDED_BY(news_mutex_);  // those that sleep on no counter
   std::vector<std::unique_ptr<SendLink>> to_;
   std::vector<std::unique_ptr<RecvLink>> from_;
 };

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <utility>
 
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "transport/control/control.h"
 #include "transport/control/control_line.h"
 #include "transport/link/ring_link.h"
@@ -68,10 +68,10 @@ struct Hub {
   std::unique_ptr<FastPathText[]> fast_path_texts;  // by rank
   std::shared_ptr<SharedHeap> heap;
   // A rank that has made room pushes on what the other has kept: that one may wait in a link.
-  std::mutex mutex;
-  std::map<std::pair<int, int>, MemoryLine*> lines;  // of a rank, to a peer; guarded by mutex
+  Mutex mutex;
+  std::map<std::pair<int, int>, MemoryLine*> lines GUARDED_BY(mutex);  // of a rank, to a peer
   void push_on(int rank, int peer) {
-    const std::lock_guard<std::mutex> lock(mutex);
+    const MutexLock lock(mutex);
     const auto found = lines.find({rank, peer});
     if (found != lines.end()) found->second->flush();
   }
@@ -93,7 +93,7 @@ class LocalMesh : public Mesh {
   }
 
   ~LocalMesh() override {
-    const std::lock_guard<std::mutex> lock(hub_->mutex);
+    const MutexLock lock(hub_->mutex);
     for (int peer = 0; peer < hub_->size; ++peer) hub_->lines.erase({topology_.rank, peer});
   }
 
@@ -180,7 +180,7 @@ class LocalMesh : public Mesh {
         MemoryLine::Calls{[hub, peer] { hub->ring_doorbell(peer); },
                           [hub, peer, rank] { hub->push_on(peer, rank); },
                           {}});
-    const std::lock_guard<std::mutex> lock(hub->mutex);
+    const MutexLock lock(hub->mutex);
     hub->lines[{rank, peer}] = line.get();
     control_.add(std::move(line));
   }

@@ -16,11 +16,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cuda/device/in_flight_limiter.h"
 #include "cuda/driver/driver.h"
@@ -94,8 +94,8 @@ class Device : public std::enable_shared_from_this<Device> {
   void sweep();
   void return_behind(CUstream stream);
   void remember(CUstream stream);
-  void forget_waiting_streams();
-  std::vector<CUstream> users_of_dying() const;
+  void forget_waiting_streams() REQUIRES(mutex_);
+  std::vector<CUstream> users_of_dying() const REQUIRES(mutex_);
   bool waiting_streams_idle();
 
   const Driver& driver_;
@@ -104,7 +104,7 @@ class Device : public std::enable_shared_from_this<Device> {
   CUdevice handle_ = 0;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
-  CUstream clock_ = nullptr;   // on which nothing ever waits; guarded by mutex_
+  CUstream clock_ GUARDED_BY(mutex_) = nullptr;  // on which nothing ever waits
   CUstream return_ = nullptr;  // on which memory goes back: the other one never waits for that
   Uuid uuid_{};
   std::vector<Uuid> reachable_;
@@ -114,8 +114,8 @@ class Device : public std::enable_shared_from_this<Device> {
   mutable std::atomic<bool> has_captured_{false};
   std::unique_ptr<Kernels> kernels_;
   InFlightLimiter in_flight_limiter_;
-  std::mutex mutex_;
-  std::array<std::vector<CUevent>, 2> free_events_;  // by Timing; guarded by mutex_
+  Mutex mutex_;
+  std::array<std::vector<CUevent>, 2> free_events_ GUARDED_BY(mutex_);  // by Timing
   // A handle may not be touched once its owner has destroyed the stream, and nobody says when that
   // is: so they are kept only while memory lives that was there when they followed last, or where a
   // graph was captured, which may be replayed on any of them.
@@ -123,11 +123,13 @@ class Device : public std::enable_shared_from_this<Device> {
     CUstream stream;
     std::uint64_t last;  // of the follows so far
   };
-  std::vector<WaitingStream> waiting_streams_;  // guarded by mutex_, as what follows
-  std::uint64_t follows_ = 0;
-  std::map<CUdeviceptr, std::uint64_t> living_;  // and how many follows were before
-  std::map<CUdeviceptr, std::uint64_t> dying_;   // the same; nobody has them any more
-  std::mutex sweep_mutex_;                       // one at a time gives memory back
+  std::vector<WaitingStream> waiting_streams_ GUARDED_BY(mutex_);
+  std::uint64_t follows_ GUARDED_BY(mutex_) = 0;
+  // And how many follows were before.
+  std::map<CUdeviceptr, std::uint64_t> living_ GUARDED_BY(mutex_);
+  // The same; nobody has them any more.
+  std::map<CUdeviceptr, std::uint64_t> dying_ GUARDED_BY(mutex_);
+  Mutex sweep_mutex_;  // one at a time gives memory back
 };
 
 class Current {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mutex.h"
 #include "cuda/device/device.h"
 
 namespace hvd::cuda {
@@ -18,7 +19,7 @@ void* pointer_to(CUdeviceptr memory) {
 Result<Device::Event> Device::event(Timing timing) {
   CUevent event = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     std::vector<CUevent>& free = free_events_[static_cast<std::size_t>(timing)];
     if (!free.empty()) {
       event = free.back();
@@ -37,7 +38,7 @@ Result<Device::Event> Device::event(Timing timing) {
 }
 
 void Device::take_back(CUevent event, Timing timing) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   free_events_[static_cast<std::size_t>(timing)].push_back(event);
 }
 
@@ -54,7 +55,7 @@ Result<Device::Event> Device::recorded(CUstream stream, Timing timing) {
 
 // Made when somebody wants to know: most processes never do.
 Result<CUstream> Device::clock() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (clock_ != nullptr) return clock_;
   const Current current(*this);
   if (!current) return current.status();
@@ -102,7 +103,7 @@ Status Device::stream_wait(CUstream stream, CUevent event) {
 }
 
 void Device::remember(CUstream stream) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto known = std::find_if(waiting_streams_.begin(), waiting_streams_.end(),
                                   [&](const WaitingStream& one) { return one.stream == stream; });
   if (known == waiting_streams_.end())
@@ -111,7 +112,7 @@ void Device::remember(CUstream stream) {
     known->last = ++follows_;
 }
 
-// With the mutex: those that followed before any memory that is left.
+// Those that followed before any memory that is left.
 void Device::forget_waiting_streams() {
   if (has_captured_.load(std::memory_order_relaxed)) return;
   std::uint64_t oldest = follows_;
@@ -123,7 +124,7 @@ void Device::forget_waiting_streams() {
       waiting_streams_.end());
 }
 
-// With the mutex: the streams that may use what nobody has any more.
+// The streams that may use what nobody has any more.
 std::vector<CUstream> Device::users_of_dying() const {
   std::uint64_t oldest = follows_;
   for (const auto& [memory, before] : dying_) oldest = std::min(oldest, before);
@@ -156,7 +157,7 @@ Result<bool> Device::idle() {
 }
 
 bool Device::waiting_streams_idle() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::none_of(
       waiting_streams_.begin(), waiting_streams_.end(), [&](const WaitingStream& one) {
         return captures(one.stream) || driver_.cuStreamQuery(one.stream) == CUDA_ERROR_NOT_READY;
@@ -181,7 +182,7 @@ Result<std::shared_ptr<void>> Device::allocate(std::size_t bytes) {
                                 what.c_str());
   if (!status) return status;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     living_.emplace(memory, follows_);
   }
   return std::shared_ptr<void>(pointer_to(memory), [self = shared_from_this(), memory](void*) {
@@ -191,7 +192,7 @@ Result<std::shared_ptr<void>> Device::allocate(std::size_t bytes) {
 
 void Device::take_back_memory(CUdeviceptr memory) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     dying_.insert(living_.extract(memory));
   }
   const Current current(*this);
@@ -200,11 +201,11 @@ void Device::take_back_memory(CUdeviceptr memory) {
 
 // Not while somebody captures a graph: our stream would become part of it by waiting.
 void Device::sweep() {
-  const std::lock_guard<std::mutex> sweeping(sweep_mutex_);
+  const MutexLock sweeping(sweep_mutex_);
   std::map<CUdeviceptr, std::uint64_t> dead;
   std::vector<CUstream> users;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (dying_.empty()) return;
     users = users_of_dying();
     const auto captured = [&](CUstream stream) { return captures(stream); };

@@ -20,20 +20,20 @@ void Stopwatch::wait(std::shared_ptr<Device> device, Device::Event asked, Device
 }
 
 DeviceTimes Stopwatch::times() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   count();
   return times_;
 }
 
 void Stopwatch::add(Span span) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (spans_.size() >= kMostSpans) count();
   if (spans_.size() >= kMostSpans) spans_.pop_front();
   spans_.push_back(std::move(span));
 }
 
 void Stopwatch::count() {
-  spans_.remove_if([&](const Span& span) { return counted(span); });
+  spans_.remove_if([&](const Span& span) REQUIRES(mutex_) { return counted(span); });
 }
 
 // True: it is over, counted or not to be counted.

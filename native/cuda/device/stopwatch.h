@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "collective/accelerator.h"
 #include "cuda/device/device.h"
 
@@ -30,12 +30,12 @@ class Stopwatch {
     bool exposed;
   };
   void add(Span span);
-  void count();
-  bool counted(const Span& span);
+  void count() REQUIRES(mutex_);
+  bool counted(const Span& span) REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::list<Span> spans_;  // not counted yet; guarded by mutex_
-  DeviceTimes times_;      // guarded by mutex_
+  Mutex mutex_;
+  std::list<Span> spans_ GUARDED_BY(mutex_);  // not counted yet
+  DeviceTimes times_ GUARDED_BY(mutex_);
 };
 
 }  // namespace hvd::cuda

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 
 #include "base/library.h"
+#include "base/mutex.h"
 #include "cuda/driver/site.h"
 
 namespace hvd::cuda {
@@ -108,10 +108,10 @@ Status Driver::check(CUresult result, const char* what) const {
 }
 
 Result<const Driver*> load_driver(const std::string& file) {
-  static std::mutex mutex;
+  static Mutex mutex;
   using Drivers = std::map<std::string, std::unique_ptr<Driver>>;
   static auto* const drivers = new Drivers;  // NOLINT(cppcoreguidelines-owning-memory): for ever
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(mutex);
   std::unique_ptr<Driver>& known = (*drivers)[file.empty() ? kSystems : file];
   if (known != nullptr) return known.get();
   Result<std::unique_ptr<Driver>> loaded = load(file.empty() ? kSystems : file);

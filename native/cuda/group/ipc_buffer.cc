@@ -1,10 +1,10 @@
 #include "cuda/group/ipc_buffer.h"
 
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "base/mutex.h"
 #include "cuda/group/bootstrap_group.h"
 
 namespace hvd::cuda {
@@ -22,22 +22,22 @@ std::byte* pointer(CUdeviceptr address) {
 class Known {
  public:
   void add(CUdeviceptr address, const std::shared_ptr<IpcBuffer>& memory) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     known_[address] = memory;
   }
   void forget(CUdeviceptr address) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     known_.erase(address);
   }
   // Null: there is none.
   std::shared_ptr<IpcBuffer> find(CUdeviceptr address) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = known_.find(address);
     return found == known_.end() ? nullptr : found->second.lock();
   }
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::map<CUdeviceptr, std::weak_ptr<IpcBuffer>> known_;
 };
 

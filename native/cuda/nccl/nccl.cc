@@ -4,9 +4,9 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "base/library.h"
+#include "base/mutex.h"
 
 namespace hvd::cuda {
 namespace {
@@ -87,11 +87,11 @@ Status check(const Nccl& nccl, NcclResult result, const std::string& what) {
 }
 
 Result<const Nccl*> load_nccl(const std::string& file) {
-  static std::mutex mutex;
+  static Mutex mutex;
   // For ever: threads of ours may call it while the process ends.
   using Libraries = std::map<std::string, std::unique_ptr<const Nccl>>;
   static auto* const loaded = new Libraries;  // NOLINT(cppcoreguidelines-owning-memory)
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(mutex);
   const auto known = loaded->find(file);
   if (known != loaded->end()) return known->second.get();
   Result<std::unique_ptr<const Nccl>> nccl = load(file);

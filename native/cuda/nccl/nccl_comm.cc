@@ -36,7 +36,7 @@ bool closed(const Nccl& nccl, NcclHandle handle) {
 }  // namespace
 
 void Communicator::Shared::end() {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(mutex);
   over = true;
   changed.notify_all();
 }
@@ -46,14 +46,14 @@ Communicator::Communicator(const Nccl& nccl, std::shared_ptr<Device> device, Mes
 
 Communicator::~Communicator() {
   {
-    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     leaving_ = true;
     shared_->changed.notify_all();
   }
   if (watch_.joinable()) watch_.join();
   if (const Status status = end(true); !status) log(Level::kWarning, kRoom, status.message);
   const Deadline deadline = Deadline::after_seconds(kEndSeconds);
-  std::unique_lock<std::mutex> lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   while (shared_->ended && !shared_->over && !deadline.expired())
     shared_->changed.wait_for(lock, deadline.remaining());
 }
@@ -64,7 +64,7 @@ Status Communicator::begin(const NcclId& id, int size, int place) {
   NcclConfig config;
   NcclResult result = NcclResult::kSuccess;
   {
-    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     result = nccl_.CommInitRankConfig(&shared_->handle, size, id, place, &config);
   }
   return accepted(result) ? Status::ok() : explain(result, "building a communicator");
@@ -92,7 +92,7 @@ Status Communicator::settle(const std::string& what, const Deadline& deadline) {
     NcclResult state = NcclResult::kSuccess;
     NcclResult asked = NcclResult::kSuccess;
     {
-      const std::lock_guard<std::mutex> lock(shared_->mutex);
+      const MutexLock lock(shared_->mutex);
       if (shared_->ended) return gone(what);
       asked = nccl_.CommGetAsyncError(shared_->handle, &state);
     }
@@ -120,7 +120,7 @@ Status Communicator::group(const std::string& what, const NcclCalls& calls) {
     return paced;
   NcclResult result = NcclResult::kSuccess;
   {
-    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     if (shared_->ended) return gone(what);
     result = nccl_.GroupStart();
     for (std::size_t i = 0; i < calls.size() && accepted(result); ++i) result = calls[i]();
@@ -135,13 +135,13 @@ Status Communicator::group(const std::string& what, const NcclCalls& calls) {
 }
 
 Status Communicator::health() {
-  const std::lock_guard<std::mutex> lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   if (shared_->ended) return gone("an operation");
   const NcclResult known = error();
   return known == NcclResult::kSuccess ? Status::ok() : blame(known, "an operation");
 }
 
-// With the mutex held: of what is under way.
+// Of what is under way.
 NcclResult Communicator::error() const {
   NcclResult state = NcclResult::kSuccess;
   const NcclResult asked = nccl_.CommGetAsyncError(shared_->handle, &state);
@@ -163,7 +163,7 @@ Status Communicator::watch_over_it() {
         });
     if (!status) return status;
   }
-  const std::lock_guard<std::mutex> lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   if (last_ == nullptr) shared_->changed.notify_all();
   last_ = event.take();
   return Status::ok();
@@ -173,7 +173,7 @@ void Communicator::watch() {
   name_thread("hvd-nccl");
   block_signals();
   Deadline cause = Deadline::after_seconds(kCauseSeconds);
-  std::unique_lock<std::mutex> lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   while (!leaving_) {
     if (last_ == nullptr) {
       shared_->changed.wait(lock);
@@ -190,7 +190,7 @@ void Communicator::watch() {
   }
 }
 
-// With the mutex held: the error of what is under way. Whoever is told of the mesh's abort needs no
+// The error of what is under way. Whoever is told of the mesh's abort needs no
 // other.
 NcclResult Communicator::look() {
   if (leaving_ || last_ == nullptr) return NcclResult::kSuccess;
@@ -209,9 +209,9 @@ Status Communicator::abort() { return end(false); }
 Status Communicator::end(bool orderly) {
   const std::shared_ptr<Shared> shared = shared_;
   {
-    const std::lock_guard<std::mutex> lock(shared->mutex);
-    if (shared->ended || shared->handle == nullptr) return Status::ok();
-    shared->ended = true;
+    const MutexLock lock(shared_->mutex);
+    if (shared_->ended || shared_->handle == nullptr) return Status::ok();
+    shared_->ended = true;
     last_ = nullptr;
   }
   auto body = [shared, orderly, &nccl = nccl_, device = device_]() mutable {

@@ -14,15 +14,14 @@
 // `ended` is set nobody but the ending thread calls, and nobody looks at the mesh any more.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cuda/device/device.h"
 #include "cuda/nccl/nccl.h"
@@ -56,11 +55,11 @@ class Communicator {
  private:
   // With the thread that ends it.
   struct Shared {
-    std::mutex mutex;
-    std::condition_variable changed;
-    NcclHandle handle = nullptr;
-    bool ended = false;  // an end has begun
-    bool over = false;   // ... and is done
+    Mutex mutex;
+    ConditionVariable changed;
+    NcclHandle handle = nullptr;           // set once, by begin()
+    bool ended GUARDED_BY(mutex) = false;  // an end has begun
+    bool over GUARDED_BY(mutex) = false;   // ... and is done
 
     void end();
   };
@@ -71,8 +70,8 @@ class Communicator {
   Status gone(const std::string& what) const;
   Status watch_over_it();
   void watch();
-  NcclResult look();
-  NcclResult error() const;
+  NcclResult look() REQUIRES(shared_->mutex);
+  NcclResult error() const REQUIRES(shared_->mutex);
 
   const Nccl& nccl_;
   std::shared_ptr<Device> device_;
@@ -81,8 +80,9 @@ class Communicator {
 
   double self_test_seconds_ = 0;
   std::thread watch_;
-  Device::Event last_;    // behind the last operation, while that is under way; shared_->mutex
-  bool leaving_ = false;  // shared_->mutex
+  // Behind the last operation, while that is under way.
+  Device::Event last_ GUARDED_BY(shared_->mutex);
+  bool leaving_ GUARDED_BY(shared_->mutex) = false;
 };
 
 }  // namespace hvd::cuda

@@ -73,7 +73,7 @@ void DoneEvent::lose_unless_reached(const Ending& cause) noexcept {
 
 Status DoneEvent::cause() const {
   if (!lost_.load(std::memory_order_acquire)) return Status::ok();
-  const std::lock_guard<std::mutex> until_let_go(*abandoning_);
+  const MutexLock until_let_go(*abandoning_);
   return *cause_;
 }
 
@@ -183,12 +183,12 @@ Devices::Devices(Accelerators& accelerators, DeviceRules rules,
                  std::function<void(const Status&)> overdue)
     : accelerators_(accelerators),
       overdue_(std::move(overdue)),
-      mutex_(std::make_shared<std::mutex>()),
+      mutex_(std::make_shared<Mutex>()),
       outstanding_(std::move(rules)) {}
 
 Devices::~Devices() {
   {
-    const std::lock_guard<std::mutex> lock(*mutex_);
+    const MutexLock lock(*mutex_);
     leaving_ = true;
     changed_.notify_all();
   }
@@ -219,7 +219,7 @@ Result<Devices::Begun> Devices::begin(DeviceOperation operation, const Group& gr
   const bool first = met_.insert(operation.set).second;
   accelerator.value()->measure(keeping());
   {
-    const std::lock_guard<std::mutex> lock(*mutex_);
+    const MutexLock lock(*mutex_);
     if (Status status = start_watching(); !status) return status;
     outstanding_.begin(std::move(operation));
   }
@@ -233,23 +233,23 @@ Result<DeviceEventPtr> Devices::end() {
   Result<DeviceEventPtr> done = accelerators_.loaded()->end();
   if (!done) return done.status();
   auto mark = std::make_shared<DoneEvent>(done.take(), mutex_);
-  const std::lock_guard<std::mutex> lock(*mutex_);
+  const MutexLock lock(*mutex_);
   outstanding_.given(mark->captured() ? nullptr : mark);
   return DeviceEventPtr(std::move(mark));
 }
 
 void Devices::keep_courses() {
-  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  const MutexLock lock(courses_mutex_);
   keeping_ = true;
 }
 
 bool Devices::keeping() {
-  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  const MutexLock lock(courses_mutex_);
   return keeping_;
 }
 
 bool Devices::keep(DeviceCourse& course) {
-  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  const MutexLock lock(courses_mutex_);
   if (!keeping_ || courses_.size() >= kMostCourses) return false;
   courses_.push_back(std::move(course));
   return true;
@@ -261,7 +261,7 @@ void Devices::write_courses(Trace& trace, bool last) {
     std::this_thread::sleep_for(kBetweenCourses);
   }
   if (!last) return;
-  const std::lock_guard<std::mutex> lock(courses_mutex_);
+  const MutexLock lock(courses_mutex_);
   keeping_ = false;
   courses_.clear();
 }
@@ -269,7 +269,7 @@ void Devices::write_courses(Trace& trace, bool last) {
 // True: there are others. The oldest first: a device does one after the other. Devices are asked
 // without the mutex.
 bool Devices::write_done(Trace& trace) {
-  std::unique_lock<std::mutex> lock(courses_mutex_);
+  MutexLock lock(courses_mutex_);
   while (!courses_.empty()) {
     const DeviceCourse& oldest = courses_.front();  // stays where it is while others come
     lock.unlock();
@@ -283,11 +283,10 @@ bool Devices::write_done(Trace& trace) {
 }
 
 bool Devices::abandoned() {
-  const std::lock_guard<std::mutex> lock(*mutex_);
+  const MutexLock lock(*mutex_);
   return abandoned_;
 }
 
-// With the mutex.
 Status Devices::start_watching() {
   if (watching_ || outstanding_.between_looks() < 0) return Status::ok();
   Status status = start_thread(
@@ -304,25 +303,21 @@ Status Devices::start_watching() {
 void Devices::watch() {
   name_thread("hvd-devices");
   block_signals();
+  MutexLock lock(*mutex_);
   const std::chrono::nanoseconds pause(outstanding_.between_looks());
-  std::unique_lock<std::mutex> lock(*mutex_);
   while (!leaving_ && !abandoned_) {
     changed_.wait_for(lock, pause);
-    look(lock);
+    if (leaving_ || abandoned_) return;
+    const Outstanding::Report report = outstanding_.look(now_ns());
+    lock.unlock();  // who is told may end the engine
+    if (!report.warning.empty()) log(Level::kWarning, "engine/devices", report.warning);
+    if (!report.overdue) overdue_(report.overdue);
+    lock.lock();
   }
 }
 
-void Devices::look(std::unique_lock<std::mutex>& lock) {
-  if (leaving_ || abandoned_) return;
-  const Outstanding::Report report = outstanding_.look(now_ns());
-  lock.unlock();  // who is told may end the engine
-  if (!report.warning.empty()) log(Level::kWarning, "engine/devices", report.warning);
-  if (!report.overdue) overdue_(report.overdue);
-  lock.lock();
-}
-
 std::vector<DeviceOperation> Devices::outstanding() {
-  const std::lock_guard<std::mutex> lock(*mutex_);
+  const MutexLock lock(*mutex_);
   std::vector<DeviceOperation> all = outstanding_.now(now_ns());
   for (DeviceOperation& one : all) {
     one.ready = nullptr;
@@ -361,7 +356,7 @@ bool Devices::idle() const {
 void Devices::abandon(const Ending& cause) noexcept {
   Accelerator* const accelerator = accelerators_.loaded();
   if (accelerator == nullptr) return;
-  const std::lock_guard<std::mutex> lock(*mutex_);
+  const MutexLock lock(*mutex_);
   if (std::exchange(abandoned_, true)) return;
   outstanding_.lose(cause);
   changed_.notify_all();

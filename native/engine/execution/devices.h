@@ -11,12 +11,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/trace.h"
 #include "base/visible.h"
@@ -39,7 +38,7 @@ namespace hvd {
 class DoneEvent final : public DeviceEvent {
  public:
   // abandoning: held until the devices are let go.
-  DoneEvent(DeviceEventPtr mark, std::shared_ptr<std::mutex> abandoning)
+  DoneEvent(DeviceEventPtr mark, std::shared_ptr<Mutex> abandoning)
       : mark_(std::move(mark)), abandoning_(std::move(abandoning)) {}
 
   Status stream_wait(void* stream) override {
@@ -62,7 +61,7 @@ class DoneEvent final : public DeviceEvent {
   HVD_VISIBLE Status cause() const;
 
   const DeviceEventPtr mark_;
-  const std::shared_ptr<std::mutex> abandoning_;
+  const std::shared_ptr<Mutex> abandoning_;
   Ending cause_;  // written before lost_
   std::atomic<bool> lost_{false};
 };
@@ -183,25 +182,25 @@ class Devices {
   void abandon(const Ending& cause) noexcept;
 
  private:
-  Status start_watching();
+  Status start_watching() REQUIRES(*mutex_);
   void watch();
-  void look(std::unique_lock<std::mutex>& lock);
   bool write_done(Trace& trace);
   bool keeping();
   bool abandoned();
 
   Accelerators& accelerators_;
   const std::function<void(const Status&)> overdue_;
-  const std::shared_ptr<std::mutex> mutex_;  // shared with the events
-  bool abandoned_ = false;                   // guarded by mutex_, as all below
-  Outstanding outstanding_;
+  const std::shared_ptr<Mutex> mutex_;  // shared with the events
+  bool abandoned_ GUARDED_BY(*mutex_) = false;
+  Outstanding outstanding_ GUARDED_BY(*mutex_);
   bool watching_ = false, leaving_ = false;
-  std::condition_variable changed_;
+  ConditionVariable changed_;
   std::thread watch_;
   std::set<int> met_;  // progress-lock owner only
-  std::mutex courses_mutex_;
-  bool keeping_ = false;              // guarded by courses_mutex_, as courses_
-  std::deque<DeviceCourse> courses_;  // in the order in which they were given
+  Mutex courses_mutex_;
+  bool keeping_ GUARDED_BY(courses_mutex_) = false;
+  // In the order in which they were given.
+  std::deque<DeviceCourse> courses_ GUARDED_BY(courses_mutex_);
 };
 
 }  // namespace hvd

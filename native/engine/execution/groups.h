@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "collective/backend/group.h"
 
 namespace hvd {
@@ -23,7 +23,7 @@ class Groups {
 
   // Null: there is no set of this id. place is -1 when this rank does not belong to it.
   std::shared_ptr<const Group> find(int id) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = groups_.find(id);
     return found == groups_.end() ? nullptr : found->second;
   }
@@ -34,24 +34,24 @@ class Groups {
     group->ranks = std::move(ranks);
     const auto mine = std::find(group->ranks.begin(), group->ranks.end(), rank_);
     group->place = mine == group->ranks.end() ? -1 : static_cast<int>(mine - group->ranks.begin());
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     groups_[id] = std::move(group);
   }
 
   bool only_the_global() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     return groups_.size() == 1;
   }
 
   bool erase(int id) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     return groups_.erase(id) == 1;
   }
 
  private:
   const int rank_;
-  mutable std::mutex mutex_;
-  std::map<int, std::shared_ptr<const Group>> groups_;
+  mutable Mutex mutex_;
+  std::map<int, std::shared_ptr<const Group>> groups_ GUARDED_BY(mutex_);
 };
 
 }  // namespace hvd

@@ -69,7 +69,7 @@ Handles::Handles() {
 Status Handles::add(const TaskPtr& task) {
   Ending closed;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     closed = closed_;
     if (task->completion == nullptr) by_handle_.emplace(task->handle, task);
     const Key key{task->request.set, task->request.name};
@@ -89,14 +89,14 @@ Status Handles::add(const TaskPtr& task) {
 }
 
 TaskPtr Handles::find(std::int64_t handle) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = by_handle_.find(handle);
   return found == by_handle_.end() ? nullptr : found->second;
 }
 
 bool Handles::forget(std::int64_t handle) {
   TaskPtr task;  // outlives the lock: it may be the last to know its memory
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = by_handle_.find(handle);
   if (found == by_handle_.end()) return false;
   task = std::move(found->second);
@@ -106,13 +106,13 @@ bool Handles::forget(std::int64_t handle) {
 }
 
 TaskPtr Handles::in_flight(int set, std::string_view name) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = by_name_.find(Key{set, name});
   return found == by_name_.end() || found->second->finished ? nullptr : found->second;
 }
 
 TaskPtr Handles::in_flight(Kind kind) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [key, task] : by_name_) {
     if (task->request.kind == kind && !task->finished) return task;
   }
@@ -120,7 +120,7 @@ TaskPtr Handles::in_flight(Kind kind) const {
 }
 
 std::vector<TaskPtr> Handles::all_in_flight() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<TaskPtr> tasks;
   tasks.reserve(by_name_.size());
   for (const auto& [key, task] : by_name_) {
@@ -130,13 +130,13 @@ std::vector<TaskPtr> Handles::all_in_flight() const {
 }
 
 bool Handles::none_in_flight() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return by_name_.empty();
 }
 
 void Handles::finish(const TaskPtr& task, const Ending& ending) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (task->finished) return;  // closed meanwhile
     task->finished = true;
     if (!task->keeps_name || by_handle_.count(task->handle) == 0) erase_name(*task);
@@ -145,7 +145,7 @@ void Handles::finish(const TaskPtr& task, const Ending& ending) {
 }
 
 bool Handles::withdraw(const Task& task) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (task.finished) return false;
   erase_name(task);
   by_handle_.erase(task.handle);
@@ -153,7 +153,7 @@ bool Handles::withdraw(const Task& task) {
 }
 
 void Handles::free_name(const Task& task) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (task.finished) erase_name(task);
 }
 
@@ -165,7 +165,7 @@ void Handles::erase_name(const Task& task) {
 void Handles::close(const Ending& ending) noexcept {
   std::unordered_map<Key, TaskPtr, Hash> rest;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closed_ != nullptr) return;
     closed_ = ending;
     rest.swap(by_name_);
@@ -179,7 +179,7 @@ void Handles::close(const Ending& ending) noexcept {
 }
 
 Status Handles::closed() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return closed_ == nullptr ? Status::ok() : *closed_;
 }
 

@@ -16,13 +16,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/futex.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "collective/accelerator.h"
 #include "collective/backend/plan.h"
@@ -119,13 +119,13 @@ class Handles {
     }
   };
 
-  void erase_name(const Task& task);  // with the mutex
+  void erase_name(const Task& task) REQUIRES(mutex_);
 
   std::atomic<std::int64_t> counter_{0};
-  mutable std::mutex mutex_;
-  Ending closed_;
-  std::unordered_map<std::int64_t, TaskPtr> by_handle_;
-  std::unordered_map<Key, TaskPtr, Hash> by_name_;
+  mutable Mutex mutex_;
+  Ending closed_ GUARDED_BY(mutex_);
+  std::unordered_map<std::int64_t, TaskPtr> by_handle_ GUARDED_BY(mutex_);
+  std::unordered_map<Key, TaskPtr, Hash> by_name_ GUARDED_BY(mutex_);
 };
 
 // True when the task is finished; sleeps at most `longest`.

@@ -55,7 +55,7 @@ Status Regions::allocate(std::int64_t region, std::int64_t bytes) {
                        " ranks are more than the machine has");
   }
   const Part part{0, whole_pages(static_cast<std::size_t>(bytes)), static_cast<std::size_t>(bytes)};
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::optional<std::size_t> offset = room_for(part.stride * ranks);
   if (!offset) {
     return unavailable("its address space has no gap of " + std::to_string(part.stride * ranks) +
@@ -88,13 +88,13 @@ std::optional<std::size_t> Regions::room_for(std::size_t bytes) const {
 }
 
 void Regions::adopt(std::int64_t region, DeviceRegion memory, std::int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   on_devices_[region] = {std::move(memory), static_cast<std::size_t>(bytes)};
   any_.store(true, std::memory_order_release);
 }
 
 std::optional<DeviceRegion> Regions::release(std::int64_t region) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::optional<DeviceRegion> adopted;
   if (const auto on = on_devices_.find(region); on != on_devices_.end()) {
     adopted = std::move(on->second.memory);
@@ -111,17 +111,17 @@ std::optional<DeviceRegion> Regions::release(std::int64_t region) {
 }
 
 void Regions::part() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto& [region, on] : on_devices_) on.memory.mapping.reset();
 }
 
 bool Regions::is_on_devices(std::int64_t region) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return on_devices_.count(region) > 0;
 }
 
 std::byte* Regions::part_of(std::int64_t region, int local_rank) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = parts_.find(region);
   if (found == parts_.end()) return nullptr;
   return heap_->base() + found->second.offset +
@@ -129,7 +129,7 @@ std::byte* Regions::part_of(std::int64_t region, int local_rank) const {
 }
 
 std::int64_t Regions::bytes_of(std::int64_t region) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = parts_.find(region);
   return found == parts_.end() ? 0 : static_cast<std::int64_t>(found->second.bytes);
 }
@@ -141,7 +141,7 @@ std::uintptr_t Regions::begin_of(const Part& part) const {
 
 std::int64_t Regions::place_of(const void* data, std::int64_t bytes) const {
   if (data == nullptr || !any_.load(std::memory_order_acquire)) return kPrivate;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const Range range{reinterpret_cast<std::uintptr_t>(data), static_cast<std::size_t>(bytes)};
   for (const auto& [region, part] : parts_) {
     const Range whole{begin_of(part), part.bytes};
@@ -158,7 +158,7 @@ std::optional<std::ptrdiff_t> Regions::offset_to(std::int64_t place, int rank) c
   if (place < 0) return std::nullopt;
   const std::int64_t region = place / kRegionSpan;
   const auto at = static_cast<std::size_t>(rank);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto on = on_devices_.find(region); on != on_devices_.end())
     return on->second.memory.offsets[at];
   const auto found = parts_.find(region);

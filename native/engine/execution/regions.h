@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "collective/accelerator.h"
 #include "engine/message/request.h"
@@ -56,17 +56,17 @@ class Regions {
     DeviceRegion memory;
     std::size_t bytes;
   };
-  std::optional<std::size_t> room_for(std::size_t bytes) const;
+  std::optional<std::size_t> room_for(std::size_t bytes) const REQUIRES(mutex_);
   std::uintptr_t begin_of(const Part& part) const;  // of this rank's
 
   SharedHeap* const heap_;
   const int local_rank_;
   const int local_size_;
   std::vector<int> local_rank_of_;  // by rank
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::atomic<bool> any_{false};  // usually there is none, and place_of() is asked for every tensor
-  std::map<std::int64_t, Part> parts_;
-  std::map<std::int64_t, OnDevice> on_devices_;
+  std::map<std::int64_t, Part> parts_ GUARDED_BY(mutex_);
+  std::map<std::int64_t, OnDevice> on_devices_ GUARDED_BY(mutex_);
 };
 
 }  // namespace hvd

@@ -4,14 +4,13 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "engine/timeline/timeline_events.h"
 
@@ -88,7 +87,7 @@ struct Timeline::State {
 
   ~State() {
     {
-      const std::lock_guard<std::mutex> lock(mutex);
+      const MutexLock lock(mutex);
       stop = true;
     }
     changed.notify_one();
@@ -98,9 +97,9 @@ struct Timeline::State {
   void run() {
     name_thread("hvd-timeline");
     block_signals();
-    std::unique_lock<std::mutex> lock(mutex);
+    MutexLock lock(mutex);
     for (bool last = false; !last;) {
-      changed.wait_for(lock, kPeriod, [this] { return stop; });
+      if (!stop) changed.wait_for(lock, kPeriod);
       last = stop;
       lock.unlock();
       look_around(last);
@@ -152,9 +151,9 @@ struct Timeline::State {
   TimelineEvents events;
   const Look look;
   std::vector<TraceRecord> held;
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool stop = false;
+  Mutex mutex;
+  ConditionVariable changed;
+  bool stop GUARDED_BY(mutex) = false;
   std::thread thread;
 };
 

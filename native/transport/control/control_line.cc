@@ -21,7 +21,7 @@ bool MemoryLine::send(const std::string& message) {
     calls_.sent();
     return true;
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   kept_.append(head.data(), head.size()).append(message);
   keeps_.store(true, std::memory_order_relaxed);
   push_kept();
@@ -31,7 +31,7 @@ bool MemoryLine::send(const std::string& message) {
 
 void MemoryLine::flush() {
   if (!pending()) return;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (pending()) push_kept();
 }
 

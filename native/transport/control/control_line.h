@@ -5,9 +5,9 @@
 
 #include <atomic>
 #include <functional>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "transport/control/control.h"
 #include "transport/shm/control_ring.h"
 
@@ -29,17 +29,17 @@ class MemoryLine : public ControlLine {
   void finish() override {}
 
  private:
-  void push_kept();
+  void push_kept() REQUIRES(mutex_);
 
   ControlWriter writer_;  // the progress-lock owner's while keeps_ is false, else guarded by mutex_
   ControlReader reader_;
   Calls calls_;
   std::string received_;
   std::uint32_t sent_ = 0, heard_ = 0;  // the numbers of the next frames
-  std::mutex mutex_;
+  Mutex mutex_;
   std::atomic<bool> keeps_{false};
-  std::string kept_;      // guarded by mutex_
-  std::size_t done_ = 0;  // of kept_, written already; guarded by mutex_
+  std::string kept_ GUARDED_BY(mutex_);
+  std::size_t done_ GUARDED_BY(mutex_) = 0;  // of kept_, written already
 };
 
 }  // namespace hvd

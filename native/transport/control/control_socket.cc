@@ -30,7 +30,7 @@ void SocketLine::finish() {
 
 bool SocketLine::collect(std::deque<ControlMessage>& inbox) {
   if (!any_.load(std::memory_order_acquire)) return true;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!inbox_.empty()) {
     inbox.push_back(std::move(inbox_.front()));
     inbox_.pop_front();
@@ -61,18 +61,18 @@ void SocketLine::readable() {
 // False: nothing more comes, or nothing more that can be read.
 bool SocketLine::take(std::string_view part) {
   received_.append(part);
-  bool end = false;
+  bool end = false, rubbish = false;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::size_t before = inbox_.size();
     const bool frames = take_frames(peer(), received_, heard_, inbox_);
     end = received_.size() >= 4 && Unpacker(received_).number<std::uint32_t>() == kEnd;
-    rubbish_ = !frames && !end;
-    if (inbox_.size() == before && !rubbish_) return !end;
+    rubbish_ = rubbish = !frames && !end;
+    if (inbox_.size() == before && !rubbish) return !end;
     any_.store(true, std::memory_order_release);
   }
   calls_.came();
-  return !end && !rubbish_;
+  return !end && !rubbish;
 }
 
 void SocketLine::writable() {

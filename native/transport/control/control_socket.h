@@ -5,10 +5,10 @@
 
 #include <atomic>
 #include <functional>
-#include <mutex>
 #include <string>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "transport/control/control.h"
 #include "transport/socket/outbox.h"
 #include "transport/watch/failure_detector.h"
@@ -48,10 +48,10 @@ class SocketLine : public ControlLine, public Served {
   std::atomic<bool> ended_{false};      // nothing more comes
   std::string received_;                // the failure detector's, like heard_
   std::uint32_t sent_ = 0, heard_ = 0;  // the numbers of the next frames
-  std::mutex mutex_;
-  std::atomic<bool> any_{false};      // the inbox is not empty, or rubbish came
-  std::deque<ControlMessage> inbox_;  // guarded by mutex_
-  bool rubbish_ = false;              // guarded by mutex_
+  Mutex mutex_;
+  std::atomic<bool> any_{false};  // the inbox is not empty, or rubbish came
+  std::deque<ControlMessage> inbox_ GUARDED_BY(mutex_);
+  bool rubbish_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace hvd

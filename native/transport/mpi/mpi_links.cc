@@ -73,10 +73,10 @@ namespace {
 
 // What MPI may still write to or read from when its owner goes: kept for good.
 void keep_for_good(std::unique_ptr<MpiLinks::Peer> peer) {
-  static std::mutex mutex;
+  static Mutex mutex;
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory)
   static auto* const kept = new std::vector<std::unique_ptr<MpiLinks::Peer>>();
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(mutex);
   kept->push_back(std::move(peer));
 }
 
@@ -146,6 +146,12 @@ Status MpiLinks::meet(Bootstrap& bootstrap, Deadline deadline, const Status& loa
 }
 
 Status MpiLinks::start() {
+  if (Status status = post_all(); !status) return status;
+  return start_thread(thread_, [this] { run(); }, failed_);
+}
+
+Status MpiLinks::post_all() {
+  const MutexLock lock(mutex_);
   for (int rank = 0; rank < shape_.size; ++rank) {
     peers_.push_back(rank == shape_.rank ? nullptr : std::make_unique<Peer>(rank, shape_));
     if (rank == shape_.rank) continue;
@@ -157,13 +163,13 @@ Status MpiLinks::start() {
     if (peer.failed || !peer.end_posted)
       return Status::make(Code::kUnavailable, "MPI does not take a receive", kRoom, rank);
   }
-  return start_thread(thread_, [this] { run(); }, failed_);
+  return Status::ok();
 }
 
 MpiLinks::~MpiLinks() {
   if (thread_.joinable()) {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       stop_ = true;
     }
     work_.notify_all();
@@ -193,7 +199,7 @@ Result<Slot> MpiLinks::peek(Peer& peer, const Abort& abort) {
 }
 
 void MpiLinks::publish(Peer& peer, std::size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::size_t place = (peer.first + peer.used) % shape_.slots;
   if (verbs_->send(verbs_->self, peer.out.data() + place * shape_.slot_bytes,
                    static_cast<int>(bytes), world_[static_cast<std::size_t>(peer.rank)], tag_,
@@ -208,7 +214,7 @@ void MpiLinks::publish(Peer& peer, std::size_t bytes) {
 }
 
 void MpiLinks::release(Peer& peer) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::size_t place = peer.next;
   peer.next = (peer.next + 1) % shape_.slots;
   ++peer.received;
@@ -241,12 +247,12 @@ void MpiLinks::fail(Peer& peer) {
 }
 
 std::optional<Clock::time_point> MpiLinks::failed_at(const Peer& peer) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return peer.failed;
 }
 
 Slot MpiLinks::attempt(Peer& peer, Way way) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& other : peers_)
     if (other != nullptr) move_on(*other);
   int bytes = 0;
@@ -337,7 +343,7 @@ void MpiLinks::run() {
   block_signals();
   Deadline last = Deadline::never();
   bool said = false;
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     failpoint("mpi.thread");
     if (stop_ && !said && !abort_.raised()) say_end();
@@ -354,7 +360,7 @@ void MpiLinks::run() {
     if (pending()) {
       work_.wait_for(lock, 4 * kNap);
     } else {
-      work_.wait(lock, [this] { return stop_ || pending(); });
+      while (!stop_ && !pending()) work_.wait(lock);
     }
   }
 }

@@ -7,15 +7,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/abort.h"
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "transport/bootstrap/bootstrap.h"
 #include "transport/link/link.h"
@@ -63,12 +62,13 @@ class MpiLinks {
   Status start();
   Result<Slot> wait(Peer& peer, Way way, const Abort& abort);
   Slot attempt(Peer& peer, Way way);
-  void post(Peer& peer, std::size_t place);
-  void move_on(Peer& peer);
+  Status post_all();
+  void post(Peer& peer, std::size_t place) REQUIRES(mutex_);
+  void move_on(Peer& peer) REQUIRES(mutex_);
   static void fail(Peer& peer);  // with the mutex
   std::optional<Clock::time_point> failed_at(const Peer& peer) const;
-  bool pending() const;
-  void say_end();
+  bool pending() const REQUIRES(mutex_);
+  void say_end() REQUIRES(mutex_);
   void cancel_receives();
   void run();
 
@@ -80,9 +80,9 @@ class MpiLinks {
   int tag_ = 0;
   std::vector<int> world_;                    // the ranks' numbers in MPI's world
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none for this one
-  mutable std::mutex mutex_;                  // of all that is asked of MPI
-  std::condition_variable work_;
-  bool stop_ = false;  // guarded by mutex_
+  mutable Mutex mutex_;                       // of all that is asked of MPI
+  ConditionVariable work_;
+  bool stop_ GUARDED_BY(mutex_) = false;
   std::atomic<int> waiting_{0};
   std::thread thread_;
 };

@@ -7,14 +7,14 @@
 namespace hvd {
 
 bool Outbox::send(std::string_view bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (kept_.empty() && !push(bytes)) return false;
   kept_.append(bytes);
   return !broken_;
 }
 
 bool Outbox::flush() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::string_view rest = kept_;
   const bool good = push(rest);
   kept_.erase(0, good ? kept_.size() - rest.size() : kept_.size());
@@ -22,7 +22,7 @@ bool Outbox::flush() {
 }
 
 bool Outbox::pending() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return !kept_.empty();
 }
 

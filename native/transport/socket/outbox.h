@@ -3,11 +3,11 @@
 // that its peer needs before it reads again.
 #pragma once
 
-#include <mutex>
 #include <string>
 #include <string_view>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 
 namespace hvd {
 
@@ -22,12 +22,12 @@ class Outbox {
   const Fd& socket() const { return socket_; }
 
  private:
-  bool push(std::string_view& bytes);
+  bool push(std::string_view& bytes) REQUIRES(mutex_);
 
   const Fd& socket_;
-  mutable std::mutex mutex_;
-  std::string kept_;     // guarded by mutex_
-  bool broken_ = false;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::string kept_ GUARDED_BY(mutex_);
+  bool broken_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace hvd

@@ -42,14 +42,14 @@ TcpSender::TcpSender(const std::vector<Fd>& streams, std::size_t slot_bytes, std
 
 // When everything is sent it starts over with the first slot, which is still in the cache.
 Slot TcpSender::acquire() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (used_ == out_.size()) return {};
   if (used_ == 0) first_ = 0;
   return {memory_.data() + nth(used_) * slot_bytes_, slot_bytes_};
 }
 
 void TcpSender::publish(std::size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   Out& out = out_[nth(used_)];
   const std::uint64_t length = bytes;
   std::memcpy(out.head.data(), &length, sizeof length);
@@ -62,7 +62,7 @@ void TcpSender::publish(std::size_t bytes) {
 }
 
 void TcpSender::push() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   push_all();
 }
 
@@ -121,7 +121,7 @@ void TcpSender::account(std::size_t stream, std::size_t bytes) {
 }
 
 void TcpSender::ask(std::vector<pollfd>& items) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (broken()) return;
   for (std::size_t stream = 0; stream < streams_.size(); ++stream)
     for (std::size_t i = 0; i < used_; ++i) {
@@ -139,7 +139,7 @@ void TcpSender::fail(int error) {
 
 std::string TcpSender::new_failure() {
   if (!broken()) return "";
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(failure_, "");
 }
 

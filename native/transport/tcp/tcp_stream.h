@@ -9,11 +9,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "transport/link/link.h"
 
 namespace hvd {
@@ -61,20 +61,21 @@ class TcpSender {
     std::size_t left() const { return kSlotHead + bytes - sent; }
   };
 
-  std::size_t nth(std::size_t i) const { return (first_ + i) % out_.size(); }
-  void push_all();
-  bool push_some(std::size_t stream);
-  void account(std::size_t stream, std::size_t bytes);
-  void fail(int error);
+  std::size_t nth(std::size_t i) const REQUIRES(mutex_) { return (first_ + i) % out_.size(); }
+  void push_all() REQUIRES(mutex_);
+  bool push_some(std::size_t stream) REQUIRES(mutex_);
+  void account(std::size_t stream, std::size_t bytes) REQUIRES(mutex_);
+  void fail(int error) REQUIRES(mutex_);
 
   const std::vector<Fd>& streams_;
   std::size_t slot_bytes_;
   Pages memory_;
-  std::mutex mutex_;
-  std::vector<Out> out_;              // guarded by mutex_, like the following
-  std::size_t first_ = 0, used_ = 0;  // the slots that wait to be sent
-  std::size_t next_stream_ = 0;
-  std::string failure_;
+  Mutex mutex_;
+  std::vector<Out> out_;  // so many for ever; what is in them is guarded by mutex_
+  std::size_t first_ GUARDED_BY(mutex_) = 0;  // of the slots that wait to be sent
+  std::size_t used_ GUARDED_BY(mutex_) = 0;   // so many
+  std::size_t next_stream_ GUARDED_BY(mutex_) = 0;
+  std::string failure_ GUARDED_BY(mutex_);
   std::atomic<bool> pending_{false}, broken_{false};
 };
 

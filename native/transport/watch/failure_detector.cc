@@ -191,7 +191,7 @@ void FailureDetector::judge_goodbyes() {
 
 int FailureDetector::wait_ms() {
   int wait = working_ ? 1 : stops_.sleep_ms();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const PeerState& mark : states_)
     if (mark.suspected)
       wait = wait < 0 ? mark.suspected->remaining_ms()
@@ -251,7 +251,7 @@ void FailureDetector::end_of(Line& line, const std::string& why) {
 
 void FailureDetector::drop(Line& line) {
   stops_.forget(line.peer.rank);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   line.peer.socket.reset();
   line.process.reset();
   states_[static_cast<std::size_t>(line.peer.rank)].gone = true;
@@ -259,7 +259,7 @@ void FailureDetector::drop(Line& line) {
 
 void FailureDetector::suspect(int peer, const std::string& why) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     PeerState& mark = states_[static_cast<std::size_t>(peer)];
     if (mark.suspected || mark.left.load()) return;
     mark.suspected = Deadline::after_seconds(kSuspicionSeconds);
@@ -274,7 +274,7 @@ void FailureDetector::judge_suspects() {
   for (const Line& line : lines_) {
     std::string why;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       PeerState& mark = states_[static_cast<std::size_t>(line.peer.rank)];
       if (!mark.suspected) continue;
       if (!mark.left.load() && !mark.gone) {
@@ -307,7 +307,7 @@ void FailureDetector::died(int peer, const std::string& why) {
 }
 
 bool FailureDetector::leaving() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return leaving_;
 }
 
@@ -342,7 +342,7 @@ void FailureDetector::raise_failure(const char* thread, const char* what) noexce
 void FailureDetector::leave() {
   const std::string goodbye = goodbye_frame();  // first: there may be no memory
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (leaving_) return;
     leaving_ = true;
   }
@@ -357,7 +357,7 @@ void FailureDetector::leave() {
 // At most an abort and a goodbye go over a socket in its life: they fit into its buffer, so this
 // does not wait. A peer that cannot be told is dead, and its hang-up says so.
 void FailureDetector::tell_peers(const std::string& frame) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const Line& line : lines_) {
     failpoint("watch.tell");
     if (line.peer.socket)

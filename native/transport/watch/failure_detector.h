@@ -15,7 +15,6 @@
 
 #include <atomic>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,6 +23,7 @@
 #include "base/abort.h"
 #include "base/deadline.h"
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "transport/watch/stop_detector.h"
 
 namespace hvd {
@@ -125,8 +125,8 @@ class FailureDetector {
   Status no_memory_;  // made beforehand
   std::atomic<bool> no_memory_raised_{false};
   Fd event_;
-  std::mutex mutex_;
-  bool leaving_ = false;           // guarded by mutex_
+  Mutex mutex_;
+  bool leaving_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> told_{false};  // the peers have the abort from us, or will
   std::vector<Served*> served_;
   std::vector<std::function<bool()>> work_;

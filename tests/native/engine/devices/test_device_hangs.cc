@@ -31,7 +31,7 @@ struct Watched {
     outstanding.begin({{"x"}, Kind::kAllreduce, 0, 1, now_ns, std::move(ready), nullptr});
     device->held = true;
     DeviceEventPtr done = std::make_shared<FakeEvent>(device, "done");
-    outstanding.given(std::make_shared<DoneEvent>(std::move(done), std::make_shared<std::mutex>()));
+    outstanding.given(std::make_shared<DoneEvent>(std::move(done), std::make_shared<Mutex>()));
     return device;
   }
 
