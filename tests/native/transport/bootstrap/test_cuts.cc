@@ -1,6 +1,8 @@
 // Row F5: whatever passes between two ranks over TCP is cut after every byte, by a reset and by an
 // orderly end in turn. Each of the two gets its answer or one error; none waits for ever.
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <functional>
@@ -76,12 +78,25 @@ void cut_everywhere(const Scene& scene, Counts& counts) {
   CHECK(counts.cuts == static_cast<int>(all));
 }
 
+// Bound and not listening, so that rank 0 can listen there and nobody else gets the port.
+Fd reserved_port() {
+  Fd held(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int yes = 1;
+  ::setsockopt(held.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_in loopback{};
+  loopback.sin_family = AF_INET;
+  loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int bound = ::bind(held.get(), reinterpret_cast<sockaddr*>(&loopback), sizeof loopback);
+  REQUIRE(bound == 0);
+  return held;
+}
+
 Session start_session(double patience) {
   return [patience](int rank, test::Cutter& cutter) {
+    Fd held;
     if (rank == 0) {
-      Result<Fd> probe = listen_tcp("127.0.0.1", 0, 1);
-      if (!probe.is_ok()) return probe.status();
-      cutter.lead_to(bound_port(probe.value()));
+      held = reserved_port();
+      cutter.lead_to(bound_port(held));
     }
     while (cutter.target() == 0) std::this_thread::yield();
     auto met = TcpBootstrap::connect(rank, 2, "127.0.0.1",
