@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hvdtest.cluster import (
     cpu_share,
@@ -270,11 +271,14 @@ def test_a2_a_death_of_this_very_moment_is_noticed(session: Session) -> None:
 
 def test_a_rank_that_is_stopped_is_not_dead_but_silent(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hvd_kernel.cluster.ranks.respawn._SIGN_S", 0.5)
-    os.kill(session.status()[3].pid, signal.SIGSTOP)
+    stopped = psutil.Process(session.status()[3].pid)
+    stopped.suspend()
+    # One thread of it has to take its turn before all stop: until then the others may answer.
+    until(lambda: stopped.status() == psutil.STATUS_STOPPED, "the rank stands still")
     try:
         done = session.respawn()
     finally:
-        os.kill(session.status()[3].pid, signal.SIGCONT)
+        stopped.resume()
     assert 3 in done.silent
     assert done.ranks == ()
     assert_whole(session, set())
