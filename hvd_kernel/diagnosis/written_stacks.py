@@ -8,19 +8,17 @@ Words.
 from __future__ import annotations
 
 import linecache
-import os
 import re
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from hvd_kernel.formatting.installed_files import is_installed
 from hvd_kernel.protocol.messages import Frame
 
 _CALL = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 _FUNCTION = re.compile(r"^(?P<place>\S+\(.*\))\s*\[0x[0-9a-f]+\]$")
 _MACHINERY = re.compile(r"/(hvd_kernel|IPython|ipykernel|ipyparallel|asyncio|tornado)/|^<frozen (runpy|importlib)")
 _CELL = re.compile(r"/ipykernel_\d+/\d+\.py$")
-_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def python_calls(lines: Sequence[str], cells: Mapping[str, str]) -> tuple[Frame, ...]:
@@ -70,7 +68,7 @@ def _short(place: str) -> str:
 
 def _frame(file: str, number: str, function: str, cells: Mapping[str, str]) -> Frame:
     cell = bool(_CELL.search(file))
-    own = cell or not file.startswith((*_INSTALLED, "<"))
+    own = cell or not is_installed(file)
     name = Path(file).name
     place, text = (cells.get(name, "cell"), "") if cell else (name, linecache.getline(file, int(number)).strip())
     return Frame(f"{place}:{number}", "" if function == "<module>" else function, text, own)

@@ -1,1 +1,1 @@
-"""Formatting of ranks and numbers as people read them. A shared leaf."""
+"""Formatting of ranks, numbers and files as people read them. A shared leaf."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 import hvd_kernel
+from hvd_kernel.formatting.installed_files import FOLDERS, is_installed
 from hvd_kernel.protocol.messages import Frame
 
 MAX_FRAMES = 40
@@ -25,7 +25,6 @@ _MAX_LINE = 120
 _MACHINERY = ("hvd_kernel", "IPython", "ipykernel", "ipyparallel", "asyncio", "tornado", "runpy")
 _OURS = str(Path(hvd_kernel.__file__).parent) + os.sep
 _FROZEN = "<frozen "
-_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class Call(NamedTuple):
@@ -73,7 +72,7 @@ def of_main_thread() -> tuple[Frame, ...]:
 def _frame(call: Call, cell_of: Callable[[str], str | None]) -> Frame:
     file = call.code.co_filename
     cell = cell_of(file)
-    own = cell is not None or not file.startswith((*_INSTALLED, "<"))
+    own = cell is not None or not is_installed(file)
     place = _short(file, own=own) if cell is None else cell
     function = "" if call.code.co_name == "<module>" else call.code.co_name
     text = linecache.getline(file, call.line).strip()
@@ -89,7 +88,7 @@ def _short(path: str, *, own: bool) -> str:
 
 
 def _in_package(path: str) -> str:
-    base = max((folder for folder in _INSTALLED if path.startswith(folder)), key=len, default="")
+    base = max((folder for folder in FOLDERS if path.startswith(folder)), key=len, default="")
     return path[len(base) :]
 
 
