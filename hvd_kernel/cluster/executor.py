@@ -51,7 +51,7 @@ class Executor:
         self.clients: Clients | None = None  # ipyparallel's ordinary ones
         self.recorder = Recorder(launched.folder)
         self.latest: Run | None = None  # the cell that runs, or ran last
-        self.on_met: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[], None] = lambda: None
         self.on_broken: Callable[[], None] = lambda: None
         self._membership = Membership(ranks, patience=spec.start_timeout_s, far=is_far(spec))
         self._secret = ""  # shows the hub that it is told of deaths by this kernel
@@ -68,8 +68,8 @@ class Executor:
             e.Forget: self._forget,
             e.Greet: self._greet,
             e.Ask: self._ask,
-            e.Meet: self._meet,
-            e.Met: self._note_met,
+            e.Rendezvous: self._rendezvous,
+            e.CommunicatorReady: self._note_ready,
             e.Kill: self._kill,
             e.AwaitCell: self._await_cell,
             e.Remember: lambda _: self.remember(),
@@ -262,7 +262,7 @@ class Executor:
         report = Report(lambda rank, said: self.deliver(e.RankAnswered(action.ticket, rank, said)))
         self.wire.request(sorted(action.ranks), "hvd_request", content, report, urgent=action.urgent)
 
-    def _meet(self, action: e.Meet) -> None:
+    def _rendezvous(self, action: e.Rendezvous) -> None:
         peers = {rank: (who.pid, who.host) for rank, who in action.members.items()}
         rendezvous = {
             "size": len(peers),
@@ -276,10 +276,10 @@ class Executor:
         for pid in action.pids:
             kill(pid, signal.SIGKILL)
 
-    def _note_met(self, _: e.Met) -> None:
+    def _note_ready(self, _: e.CommunicatorReady) -> None:
         if self.latest is not None:
             self.latest.aborted = False
-        self.on_met()
+        self.on_ready()
 
     def _await_cell(self, action: e.AwaitCell) -> None:
         ended = e.CellEnded(action.ticket)

@@ -54,7 +54,7 @@ class Session:
         self.n = spec.n
         self.ranks = ranks or Ranks(spec.n, socket.gethostname())
         self.executor = Executor(spec, self.ranks, launched)
-        self.executor.on_met = lambda: self._wire.later(_IDLE_S, self._spare_when_idle)
+        self.executor.on_ready = lambda: self._wire.later(_IDLE_S, self._spare_when_idle)
         self.executor.on_broken = lambda: self._repair.ask(self._wire.later, self._reset_when_idle)
         self._repair = Repair()
         self._spares_wanted = int(lookup.value("HVD_SPARES", os.environ))

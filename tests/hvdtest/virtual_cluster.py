@@ -144,10 +144,10 @@ class VirtualCluster:
             case e.Ask(ranks=asked) | e.Greet(ranks=asked):
                 for who in filter(None, map(ranks.process, asked)):
                     assert not self._process(who.pid).is_told, f"{action} asks rank {who.rank}, which is dead"
-            case e.Meet(generation=generation, members=members):
+            case e.Rendezvous(generation=generation, members=members):
                 assert generation > self.generation, "a generation that has been"
-                assert sorted(members) == list(range(self.n)), "not everybody is to meet"
-                assert not [who for who in members.values() if self._process(who.pid).is_told], "the dead are to meet"
+                assert sorted(members) == list(range(self.n)), "some are left out"
+                assert not [who for who in members.values() if self._process(who.pid).is_told], "the dead are members"
             case e.Kill(pids):
                 assert not [pid for pid in pids if self._process(pid).is_told], "the dead are killed"
             case e.Send(m.ReplaceRanks(replaced)):
@@ -197,12 +197,12 @@ class VirtualCluster:
                 self._asked.append((process, question))
                 self.soon(partial(self._reply, process, question))
 
-    def on_meet(self, action: e.Meet) -> None:
+    def on_rendezvous(self, action: e.Rendezvous) -> None:
         self.generation = action.generation
         content = {"members": {rank: who.pid for rank, who in action.members.items()}, "as": action.generation}
         self.on_ask(e.Ask(action.ticket, "rendezvous", frozenset(action.members), content))
 
-    def on_met(self, action: e.Met) -> None:
+    def on_communicatorready(self, action: e.CommunicatorReady) -> None:
         for rank in range(self.n):
             who = self.membership.ranks.members[rank]
             generation = self._process(who.pid).generation

@@ -187,8 +187,8 @@ class Ask(Struct, frozen=True):
     urgent: bool = False
 
 
-class Meet(Struct, frozen=True):
-    """Have these ranks, and nobody else, meet as a new communicator: each is told its number, the size, its peers."""
+class Rendezvous(Struct, frozen=True):
+    """Form a new communicator of exactly these ranks: each is told its number, the size and its peers."""
 
     ticket: Ticket
     generation: int
@@ -197,8 +197,8 @@ class Meet(Struct, frozen=True):
     place: Mapping[str, Any]
 
 
-class Met(Struct, frozen=True):
-    """Communication works: take note."""
+class CommunicatorReady(Struct, frozen=True):
+    """The ranks have formed their communicator: collectives work."""
 
     generation: int
 
@@ -220,4 +220,5 @@ class Remember(Struct, frozen=True):
 
 
 Answer = Tell | Done | Failed
-Action = Answer | SetTimer | Send | Watch | Examine | Forget | Greet | Ask | Meet | Met | Kill | AwaitCell | Remember
+OnRanks = Watch | Examine | Forget | Greet | Ask | Rendezvous | CommunicatorReady | Kill
+Action = Answer | OnRanks | SetTimer | Send | AwaitCell | Remember

@@ -14,6 +14,7 @@ from hvd_kernel.cluster.ranks.events import (
     Action,
     AttachRequested,
     Cancelled,
+    CommunicatorReady,
     Done,
     EngineRegistered,
     Event,
@@ -21,7 +22,6 @@ from hvd_kernel.cluster.ranks.events import (
     Failed,
     Forget,
     KeepRequested,
-    Met,
     RankDied,
     ReplaceRequested,
     Request,
@@ -161,7 +161,7 @@ class Membership:
     def _ended(self, answer: Done | Failed) -> Iterator[Action]:
         if self._meanwhile is State.STARTING and isinstance(answer, Done):
             self._rest = State.READY
-            yield Met(self.ranks.generation)
+            yield CommunicatorReady(self.ranks.generation)
         self._operation = self._flow = None
         yield answer
 

@@ -19,11 +19,11 @@ from hvd_kernel.cluster.ranks.events import (
     Ask,
     AwaitCell,
     CellEnded,
+    CommunicatorReady,
     Event,
     Forget,
     Kill,
-    Meet,
-    Met,
+    Rendezvous,
     ReplaceRequested,
     Send,
 )
@@ -160,11 +160,11 @@ class Replace(Operation):
         ranks.generation += 1
         living = {rank: who for rank in ranks.everybody if (who := ranks.process(rank)) is not None}
         ticket = self.ticket()
-        yield Meet(ticket, ranks.generation, living, frozenset(dead), place)
+        yield Rendezvous(ticket, ranks.generation, living, frozenset(dead), place)
         answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, _RENDEZVOUS_S)
         self._check_alive(dead)
         ranks.admit({rank: content["device"] for rank, content in answers.items()}, dead)
-        yield Met(ranks.generation)
+        yield CommunicatorReady(ranks.generation)
 
     def _replace(self, dead: set[int]) -> Flow[None]:
         """Have processes registered as the engines of the dead."""
