@@ -122,6 +122,20 @@ class RankState(Message, frozen=True):
     state: bytes
 
 
+class RankSaid(Message, frozen=True):
+    """A rank has something for the controller (protocol/elastic.py), which the agent passes on as it is."""
+
+    rank: int
+    data: bytes
+
+
+class TellRank(Message, frozen=True):
+    """The controller has something for a rank; nothing happens where the rank is gone."""
+
+    rank: int
+    data: bytes
+
+
 class Terminated(Message, frozen=True):
     """Somebody else than the controller has this agent end its ranks."""
 
@@ -220,7 +234,7 @@ class Refused(Message, frozen=True):
 ALL = (
     *(RankExited, Stop, ChannelClosed),
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, RankKilled, Terminated, Flush, Flushed),
-    *(AskRank, RankState),
+    *(AskRank, RankState, RankSaid, TellRank),
     *(Connected, SetSpares, SparesReady, ReplaceRanks, RanksJoining, LimitRank),
     *(Remember, Keep, Kept, KeepFailed, Attached, Refused),
 )

@@ -1,0 +1,131 @@
+"""Events and actions of the elastic driver, as values: what it is told, and what it wants to be done.
+
+The driver (driver.py) is a pure state machine: ``step(event, now) -> [action]``. What carries actions out (job.py) has
+agents, pipes and clocks; the simulator of the tests has none.
+
+Words.
+  worker  one process for its whole life, by a number that no other process of the job ever has (from 0)
+  slot    room for one worker on a host
+  ticket  the number of a timer, by which its end is known
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from hvd_kernel.launch.placement import Host
+from hvd_kernel.protocol.elastic import FromWorker, ToWorker
+
+# Events.
+
+
+class HostsFound(Struct, frozen=True):
+    """Discovery has answered: these hosts, in this order, with so many slots each."""
+
+    hosts: tuple[Host, ...]
+
+
+class DiscoveryFailed(Struct, frozen=True):
+    """Discovery has given no answer, and why (its exit status, the end of its stderr)."""
+
+    why: str
+
+
+class WorkerSaid(Struct, frozen=True):
+    """A worker has sent a message."""
+
+    worker: int
+    message: FromWorker
+
+
+class WorkerExited(Struct, frozen=True):
+    """A worker's process has ended; a status below 0 is a signal's number."""
+
+    worker: int
+    status: int
+    why: str = ""  # a limit that it has passed, or why it could not be started
+
+
+class WorkerHung(Struct, frozen=True):
+    """A worker has been stopped, or has not come to the others' reset, for so long that it counts as failed."""
+
+    worker: int
+    why: str
+
+
+class HostLost(Struct, frozen=True):
+    """The agent of a host is gone, with all workers there (each has its WorkerExited before this)."""
+
+    host: str
+    why: str
+
+
+class TimerFired(Struct, frozen=True):
+    """A timer's time is over."""
+
+    ticket: int
+
+
+class StopRequested(Struct, frozen=True):
+    """Somebody wants the job ended (Ctrl-C, SIGTERM, its time limit)."""
+
+    why: str
+
+
+Event = HostsFound | DiscoveryFailed | WorkerSaid | WorkerExited | WorkerHung | HostLost | TimerFired | StopRequested
+
+# Actions.
+
+
+class StartWorker(Struct, frozen=True):
+    """Start a process in a slot of a host; a host without an agent gets one first."""
+
+    worker: int
+    host: str
+    slot: int
+
+
+class SendTo(Struct, frozen=True):
+    """Tell a worker. Of a Place ``address`` and ``secret`` are empty: job.py knows the hosts' networks."""
+
+    worker: int
+    message: ToWorker
+
+
+class EndWorker(Struct, frozen=True):
+    """End a worker's process: SIGTERM, then SIGKILL after ``grace`` seconds."""
+
+    worker: int
+    grace: float
+
+
+class ReleaseHost(Struct, frozen=True):
+    """No worker is to run on this host any more: let its agent go when its workers have ended."""
+
+    host: str
+
+
+class SetTimer(Struct, frozen=True):
+    """Answer TimerFired in a while."""
+
+    ticket: int
+    seconds: float
+
+
+class Say(Struct, frozen=True):
+    """Tell the user, on stderr."""
+
+    text: str
+
+
+class End(Struct, frozen=True):
+    """The job is over; all workers that still run are ended first."""
+
+    verdict: Literal["done", "failed"]
+    why: str = ""
+    worker: int | None = None  # the one that failed first, for a reason of its own
+
+
+Action = StartWorker | SendTo | EndWorker | ReleaseHost | SetTimer | Say | End

@@ -1,0 +1,133 @@
+"""Elastic messages between a rank and the driver of its job: where is my place, the hosts have changed, I leave.
+
+A rank is connected with the agent of its host (processes/rank_channel.py), which passes these on as they are.
+
+    worker                              driver
+    Ready(generation 0)           ->              at its first init, and at each one after
+                                  <-  Place       when all workers of the new generation are ready
+    Registered                    ->              it has entered elastic.run: it can act on changes
+                                  <-  HostsUpdated
+    Ready(generation, why)        ->              it has left its communicator, because of a failure or a change
+                                  <-  Place | Removed
+
+Words.
+  worker      one process for its whole life, by a number that no other process of the job ever has
+  rank        the number of a worker in one generation
+  generation  one communicator of the job: it begins when all its workers have been told their places; from 1
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+VARIABLE = "HVD_ELASTIC_DRIVER"
+"""Set to 1 in a rank whose places a driver gives: ``init`` asks for one."""
+
+GENERATION = "HVD_GENERATION"
+"""Tells a rank the generation that it is in."""
+
+
+class ElasticMessage(Struct, frozen=True, tag=True):
+    """Base of all of them. JSON on the wire; fields unknown to a reader are ignored."""
+
+
+# From a worker.
+
+
+class Ready(ElasticMessage, frozen=True):
+    """The worker is in no communicator and waits for its place."""
+
+    generation: int  # the one that it has left; 0: it has been in none
+    failed: bool = False  # that one has failed; False: it was left because the hosts have changed
+    reason: str = ""  # why it has failed, as this worker knows it: "RankDied: rank 1 exited"
+    step: int = 0  # how many commits or voted steps its state has seen; the newest state is synced from
+    port: int = 0  # a free port of its host, which it keeps for the rendezvous until it has its place
+
+
+class Registered(ElasticMessage, frozen=True):
+    """The worker has entered ``elastic.run``: it acts on HostsUpdated from here on."""
+
+
+class Leaving(ElasticMessage, frozen=True):
+    """The worker was asked from outside (SIGTERM, SIGUSR1) to end soon: give its place up, and do not replace it."""
+
+
+class Finished(ElasticMessage, frozen=True):
+    """The worker's ``elastic.run`` has returned."""
+
+
+# To a worker.
+
+
+class Place(ElasticMessage, frozen=True):
+    """The worker's place in the next generation, and where its ranks meet."""
+
+    generation: int
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    hostname: str
+    address: str  # of rank 0's host
+    port: int
+    secret: str
+    root: int = 0  # the rank whose state the others take: of those with the highest step the oldest
+    fresh: tuple[int, ...] = ()  # ranks that have been in no generation: where there are any, all ranks sync
+    before: tuple[int, ...] = ()  # of each rank its rank in the generation before, -1: it was not in it
+
+
+class Removed(ElasticMessage, frozen=True):
+    """The worker is not part of the job any more: end quietly."""
+
+    why: str = ""
+
+
+class HostsUpdated(ElasticMessage, frozen=True):
+    """Hosts have come or gone: meet again at the next commit."""
+
+    time: float  # seconds since the epoch
+    change: int  # HostUpdateResult: 1 removed, 2 added, 3 both
+
+
+FromWorker = Ready | Registered | Leaving | Finished
+ToWorker = Place | Removed | HostsUpdated
+
+_encode = msgspec.json.Encoder().encode
+_from_worker = msgspec.json.Decoder[FromWorker](FromWorker)
+_to_worker = msgspec.json.Decoder[ToWorker](ToWorker)
+
+
+def encode(message: FromWorker | ToWorker) -> bytes:
+    """Return a message as it goes over the wire.
+
+    >>> encode(Removed("the job is smaller"))
+    b'{"type":"Removed","why":"the job is smaller"}'
+    """
+    return _encode(message)
+
+
+def from_worker(data: bytes) -> FromWorker:
+    """Read what a worker says.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        It is no such message.
+    """
+    message: FromWorker = _from_worker.decode(data)
+    return message
+
+
+def to_worker(data: bytes) -> ToWorker:
+    """Read what the driver says.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        It is no such message.
+    """
+    message: ToWorker = _to_worker.decode(data)
+    return message
