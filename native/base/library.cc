@@ -4,18 +4,29 @@
 
 namespace hvd {
 
+std::string file_of(const void* address) {
+  Dl_info there{};
+  const bool found = ::dladdr(address, &there) != 0 && there.dli_fname != nullptr;
+  return found ? there.dli_fname : "";
+}
+
 std::string own_folder() {
-  Dl_info here{};
-  if (::dladdr(reinterpret_cast<void*>(&own_folder), &here) == 0 || here.dli_fname == nullptr)
-    return "";
-  const std::string file = here.dli_fname;
+  const std::string file = file_of(reinterpret_cast<const void*>(&own_folder));
+  if (file.empty()) return "";
   const std::size_t slash = file.find_last_of('/');
   return slash == std::string::npos ? "./" : file.substr(0, slash + 1);
 }
 
-std::string loader_words(const std::string& if_it_is_silent) {
+Library::Library(const std::string& file, int mode) : handle_(::dlopen(file.c_str(), mode)) {
+  if (handle_ != nullptr) return;
   const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): thread-local in glibc
-  return why == nullptr ? if_it_is_silent : why;
+  why_not_ = why == nullptr ? file : why;
 }
+
+Library Library::open(const std::string& file) { return {file, RTLD_NOW | RTLD_LOCAL}; }
+
+Library Library::loaded(const std::string& file) { return {file, RTLD_NOW | RTLD_NOLOAD}; }
+
+void* Library::address_of(const char* symbol) const { return ::dlsym(handle_, symbol); }
 
 }  // namespace hvd

@@ -1,15 +1,40 @@
-// Libraries that are found at run time: plugins, drivers.
+// Libraries that are loaded at run time: plugins, drivers.
 #pragma once
 
 #include <string>
 
 namespace hvd {
 
-// Of the library or program that this code has been linked into, with a slash at its end; "" when
-// the system does not say.
+// Of the library or program that this address lies in; "" when the system does not say.
+std::string file_of(const void* address);
+// Of the one that this code has been linked into, with a slash at its end; "" likewise.
 std::string own_folder();
 
-// What the loader says of the failure before, on this thread.
-std::string loader_words(const std::string& if_it_is_silent = "dlopen failed");
+// A loaded library. Never unloaded: what came out of it may outlive everything else.
+class Library {
+ public:
+  Library() = default;
+  // Its names are not shown to libraries that are loaded later.
+  static Library open(const std::string& file);
+  // One that somebody has brought into this process already.
+  static Library loaded(const std::string& file);
+
+  explicit operator bool() const { return handle_ != nullptr; }
+  // Why it is not there, in the loader's words.
+  const std::string& why_not() const { return why_not_; }
+  // Null, and false: it has no such name.
+  template <typename Function>
+  bool find(const char* symbol, Function& function) const {
+    function = reinterpret_cast<Function>(address_of(symbol));
+    return function != nullptr;
+  }
+
+ private:
+  Library(const std::string& file, int mode);
+  void* address_of(const char* symbol) const;
+
+  void* handle_ = nullptr;
+  std::string why_not_;
+};
 
 }  // namespace hvd

@@ -1,7 +1,5 @@
 #include "collective/accelerators.h"
 
-#include <dlfcn.h>
-
 #include <string>
 
 #include "base/library.h"
@@ -21,15 +19,15 @@ Status refuse(const std::string& why) {
 // Null, and why. Never unloaded: events and memory outlive engines.
 OpenAccelerator open_of_plugin(Status& why_not) {
   const std::string file = own_folder() + kCudaPlugin;
-  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    why_not = refuse(loader_words() +
+  const Library plugin = Library::open(file);
+  if (!plugin) {
+    why_not = refuse(plugin.why_not() +
                      " (the plugin is built where nvcc is found: install hvd-kernel again on a "
                      "machine with CUDA)");
     return nullptr;
   }
-  const auto open = reinterpret_cast<OpenAccelerator>(::dlsym(library, kCudaSymbol));
-  if (open == nullptr) {
+  OpenAccelerator open = nullptr;
+  if (!plugin.find(kCudaSymbol, open)) {
     why_not = refuse(file + " is of another version of hvd-kernel (install it again)");
   }
   return open;

@@ -1,7 +1,5 @@
 #include "cuda/driver/driver.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <map>
 
@@ -29,11 +27,6 @@ std::string words(const Driver& driver, CUresult error) {
   driver.cuGetErrorString(error, &text);
   return (name == nullptr ? "error " + std::to_string(error) : std::string(name)) +
          (text == nullptr ? "" : std::string(" (") + text + ")");
-}
-
-std::string why_no_library(const std::string& file) {
-  return "there is no CUDA driver here (" + loader_words(file) +
-         "): install NVIDIA's driver on this machine";
 }
 
 Status start(const Driver& driver) {
@@ -64,24 +57,20 @@ Status check_version(const Driver& driver) {
                 " or later: update it, or build the core with an older CUDA");
 }
 
-template <typename Function>
-bool find(void* library, const char* symbol, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, symbol));
-  return function != nullptr;
-}
-
 // The name of a function that is not there; null: all are.
-const char* find_all(void* library, Driver& driver) {
+const char* find_all(const Library& library, Driver& driver) {
 #define HVD_CUDA_FIND(name, symbol) \
-  if (!find(library, #symbol, driver.name)) return #symbol;
+  if (!library.find(#symbol, driver.name)) return #symbol;
   HVD_CUDA_FUNCTIONS(HVD_CUDA_FIND)
 #undef HVD_CUDA_FIND
   return nullptr;
 }
 
 Result<std::unique_ptr<Driver>> load(const std::string& file) {
-  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return refuse(why_no_library(file));
+  const Library library = Library::open(file);
+  if (!library)
+    return refuse("there is no CUDA driver here (" + library.why_not() +
+                  "): install NVIDIA's driver on this machine");
   auto driver = std::make_unique<Driver>();
   driver->file = file;
   if (const char* const missing = find_all(library, *driver); missing != nullptr)

@@ -1,7 +1,5 @@
 #include "cuda/nccl/nccl.h"
 
-#include <dlfcn.h>
-
 #include <map>
 #include <memory>
 
@@ -22,41 +20,34 @@ Status refuse(const std::string& why) {
                       kRoom);
 }
 
-void* open(const std::string& file) {
-  if (!file.empty()) return ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (void* const there = ::dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD)) return there;
+Library open(const std::string& file) {
+  if (!file.empty()) return Library::open(file);
+  if (Library there = Library::loaded(kLibrary)) return there;
   // .../site-packages/hvd_kernel/ -> .../site-packages/nvidia/nccl/lib/libnccl.so.2, beside torch
   const std::string here = own_folder();
   const std::string wheels = here + "../nvidia/nccl/lib/" + kLibrary;
-  void* const wheel = here.empty() ? nullptr : ::dlopen(wheels.c_str(), RTLD_NOW | RTLD_LOCAL);
-  return wheel != nullptr ? wheel : ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  Library wheel = here.empty() ? Library() : Library::open(wheels);
+  return wheel ? wheel : Library::open(kLibrary);
 }
 
 // The first function that is not there; "" when all are.
-std::string missing_function(void* library, Nccl& nccl) {
-#define HVD_NCCL_FIND(name, result, arguments)                                       \
-  nccl.name = reinterpret_cast<decltype(nccl.name)>(::dlsym(library, "nccl" #name)); \
-  if (nccl.name == nullptr) return "nccl" #name;
+std::string missing_function(const Library& library, Nccl& nccl) {
+#define HVD_NCCL_FIND(name, result, arguments) \
+  if (!library.find("nccl" #name, nccl.name)) return "nccl" #name;
   HVD_NCCL_FUNCTIONS(HVD_NCCL_FIND)
 #undef HVD_NCCL_FIND
   return "";
 }
 
-std::string file_of(const Nccl& nccl) {
-  Dl_info there{};
-  if (::dladdr(reinterpret_cast<void*>(nccl.GetVersion), &there) == 0) return kLibrary;
-  return there.dli_fname == nullptr ? kLibrary : there.dli_fname;
-}
-
 Result<std::unique_ptr<const Nccl>> load(const std::string& file) {
-  void* const library = open(file);
-  if (library == nullptr) return refuse(loader_words());
+  const Library library = open(file);
+  if (!library) return refuse(library.why_not());
   auto nccl = std::make_unique<Nccl>();
   const std::string missing = missing_function(library, *nccl);
   if (!missing.empty())
     return refuse((file.empty() ? kLibrary : file) + " has no " + missing + ", it is older than " +
                   nccl_version_text(kOldestNccl));
-  nccl->file = file_of(*nccl);
+  nccl->file = file_of(reinterpret_cast<const void*>(nccl->GetVersion));
   if (Status status = check(*nccl, nccl->GetVersion(&nccl->version), "ncclGetVersion"); !status)
     return status;
   if (nccl->version < kOldestNccl)

