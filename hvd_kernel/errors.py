@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class HorovodInternalError(RuntimeError):
-    """An enqueued collective failed; the message names the guilty rank where there is one.
+    """An enqueued collective failed; the message names the rank that caused it, where there is one.
 
     Kinds of it say more: Mismatch, RankFailed, RankDied, RankStalled, HvdTimeout, OutOfMemory (``hvd_kernel.errors``).
 
@@ -17,7 +17,7 @@ class HorovodInternalError(RuntimeError):
     message
         What has happened, and what to do.
     rank
-        The guilty one, -1 where there is none; an attribute too.
+        The rank that caused it, -1 where there is none; an attribute too.
 
     Examples
     --------

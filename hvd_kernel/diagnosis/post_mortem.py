@@ -162,8 +162,8 @@ def _size(count: int) -> str:
 def _frames(note: str) -> list[Frame]:
     """Return the stack of the last crash or departure in the note, innermost first, without IPython's part."""
     blocks = re.split(r"^(?=Current thread|Thread 0x|Stack \(most)", note, flags=re.MULTILINE)
-    guilty = [block for block in blocks if block.startswith(("Current thread", "Stack"))]
-    found = [Frame(m["file"], int(m["line"]), m["function"]) for m in map(_FRAME.match, _last_lines(guilty)) if m]
+    crashed = [block for block in blocks if block.startswith(("Current thread", "Stack"))]
+    found = [Frame(m["file"], int(m["line"]), m["function"]) for m in map(_FRAME.match, _last_lines(crashed)) if m]
     shown = [frame for frame in found if not frame.file.endswith(_OUR_OWN)]
     file, function = _IPYTHON
     ends = [at for at, each in enumerate(shown) if each.file.endswith(file) and each.function == function]

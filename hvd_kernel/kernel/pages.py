@@ -16,7 +16,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
-from hvd_kernel.kernel.aside import NamesAside, Reply
+from hvd_kernel.kernel.introspection import ConcurrentIntrospection, Reply
 from hvd_kernel.protocol.messages import READABLE
 
 _CONTROL = "jupyter.widget.control"
@@ -24,7 +24,7 @@ _STATE = ("request_state", "request_states")
 Message = dict[str, Any]
 
 
-class PagesAside(NamesAside):
+class PagesAside(ConcurrentIntrospection):
     """ipykernel's kernel that tells pages at any time what they have to show."""
 
     comm_manager: Any

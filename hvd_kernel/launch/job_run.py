@@ -280,7 +280,7 @@ def _outputs(job: Job, out: Write, err: Write) -> list[tuple[OutputStream, Outpu
 
 def _outcome(job: Job, ended: JobMonitor, write: Write) -> Outcome:
     codes = tuple(ended.codes[rank] for rank in range(job.np))
-    guilty = ended.report_failure(write, quiet=job.quiet, first=job.first)
-    if guilty is None:
+    cause = ended.report_failure(write, quiet=job.quiet, first=job.first)
+    if cause is None:
         return Outcome(codes)
-    return Outcome(codes, guilty.rank, guilty.words, shell_status(guilty.code), guilty.why)
+    return Outcome(codes, cause.rank, cause.words, shell_status(cause.code), cause.why)

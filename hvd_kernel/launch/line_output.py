@@ -1,7 +1,7 @@
 """Output multiplexer: bytes of many ranks become whole lines, each with its rank: ``[1]<stdout>:text``, as horovodrun.
 
 Words.
-  held   a traceback on stderr that may be the last of a rank: kept back, so that the guilty rank's comes last
+  held   a traceback on stderr that may be the last of a rank: kept back, so that the root cause's comes last
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Monitor of a running job: carries its output, notes how ranks end, and ends the others when one fails.
 
 Words.
-  settle  the time between the first failure and the end of the others, in which the guilty rank may show itself
+  settle  the time between the first failure and the end of the others, in which the root cause may show itself
   taken   ranks that mpiexec has ended, or has had ended: such an end is no failure of theirs
 """
 
@@ -16,7 +16,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write
-from hvd_kernel.launch.outcome import Failure, culprit, is_consequence, told
+from hvd_kernel.launch.outcome import Failure, is_consequence, root_cause, told
 from hvd_kernel.launch.stdin import StdinForwarder
 from hvd_kernel.launch.whereabouts import RankMonitor
 from hvd_kernel.processes.channel import messages as m
@@ -137,7 +137,7 @@ class JobMonitor:
                 self._release()
 
     def _ask_mpiexec(self) -> None:
-        """Find the guilty rank in mpiexec's words: ranks were ended by it, and none has failed for all one can see."""
+        """Take the first failure from what mpiexec says, which ended the ranks: none is known to have failed."""
         assert self._mpiexec is not None
         rank, code = self._mpiexec.blamed()
         if rank is None or rank not in self.codes:
@@ -212,51 +212,51 @@ class JobMonitor:
         self._agents.stop(grace)
 
     def report_failure(self, write: Write, *, quiet: bool = False, first: int = 0) -> Failure | None:
-        """Write the tracebacks that were kept back, equal ones once, the guilty rank's last; return that rank's end.
+        """Write the tracebacks that were kept back, equal ones once, the root cause's last; return the root cause.
 
         ``quiet``: whoever called tells of the failures himself, and none of it is written. ``first``: what the first of
         these ranks is called, where other launchers start those before it.
         """
-        guilty = culprit(self.failures)
+        cause = root_cause(self.failures)
         if quiet:
             for failure in self.failures:
                 self._outputs[failure.rank][1].forget()
-            return guilty
-        if guilty is None:
+            return cause
+        if cause is None:
             for _, err in self._outputs:
                 err.release()
             return None
-        others = [failure for failure in self.failures if failure.rank != guilty.rank]
-        theirs = self._outputs[guilty.rank][1].held
+        others = [failure for failure in self.failures if failure.rank != cause.rank]
+        theirs = self._outputs[cause.rank][1].held
         alike = [failure.rank for failure in others if theirs and self._outputs[failure.rank][1].held == theirs]
         because = [failure.rank for failure in others if failure.rank not in alike and is_consequence(failure)]
-        self._release_once(guilty.rank, because)
-        named = replace(guilty, rank=guilty.rank + first)
+        self._release_once(cause.rank, because)
+        named = replace(cause, rank=cause.rank + first)
         write(sentence(named, [rank + first for rank in alike], [rank + first for rank in because]).encode())
-        return guilty
+        return cause
 
-    def _release_once(self, guilty: int, because: Sequence[int]) -> None:
-        """Release what is held, the guilty rank's last; of what only tells of that rank's failure, each text once.
+    def _release_once(self, cause: int, because: Sequence[int]) -> None:
+        """Release what is held, the root cause's last; of what only reports that failure, each text once.
 
-        A rank may have said the same as the guilty one and been ended before it could fail alike.
+        A rank may have written the same text as the root cause and been ended before it could fail alike.
         """
         said: list[tuple[bytes, ...]] = []
-        theirs = self._outputs[guilty][1].held
+        theirs = self._outputs[cause][1].held
         for rank, (_, err) in enumerate(self._outputs):
-            if rank != guilty and (err.held == theirs or (rank in because and err.held in said)):
+            if rank != cause and (err.held == theirs or (rank in because and err.held in said)):
                 err.forget()
-            elif rank != guilty:
+            elif rank != cause:
                 said.append(err.held)
                 err.release()
-        self._outputs[guilty][1].release()
+        self._outputs[cause][1].release()
 
 
-def sentence(guilty: Failure, alike: Sequence[int], because: Sequence[int]) -> str:
+def sentence(cause: Failure, alike: Sequence[int], because: Sequence[int]) -> str:
     """Return the last line of a job that failed."""
     more = "".join(
         f"; rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))} failed {why}"
         for ranks, why in ((alike, "alike"), (because, "because of it"))
         if ranks
     )
-    how = f"RankDied: {guilty.why}" if guilty.why else told(guilty.code)
-    return f"hvdrun: rank {guilty.rank} failed ({how}){more}; all ranks have ended.\n"
+    how = f"RankDied: {cause.why}" if cause.why else told(cause.code)
+    return f"hvdrun: rank {cause.rank} failed ({how}){more}; all ranks have ended.\n"

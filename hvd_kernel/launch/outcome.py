@@ -1,8 +1,9 @@
-"""Who is to blame when ranks fail. Pure.
+"""Root cause of a job's failure: which rank failed first by itself. Pure.
 
 Words.
   failure      a rank's end with a status that is not 0, in the order in which they came
-  consequence  a failure that only says another rank has failed
+  consequence  a failure that only reports another rank's
+  root cause   the first failure that is not a consequence
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def begins_traceback(line: str) -> bool:
 
 
 def is_consequence(failure: Failure) -> bool:
-    """Tell whether it raised nothing but the news of another rank's failure."""
+    """Tell whether the rank failed only because another one had."""
     return failure.code == 1 and any(_LAST.match(line) for line in failure.words)
 
 
-def culprit(failures: Sequence[Failure]) -> Failure | None:
-    """Return the first failure that is none of another's consequences; else the first."""
+def root_cause(failures: Sequence[Failure]) -> Failure | None:
+    """Return the first failure that is not a consequence of another one; else the first."""
     own = [failure for failure in failures if not is_consequence(failure)]
     return next(iter([*own, *failures]), None)
 

@@ -119,7 +119,7 @@ def _unlike(library: ctypes.CDLL) -> str:
 
 
 def _told(self: Any, said: str) -> None:
-    """Take the sentence and the guilty rank out of what MXNet says."""
+    """Return the message and the rank that failed, from the text of MXNet's error."""
     found = _SAID.fullmatch(said)
     assert found is not None
     RuntimeError.__init__(self, found["text"])

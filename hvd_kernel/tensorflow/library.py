@@ -1,7 +1,7 @@
 """TensorFlow plugin ``libhvd_tf.so``: loaded once, told where the core is; and what its errors mean.
 
 An operation that fails raises one of ``tf.errors``, whose text ends with the class that the same failure has elsewhere
-in this package and the guilty rank: ``[hvd_kernel.errors.RankDied, rank 2]``. ``translated`` gives that error.
+in this package and the rank that failed: ``[hvd_kernel.errors.RankDied, rank 2]``. ``translated`` gives that error.
 
 The plugin is built without TensorFlow and works with 2.13 and newer; ``native/tf`` has its sources.
 """

@@ -9,6 +9,8 @@ module, for training that outlives a failure; ``__version__`` is the version of 
 
 from __future__ import annotations
 
+from torch.cuda import is_available as _check_has_gpu  # under the name that Horovod's scripts know
+
 import hvd_kernel.torch.installed  # isort: split # the others need what it looks for
 from hvd_kernel import __version__
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
@@ -24,7 +26,6 @@ from hvd_kernel.torch.functions import (
 )
 from hvd_kernel.torch.mpi_ops import *  # noqa: F403 - exactly its __all__, which is Horovod's
 from hvd_kernel.torch.optimizer import DistributedOptimizer
-from hvd_kernel.torch.probes import _check_has_gpu
 from hvd_kernel.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm
 from hvd_kernel.torch.training.buckets import shared_empty
 

@@ -6,8 +6,8 @@ through pinned host memory, and the core sees those.
 
 Words.
   place    see tensor; on a device it ends with two more words, the device and the stream
-  ground   memory that the core works on in a tensor's place: the tensor itself, or a copy of it
-  touched  grounds and outputs of one operation, which is to stay alive until the caller's stream is behind it
+  buffer   memory that the core works on in a tensor's place: the tensor itself, or a copy of it
+  touched  buffers and outputs of one operation, which is to stay alive until the caller's stream is behind it
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def is_taken(tensor: Tensor) -> bool:
     return tensor.is_cuda and not trouble()
 
 
-def with_device(place: tuple[Any, ...], ground: Tensor) -> tuple[Any, ...]:
-    """Return the place of a ground on a device."""
-    return (*place, ground.get_device(), _stream_of(ground).cuda_stream)
+def with_device(place: tuple[Any, ...], buffer: Tensor) -> tuple[Any, ...]:
+    """Return the place of a buffer on a device."""
+    return (*place, buffer.get_device(), _stream_of(buffer).cuda_stream)
 
 
 def behind(finish: Finish, touched: Sequence[Tensor]) -> Finish:

@@ -2,7 +2,7 @@
 
 Words.
   in place  a trailing underscore: the result is written over the tensor
-  ground    see staging; on a device the operation is ordered with torch's work there by ``behind``, see devices
+  buffer    see staging; on a device the operation is ordered with torch's work there by ``behind``, see devices
   group     several tensors that are one operation, all or nothing; its result is a tuple
   waits     see handles: the caller waits next
 """
@@ -27,11 +27,11 @@ from hvd_kernel.torch.staging import (
     Table,
     check_writable,
     from_buffer,
-    ground_of,
     number_of,
     on_device_of,
     place_of,
-    settle,
+    stage,
+    unstage,
 )
 
 Tensors = tuple[Tensor, ...]
@@ -44,20 +44,20 @@ def _reduced(op: int) -> Table:
 
 def _in_place(tensor: Tensor, table: Table) -> tuple[InOut, Tensor]:
     number = number_of(tensor, table)
-    ground = ground_of(tensor)
-    if ground is not tensor:
+    buffer = stage(tensor)
+    if buffer is not tensor:
         check_writable(tensor)
-    pointer = ground.data_ptr()
-    place = (pointer, pointer, ground.shape, number)
-    return (place if ground.is_cpu else with_device(place, ground)), ground
+    pointer = buffer.data_ptr()
+    place = (pointer, pointer, buffer.shape, number)
+    return (place if buffer.is_cpu else with_device(place, buffer)), buffer
 
 
 def _out_of_place(tensor: Tensor, table: Table) -> tuple[InOut, Tensor, Tensor]:
     number = number_of(tensor, table)
-    ground = ground_of(tensor)
-    output = torch.empty_like(ground)
-    place = (ground.data_ptr(), output.data_ptr(), ground.shape, number)
-    return (place if ground.is_cpu else with_device(place, ground)), ground, output
+    buffer = stage(tensor)
+    output = torch.empty_like(buffer)
+    place = (buffer.data_ptr(), output.data_ptr(), buffer.shape, number)
+    return (place if buffer.is_cpu else with_device(place, buffer)), buffer, output
 
 
 def allreduce_(
@@ -65,13 +65,13 @@ def allreduce_(
 ) -> int:
     """In place."""
     group = 0 if process_set is global_process_set else set_id(process_set, "Allreduce")
-    place, ground = _in_place(tensor, _reduced(op))
+    place, buffer = _in_place(tensor, _reduced(op))
     wire = f"allreduce.{name}" if name else ""
 
     def finish(_: Any) -> Tensor:
-        return settle(tensor, ground)
+        return unstage(tensor, buffer)
 
-    ordered = finish if ground.is_cpu else behind(finish, (ground,))
+    ordered = finish if buffer.is_cpu else behind(finish, (buffer,))
     return handles.allreduce_places(wire, (place,), op, scales, ordered, group, waits)
 
 
@@ -80,8 +80,8 @@ def allreduce(
 ) -> int:
     """Into a new tensor."""
     group = set_id(process_set, "Allreduce")
-    place, ground, output = _out_of_place(tensor, _reduced(op))
-    finish = _giving(tensor, ground, output)
+    place, buffer, output = _out_of_place(tensor, _reduced(op))
+    finish = _giving(tensor, buffer, output)
     return handles.allreduce_places(named("allreduce", name), (place,), op, scales, finish, group, waits)
 
 
@@ -98,13 +98,13 @@ def grouped_allreduce_(
     group = set_id(process_set, "Allreduce")
     kept = _group(tensors, "grouped_allreduce")
     pairs = [_in_place(tensor, _reduced(op)) for tensor in kept]
-    grounds = [ground for _, ground in pairs]
+    buffers = [buffer for _, buffer in pairs]
 
     def finish(_: Any) -> Tensors:
-        return tuple(settle(tensor, ground) for tensor, ground in zip(kept, grounds, strict=True))
+        return tuple(unstage(tensor, buffer) for tensor, buffer in zip(kept, buffers, strict=True))
 
     wire, places = named("grouped_allreduce", name), [place for place, _ in pairs]
-    return handles.allreduce_places(wire, places, op, scales, _ordered(finish, grounds), group, waits)
+    return handles.allreduce_places(wire, places, op, scales, _ordered(finish, buffers), group, waits)
 
 
 def grouped_allreduce(
@@ -127,13 +127,13 @@ def grouped_allreduce(
 def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
     """Concatenate rows."""
     group = set_id(process_set, "Allgather")
-    place, ground = _rows(tensor)
+    place, buffer = _rows(tensor)
 
-    def finish(outcome: Any, _held: Tensor = ground) -> Tensor:
+    def finish(outcome: Any, _held: Tensor = buffer) -> Tensor:
         return from_buffer(outcome.buffers[0], tensor.device)
 
     wire = named("allgather", name)
-    return handles.allgather_places(wire, (place,), _ordered(finish, (ground,)), group, waits=waits)
+    return handles.allgather_places(wire, (place,), _ordered(finish, (buffer,)), group, waits=waits)
 
 
 def grouped_allgather(
@@ -143,21 +143,21 @@ def grouped_allgather(
     group = set_id(process_set, "Allgather")
     kept = _group(tensors, "grouped_allgather")
     made = [_rows(tensor) for tensor in kept]
-    grounds = [ground for _, ground in made]
+    buffers = [buffer for _, buffer in made]
 
-    def finish(outcome: Any, _held: Any = grounds) -> Tensors:
+    def finish(outcome: Any, _held: Any = buffers) -> Tensors:
         return tuple(from_buffer(one, tensor.device) for one, tensor in zip(outcome.buffers, kept, strict=True))
 
     wire, places = named("grouped_allgather", name), [place for place, _ in made]
-    return handles.allgather_places(wire, places, _ordered(finish, grounds), group, waits=waits)
+    return handles.allgather_places(wire, places, _ordered(finish, buffers), group, waits=waits)
 
 
 def _rows(tensor: Tensor) -> tuple[Any, Tensor]:
     number = number_of(tensor, NUMBERS)
     if not tensor.dim():
         raise IndexError("tuple index out of range: allgather concatenates rows, a 0-dimensional tensor has none.")
-    ground = ground_of(tensor)
-    return place_of(ground, number), ground
+    buffer = stage(tensor)
+    return place_of(buffer, number), buffer
 
 
 def broadcast_(
@@ -165,20 +165,20 @@ def broadcast_(
 ) -> int:
     """In place."""
     group = set_id(process_set, "Broadcast")
-    place, ground = _in_place(tensor, NUMBERS)
+    place, buffer = _in_place(tensor, NUMBERS)
     wire = named("broadcast", name)
 
     def finish(_: Any) -> Tensor:
-        return settle(tensor, ground)
+        return unstage(tensor, buffer)
 
-    return handles.broadcast_places(wire, (place,), root_rank, _ordered(finish, (ground,)), group, waits)
+    return handles.broadcast_places(wire, (place,), root_rank, _ordered(finish, (buffer,)), group, waits)
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
     """Into a new tensor."""
     group = set_id(process_set, "Broadcast")
-    place, ground, output = _out_of_place(tensor, NUMBERS)
-    finish = _giving(tensor, ground, output)
+    place, buffer, output = _out_of_place(tensor, NUMBERS)
+    finish = _giving(tensor, buffer, output)
     return handles.broadcast_places(named("broadcast", name), (place,), root_rank, finish, group, waits)
 
 
@@ -189,14 +189,14 @@ def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: Process
     if not tensor.dim():
         raise ValueError("Alltoall does not support scalar inputs")
     counts, device = _splits(splits)
-    ground = ground_of(tensor)
+    buffer = stage(tensor)
 
-    def finish(outcome: Any, _held: Tensor = ground) -> tuple[Tensor, Tensor]:
+    def finish(outcome: Any, _held: Tensor = buffer) -> tuple[Tensor, Tensor]:
         received = torch.tensor(outcome.sizes, dtype=torch.int32, device=device)
         return from_buffer(outcome.buffers[0], tensor.device), received
 
-    wire, place = named("alltoall", name), place_of(ground, number)
-    return handles.alltoall_place(wire, place, counts, _ordered(finish, (ground,)), group, waits=waits)
+    wire, place = named("alltoall", name), place_of(buffer, number)
+    return handles.alltoall_place(wire, place, counts, _ordered(finish, (buffer,)), group, waits=waits)
 
 
 def _splits(splits: Any) -> tuple[list[int] | None, torch.device]:
@@ -216,8 +216,8 @@ def reducescatter(
 ) -> int:
     """Reduce, and keep own rows."""
     group = set_id(process_set, "Reducescatter")
-    place, ground, output = _share(tensor, op, process_set)
-    finish = _giving(tensor, ground, output)
+    place, buffer, output = _share(tensor, op, process_set)
+    finish = _giving(tensor, buffer, output)
     return handles.reducescatter_places(named("reducescatter", name), (place,), op, scales, finish, group, waits)
 
 
@@ -240,10 +240,10 @@ def grouped_reducescatter(
 
 def _share(tensor: Tensor, op: int, process_set: ProcessSet) -> tuple[InOut, Tensor, Tensor]:
     number = number_of(tensor, _reduced(op) if op in SCATTERED else NUMBERS)
-    ground = ground_of(tensor)
-    output = torch.empty(ops.share_of(ground.shape, process_set), dtype=ground.dtype, device=ground.device)
-    place = (ground.data_ptr(), output.data_ptr(), ground.shape, number)
-    return (place if ground.is_cpu else with_device(place, ground)), ground, output
+    buffer = stage(tensor)
+    output = torch.empty(ops.share_of(buffer.shape, process_set), dtype=buffer.dtype, device=buffer.device)
+    place = (buffer.data_ptr(), output.data_ptr(), buffer.shape, number)
+    return (place if buffer.is_cpu else with_device(place, buffer)), buffer, output
 
 
 # What an operation ends with.
@@ -253,11 +253,11 @@ def _ordered(finish: Finish, touched: Sequence[Tensor]) -> Finish:
     return finish if touched[0].is_cpu else behind(finish, touched)
 
 
-def _giving(tensor: Tensor, ground: Tensor, output: Tensor) -> Finish:
-    def finish(_: Any, _held: Tensor = ground) -> Tensor:
+def _giving(tensor: Tensor, buffer: Tensor, output: Tensor) -> Finish:
+    def finish(_: Any, _held: Tensor = buffer) -> Tensor:
         return on_device_of(tensor, output)
 
-    return finish if ground.is_cpu else behind(finish, (ground, output))
+    return finish if buffer.is_cpu else behind(finish, (buffer, output))
 
 
 def _giving_all(tensors: Tensors, made: Sequence[tuple[InOut, Tensor, Tensor]]) -> Finish:

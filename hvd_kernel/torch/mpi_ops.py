@@ -13,6 +13,18 @@ from typing import Any
 
 from torch import Tensor
 
+from hvd_kernel.core.build_info import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, barrier, join, poll, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set  # noqa: F401 - those that are not used here are names of Horovod's module too
 from hvd_kernel.core.session import (
@@ -55,18 +67,6 @@ from hvd_kernel.torch.gradients import (  # noqa: F401 - names of Horovod's modu
     HorovodGroupedAllreduce,
     HorovodGroupedReducescatter,
     HorovodReducescatter,
-)
-from hvd_kernel.torch.probes import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
 )
 
 __all__ = [

@@ -1,10 +1,10 @@
 """Staging of a torch tensor in memory that the core can work on, and back.
 
 Words.
-  ground  contiguous memory that the core works on: the tensor itself where it is that, else a copy of it; on the GPU
-          where the core takes it there (see devices), else on the CPU
-  settle  bring a result from a ground back to the tensor it stands for
-  table   the element types that an operation takes, with the core's numbers
+  buffer   contiguous memory that the core works on: the tensor itself where it is that, else a copy of it; on the GPU
+           where the core takes it there (see devices), else on the CPU
+  unstage  bring a result from a buffer back to the tensor it stands for
+  table    the element types that an operation takes, with the core's numbers
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _not_taken(tensor: torch.Tensor, table: Table) -> str:
     return f"Tensor type {tensor.type()} is not supported. Supported are dense tensors of: {accepted}."
 
 
-def ground_of(tensor: torch.Tensor) -> torch.Tensor:
+def stage(tensor: torch.Tensor) -> torch.Tensor:
     """Return memory that the core can read and write in the tensor's place."""
     if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
         return tensor
@@ -74,10 +74,10 @@ def check_writable(tensor: torch.Tensor) -> None:
         raise ValueError("This tensor is expanded (a stride is 0): it cannot be written in place. Use its clone().")
 
 
-def settle(tensor: torch.Tensor, ground: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, holding what its ground holds."""
-    if ground is not tensor:
-        tensor.detach().copy_(ground)
+def unstage(tensor: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, holding what its buffer holds."""
+    if buffer is not tensor:
+        tensor.detach().copy_(buffer)
     return tensor
 
 
@@ -86,10 +86,10 @@ def on_device_of(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     return result if tensor.is_cpu else result.to(tensor.device)
 
 
-def place_of(ground: torch.Tensor, number: int) -> Place:
-    """Return where a ground lies."""
-    place = (ground.data_ptr(), ground.shape, number)
-    return place if ground.is_cpu else devices.with_device(place, ground)
+def place_of(buffer: torch.Tensor, number: int) -> Place:
+    """Return where a buffer lies."""
+    place = (buffer.data_ptr(), buffer.shape, number)
+    return place if buffer.is_cpu else devices.with_device(place, buffer)
 
 
 def from_buffer(buffer: Any, device: torch.device) -> torch.Tensor:

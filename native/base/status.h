@@ -29,7 +29,7 @@ struct [[nodiscard]] Status {
   Code code = Code::kOk;
   std::string message;
   std::string where;  // "transport/tcp_bootstrap: connect"
-  int rank = -1;      // the guilty rank, -1 when there is none
+  int rank = -1;      // the rank that caused it, -1 when there is none
 
   static Status ok() { return {}; }
   static Status make(Code code, std::string message, std::string where, int rank = -1) {

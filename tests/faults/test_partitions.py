@@ -99,9 +99,9 @@ def cut(pool: HostPool, where: list[int], wire: Wire, silent: frozenset[int], fo
         wire.silent = silent
         found = running.result()
         wire.silent = frozenset()
-    for rank, (kind, guilty, words) in enumerate(found):
+    for rank, (kind, failing, words) in enumerate(found):
         assert kind == "RankDied", words
-        assert where[guilty] != where[rank], f"rank {rank}: {words}"
+        assert where[failing] != where[rank], f"rank {rank}: {words}"
     said = " ".join(words for _, _, words in found)
     assert re.search(r"its host does not answer: .*HVD_NET_TIMEOUT", said), said
 

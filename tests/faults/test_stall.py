@@ -32,11 +32,11 @@ def absent(folder: str) -> float:
 
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    guilty, took, known = size - 1, 0.0, Path(folder, "known")
-    if rank == guilty:
+    failing, took, known = size - 1, 0.0, Path(folder, "known")
+    if rank == failing:
         session.engine().park(True)
     hvd.barrier()
-    if rank == guilty:
+    if rank == failing:
         while not known.exists():
             time.sleep(0.01)
         session.engine().park(False)
@@ -44,17 +44,19 @@ def absent(folder: str) -> float:
         began = time.monotonic()
         handle = hvd.allreduce_async(torch.ones(3), name="lonely", op=hvd.Sum)
         if rank == 0:
-            while not (waits := [p for p in session.engine().pending() if p["missing"] == [guilty]]):
+            while not (waits := [p for p in session.engine().pending() if p["missing"] == [failing]]):
                 assert not hvd.poll(handle), "it did not say whom it waits for"
                 time.sleep(0.01)
             assert waits[0]["name"] == "allreduce.lonely"
             known.touch()
-        error = raises(RankStalled, f"rank {guilty}", hvd.synchronize, handle)
-        assert error.rank == guilty
+        error = raises(RankStalled, f"rank {failing}", hvd.synchronize, handle)
+        assert error.rank == failing
         assert "allreduce.lonely" in str(error)
         took = time.monotonic() - began
         Path(folder, str(rank)).touch()
-    while not all(Path(folder, str(each)).exists() for each in range(guilty)):  # until then the guilty one asks nothing
+    while not all(
+        Path(folder, str(each)).exists() for each in range(failing)
+    ):  # until then the other one submits nothing
         time.sleep(0.01)
     same(hvd.allreduce(torch.ones(3), name="after", op=hvd.Sum), torch.full((3,), float(size)))
     hvd.shutdown()
@@ -71,8 +73,8 @@ def late_from_a_prompt() -> None:
     from hvd_kernel.core import session
 
     hvd.init()
-    guilty = hvd.size() - 1
-    if hvd.rank() == guilty:
+    failing = hvd.size() - 1
+    if hvd.rank() == failing:
         session.engine().park(True)
         hvd.barrier()
         time.sleep(SHUTDOWN_S + 3)  # the person's

@@ -75,11 +75,11 @@ class _Held:
 
 def why_not() -> str:
     """What is missing for it; "": nothing."""
-    from hvd_kernel.torch import probes
+    from hvd_kernel.core import build_info
 
     if not driver().exists():
         return f"{driver()} is not there: `.ci/native plain` builds it where nvcc is"
-    return "" if probes.cuda_built() else "the core was built without its CUDA plugin"
+    return "" if build_info.cuda_built() else "the core was built without its CUDA plugin"
 
 
 def driver() -> Path:

@@ -273,7 +273,7 @@ def test_the_wait_for_a_slow_rank_is_the_elastic_one(ranks: RankPool, slow: int)
     assert ranks.run(meets_again_late, slow, 2.0) == [2.0, 2.0]
 
 
-def ends_while_the_others_meet(guilty: int, later: bool, folder: str) -> None:
+def ends_while_the_others_meet(failing: int, later: bool, folder: str) -> None:
     """A rank's process ends when its old engine is gone and its new one is not there: only its pid tells.
 
     ``later``: when the others wait for it already, with their old engines gone too.
@@ -305,21 +305,21 @@ def ends_while_the_others_meet(guilty: int, later: bool, folder: str) -> None:
         hvd.barrier()
         raise hvd.HorovodInternalError("all")
 
-    training = elastic.run_fn(work, end if rank == guilty else None)
+    training = elastic.run_fn(work, end if rank == failing else None)
     threading.Thread(target=tell_that_it_is_over).start()
-    sentence = f"rank {guilty} exited before the ranks could rendezvous again"
+    sentence = f"rank {failing} exited before the ranks could rendezvous again"
     error = raises(RankDied, sentence, training, elastic.ObjectState(x=0))
-    assert error.rank == guilty
+    assert error.rank == failing
     assert "needs a driver" in error.__notes__[0]
 
 
 @pytest.mark.parametrize(
-    ("guilty", "later"),
+    ("failing", "later"),
     [(0, True), *(pytest.param(*each, marks=pytest.mark.nightly) for each in [(2, True), (1, False)])],
 )
-def test_a_rank_that_ended_meanwhile_is_not_waited_for(guilty: int, later: bool, tmp_path: Path) -> None:
+def test_a_rank_that_ended_meanwhile_is_not_waited_for(failing: int, later: bool, tmp_path: Path) -> None:
     with RankPool(3, "shm") as pool:  # the others would wait for 600 s
-        pool.run(ends_while_the_others_meet, guilty, later, str(tmp_path), gone={guilty: 3})
+        pool.run(ends_while_the_others_meet, failing, later, str(tmp_path), gone={failing: 3})
 
 
 def hosts_change(rounds: int) -> None:

@@ -69,11 +69,11 @@ def until_the_others_wait(folder: str) -> None:
         time.sleep(0.001)
 
 
-def raising(guilty: int, folder: str) -> object:
+def raising(failing: int, folder: str) -> object:
     import hvd_kernel.torch as hvd
     from hvd_kernel.core import session
 
-    if hvd.rank() != guilty:
+    if hvd.rank() != failing:
         return waiting(folder)
     until_the_others_wait(folder)
     session.engine().abort("ValueError: my bug 7")
@@ -90,20 +90,20 @@ def again() -> float:
     return hvd.allreduce(torch.ones(1), name="again", op=hvd.Sum).item()
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
-def test_abort(ranks: RankPool, guilty: int, tmp_path: Path) -> None:
-    found = ranks.run(raising, guilty, str(tmp_path))
+@pytest.mark.parametrize("failing", [0, 1])
+def test_abort(ranks: RankPool, failing: int, tmp_path: Path) -> None:
+    found = ranks.run(raising, failing, str(tmp_path))
     for rank, said in enumerate(found):
-        if rank != guilty:
-            assert {(kind, who) for kind, who, _ in said} == {("RankFailed", guilty)}
-            assert all("my bug 7" in text and f"ank {guilty}" in text for _, _, text in said)
+        if rank != failing:
+            assert {(kind, who) for kind, who, _ in said} == {("RankFailed", failing)}
+            assert all("my bug 7" in text and f"ank {failing}" in text for _, _, text in said)
     assert ranks.run(again) == [float(ranks.np)] * ranks.np
 
 
-def leaving(guilty: int, how: str, folder: str) -> object:
+def leaving(failing: int, how: str, folder: str) -> object:
     import hvd_kernel.torch as hvd
 
-    if hvd.rank() != guilty:
+    if hvd.rank() != failing:
         return waiting(folder)
     until_the_others_wait(folder)
     if how == "shutdown":
@@ -116,7 +116,7 @@ def leaving(guilty: int, how: str, folder: str) -> object:
 
 
 @pytest.mark.parametrize(
-    ("layout", "how", "status", "guilty"),
+    ("layout", "how", "status", "failing"),
     [
         ((2, "tcp"), "exit", 3, 1),
         ((3, "shm"), "kill", -9, 0),
@@ -125,22 +125,22 @@ def leaving(guilty: int, how: str, folder: str) -> object:
     ],
     ids=str,
 )
-def test_death(layout: tuple[int, str], how: str, status: int, guilty: int, tmp_path: Path) -> None:
+def test_death(layout: tuple[int, str], how: str, status: int, failing: int, tmp_path: Path) -> None:
     with RankPool(*layout) as mortal:
         mortal.run(start)
-        found = mortal.run(leaving, guilty, how, str(tmp_path), gone={guilty: status})
+        found = mortal.run(leaving, failing, how, str(tmp_path), gone={failing: status})
     for rank, said in enumerate(found):
-        if rank != guilty:
-            assert {(kind, who) for kind, who, _ in said} == {("RankDied", guilty)}
-            assert all(f"ank {guilty}" in text for _, _, text in said)
+        if rank != failing:
+            assert {(kind, who) for kind, who, _ in said} == {("RankDied", failing)}
+            assert all(f"ank {failing}" in text for _, _, text in said)
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
-def test_shutdown_of_one(ranks: RankPool, guilty: int, tmp_path: Path) -> None:
-    found = ranks.run(leaving, guilty, "shutdown", str(tmp_path))
+@pytest.mark.parametrize("failing", [0, 1])
+def test_shutdown_of_one(ranks: RankPool, failing: int, tmp_path: Path) -> None:
+    found = ranks.run(leaving, failing, "shutdown", str(tmp_path))
     for rank, said in enumerate(found):
-        if rank != guilty:
-            assert all("Horovod has been shut down" in text and f"ank {guilty}" in text for _, _, text in said)
+        if rank != failing:
+            assert all("Horovod has been shut down" in text and f"ank {failing}" in text for _, _, text in said)
     assert ranks.run(again) == [float(ranks.np)] * ranks.np
 
 

@@ -86,7 +86,7 @@ def test_the_statements_that_programs_have(installed: None) -> None:
     from horovod.torch.elastic import ElasticSampler, TorchState
     from horovod.torch.mpi_ops import allreduce_async_, rank, size, synchronize
 
-    from hvd_kernel.torch import probes
+    from hvd_kernel.core import build_info
 
     assert hvd is same is horovod.torch is hvd_kernel.torch
     assert (hvd.elastic.TorchState, hvd.elastic.ElasticSampler) == (TorchState, ElasticSampler)
@@ -101,7 +101,7 @@ def test_the_statements_that_programs_have(installed: None) -> None:
     assert (HostUpdateResult.removed | HostUpdateResult.added) == HostUpdateResult.mixed == 3
     assert tuple(int(part) for part in horovod.__version__.split(".")) == (0, 28, 1)
     assert [gloo_built(verbose=True), mpi_built()] == [True, True]
-    assert nccl_built() == probes.nccl_built()
+    assert nccl_built() == build_info.nccl_built()
     assert split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]
     assert [n for n in range(9) if num_rank_is_power_2(n)] == [1, 2, 4, 8]
     basics = HorovodBasics(__file__, "mpi_lib_v2")

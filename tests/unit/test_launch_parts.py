@@ -22,7 +22,7 @@ from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.line_output import OutputStream
 from hvd_kernel.launch.monitor import sentence
-from hvd_kernel.launch.outcome import Failure, culprit, shell_status, told
+from hvd_kernel.launch.outcome import Failure, root_cause, shell_status, told
 from hvd_kernel.launch.placement import Host, is_local, named, parse, places, read_hostfile
 from hvd_kernel.processes import ports
 from hvd_kernel.processes.channel.control_channel import PREAMBLE, ControlChannel, pack
@@ -250,16 +250,16 @@ def test_folders_sort_as_ranks_do(tmp_path: Path) -> None:
 # The verdict.
 
 
-def test_the_guilty_rank_is_the_first_that_had_a_reason_of_its_own() -> None:
+def test_the_root_cause_is_the_first_failure_with_a_reason_of_its_own() -> None:
     told = Failure(0, 1, ("Traceback", "hvd_kernel.errors.RankDied: rank 2 died"))
     shut = Failure(1, 1, ("Traceback", "hvd_kernel.errors.HorovodInternalError: Horovod has been shut down."))
     own = Failure(2, 1, ("Traceback", "ValueError: no"))
-    assert culprit([told, shut, own]) is own
-    assert culprit([told, Failure(3, -11), own]) == Failure(3, -11)
-    assert culprit([told, shut]) is told
-    assert culprit([]) is None
+    assert root_cause([told, shut, own]) is own
+    assert root_cause([told, Failure(3, -11), own]) == Failure(3, -11)
+    assert root_cause([told, shut]) is told
+    assert root_cause([]) is None
     mismatch = Failure(1, 1, ("hvd_kernel.errors.Mismatch: ranks disagree",))
-    assert culprit([told, mismatch]) is mismatch
+    assert root_cause([told, mismatch]) is mismatch
 
 
 def test_the_last_line() -> None:

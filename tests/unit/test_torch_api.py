@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import hvd_kernel.torch as hvd
+from hvd_kernel.core import build_info
 from hvd_kernel.launch.cli import check_build
 from hvd_kernel.processes import libraries
-from hvd_kernel.torch import mpi_ops, probes
+from hvd_kernel.torch import mpi_ops
 
 NCCL_HEADER = Path(__file__).resolve().parents[2] / "native" / "cuda" / "nccl" / "nccl.h"
 OLDEST_NCCL = int(NCCL_HEADER.read_text().partition("kOldestNccl = ")[2].partition(";")[0])
@@ -134,19 +135,19 @@ def test_before_init() -> None:
     hvd.shutdown()
 
 
-def test_probes() -> None:
+def test_build_info() -> None:
     assert (hvd.mpi_enabled(), hvd.mpi_built(), hvd.gloo_enabled(), hvd.gloo_built()) == (False, True, True, True)
     assert hvd.nccl_built() == 0 or (hvd.cuda_built() and hvd.nccl_built() > 20_000)
     with pytest.raises(ValueError, match="Horovod MPI is not enabled"):
         hvd.mpi_threads_supported()
 
 
-def test_probes_say_what_check_build_prints() -> None:
+def test_build_info_says_what_check_build_prints() -> None:
     """They said that there is no MPI where --check-build had a cross."""
     page = check_build.report()
     operations = page.partition("Available Tensor Operations:\n")[2].partition("\n\n")[0]
     rows = {row.split("] ")[1]: "[X]" in row for row in operations.splitlines()}
-    built = [hvd.nccl_built() > 0, hvd.mpi_built(), hvd.gloo_built(), probes.ddl_built(), probes.ccl_built()]
+    built = [hvd.nccl_built() > 0, hvd.mpi_built(), hvd.gloo_built(), build_info.ddl_built(), build_info.ccl_built()]
     assert [rows[name] for name in ("NCCL", "MPI", "Gloo", "DDL", "CCL")] == built
 
 

@@ -26,6 +26,8 @@ RETIRED = {  # as words of a name or a sentence, in any case -> the field's
     "errand": "task",
     "ferry": "cross-device staging",
     "fuser": "fusion manager",
+    "ground of": "staged buffer of",
+    "guilty": "root cause, the rank that failed first",
     "household": "device context",
     "keepsake": "replicated variable",
     "lenient": "error policy",
@@ -33,6 +35,7 @@ RETIRED = {  # as words of a name or a sentence, in any case -> the field's
     "letter box": "messages",
     "lobby": "handshake acceptor",
     "lookout": "stall monitor",
+    "names aside": "concurrent introspection",
     "parcel": "serialization",
     "patrol": "stall timer",
     "peer memory": "imported buffer",
@@ -67,6 +70,18 @@ TYPES = {  # names of native/ that are English words elsewhere -> the field's
     "Trial": "self-test",
     "Verdict": "response",
     "Watch": "failure detector",
+}
+CLASSES = {  # the same for Python
+    "Holder": "cluster manager",
+    "Meet": "Rendezvous",
+    "Met": "CommunicatorReady",
+    "Voice": "output multiplexer",
+}
+DECLARED = {  # where declarations are -> how they begin, and what they are not called
+    "native": (r"class|struct|enum class|using", TYPES),
+    "hvd_kernel": (r"class", CLASSES),
+    "magics": (r"class", CLASSES),
+    "widgets": (r"class", CLASSES),
 }
 
 
@@ -109,10 +124,11 @@ def test_no_retired_word_comes_back() -> None:
 
 
 def types() -> Iterator[str]:
-    declared = re.compile(rf"^\s*(?:class|struct|enum class|using) ({'|'.join(TYPES)})\b", re.MULTILINE)
     for file, text in texts().items():
-        if Path(file).parts[0] == "native":
-            yield from (f"{name} in {file}: say {TYPES[name]}" for name in declared.findall(text))
+        begin, retired = DECLARED.get(Path(file).parts[0], ("", {}))
+        if retired:
+            declared = re.findall(rf"^\s*(?:{begin}) ({'|'.join(retired)})\b", text, re.MULTILINE)
+            yield from (f"{name} in {file}: say {retired[name]}" for name in declared)
 
 
 def test_no_retired_type_comes_back() -> None:

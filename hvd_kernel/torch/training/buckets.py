@@ -1,7 +1,7 @@
 """Gradients in shared memory, of the host or of its GPUs: reduced where they lie, without a copy.
 
 Words.
-  ground  where a gradient is: on the host, or on one of this rank's devices, by the order in which they appear
+  device  where a gradient is: on the host, or on one of this rank's devices, by the order in which they appear
   home    a gradient's place in shared memory, as a tensor of its own; ``param.grad`` becomes it in every round
   bucket  consecutive homes that travel as one operation, each tensor still by itself: which bucket a gradient is in
           does not change a bit of the result
@@ -88,14 +88,14 @@ def may_have_home(param: Tensor) -> bool:
     )
 
 
-def by_ground(params: Sequence[Tensor]) -> list[str]:
-    """Return of each parameter on which ground it is: in words that are the same on all ranks."""
+def devices_of(params: Sequence[Tensor]) -> list[str]:
+    """Return where each parameter is, in words that are the same on all ranks."""
     seen: dict[torch.device, str] = {}
     return ["host" if param.is_cpu else seen.setdefault(param.device, f"device {len(seen)}") for param in params]
 
 
 def agree(arrived: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the layout: of rank 0's grounds and names those that every rank gives. Collective."""
+    """Return the layout: rank 0's pairs of device and name, as far as every rank has them. Collective."""
     names: list[tuple[str, str]] = ops.broadcast_object(list(arrived), 0, "gradients.layout")
     if not names:
         return []
@@ -105,7 +105,7 @@ def agree(arrived: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def homes_for(params: Sequence[Tensor]) -> list[Tensor]:
-    """Return a home for each gradient, all of one ground. Collective, with the same sizes in the same order."""
+    """Return a home for each gradient, all on one device. Collective, with the same sizes in the same order."""
     ends = np.cumsum([_room(param) for param in params]).tolist()
     starts = [0, *ends[:-1]]
     if not params[0].is_cpu:

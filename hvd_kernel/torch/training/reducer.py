@@ -268,21 +268,21 @@ class Reducer:
     def _decide_on_homes(self) -> None:
         """Agree with all ranks on which gradients live in shared memory, and move there from the next round on."""
         able = [slot for slot in self.slots if buckets.may_have_home(slot.param) and not slot.was_sparse]
-        grounds = buckets.by_ground([slot.param for slot in able])
-        of = {(ground, slot.name): slot for ground, slot in zip(grounds, able, strict=True)}
-        ground_of = {name: ground for ground, name in of}
-        arrived = [(ground_of[name], name) for name in self.homes.arrived if name in ground_of]
+        devices = buckets.devices_of([slot.param for slot in able])
+        of = {(device, slot.name): slot for device, slot in zip(devices, able, strict=True)}
+        device_of = {name: device for device, name in of}
+        arrived = [(device_of[name], name) for name in self.homes.arrived if name in device_of]
         try:
             layout = buckets.agree(arrived)
         except HorovodInternalError as error:  # a rank has joined: try again in the next round
             _LOG.debug("gradients are not in shared memory yet: %s", error)
             return
         self.homes.decided = True
-        for ground in dict.fromkeys(ground for ground, _ in layout):
-            self._move_to_shared_memory([of[key] for key in layout if key[0] == ground])
+        for device in dict.fromkeys(device for device, _ in layout):
+            self._move_to_shared_memory([of[key] for key in layout if key[0] == device])
 
     def _move_to_shared_memory(self, slots: list[Slot]) -> None:
-        """Give gradients of one ground their homes."""
+        """Give the gradients on one device their homes."""
         try:
             homes = buckets.homes_for([slot.param for slot in slots])
         except HorovodInternalError as error:

@@ -1,8 +1,8 @@
 """Completion and inspection in rank cells, answered while the main thread drives a cell on the ranks.
 
-ipykernel answers completion and inspection on the main thread, in turn: while a cell runs a person would wait for its
-end. What a rank knows can be asked from any thread, so these questions leave the queue where the shell channel's thread
-hands them to the main one. All others keep their place.
+ipykernel answers completion and inspection on the main thread, one after the other: while a cell runs, the answer would
+come after its end. The ranks can be asked from any thread, so the shell channel's thread answers these requests itself
+and hands all others to the main thread, in their order.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ipykernel.ipkernel import IPythonKernel
 
 from hvd_kernel.magics import names_of
 
-_ASIDE = {"complete_request": "complete_reply", "inspect_request": "inspect_reply"}
+_REPLIES = {"complete_request": "complete_reply", "inspect_request": "inspect_reply"}
 Reply = dict[str, Any]
 
 
-class NamesAside(IPythonKernel):
-    """ipykernel's kernel that asks ranks about names in rank cells."""
+class ConcurrentIntrospection(IPythonKernel):
+    """ipykernel's kernel, which asks the ranks about names in rank cells."""
 
     shell: Any
     session: Any
@@ -34,7 +34,7 @@ class NamesAside(IPythonKernel):
 
     @property
     def in_cell(self) -> bool:
-        """True while the main thread is at a cell."""
+        """True while the main thread runs a cell."""
         working = self._working
         return working is not None and working["header"]["msg_type"] == "execute_request"
 
@@ -53,16 +53,16 @@ class NamesAside(IPythonKernel):
         return super().do_inspect(code, cursor_pos, detail_level, omit_sections)  # type: ignore[no-untyped-call]
 
     async def shell_channel_thread_main(self, msg: list[Any]) -> None:
-        """Answer what can be answered aside, hand on the rest."""
+        """Answer what the ranks can be asked at once, hand on the rest."""
         if self.in_cell:
             idents, request, asked = self._read(msg)
             if asked is not None:
-                await self._answer_aside(idents, request, asked)
+                await self._answer_now(idents, request, asked)
                 return
         await super().shell_channel_thread_main(msg)  # type: ignore[no-untyped-call]
 
     def _publish_status(self, status: str, channel: str, parent: dict[str, Any] | None = None) -> None:
-        """Note what the main thread is at."""
+        """Note which request the main thread handles."""
         with self._telling:
             if channel == "shell" and threading.current_thread() is threading.main_thread():
                 self._working = (parent or self.get_parent(channel)) if status == "busy" else None  # type: ignore[no-untyped-call]
@@ -93,14 +93,14 @@ class NamesAside(IPythonKernel):
     def _read(self, msg: list[Any]) -> tuple[list[bytes], dict[str, Any], Callable[[], Reply] | None]:
         idents, request = self._peek(msg)
         header = request.get("header", {"msg_type": ""})
-        if header["msg_type"] not in _ASIDE or header.get("subshell_id"):
+        if header["msg_type"] not in _REPLIES or header.get("subshell_id"):
             return idents, request, None
         return idents, request, self._question(header["msg_type"], self.session.unpack(request["content"]))
 
-    async def _answer_aside(self, idents: list[bytes], request: dict[str, Any], asked: Callable[[], Reply]) -> None:
+    async def _answer_now(self, idents: list[bytes], request: dict[str, Any], asked: Callable[[], Reply]) -> None:
         self._tell("busy", request)
         content = await asyncio.get_running_loop().run_in_executor(None, asked)
-        self.session.send(self.shell_stream, _ASIDE[request["header"]["msg_type"]], content, request, idents)
+        self.session.send(self.shell_stream, _REPLIES[request["header"]["msg_type"]], content, request, idents)
         self._tell("idle", request)
 
     def _tell(self, status: str, request: dict[str, Any]) -> None:
