@@ -146,7 +146,7 @@ def _mpi_args(spec: JobSpec) -> tuple[str, ...]:
     return tuple(found)
 
 
-def left_aside(options: Options) -> list[str]:
+def ignored_parts(options: Options) -> list[str]:
     """Return sentences on what has no effect in a line behind ``--``: its command, and flags.
 
     Raises
@@ -163,4 +163,4 @@ def left_aside(options: Options) -> list[str]:
     spec = here.of_words([], options.line, "")
     given = {name for name, _ in spec.mca if name not in _LINKS}  # to MPI, which is what starts a cell's ranks
     told = [each for each in spec.warnings if spec.steps or not each.endswith(NO_COMMAND)]
-    return [*(f"{step} is left aside: the cell's code is what runs" for step in spec.steps), *still_true(told, given)]
+    return [*(f"{step} is ignored: the cell's code is what runs" for step in spec.steps), *still_true(told, given)]

@@ -149,14 +149,14 @@ def _document(root: yaml.Node | None, name: str) -> Document:
     return document
 
 
-def aside(model: msgspec.Struct | None, path: Path) -> list[str]:
-    """Return a sentence on each field that a file has and that is left aside: its type's description says why."""
+def ignored_fields(model: msgspec.Struct | None, path: Path) -> list[str]:
+    """Return a sentence on each field that a file has and that is ignored: its type's description says why."""
     if model is None:
         return []
     told = []
     for name, why in _reasons(type(model)):
         if getattr(model, name) is not None:
-            told.append(f"{'.'.join(map(str, (*path, name)))} is left aside: {why}")
+            told.append(f"{'.'.join(map(str, (*path, name)))} is ignored: {why}")
     return told
 
 

@@ -1,7 +1,7 @@
 """Command-line flags as tables: which there are, how many words each takes, and what a reader does with it. Pure.
 
 Words.
-  use      what a flag is for: np, hosts, variable, ...; "aside": nothing here, and its note says what is done instead;
+  use      what a flag is for: np, hosts, variable, ...; "ignored": its note says what is done instead;
            "quiet": nothing, and nobody misses it; "refused": its note says what to write instead
   spelled  a flag and its values as they were written
 """
@@ -17,7 +17,7 @@ from hvd_kernel.jobs.spec import JobError
 from hvd_kernel.jobs.words import Word
 
 _LEFT_OUT = {"...", "…"}
-_USELESS = {"aside", "quiet", "refused"}
+_USELESS = {"ignored", "quiet", "refused"}
 _GLUED = re.compile(r"(-{1,2}(?:np|n))([0-9]+)")
 
 
@@ -104,7 +104,7 @@ def take(line: Sequence[Word], known: Table, name: str, spellings: Spellings = _
     while at < len(line) and (line[at].value[:1] == "-" or line[at].value in _LEFT_OUT):
         text = line[at].value
         if text in _LEFT_OUT:
-            found.append(Given(text, Flag("aside", 0, "what stood there is unknown"), (), text))
+            found.append(Given(text, Flag("ignored", 0, "it stands for flags that are not shown"), (), text))
             at += 1
             continue
         if text == "--":
@@ -151,9 +151,9 @@ def _unknown(text: str, bare: str, known: Table) -> str:
     return f"{text!r} is no flag known here: {hint}what means something is {dashed}."
 
 
-def asides(given: Sequence[Given]) -> tuple[str, ...]:
-    """Return a sentence on each flag that is left aside."""
-    return tuple(f"{each.spelled} is left aside: {each.flag.note}" for each in given if each.flag.use == "aside")
+def ignored_flags(given: Sequence[Given]) -> tuple[str, ...]:
+    """Return a sentence on each flag that is ignored."""
+    return tuple(f"{each.spelled} is ignored: {each.flag.note}" for each in given if each.flag.use == "ignored")
 
 
 def count(given: Given, name: str, *, most: int = 100_000) -> int:

@@ -152,7 +152,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mca
         Parameters of Open MPI with their values, where it is MPI that starts the ranks.
     warnings
-        Sentences on what was left aside.
+        Sentences on what was ignored.
     """
 
     kind: str

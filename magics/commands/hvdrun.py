@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.cluster_request import default, left_aside, wanted
+from hvd_kernel.magics.cluster_request import default, ignored_parts, wanted
 from hvd_kernel.magics.commands.hvdpull import pulled
 from hvd_kernel.magics.commands.hvdpush import local_values
 from hvd_kernel.magics.commands.words import keep, respawn
@@ -39,7 +39,7 @@ shown, once for ranks that agree. A line of mpirun or horovodrun behind -- says 
 def run(context: Context, options: Options, code: str) -> Any:
     """Run the cell on the ranks, in the background, or afterwards here too."""
     with user_errors():
-        for sentence in left_aside(options):
+        for sentence in ignored_parts(options):
             Writer(context.shell).say(f"{sentence}\n", "stderr")
         if options.bg is not None:
             _in_background(context, options, code)

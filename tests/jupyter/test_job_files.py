@@ -63,7 +63,7 @@ def test_a_cell_runs_as_a_line_of_mpirun_says(kernel: Kernel) -> None:
     line = "mpirun -np 3 -bind-to none -map-by slot -x 'WORD=a b' -mca pml ob1 -mca btl ^openib python train.py"
     cell = kernel.run(f"%%hvdrun -- {line}\nimport os\nrank, size, os.environ['WORD']", timeout=120)
     assert cell.shown == ["[0] (0, 3, 'a b')\n[1] (1, 3, 'a b')\n[2] (2, 3, 'a b')"]
-    assert [told.partition(" is left aside: ")[0] for told in cell.text("stderr").splitlines()[:4]] == [
+    assert [told.partition(" is ignored: ")[0] for told in cell.text("stderr").splitlines()[:4]] == [
         "python train.py",
         "-bind-to none",
         "-mca pml ob1",

@@ -76,7 +76,7 @@ def test_what_is_done_instead_of_what_was_asked_for_is_said_once(tmp_path: Path)
     done = hvdrun("-n", "2", *words, script=TWICE, HOROVOD_GPU_OPERATIONS="MPI", HOROVOD_WITH_PYTORCH="1")
     good(done)
     begins = [
-        f"hvdrun: warning: {tmp_path}/c.yaml:1:27: logging.hide_timestamp: is left aside: ",
+        f"hvdrun: warning: {tmp_path}/c.yaml:1:27: logging.hide_timestamp: is ignored: ",
         "hvdrun: warning: --num-nccl-streams has no effect: ",
         "hvdrun: warning: --mpi-args and --binding-args are left out: ",
         "[0]<stderr>:hvd_kernel: HOROVOD_GPU_OPERATIONS='MPI': ",

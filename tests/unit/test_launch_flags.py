@@ -205,8 +205,8 @@ stall-check: {enabled: no, warning_time_seconds: 5, shutdown_time_seconds: 6}
 library_options: {mpi_threads_disable: true, num_nccl_streams: 2, thread_affinity: 3, gloo_timeout_seconds: 4}
 logging: {level: INFO, with_timestamp: true}
 """)
-    found, aside = config_file.read(str(file))
-    assert aside == []
+    found, ignored = config_file.read(str(file))
+    assert ignored == []
     assert set(found) == {"controller", *(knob.dest for knob in KNOBS)}
     request = parse(["-np", "1", "--config-file", str(file), "--cycle-time-ms", "9", "x"])
     assert request.use_mpi
@@ -241,7 +241,7 @@ def test_a_wrong_configuration_file(tmp_path: Path, text: str, said: str) -> Non
     assert str(file) in str(caught.value)
 
 
-def test_what_a_configuration_file_has_besides_is_left_aside_with_a_word(tmp_path: Path) -> None:
+def test_what_a_configuration_file_has_besides_is_ignored_with_a_word(tmp_path: Path) -> None:
     """Horovod's own sample file was refused."""
     file = tmp_path / "c.yaml"
     file.write_text("""# of an older Horovod
@@ -255,15 +255,15 @@ logging:
   hide_timestamp: true
 more: {a: 1}
 """)
-    found, aside = config_file.read(str(file))
+    found, ignored = config_file.read(str(file))
     assert found == {"params.cycle_time_ms": "5", "library_options.num_nccl_streams": "1", "logging.level": "INFO"}
     begins = [
-        f"{file}:4:10: params.speed: is left aside: known are fusion_threshold_mb, ",
-        f"{file}:9:19: logging.hide_timestamp: is left aside: did you mean 'with_timestamp'? known are level, ",
-        f"{file}:10:7: more: is left aside: known are controller, params, ",
+        f"{file}:4:10: params.speed: is ignored: known are fusion_threshold_mb, ",
+        f"{file}:9:19: logging.hide_timestamp: is ignored: did you mean 'with_timestamp'? known are level, ",
+        f"{file}:10:7: more: is ignored: known are controller, params, ",
     ]
-    assert [told[: len(begin)] for told, begin in zip(aside, begins, strict=True)] == begins
-    assert parse(["-np", "1", "--config-file", str(file), "x"]).warnings == tuple(aside)
+    assert [told[: len(begin)] for told, begin in zip(ignored, begins, strict=True)] == begins
+    assert parse(["-np", "1", "--config-file", str(file), "x"]).warnings == tuple(ignored)
     file.write_text("# nothing\n---\n")
     assert config_file.read(str(file)) == ({}, [])
 

@@ -6,7 +6,7 @@ import pytest
 from hvdtest.magic_lines import parse, spellings
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.cluster_request import left_aside, slots, wanted
+from hvd_kernel.magics.cluster_request import ignored_parts, slots, wanted
 from hvd_kernel.magics.options import Options, names, resolve
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
@@ -65,13 +65,13 @@ def test_a_line_of_mpirun_says_how_many_ranks_and_their_variables(monkeypatch: p
     assert wanted(options, ClusterSpec(2)) == ClusterSpec(
         n=4, mpi_args=("-x", "HERE", "-x", "A=b c", "--mca", "orte_base_help_aggregate", "0"), hosts="localhost:4"
     )
-    assert [told.partition(" is left aside")[0] for told in left_aside(options)] == [
+    assert [told.partition(" is ignored")[0] for told in ignored_parts(options)] == [
         "python train.py",
         "-bind-to none",
         "-mca pml ob1",
         "-mca btl '^openib'",
     ]
-    assert left_aside(parse("%%hvdrun", "-- mpirun -np 4")) == []
+    assert ignored_parts(parse("%%hvdrun", "-- mpirun -np 4")) == []
     assert wanted(parse("%%hvdrun", "-- horovodrun -np 3"), ClusterSpec(n=2, mpi_args=("-v",))).mpi_args == ("-v",)
     with pytest.raises(UsageError, match="the line behind -- says how many ranks there are, and where: leave -np"):
         wanted(parse("%%hvdrun", "-np 2 -- mpirun -np 4"), ClusterSpec(2))

@@ -33,6 +33,7 @@ RETIRED = {  # as words of a name or a sentence, in any case -> the field's
     "lenient": "error policy",
     "lent memory": "IPC buffer",
     "letter box": "messages",
+    "left aside": "ignored",
     "lobby": "handshake acceptor",
     "lookout": "stall monitor",
     "names aside": "concurrent introspection",

@@ -62,7 +62,7 @@ def read(text: str, name: str, file: mpirun.File | None = None) -> JobSpec:
         workdir=line.workdir or options.get("workingDirectory", ""),
         interfaces=line.interfaces,
         hostfile=line.hostfile,
-        warnings=(*_asides(given), *_warnings(options, line), *line.warnings),
+        warnings=(*_ignored(given), *_warnings(options, line), *line.warnings),
     )
 
 
@@ -91,7 +91,7 @@ def _given(text: str, name: str) -> list[Given]:
 
 def _options(given: Iterable[Given], name: str, file: mpirun.File | None) -> dict[str, str]:
     """Return the values of flags; those of the line win over those of --optionsFile."""
-    said = {each.name: each.values[0] for each in given if each.flag.use != "aside"}
+    said = {each.name: each.values[0] for each in given if each.flag.use != "ignored"}
     path = said.pop("optionsFile", "")
     return (_of_file(path, name, file) if path else {}) | said
 
@@ -106,7 +106,7 @@ def _of_file(path: str, name: str, file: mpirun.File | None) -> dict[str, str]:
     unknown = [each for each in document.value if each not in FLAGS]
     if unknown:
         raise document.error((unknown[0],), "is no flag of gradient experiments create multinode")
-    used = {key: value for key, value in document.value.items() if FLAGS[key].use != "aside" and value is not None}
+    used = {key: value for key, value in document.value.items() if FLAGS[key].use != "ignored" and value is not None}
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in used.items()}
 
 
@@ -141,15 +141,15 @@ def _variables(options: Mapping[str, str], line: mpirun.Line, name: str) -> tupl
     return tuple(Variable(key, value) for key, value in (own | taken).items())
 
 
-def _asides(given: Iterable[Given]) -> Iterable[str]:
-    """Yield a sentence for each reason to leave flags aside. Values are not shown: some are passwords."""
+def _ignored(given: Iterable[Given]) -> Iterable[str]:
+    """Yield a sentence for each reason why flags are ignored. Values are not shown: some are passwords."""
     reasons: dict[str, list[str]] = {}
     for each in given:
-        if each.flag.use == "aside":
+        if each.flag.use == "ignored":
             reasons.setdefault(each.flag.note, []).append(each.spelled.split()[0].partition("=")[0])
     for why, names in reasons.items():
         shown = list(dict.fromkeys(names))
-        yield f"{', '.join(shown)} {'is' if len(shown) == 1 else 'are'} left aside: {why}"
+        yield f"{', '.join(shown)} {'is' if len(shown) == 1 else 'are'} ignored: {why}"
 
 
 def _warnings(options: Mapping[str, str], line: mpirun.Line) -> Iterable[str]:

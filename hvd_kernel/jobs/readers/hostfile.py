@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
     host: str
     slots: int | None
-    aside: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     tight: bool = True
 
 
@@ -71,18 +71,18 @@ def read(text: str, name: str, slots: int = 1) -> JobSpec:
         A line that cannot be read, with its number and column; or no host.
     """
     hosts: dict[str, int] = {}
-    aside: dict[str, list[int]] = {}
+    ignored: dict[str, list[int]] = {}
     for number, text_of_line in _lines(text):
         try:
             line = _line(text_of_line)
         except _WrongError as wrong:
             raise JobError(f"{name}:{number}:{wrong.at + 1}: {wrong}.") from None
         hosts[line.host] = hosts.get(line.host, 0) + (slots if line.slots is None else line.slots)
-        for key in line.aside:
-            aside.setdefault(key, []).append(number)
+        for key in line.ignored:
+            ignored.setdefault(key, []).append(number)
     if not hosts:
         raise JobError(f"{name}:1:1: the hostfile names no host: write lines like `host slots=4`.")
-    return JobSpec("hostfile", replicas(hosts), warnings=tuple(_told(name, key, at) for key, at in aside.items()))
+    return JobSpec("hostfile", replicas(hosts), warnings=tuple(_told(name, key, at) for key, at in ignored.items()))
 
 
 def host_list(text: str, name: str, slots: int = 1) -> list[tuple[str, int]]:
@@ -132,18 +132,18 @@ def _line(text: str) -> Line:
     if found is None or (found["address"] is not None and not _is_ipv6(found["address"])):
         raise _WrongError(start, f"{_short(text.strip())!r} is not a host: {_WRITE}")
     colon = _COLON.match(text, found.end())
-    slots, user, aside = _options(text, colon.end() if colon else found.end())
+    slots, user, ignored = _options(text, colon.end() if colon else found.end())
     if (colon and slots is not None) or (found["user"] and user):
         raise _WrongError(start, f"{_short(text.strip())!r} says its slots or its user twice: {_WRITE}")
     if colon:
         slots = _count(colon["count"], colon.start("count"))
     host = (found["user"] or user) + (found["address"] or found["name"])
-    return Line(host, slots, aside, not colon or not colon["blank"] + colon["after"])
+    return Line(host, slots, ignored, not colon or not colon["blank"] + colon["after"])
 
 
 def _options(text: str, at: int) -> tuple[int | None, str, tuple[str, ...]]:
     """Return the slots, ``user@``, and the names of the rest, of options from a place in a line on."""
-    slots, user, aside = None, "", []
+    slots, user, ignored = None, "", []
     while option := _OPTION.match(text, at):
         key = option["key"].lower().replace("-", "_")
         if key in _SLOTS:
@@ -151,7 +151,7 @@ def _options(text: str, at: int) -> tuple[int | None, str, tuple[str, ...]]:
         elif key in _USERS:
             user = _user(option["value"], option.start("value"))
         elif key in _ASIDE or key in _ALSO:
-            aside.append(option["key"])
+            ignored.append(option["key"])
         else:
             near = difflib.get_close_matches(key, _ALLOWED, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
@@ -161,7 +161,7 @@ def _options(text: str, at: int) -> tuple[int | None, str, tuple[str, ...]]:
     rest = text[at:].lstrip()
     if rest:
         raise _WrongError(len(text) - len(rest), f"{_short(rest)!r} is not understood: {_WRITE}")
-    return slots, user, tuple(aside)
+    return slots, user, tuple(ignored)
 
 
 def _count(text: str, at: int, *, ours: bool = False) -> int:
@@ -186,7 +186,7 @@ def _is_ipv6(text: str) -> bool:
 
 def _told(name: str, key: str, lines: list[int]) -> str:
     where = f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]} to {lines[-1]}"
-    return f"{name}: {key} is left aside, in {where}: only a host, its user and its slots are used"
+    return f"{name}: {key} is ignored, in {where}: only a host, its user and its slots are used"
 
 
 def _short(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hvd_kernel.jobs.flags import Flag, Given, Spellings, Table, asides, count, take
+from hvd_kernel.jobs.flags import Flag, Given, Spellings, Table, count, ignored_flags, take
 from hvd_kernel.jobs.readers import hostfile
 from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, JobError, JobSpec, Replica, Variable
 from hvd_kernel.jobs.tables import programs
@@ -172,7 +172,10 @@ def parse(text: str, name: str) -> Line:
         interfaces=_interfaces(given),
         mca=tuple(_mca(given)),
         steps=(command,) if command else (),
-        warnings=(*asides([_noted(each, hosted) for each in given]), *(() if command else (f"the line {NO_COMMAND}",))),
+        warnings=(
+            *ignored_flags([_noted(each, hosted) for each in given]),
+            *(() if command else (f"the line {NO_COMMAND}",)),
+        ),
     )
 
 
@@ -261,14 +264,14 @@ def still_true(warnings: Sequence[str], given: Collection[str]) -> list[str]:
 
 
 def _noted(given: Given, hosted: bool) -> Given:
-    """Return a flag as one that is left aside, where it means something elsewhere and here it does not."""
+    """Return a flag as one that is ignored, where it means something elsewhere and here it does not."""
     if given.flag.use == "slots" and not hosted:
-        return given._replace(flag=Flag("aside", 1, SLOTS_NOTE))
+        return given._replace(flag=Flag("ignored", 1, SLOTS_NOTE))
     if given.flag.use == "map_by" and not _IN_ORDER.match(given.values[0]):
-        return given._replace(flag=Flag("aside", 1, "ranks take the hosts in order, as with -map-by slot"))
+        return given._replace(flag=Flag("ignored", 1, "ranks take the hosts in order, as with -map-by slot"))
     if given.flag.use != "mca" or (MCA.get(given.values[0]) == "" and not _PREFIXED.search(given.values[1])):
         return given
-    return given._replace(flag=Flag("aside", 2, MCA.get(given.values[0]) or MCA_NOTE))
+    return given._replace(flag=Flag("ignored", 2, MCA.get(given.values[0]) or MCA_NOTE))
 
 
 def _in_file(text: str, line: Line) -> Hosts:

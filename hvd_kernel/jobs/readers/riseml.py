@@ -109,9 +109,9 @@ def _warnings(file: _File, slots: int) -> tuple[str, ...]:
     told = {
         f"{gpus} GPUs are not a multiple of {slots} processes per worker: some stay unused": uneven,
         "train.run is not there: `job run` needs a command": not file.train.run,
-        "train.parameters is left aside: only the first experiment of several could be meant": file.train.parameters,
-        "train.image is left aside: ranks run in this environment": file.train.image,
-        "deploy is left aside: only train is a job of ranks": file.deploy,
+        "train.parameters is ignored: only the first experiment of several could be meant": file.train.parameters,
+        "train.image is ignored: ranks run in this environment": file.train.image,
+        "deploy is ignored: only train is a job of ranks": file.deploy,
         "tensorboard is not started: `%hvd track` and HVD_TRACK=tensorboard write its files": file.train.tensorflow
         and file.train.tensorflow.tensorboard,
     }

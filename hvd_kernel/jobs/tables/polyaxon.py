@@ -1,4 +1,4 @@
-"""Fields of Polyaxon's polyaxonfile of 0.4 to 0.6: what is read, and why the rest is left aside.
+"""Fields of Polyaxon's polyaxonfile of 0.4 to 0.6: what is read, and why the rest is ignored.
 
 Source: Polyaxon's page "Environment" of 0.6, and the schemas of 0.4 and 0.5 for the older spellings.
 """

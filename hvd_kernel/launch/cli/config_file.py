@@ -3,7 +3,7 @@
 params: {fusion_threshold_mb: 64}        stall_check: {enabled: false}
 controller: gloo                         logging: {level: DEBUG}
 
-A section or key that is not known is left aside with a word: files of Horovod's have had others over the years.
+Unknown sections and keys are ignored with a warning: files of Horovod's have had others over the years.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONTROLLERS = ("gloo", "mpi")
 
 
 def read(path: str) -> tuple[dict[str, str], list[str]]:
-    """Return the values that the file sets, by the knobs' ``dest``, and ``controller``; and what was left aside.
+    """Return the values that the file sets, by the knobs' ``dest``, and ``controller``; and what was ignored.
 
     Raises
     ------
@@ -41,14 +41,14 @@ def read(path: str) -> tuple[dict[str, str], list[str]]:
 
     reading = _Reading(documents.parse(text, path))
     reading.all()
-    return reading.found, reading.aside
+    return reading.found, reading.ignored
 
 
 @dataclass
 class _Reading:
     document: Document
     found: dict[str, str] = field(default_factory=dict)
-    aside: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
 
     def all(self) -> None:
         sections = dict.fromkeys(knob.section for knob in KNOBS)
@@ -94,8 +94,8 @@ class _Reading:
     def _leave(self, path: tuple[str, ...], known: Iterable[str]) -> None:
         near = difflib.get_close_matches(_plain(path[-1]), known, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        where = str(self.document.error(path, "is left aside")).rstrip(".")
-        self.aside.append(f"{where}: {hint}known are {', '.join(known)}")
+        where = str(self.document.error(path, "is ignored")).rstrip(".")
+        self.ignored.append(f"{where}: {hint}known are {', '.join(known)}")
 
 
 def _plain(name: str) -> str:

@@ -97,7 +97,7 @@ def _mpirun(words: list[str], name: str, number: int) -> list[Finding]:
     for each in said.environment:
         found += variables.of(each.name, each.value, name, number) if each.value is not None else []
     for warning in said.warnings:
-        what, _, why = warning.partition(" is left aside: ")
+        what, _, why = warning.partition(" is ignored: ")
         found += [Finding(name, number, what, Verdict.NOTE, f"without effect: {why}")] if why else []
     return found
 

@@ -16,7 +16,7 @@ _SHELL = "/bin/sh"
 
 
 def run(job: Job, steps: Sequence[str], say: Callable[[str], None]) -> Outcome:
-    """Run each step on all ranks of a job, whose own command is left aside; return how the last one ended.
+    """Run each step on all ranks of a job, whose own command is ignored; return how the last one ended.
 
     A step's ranks end before those of the next one start: that is the barrier. What comes on stdin goes to the first.
     """

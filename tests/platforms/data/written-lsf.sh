@@ -1,7 +1,7 @@
 #!/bin/bash
 # 4 ranks in 2 hosts of 2, by LSF. Written by `hvdrun job write`.
 #   bsub < FILE
-# note: train.parameters is left aside: only one experiment can be meant
+# note: train.parameters is ignored: only one experiment can be meant
 # note: the image registry.example/train:1 is left out: ranks run in the environment of the cluster
 #BSUB -J digits
 #BSUB -cwd /work

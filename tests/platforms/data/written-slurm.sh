@@ -1,7 +1,7 @@
 #!/bin/bash
 # 4 ranks in 2 nodes of 2, by Slurm. Written by `hvdrun job write`.
 #   sbatch FILE
-# note: train.parameters is left aside: only one experiment can be meant
+# note: train.parameters is ignored: only one experiment can be meant
 # note: the image registry.example/train:1 is left out: ranks run in the environment of the cluster
 #SBATCH --job-name=digits
 #SBATCH --chdir=/work

@@ -148,8 +148,8 @@ def test_a_persons_sbatch_script() -> None:
     assert spec.steps == ("python prepare.py", "python train.py")
     assert spec.environment == (Variable("NCCL_DEBUG", "INFO"), Variable("TITLE", "a b"), Variable("LR", "0.1"))
     assert spec.warnings == (
-        "train.sbatch:7: `module load cuda` is left aside: it is run once, not by the ranks",
-        "train.sbatch:9: `export PATH=/opt/bin:$PATH` is left aside: it is run once, not by the ranks",
+        "train.sbatch:7: `module load cuda` is ignored: it is run once, not by the ranks",
+        "train.sbatch:9: `export PATH=/opt/bin:$PATH` is ignored: it is run once, not by the ranks",
     )
 
 
@@ -232,9 +232,7 @@ def test_a_persons_bsub_script() -> None:
     each = Resources(Bounds(8, 8), Bounds(2**32, 2**33), 4)
     assert (spec.kind, spec.name, spec.np, spec.steps) == ("lsf", "resnet", 0, ("python train.py",))
     assert spec.replicas == (Replica(slots=4, resources=each), Replica(index=1, slots=4, resources=each))
-    assert spec.warnings == (
-        "train.bsub:7: `jsrun -n 8 python other.py` is left aside: it is run once, not by the ranks",
-    )
+    assert spec.warnings == ("train.bsub:7: `jsrun -n 8 python other.py` is ignored: it is run once, not by the ranks",)
 
 
 def test_a_hostile_requirement_takes_no_time_that_anybody_notices() -> None:

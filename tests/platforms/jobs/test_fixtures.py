@@ -43,9 +43,9 @@ warning: run.cmd is not there: `job run` needs a command"""
 MPIRUN = """\
 rank  where      cpus  memory  gpus  command
 0-3   localhost  -     -       -     python train.py
-warning: -bind-to none is left aside: ranks take the hosts in order, and no rank is bound to cores
-warning: -mca pml ob1 is left aside: ranks choose their links (shared memory, TCP) themselves, without Open MPI
-warning: -mca btl ^openib is left aside: ranks choose their links (shared memory, TCP) themselves, without Open MPI"""
+warning: -bind-to none is ignored: ranks take the hosts in order, and no rank is bound to cores
+warning: -mca pml ob1 is ignored: ranks choose their links (shared memory, TCP) themselves, without Open MPI
+warning: -mca btl ^openib is ignored: ranks choose their links (shared memory, TCP) themselves, without Open MPI"""
 MASTER = (
     "mpirun --allow-run-as-root --hostfile /generated/hostfile -bind-to none -map-by slot -mca pml ob1 "
     "-mca btl ^openib python main.py"
@@ -55,11 +55,11 @@ rank  where     cpus  memory  gpus  command
 0     master 0  -     -       1     {MASTER}
 1     worker 0  -     -       1     sleep infinity
 2     worker 1  -     -       1     sleep infinity
-warning: --clusterId is left aside: only Paperspace knew what is meant
-warning: --workspaceUrl is left aside: ranks run in the folder that the job is started in
-warning: -bind-to none is left aside: ranks take the hosts in order, and no rank is bound to cores
-warning: -mca pml ob1 is left aside: ranks choose their links (shared memory, TCP) themselves, without Open MPI
-warning: -mca btl ^openib is left aside: ranks choose their links (shared memory, TCP) themselves, without Open MPI"""
+warning: --clusterId is ignored: only Paperspace knew what is meant
+warning: --workspaceUrl is ignored: ranks run in the folder that the job is started in
+warning: -bind-to none is ignored: ranks take the hosts in order, and no rank is bound to cores
+warning: -mca pml ob1 is ignored: ranks choose their links (shared memory, TCP) themselves, without Open MPI
+warning: -mca btl ^openib is ignored: ranks choose their links (shared memory, TCP) themselves, without Open MPI"""
 
 
 @pytest.mark.parametrize(

@@ -116,14 +116,14 @@ def test_variables_folder_and_image_are_taken() -> None:
     assert (spec.workdir, spec.image) == ("/storage", "master:1")
 
 
-def test_flags_of_paperspace_are_left_aside_without_showing_their_values() -> None:
+def test_flags_of_paperspace_are_ignored_without_showing_their_values() -> None:
     spec = read(
         line("--apiKey", "SECRET", "--clusterId=SECRET", "--masterRegistryPassword", "SECRET", "--isPreemptible")
     )
     assert spec.warnings == (
-        "--apiKey, --clusterId are left aside: only Paperspace knew what is meant",
-        "--masterRegistryPassword is left aside: ranks run in this environment, as whoever starts the job",
-        "--isPreemptible is left aside: a job is started where you are, and its output is shown",
+        "--apiKey, --clusterId are ignored: only Paperspace knew what is meant",
+        "--masterRegistryPassword is ignored: ranks run in this environment, as whoever starts the job",
+        "--isPreemptible is ignored: a job is started where you are, and its output is shown",
     )
 
 

@@ -48,8 +48,8 @@ def test_slots_of_hosts_that_do_not_say() -> None:
     assert hosts("a\nb:3\na\n", slots=4) == [("a", 8), ("b", 3)]
 
 
-def test_what_is_left_aside_is_said() -> None:
-    only = "is left aside, in {}: only a host, its user and its slots are used"
+def test_what_is_ignored_is_said() -> None:
+    only = "is ignored, in {}: only a host, its user and its slots are used"
     assert hostfile.read(OPEN_MPI, "hosts").warnings == (
         f"hosts: max_slots {only.format('line 5')}",
         f"hosts: max-slots {only.format('line 6')}",

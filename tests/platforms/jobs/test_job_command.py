@@ -80,7 +80,7 @@ def test_a_command_behind_a_file_is_the_one_that_was_missing(
     assert command.main(["plan", str(file), "--format", "json", "--", "python", "train.py"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["steps"] == ["python train.py"]
-    assert [each.partition(" is left aside")[0] for each in said["warnings"]] == ["-bind-to none"]
+    assert [each.partition(" is ignored")[0] for each in said["warnings"]] == ["-bind-to none"]
 
 
 def test_a_polyaxonfile_runs_with_its_master_and_its_workers(mark: str, script: Path) -> None:

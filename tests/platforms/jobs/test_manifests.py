@@ -1,4 +1,4 @@
-"""Manifests as people have them: the operators' own examples, the rules of their controllers, what is left aside."""
+"""Manifests as people have them: the operators' own examples, the rules of their controllers, what is ignored."""
 
 from __future__ import annotations
 
@@ -232,11 +232,11 @@ def test_a_trainjob_and_what_its_runtime_says() -> None:
         spec.warnings
         == (
             "spec.trainer.numProcPerNode is not there: the runtime says it, and one per GPU is taken",
-            "spec.initializer is left aside: what it downloads must be there already",
+            "spec.initializer is ignored: what it downloads must be there already",
         )[:1]
     )
     warned = read(TRAIN.replace("spec:\n", "spec:\n  initializer: {}\n", 1)).warnings
-    assert warned[1] == "spec.initializer is left aside: what it downloads must be there already"
+    assert warned[1] == "spec.initializer is ignored: what it downloads must be there already"
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_an_indexed_job_of_others() -> None:
     spec = read(INDEXED)
     assert (spec.kind, spec.size, spec.steps, spec.rendezvous) == ("job", 3, ("python train.py 'a b'",), None)
     assert spec.warnings == (
-        "spec.template.spec.initContainers is left aside: what they prepare must be there already",
-        "spec.template.spec.volumes is left aside: data must be there already",
-        "spec.template.spec.containers: 1 beside the first is left aside: it has the ranks",
+        "spec.template.spec.initContainers is ignored: what they prepare must be there already",
+        "spec.template.spec.volumes is ignored: data must be there already",
+        "spec.template.spec.containers: 1 beside the first is ignored: it has the ranks",
     )
 
 

@@ -1,4 +1,4 @@
-"""Lines of mpirun, mpiexec and horovodrun as their pages print them: what is read, left aside, refused."""
+"""Lines of mpirun, mpiexec and horovodrun as their pages print them: what is read, ignored, refused."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_interfaces_for_tcp_are_the_ranks_interfaces() -> None:
     assert spec.interfaces == ("eth0", "ib0")
     assert spec.warnings == (
         (
-            "-mca btl_tcp_if_exclude lo,docker0 is left aside: "
+            "-mca btl_tcp_if_exclude lo,docker0 is ignored: "
             "name the interfaces that ranks shall use: `hvdrun --network-interfaces`"
         ),
     )
@@ -133,12 +133,12 @@ def test_subnets_are_no_interfaces() -> None:
         ("--output-filename logs", "`hvdrun --output-filename DIR` keeps each rank's output"),
         ("--prefix /opt/openmpi", "ranks are started by hvdrun's own agents"),
         ("-rmk slurm", "ranks are started by hvdrun's own agents"),
-        ("...", "what stood there is unknown"),
+        ("...", "it stands for flags that are not shown"),
     ],
 )
-def test_what_only_tunes_mpi_is_left_aside_with_a_word_on_what_is_done(flag: str, why: str) -> None:
+def test_what_only_tunes_mpi_is_ignored_with_a_word_on_what_is_done(flag: str, why: str) -> None:
     spec = read(f"mpirun {flag} -np 2 python train.py")
-    assert spec.warnings == (f"{flag} is left aside: {why}",)
+    assert spec.warnings == (f"{flag} is ignored: {why}",)
     assert (spec.np, spec.steps) == (2, ("python train.py",))
 
 
@@ -232,8 +232,8 @@ def test_horovodruns_flags_are_variables_hosts_and_interfaces() -> None:
         "NCCL_IB_DISABLE": "1",
     }
     assert spec.warnings == (
-        "-p 12345 is left aside: say it as `hvdrun -p`, or in ~/.ssh/config",
-        "--mpi is left aside: ranks meet without MPI; `hvdrun --mpi` starts them with it",
+        "-p 12345 is ignored: say it as `hvdrun -p`, or in ~/.ssh/config",
+        "--mpi is ignored: ranks meet without MPI; `hvdrun --mpi` starts them with it",
     )
 
 
@@ -257,9 +257,9 @@ def test_slots_per_host_are_those_of_hosts_that_do_not_say_theirs(line: str, wan
     assert (hosts(spec), spec.warnings) == (wanted, ())
 
 
-def test_slots_per_host_without_hosts_are_left_aside() -> None:
+def test_slots_per_host_without_hosts_are_ignored() -> None:
     assert read("horovodrun -np 2 --slots 3 python a.py").warnings == (
-        "--slots 3 is left aside: it is for the hosts of -H or --hostfile that do not say their slots",
+        "--slots 3 is ignored: it is for the hosts of -H or --hostfile that do not say their slots",
     )
     assert refused("horovodrun -H a --slots-per-host two python a.py").endswith(
         "must be a whole number, from 1 to 100000."
@@ -284,9 +284,9 @@ def test_a_flag_of_horovodrun_may_be_abbreviated_as_argparse_allows(begun: str, 
     assert read(f"horovodrun {begun} python train.py") == read(f"horovodrun {whole} python train.py")
 
 
-def test_what_is_left_aside_is_named_as_it_was_written() -> None:
+def test_what_is_ignored_is_named_as_it_was_written() -> None:
     assert read("horovodrun -np 2 --ssh-p 22 python a.py").warnings == (
-        "--ssh-p 22 is left aside: say it as `hvdrun -p`, or in ~/.ssh/config",
+        "--ssh-p 22 is ignored: say it as `hvdrun -p`, or in ~/.ssh/config",
     )
 
 
@@ -347,6 +347,6 @@ def test_each_of_hvdruns_other_flags_is_in_the_table_with_as_many_values() -> No
 
 
 @pytest.mark.parametrize("table", [MPI, HOROVOD], ids=["mpi", "horovod"])
-def test_what_is_left_aside_or_refused_says_why(table) -> None:
-    silent = [name for name, flag in table.items() if flag.use in ("aside", "refused") and not flag.note]
+def test_what_is_ignored_or_refused_says_why(table) -> None:
+    silent = [name for name, flag in table.items() if flag.use in ("ignored", "refused") and not flag.note]
     assert silent == []

@@ -53,7 +53,7 @@ def test_a_worker_of_its_own_without_resources_has_the_default_ones() -> None:
     )
     assert cpus(spec) == [None, 3, 3]
     assert spec.warnings[0] == (
-        "environment.replicas.worker.0.node_selector is left aside: the scheduler of Polyaxon's cluster reads it"
+        "environment.replicas.worker.0.node_selector is ignored: the scheduler of Polyaxon's cluster reads it"
     )
 
 
@@ -162,18 +162,18 @@ def test_lines_of_cmd_are_steps_with_their_declarations() -> None:
     assert spec.environment == (Variable("A", "1"), Variable("B", "x"))
 
 
-def test_what_only_polyaxon_could_use_is_left_aside_with_a_word_why() -> None:
+def test_what_only_polyaxon_could_use_is_ignored_with_a_word_why() -> None:
     spec = read(
         "framework: horovod\nhptuning: {concurrency: 2}\nenvironment: {persistence: {data: [a]}, node_selector: {a: b},"
         " secret_refs: [s], max_restarts: 2, resources: {tpu: {limits: 8}}}\nrun: {cmd: python a.py}\n"
     )
     assert spec.warnings == (
-        "hptuning is left aside: this is one job, no search over several",
-        "environment.node_selector is left aside: the scheduler of Polyaxon's cluster reads it",
-        "environment.secret_refs is left aside: it names an object in Polyaxon's cluster",
-        "environment.max_restarts is left aside: a job is started once, and its status is the command's",
-        "environment.persistence is left aside: ranks see the files of the machine that they run on",
-        "environment.resources.tpu is left aside: there are no TPUs here",
+        "hptuning is ignored: this is one job, no search over several",
+        "environment.node_selector is ignored: the scheduler of Polyaxon's cluster reads it",
+        "environment.secret_refs is ignored: it names an object in Polyaxon's cluster",
+        "environment.max_restarts is ignored: a job is started once, and its status is the command's",
+        "environment.persistence is ignored: ranks see the files of the machine that they run on",
+        "environment.resources.tpu is ignored: there are no TPUs here",
     )
 
 
@@ -218,8 +218,8 @@ def test_a_component_has_workers_with_slots_and_the_launchers_line_is_the_step()
     assert (spec.name, spec.image) == ("mnist", "horovod/horovod:0.28")
     assert spec.environment == (Variable("A", "true"), Variable("NCCL_DEBUG", "INFO"))
     assert spec.warnings == (
-        "termination is left aside: it is for Polyaxon's cluster",
-        "run.cleanPodPolicy is left aside: it is for Polyaxon's cluster",
+        "termination is ignored: it is for Polyaxon's cluster",
+        "run.cleanPodPolicy is ignored: it is for Polyaxon's cluster",
     )
 
 

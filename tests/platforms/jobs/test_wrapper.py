@@ -13,7 +13,7 @@ from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch.job import wrapper
 
 OPENIB = (
-    "hvdrun: warning: -mca btl '^openib' is left aside: ranks choose their links (shared memory, TCP) themselves, "
+    "hvdrun: warning: -mca btl '^openib' is ignored: ranks choose their links (shared memory, TCP) themselves, "
     "without Open MPI"
 )
 DATA = Path(__file__).parents[1] / "data"

@@ -31,7 +31,7 @@ SPEC = JobSpec(
     name="digits",
     image="registry.example/train:1",
     workdir="/work",
-    warnings=("train.parameters is left aside: only one experiment can be meant",),
+    warnings=("train.parameters is ignored: only one experiment can be meant",),
 )
 OPTIONS = Options(secret="0123456789abcdef", port=40000)
 

@@ -93,8 +93,8 @@ def ranks(document: Document, path: Path, template: Template, own: tuple[str, ..
     if not template.spec.containers:
         raise document.error(at, "at least one container is needed")
     container, here = template.spec.containers[0], (*at, 0)
-    line, variables, asides = run(document, here, container)
-    warnings = [*_pods_asides(template.spec, path), *asides, *line.warnings]
+    line, variables, ignored = run(document, here, container)
+    warnings = [*_pods_ignored(template.spec, path), *ignored, *line.warnings]
     said = [each for each in variables if each.name not in own]
     return Ranks(
         container.image,
@@ -113,7 +113,7 @@ def merged(first: Sequence[Variable], second: Sequence[Variable]) -> tuple[Varia
 
 
 def run(document: Document, path: Path, container: Container) -> tuple[Line, list[Variable], list[str]]:
-    """Return what a container's command says, its variables, and sentences on what was left aside.
+    """Return what a container's command says, its variables, and sentences on what was ignored.
 
     Raises
     ------
@@ -125,18 +125,18 @@ def run(document: Document, path: Path, container: Container) -> tuple[Line, lis
         line = commands.of_words(words, document.name)
     except JobError as error:
         raise document.error((*path, "command"), str(error).removeprefix(f"{document.name}: ")) from None
-    variables, asides = [], []
+    variables, ignored = [], []
     for number, each in enumerate(container.env or []):
         if each.valueFrom is not None:
             if each.name not in _SECRETS:
                 where = ".".join(map(str, (*path, "env", number)))
-                asides.append(f"{where}: {each.name} is left aside: its value is in the cluster")
+                ignored.append(f"{where}: {each.name} is ignored: its value is in the cluster")
             continue
         try:
             variables.append(Variable(each.name, literal(each.value or "")))
         except JobError as error:
             raise document.error((*path, "env", number), str(error)) from None
-    return line, variables, asides
+    return line, variables, ignored
 
 
 def literal(text: str) -> str:
@@ -173,11 +173,11 @@ def resources(document: Document, path: Path, asked: Requirements | None) -> Res
         raise document.error(at, str(error)) if at else error from None
 
 
-def _pods_asides(spec: PodSpec, path: Path) -> list[str]:
+def _pods_ignored(spec: PodSpec, path: Path) -> list[str]:
     shown = ".".join(map(str, (*path, "spec")))
-    told = [f"{shown}.{name} is left aside: {why}" for name, why in _OF_NO_RANK.items() if getattr(spec, name)]
+    told = [f"{shown}.{name} is ignored: {why}" for name, why in _OF_NO_RANK.items() if getattr(spec, name)]
     mounted = [str(each.get("name", "?")) for each in spec.volumes or [] if "emptyDir" not in each]
     if mounted:
-        told.append(f"{shown}.volumes is left aside: {', '.join(mounted)} must be there already")
+        told.append(f"{shown}.volumes is ignored: {', '.join(mounted)} must be there already")
     others = len(spec.containers) - 1
-    return told + ([f"{shown}.containers: {others} beside the first is left aside: it has the ranks"] if others else [])
+    return told + ([f"{shown}.containers: {others} beside the first is ignored: it has the ranks"] if others else [])

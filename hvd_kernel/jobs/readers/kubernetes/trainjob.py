@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from hvd_kernel.jobs.documents import aside
+from hvd_kernel.jobs.documents import ignored_fields
 from hvd_kernel.jobs.readers.kubernetes import objects, pod
 from hvd_kernel.jobs.readers.scripts import commands
 from hvd_kernel.jobs.spec import JobSpec, Replica
@@ -77,7 +77,7 @@ def read(text: str, name: str) -> JobSpec:
     nodes = trainer.numNodes or 1
     called = objects.called(document, file.metadata, max(_LAUNCHER, f"-node-0-{nodes - 1}", key=len), "TrainJob")
     container = pod.Container(trainer.image or "", trainer.command, trainer.args, trainer.env)
-    line, variables, asides = pod.run(document, _AT, container)
+    line, variables, ignored = pod.run(document, _AT, container)
     resources = pod.resources(document, (*_AT, "resourcesPerNode"), trainer.resourcesPerNode)
     slots = trainer.numProcPerNode or resources.gpus or 1
     replicas = tuple(Replica("worker", index, slots=slots, resources=resources) for index in range(nodes))
@@ -91,7 +91,7 @@ def read(text: str, name: str) -> JobSpec:
         image=trainer.image or "",
         workdir=line.workdir,
         interfaces=line.interfaces,
-        warnings=(*_unsaid(trainer), *aside(file.spec, ("spec",)), *asides, *line.warnings),
+        warnings=(*_unsaid(trainer), *ignored_fields(file.spec, ("spec",)), *ignored, *line.warnings),
     )
 
 

@@ -213,7 +213,7 @@ def _plain(value: str | float | bool | None) -> str | None:
 
 
 def _warnings(document: Document, path: Path, run: _Run) -> Iterable[str]:
-    """Yield a sentence on each part of the file that is left aside."""
+    """Yield a sentence on each part of the file that is ignored."""
     models: dict[Path, type[msgspec.Struct]] = {
         (): _Operation if path else _Component,
         path: _Component,
@@ -232,6 +232,6 @@ def _warnings(document: Document, path: Path, run: _Run) -> Iterable[str]:
                 if near:
                     hint = f"did you mean {near[0]!r}? read are {', '.join(known)}"
                     raise document.error((*where, name), f"is unknown here: {hint}")
-                yield f"{'.'.join(map(str, (*where, name)))} is left aside: it is for Polyaxon's cluster"
+                yield f"{'.'.join(map(str, (*where, name)))} is ignored: it is for Polyaxon's cluster"
     if run.launcher and run.worker and _command(run.worker.container) and _command(run.launcher.container):
-        yield "run.worker.container.command is left aside: the launcher's line starts the ranks"
+        yield "run.worker.container.command is ignored: the launcher's line starts the ranks"

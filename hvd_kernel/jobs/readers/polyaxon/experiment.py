@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hvd_kernel.jobs.documents import Document, Path, aside, parse
+from hvd_kernel.jobs.documents import Document, Path, ignored_fields, parse
 from hvd_kernel.jobs.quantities import quantity, size
 from hvd_kernel.jobs.readers.polyaxon import component
 from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, Variable
@@ -164,7 +164,7 @@ def _warnings(file: File, replicas: Replicas, where: Path) -> tuple[str, ...]:
         *((worker, (*where, "worker", number)) for number, worker in enumerate(replicas.worker or ())),
     ]
     models += pods + [(pod.resources, (*path, "resources")) for pod, path in pods if pod]
-    told = [sentence for model, path in models for sentence in aside(model, path)]
+    told = [sentence for model, path in models for sentence in ignored_fields(model, path)]
     if not file.run.cmd:
         told.append("run.cmd is not there: `job run` needs a command")
     return tuple(told)

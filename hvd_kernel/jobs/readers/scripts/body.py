@@ -56,4 +56,4 @@ def _take(line: str, where: str, found: _Found) -> None:
         found.started.append(commands.of_line(line, where))
     else:
         shown = line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "..."
-        found.warnings.append(f"{where}: `{' '.join(shown.split())}` is left aside: it is run once, not by the ranks")
+        found.warnings.append(f"{where}: `{' '.join(shown.split())}` is ignored: it is run once, not by the ranks")

@@ -137,7 +137,7 @@ def together(found: Sequence[Line], slots: int = 0) -> Line:
     whole = any(line.np in {0, slots} for line in found)
     most = 0 if whole else max((line.np for line in found), default=0)
     fewer = [line for line in found if line.np not in {0, slots, most}]
-    asides = [f"`{line.steps[0]}` asks for {line.np} rank(s): all run it" for line in fewer if line.steps]
+    ignored = [f"`{line.steps[0]}` asks for {line.np} rank(s): all run it" for line in fewer if line.steps]
     return Line(
         found[0].kind if found else "",
         np=most,
@@ -145,7 +145,7 @@ def together(found: Sequence[Line], slots: int = 0) -> Line:
         workdir=next((line.workdir for line in found if line.workdir), ""),
         interfaces=_unique(each for line in found for each in line.interfaces),
         steps=tuple(step for line in found for step in line.steps),
-        warnings=_unique([*(each for line in found for each in line.warnings), *asides]),
+        warnings=_unique([*(each for line in found for each in line.warnings), *ignored]),
     )
 
 
