@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "engine/message/wire_io.h"
+#include "transport/socket/pack.h"
 
 namespace hvd {
 namespace {
@@ -14,37 +14,36 @@ constexpr std::size_t kSmallestRequest = 38;
 // The names of ranks and slots are int in memory and i32 on the wire.
 static_assert(sizeof(int) == 4, "int is written as i32");
 
-void write(Writer& writer, const TensorMeta& tensor) {
-  writer.put(tensor.dtype);
-  writer.put(static_cast<std::int32_t>(tensor.device));
-  writer.put(tensor.place);
-  writer.put(static_cast<std::uint8_t>(tensor.shape.size()));
-  for (const std::int64_t extent : tensor.shape) writer.put(extent);
+void write(Packer& packer, const TensorMeta& tensor) {
+  packer.number(tensor.dtype);
+  packer.number(static_cast<std::int32_t>(tensor.device));
+  packer.number(tensor.place);
+  packer.number(static_cast<std::uint8_t>(tensor.shape.size()));
+  for (const std::int64_t extent : tensor.shape) packer.number(extent);
 }
 
 // Extents are not negative and their product fits, with room for sums over ranks.
-
-TensorMeta read_tensor(Reader& reader) {
+TensorMeta read_tensor(Unpacker& reader) {
   TensorMeta tensor;
   tensor.dtype = reader.one_of<Dtype>(kDtypeCount);
-  tensor.device = reader.get<std::int32_t>();
-  tensor.place = reader.get<std::int64_t>();
-  tensor.shape = reader.values<std::int64_t>(reader.get<std::uint8_t>());
+  tensor.device = reader.number<std::int32_t>();
+  tensor.place = reader.number<std::int64_t>();
+  tensor.shape = reader.values<std::int64_t>(reader.number<std::uint8_t>());
   if (tensor.place < kPrivate || !tensor.countable()) reader.refuse();
   return tensor;
 }
 
-void write(Writer& writer, const Request& request) {
-  writer.put(request.kind);
-  writer.put(request.op);
-  writer.put(static_cast<std::int32_t>(request.set));
-  writer.put(static_cast<std::int32_t>(request.root));
-  writer.put(request.prescale);
-  writer.put(request.postscale);
-  writer.text(request.name);
-  writer.length(request.tensors.size());
-  for (const TensorMeta& tensor : request.tensors) write(writer, tensor);
-  writer.list(request.sizes);
+void write(Packer& packer, const Request& request) {
+  packer.number(request.kind);
+  packer.number(request.op);
+  packer.number(static_cast<std::int32_t>(request.set));
+  packer.number(static_cast<std::int32_t>(request.root));
+  packer.number(request.prescale);
+  packer.number(request.postscale);
+  packer.text(request.name);
+  packer.length(request.tensors.size());
+  for (const TensorMeta& tensor : request.tensors) write(packer, tensor);
+  packer.list(request.sizes);
 }
 
 bool has_rows(const Request& request) {
@@ -91,14 +90,14 @@ bool well_formed(const Request& request) {
   return false;
 }
 
-Request read_request(Reader& reader) {
+Request read_request(Unpacker& reader) {
   Request request;
   request.kind = reader.one_of<Kind>(kKindCount);
   request.op = reader.one_of<ReduceOp>(kReduceOpCount);
-  request.set = reader.get<std::int32_t>();
-  request.root = reader.get<std::int32_t>();
-  request.prescale = reader.get<double>();
-  request.postscale = reader.get<double>();
+  request.set = reader.number<std::int32_t>();
+  request.root = reader.number<std::int32_t>();
+  request.prescale = reader.number<double>();
+  request.postscale = reader.number<double>();
   request.name = reader.text();
   const std::size_t tensors = reader.length(kSmallestTensor);
   request.tensors.reserve(tensors);
@@ -110,49 +109,49 @@ Request read_request(Reader& reader) {
   return request;
 }
 
-void write(Writer& writer, const Tunables& tunables) {
-  writer.put(tunables.fusion_threshold);
-  writer.put(tunables.cycle_ns);
-  writer.put(static_cast<std::uint8_t>(tunables.hierarchical_allreduce));
-  writer.put(static_cast<std::uint8_t>(tunables.hierarchical_allgather));
-  writer.put(static_cast<std::uint8_t>(tunables.cache));
+void write(Packer& packer, const Tunables& tunables) {
+  packer.number(tunables.fusion_threshold);
+  packer.number(tunables.cycle_ns);
+  packer.flag(tunables.hierarchical_allreduce);
+  packer.flag(tunables.hierarchical_allgather);
+  packer.flag(tunables.cache);
 }
 
-Tunables read_tunables(Reader& reader) {
+Tunables read_tunables(Unpacker& reader) {
   Tunables tunables;
-  tunables.fusion_threshold = reader.get<std::int64_t>();
-  tunables.cycle_ns = reader.get<std::int64_t>();
+  tunables.fusion_threshold = reader.number<std::int64_t>();
+  tunables.cycle_ns = reader.number<std::int64_t>();
   tunables.hierarchical_allreduce = reader.flag();
   tunables.hierarchical_allgather = reader.flag();
   tunables.cache = reader.flag();
   return tunables;
 }
 
-void write(Writer& writer, const Response& response) {
-  writer.put(response.kind);
-  writer.put(static_cast<std::int32_t>(response.set));
-  writer.put(static_cast<std::uint8_t>(response.status.code));
-  writer.put(static_cast<std::int32_t>(response.status.rank));
-  writer.text(response.status.message);
-  writer.text(response.status.where);
-  writer.put(static_cast<std::int32_t>(response.rank));
-  writer.put(static_cast<std::uint8_t>(response.shared));
-  writer.length(response.names.size());
-  for (const std::string& name : response.names) writer.text(name);
-  writer.list(response.sizes);
-  writer.length(response.absent.size());
-  for (const Request& request : response.absent) write(writer, request);
+void write(Packer& packer, const Response& response) {
+  packer.number(response.kind);
+  packer.number(static_cast<std::int32_t>(response.set));
+  packer.number(static_cast<std::uint8_t>(response.status.code));
+  packer.number(static_cast<std::int32_t>(response.status.rank));
+  packer.text(response.status.message);
+  packer.text(response.status.where);
+  packer.number(static_cast<std::int32_t>(response.rank));
+  packer.flag(response.shared);
+  packer.length(response.names.size());
+  for (const std::string& name : response.names) packer.text(name);
+  packer.list(response.sizes);
+  packer.length(response.absent.size());
+  for (const Request& request : response.absent) write(packer, request);
 }
 
-Response read_response(Reader& reader) {
+Response read_response(Unpacker& reader) {
   Response response;
   response.kind = reader.one_of<Kind>(kKindCount);
-  response.set = reader.get<std::int32_t>();
+  response.set = reader.number<std::int32_t>();
   response.status.code = reader.one_of<Code>(kCodeCount);
-  response.status.rank = reader.get<std::int32_t>();
+  response.status.rank = reader.number<std::int32_t>();
   response.status.message = reader.text();
   response.status.where = reader.text();
-  response.rank = reader.get<std::int32_t>();
+  response.rank = reader.number<std::int32_t>();
   response.shared = reader.flag();
   const std::size_t names = reader.length(4);
   response.names.reserve(names);
@@ -167,7 +166,7 @@ Response read_response(Reader& reader) {
 }
 
 // Slots from `least` on.
-std::vector<int> read_slots(Reader& reader, int least) {
+std::vector<int> read_slots(Unpacker& reader, int least) {
   std::vector<int> slots = reader.list<int>();
   for (const int slot : slots) {
     if (slot < least || slot >= kMostSlots) reader.refuse();
@@ -175,12 +174,12 @@ std::vector<int> read_slots(Reader& reader, int least) {
   return slots;
 }
 
-ResponseMessage read_response_message(Reader& reader) {
+ResponseMessage read_response_message(Unpacker& reader) {
   ResponseMessage message;
   message.response = read_response(reader);
   message.only = reader.list<int>();
   message.slots = read_slots(reader, -1);
-  message.version = reader.get<std::uint64_t>();
+  message.version = reader.number<std::uint64_t>();
   if (message.response.kind == Kind::kTune) message.response.tunables = read_tunables(reader);
   if (!message.slots.empty() && message.slots.size() != message.response.names.size()) {
     reader.refuse();
@@ -188,7 +187,7 @@ ResponseMessage read_response_message(Reader& reader) {
   return message;
 }
 
-Item read_item(Reader& reader) {
+Item read_item(Unpacker& reader) {
   Item item;
   item.begin = reader.at();
   item.sort = reader.one_of<Item::Sort>(Item::kSorts);
@@ -198,8 +197,8 @@ Item read_item(Reader& reader) {
       if (item.slots.empty()) reader.refuse();
       break;
     case Item::Sort::kAgain:
-      item.slot = reader.get<int>();
-      item.version = reader.get<std::uint64_t>();
+      item.slot = reader.number<int>();
+      item.version = reader.number<std::uint64_t>();
       break;
     case Item::Sort::kResponse:
       item.message = read_response_message(reader);
@@ -209,13 +208,13 @@ Item read_item(Reader& reader) {
   return item;
 }
 
-void open(Writer& writer, char tag) {
-  writer.put(kVersion);
-  writer.put(tag);
+void open(Packer& packer, char tag) {
+  packer.number(kVersion);
+  packer.number(tag);
 }
 
-void expect(Reader& reader, char tag) {
-  if (reader.get<std::uint8_t>() != kVersion || reader.get<char>() != tag) reader.refuse();
+void expect(Unpacker& reader, char tag) {
+  if (reader.number<std::uint8_t>() != kVersion || reader.number<char>() != tag) reader.refuse();
 }
 
 Status refused(const std::string& bytes, const char* what) {
@@ -229,38 +228,38 @@ Status refused(const std::string& bytes, const char* what) {
 }  // namespace
 
 void append_request(std::string& bytes, const Request& request) {
-  Writer writer(bytes);
-  write(writer, request);
+  Packer packer(bytes);
+  write(packer, request);
 }
 
 std::string encode(const RequestList& requests) {
   std::string bytes;
   bytes.reserve(64 + requests.slots.size() * 8 + requests.full.size() * 128);
-  Writer writer(bytes);
-  open(writer, 'Q');
-  writer.put(requests.assignments);
-  writer.put(requests.changes);
+  Packer packer(bytes);
+  open(packer, 'Q');
+  packer.number(requests.assignments);
+  packer.number(requests.changes);
   std::size_t first = 0;
   while (first < requests.slots.size() && requests.slots[first] == 0) ++first;
-  writer.length(first);
-  writer.length(requests.slots.size() - first);
-  for (std::size_t i = first; i < requests.slots.size(); ++i) writer.put(requests.slots[i]);
-  writer.length(requests.full.size());
+  packer.length(first);
+  packer.length(requests.slots.size() - first);
+  for (std::size_t i = first; i < requests.slots.size(); ++i) packer.number(requests.slots[i]);
+  packer.length(requests.full.size());
   for (const RequestMessage& ask : requests.full) {
-    write(writer, ask.request);
-    writer.list(ask.ranks);
+    write(packer, ask.request);
+    packer.list(ask.ranks);
   }
   return bytes;
 }
 
 Result<RequestList> decode_requests(const std::string& bytes) {
   constexpr std::size_t kMostWords = kMostSlots / 64;
-  Reader reader(bytes);
+  Unpacker reader(bytes);
   expect(reader, 'Q');
   RequestList requests;
-  requests.assignments = reader.get<std::uint64_t>();
-  requests.changes = reader.get<std::uint64_t>();
-  const std::size_t first = reader.get<std::uint32_t>();
+  requests.assignments = reader.number<std::uint64_t>();
+  requests.changes = reader.number<std::uint64_t>();
+  const std::size_t first = reader.number<std::uint32_t>();
   const auto words = reader.list<std::uint64_t>();
   if (first + words.size() > kMostWords) reader.refuse();
   if (reader.ok() && !words.empty()) {
@@ -273,50 +272,50 @@ Result<RequestList> decode_requests(const std::string& bytes) {
     Request request = read_request(reader);
     requests.full.push_back({std::move(request), reader.list<int>()});
   }
-  if (!reader.at_end()) return refused(bytes, "requests");
+  if (!reader.complete()) return refused(bytes, "requests");
   return requests;
 }
 
 void append_cached(std::string& items, const std::vector<int>& slots) {
-  Writer writer(items);
-  writer.put(Item::Sort::kCached);
-  writer.list(slots);
+  Packer packer(items);
+  packer.number(Item::Sort::kCached);
+  packer.list(slots);
 }
 
 void append_again(std::string& items, int slot, std::uint64_t version) {
-  Writer writer(items);
-  writer.put(Item::Sort::kAgain);
-  writer.put(slot);
-  writer.put(version);
+  Packer packer(items);
+  packer.number(Item::Sort::kAgain);
+  packer.number(slot);
+  packer.number(version);
 }
 
 void append_response(std::string& items, const ResponseMessage& message) {
-  Writer writer(items);
-  writer.put(Item::Sort::kResponse);
-  write(writer, message.response);
-  writer.list(message.only);
-  writer.list(message.slots);
-  writer.put(message.version);
-  if (message.response.kind == Kind::kTune) write(writer, message.response.tunables);
+  Packer packer(items);
+  packer.number(Item::Sort::kResponse);
+  write(packer, message.response);
+  packer.list(message.only);
+  packer.list(message.slots);
+  packer.number(message.version);
+  if (message.response.kind == Kind::kTune) write(packer, message.response.tunables);
 }
 
 std::string response_list_of(const std::string& items, std::size_t count) {
   std::string bytes;
   bytes.reserve(items.size() + 6);
-  Writer writer(bytes);
-  open(writer, 'R');
-  writer.length(count);
+  Packer packer(bytes);
+  open(packer, 'R');
+  packer.length(count);
   bytes += items;
   return bytes;
 }
 
 Result<std::vector<Item>> decode_responses(const std::string& bytes) {
-  Reader reader(bytes);
+  Unpacker reader(bytes);
   expect(reader, 'R');
   const std::size_t count = reader.length(5);
   std::vector<Item> items;
   for (std::size_t i = 0; i < count && reader.ok(); ++i) items.push_back(read_item(reader));
-  if (!reader.at_end()) return refused(bytes, "responses");
+  if (!reader.complete()) return refused(bytes, "responses");
   return items;
 }
 

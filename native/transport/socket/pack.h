@@ -1,29 +1,48 @@
-// Fixed-layout, little-endian messages between ranks. The reader checks every bound and never
-// trusts a length.
+// Numbers, texts and lists as bytes, and back: every message between ranks. Little-endian, no
+// padding; a text and a list begin with a u32 of how many items they have. The reader checks every
+// bound and never trusts a length.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace hvd {
 
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire is little-endian");
+
+// Numbers here: also enums, and bool as it lies in memory is not one.
+template <typename T>
+constexpr bool kPackable =
+    (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T>;
+
 class Packer {
  public:
+  Packer() : bytes_(own_) {}
+  // Behind what is in there already.
+  explicit Packer(std::string& bytes) : bytes_(bytes) {}
+  Packer(const Packer&) = delete;
+  Packer& operator=(const Packer&) = delete;
+
   template <typename T>
   Packer& number(T value) {
-    static_assert(std::is_integral_v<T>);
-    auto bits = static_cast<std::make_unsigned_t<T>>(value);
-    for (std::size_t i = 0; i < sizeof(T); ++i) {
-      bytes_.push_back(static_cast<char>(bits & 0xFFU));
-      bits = static_cast<std::make_unsigned_t<T>>(static_cast<std::uint64_t>(bits) >> 8U);
-    }
+    static_assert(kPackable<T>);
+    char field[sizeof value];
+    std::memcpy(field, &value, sizeof value);
+    bytes_.append(field, sizeof value);
     return *this;
   }
-  Packer& text(std::string_view value) {
-    number(static_cast<std::uint32_t>(value.size()));
-    return raw(value);
+  Packer& flag(bool value) { return number(static_cast<std::uint8_t>(value)); }
+  Packer& length(std::size_t items) { return number(static_cast<std::uint32_t>(items)); }
+  Packer& text(std::string_view value) { return length(value.size()).raw(value); }
+  template <typename T>
+  Packer& list(const std::vector<T>& values) {
+    static_assert(kPackable<T>);
+    length(values.size());
+    return raw({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)});
   }
   Packer& raw(std::string_view value) {
     bytes_.append(value);
@@ -32,38 +51,70 @@ class Packer {
   std::string take() { return std::move(bytes_); }
 
  private:
-  std::string bytes_;
+  std::string own_;
+  std::string& bytes_;
 };
 
 // After the first field that does not fit everything reads as zero or empty, and ok() is false.
+// What it reads from must outlive it.
 class Unpacker {
  public:
-  explicit Unpacker(std::string_view bytes) : rest_(bytes) {}
+  explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
+
+  bool ok() const { return ok_; }
+  bool complete() const { return ok_ && at_ == bytes_.size(); }
+  std::size_t at() const { return at_; }
+  // What was read makes no sense to who reads it.
+  void refuse() { ok_ = false; }
 
   template <typename T>
   T number() {
-    static_assert(std::is_integral_v<T>);
-    const std::string_view field = raw(sizeof(T));
-    std::uint64_t bits = 0;
-    for (std::size_t i = 0; i < field.size(); ++i)
-      bits |= static_cast<std::uint64_t>(static_cast<unsigned char>(field[i])) << (8 * i);
-    return static_cast<T>(bits);
+    static_assert(kPackable<T>);
+    T value{};
+    if (const std::string_view field = raw(sizeof value); ok_)
+      std::memcpy(&value, field.data(), sizeof value);
+    return value;
+  }
+  bool flag() { return one_of<std::uint8_t>(2) == 1; }
+  // A u8 below `choices`.
+  template <typename E>
+  E one_of(int choices) {
+    const auto value = number<std::uint8_t>();
+    if (value >= choices) refuse();
+    return ok_ ? static_cast<E>(value) : E{};
+  }
+  // How many items follow, each of at least `smallest` bytes.
+  std::size_t length(std::size_t smallest) {
+    const std::size_t items = number<std::uint32_t>();
+    return has(items * smallest) ? items : 0;
   }
   std::string text() { return std::string(raw(number<std::uint32_t>())); }
-  std::string_view raw(std::size_t bytes) {
-    if (!ok_ || bytes > rest_.size()) {
-      ok_ = false;
-      return {};
-    }
-    const std::string_view field = rest_.substr(0, bytes);
-    rest_.remove_prefix(bytes);
-    return field;
+  template <typename T>
+  std::vector<T> list() {
+    return values<T>(length(sizeof(T)));
   }
-  bool ok() const { return ok_; }
-  bool complete() const { return ok_ && rest_.empty(); }
+  template <typename T>
+  std::vector<T> values(std::size_t count) {
+    static_assert(kPackable<T>);
+    const std::string_view field = raw(count * sizeof(T));
+    std::vector<T> all(field.size() / sizeof(T));
+    if (!all.empty()) std::memcpy(all.data(), field.data(), field.size());
+    return all;
+  }
+  std::string_view raw(std::size_t bytes) {
+    if (!has(bytes)) return {};
+    at_ += bytes;
+    return bytes_.substr(at_ - bytes, bytes);
+  }
 
  private:
-  std::string_view rest_;
+  bool has(std::size_t bytes) {
+    if (bytes_.size() - at_ < bytes) ok_ = false;
+    return ok_;
+  }
+
+  std::string_view bytes_;
+  std::size_t at_ = 0;
   bool ok_ = true;
 };
 

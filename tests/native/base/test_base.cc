@@ -188,6 +188,36 @@ TEST_CASE("pack: what goes in comes out, little-endian") {
   CHECK(reader.complete());
 }
 
+TEST_CASE("pack: lists, enums and flags, behind what is there") {
+  enum class Colour : std::uint8_t { kRed, kGreen };
+  std::string bytes = "head";
+  Packer(bytes)
+      .list(std::vector<std::int16_t>{-2, 3})
+      .number(Colour::kGreen)
+      .flag(true)
+      .number(0.5);
+  CHECK(bytes == std::string("head\x02\0\0\0\xFE\xFF\x03\0\x01\x01\0\0\0\0\0\0\xE0\x3F", 22));
+  Unpacker reader(std::string_view(bytes).substr(4));
+  CHECK(reader.list<std::int16_t>() == std::vector<std::int16_t>{-2, 3});
+  CHECK(reader.at() == 8);
+  CHECK(reader.one_of<Colour>(2) == Colour::kGreen);
+  CHECK(reader.flag());
+  CHECK(reader.number<double>() == 0.5);
+  CHECK(reader.complete());
+}
+
+TEST_CASE(
+    "pack: a list that claims more than is there, a flag and an enum out of range are found") {
+  const std::string lying = Packer().length(3).number(std::uint64_t{1}).take();
+  Unpacker list(lying), flag("\x02"), choice("\x02");
+  CHECK(list.list<std::uint32_t>().empty());
+  CHECK_FALSE(list.ok());
+  CHECK_FALSE(flag.flag());
+  CHECK_FALSE(flag.ok());
+  CHECK(choice.one_of<std::uint8_t>(2) == 0);
+  CHECK_FALSE(choice.ok());
+}
+
 TEST_CASE("pack: every truncation and every wrong length is found") {
   const std::string bytes =
       Packer().number(std::uint16_t{7}).text("name").number(std::uint8_t{1}).take();
