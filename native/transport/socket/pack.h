@@ -71,8 +71,7 @@ class Unpacker {
   T number() {
     static_assert(kPackable<T>);
     T value{};
-    if (const std::string_view field = raw(sizeof value); ok_)
-      std::memcpy(&value, field.data(), sizeof value);
+    raw(sizeof value).copy(reinterpret_cast<char*>(&value), sizeof value);
     return value;
   }
   bool flag() { return one_of<std::uint8_t>(2) == 1; }
