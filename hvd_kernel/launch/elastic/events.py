@@ -46,6 +46,7 @@ class WorkerExited(Struct, frozen=True):
     worker: int
     status: int
     why: str = ""  # a limit that it has passed, or why it could not be started
+    consequence: bool = False  # its stderr tells of nothing but another worker's failure (launch/outcome.py)
 
 
 class WorkerHung(Struct, frozen=True):
@@ -56,10 +57,11 @@ class WorkerHung(Struct, frozen=True):
 
 
 class HostLost(Struct, frozen=True):
-    """The agent of a host is gone, with all workers there (each has its WorkerExited before this)."""
+    """The agent of a host is gone, with all workers there: none of them needs a WorkerExited of its own."""
 
     host: str
     why: str
+    silent: bool = True  # it only does not answer: it may live behind a cut; False: its connection was closed
 
 
 class TimerFired(Struct, frozen=True):
@@ -88,7 +90,10 @@ class StartWorker(Struct, frozen=True):
 
 
 class SendTo(Struct, frozen=True):
-    """Tell a worker. Of a Place ``address`` and ``secret`` are empty: job.py knows the hosts' networks."""
+    """Tell a worker. Of a Place ``address`` and ``secret`` are empty: job.py knows the hosts' networks.
+
+    Places of one generation come together, that of rank 0 first.
+    """
 
     worker: int
     message: ToWorker

@@ -1,0 +1,100 @@
+"""Assignment of ranks to workers and empty slots. Pure.
+
+The oldest process is rank 0: it has the state that others take. Between processes of one age the order of hosts
+decides, then the slot; ranks of one host are beside each other. A worker keeps its slot for life, so local_rank is no
+slot: it counts the ranks of a host in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from hvd_kernel.launch.placement import Host
+
+Slot = tuple[str, int]
+"""A host's name and the slot's number there."""
+
+_FRESH = float("inf")  # the age of a process that has been in no generation
+
+
+class Living(NamedTuple):
+    """A worker that could have a rank; ``joined``: the first generation that it was in, 0: none."""
+
+    worker: int
+    host: str
+    slot: int
+    joined: int
+
+
+class Assigned(NamedTuple):
+    """One rank, and the worker that gets it; None: one that has yet to be started in this slot."""
+
+    rank: int
+    host: str
+    slot: int
+    worker: int | None
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+class Assignment(NamedTuple):
+    """Who is which rank, and who is none any more."""
+
+    ranks: tuple[Assigned, ...]
+    leave: tuple[int, ...]
+
+    @property
+    def workers(self) -> set[int]:
+        """Those that have a rank."""
+        return {each.worker for each in self.ranks if each.worker is not None}
+
+    @property
+    def empty(self) -> list[Slot]:
+        """Slots in which a worker is to be started."""
+        return [(each.host, each.slot) for each in self.ranks if each.worker is None]
+
+
+def assign(
+    living: Sequence[Living], hosts: Sequence[Host], max_np: int | None = None, blocked: Collection[Slot] = ()
+) -> Assignment:
+    """Return the ranks of the next generation.
+
+    Parameters
+    ----------
+    living
+        Workers, at most one per slot.
+    hosts
+        In their order; a host comes once.
+    max_np
+        Ranks that there may be.
+    blocked
+        Slots that are not used.
+
+    Examples
+    --------
+    >>> found = assign([Living(7, "b", 0, joined=1)], [Host("a", 1), Host("b", 1)])
+    >>> [(each.host, each.worker) for each in found.ranks]
+    [('b', 7), ('a', None)]
+    """
+    holder = {(each.host, each.slot): each for each in living}
+    usable = [(host.name, slot) for host in hosts for slot in range(host.slots) if (host.name, slot) not in blocked]
+
+    def age(slot: Slot) -> float:
+        return (holder[slot].joined or _FRESH) if slot in holder else _FRESH
+
+    # sorted() is stable: what is equal stays in the order of the hosts.
+    chosen = sorted(usable, key=lambda slot: (age(slot), slot not in holder))[:max_np]
+    on_host: dict[str, list[Slot]] = {}
+    for slot in sorted(chosen, key=lambda slot: (age(slot), usable.index(slot))):
+        on_host.setdefault(slot[0], []).append(slot)
+    places = [(slot, local, len(slots)) for slots in on_host.values() for local, slot in enumerate(slots)]
+    ranks = []
+    for rank, (slot, local, size) in enumerate(places):
+        having = [host for host, slots in on_host.items() if len(slots) > local]
+        worker = holder[slot].worker if slot in holder else None
+        ranks.append(Assigned(rank, *slot, worker, local, size, having.index(slot[0]), len(having)))
+    taken = set(chosen)
+    return Assignment(tuple(ranks), tuple(each.worker for each in living if (each.host, each.slot) not in taken))
