@@ -5,8 +5,6 @@
 #include <thread>
 
 #include "base/failpoint.h"
-#include "transport/socket/pack.h"
-#include "transport/socket/socket.h"
 
 namespace hvd {
 namespace {
@@ -16,32 +14,13 @@ constexpr std::chrono::milliseconds kFlushPause{1};
 
 }  // namespace
 
-std::string frame_of(std::uint32_t number, const std::string& message) {
-  return Packer()
-      .number(static_cast<std::uint32_t>(message.size()))
-      .number(number)
-      .raw(message)
-      .take();
-}
-
-bool take_frames(int from, std::string& stream, std::uint32_t& next,
-                 std::deque<ControlMessage>& into) {
-  std::size_t at = 0;
-  const std::string_view all = stream;
-  while (all.size() - at >= kFrameHead) {
-    Unpacker head(all.substr(at));
-    const auto bytes = head.number<std::uint32_t>();
-    if (bytes > kMaxFrame || head.number<std::uint32_t>() != next) {
-      stream.erase(0, at);
-      return false;
-    }
-    if (all.size() - at - kFrameHead < bytes) break;
-    into.push_back({from, std::string(all.substr(at + kFrameHead, bytes))});
-    at += kFrameHead + bytes;
-    ++next;
+FrameParser::Next take_messages(FrameParser& frames, int from, std::deque<ControlMessage>& into) {
+  for (;;) {
+    std::string_view message;
+    const FrameParser::Next next = frames.next(message);
+    if (next != FrameParser::Next::kFrame) return next;
+    into.push_back({from, std::string(message)});
   }
-  stream.erase(0, at);
-  return true;
 }
 
 ControlLine* Control::line_to(int peer) const {

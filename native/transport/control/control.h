@@ -3,8 +3,7 @@
 // with later calls, or by whoever serves the line meanwhile.
 //   line    the way to one neighbour: a pair of rings in shared memory (control_line.h) or a socket
 //           (control_socket.h)
-//   frame   a length and a number of four bytes each, and a message. Frames are numbered from 0 on
-//           each line and way: one that comes twice, late or out of its turn is refused
+//   frame   a message on a line: numbered, on each line and way (transport/socket/frame.h)
 #pragma once
 
 #include <cstdint>
@@ -19,15 +18,12 @@
 #include "base/status.h"
 #include "transport/link/doorbell.h"
 #include "transport/mesh/mesh.h"
+#include "transport/socket/frame.h"
 
 namespace hvd {
 
-constexpr std::size_t kFrameHead = 8;
-
-std::string frame_of(std::uint32_t number, const std::string& message);
-// Takes whole messages off the front of a stream of frames; false: that is not the next frame.
-bool take_frames(int from, std::string& stream, std::uint32_t& next,
-                 std::deque<ControlMessage>& into);
+// Takes whole messages off the front of a stream of frames, and says what stands there then.
+FrameParser::Next take_messages(FrameParser& frames, int from, std::deque<ControlMessage>& into);
 
 class ControlLine {
  public:

@@ -1,6 +1,5 @@
 #include "transport/control/control_line.h"
 
-#include <array>
 #include <string_view>
 #include <utility>
 
@@ -10,10 +9,7 @@ MemoryLine::MemoryLine(int peer, const ControlMemory& out, const ControlMemory& 
     : ControlLine(peer), writer_(out), reader_(in), calls_(std::move(calls)) {}
 
 bool MemoryLine::send(const std::string& message) {
-  std::array<char, kFrameHead> head{};
-  const std::uint64_t fields = (std::uint64_t{sent_++} << 32U) | message.size();
-  for (std::size_t i = 0; i < head.size(); ++i)
-    head[i] = static_cast<char>(static_cast<unsigned char>(fields >> (8 * i)));
+  const auto head = frame_head(sent_++, message.size());
   if (!pending() && writer_.room(head.size() + message.size()) >= head.size() + message.size()) {
     writer_.write({head.data(), head.size()});
     writer_.write(message);
@@ -54,11 +50,11 @@ void MemoryLine::push_kept() {
 
 bool MemoryLine::collect(std::deque<ControlMessage>& inbox) {
   for (;;) {
-    const ControlReader::Found found = reader_.take(received_);
+    const ControlReader::Found found = reader_.take(frames_.stream());
     if (found == ControlReader::Found::kRubbish) return false;
     if (found == ControlReader::Found::kNothing) return true;
     if (reader_.wanted()) calls_.made_room();
-    if (!take_frames(peer(), received_, heard_, inbox)) return false;
+    if (take_messages(frames_, peer(), inbox) != FrameParser::Next::kNothing) return false;
   }
 }
 

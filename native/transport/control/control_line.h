@@ -34,8 +34,8 @@ class MemoryLine : public ControlLine {
   ControlWriter writer_;  // the progress-lock owner's while keeps_ is false, else guarded by mutex_
   ControlReader reader_;
   Calls calls_;
-  std::string received_;
-  std::uint32_t sent_ = 0, heard_ = 0;  // the numbers of the next frames
+  FrameParser frames_ = FrameParser::numbered(kMaxFrame);
+  std::uint32_t sent_ = 0;  // frames
   Mutex mutex_;
   std::atomic<bool> keeps_{false};
   std::string kept_ GUARDED_BY(mutex_);

@@ -5,16 +5,7 @@
 #include <array>
 #include <cerrno>
 
-#include "transport/socket/pack.h"
-
 namespace hvd {
-namespace {
-
-// In the place of a length: nothing more comes. Told by a goodbye alone, a peer would have to guess
-// whether all that was sent before has arrived.
-constexpr std::uint32_t kEnd = 0xFFFFFFFF;
-
-}  // namespace
 
 SocketLine::~SocketLine() { ::shutdown(socket_.get(), SHUT_WR); }
 
@@ -24,8 +15,9 @@ bool SocketLine::send(const std::string& message) {
   return true;
 }
 
+// Told by a goodbye alone, a peer would have to guess whether all that was sent before has arrived.
 void SocketLine::finish() {
-  if (outbox_.send(Packer().number(kEnd).take()) && outbox_.pending()) calls_.kept();
+  if (outbox_.send(end_of_frames()) && outbox_.pending()) calls_.kept();
 }
 
 bool SocketLine::collect(std::deque<ControlMessage>& inbox) {
@@ -60,19 +52,18 @@ void SocketLine::readable() {
 
 // False: nothing more comes, or nothing more that can be read.
 bool SocketLine::take(std::string_view part) {
-  received_.append(part);
-  bool end = false, rubbish = false;
+  frames_.stream().append(part);
+  FrameParser::Next next{};
   {
     const MutexLock lock(mutex_);
     const std::size_t before = inbox_.size();
-    const bool frames = take_frames(peer(), received_, heard_, inbox_);
-    end = received_.size() >= 4 && Unpacker(received_).number<std::uint32_t>() == kEnd;
-    rubbish_ = rubbish = !frames && !end;
-    if (inbox_.size() == before && !rubbish) return !end;
+    next = take_messages(frames_, peer(), inbox_);
+    rubbish_ = next == FrameParser::Next::kRubbish;
+    if (inbox_.size() == before && !rubbish_) return next != FrameParser::Next::kEnd;
     any_.store(true, std::memory_order_release);
   }
   calls_.came();
-  return !end && !rubbish;
+  return next == FrameParser::Next::kNothing;
 }
 
 void SocketLine::writable() {

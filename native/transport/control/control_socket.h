@@ -45,9 +45,9 @@ class SocketLine : public ControlLine, public Served {
   Fd socket_;
   Outbox outbox_;
   Calls calls_;
-  std::atomic<bool> ended_{false};      // nothing more comes
-  std::string received_;                // the failure detector's, like heard_
-  std::uint32_t sent_ = 0, heard_ = 0;  // the numbers of the next frames
+  std::atomic<bool> ended_{false};                         // nothing more comes
+  FrameParser frames_ = FrameParser::numbered(kMaxFrame);  // the failure detector's
+  std::uint32_t sent_ = 0;                                 // frames
   Mutex mutex_;
   std::atomic<bool> any_{false};  // the inbox is not empty, or rubbish came
   std::deque<ControlMessage> inbox_ GUARDED_BY(mutex_);

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <memory>
 
-#include "transport/socket/pack.h"
+#include "transport/socket/frame.h"
 
 namespace hvd {
 namespace {
@@ -266,13 +266,13 @@ Status send_frame(const Fd& socket, std::string_view bytes, Deadline deadline) {
     return Status::make(Code::kInvalidArgument,
                         "a message of " + std::to_string(bytes.size()) + " bytes is too long",
                         kRoom);
-  return send_all(socket, Packer().text(bytes).take(), deadline);
+  return send_all(socket, frame_of(bytes), deadline);
 }
 
 Result<std::string> receive_frame(const Fd& socket, Deadline deadline) {
-  Result<std::string> head = receive_all(socket, 4, deadline);
+  Result<std::string> head = receive_all(socket, kLengthBytes, deadline);
   if (!head.is_ok()) return head;
-  const auto bytes = Unpacker(head.value()).number<std::uint32_t>();
+  const std::uint32_t bytes = announced_bytes(head.value());
   if (bytes > kMaxFrame)
     return Status::make(Code::kInternal,
                         "a message announces " + std::to_string(bytes) + " bytes: refused", kRoom);

@@ -14,8 +14,6 @@
 
 namespace hvd {
 
-constexpr std::uint32_t kMaxFrame = 16U << 20U;
-
 // Listening. A unix name is in the abstract namespace: nothing on disk, gone with the last
 // descriptor.
 Result<Fd> listen_unix(const std::string& name, int backlog);
@@ -41,7 +39,7 @@ Result<Credentials> peer_of(const Fd& socket);
 
 Status send_all(const Fd& socket, std::string_view bytes, Deadline deadline);
 Result<std::string> receive_all(const Fd& socket, std::size_t bytes, Deadline deadline);
-// A length, then that many bytes.
+// Of at most kMaxFrame bytes (frame.h).
 Status send_frame(const Fd& socket, std::string_view bytes, Deadline deadline);
 Result<std::string> receive_frame(const Fd& socket, Deadline deadline);
 

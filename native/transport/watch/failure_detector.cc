@@ -30,20 +30,18 @@ const char* const kRoom = "transport/failure_detector";
 
 std::string cut(const std::string& text) { return text.substr(0, kMostText); }
 
-std::string framed(const std::string& body) { return Packer().text(body).take(); }
-
 std::string abort_frame(const Status& cause) {
-  return framed(Packer()
-                    .number(static_cast<std::uint8_t>(Frame::kAbort))
-                    .number(static_cast<std::uint8_t>(cause.code))
-                    .number(static_cast<std::int32_t>(cause.rank))
-                    .text(cut(cause.message))
-                    .text(cut(cause.where))
-                    .take());
+  return frame_of(Packer()
+                      .number(static_cast<std::uint8_t>(Frame::kAbort))
+                      .number(static_cast<std::uint8_t>(cause.code))
+                      .number(static_cast<std::int32_t>(cause.rank))
+                      .text(cut(cause.message))
+                      .text(cut(cause.where))
+                      .take());
 }
 
 std::string goodbye_frame() {
-  return framed(Packer().number(static_cast<std::uint8_t>(Frame::kGoodbye)).take());
+  return frame_of(Packer().number(static_cast<std::uint8_t>(Frame::kGoodbye)).take());
 }
 
 std::string reason_of(int error) {
@@ -75,7 +73,7 @@ Fd process_of(const Fd& socket, int pid) {
 FailureDetector::FailureDetector(int size, std::vector<Peer> peers, StopRules stops,
                                  std::function<void()> on_news)
     : states_(static_cast<std::size_t>(size)), on_news_(std::move(on_news)), stops_(stops) {
-  for (Peer& peer : peers) lines_.push_back({std::move(peer), {}, ""});
+  for (Peer& peer : peers) lines_.push_back({std::move(peer), {}, FrameParser::plain(kMostFrame)});
   no_memory_ =
       Status::make(Code::kInternal, name_of(own_rank()) + " is out of memory", kRoom, own_rank());
 }
@@ -204,7 +202,7 @@ void FailureDetector::read(Line& line) {
     std::array<char, 4096> part{};
     const ssize_t got = ::recv(line.peer.socket.get(), part.data(), part.size(), MSG_DONTWAIT);
     if (got > 0) {
-      line.received.append(part.data(), static_cast<std::size_t>(got));
+      line.frames.stream().append(part.data(), static_cast<std::size_t>(got));
       if (take_frames(line)) continue;
       raise(Status::make(Code::kInternal,
                          name_of(line.peer.rank) + " sent a message that cannot be read", kRoom,
@@ -219,26 +217,28 @@ void FailureDetector::read(Line& line) {
 }
 
 bool FailureDetector::take_frames(Line& line) {
-  while (line.received.size() >= 4) {
-    const auto bytes = Unpacker(line.received).number<std::uint32_t>();
-    if (bytes > kMostFrame) return false;
-    if (line.received.size() - 4 < bytes) return true;
-    const std::string body = line.received.substr(4, bytes);
-    line.received.erase(0, 4 + std::size_t{bytes});
-    Unpacker reader(body);
-    const auto kind = static_cast<Frame>(reader.number<std::uint8_t>());
-    if (kind == Frame::kGoodbye && reader.complete()) {
-      states_[static_cast<std::size_t>(line.peer.rank)].goodbye = true;
-      continue;
-    }
-    const auto code = reader.number<std::uint8_t>();
-    const auto rank = reader.number<std::int32_t>();
-    std::string message = reader.text();
-    std::string where = reader.text();
-    const bool known = code > 0 && code < kCodeCount;
-    if (kind != Frame::kAbort || !known || !reader.complete()) return false;
-    raise(Status::make(static_cast<Code>(code), std::move(message), std::move(where), rank));
+  for (;;) {
+    std::string_view frame;
+    const FrameParser::Next next = line.frames.next(frame);
+    if (next != FrameParser::Next::kFrame) return next == FrameParser::Next::kNothing;
+    if (!take(line.peer.rank, frame)) return false;
   }
+}
+
+bool FailureDetector::take(int peer, std::string_view frame) {
+  Unpacker reader(frame);
+  const auto kind = static_cast<Frame>(reader.number<std::uint8_t>());
+  if (kind == Frame::kGoodbye && reader.complete()) {
+    states_[static_cast<std::size_t>(peer)].goodbye = true;
+    return true;
+  }
+  const auto code = reader.number<std::uint8_t>();
+  const auto rank = reader.number<std::int32_t>();
+  std::string message = reader.text();
+  std::string where = reader.text();
+  const bool known = code > 0 && code < kCodeCount;
+  if (kind != Frame::kAbort || !known || !reader.complete()) return false;
+  raise(Status::make(static_cast<Code>(code), std::move(message), std::move(where), rank));
   return true;
 }
 

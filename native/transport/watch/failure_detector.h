@@ -17,6 +17,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/mutex.h"
+#include "transport/socket/frame.h"
 #include "transport/watch/stop_detector.h"
 
 namespace hvd {
@@ -93,7 +95,7 @@ class FailureDetector {
   struct Line {  // one peer as the failure detector thread sees it
     Peer peer;
     Fd process;  // pidfd
-    std::string received;
+    FrameParser frames;
   };
 
   void run();
@@ -101,6 +103,7 @@ class FailureDetector {
   int wait_ms();
   void read(Line& line);
   bool take_frames(Line& line);
+  bool take(int peer, std::string_view frame);
   void end_of(Line& line, const std::string& why);
   void judge_suspects();
   void judge_goodbyes();
