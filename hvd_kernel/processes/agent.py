@@ -48,12 +48,17 @@ class Agent(ProcessSupervisor):
         self._has_begun = False
         self._is_paused = False
         super().__init__(Controller(channel, os.getppid()))
-        self._channels = RankChannels(self.loop, lambda rank, told: self.send(m.RankState(rank, told)))
+        self._channels = RankChannels(
+            self.loop,
+            tell=lambda rank, told: self.send(m.RankState(rank, told)),
+            relay=lambda rank, said: self.send(m.RankSaid(rank, said)),
+        )
         self.handlers |= {
             m.StartRanks: self._start,
             m.Input: self._give,
             m.Flush: lambda _: self._send_so_far(),
             m.AskRank: lambda asked: self._channels.ask(asked.rank, asked.patience),
+            m.TellRank: lambda told: self._channels.pass_on(told.rank, told.data),
         }
         self.send(m.Hello(card))
 
@@ -149,6 +154,7 @@ class Agent(ProcessSupervisor):
 
     def _on_end(self, rank: int, child: ChildProcess, status: int) -> None:
         self._drain(rank, child)
+        self._channels.drain(rank)
         self._ended.append((rank, self._ranks.pop(rank)))
         if why := child.limits.ended():
             self.send(m.RankKilled(rank, why))

@@ -1,5 +1,8 @@
 """Questions from an agent to its ranks: where is each, and what does it wait for? Nobody is asked but on demand.
 
+Over the same connection a rank and the controller of the agent tell each other what is no business of the agent
+(protocol/elastic.py): datagrams that begin with ``RELAYED`` are passed on as they are.
+
 A rank connects from ``hvd.init()`` to a socket of this host, in no folder, and brings a pipe. Asked, a thread of it
 answers. One that gives no answer is looked at from outside: it is stopped, or a signal has it write its stacks to the
 pipe, without Python's lock. Only processes of this user are let in.
@@ -31,10 +34,14 @@ from hvd_kernel.protocol.messages import STACK_END, STACK_SIGNAL
 VARIABLE = "HVD_AGENT_SOCKET"
 """Tells a rank the socket and its number: ``@name/3``."""
 
-QUESTION_BYTES = 16
+MESSAGE_BYTES = 1 << 18
+"""The longest datagram."""
+
+RELAYED = b"\0"
+"""What a datagram between a rank and the controller begins with; questions and answers do not."""
 
 _QUESTION = b"where?"
-_ANSWER_BYTES = 1 << 18
+_NUMBER_BYTES = 16
 _PIECE = 1 << 16
 _WRITTEN_S = 1.0  # from one piece of a stack to the next: the handler writes a line in many
 _NEVER = float("inf")
@@ -91,10 +98,10 @@ class _Connected:
 
 
 class RankChannels:
-    """All of an agent's; ``tell``: what becomes of what is known of a rank."""
+    """All of an agent's; ``tell``: what becomes of what is known of a rank, ``relay``: of what it says to others."""
 
-    def __init__(self, loop: EventLoop, tell: Tell) -> None:
-        self._loop, self._tell = loop, tell
+    def __init__(self, loop: EventLoop, tell: Tell, relay: Tell = lambda *_: None) -> None:
+        self._loop, self._tell, self._relay = loop, tell, relay
         self._ranks: dict[int, _Connected] = {}
         self._unregistered: set[socket.socket] = set()  # they have not said which rank they are
         self._name = f"hvd-{secrets.token_hex(16)}"
@@ -122,6 +129,17 @@ class RankChannels:
             with suppress(OSError):  # it has ended, which its channel will say
                 one.channel.send(_QUESTION)
 
+    def pass_on(self, rank: int, data: bytes) -> None:
+        """Give a rank what the controller has for it; one that is not there, or reads nothing, goes without."""
+        if one := self._ranks.get(rank):
+            with suppress(OSError):  # its channel will say so
+                one.channel.send(RELAYED + data)
+
+    def drain(self, rank: int) -> None:
+        """Take what a rank has said before its end."""
+        while (one := self._ranks.get(rank)) and select.select([one.channel], [], [], 0)[0]:
+            self._receive(rank, one)
+
     def close(self) -> None:
         """Hang up."""
         for channel in (self._listening, *self._unregistered):
@@ -145,7 +163,7 @@ class RankChannels:
     def _register(self, connection: socket.socket) -> None:
         self._unregistered.remove(connection)
         self._loop.remove_reader(connection.fileno())
-        said, pipes, _, _ = socket.recv_fds(connection, QUESTION_BYTES, 1)
+        said, pipes, _, _ = socket.recv_fds(connection, _NUMBER_BYTES, 1)
         rank = int(said) if said.isdigit() else -1
         if not pipes or rank < 0 or rank in self._ranks:  # a rank's child, which has its variables
             connection.close()
@@ -164,9 +182,12 @@ class RankChannels:
 
     def _receive(self, rank: int, one: _Connected) -> None:
         try:
-            answer = one.channel.recv(_ANSWER_BYTES)
+            answer = one.channel.recv(MESSAGE_BYTES)
         except OSError:
             answer = b""
+        if answer.startswith(RELAYED):
+            self._relay(rank, answer[len(RELAYED) :])
+            return
         wanted = self._settled(one)
         one.is_asked = False
         if not answer:

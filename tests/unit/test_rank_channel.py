@@ -16,7 +16,7 @@ import pytest
 
 from hvd_kernel.processes import rank_channel
 from hvd_kernel.processes.event_loop import EventLoop
-from hvd_kernel.processes.rank_channel import QUESTION_BYTES, VARIABLE, RankChannels
+from hvd_kernel.processes.rank_channel import MESSAGE_BYTES, RELAYED, VARIABLE, RankChannels
 
 PATIENCE_S = 60.0
 
@@ -26,8 +26,13 @@ class Agent:
 
     def __init__(self) -> None:
         self.told: list[tuple[int, dict[str, Any]]] = []
+        self.relayed: list[tuple[int, bytes]] = []
         self._loop = EventLoop()
-        self.channels = RankChannels(self._loop, lambda rank, told: self.told.append((rank, json.loads(told))))
+        self.channels = RankChannels(
+            self._loop,
+            tell=lambda rank, told: self.told.append((rank, json.loads(told))),
+            relay=lambda *said: self.relayed.append(said),
+        )
 
     def until_told(self, count: int) -> list[tuple[int, dict[str, Any]]]:
         guard = self._loop.call_later(PATIENCE_S, self._give_up)
@@ -69,7 +74,7 @@ def test_a_rank_is_asked_and_answers(agent: Agent) -> None:
         assert agent.until_told(1) == [(3, {"state": "connected"})]
 
         def answer() -> None:
-            assert rank.recv(QUESTION_BYTES)
+            assert rank.recv(MESSAGE_BYTES)
             rank.send(b'{"state": "compute"}')
 
         thread = threading.Thread(target=answer)
@@ -78,6 +83,30 @@ def test_a_rank_is_asked_and_answers(agent: Agent) -> None:
         agent.channels.ask(3, 60.0)  # while it has not answered it is asked once
         assert agent.until_told(2)[1] == (3, {"state": "compute"})
         thread.join()
+
+
+def test_what_is_no_business_of_the_agent_is_passed_on_both_ways(agent: Agent) -> None:
+    agent.channels.pass_on(3, b"to nobody")
+    with connect(agent.address(3)) as rank:
+        agent.until_told(1)
+        agent.channels.ask(3, None)
+        agent.channels.pass_on(3, b"from afar")
+        assert rank.recv(MESSAGE_BYTES) == b"where?"
+        assert rank.recv(MESSAGE_BYTES) == RELAYED + b"from afar"
+        rank.send(RELAYED + b"to afar")
+        rank.send(b'{"state": "compute"}')
+        assert agent.until_told(2)[1] == (3, {"state": "compute"}), "the question is still open"
+        assert agent.relayed == [(3, b"to afar")]
+
+
+def test_the_last_words_of_a_rank_are_taken_before_its_end_is_told(agent: Agent) -> None:
+    with connect(agent.address(3)) as rank:
+        agent.until_told(1)
+        rank.send(RELAYED + b"one")
+        rank.send(RELAYED + b"two")
+    agent.channels.drain(3)
+    assert agent.relayed == [(3, b"one"), (3, b"two")]
+    agent.channels.drain(3)
 
 
 def test_who_is_not_there_or_has_gone_is_absent(agent: Agent) -> None:
@@ -95,9 +124,9 @@ def test_a_child_of_a_rank_which_has_its_variables_does_not_take_its_place(agent
         with connect(agent.address(0)) as child:
             agent.turn()
             agent.turn()
-            assert child.recv(QUESTION_BYTES) == b"", "it is hung up on"
+            assert child.recv(MESSAGE_BYTES) == b"", "it is hung up on"
         agent.channels.ask(0, None)
-        assert rank.recv(QUESTION_BYTES)
+        assert rank.recv(MESSAGE_BYTES)
         rank.send(b'{"state": "compute"}')
         assert agent.until_told(2)[1] == (0, {"state": "compute"})
 

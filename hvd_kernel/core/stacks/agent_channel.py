@@ -2,6 +2,8 @@
 
 ``init`` connects to the agent's socket, once in a process. A thread sleeps there until the agent asks. When Python's
 lock is kept by C code and the thread gets no turn, the agent sends a signal instead, and reads what it writes.
+
+Beside it the agent carries messages between this rank and the driver of its job (core/driver_channel.py).
 """
 
 from __future__ import annotations
@@ -23,13 +25,18 @@ if TYPE_CHECKING:
     from hvd_kernel._native import Engine
 
 CurrentEngine = Callable[[], "Engine | None"]
+Hear = Callable[[bytes], None]
 
 _connected_in = 0  # the process that has connected: a forked child has not
+_channel: socket.socket | None = None
 
 
-def connect(engine: CurrentEngine) -> None:
-    """Reach the agent; nothing happens where no agent has started this process, or it cannot be reached."""
-    global _connected_in  # noqa: PLW0603 - of the process
+def connect(engine: CurrentEngine, hear: Hear = lambda _: None) -> None:
+    """Reach the agent; nothing happens where no agent has started this process, or it cannot be reached.
+
+    ``hear`` is called, in a thread, with each message that the agent passes on, and with none at the agent's end.
+    """
+    global _connected_in, _channel  # noqa: PLW0603 - of the process
     address = os.environ.get(rank_channel.VARIABLE)
     if address is None or _connected_in == os.getpid():
         return
@@ -43,16 +50,30 @@ def connect(engine: CurrentEngine) -> None:
     with contextlib.suppress(OSError):  # it has just ended, and ends this process
         rank_channel.register(channel, address, reader)
     os.close(reader)
-    threading.Thread(target=_answer, args=(channel, engine), name="hvd-whereabouts", daemon=True).start()
+    _channel = channel
+    threading.Thread(target=_answer, args=(channel, engine, hear), name="hvd-whereabouts", daemon=True).start()
 
 
-def _answer(channel: socket.socket, engine: CurrentEngine) -> None:
-    with channel:
-        try:
-            while channel.recv(rank_channel.QUESTION_BYTES):
+def is_connected() -> bool:
+    """Tell whether this process has reached its agent."""
+    return _channel is not None and _connected_in == os.getpid()
+
+
+def send(message: bytes) -> None:
+    """Have the agent pass a message on; nothing happens where there is no agent, as in a forked child. Any thread."""
+    if _channel is not None and is_connected():
+        with contextlib.suppress(OSError):  # the agent has ended, and ends this process
+            _channel.send(rank_channel.RELAYED + message)
+
+
+def _answer(channel: socket.socket, engine: CurrentEngine, hear: Hear) -> None:
+    with channel, contextlib.suppress(OSError):  # the agent has ended, and ends this process
+        while message := channel.recv(rank_channel.MESSAGE_BYTES):
+            if message.startswith(rank_channel.RELAYED):
+                hear(message.removeprefix(rank_channel.RELAYED))
+            else:
                 channel.send(json.dumps(to_wire(whereabouts(engine()))).encode())
-        except OSError:
-            return  # the agent has ended, and ends this process
+    hear(b"")
 
 
 def whereabouts(engine: Engine | None) -> Whereabouts:

@@ -1,0 +1,122 @@
+"""Driver channel of a rank whose places an elastic driver gives: it asks for its place, and hears what changes.
+
+The agent of the host carries the messages (stacks/agent_channel.py); what they mean is told in protocol/elastic.py.
+
+Words.
+  answer   a Place, or that the worker is Removed
+  pushed   said of an answer that comes without a question: the generation that was to be is not, or is no more
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+
+from hvd_kernel.core.stacks import agent_channel
+from hvd_kernel.errors import HorovodInternalError, HvdTimeout
+from hvd_kernel.processes import rank_channel
+from hvd_kernel.protocol import elastic
+from hvd_kernel.protocol.elastic import FromWorker, HostsUpdated, Place, Ready, Removed
+
+Answer = Place | Removed
+
+_GONE = (
+    f"the driver of this elastic job cannot be reached ({rank_channel.VARIABLE} names its agent on this host): it has "
+    "ended, or this process is a child of a rank. Start the job with hvdrun."
+)
+
+
+class DriverChannel:
+    """What the driver has told this process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._answer: Answer | None = None  # the newest, until it is taken
+        self._taken = 0  # the generation of the newest that was
+        self._is_over = False
+        self._pushed: list[Callable[[], None]] = []
+        self._hosts_updated: list[Callable[[HostsUpdated], None]] = []
+        self._readable = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def on_hosts_updated(self, call: Callable[[HostsUpdated], None]) -> None:
+        """Call this, in a thread, whenever the driver says that hosts have come or gone."""
+        self._hosts_updated.append(call)
+
+    def on_pushed(self, call: Callable[[], None]) -> None:
+        """Call this, in a thread, whenever an answer comes."""
+        self._pushed.append(call)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while there is an answer that nobody has taken."""
+        return self._readable
+
+    def has_answer(self) -> bool:
+        """Tell whether there is an answer that nobody has taken."""
+        return self._answer is not None
+
+    def ask_place(self, ready: Ready, patience_s: float) -> Answer:
+        """Say that this worker is ready, and wait for its place; one that was pushed is taken without a question.
+
+        Raises
+        ------
+        HvdTimeout
+            No answer has come in time.
+        HorovodInternalError
+            The driver is gone.
+        """
+        with self._changed:
+            if self._answer is None:
+                self.send(ready)
+            self._changed.wait_for(lambda: self._answer is not None or self._is_over, patience_s)
+            answer, self._answer = self._answer, None
+            if answer is None:
+                raise HorovodInternalError(_GONE) if self._is_over else _late(patience_s)
+            os.eventfd_read(self._readable)
+            if isinstance(answer, Place):
+                self._taken = answer.generation
+            return answer
+
+    def send(self, message: FromWorker) -> None:
+        """Tell the driver. Any thread."""
+        if not agent_channel.is_connected():
+            self._is_over = True
+        agent_channel.send(elastic.encode(message))
+
+    def hear(self, data: bytes) -> None:
+        """Take what the agent has passed on; nothing: its end."""
+        match elastic.to_worker(data) if data else None:
+            case HostsUpdated() as update:
+                for call in [*self._hosts_updated]:
+                    call(update)
+            case Place(generation=generation) if generation <= self._taken:
+                return  # of a generation that is over
+            case Place() | Removed() as answer:
+                self._keep(answer)
+            case None:
+                with self._changed:
+                    self._is_over = True
+                    self._changed.notify_all()
+
+    def _keep(self, answer: Answer) -> None:
+        with self._changed:
+            if self._answer is None:
+                os.eventfd_write(self._readable, 1)
+            self._answer = answer
+            self._changed.notify_all()
+        for call in [*self._pushed]:
+            call()
+
+
+def _late(patience_s: float) -> HvdTimeout:
+    return HvdTimeout(
+        f"the driver of this elastic job has given this rank no place within {patience_s:g} s. HVD_ELASTIC_TIMEOUT (or "
+        "HOROVOD_ELASTIC_TIMEOUT) sets the time."
+    )
+
+
+@functools.cache
+def driver() -> DriverChannel:
+    """Return the one of this process."""
+    return DriverChannel()

@@ -1,0 +1,83 @@
+"""A fake elastic driver for real ranks: a real agent's channels to them, in a thread; a test says what it answers.
+
+Words.
+  worker  a process, by its number, as of protocol/elastic.py
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Self
+
+from hvdtest.launch import free_port
+
+from hvd_kernel.processes.event_loop import EventLoop
+from hvd_kernel.processes.rank_channel import RankChannels
+from hvd_kernel.protocol import elastic
+from hvd_kernel.protocol.elastic import FromWorker, Place, Ready, ToWorker
+
+PATIENCE_S = 60.0
+
+
+class FakeDriver:
+    """Hears the workers, and tells each what the test wants it told."""
+
+    def __init__(self) -> None:
+        self._said: queue.SimpleQueue[tuple[int, FromWorker]] = queue.SimpleQueue()
+        self._loop = EventLoop()
+        self._channels = RankChannels(self._loop, lambda *_: None, self._hear)
+        self._thread = threading.Thread(target=self._loop.run, name="fake-driver", daemon=True)
+        self._thread.start()
+
+    def variables(self, worker: int) -> dict[str, str]:
+        """What a worker's process is told."""
+        return {**self._channels.variable(worker), elastic.VARIABLE: "1"}
+
+    def tell(self, worker: int, message: ToWorker) -> None:
+        self._loop.call_soon_threadsafe(lambda: self._channels.pass_on(worker, elastic.encode(message)))
+
+    def heard(self) -> tuple[int, FromWorker]:
+        """The next that any worker says."""
+        return self._said.get(timeout=PATIENCE_S)
+
+    def all_ready(self, count: int) -> dict[int, Ready]:
+        """What so many workers say when they are ready; what else is said meanwhile is dropped."""
+        ready: dict[int, Ready] = {}
+        while len(ready) < count:
+            worker, message = self.heard()
+            if isinstance(message, Ready):
+                assert worker not in ready, f"worker {worker} is ready twice"
+                ready[worker] = message
+        return ready
+
+    def place(self, generation: int, ranks: Mapping[int, int], before: Mapping[int, int], root: int = 0) -> None:
+        """Give these workers their ranks in the next generation; ``before``: their ranks in the one before."""
+        workers = {rank: worker for worker, rank in ranks.items()}
+        old = tuple(before.get(workers[rank], -1) for rank in range(len(ranks)))
+        fresh = tuple(rank for rank, number in enumerate(old) if number < 0)
+        size, port = len(ranks), free_port()
+        for worker, rank in ranks.items():
+            place = Place(
+                *(generation, rank, size, rank, size, 0, 1, "localhost", "127.0.0.1", port, f"secret of {generation}"),
+                root=root,
+                fresh=fresh if before else (),
+                before=old,
+            )
+            self.tell(worker, place)
+
+    def _hear(self, worker: int, data: bytes) -> None:
+        self._said.put((worker, elastic.from_worker(data)))
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        self._channels.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
