@@ -118,6 +118,14 @@ class SpawnedAgent(AgentHandle):
         self.channel.close()
         self._stderr.close()
 
+    def discard(self) -> None:
+        """Leave nothing of it, while the others go on."""
+        for descriptor in (self.channel.fileno(), self._stderr.fileno()):
+            self._agents.loop.remove_reader(descriptor)
+        self.hang_up()
+        self.reap(self.patience if self.gone else 0.0)
+        self._agents.every.remove(self)
+
 
 class Agents:
     """All agents of a job, and the loop in which their messages are received. Whoever makes it ends it."""

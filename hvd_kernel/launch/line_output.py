@@ -121,7 +121,12 @@ class OutputStream:
 def prefixes(rank: int, name: str, *, prefix: bool, timestamp: bool) -> Callable[[], bytes]:
     """Return what stands before a line of a rank's."""
     label = f"[{rank}]<{name}>:".encode() if prefix else b""
-    return lambda: (time.asctime().encode() if timestamp else b"") + label
+    return lambda: stamp(timestamp) + label
+
+
+def stamp(wanted: bool) -> bytes:
+    """Return the time, if it is wanted before a line."""
+    return time.asctime().encode() if wanted else b""
 
 
 def folder_of(base: str, rank: int, np: int) -> Path:

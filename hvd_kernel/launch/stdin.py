@@ -16,8 +16,8 @@ _FOREGROUND_S = 0.5  # from one look whether this process may read its terminal 
 class StdinForwarder:
     """Sends stdin to rank 0: no more than one piece at a time, so that rank 0 sets the pace."""
 
-    def __init__(self, fd: int, agent: AgentHandle, loop: EventLoop) -> None:
-        self._fd, self._agent, self._loop = fd, agent, loop
+    def __init__(self, fd: int, agent: AgentHandle, loop: EventLoop, rank: int = 0) -> None:
+        self._fd, self._agent, self._loop, self._rank = fd, agent, loop, rank
         self._is_open = fd >= 0
         self.resume()
 
@@ -42,7 +42,7 @@ class StdinForwarder:
         except OSError:
             data = b""
         self._is_open = bool(data)
-        self._agent.send(Input(0, data))
+        self._agent.send(Input(self._rank, data))
 
     def _is_ours(self) -> bool:
         """Tell whether it may be read: in the background of a terminal that would stop the launcher."""

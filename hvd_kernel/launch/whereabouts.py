@@ -6,10 +6,9 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from types import FrameType
 from typing import Any, Protocol
 
 from hvd_kernel.diagnosis.job_stalls import JobStalls
@@ -45,7 +44,7 @@ class RankMonitor:
         if told["state"] == "connected":
             self._stalls.connected(rank, time.monotonic())
         else:
-            self._stalls.answered(_whereabouts(rank, told), time.monotonic())
+            self._stalls.answered(whereabouts(rank, told), time.monotonic())
 
     def ended(self, rank: int) -> None:
         """Take note of a rank's end."""
@@ -59,26 +58,9 @@ class RankMonitor:
         self._stalls.tick(now)
         return max(0.0, self._stalls.due() - now)
 
-    @contextmanager
-    def on_sigquit(self) -> Iterator[None]:
-        """Have SIGQUIT (Ctrl-backslash) write where all ranks are, unless the program has a use of its own for it.
-
-        That a shell has it ignored, as in what a script starts in the background, is no use of the program's.
-        """
-        before = signal.getsignal(signal.SIGQUIT)
-        mine = threading.current_thread() is threading.main_thread()
-        if not mine or before not in {signal.SIG_DFL, signal.SIG_IGN}:
-            yield
-            return
-
-        def want(_number: int, _frame: FrameType | None) -> None:
-            self._wanted.set()
-
-        signal.signal(signal.SIGQUIT, want)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGQUIT, before)
+    def want(self) -> None:
+        """Have every rank's stack told, at the next ``tick``. Signal handlers."""
+        self._wanted.set()
 
     def _ask(self, rank: int, patience_s: float | None) -> None:
         self._home[rank - self._first].send(AskRank(rank - self._first, patience_s))
@@ -87,7 +69,26 @@ class RankMonitor:
         self._write(f"{_SAYS}{text}".encode())
 
 
-def _whereabouts(rank: int, told: dict[str, Any]) -> Whereabouts:
+@contextmanager
+def on_sigquit(want: Callable[[], None]) -> Iterator[None]:
+    """Have SIGQUIT (Ctrl-backslash) write where all ranks are, unless the program has a use of its own for it.
+
+    That a shell has it ignored, as in what a script starts in the background, is no use of the program's.
+    """
+    before = signal.getsignal(signal.SIGQUIT)
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or before not in {signal.SIG_DFL, signal.SIG_IGN}:
+        yield
+        return
+    signal.signal(signal.SIGQUIT, lambda _number, _frame: want())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGQUIT, before)
+
+
+def whereabouts(rank: int, told: dict[str, Any]) -> Whereabouts:
+    """Return where a rank is, of what its agent tells."""
     if "stack" in told:
         lines = told["stack"].splitlines()
         return Whereabouts(rank, "silent", frames=python_calls(lines, {}), native=c_functions(lines))

@@ -59,6 +59,7 @@ class Agent(ProcessSupervisor):
             m.Flush: lambda _: self._send_so_far(),
             m.AskRank: lambda asked: self._channels.ask(asked.rank, asked.patience),
             m.TellRank: lambda told: self._channels.pass_on(told.rank, told.data),
+            m.StopRank: self._stop_rank,
         }
         self.send(m.Hello(card))
 
@@ -110,6 +111,7 @@ class Agent(ProcessSupervisor):
     def _start(self, plan: m.StartRanks) -> None:
         self.folders += map(Path, plan.folders)
         self._has_begun = True
+        self._stays |= plan.stays
         try:
             base = _environment(plan)
         except ConfigError as error:
@@ -142,7 +144,16 @@ class Agent(ProcessSupervisor):
 
     def _refuse(self, rank: int, why: str) -> None:
         self.send(m.StartFailed(rank, why))
-        self.stop(0.0)
+        if not self._stays:
+            self.stop(0.0)
+
+    def _stop_rank(self, told: m.StopRank) -> None:
+        child = self._ranks.get(told.rank)
+        if child is None:
+            return
+        if told.grace > 0:
+            child.terminate()
+        self.loop.call_later(told.grace, lambda: child.signal(signal.SIGKILL))
 
     def _give(self, given: m.Input) -> None:
         if child := self._ranks.get(given.rank):
@@ -155,7 +166,7 @@ class Agent(ProcessSupervisor):
     def _on_end(self, rank: int, child: ChildProcess, status: int) -> None:
         self._drain(rank, child)
         self._channels.drain(rank)
-        self._ended.append((rank, self._ranks.pop(rank)))
+        self._ended = [one for one in (*self._ended, (rank, self._ranks.pop(rank))) if one[1].streams]
         if why := child.limits.ended():
             self.send(m.RankKilled(rank, why))
         self.send(m.RankExited(rank, status))

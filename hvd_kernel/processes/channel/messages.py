@@ -37,6 +37,13 @@ class Stop(Message, frozen=True):
     grace: float
 
 
+class StopRank(Message, frozen=True):
+    """End one rank: SIGTERM now, SIGKILL after ``grace`` seconds; the others go on."""
+
+    rank: int
+    grace: float
+
+
 class ChannelClosed(Message, frozen=True):
     """The other end is gone. Never sent: ``ControlChannel.receive`` gives it last."""
 
@@ -71,6 +78,7 @@ class StartRanks(Message, frozen=True):
     inherit_env: bool = False  # the agent's own environment is their base
     is_step: bool = False  # srun or jsrun has started the agent: what it says of its own task is not theirs
     ranks_on_host: int = 0  # they share its cores and devices; 0: this is mpiexec, which hands all of them on
+    stays: bool = False  # more of them may follow, in place of some that fail: the agent waits for its controller
 
 
 class StartFailed(Message, frozen=True):
@@ -232,7 +240,7 @@ class Refused(Message, frozen=True):
 
 
 ALL = (
-    *(RankExited, Stop, ChannelClosed),
+    *(RankExited, Stop, StopRank, ChannelClosed),
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, RankKilled, Terminated, Flush, Flushed),
     *(AskRank, RankState, RankSaid, TellRank),
     *(Connected, SetSpares, SparesReady, ReplaceRanks, RanksJoining, LimitRank),
