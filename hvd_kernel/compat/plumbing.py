@@ -38,7 +38,7 @@ _STORE = Part(
 )
 _ELASTIC = Part(
     "starts and ends ranks while a job runs",
-    "start a job whose number of ranks stays with hvdrun, and outlive failures within it with hvd.elastic.run",
+    "start the job with hvdrun --min-np N, or horovod.run(..., min_num_proc=N), whose own driver does that",
 )
 _FUNCTION = Part("carries a function to a rank", "call horovod.run(func, np=4)")
 _TENSORFLOW = Part("serves tf.data", "read a part on each rank: dataset.shard(hvd.size(), hvd.rank()).prefetch(2)")

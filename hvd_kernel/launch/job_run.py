@@ -27,7 +27,7 @@ from hvd_kernel.launch.line_output import OutputStream, Write, folder_of, prefix
 from hvd_kernel.launch.monitor import JobMonitor
 from hvd_kernel.launch.outcome import shell_status
 from hvd_kernel.launch.placement import Host, is_local, named, places
-from hvd_kernel.launch.whereabouts import RankMonitor
+from hvd_kernel.launch.whereabouts import RankMonitor, on_sigquit
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
 from hvd_kernel.processes.resources.limits import Limits
@@ -102,6 +102,8 @@ class Outcome:
     last_lines: tuple[str, ...] = ()  # the end of its stderr, a traceback whole
     status: int = 0  # the shell's status of the whole: the failed rank's; 128 + N where signal N ended it
     why: str = ""  # a limit that it has passed: "killed for memory: 1.02 GiB of its limit of 1 GiB"
+    workers: tuple[int, ...] = ()  # of an elastic job, the process of each rank by the number that it alone has had
+    failed_worker: int | None = None  # the process that ``failed`` was
 
 
 def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = None) -> Outcome:
@@ -134,7 +136,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
         running = JobMonitor(agents, outputs, placed, job.grace_s, mpiexec, monitor=monitor)
         left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
         try:
-            with monitor.on_sigquit():
+            with on_sigquit(monitor.want):
                 running.run(job.stdin, left)
         except KeyboardInterrupt:
             running.stop()

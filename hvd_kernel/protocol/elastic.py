@@ -24,6 +24,9 @@ from msgspec import Struct
 VARIABLE = "HVD_ELASTIC_DRIVER"
 """Set to 1 in a rank whose places a driver gives: ``init`` asks for one."""
 
+WORKER = "HVD_WORKER"
+"""Tells a worker its number."""
+
 GENERATION = "HVD_GENERATION"
 """Tells a rank the generation that it is in."""
 

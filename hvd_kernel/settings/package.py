@@ -72,6 +72,19 @@ PACKAGE_SETTINGS = (
         ("HVD_RESET_LIMIT",), whole(0), "", "how often `elastic.run` lets the ranks initialize again before it gives up"
     ),
     Setting(
+        ("HVD_HANG_TIMEOUT",),
+        number(0.0, open_end=True),
+        "120",
+        "seconds that the ranks of an elastic job wait in a reset for one that does not come, until it is replaced",
+    ),
+    Setting(
+        ("HVD_WORKER",),
+        anything,
+        "",
+        "of an elastic job: this process's number, which no other process of the job ever has",
+        set_by_others=True,
+    ),
+    Setting(
         ("HVD_COMPAT",),
         one_of("0", "1", "shadow"),
         "1",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.launch.cli import config_file
+from hvd_kernel.launch.cli import config_file, elastic
 from hvd_kernel.launch.cli.flags import parse, parser
 from hvd_kernel.launch.cli.knobs import KNOBS
+from hvd_kernel.launch.elastic.job.options import ElasticOptions
+from hvd_kernel.launch.placement import Host
 from hvd_kernel.settings import SETTINGS
 
 COMMAND = ["python", "train.py", "-np", "9", "--hosts", "x"]
@@ -170,13 +173,11 @@ def test_actions_need_no_command(words: str, action: str) -> None:
         ("-np 2 -H a:2 --hostfile f x", "-H and --hostfile say the same thing"),
         ("-np 2 --host a:2 x", "--host may be --hosts or --hostfile or --host-discovery-script: write it out"),
         ("--v x", "--v may be --version or --verbose: write it out"),
-        ("-np 2 --min-np 1 --max-np 4 x", "leave --min-num-proc, --max-num-proc out and give -np and -H"),
-        ("-np 2 --min-num-proc 1 x", "leave --min-num-proc out"),
-        ("-np 2 --max-num-proc 3 x", "leave --max-num-proc out"),
-        ("-np 2 --elastic-timeout 1 x", "leave --elastic-timeout out"),
-        ("-np 2 --reset-limit 1 x", "leave --reset-limit out"),
-        ("-np 2 --blacklist-cooldown-range 1 2 x", "leave --blacklist-cooldown-range out"),
-        ("-np 2 --host-discovery-script f x", "leave --host-discovery-script out"),
+        ("-np 2 --min-np two x", "'two' cannot be used: it must be a whole number, at least 1"),
+        ("-np 2 --min-np 0 x", "'0' cannot be used: it must be a whole number, at least 1"),
+        ("-np 2 --elastic-timeout 0 x", "'0' cannot be used: it must be a number above 0"),
+        ("-np 2 --min-np 1 --mpi x", "--mpi starts a job that keeps its size: leave it out beside --min-num-proc"),
+        ("-np 2 --host-discovery-script f --jsrun x", "--jsrun starts a job that keeps its size"),
     ],
 )
 def test_wrong_use_names_the_remedy(words: str, said: str) -> None:
@@ -184,6 +185,74 @@ def test_wrong_use_names_the_remedy(words: str, said: str) -> None:
         parse(words.split())
     assert str(caught.value).startswith("hvdrun: ")
     assert said in str(caught.value)
+
+
+ELASTIC = [
+    ("-np 4 --min-np 2", ElasticOptions(4, 2, hosts=(Host("localhost", 4),))),
+    ("-np 4 --min-num-proc 2 --max-num-proc 6 -H a:2,b:4", ElasticOptions(4, 2, 6, (Host("a", 2), Host("b", 4)))),
+    ("--min-np 2 -H a:2,b:4", ElasticOptions(6, 2, hosts=(Host("a", 2), Host("b", 4)))),
+    ("--min 2 --max 4 -H a,b --slots 3", ElasticOptions(4, 2, 4, (Host("a", 3), Host("b", 3)), slots=3)),
+    ("-np 2 --host-discovery-script ./h.sh", ElasticOptions(2, 2, script="./h.sh")),
+    ("--min-np 2 --host-d ./h.sh --slots-per-host 2", ElasticOptions(2, 2, script="./h.sh", slots=2)),
+    (
+        "-np 2 --host-discovery-script h --elastic-timeout 9 --reset-limit 0 --max-restarts 3 --discovery-interval 0.5",
+        ElasticOptions(2, 2, script="h", timeout_s=9.0, reset_limit=0, max_restarts=3, interval_s=0.5),
+    ),
+    (
+        "-np 2 --host-discovery-script h --blacklist-cooldown-range 10 100",
+        ElasticOptions(2, 2, script="h", cooldown_s=(10, 100)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "options"), ELASTIC, ids=[words for words, _ in ELASTIC])
+def test_a_job_whose_size_may_change(words: str, options: ElasticOptions) -> None:
+    request = parse([*words.split(), *COMMAND])
+    assert request.elastic == options
+    assert (request.np, request.command, request.warnings) == (options.np, COMMAND, ())
+
+
+def test_every_elastic_flag_is_in_the_tests_above() -> None:
+    tested = {word for words, _ in ELASTIC for word in words.split()}
+    assert {flag for row in elastic.FLAGS for flag in row.flags} - tested == {"--max-np"}
+
+
+def test_the_ranks_of_an_elastic_job_know_its_timeout() -> None:
+    env = parse(["-np", "2", "--min-np", "1", "--elastic-timeout", "7", "x"]).env
+    assert env == {"HVD_ELASTIC_TIMEOUT": "", "HOROVOD_ELASTIC_TIMEOUT": "7.0"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-np 2 --min-np 4", "min_np=4 is above np=2"),
+        ("-np 4 --min-np 2 --max-np 3", "max_np=3 is below np=4"),
+        ("-np 4 --min-np 2 -H a:1,b:2", "np=4 ranks do not fit on 3 slot(s)"),
+        ("-np 2 -H a:2 --host-discovery-script h", "a host discovery script and hosts both name hosts"),
+        ("--host-discovery-script h", "an elastic job needs np"),
+        ("-np 2 --min-np 1 --blacklist-cooldown-range 0 9", "the cooldown range 0 9 cannot be used: two whole numbers"),
+        ("-np 2 --min-np 1 --blacklist-cooldown-range 9 3601", "from 1 to 3600"),
+        ("-np 2 --min-np 1 --blacklist-cooldown-range 9 8", "the lower first"),
+    ],
+)
+def test_sizes_and_times_of_an_elastic_job_that_contradict_each_other(words: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse([*words.split(), *COMMAND])
+
+
+def test_the_section_elastic_of_a_configuration_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("""
+elastic: {min_np: 2, max-np: 8, host_discovery_script: ./h.sh, elastic_timeout: 60, reset_limit: 5, max_restarts: 4,
+  blacklist_cooldown_range: [10, 100], discovery_interval: 2}
+""")
+    found, ignored = config_file.read(str(file))
+    assert (set(found), ignored) == ({row.dest for row in elastic.FLAGS}, [])
+    request = parse(["-np", "4", "--config-file", str(file), "--max-np", "6", "x"])
+    assert request.elastic == ElasticOptions(4, 2, 6, (), "./h.sh", None, 60.0, 5, 4, (10, 100), 2.0)
+    file.write_text("elastic: {min_np: 2, blacklist_cooldown_range: 10}")
+    with pytest.raises(ConfigError, match=r"10 cannot be used: it must be 2 numbers, as 10 100"):
+        config_file.read(str(file))
 
 
 def test_help_names_every_flag() -> None:
@@ -207,7 +276,7 @@ logging: {level: INFO, with_timestamp: true}
 """)
     found, ignored = config_file.read(str(file))
     assert ignored == []
-    assert set(found) == {"controller", *(knob.dest for knob in KNOBS)}
+    assert set(found) == {"controller", *(knob.dest for knob in KNOBS)}, "those of Horovod"
     request = parse(["-np", "1", "--config-file", str(file), "--cycle-time-ms", "9", "x"])
     assert request.use_mpi
     expected = {
@@ -273,6 +342,7 @@ more: {a: 1}
     [
         ("--mpi-args '-bind-to none'", "--mpi-args and --binding-args are left out: they are for mpiexec"),
         ("--gloo --binding-args=-v", "--mpi-args and --binding-args are left out: they are for mpiexec"),
+        ("--reset-limit 4 --max-np 3", "--max-num-proc, --reset-limit are ignored: for elastic jobs, with --min-np"),
         ("--slots 4", "--slots-per-host is left out: it is for the hosts of -H or --hostfile"),
         ("--num-nccl-streams 2", "--num-nccl-streams has no effect: each rank gives NCCL one stream"),
         ("--log-with-timestamp", ""),

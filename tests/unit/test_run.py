@@ -13,7 +13,9 @@ import pytest
 
 import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, RankDied, RankFailed, UsageError
+from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Outcome
+from hvd_kernel.launch.placement import Host
 from hvd_kernel.launch.run import task
 from hvd_kernel.launch.run.api import run
 from hvd_kernel.launch.run.arguments import checked
@@ -41,7 +43,9 @@ def options(**given: object) -> dict[str, object]:
 def test_the_signature_is_horovods_and_lazily_there() -> None:
     parameters = inspect.signature(run).parameters.values()
     assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == HOROVODS.split()
-    assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == {"env", "reuse"}
+    assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == {
+        *("env", "reuse", "elastic_timeout", "max_restarts")
+    }
     assert hvd_kernel.run is run
     with pytest.raises(AttributeError, match="no attribute 'walk'"):
         hvd_kernel.walk  # noqa: B018 - the look is the test
@@ -50,15 +54,25 @@ def test_the_signature_is_horovods_and_lazily_there() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "text"),
     [
-        ({"min_np": 2}, ConfigError, "run(min_np=2) cannot be honoured: the number of ranks does not change"),
-        ({"max_num_proc": 4}, ConfigError, "max_num_proc"),
+        (
+            {"min_np": 0},
+            ConfigError,
+            "run(min_np=0) cannot be honoured: give a number of ranks, 1 or more, e.g. min_np=4",
+        ),
+        ({"min_np": 1, "min_num_proc": 1}, ConfigError, "run(min_num_proc=..., min_np=...): they say the same thing"),
+        ({"min_np": 1, "max_np": 2, "num_proc": 3}, ConfigError, "max_np=2 is below np=3"),
+        ({"min_np": 1, "use_mpi": True}, ConfigError, "run(min_np=..., use_mpi=...): jobs that MPI starts keep their"),
+        ({"min_np": 1, "cooldown_range": (1,)}, ConfigError, "run(cooldown_range=(1,)) cannot be honoured: give two"),
+        ({"min_np": 1, "cooldown_range": (0, 2)}, ConfigError, "the cooldown range 0 2 cannot be used"),
+        (
+            {"host_discovery_script": "x", "hosts": "a"},
+            ConfigError,
+            "a host discovery script and hosts both name hosts",
+        ),
         ({"slots": 0}, ConfigError, "run(slots=0) cannot be honoured: give a number of slots, 1 or more, e.g. slots=4"),
         ({"slots": "4", "hosts": "a"}, ConfigError, "run(slots='4')"),
         ({"slots": 4, "hosts": "a", "hostfile": "f"}, ConfigError, "run(hosts=..., hostfile=...)"),
         ({"slots": 4, "hostfile": "/no/hosts"}, ConfigError, "the hostfile /no/hosts cannot be read"),
-        ({"reset_limit": 1}, ConfigError, "reset_limit"),
-        ({"cooldown_range": (1, 2)}, ConfigError, "cooldown_range"),
-        ({"host_discovery_script": "x"}, ConfigError, "host_discovery_script"),
         ({"hosts": "a:1", "hostfile": "f"}, ConfigError, "run(hosts=..., hostfile=...)"),
         ({"use_gloo": True, "use_mpi": True}, ConfigError, "run(use_gloo=..., use_mpi=...)"),
         ({"use_gloo": True, "mpi_args": "-v"}, ConfigError, "use_gloo leaves out"),
@@ -95,9 +109,21 @@ def test_slots_without_hosts_are_left_out_with_one_word() -> None:
     with pytest.warns(UserWarning, match="slots") as told:
         asked = checked(options(np=2, slots=3))
     assert [str(each.message) for each in told] == [
-        "run(slots=3) is left out: it is for hosts of hosts= or hostfile= that do not say their slots"
+        "run(slots=3) is left out: it is for hosts that do not say their slots"
     ]
     assert (asked.job.hosts, asked.job.hostfile) == (None, None)
+
+
+def test_how_the_number_of_ranks_may_change() -> None:
+    asked = checked(options(num_proc=2, min_num_proc=2, max_num_proc=4, hosts="localhost:2,127.0.0.1:2", reset_limit=3))
+    hosts = (Host("localhost", 2), Host("127.0.0.1", 2))
+    assert asked.elastic == ElasticOptions(2, 2, 4, hosts, reset_limit=3)
+    assert checked(options(min_np=2)).elastic == ElasticOptions(2, 2, hosts=(Host("localhost", 2),))
+    script = checked(options(np=2, host_discovery_script="h", slots=2, cooldown_range=[1, 9], elastic_timeout=5.0))
+    assert script.elastic == ElasticOptions(2, 2, script="h", slots=2, cooldown_s=(1, 9), timeout_s=5.0)
+    assert script.far, "who knows where they are"
+    with pytest.warns(UserWarning, match=r"run\(reset_limit\) is left out: for jobs whose size may change"):
+        assert checked(options(np=2, reset_limit=3)).elastic is None
 
 
 def test_what_the_launcher_is_told() -> None:

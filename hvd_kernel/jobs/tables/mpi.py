@@ -15,7 +15,7 @@ _OUTPUT = "`hvdrun --output-filename DIR` keeps each rank's output"
 _LOOKS = "each line already says its rank, and `hvdrun --prefix-output-with-timestamp` adds the time"
 _ENDS = "a rank that fails ends the others, and the job's status is its own"
 _ONE_LINE = "read here is one line for all ranks: write the flags and the command on it"
-_ELASTIC = "left out, as a job's size does not change while it runs: give -np and -H instead"
+_ELASTIC = "a plan is that of the start; `hvdrun` itself, with the same flags, lets the size change"
 
 _COMMON = (
     ("np", Flag("np")),
@@ -82,9 +82,9 @@ HOROVOD = table(
     ("output-filename", Flag("ignored", 1, _OUTPUT)),
     ("prefix-timestamp prefix-output-with-timestamp", Flag("ignored", 0, _LOOKS)),
     ("config-file", Flag("ignored", 1, "its values are not looked at: give them as flags")),
-    ("min-np min-num-proc max-np max-num-proc elastic-timeout", Flag("refused", 1, _ELASTIC)),
-    ("reset-limit host-discovery-script", Flag("refused", 1, _ELASTIC)),
-    ("blacklist-cooldown-range", Flag("refused", 2, _ELASTIC)),
+    ("min-np min-num-proc max-np max-num-proc elastic-timeout", Flag("ignored", 1, _ELASTIC)),
+    ("reset-limit max-restarts host-discovery-script discovery-interval", Flag("ignored", 1, _ELASTIC)),
+    ("blacklist-cooldown-range", Flag("ignored", 2, _ELASTIC)),
     ("v version cb check-build h help", Flag("refused", 0, "it starts no job: leave it out")),
     ("install-horovodrun uninstall-horovodrun", Flag("refused", 0, "it starts no job: leave it out")),
     ("install-horovod uninstall-horovod", Flag("refused", 0, "it starts no job: leave it out")),
@@ -123,7 +123,7 @@ HOROVOD = table(
 )
 """What becomes a variable has its name for a use: ``NAME=value`` of a switch, else the flag's value."""
 _ONE_DASH = ("np", "H", "hostfile", "p", "i", "prefix-timestamp", "v", "cb", "h")
-OURS = ("--gpus", "--install-", "--uninstall-", "--build-")
+OURS = ("--gpus", "--install-", "--uninstall-", "--build-", "--max-restarts", "--discovery-interval")
 """Not Horovod's, and no reason to refuse an abbreviation."""
 HOROVOD_SPELLED = Spellings(
     (*(f"-{name}" for name in _ONE_DASH), "--hostfile", *(f"--{name}" for name in HOROVOD if name not in _ONE_DASH)),

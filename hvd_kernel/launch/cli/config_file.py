@@ -2,6 +2,7 @@
 
 params: {fusion_threshold_mb: 64}        stall_check: {enabled: false}
 controller: gloo                         logging: {level: DEBUG}
+elastic: {min_np: 2, max_np: 8}          (not Horovod's)
 
 Unknown sections and keys are ignored with a warning: files of Horovod's have had others over the years.
 """
@@ -15,16 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.launch.cli.elastic import FLAGS, ElasticFlag
 from hvd_kernel.launch.cli.knobs import KNOBS, Knob
 
 if TYPE_CHECKING:
     from hvd_kernel.jobs.documents import Document
 
 CONTROLLERS = ("gloo", "mpi")
+Row = Knob | ElasticFlag
+_ROWS: tuple[Row, ...] = (*KNOBS, *FLAGS)
 
 
 def read(path: str) -> tuple[dict[str, str], list[str]]:
-    """Return the values that the file sets, by the knobs' ``dest``, and ``controller``; and what was ignored.
+    """Return the values that the file sets, by ``dest``, and ``controller``; and what was ignored.
 
     Raises
     ------
@@ -51,12 +55,12 @@ class _Reading:
     ignored: list[str] = field(default_factory=list)
 
     def all(self) -> None:
-        sections = dict.fromkeys(knob.section for knob in KNOBS)
+        sections = dict.fromkeys(row.section for row in _ROWS)
         for name, body in self._mapping(()).items():
             if _plain(name) == "controller":
                 self._controller(name, body)
             elif _plain(name) in sections:
-                self._section(name, {knob.key: knob for knob in KNOBS if knob.section == _plain(name)})
+                self._section(name, {row.key: row for row in _ROWS if row.section == _plain(name)})
             else:
                 self._leave((name,), ("controller", *sections))
 
@@ -67,13 +71,13 @@ class _Reading:
             raise self.document.error((name,), f"{value!r} must be one of {', '.join(CONTROLLERS)}")
         self.found["controller"] = str(value).lower()
 
-    def _section(self, section: str, rows: dict[str, Knob]) -> None:
+    def _section(self, section: str, rows: dict[str, Row]) -> None:
         for name, value in self._mapping((section,)).items():
-            knob = rows.get(_plain(name))
-            if knob is None:
+            row = rows.get(_plain(name))
+            if row is None:
                 self._leave((section, name), rows)
             elif value is not None:
-                self.found[knob.dest] = self._value(knob, (section, name), value)
+                self.found[row.dest] = self._value(row, (section, name), value)
 
     def _mapping(self, path: tuple[str, ...]) -> dict[str, Any]:
         value = self.document.value
@@ -85,9 +89,9 @@ class _Reading:
             raise self.document.error(path, f"names with values are wanted there, not {value!r}")
         return value
 
-    def _value(self, knob: Knob, path: tuple[str, ...], value: Any) -> str:
+    def _value(self, row: Row, path: tuple[str, ...], value: Any) -> str:
         try:
-            return knob.value(str(value))
+            return row.value(str(value))
         except ValueError as wanted:
             raise self.document.error(path, f"{value!r} cannot be used: it must be {wanted}") from None
 

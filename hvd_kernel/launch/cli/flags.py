@@ -2,7 +2,7 @@
 
 Words.
   knob     a flag that becomes a variable of the ranks (knobs.py)
-  elastic  flags of jobs that change their size while they run; understood and refused
+  elastic  flags of jobs whose size may change while they run (elastic.py)
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.jobs.flags import Spellings
 from hvd_kernel.jobs.tables.mpi import OURS, SLOTS_NOTE
-from hvd_kernel.launch.cli import config_file, knobs
+from hvd_kernel.launch.cli import config_file, elastic, knobs
+from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.placement import named, spelled
 from hvd_kernel.settings import gpus
 
@@ -102,7 +103,7 @@ JOB: Table = {
         "dest": "slots",
         "type": _positive,
         "metavar": "N",
-        "help": "slots of the hosts of -H or --hostfile that do not say theirs (1)",
+        "help": "slots of the hosts of -H, --hostfile or a discovery script that do not say theirs (1)",
     },
     ("--disable-cache",): _yes | {"help": "nothing to do: no check of a start is ever cached"},
     ("--config-file",): {"metavar": "YAML", "help": "values for flags that are not given"},
@@ -113,19 +114,7 @@ JOB: Table = {
     ("--binding-args",): {"type": shlex.split, "metavar": "'...'", "help": "mpiexec's binding, with --mpi"},
     ("--tcp",): _yes | {"help": "no InfiniBand: NCCL_IB_DISABLE=1, and TCP under MPI"},
 }
-ELASTIC: Table = {
-    ("--min-np", "--min-num-proc"): {"dest": "min_np", "type": _positive},
-    ("--max-np", "--max-num-proc"): {"dest": "max_np", "type": _positive},
-    ("--elastic-timeout",): {"type": _seconds},
-    ("--reset-limit",): {"type": _positive},
-    ("--blacklist-cooldown-range",): {"type": _positive, "nargs": 2},
-    ("--host-discovery-script",): {},
-}
 _DASHED = ("--mpi-args", "--binding-args")  # their values begin with dashes
-_ELASTIC = (
-    "hvdrun does not change a job's size while it runs: leave {} out and give -np and -H. What a rank can recover from "
-    "within the job works: hvd.elastic.run"
-)
 _EPILOG = (
     "Ranks know who they are from HOROVOD_RANK and HOROVOD_SIZE. A rank that fails ends the others; hvdrun's status is "
     "its status. What comes on stdin goes to rank 0."
@@ -152,6 +141,7 @@ class Request:
     use_mpi: bool = False
     use_jsrun: bool = False
     mpi_args: tuple[str, ...] = ()
+    elastic: ElasticOptions | None = None  # the job may change its size
     env: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what was asked for, and what is done instead
 
@@ -164,10 +154,10 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all tables."""
     made = _Parser("hvdrun", usage="hvdrun -np N [flags] COMMAND ...", epilog=_EPILOG, allow_abbrev=False)
-    for title, table in (("job", ACTIONS | JOB), ("refused: elastic jobs", ELASTIC)):
-        group = made.add_argument_group(title)
-        for names, how in table.items():
-            group.add_argument(*names, **{"default": argparse.SUPPRESS, **how})
+    group = made.add_argument_group("job")
+    for names, how in (ACTIONS | JOB).items():
+        group.add_argument(*names, **{"default": argparse.SUPPRESS, **how})
+    elastic.add(made.add_argument_group("elastic jobs, with --min-np or --host-discovery-script"))
     group = made.add_argument_group("variables of the ranks")
     for knob in knobs.KNOBS:
         _add(group, knob)
@@ -212,9 +202,10 @@ def parse(words: Sequence[str]) -> Request:
     mpi_args = (*given.get("binding_args", ()), *given.get("mpi_args", ()))
     hosts, hostfile = spelled(given.get("hosts"), given.get("hostfile"), given.get("slots"))
     interfaces = tuple(given.get("interfaces", ()))
+    wanted = elastic.options(found, given | {"hosts": hosts, "hostfile": hostfile, "mpi": use_mpi})
     return Request(
         command=command,
-        np=_np(given),
+        np=_np(given) if wanted is None else wanted.np,
         hosts=hosts,
         hostfile=hostfile,
         ssh_port=given.get("ssh_port"),
@@ -227,20 +218,24 @@ def parse(words: Sequence[str]) -> Request:
         use_mpi=use_mpi,
         use_jsrun=given.get("jsrun", False),
         mpi_args=mpi_args if use_mpi else (),
-        env=knobs.environment(found) | _more(given),
-        warnings=(*warnings, *knobs.without_effect(found), *_left_out(given, bool(mpi_args) and not use_mpi)),
+        elastic=wanted,
+        env=knobs.environment(found) | elastic.variables(found) | _more(given),
+        warnings=(
+            *warnings,
+            *knobs.without_effect(found),
+            *elastic.left_out(found),
+            *_left_out(given, bool(mpi_args) and not use_mpi, named=wanted is not None or hosts or hostfile),
+        ),
     )
 
 
-def _left_out(given: Mapping[str, Any], idle_mpi_args: bool) -> list[str]:
+def _left_out(given: Mapping[str, Any], idle_mpi_args: bool, *, named: object) -> list[str]:
     """Return a sentence on each flag that means nothing beside the others."""
     told = {
         "--mpi-args and --binding-args are left out: they are for mpiexec, which starts the ranks with --mpi only": (
             idle_mpi_args
         ),
-        f"--slots-per-host is left out: {SLOTS_NOTE}": (
-            "slots" in given and "hosts" not in given and "hostfile" not in given
-        ),
+        f"--slots-per-host is left out: {SLOTS_NOTE}": "slots" in given and not named,
     }
     return [sentence for sentence, applies in told.items() if applies]
 
@@ -273,13 +268,6 @@ def _refuse(given: Mapping[str, Any]) -> None:
         raise UsageError(f"hvdrun: --{' and --'.join(both)} exclude each other: keep one of them")
     if "hosts" in given and "hostfile" in given:
         raise UsageError("hvdrun: -H and --hostfile say the same thing: keep one of them")
-    asked = [names[-1] for names, how in ELASTIC.items() if _dest(names, how) in given]
-    if asked:
-        raise UsageError(f"hvdrun: {_ELASTIC.format(', '.join(asked))}")
-
-
-def _dest(names: Sequence[str], how: Mapping[str, Any]) -> str:
-    return str(how.get("dest") or names[0].lstrip("-").replace("-", "_"))
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -318,10 +306,12 @@ def _whole(word: str) -> str:
 
 def _value_counts() -> dict[str, int]:
     counts: dict[str, int] = {"-h": 0, "--help": 0}
-    for table in (ACTIONS, JOB, ELASTIC):
+    for table in (ACTIONS, JOB):
         for names, how in table.items():
             none = how.get("action") == "store_true"
-            counts |= dict.fromkeys(names, 0 if none else int(how.get("nargs", 1)))
+            counts |= dict.fromkeys(names, 0 if none else 1)
+    for row in elastic.FLAGS:
+        counts |= dict.fromkeys(row.flags, row.words)
     for knob in knobs.KNOBS:
         counts |= dict.fromkeys(knob.flags, 0 if knob.switch else 1) | dict.fromkeys(knob.off, 0)
     return counts
@@ -329,5 +319,5 @@ def _value_counts() -> dict[str, int]:
 
 _VALUES = _value_counts()
 """flag -> how many words that follow it belong to it."""
-_SAME = {name: names[0] for names in (*ACTIONS, *JOB, *ELASTIC) for name in names}
+_SAME = {name: names[0] for names in (*ACTIONS, *JOB, *(row.flags for row in elastic.FLAGS)) for name in names}
 """flag -> the first name of what it says, where it has several."""

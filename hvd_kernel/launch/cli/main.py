@@ -13,8 +13,10 @@ from typing import NoReturn
 
 import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
+from hvd_kernel.jobs.here import allocation
 from hvd_kernel.launch.cli import check_build, horovodrun
 from hvd_kernel.launch.cli.flags import Request, parse, split
+from hvd_kernel.launch.elastic.job.launch import launch_elastic
 from hvd_kernel.launch.job import wrapper
 from hvd_kernel.launch.job.others import handed_on
 from hvd_kernel.launch.job.size import Size, without_flags
@@ -95,11 +97,14 @@ def _run(request: Request) -> int:
         via=size.via,
         part=size.part,
     )
-    return launch(job).status
+    return (launch(job) if request.elastic is None else launch_elastic(job, request.elastic)).status
 
 
 def _size(request: Request) -> Size:
     """Return how many ranks start where: as the flags say, else as the place does in which this runs."""
+    if request.elastic is not None:
+        _refuse_allocation(request)
+        return Size(request.np, "", "")
     said = bool(request.hosts or request.hostfile)
     if said and not request.use_jsrun:
         return Size(request.np, request.hosts or "", "")
@@ -109,6 +114,23 @@ def _size(request: Request) -> Size:
     if not request.np or found.via or found.part:
         sys.stderr.write(f"hvdrun: {found.sentence}\n")
     return found
+
+
+def _refuse_allocation(request: Request) -> None:
+    """Refuse an elastic job whose hosts would be an allocation's: those are a scheduler's, which keeps their number.
+
+    Raises
+    ------
+    UsageError
+        Naming what says the hosts.
+    """
+    found = allocation(os.environ)
+    said = request.hosts or request.hostfile or (request.elastic and request.elastic.script)
+    if found is not None and not said:
+        raise UsageError(
+            f"hvdrun: {found.sentence}: name the hosts of an elastic job there with -H, --hostfile or "
+            "--host-discovery-script; ssh reaches them"
+        )
 
 
 def _interface(names: Sequence[str]) -> str:

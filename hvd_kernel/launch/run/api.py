@@ -48,6 +48,8 @@ def run(  # noqa: PLR0917 - Horovod's signature
     *,
     env: Mapping[str, str] | None = None,
     reuse: bool | None = None,
+    elastic_timeout: float | None = None,
+    max_restarts: int | None = None,
 ) -> list[Any]:
     """Call ``func(*args, **kwargs)`` on np ranks and return what it returned, in rank order.
 
@@ -63,7 +65,7 @@ def run(  # noqa: PLR0917 - Horovod's signature
     hosts, hostfile
         Where they run: "h1:4,h2:4", or a file of lines "host slots=N"; this machine where nothing is said.
     slots
-        Slots of the hosts that do not say theirs (1): ``hosts="h1,h2", slots=4``. Without hosts: a warning.
+        Slots of the hosts that do not say theirs (1): ``hosts="h1,h2", slots=4``. Without hosts or a script: a warning.
     start_timeout
         Seconds that a rank waits for the others.
     ssh_port, ssh_identity_file
@@ -80,8 +82,14 @@ def run(  # noqa: PLR0917 - Horovod's signature
         Network interface that the ranks listen on.
     executable
         Python interpreter of the ranks.
-    min_num_proc, max_num_proc, min_np, max_np, reset_limit, cooldown_range, host_discovery_script
-        Refused: the number of ranks does not change.
+    min_num_proc, max_num_proc, min_np, max_np
+        The number of ranks may change while they run, between these: a function made by ``hvd.elastic.run`` outlives
+        ranks that fail, and takes in those that come. What ranks 0 to ``min_num_proc`` - 1 return is returned.
+    host_discovery_script
+        Program that prints the hosts that there are, lines ``host:slots``, instead of ``hosts``.
+    reset_limit, cooldown_range, elastic_timeout, max_restarts
+        How often the ranks may meet again; least and most seconds for which a host that failed is left alone; longest
+        wait for slots, in seconds; processes that may be started in place of failed ones.
     env
         Variables that the ranks get in addition to this process's.
     reuse
@@ -120,7 +128,7 @@ def run(  # noqa: PLR0917 - Horovod's signature
         sys.stderr.write(
             f"run: starting {asked.np} fresh rank(s), {asked.hosts or asked.hostfile or 'on this machine'}\n"
         )
-    return in_processes(call, asked.job, far=asked.far)
+    return in_processes(call, asked.job, far=asked.far, elastic=asked.elastic)
 
 
 def _notebook(asked: Asked) -> Any:

@@ -10,21 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
-from hvd_kernel.launch.placement import spelled
+from hvd_kernel.launch.placement import named, spelled
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.mpi.network import is_far
 from hvd_kernel.settings.network import addresses
 
-_ELASTIC = (
-    "min_num_proc",
-    "max_num_proc",
-    "min_np",
-    "max_np",
-    "reset_limit",
-    "cooldown_range",
-    "host_discovery_script",
-)
+_ELASTIC = ("max_num_proc", "max_np", "reset_limit", "cooldown_range", "elastic_timeout", "max_restarts")
+"""What means nothing without min_num_proc or host_discovery_script."""
 _FRESH_ONLY = (
     "env",
     "executable",
@@ -51,6 +45,7 @@ class Asked:
     verbose: int
     given: Mapping[str, Any]
     reuse: bool | None
+    elastic: ElasticOptions | None = None
 
     def spec(self, running: ClusterSpec | None = None) -> ClusterSpec:
         """Return the cluster that is wanted; what was not said is as in the running one."""
@@ -64,7 +59,7 @@ class Asked:
     @property
     def far(self) -> bool:
         """Whether a rank may run on another host."""
-        return is_far(self.spec())
+        return is_far(self.spec()) or bool(self.elastic and self.elastic.script)
 
     @property
     def job(self) -> Job:
@@ -98,6 +93,7 @@ def checked(options: Mapping[str, Any]) -> Asked:
     _refuse(options)
     np = _count("np", options["num_proc"] if options["np"] is None else options["np"], "ranks")
     hosts, hostfile = _where(options)
+    elastic = _elastic(options, np, hosts, hostfile)
     return Asked(
         np=np,
         hosts=hosts,
@@ -107,7 +103,44 @@ def checked(options: Mapping[str, Any]) -> Asked:
         verbose=int(options["verbose"] or 0),
         given={name: options[name] for name in _FRESH_ONLY if options[name] not in (None, False)},
         reuse=options["reuse"],
+        elastic=elastic,
     )
+
+
+def _elastic(options: Mapping[str, Any], np: int, hosts: str | None, hostfile: str | None) -> ElasticOptions | None:
+    """Return how the number of ranks may change; None: it may not."""
+    least = _either(options, "min_num_proc", "min_np")
+    most = _either(options, "max_num_proc", "max_np")
+    script = options["host_discovery_script"]
+    if least is None and not script:
+        idle = [name for name in _ELASTIC if options[name] is not None]
+        if idle:
+            told = f"run({', '.join(idle)}) is left out: for jobs whose size may change, with min_num_proc"
+            warnings.warn(told, stacklevel=4)
+        return None
+    pair = options["cooldown_range"]
+    if pair is not None and (len(pair) != 2 or not all(isinstance(each, int) for each in pair)):  # noqa: PLR2004
+        raise ConfigError(f"run(cooldown_range={pair!r}) cannot be honoured: give two whole numbers of seconds.")
+    start = max(np, least or 1)
+    known = tuple(named(hosts, hostfile, start)) if hosts or hostfile or not script else ()
+    return ElasticOptions(
+        np=start,
+        min_np=start if least is None else least,
+        max_np=most,
+        hosts=known,
+        script=script or "",
+        slots=options["slots"],
+        timeout_s=options["elastic_timeout"],
+        reset_limit=options["reset_limit"],
+        max_restarts=options["max_restarts"],
+        cooldown_s=None if pair is None else (pair[0], pair[1]),
+    )
+
+
+def _either(options: Mapping[str, Any], new: str, old: str) -> int | None:
+    """Return a number of ranks that has two names."""
+    name = new if options[new] is not None else old
+    return None if options[name] is None else _count(name, options[name], "ranks")
 
 
 def _where(options: Mapping[str, Any]) -> tuple[str | None, str | None]:
@@ -116,8 +149,8 @@ def _where(options: Mapping[str, Any]) -> tuple[str | None, str | None]:
     if slots is None:
         return hosts, hostfile
     _count("slots", slots, "slots")
-    if not (hosts or hostfile):
-        told = f"run(slots={slots}) is left out: it is for hosts of hosts= or hostfile= that do not say their slots"
+    if not (hosts or hostfile or options["host_discovery_script"]):
+        told = f"run(slots={slots}) is left out: it is for hosts that do not say their slots"
         warnings.warn(told, stacklevel=4)
     return spelled(hosts, hostfile, slots)
 
@@ -147,7 +180,7 @@ def one_interface(interfaces: str | Sequence[str]) -> str:
 
 def need_fresh(asked: Asked) -> str:
     """Say which option only fresh processes can honour; empty: none."""
-    return next(iter(asked.given), "")
+    return next(iter(asked.given), "min_num_proc" if asked.elastic else "")
 
 
 def refuse_reuse(asked: Asked, reason: str) -> None:
@@ -157,12 +190,6 @@ def refuse_reuse(asked: Asked, reason: str) -> None:
 
 
 def _refuse(options: Mapping[str, Any]) -> None:
-    for name in _ELASTIC:
-        if options[name] is not None:
-            raise ConfigError(
-                f"run({name}={options[name]!r}) cannot be honoured: the number of ranks does not change. "
-                f"Leave {name} out and say np=4."
-            )
     for one, other, reason in _CONTRADICTIONS:
         if options[one] and options[other]:
             raise ConfigError(f"run({one}=..., {other}=...): {reason}. Keep one of them.")
@@ -173,4 +200,10 @@ _CONTRADICTIONS = (
     ("use_gloo", "use_mpi", "ranks are started by this package or by MPI"),
     ("use_gloo", "mpi_args", "they are for MPI, which use_gloo leaves out"),
     ("network_interface", "network_interfaces", "they say the same thing"),
+    *((new, old, "they say the same thing") for new, old in (("min_num_proc", "min_np"), ("max_num_proc", "max_np"))),
+    *(
+        (name, how, "jobs that MPI starts keep their size")
+        for name in ("min_num_proc", "min_np", "host_discovery_script")
+        for how in ("use_mpi", "mpi_args")
+    ),
 )

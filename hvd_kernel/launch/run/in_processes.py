@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hvd_kernel.errors import RankDied, RankFailed
+from hvd_kernel.errors import ClusterError, RankDied, RankFailed
+from hvd_kernel.launch.elastic.job.launch import launch_elastic
+from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job, Outcome, launch
 from hvd_kernel.launch.outcome import told
 from hvd_kernel.launch.run.call import Answer
@@ -19,7 +21,7 @@ from hvd_kernel.processes.lifetime import claim
 from hvd_kernel.processes.private_dir import write_private
 
 
-def in_processes(call: bytes, job: Job, *, far: bool) -> list[Any]:
+def in_processes(call: bytes, job: Job, *, far: bool, elastic: ElasticOptions | None = None) -> list[Any]:
     """Carry the call out on the job's ranks; return the values in rank order.
 
     Parameters
@@ -30,6 +32,8 @@ def in_processes(call: bytes, job: Job, *, far: bool) -> list[Any]:
         The ranks; its command is the interpreter that they run.
     far
         Whether ranks may be on other hosts: the folder is then made here, in the directory that the hosts share.
+    elastic
+        How the number of ranks may change; the values are those of the first ``min_np`` ranks of the end.
 
     Raises
     ------
@@ -44,9 +48,31 @@ def in_processes(call: bytes, job: Job, *, far: bool) -> list[Any]:
         claim(folder)
         write_private(folder / CALL, call)
         task = ["-P", "-m", "hvd_kernel.launch.run.task", str(folder)]
-        outcome = launch(replace(job, command=[*job.command, *task], quiet=True), stdout=sys.stdout, stderr=sys.stderr)
-        answers = {rank: _read(answer_file(folder, rank)) for rank in range(job.np)}
-    return values_of({rank: answer for rank, answer in answers.items() if answer is not None}, job.np, outcome)
+        job = replace(job, command=[*job.command, *task], quiet=True)
+        if elastic is None:
+            outcome = launch(job, stdout=sys.stdout, stderr=sys.stderr)
+            return values_of(_answers(folder, range(job.np)), job.np, outcome)
+        outcome = launch_elastic(job, elastic, stdout=sys.stdout, stderr=sys.stderr)
+        return _elastic_values(folder, outcome)[: elastic.min_np]
+
+
+def _elastic_values(folder: Path, outcome: Outcome) -> list[Any]:
+    """Return the values of the last generation's ranks, or raise what has ended the job."""
+    size = len(outcome.workers)
+    if outcome.status == 0:
+        return values_of(_answers(folder, outcome.workers), size, outcome)
+    if outcome.failed_worker is None:
+        raise ClusterError(outcome.why)
+    rank = 0 if outcome.failed is None else outcome.failed
+    if (answer := _read(answer_file(folder, outcome.failed_worker))) is not None and answer.kind:
+        raise failure(rank, size, answer) from answer.exception()
+    raise RankDied(_last_words(rank, size, outcome), rank)
+
+
+def _answers(folder: Path, numbers: Sequence[int]) -> dict[int, Answer]:
+    """Return the answers by rank; ``numbers``: of each rank the one by which it has left its answer."""
+    found = {rank: _read(answer_file(folder, number)) for rank, number in enumerate(numbers)}
+    return {rank: answer for rank, answer in found.items() if answer is not None}
 
 
 def values_of(answers: Mapping[int, Answer], np: int, outcome: Outcome) -> list[Any]:
@@ -76,7 +102,8 @@ def failure(rank: int, np: int, answer: Answer) -> RankFailed:
 
 
 def _last_words(rank: int, np: int, outcome: Outcome) -> str:
-    how = f"was {outcome.why}" if outcome.why and rank == outcome.failed else f"ended with {told(outcome.codes[rank])}"
+    code = outcome.codes[rank] if rank < len(outcome.codes) else 1
+    how = f"was {outcome.why}" if outcome.why and rank == outcome.failed else f"ended with {told(code)}"
     what = f"rank {rank} of {np} {how} before its function returned."
     said = "".join(f"\n  {line}" for line in outcome.last_lines) if rank == outcome.failed else ""
     return f"{what} Its last output:{said}" if said else what

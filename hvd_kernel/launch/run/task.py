@@ -15,20 +15,21 @@ from pathlib import Path
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.run.call import Answer, Task
 from hvd_kernel.processes.private_dir import write_private
+from hvd_kernel.protocol.elastic import WORKER
 
-_RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_NUMBERS = (WORKER, "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _REASON_CHARS = 300
 CALL = "call"
 
 
-def answer_file(folder: Path, rank: int) -> Path:
-    """Return where a rank leaves its answer."""
-    return folder / f"answer.{rank}"
+def answer_file(folder: Path, number: int) -> Path:
+    """Return where a rank leaves its answer; ``number``: its own, or in an elastic job its process's."""
+    return folder / f"answer.{number}"
 
 
 def main(folder: Path) -> int:
     """Carry out the folder's call; return the exit status."""
-    rank = next(int(os.environ[name]) for name in _RANK_NAMES if name in os.environ)
+    number = next(int(os.environ[name]) for name in _NUMBERS if name in os.environ)
     # Said when this process has nothing else left to do: who hears a traceback of a rank that lives on shows it.
     words: list[str] = []
     atexit.register(lambda: sys.stderr.write("".join(words)))
@@ -37,13 +38,13 @@ def main(folder: Path) -> int:
         task.perform()
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are failures of the function too
         assert task.answer is not None
-        _leave(folder, rank, task.answer)  # before the peers are released: what they raise then is not the cause
+        _leave(folder, number, task.answer)  # before the peers are released: what they raise then is not the cause
         _release_peers(f"{type(error).__name__}: {error}"[:_REASON_CHARS])
         if not task.answer.secondary:
             words.append(task.answer.trace)
         return 1
     assert task.answer is not None
-    _leave(folder, rank, task.answer)
+    _leave(folder, number, task.answer)
     return 0
 
 
@@ -60,8 +61,8 @@ def _call_of(folder: Path) -> bytes:
     return (folder / CALL).read_bytes()
 
 
-def _leave(folder: Path, rank: int, answer: Answer) -> None:
-    write_private(answer_file(folder, rank), pickle.dumps(answer))
+def _leave(folder: Path, number: int, answer: Answer) -> None:
+    write_private(answer_file(folder, number), pickle.dumps(answer))
 
 
 def _release_peers(reason: str) -> None:

@@ -87,7 +87,7 @@ def test_python(text: str, wanted: list[tuple[int, str, Verdict]]) -> None:
             "horovodrun -np 4 -p 1234 --log-level $L python a.py",
             [(1, "horovodrun -np 4 -p 1234 --log-level $L python a.py", LINE)],
         ),
-        ("horovodrun -np $N --min-np 2 python a.py", [(1, "horovodrun -np $N --min-np 2 python a.py", NOT)]),
+        ("horovodrun -np $N --min-np 2 python a.py", [(1, "horovodrun -np $N --min-np 2 python a.py", LINE)]),
         (
             "horovodrun --config-file missing.yml python a.py 2>&1",
             [(1, "horovodrun --config-file missing.yml python a.py", LINE)],

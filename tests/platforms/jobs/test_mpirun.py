@@ -6,7 +6,7 @@ import pytest
 
 from hvd_kernel.jobs import JobError, JobSpec, formats
 from hvd_kernel.jobs.tables.mpi import HOROVOD, HOROVOD_SPELLED, MPI
-from hvd_kernel.launch.cli import flags, knobs
+from hvd_kernel.launch.cli import elastic, flags, knobs
 
 HOSTFILE = "# two hosts\na slots=2\nb:4\n"
 
@@ -237,10 +237,14 @@ def test_horovodruns_flags_are_variables_hosts_and_interfaces() -> None:
     )
 
 
-def test_horovodrun_of_a_job_that_changes_its_size_is_refused() -> None:
-    assert refused("horovodrun -np 8 --min-np 4 --host-discovery-script d.sh python train.py") == (
-        "the command line: --min-np: left out, as a job's size does not change while it runs: give -np and -H instead."
-    )
+def test_horovodrun_of_an_elastic_job_is_planned_as_it_starts() -> None:
+    spec = read("horovodrun -np 8 --min-np 4 -H a:4,b:4 --blacklist-cooldown-range 1 2 python train.py")
+    assert (spec.size, [replica.host for replica in spec.replicas]) == (8, ["a", "b"])
+    assert [warning.partition(": ")[0] for warning in spec.warnings] == [
+        "--min-np 4 is ignored",
+        "--blacklist-cooldown-range 1 2 is ignored",
+    ]
+    assert all("lets the size change" in warning for warning in spec.warnings)
 
 
 @pytest.mark.parametrize(
@@ -333,17 +337,20 @@ def test_each_of_hvdruns_knobs_is_read_as_the_same_variable(knob: knobs.Knob) ->
 
 
 def test_each_flag_of_hvdrun_has_its_dashes_in_a_jobs_line_too() -> None:
-    ours = {name for table in (flags.ACTIONS, flags.JOB, flags.ELASTIC) for names in table for name in names}
+    ours = {name for table in (flags.ACTIONS, flags.JOB) for names in table for name in names}
+    ours |= {flag for row in elastic.FLAGS for flag in row.flags}
     ours |= {flag for knob in knobs.KNOBS for flag in (*knob.flags, *knob.off)}
     assert set(HOROVOD_SPELLED.flags) == ours | {"-h", "--help"}
 
 
 def test_each_of_hvdruns_other_flags_is_in_the_table_with_as_many_values() -> None:
-    for table in (flags.ACTIONS, flags.JOB, flags.ELASTIC):
+    for table in (flags.ACTIONS, flags.JOB):
         for names, how in table.items():
             none = how.get("action") == "store_true"
             for name in names:
-                assert HOROVOD[name.lstrip("-")].words == (0 if none else how.get("nargs", 1)), name
+                assert HOROVOD[name.lstrip("-")].words == (0 if none else 1), name
+    for row in elastic.FLAGS:
+        assert {HOROVOD[flag.lstrip("-")].words for flag in row.flags} == {row.words}
 
 
 @pytest.mark.parametrize("table", [MPI, HOROVOD], ids=["mpi", "horovod"])

@@ -1,0 +1,323 @@
+"""Elastic job: carries out what its driver decides, with agents, clocks and pipes, and tells it what comes of that.
+
+discovery, agents, workers --events--> driver (driver.py) --actions--> agents, workers, stderr -> outcome
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import IO, Any
+
+from hvd_kernel import tracking
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch.agents import Agents
+from hvd_kernel.launch.elastic import events
+from hvd_kernel.launch.elastic.driver import Driver
+from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents
+from hvd_kernel.launch.elastic.job.meetings import Meetings
+from hvd_kernel.launch.elastic.job.options import ElasticOptions
+from hvd_kernel.launch.elastic.job.orders import Orders
+from hvd_kernel.launch.elastic.job.report import outcome, report
+from hvd_kernel.launch.elastic.job.sources import HostSource, source_of
+from hvd_kernel.launch.elastic.job.stalls import WorkerStalls
+from hvd_kernel.launch.elastic.job.workers import Streams, Worker, Workers
+from hvd_kernel.launch.elastic.settings import Settings
+from hvd_kernel.launch.job_run import Job, Outcome
+from hvd_kernel.launch.line_output import standard, writer
+from hvd_kernel.launch.stdin import StdinForwarder
+from hvd_kernel.launch.whereabouts import on_sigquit
+from hvd_kernel.processes.channel import messages as m
+from hvd_kernel.processes.event_loop import Timer
+from hvd_kernel.protocol import elastic
+from hvd_kernel.settings import lookup
+from hvd_kernel.settings.launchers import without_launchers
+
+_NOT_FOUND = 127  # the shell's status of what cannot be started
+_LOOK_S = 0.5  # between two looks at what has no time of its own
+_GONE_S = 30.0  # that agents may take to end when their workers have
+
+
+def launch_elastic(
+    job: Job, options: ElasticOptions, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = None
+) -> Outcome:
+    """Start the ranks, replace those that fail, take in those that come, and leave nothing behind.
+
+    Streams and Ctrl-C as in ``job_run.launch``. Of ``job`` the number of ranks and the hosts count for nothing: the
+    options say them.
+
+    Raises
+    ------
+    ConfigError
+        The job cannot be as it is described.
+    ClusterError
+        ``timeout_s`` is over.
+    """
+    begun = time.monotonic()
+    env = without_launchers(os.environ) | (job.env or {})
+    job = replace(job, env=(job.env or {}) | tracking.rank_environment(env))
+    default_out, default_err = standard()
+    agents = Agents()
+    running = ElasticJob(
+        job,
+        options,
+        agents,
+        Streams(
+            writer(stdout, default_out),
+            writer(stderr, default_err),
+            prefix=job.prefix,
+            timestamp=job.timestamp,
+            folder=job.output_filename,
+            digits=len(str((options.max_np or options.np) - 1)),
+        ),
+        env,
+    )
+    try:
+        with on_sigquit(running.stalls.want):
+            left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
+            return running.run(left)
+    except KeyboardInterrupt:
+        running.stop("interrupted")
+        running.finish()
+        raise
+    finally:
+        running.close()
+        agents.end()
+
+
+class ElasticJob:
+    """One job, from its first look for hosts until nothing of it is left."""
+
+    def __init__(
+        self, job: Job, options: ElasticOptions, agents: Agents, streams: Streams, env: dict[str, str]
+    ) -> None:
+        self._job, self._agents, self._write = job, agents, streams.err
+        self._driver = Driver(_settings(options, job, env))
+        self._ended: events.End | None = None
+        self._late = False
+        self._looking: Timer | None = None
+        self._events: deque[events.Event] = deque()
+        self._is_stepping = False
+        self._workers = Workers(streams)
+        self._hosts = HostAgents(
+            agents,
+            self,
+            port=job.ssh_port,
+            identity=job.ssh_identity_file,
+            patience_s=job.start_timeout_s or lookup.start_timeout(env),
+        )
+        self._orders = Orders(job)
+        self._meetings = Meetings(job.network_interface)
+        self.stalls = WorkerStalls(self._workers, streams.err, self._feed, env)
+        self._stdin: StdinForwarder | None = None
+        self._source: HostSource = source_of(options, agents.loop, self._feed)
+        self._actions: dict[type[events.Action], Callable[[Any], None]] = {
+            events.StartWorker: self._start,
+            events.SendTo: self._send_to,
+            events.EndWorker: self._end_worker,
+            events.ReleaseHost: lambda action: self._hosts.release(action.host),
+            events.SetTimer: self._set_timer,
+            events.Say: lambda action: self._say(action.text),
+            events.End: self._end,
+        }
+
+    def run(self, timeout_s: float | None) -> Outcome:
+        """Carry everything until the job is over and its workers have ended.
+
+        Raises
+        ------
+        ClusterError
+            The time is over.
+        """
+        if timeout_s is not None:
+            self._agents.loop.call_later(timeout_s, self._time_over)
+        self._look()
+        self._source.start()
+        while self._ended is None or self._workers.running:
+            self._agents.loop.turn()
+        self.finish()
+        if self._late:
+            raise ClusterError("the ranks did not end in time; all of them have been ended.")
+        report(self._write, self._ended, self._workers, quiet=self._job.quiet)
+        return outcome(self._ended, self._workers)
+
+    def stop(self, why: str) -> None:
+        """Have the workers ended."""
+        self._feed(events.StopRequested(why))
+
+    def finish(self) -> None:
+        """See the end of the workers and of the agents."""
+        self._source.close()
+        grace = time.monotonic() + self._job.grace_s + _GONE_S
+        while self._workers.running and time.monotonic() < grace:
+            self._agents.run_until(lambda: not self._workers.running, grace - time.monotonic())
+        for host in self._hosts.all:
+            self._hosts.release(host.name)
+        self._agents.run_until(lambda: not self._hosts.all, max(0.0, grace - time.monotonic()))
+
+    def close(self) -> None:
+        """Write what is left of outputs."""
+        self._source.close()
+        if self._stdin is not None:
+            self._stdin.close()
+        self._workers.close()
+
+    # Events.
+
+    def _feed(self, event: events.Event) -> None:
+        """Tell the driver, and do what it wants; what comes of that at once is told after it."""
+        self._events.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                if isinstance(event, events.HostsFound):
+                    self._orders.slots = {found.name: found.slots for found in event.hosts}
+                actions = self._driver.step(event, time.time())
+                self._meetings.expect(actions, self._workers)
+                for action in actions:
+                    self._actions[type(action)](action)
+        finally:
+            self._is_stepping = False
+
+    def heard(self, host: HostAgent, message: m.Message) -> None:
+        """Take a message of a host's agent."""
+        worker = self._workers.get(getattr(message, "rank", -1))
+        if worker is None or worker.host is not host:
+            return
+        match message:
+            case m.Output():
+                worker.write(message.stream, message.data)
+            case m.InputTaken():
+                self._resume()
+            case m.RankSaid():
+                self._said(worker, elastic.from_worker(message.data))
+            case m.RankState():
+                self.stalls.receive(worker, message.state)
+                self._look()
+            case m.RankKilled():
+                worker.why = message.why
+            case m.StartFailed():
+                self._exited(worker, _NOT_FOUND, f"it cannot be started on {host.name}: {message.why}")
+            case m.RankExited():
+                self._exited(worker, message.status, worker.why)
+
+    def lost(self, host: HostAgent, why: str) -> None:
+        """Take note that a host's agent is gone, with all workers there."""
+        for number in sorted(host.workers):
+            self._exited(self._workers[number], -signal.SIGKILL, why)
+        self._feed(events.HostLost(host.name, why))
+
+    def _said(self, worker: Worker, message: elastic.FromWorker) -> None:
+        self.stalls.said(worker, message)
+        self._feed(events.WorkerSaid(worker.number, message))
+
+    def _exited(self, worker: Worker, status: int, why: str) -> None:
+        if worker.status is not None:
+            return
+        worker.why = why
+        worker.end(status)
+        worker.host.workers.discard(worker.number)
+        self.stalls.ended(worker)
+        self._feed(events.WorkerExited(worker.number, status, why))
+        self._hosts.settle(worker.host)
+
+    # Actions.
+
+    def _start(self, action: events.StartWorker) -> None:
+        host = self._hosts.get(action.host)
+        host.workers.add(action.worker)
+        worker = self._workers.add(action.worker, host, action.slot)
+        host.send(partial(self._order, worker))
+
+    def _order(self, worker: Worker) -> m.Message:
+        """Return what starts a worker; the first of all has what comes on stdin."""
+        reads = self._stdin is None and self._job.stdin >= 0
+        if reads:
+            self._stdin = StdinForwarder(self._job.stdin, worker.host.handle, self._agents.loop, worker.number)
+        return self._orders.start(worker, reads_stdin=reads)
+
+    def _send_to(self, action: events.SendTo) -> None:
+        worker, message = self._workers[action.worker], action.message
+        if isinstance(message, elastic.Place):
+            message = self._meetings.filled(message)
+            self._place(worker, message)
+        worker.host.send(lambda: m.TellRank(worker.number, elastic.encode(message)))
+
+    def _place(self, worker: Worker, place: elastic.Place) -> None:
+        worker.place = place
+        if len(self._workers.ranks(place.generation)) == place.size:  # the last of them
+            self._workers.generation = place.generation
+            self.stalls.placed()
+
+    def _end_worker(self, action: events.EndWorker) -> None:
+        worker = self._workers[action.worker]
+        worker.host.send(lambda: m.StopRank(worker.number, action.grace))
+
+    def _set_timer(self, action: events.SetTimer) -> None:
+        self._agents.loop.call_later(action.seconds, lambda: self._feed(events.TimerFired(action.ticket)))
+
+    def _end(self, action: events.End) -> None:
+        self._ended = action
+        self._source.close()
+        for host in self._hosts.all:
+            if not host.card:  # its agent has not come up: nothing of it runs
+                self._abandon(host)
+        self._agents.stop(self._job.grace_s)
+
+    def _abandon(self, host: HostAgent) -> None:
+        host.kept.clear()
+        for number in host.workers:
+            self._workers[number].end(-signal.SIGTERM)
+        host.workers.clear()
+
+    def _say(self, text: str) -> None:
+        """Tell the user, after what ranks that failed have said."""
+        for worker in self._workers:
+            if worker.status is not None:
+                worker.outputs[1].release()
+        self._write(f"hvdrun: {text}\n".encode())
+
+    def _resume(self) -> None:
+        if self._stdin is not None:
+            self._stdin.resume()
+
+    def _look(self) -> None:
+        """Do what has no time of its own, now and then."""
+        if self._looking is not None:
+            self._looking.cancel()
+        now = time.monotonic()
+        for worker in self._workers:
+            if worker.outputs[1].overdue(now):
+                worker.outputs[1].release()
+        self._looking = self._agents.loop.call_later(min(self.stalls.tick(now), _LOOK_S), self._look)
+
+    def _time_over(self) -> None:
+        self._late = True
+        self.stop("the time is over")
+
+
+def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Settings:
+    """Return what the driver goes by: the options, and the environment where they say nothing."""
+    timeout_s, limit = options.timeout_s, options.reset_limit
+    if timeout_s is None:
+        timeout_s = float(lookup.value("HVD_ELASTIC_TIMEOUT", env))
+    if limit is None and (said := lookup.value("HVD_RESET_LIMIT", env)):
+        limit = int(said)
+    return Settings(
+        np=options.np,
+        min_np=options.min_np,
+        max_np=options.max_np,
+        elastic_timeout_s=timeout_s,
+        reset_limit=limit,
+        max_restarts=options.max_restarts,
+        cooldown_s=options.cooldown_s,
+        end_grace_s=job.grace_s,
+    )

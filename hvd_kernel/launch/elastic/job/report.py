@@ -1,0 +1,63 @@
+"""Verdict on an elastic job that is over: whose failure has ended it, what is written of that, and its status."""
+
+from __future__ import annotations
+
+from hvd_kernel.launch.elastic.events import End
+from hvd_kernel.launch.elastic.job.workers import Worker, Workers
+from hvd_kernel.launch.job_run import Outcome
+from hvd_kernel.launch.line_output import Write
+from hvd_kernel.launch.outcome import shell_status, told
+
+_FAILED = 1
+
+
+def report(write: Write, end: End, workers: Workers, *, quiet: bool) -> None:
+    """Write what was kept back of tracebacks, that of the worker that failed first at last, and why the job has ended.
+
+    ``quiet``: whoever called tells of the failure himself, and none of it is written.
+    """
+    cause = _first_failed(end, workers)
+    if quiet:
+        for worker in workers:
+            worker.outputs[1].forget()
+        return
+    theirs = None if cause is None else cause.outputs[1].held
+    for worker in workers:
+        if worker is cause:
+            continue
+        if worker.outputs[1].held == theirs:
+            worker.outputs[1].forget()  # it comes last
+        worker.outputs[1].release()
+    if cause is not None:
+        cause.outputs[1].release()
+    if end.verdict == "failed":
+        write(sentence(end, cause).encode())
+
+
+def sentence(end: End, cause: Worker | None) -> str:
+    """Return the last line of a job that failed."""
+    why = end.why.removesuffix(".")
+    if cause is None or cause.status is None:
+        return f"hvdrun: {why}; all ranks have ended.\n"
+    how = f"RankDied: {cause.why}" if cause.why else told(cause.status)
+    more = f"; {why}" if why else ""
+    return f"hvdrun: {cause.told} failed ({how}){more}; all ranks have ended.\n"
+
+
+def outcome(end: End, workers: Workers) -> Outcome:
+    """Return how the job has ended: codes are those of the last generation's ranks."""
+    ranks = workers.ranks()
+    codes = tuple(worker.status or 0 for worker in ranks)
+    numbers = tuple(worker.number for worker in ranks)
+    if end.verdict == "done":
+        return Outcome(codes, workers=numbers)
+    cause = _first_failed(end, workers)
+    if cause is None:
+        return Outcome(codes, status=_FAILED, why=end.why, workers=numbers)
+    failure = cause.failure()
+    status = shell_status(failure.code) or _FAILED
+    return Outcome(codes, cause.rank, failure.words, status, cause.why or end.why, numbers, cause.number)
+
+
+def _first_failed(end: End, workers: Workers) -> Worker | None:
+    return None if end.worker is None else workers.get(end.worker)

@@ -1,0 +1,151 @@
+"""Stall monitor of an elastic job: the job's monitor of stalls for each generation, and ranks that miss a reset.
+
+Words.
+  reset    the ranks of a generation leave it one by one; all the others wait for one that does not
+  missing  a rank that has not left it yet, and lives
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hvd_kernel.diagnosis.stall import whereabouts as spoken
+from hvd_kernel.launch.elastic.events import Event, WorkerHung
+from hvd_kernel.launch.elastic.job.workers import Worker, Workers
+from hvd_kernel.launch.line_output import Write
+from hvd_kernel.launch.whereabouts import RankMonitor, whereabouts
+from hvd_kernel.processes.channel.messages import AskRank, Message, RankState
+from hvd_kernel.protocol.elastic import FromWorker, Ready
+from hvd_kernel.settings import lookup
+
+_ASK_S = 1.0  # from one question to a missing rank to the next
+_PATIENCE_S = 0.5  # until it is looked at from outside
+_NAMED_S = 10.0  # until it is named
+_STOP_ABORT_S = "5"  # the core's own
+_CONNECTED = b'{"state": "connected"}'
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A worker, as the agent of a rank."""
+
+    worker: Worker
+
+    def send(self, message: Message) -> None:
+        if isinstance(message, AskRank):
+            number, patience = self.worker.number, message.patience
+            self.worker.host.send(lambda: AskRank(number, patience))
+
+
+class WorkerStalls:
+    """Feed it what is heard of workers; it asks, tells, and says which worker hangs."""
+
+    def __init__(self, workers: Workers, write: Write, feed: Callable[[Event], None], env: Mapping[str, str]) -> None:
+        options = lookup.engine_options(env)
+        self._workers, self._write, self._feed = workers, write, feed
+        self._watches = options.get("stall_warning_s") != "0"
+        self._stop_abort_s = float(options.get("stop_abort_s", _STOP_ABORT_S))
+        self._hang_s = float(lookup.value("HVD_HANG_TIMEOUT", env))
+        self._monitor: RankMonitor | None = None
+        self._wanted = threading.Event()
+        self._stopped: dict[int, float] = {}  # since when a worker has been seen stopped
+        self._reset: _Reset | None = None
+
+    def want(self) -> None:
+        """Have every rank's stack told. Signal handlers."""
+        self._wanted.set()
+
+    def placed(self) -> None:
+        """Begin anew: the workers have their places in another generation."""
+        ranks = self._workers.ranks()
+        self._reset = None
+        self._monitor = RankMonitor([*map(_Asked, ranks)], 0, len(ranks), self._write, watches=self._watches)
+        for rank, worker in enumerate(ranks):
+            if worker.reachable:
+                self._monitor.receive(RankState(rank, _CONNECTED))
+
+    def receive(self, worker: Worker, state: bytes) -> None:
+        """Take what an agent tells of a worker."""
+        said = json.loads(state)["state"]
+        worker.reachable = said != "absent"
+        if said == "stopped":
+            self._stopped.setdefault(worker.number, time.monotonic())
+        else:
+            self._stopped.pop(worker.number, None)
+        if self._is_current(worker) and worker.rank is not None:
+            if self._monitor is not None:
+                self._monitor.receive(RankState(worker.rank, state))
+            if self._reset is not None and said != "connected":
+                self._reset.places[worker.number] = state
+
+    def said(self, worker: Worker, message: FromWorker) -> None:
+        """Take note of a worker that has left its generation."""
+        if isinstance(message, Ready) and message.generation and message.generation == self._workers.generation:
+            self._reset = self._reset or _Reset(time.monotonic())
+            self._reset.came.add(worker.number)
+
+    def ended(self, worker: Worker) -> None:
+        """Take note of a worker's end."""
+        worker.reachable = False
+        if self._is_current(worker) and worker.rank is not None and self._monitor is not None:
+            self._monitor.ended(worker.rank)
+
+    def tick(self, now: float) -> float:
+        """Do what is due; return how many seconds there are to the next time, at most."""
+        if self._wanted.is_set():
+            self._wanted.clear()
+            if self._monitor is not None:
+                self._monitor.want()
+        self._look_for_missing(now)
+        return _ASK_S if self._monitor is None else min(_ASK_S, self._monitor.tick(now))
+
+    def _is_current(self, worker: Worker) -> bool:
+        return worker.place is not None and worker.place.generation == self._workers.generation
+
+    def _look_for_missing(self, now: float) -> None:
+        reset = self._reset
+        if reset is None or now < reset.asked + _ASK_S:
+            return
+        reset.asked = now
+        for worker in self._workers.ranks():
+            if worker.status is None and worker.number not in reset.came | reset.given_up:
+                worker.host.send(lambda number=worker.number: AskRank(number, _PATIENCE_S))  # type: ignore[misc]
+                self._judge(reset, worker, now)
+
+    def _judge(self, reset: _Reset, worker: Worker, now: float) -> None:
+        """Name a missing rank after a while, and give it up after another."""
+        stopped = now - self._stopped.get(worker.number, now)
+        waited = now - reset.since
+        if self._stop_abort_s and stopped >= self._stop_abort_s:
+            self._give_up(reset, worker, f"it has been stopped (SIGSTOP or a debugger) for {stopped:.0f} s")
+        elif waited >= self._hang_s:
+            self._give_up(reset, worker, f"it has not come to a reset for {waited:.0f} s: {reset.where(worker)}")
+        elif waited >= _NAMED_S and worker.number not in reset.named:
+            reset.named.add(worker.number)
+            self._write(f"hvdrun: the ranks wait in a reset for rank {worker.rank}: {reset.where(worker)}\n".encode())
+
+    def _give_up(self, reset: _Reset, worker: Worker, why: str) -> None:
+        reset.given_up.add(worker.number)
+        self._feed(WorkerHung(worker.number, why))
+
+
+class _Reset:
+    """One that has begun. ``came``: workers that have left their generation."""
+
+    def __init__(self, since: float) -> None:
+        self.since, self.asked = since, since
+        self.came: set[int] = set()
+        self.named: set[int] = set()
+        self.given_up: set[int] = set()
+        self.places: dict[int, bytes] = {}
+
+    def where(self, worker: Worker) -> str:
+        """Say where a missing rank is."""
+        rank, state = worker.rank or 0, self.places.get(worker.number)
+        if state is None:
+            return "it gives no answer"
+        return spoken({rank: whereabouts(rank, json.loads(state))})

@@ -1,0 +1,128 @@
+"""Workers of an elastic job as its launcher has them: where each runs, its rank, what it has written, its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hvd_kernel.launch.elastic.job.hosts import HostAgent
+from hvd_kernel.launch.line_output import OutputStream, Write, stamp
+from hvd_kernel.launch.outcome import Failure
+from hvd_kernel.protocol.elastic import Place
+
+
+@dataclass(eq=False)
+class Worker:
+    """One process for its whole life."""
+
+    number: int
+    host: HostAgent
+    slot: int
+    place: Place | None = None  # in the generation that it was told of last
+    status: int | None = None  # of its end, as in ``subprocess``
+    why: str = ""  # what has ended it: a limit
+    reachable: bool = False  # it can be asked where it is
+    outputs: tuple[OutputStream, ...] = ()  # stdout and stderr
+
+    @property
+    def rank(self) -> int | None:
+        """Its rank, or the last that it had; None: it has had none."""
+        return None if self.place is None else self.place.rank
+
+    @property
+    def label(self) -> str:
+        """What stands before its lines: its rank of now; before it has one, its slot."""
+        return str(self.rank) if self.place is not None else f"{self.host.name}:{self.slot}"
+
+    @property
+    def told(self) -> str:
+        """What it is called in sentences."""
+        return f"the process in {self.host.name}:{self.slot}" if self.rank is None else f"rank {self.rank}"
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Take what it has written."""
+        self.outputs[stream == "stderr"].write(data)
+
+    def end(self, status: int) -> None:
+        """Take note of its end."""
+        self.status = status
+        for output in self.outputs:
+            output.finish()
+
+    def failure(self) -> Failure:
+        """Return its end as one of the failures of a job."""
+        rank = -1 if self.rank is None else self.rank
+        return Failure(rank, self.status or 0, self.outputs[1].tail, self.why)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """How workers' outputs are written. ``folder``: also into files there, a folder for each worker."""
+
+    out: Write
+    err: Write
+    prefix: bool
+    timestamp: bool
+    folder: str | None
+    digits: int
+
+    def of(self, worker: Worker) -> tuple[OutputStream, ...]:
+        """Return a worker's stdout and stderr."""
+        return tuple(
+            OutputStream(write, partial(self._prefix, worker, name), self._copy(worker, name), holds=name == "stderr")
+            for name, write in (("stdout", self.out), ("stderr", self.err))
+        )
+
+    def _prefix(self, worker: Worker, name: str) -> bytes:
+        return stamp(self.timestamp) + (f"[{worker.label}]<{name}>:".encode() if self.prefix else b"")
+
+    def _copy(self, worker: Worker, name: str) -> Path | None:
+        if self.folder is None:
+            return None
+        folder = Path(self.folder) / f"rank.{worker.number:0{self.digits}d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / name
+
+
+class Workers:
+    """All that the job has had, by their numbers."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._all: dict[int, Worker] = {}
+        self.generation = 0
+
+    def __getitem__(self, number: int) -> Worker:
+        return self._all[number]
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._all.values())
+
+    def get(self, number: int) -> Worker | None:
+        """Return one; None: there is none of that number."""
+        return self._all.get(number)
+
+    def add(self, number: int, host: HostAgent, slot: int) -> Worker:
+        """Take a new one."""
+        worker = self._all[number] = Worker(number, host, slot)
+        worker.outputs = self._streams.of(worker)
+        return worker
+
+    @property
+    def running(self) -> list[Worker]:
+        """Those that have not ended."""
+        return [worker for worker in self if worker.status is None]
+
+    def ranks(self, generation: int | None = None) -> list[Worker]:
+        """Return those of a generation, else of the newest, in the order of their ranks; some may have ended."""
+        wanted = self.generation if generation is None else generation
+        found = [worker for worker in self if worker.place and worker.place.generation == wanted]
+        return sorted(found, key=lambda worker: worker.rank or 0)
+
+    def close(self) -> None:
+        """Write what is left, and close the files."""
+        for worker in self:
+            for output in worker.outputs:
+                output.close()
