@@ -18,13 +18,4 @@ void futex_wait(Word& word, std::uint32_t seen, std::chrono::nanoseconds longest
                 std::uint32_t who = kAnybody);
 void futex_wake_all(Word& word, std::uint32_t who = kAnybody);
 
-// A hint to the core that this is a spin loop.
-inline void spin_pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 }  // namespace hvd

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/futex.h"
+#include "base/backoff.h"
 #include "tensor/reduce.h"
 
 namespace hvd::bench {

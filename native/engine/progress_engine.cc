@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <thread>
 #include <utility>
 
 #include "base/failpoint.h"
@@ -14,11 +13,6 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::nanoseconds kForEver = std::chrono::hours(1);
-// How long a caller looks before it sleeps, where there are cores to spare: longer than a peer
-// needs to come out of its last call, shorter than a sleep and a wake-up cost twice.
-constexpr std::int64_t kSpinNs = 50'000;
-// Where there are none to spare, it lets the others have this one so often first.
-constexpr unsigned kYields = 16;
 
 std::vector<int> neighbours_of(int rank, int size, int fanout) {
   std::vector<int> neighbours = children_of(rank, size, fanout);
@@ -37,35 +31,6 @@ ControllerOptions controller_options(ControllerOptions options, const Topology& 
 }
 
 }  // namespace
-
-// Looking for a while, with the others on this core in between where there are more ranks than
-// cores; the clock is read now and then only.
-class ProgressEngine::Spin {
- public:
-  explicit Spin(bool allowed) : allowed_(allowed) {}
-  // False: it has been long enough.
-  bool again() {
-    if (!allowed_) {
-      if (++looks_ > kYields) return false;
-      std::this_thread::yield();
-      return true;
-    }
-    spin_pause();
-    if (++looks_ % 8 != 0) return true;
-    const std::int64_t now = now_ns();
-    if (until_ == 0) until_ = now + kSpinNs;
-    return now < until_;
-  }
-  void restart() {
-    until_ = 0;
-    looks_ = 0;
-  }
-
- private:
-  const bool allowed_;
-  unsigned looks_ = 0;
-  std::int64_t until_ = 0;
-};
 
 ProgressEngine::ProgressEngine(const Parts& parts, const EngineOptions& options)
     : parts_(parts),
@@ -112,7 +77,7 @@ std::vector<Waiting> ProgressEngine::waiting() const {
 
 void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline) {
   if (!task->small || task->done()) return;
-  Spin spin(may_spin_);
+  Spin spin = Spin::before_sleep(may_spin_);
   if (!take_progress_lock(*task, spin)) {
     if (task->held.exchange(false)) ask_from_outside(task);
     // Who has the progress lock may have looked at the queue for the last time.

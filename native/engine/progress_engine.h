@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/backoff.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "engine/controller/controller.h"
@@ -46,8 +47,6 @@ class ProgressEngine {
   void timeline(bool on, bool mark_cycles);
 
  private:
-  class Spin;
-
   // Progress-lock owner only, from here on. None of them waits for anybody, work() excepted.
   template <typename Body>
   void guarded(const Body& body) noexcept;

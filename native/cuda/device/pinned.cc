@@ -1,7 +1,7 @@
 #include "cuda/device/pinned.h"
 
+#include "base/backoff.h"
 #include "base/log.h"
-#include "cuda/driver/patience.h"
 
 namespace hvd::cuda {
 namespace {
@@ -11,7 +11,7 @@ CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(m
 }  // namespace
 
 Status wait_for(Device& device, CUevent event, const Abort& abort, const Deadline& deadline) {
-  for (Patience patience;; patience.pause()) {
+  for (Polling polling = Polling::of_device();; polling.pause()) {
     const Result<bool> reached = device.query(event);
     if (!reached) return reached.status();
     if (reached.value()) return Status::ok();

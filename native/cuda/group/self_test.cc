@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/backoff.h"
 #include "base/deadline.h"
 #include "cuda/device/pinned.h"
-#include "cuda/driver/patience.h"
 #include "cuda/group/self_test_case.h"
 
 namespace hvd::cuda {
@@ -80,7 +80,7 @@ class SelfTest {
   // Behind a failure nobody's device waits for anybody any more.
   void give_up() {
     const Deadline deadline = Deadline::after_seconds(kEndSeconds);
-    for (Patience patience; !deadline.expired(); patience.pause()) {
+    for (Polling polling = Polling::of_device(); !deadline.expired(); polling.pause()) {
       const Result<bool> idle = device_.idle();
       if (!idle || idle.value()) return;
       if (!backend_.abort_waits()) return;

@@ -2,10 +2,10 @@
 
 #include <chrono>
 
+#include "base/backoff.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "cuda/driver/patience.h"
 
 namespace hvd::cuda {
 namespace {
@@ -25,7 +25,7 @@ bool accepted(NcclResult result) {
 bool closed(const Nccl& nccl, NcclHandle handle) {
   if (!accepted(nccl.CommFinalize(handle))) return false;
   const Deadline deadline = Deadline::after_seconds(kOrderlySeconds);
-  for (Patience patience;; patience.pause()) {
+  for (Polling polling = Polling::of_device();; polling.pause()) {
     NcclResult state = NcclResult::kSuccess;
     if (nccl.CommGetAsyncError(handle, &state) != NcclResult::kSuccess) return false;
     if (state == NcclResult::kSuccess) return nccl.CommDestroy(handle) == NcclResult::kSuccess;
@@ -73,9 +73,9 @@ Status Communicator::begin(const NcclId& id, int size, int place) {
 // NCCL does not say which peer it was; the mesh does, if a rank has died.
 Status Communicator::explain(NcclResult result, const std::string& what) const {
   const Deadline deadline = Deadline::after_seconds(kCauseSeconds);
-  Patience patience;
+  Polling polling = Polling::of_device();
   while (result == NcclResult::kRemoteError && !mesh_.abort().raised() && !deadline.expired())
-    patience.pause();
+    polling.pause();
   return mesh_.abort().raised() ? mesh_.abort().cause() : blame(result, what);
 }
 
@@ -87,7 +87,7 @@ Status Communicator::blame(NcclResult result, const std::string& what) const {
 }
 
 Status Communicator::settle(const std::string& what, const Deadline& deadline) {
-  for (Patience patience;; patience.pause()) {
+  for (Polling polling = Polling::of_device();; polling.pause()) {
     if (mesh_.abort().raised()) return mesh_.abort().cause();
     NcclResult state = NcclResult::kSuccess;
     NcclResult asked = NcclResult::kSuccess;

@@ -1,36 +1,15 @@
 #include "transport/link/slot_ring.h"
 
-#include <thread>
-
-#include "base/deadline.h"
+#include "base/backoff.h"
 
 namespace hvd {
-namespace {
 
-constexpr std::chrono::microseconds kSpin{40};
-// Four ranks on two cores: 64 KiB took 83 us when they slept at once, 54 us with 8, 50 us with 16,
-// 62 us with 32.
-constexpr int kYields = 16;
-
-}  // namespace
-
-bool changed_while_spinning(const Counter& counter, std::uint32_t seen, const Abort& abort) {
-  const auto end = Clock::now() + kSpin;
+bool changed_while_spinning(const Counter& counter, std::uint32_t seen, const Abort& abort,
+                            bool spare_cores) {
+  Spin spin = Spin::before_sleep(spare_cores);
   do {
-    for (int i = 0; i < 32; ++i) {
-      if (counter.value.load(std::memory_order_acquire) != seen) return true;
-      spin_pause();
-    }
-    if (abort.raised()) return false;
-  } while (Clock::now() < end);
-  return false;
-}
-
-bool changed_while_yielding(const Counter& counter, std::uint32_t seen, const Abort& abort) {
-  for (int i = 0; i < kYields && !abort.raised(); ++i) {
     if (counter.value.load(std::memory_order_acquire) != seen) return true;
-    std::this_thread::yield();
-  }
+  } while (!abort.raised() && spin.again());
   return false;
 }
 

@@ -150,7 +150,7 @@ using RingConsumer = BasicRingConsumer<RingMemory>;
 // How a wait may end without its counter moving.
 template <class Flag>
 struct BasicWaitRules {
-  bool spin = false;            // more cores than ranks: look for some microseconds before sleeping
+  bool spare_cores = false;     // there are no more ranks here than cores
   const Flag* left = nullptr;   // the peer said goodbye ...
   const Flag* ended = nullptr;  // ... and (where data may still be under way) all that it sent is
                                 // in the ring
@@ -167,19 +167,15 @@ using WaitRules = BasicWaitRules<std::atomic<bool>>;
 // sleep may miss that, and learns of it so much later.
 constexpr std::chrono::milliseconds kWaitSlice{10};
 
-bool changed_while_spinning(const Counter& counter, std::uint32_t seen, const Abort& abort);
-// Where ranks outnumber the cores: lets the others have this one a few times before it sleeps.
-bool changed_while_yielding(const Counter& counter, std::uint32_t seen, const Abort& abort);
+bool changed_while_spinning(const Counter& counter, std::uint32_t seen, const Abort& abort,
+                            bool spare_cores);
 Status has_shut_down(int peer);
 
 // Waits until counter != seen (ok), the abort is raised (its cause) or the peer has left
 // (kShutdown).
 template <class C, class A, class Flag>
 Status wait_for(C& counter, std::uint32_t seen, const A& abort, const BasicWaitRules<Flag>& rules) {
-  if (rules.spin ? changed_while_spinning(counter, seen, abort)
-                 : changed_while_yielding(counter, seen, abort)) {
-    return Status::ok();
-  }
+  if (changed_while_spinning(counter, seen, abort, rules.spare_cores)) return Status::ok();
   for (;;) {
     if (counter.value.load(std::memory_order_acquire) != seen) return Status::ok();
     // In this order: a peer that leaves because of an abort tells of the abort first.

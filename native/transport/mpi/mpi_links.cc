@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/failpoint.h"
 #include "transport/socket/pack.h"
 #include "transport/tcp/tcp_stream.h"
@@ -16,10 +17,12 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr double kCancelSeconds = 0.5;
-constexpr microseconds kEager{200};  // how long a wait only yields before it sleeps in between
+constexpr microseconds kEager{200};  // how long a wait only yields before it naps in between
 constexpr microseconds kNap{50};
 constexpr int kFirstTag = 64, kStarts = 8192;  // two tags per start; MPI promises 32767
 const char* const kRoom = "transport/mpi_links";
+
+Polling polling_of_mpi() { return {Spin(Spin::Between::kYield, kEager), kNap, kNap}; }
 
 class Link : public SendLink, public RecvLink {
  public:
@@ -282,7 +285,7 @@ Result<Slot> MpiLinks::wait(Peer& peer, Way way, const Abort& abort) {
   Slot slot = attempt(peer, way);
   if (slot.data != nullptr) return slot;
   ++waiting_;
-  const auto eager_end = Clock::now() + kEager;
+  Polling polling = polling_of_mpi();
   Status status;
   for (;;) {
     const bool left = peer.left != nullptr && peer.left->load(std::memory_order_acquire);
@@ -311,11 +314,7 @@ Result<Slot> MpiLinks::wait(Peer& peer, Way way, const Abort& abort) {
                             "transport/mpi_links: wait", peer.rank);
       break;
     }
-    if (Clock::now() < eager_end) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kNap);
-    }
+    polling.pause();
   }
   --waiting_;
   if (!status) return status;
@@ -367,6 +366,7 @@ void MpiLinks::run() {
 
 void MpiLinks::cancel_receives() {
   const Deadline deadline = Deadline::after_seconds(kCancelSeconds);
+  Polling polling = polling_of_mpi();
   int bytes = 0;
   const auto over = [&](bool& posted, MpiRequest& request) {
     if (posted && verbs_->test(verbs_->self, &request, &bytes) != 0) posted = false;
@@ -379,9 +379,8 @@ void MpiLinks::cancel_receives() {
     if (peer->end_posted) verbs_->cancel(verbs_->self, &peer->end_in);
     bool all = peer->used == 0 && !peer->end_pending;
     for (Peer::Receive& receive : peer->receives)
-      while (!over(receive.posted, receive.request) && !deadline.expired())
-        std::this_thread::yield();
-    while (!over(peer->end_posted, peer->end_in) && !deadline.expired()) std::this_thread::yield();
+      while (!over(receive.posted, receive.request) && !deadline.expired()) polling.pause();
+    while (!over(peer->end_posted, peer->end_in) && !deadline.expired()) polling.pause();
     for (const Peer::Receive& receive : peer->receives) all = all && !receive.posted;
     if (!all || peer->end_posted) keep_for_good(std::move(peer));
   }

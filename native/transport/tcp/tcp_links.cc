@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/backoff.h"
 #include "base/deadline.h"
 #include "base/failpoint.h"
 #include "base/futex.h"
@@ -15,7 +16,6 @@ namespace {
 
 constexpr int kSliceMs = 10;   // how late, at worst, a waiter learns of what nobody told it
 constexpr int kStandByMs = 1;  // how late, at worst, the I/O thread takes over from a waiter
-constexpr std::chrono::microseconds kSpin{40};
 
 class Link : public SendLink, public RecvLink {
  public:
@@ -45,7 +45,7 @@ struct TcpLinks::Peer {
   TcpSender sender;
   TcpReceiver receiver;
   const std::atomic<bool>* left = nullptr;
-  bool spin = false;
+  bool spare_cores = false;
   // The receiver belongs to one thread; another may wait for room to send.
   std::atomic<bool> ended{false};
 
@@ -79,10 +79,11 @@ TcpLinks::~TcpLinks() {
   thread_.join();
 }
 
-void TcpLinks::add(int peer, std::vector<Fd> streams, const std::atomic<bool>* left, bool spin) {
+void TcpLinks::add(int peer, std::vector<Fd> streams, const std::atomic<bool>* left,
+                   bool spare_cores) {
   peers_.push_back(std::make_unique<Peer>(peer, std::move(streams), slot_bytes_, slots_));
   peers_.back()->left = left;
-  peers_.back()->spin = spin;
+  peers_.back()->spare_cores = spare_cores;
 }
 
 Status TcpLinks::start() {
@@ -148,7 +149,7 @@ Result<Slot> TcpLinks::wait(Peer& peer, Way way, const Abort& abort) {
     Counted(const Counted&) = delete;
     std::atomic<int>& count;
   } const counted(waiting_);
-  const auto spin_end = Clock::now() + (peer.spin ? kSpin : std::chrono::microseconds(0));
+  Spin spin = peer.spare_cores ? Spin::before_sleep(true) : Spin::none();
   for (;;) {
     push_pending();
     // In this order: a peer that leaves because of an abort tells of the abort first, and what it
@@ -163,11 +164,7 @@ Result<Slot> TcpLinks::wait(Peer& peer, Way way, const Abort& abort) {
           Code::kShutdown,
           "rank " + std::to_string(peer.rank) + " has shut down while this rank still needs it",
           "transport/tcp_links: wait", peer.rank);
-    if (Clock::now() < spin_end) {
-      spin_pause();
-    } else {
-      sleep(peer, way);
-    }
+    if (!spin.again()) sleep(peer, way);
   }
 }
 

@@ -30,8 +30,9 @@ class TcpLinks {
   TcpLinks(const TcpLinks&) = delete;
   TcpLinks& operator=(const TcpLinks&) = delete;
 
-  // Before start(). left: the peer has said goodbye. spin: more cores than ranks.
-  void add(int peer, std::vector<Fd> streams, const std::atomic<bool>* left, bool spin);
+  // Before start(). left: the peer has said goodbye. spare_cores: there are no more ranks here than
+  // cores.
+  void add(int peer, std::vector<Fd> streams, const std::atomic<bool>* left, bool spare_cores);
   Status start();
   // Valid as long as this object.
   std::unique_ptr<SendLink> send_link(int peer);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/abort.h"
+#include "base/backoff.h"
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -169,6 +170,37 @@ TEST_CASE("trace: several writers and a reader never show a torn record") {
   CHECK(torn == 0);
   CHECK(seen > 0);
   CHECK(seen <= 3 * kRecords);
+}
+
+TEST_CASE("spin: so many looks, or so long, and then no more until it starts anew") {
+  const auto looks = [](Spin& spin) {
+    int count = 0;
+    while (spin.again()) ++count;
+    return count;
+  };
+  Spin counted(Spin::Between::kYield, 16U);
+  CHECK(looks(counted) == 16);
+  CHECK_FALSE(counted.again());
+  counted.restart();
+  CHECK(looks(counted) == 16);
+  Spin none = Spin::none();
+  CHECK_FALSE(none.again());
+  Spin timed(Spin::Between::kPause, std::chrono::milliseconds(2));
+  const std::int64_t begin = now_ns();
+  CHECK(looks(timed) > 0);
+  CHECK(now_ns() - begin >= 2'000'000);
+  CHECK_FALSE(timed.again());
+  timed.restart();
+  CHECK(timed.again());
+}
+
+TEST_CASE("polling: naps once the spin is over") {
+  using std::chrono::milliseconds;
+  Polling polling(Spin(Spin::Between::kPause, 1000U), milliseconds(1), std::chrono::hours(1));
+  for (int i = 0; i < 1000; ++i) polling.pause();
+  const std::int64_t begin = now_ns();
+  for (int i = 0; i < 3; ++i) polling.pause();
+  CHECK(now_ns() - begin >= 3'000'000);
 }
 
 TEST_CASE("pack: what goes in comes out, little-endian") {

@@ -145,11 +145,7 @@ class ModelAbort {
   ModelWord flag_;
 };
 
-inline bool changed_while_spinning(const BasicCounter<ModelWord>&, Value, const ModelAbort&) {
-  return false;
-}
-
-inline bool changed_while_yielding(const BasicCounter<ModelWord>&, Value, const ModelAbort&) {
+inline bool changed_while_spinning(const BasicCounter<ModelWord>&, Value, const ModelAbort&, bool) {
   return false;
 }
 
