@@ -70,6 +70,10 @@ class HostsUpdatedInterrupt(RuntimeError):
         self.skip_sync = skip_sync  # hosts only go: those who stay agree already
 
 
+class StateLost(RuntimeError):
+    """The ranks of an elastic job would go on from values that none of them has trained; the message says which."""
+
+
 class HvdTimeout(HorovodInternalError, TimeoutError):
     """A deadline passed."""
 

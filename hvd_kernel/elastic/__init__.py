@@ -7,8 +7,10 @@ Here every rank stays alive: ranks that die or are added need a driver, which is
 
 from __future__ import annotations
 
+from hvd_kernel.elastic.guard import StepGuard
+from hvd_kernel.elastic.object_state import ObjectState
 from hvd_kernel.elastic.run import run, run_fn
-from hvd_kernel.elastic.state import ObjectState, State
+from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import HostUpdateResult, WorkerNotificationManager, notification_manager
 from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt
 
@@ -18,6 +20,7 @@ __all__ = [
     "HostsUpdatedInterrupt",
     "ObjectState",
     "State",
+    "StepGuard",
     "WorkerNotificationManager",
     "notification_manager",
     "run",

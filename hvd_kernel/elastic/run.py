@@ -146,11 +146,11 @@ def _until_done(func: Callable[[], Any], state: State, reset: Callable[[], Any],
 def _attempt(func: Callable[[], Any], state: State, cause: Exception | None) -> Any:
     """Call the function once; first undo what the failure has left. Also in here a failure leads to a recovery."""
     if isinstance(cause, HorovodInternalError):
-        state.restore()  # not before the old engine is gone, which may still write into the state's tensors
+        state.recover()  # not before the old engine is gone, which may still write into the state's tensors
     if cause is not None:
         state.on_reset()
     if not (isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync):
-        state.sync()
+        state.sync_from()
     result = func()
     if session.is_initialized():
         _end_together()

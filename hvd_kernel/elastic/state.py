@@ -2,22 +2,22 @@
 
 Words.
   commit   save, on every rank at the same point of the program; a failure goes back to the last one
-  sync     take rank 0's values on every rank, which is a commit too
+  step     one that a StepGuard has voted for (elastic/guard.py): a failure keeps it, though nobody has saved it
+  number   how many commits and steps the values have seen; where ranks differ, the highest has the newest values
+  sync     take one rank's values on every rank, which is a commit too: rank 0's, where nobody names another one
   reset    the ranks have met again, and there may be more or fewer of them
-  tracked  given to the state by name: saved, restored and synced; other attributes are not
 """
 
 from __future__ import annotations
 
-import copy
 import queue
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from hvd_kernel.core import ops, session
 from hvd_kernel.elastic.updates import HostUpdateResult
-from hvd_kernel.errors import HostsUpdatedInterrupt
+from hvd_kernel.errors import HostsUpdatedInterrupt, StateLost
 
 
 class State(ABC):
@@ -55,6 +55,15 @@ class State(ABC):
     1
     """
 
+    root = 0
+    """The rank whose values ``sync`` takes: another than 0 within ``sync_from``."""
+
+    _number = 0  # attributes of the class, so that one whose __init__ does not call ours has them too
+    _saved_number = 0  # of what ``restore`` goes back to
+    _is_whole = True  # False: within a step, or a sync; the values are of neither the one number nor the next
+    _commit_callbacks: tuple[Callable[[], Any], ...] = ()
+    _source: Callable[[], Any] | None = None
+
     def __init__(
         self,
         bcast_object: Callable[[Any], Any] = ops.broadcast_object,
@@ -90,6 +99,10 @@ class State(ABC):
             Hosts have changed: on all ranks together. ``elastic.run`` handles it.
         """
         self.save()
+        self._number += 1
+        self._saved_number, self._is_whole = self._number, True
+        for callback in self._commit_callbacks:
+            callback()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -103,6 +116,7 @@ class State(ABC):
         before, latest, changes = self._bcast_object(self._heard())
         self._last_updated_timestamp = latest
         if latest > before:
+            self.agree()  # while those who leave are still there
             raise HostsUpdatedInterrupt(changes == HostUpdateResult.removed)
 
     def _heard(self) -> tuple[float, float, int]:
@@ -124,69 +138,105 @@ class State(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Take rank 0's values. Collective."""
+        """Take the values of rank ``root``, and save them. Collective."""
 
     def reset(self) -> None:  # noqa: B027 - a state that does not depend on the ranks has nothing to do
         """Fit to the ranks that there are now; ``sync`` comes after this."""
 
+    # What elastic.run, StepGuard and Checkpoint ask of a state; a subclass need not know of it.
 
-class ObjectState(State):
-    """Plain Python values, tracked under the names that they are given by: ``ObjectState(epoch=0, history=[])``.
+    @property
+    def commit_number(self) -> int:
+        """How many commits and voted steps the values have seen that a failure now would go back to."""
+        return self._number if self._is_whole else self._saved_number
 
-    Unlike Horovod's it keeps copies: what is changed in place after a commit is undone too.
+    def register_commit_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
+        """Have these called after every save of a commit, before hosts are looked for."""
+        self._commit_callbacks = (*self._commit_callbacks, *callbacks)
 
-    Parameters
-    ----------
-    bcast_object, get_rank
-        As in ``State``.
-    **kwargs
-        Values by name: attributes of the state. They can be copied (``copy.deepcopy``) and pickled.
+    def register_source(self, source: Callable[[], Any]) -> None:
+        """Have this called on the root before the first sync of a job in which no rank has trained: it loads values."""
+        self._source = source
 
-    Raises
-    ------
-    TypeError
-        A value cannot be copied; from ``commit`` too.
+    def recover(self) -> None:
+        """After a failure: keep the last step where it is whole, and go back to the last commit where it is not."""
+        if self._is_whole and self._number > self._saved_number:
+            self.undo_step()
+        else:
+            self.restore()
+            self._number, self._is_whole = self._saved_number, True
 
-    Examples
-    --------
-    >>> state = hvd.elastic.ObjectState(epoch=0, history=[])
-    >>> state.epoch, state.history = 1, [0.5]
-    >>> state.commit()
-    >>> state.history.append(0.25)
-    >>> state.restore()
-    >>> state.epoch, state.history
-    (1, [0.5])
-    """
+    def sync_from(self, root: int | None = None, fresh: Collection[int] = ()) -> None:
+        """Take the values of one rank on all ranks, and its number of commits. Collective.
 
-    def __init__(
-        self,
-        bcast_object: Callable[[Any], Any] = ops.broadcast_object,
-        get_rank: Callable[[], int] = session.rank,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(bcast_object=bcast_object, get_rank=get_rank)
-        self._saved_state: dict[str, Any] = {}
-        for name, value in kwargs.items():
-            setattr(self, name, value)
-        self._saved_state = copy.deepcopy(kwargs)
+        Parameters
+        ----------
+        root
+            The rank, the same on all of them; None: of those with the highest ``commit_number`` the first.
+        fresh
+            The ranks whose processes are new in the job.
 
-    def save(self) -> None:
-        """Copy the tracked values."""
-        self._saved_state = copy.deepcopy(self._now())
+        Raises
+        ------
+        StateLost
+            The root is one of them, and others are not: it would overwrite what they have trained. Or what the job
+            should begin with could not be loaded.
+        """
+        numbers = ops.allgather_object(self.commit_number, name="elastic.numbers")
+        if root is None:
+            root = numbers.index(max(numbers))
+        if root in fresh and len(set(fresh)) < len(numbers):
+            raise StateLost(
+                f"Rank {root}, whose values all ranks would take, is new in the job and has trained nothing, "
+                f"while others have: they would be lost. Take them from a rank that is none of {sorted(set(fresh))}."
+            )
+        number = numbers[root] or self._load(root)
+        self._is_whole = self._is_whole and number == self._number  # else a failure in here leaves a mixture
+        self.root = root
+        try:
+            self.sync()
+        finally:
+            del self.root
+        self._number = self._saved_number = number
+        self._is_whole = True
 
-    def restore(self) -> None:
-        """Give the tracked names copies of what was saved: it may be needed again."""
-        self._take(copy.deepcopy(self._saved_state))
+    def _load(self, root: int) -> int:
+        """Have the root load what the job begins with, where there is a source; return its number on all ranks."""
+        failure: Exception | None = None
+        if session.rank() == root and self._source is not None:
+            try:
+                self._source()
+            except Exception as error:  # noqa: BLE001 - the others wait: they are told
+                failure = error
+        told = self.commit_number, failure and f"{type(failure).__name__}: {failure}"
+        number, lost = ops.broadcast_object(told, root, name="elastic.loaded")
+        if lost:
+            raise StateLost(f"Rank {root} could not load what the job begins with: {lost}") from failure
+        return int(number)
 
-    def sync(self) -> None:
-        """Take rank 0's values of now, and save them. Collective."""
-        if self._saved_state:
-            self._take(self._bcast_object(self._now()))
-            ObjectState.save(self)
+    def agree(self) -> None:
+        """Let all ranks know what only one of them knows, as which samples it has processed. Collective."""
+        ops.barrier()
 
-    def _now(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._saved_state}
+    def begin_step(self) -> None:
+        """Vote: return when all ranks have come here, which they do when they have all that the step needs. Collective.
 
-    def _take(self, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            setattr(self, name, value)
+        Raises
+        ------
+        HorovodInternalError
+            One of them has not: it has failed. This rank's values are still those before the step.
+        """
+        self.agree()
+        self._is_whole = False
+
+    def end_step(self) -> None:
+        """Keep the values of now as one step more."""
+        self.keep_step()
+        self._number += 1
+        self._is_whole = True
+
+    def keep_step(self) -> None:  # noqa: B027 - what a step changes in a state of the user's own stays as it is
+        """Keep what a step that fails could change; not what only an optimizer's step changes."""
+
+    def undo_step(self) -> None:  # noqa: B027 - as keep_step
+        """Go back to what ``keep_step`` has kept."""

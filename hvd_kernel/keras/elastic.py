@@ -17,6 +17,7 @@ from hvd_kernel.elastic import (
     HostsUpdatedInterrupt,
     ObjectState,
     State,
+    StepGuard,
 )
 from hvd_kernel.keras.flavour import BACKEND, array_of, assign, keras, variables_of
 from hvd_kernel.keras.functions import broadcast_variables
@@ -28,6 +29,7 @@ __all__ = [
     "KerasState",
     "ObjectState",
     "State",
+    "StepGuard",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
     "run",
@@ -84,14 +86,14 @@ class KerasState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Take rank 0's variables and values, and keep them. Collective.
+        """Take the variables and values of rank ``root``, and keep them. Collective.
 
         Raises
         ------
         ValueError
             The ranks' variables do not fit together: on every rank.
         """
-        broadcast_variables(self._tracked(), 0, "elastic.variables")
+        broadcast_variables(self._tracked(), self.root, "elastic.variables")
         super().sync()
         self._snapshot = self._values()
 

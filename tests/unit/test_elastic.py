@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,18 +15,18 @@ import hvd_kernel.torch as hvd
 from hvd_kernel import elastic
 from hvd_kernel.core import session
 from hvd_kernel.elastic import peer_processes
+from hvd_kernel.elastic import state as states
 from hvd_kernel.errors import (
     ConfigError,
     HorovodInternalError,
     HostsUpdatedInterrupt,
     HvdTimeout,
-    NotInitialized,
     OutOfMemory,
     RankDied,
+    StateLost,
 )
 from hvd_kernel.settings import lookup
-from hvd_kernel.torch.elastic import ElasticSampler, TorchState
-from hvd_kernel.torch.elastic import sampler as samplers
+from hvd_kernel.torch.elastic import TorchState
 from hvd_kernel.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
 
 
@@ -37,80 +36,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     hvd.init()
     yield
     hvd.shutdown()
-
-
-def at(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
-    monkeypatch.setattr(samplers.session, "rank", lambda: rank)
-    monkeypatch.setattr(samplers.session, "size", lambda: size)
-
-
-def dealt(monkeypatch: pytest.MonkeyPatch, size: int, **kwargs: Any) -> list[list[int]]:
-    hands = []
-    for rank in range(size):
-        at(monkeypatch, rank, size)
-        sampler = ElasticSampler(range(10), **kwargs)
-        assert len(sampler) == len(list(sampler))
-        hands.append(list(sampler))
-    return hands
-
-
-def test_the_order_is_horovods(monkeypatch: pytest.MonkeyPatch) -> None:
-    order = list(range(10))
-    random.Random(7).shuffle(order)
-    assert dealt(monkeypatch, 1, seed=7) == [order]
-    assert dealt(monkeypatch, 4, seed=7) == [[*order, *order[:2]][rank::4] for rank in range(4)]
-    assert dealt(monkeypatch, 2, shuffle=False) == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
-
-
-def test_an_epoch_goes_on_with_more_or_fewer_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    at(monkeypatch, 1, 2)
-    sampler = ElasticSampler(range(12), shuffle=False)
-    assert [sampler.get_indices(0, 2), sampler.get_indices(2, 2)] == [[1, 3], [9, 11]]
-    sampler.record_batch(0, 2)
-    assert sampler.state_dict() == {"epoch": 0, "processed_num": 4, "processed_indices": set()}
-    assert len(sampler) == 6, "dealt out anew only by a reset"
-    at(monkeypatch, 2, 3)
-    sampler.reset()
-    assert list(sampler) == [6, 9, 0], "eight for three ranks: one that is done is dealt again"
-    assert sampler.remaining_indices == list(range(4, 12))
-    sampler.set_epoch(1)
-    assert sampler.state_dict() == {"epoch": 1, "processed_num": 0, "processed_indices": set()}
-    assert sorted(sampler.remaining_indices) == list(range(12))
-
-
-def test_batches_and_single_samples_mix(monkeypatch: pytest.MonkeyPatch) -> None:
-    at(monkeypatch, 0, 2)
-    sampler = ElasticSampler(range(12), shuffle=False)
-    sampler.record_batch(0, 1)
-    sampler.record_indices([7, torch.tensor(9)])
-    sampler.record_batch(1, 1)
-    assert sampler.processed_num == 2
-    assert sampler.processed_indices == {7, 9, 2, 3}
-    other = ElasticSampler(range(12), shuffle=False)
-    other.load_state_dict(sampler.state_dict())
-    assert other.remaining_indices == [4, 5, 6, 8, 10, 11]
-    assert other.processed_indices is not sampler.processed_indices
-
-
-def test_more_ranks_than_samples_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    at(monkeypatch, 4, 5)
-    sampler = ElasticSampler(range(2), shuffle=False)
-    assert list(sampler) == [0]
-    sampler.record_batch(0, 1)
-    sampler.reset()
-    assert (len(sampler), list(sampler)) == (0, [])
-
-
-def test_a_state_dict_of_horovods(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = ElasticSampler(range(6), shuffle=False)
-    sampler.load_state_dict({"epoch": 3, "processed_num": 2})
-    assert (sampler.epoch, list(sampler)) == (3, [2, 3, 4, 5])
-
-
-def test_a_sampler_needs_init() -> None:
-    hvd.shutdown()
-    with pytest.raises(NotInitialized):
-        ElasticSampler(range(2))
 
 
 def test_what_is_changed_in_place_is_undone_too_and_more_than_once() -> None:
@@ -442,3 +367,105 @@ def test_the_limit_of_resets_from_the_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HVD_RESET_LIMIT", "often")
     with pytest.raises(ConfigError, match="HVD_RESET_LIMIT='often' cannot be used"):
         hvd.init()
+
+
+def test_commits_are_counted_and_a_failure_goes_back_to_the_last() -> None:
+    state = elastic.ObjectState(x=0)
+    told: list[int] = []
+    state.register_commit_callbacks([lambda: told.append(state.commit_number)])
+    for number in (1, 2):
+        state.x = number
+        state.commit()
+    state.x = 7
+    state.recover()
+    assert (state.x, state.commit_number, told) == (2, 2, [1, 2])
+    state.sync_from()
+    assert (state.x, state.commit_number, state.root) == (2, 2, 0)
+
+
+def test_a_step_that_all_have_is_kept_and_one_that_fails_is_not() -> None:
+    model, plain, scheduler = model_and_optimizer()
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+    state = TorchState(model, optimizer, scheduler=scheduler, generator=torch.Generator(), batch=0)
+    guard = elastic.StepGuard(state)
+
+    def one() -> None:
+        torch.rand(3, generator=state.generator)
+        model(torch.ones(4, 3)).sum().backward()
+        with guard:
+            optimizer.step()
+            scheduler.step()
+            state.batch += 1
+        optimizer.zero_grad()
+
+    one()
+    state.commit()
+    one()
+    one()
+    kept, numbers = copied(model, optimizer), torch.rand(3, generator=state.generator)
+    assert state.commit_number == 4
+    model(torch.ones(4, 3)).sum().backward()
+    state.batch = 9
+    session.shutdown()
+    hvd.init()
+    state.recover()
+    assert (state.batch, state.commit_number, scheduler.last_epoch) == (3, 4, 3)
+    assert all(torch.equal(a, b) for a, b in zip(kept, copied(model, optimizer), strict=True))
+    assert torch.equal(torch.rand(3, generator=state.generator), numbers)
+    assert [p.grad for p in model.parameters()] == [None, None]
+
+    def half() -> None:
+        with guard:
+            optimizer.step()
+            raise HorovodInternalError("in the step")
+
+    with pytest.raises(HorovodInternalError, match="in the step"):
+        half()
+    assert state.commit_number == 2, "half a step is none: what is whole is the commit"
+    state.recover()
+    assert (state.batch, state.commit_number) == (1, 2)
+    state.sync_from()
+    assert state.commit_number == 2
+
+
+def test_buffers_go_back_to_the_last_step() -> None:
+    model = torch.nn.BatchNorm1d(2)
+    state = TorchState(model, epoch=0)
+    with elastic.StepGuard(state):
+        model(torch.rand(4, 2))
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model(torch.rand(4, 2))
+    state.recover()
+    assert all(torch.equal(buffer, kept[name]) for name, buffer in model.named_buffers())
+    assert int(model.num_batches_tracked) == 1
+
+
+def test_nobody_takes_the_values_of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = elastic.ObjectState(x=1)
+    state.sync_from(0, fresh=[0])  # a job's beginning: all are new
+    numbers = [0, 5, 7, 7]
+    monkeypatch.setattr(states.ops, "allgather_object", lambda *_, **__: numbers)
+    with pytest.raises(StateLost, match=r"Rank 0, whose .* is new in the job .* is none of \[0, 3\]"):
+        state.sync_from(0, fresh=[3, 0])
+    asked: list[int] = []
+    monkeypatch.setattr(states.ops, "broadcast_object", lambda _, root, **__: asked.append(root) or {"x": 3})
+    state.sync_from(fresh=[0])
+    assert (asked, state.x, state.commit_number) == ([2], 3, 7)
+
+
+def test_what_a_job_begins_with_is_loaded_once_and_a_failure_is_told() -> None:
+    state = elastic.ObjectState(x=1)
+
+    def source() -> None:
+        state.x, state._number, state._saved_number = 5, 30, 30
+
+    state.register_source(source)
+    state.sync_from()
+    assert (state.x, state.commit_number) == (5, 30)
+    state.x = 6
+    state.sync_from()
+    assert state.x == 6, "it has trained: nothing is loaded"
+    other = elastic.ObjectState(x=1)
+    other.register_source(lambda: 1 / 0)
+    with pytest.raises(StateLost, match=r"Rank 0 could not load .*: ZeroDivisionError: division by zero"):
+        other.sync_from()

@@ -18,6 +18,7 @@ from hvd_kernel.elastic import (
     HostUpdateResult,
     ObjectState,
     State,
+    StepGuard,
     notification_manager,
     run_fn,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "HostsUpdatedInterrupt",
     "ObjectState",
     "State",
+    "StepGuard",
     "TensorFlowKerasState",
     "TensorFlowState",
     "notification_manager",

@@ -47,7 +47,7 @@ class _VariablesState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Take rank 0's variables and values, and keep them. Collective.
+        """Take the variables and values of rank ``root``, and keep them. Collective.
 
         Raises
         ------
@@ -56,7 +56,9 @@ class _VariablesState(ObjectState):
         """
         tracked = self._tracked()
         _check_alike([(tuple(each.shape), tf.as_dtype(each.dtype).base_dtype.name) for each in tracked])
-        values = [_synced(value, f"{_NAME}.{number}") for number, value in enumerate(self._values_of(tracked))]
+        values = [
+            _synced(value, self.root, f"{_NAME}.{number}") for number, value in enumerate(self._values_of(tracked))
+        ]
         self._assign(tracked, values)
         super().sync()
         self._snapshot = tuple(values)
@@ -140,10 +142,10 @@ class TensorFlowKerasState(_VariablesState):
         return [*self.model.variables, *_variables_of(self.optimizer)]
 
 
-def _synced(value: Any, name: str) -> Any:
-    """Return rank 0's array; types that the core does not know travel as others of their size."""
+def _synced(value: Any, root: int, name: str) -> Any:
+    """Return the root's array; types that the core does not know travel as others of their size."""
     carried = _CARRIED.get(value.dtype.name, value.dtype)
-    return ops.broadcast(value.view(carried), 0, name).view(value.dtype)
+    return ops.broadcast(value.view(carried), root, name).view(value.dtype)
 
 
 def _check_alike(forms: list[tuple[tuple[int, ...], str]]) -> None:

@@ -1,121 +1,37 @@
-"""``TorchState``: models, optimizers, schedulers and samplers as elastic state, each through a handler of its kind.
-
-Words.
-  handler   knows how to save, restore and sync one value; found by the value's type in a table that may be extended
-  snapshot  a copy of a value's ``state_dict``
-"""
+"""``TorchState``: models, optimizers, samplers and the like as elastic state, each through a handler of its kind."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from hvd_kernel.core.ops import allgather_object, broadcast_object
 from hvd_kernel.elastic import ObjectState
+from hvd_kernel.torch.elastic.handlers import (
+    GeneratorStateHandler,
+    GradScalerStateHandler,
+    LRSchedulerStateHandler,
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
+)
 from hvd_kernel.torch.elastic.sampler import ElasticSampler
-from hvd_kernel.torch.functions import broadcast_optimizer_state, broadcast_parameters
-from hvd_kernel.torch.training.wrapping import same_groups
 
-
-class StateHandler:
-    """Keeps a value that has ``state_dict`` and ``load_state_dict``."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self._snapshot = self._copied()
-
-    def save(self) -> None:
-        """Keep the value's state of now."""
-        self._snapshot = self._copied()
-
-    def restore(self) -> None:
-        """Go back to the state that was kept."""
-        self.value.load_state_dict(copy.deepcopy(self._snapshot))  # torch may keep the tensors it is given
-
-    def sync(self) -> None:
-        """Take rank 0's state, and keep it."""
-        self.value.load_state_dict(broadcast_object(self.value.state_dict(), name="elastic.state"))
-        self._snapshot = self._copied()
-
-    def set_value(self, value: Any) -> None:
-        """Keep another value from now on."""
-        self.value = value
-        self._snapshot = self._copied()
-
-    def _copied(self) -> Any:
-        return copy.deepcopy(self.value.state_dict())
-
-
-class ModelStateHandler(StateHandler):
-    """A module: parameters and buffers. Gradients are not state: those of the step that failed are forgotten."""
-
-    def restore(self) -> None:
-        """Go back to the parameters and buffers that were kept."""
-        super().restore()
-        self.value.zero_grad(set_to_none=True)
-
-    def sync(self) -> None:
-        """Take rank 0's parameters and buffers, and keep them."""
-        broadcast_parameters(self.value.state_dict(), root_rank=0)
-        self._snapshot = self._copied()
-
-
-class OptimizerStateHandler(StateHandler):
-    """An optimizer, distributed or not."""
-
-    def restore(self) -> None:
-        """Go back to the state and options that were kept."""
-        with same_groups(self.value):
-            super().restore()
-        self.value.zero_grad(set_to_none=True)
-
-    def sync(self) -> None:
-        """Take rank 0's state and options, and keep them."""
-        broadcast_optimizer_state(self.value, root_rank=0)
-        self._snapshot = self._copied()
-
-
-class LRSchedulerStateHandler(StateHandler):
-    """A learning rate scheduler; the rate itself belongs to its optimizer."""
-
-
-class GradScalerStateHandler(StateHandler):
-    """The loss scale of mixed precision."""
-
-
-class SamplerStateHandler(StateHandler):
-    """An ElasticSampler. Each rank records what it has processed; together they know it all."""
-
-    def save(self) -> None:
-        """Keep what all ranks have processed. Collective."""
-        self._snapshot = self._merged(root_only=False)
-
-    def sync(self) -> None:
-        """Go on where rank 0 is, without what others have processed since the last commit. Collective."""
-        self._snapshot = self._merged(root_only=True)
-        self.value.load_state_dict(self._snapshot)
-
-    def _merged(self, *, root_only: bool) -> dict[str, Any]:
-        """Return rank 0's place with everybody's processed samples.
-
-        A rank that went back may have gone to a later commit than rank 0: with ``root_only`` only what it has recorded
-        since then counts, so that nothing is left out that rank 0 has yet to do.
-        """
-        mine = self.value.state_dict()
-        if root_only:
-            mine["since"] = mine["processed_indices"] - self._snapshot["processed_indices"]
-        everyone = allgather_object(mine, name="elastic.sampler")
-        merged: dict[str, Any] = everyone[0]
-        others = [one for one in everyone[1:] if one["epoch"] == merged["epoch"]]
-        for one in others:
-            merged["processed_indices"] |= one["since" if root_only else "processed_indices"]
-        merged.pop("since", None)
-        return merged
-
+__all__ = [
+    "GeneratorStateHandler",
+    "GradScalerStateHandler",
+    "LRSchedulerStateHandler",
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]
 
 _handler_registry: list[tuple[type, type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
@@ -123,6 +39,7 @@ _handler_registry: list[tuple[type, type[StateHandler]]] = [
     (torch.optim.lr_scheduler.LRScheduler, LRSchedulerStateHandler),
     (torch.amp.GradScaler, GradScalerStateHandler),
     (ElasticSampler, SamplerStateHandler),
+    (torch.Generator, GeneratorStateHandler),
 ]
 
 
@@ -140,8 +57,8 @@ def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> Non
 class TorchState(ObjectState):
     """The state of a training: ``TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0)``.
 
-    Every keyword becomes an attribute. Models, optimizers, schedulers, scalers and ElasticSamplers are kept by their
-    handlers, all else as plain Python values.
+    Every keyword becomes an attribute. Models, optimizers, schedulers, scalers, ElasticSamplers and random generators
+    (``generator=torch.default_generator``) are kept by their handlers, all else as plain Python values.
 
     Parameters
     ----------
@@ -193,9 +110,10 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Take rank 0's values, and keep them. Collective."""
+        """Take the values of rank ``root``, and keep them. Collective."""
         with self._all_or_nothing():
             for handler in self._handlers.values():
+                handler.root = self.root
                 handler.sync()
             super().sync()
 
@@ -204,6 +122,26 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()
+
+    def agree(self) -> None:
+        """Let all ranks know what each has processed. Collective."""
+        samplers = [one for one in self._handlers.values() if isinstance(one, SamplerStateHandler)]
+        for sampler in samplers:
+            sampler.agree()
+        if not samplers:
+            super().agree()
+
+    def keep_step(self) -> None:
+        """Keep what a step that fails could change."""
+        for handler in self._handlers.values():
+            handler.keep_step()
+        super().keep_step()
+
+    def undo_step(self) -> None:
+        """Go back to the last step: parameters and the optimizer's state stay as they are."""
+        for handler in self._handlers.values():
+            handler.undo_step()
+        super().undo_step()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dict__.get("_handlers", {}):

@@ -1,0 +1,89 @@
+"""``ObjectState``: plain Python values as elastic state, kept as copies.
+
+Words.
+  tracked  given to the state by name: saved, restored and synced; other attributes are not
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from hvd_kernel.core import ops, session
+from hvd_kernel.elastic.state import State
+
+
+class ObjectState(State):
+    """Plain Python values, tracked under the names that they are given by: ``ObjectState(epoch=0, history=[])``.
+
+    Unlike Horovod's it keeps copies: what is changed in place after a commit is undone too.
+
+    Parameters
+    ----------
+    bcast_object, get_rank
+        As in ``State``.
+    **kwargs
+        Values by name: attributes of the state. They can be copied (``copy.deepcopy``) and pickled.
+
+    Raises
+    ------
+    TypeError
+        A value cannot be copied; from ``commit`` too.
+
+    Examples
+    --------
+    >>> state = hvd.elastic.ObjectState(epoch=0, history=[])
+    >>> state.epoch, state.history = 1, [0.5]
+    >>> state.commit()
+    >>> state.history.append(0.25)
+    >>> state.restore()
+    >>> state.epoch, state.history
+    (1, [0.5])
+    """
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] = ops.broadcast_object,
+        get_rank: Callable[[], int] = session.rank,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(bcast_object=bcast_object, get_rank=get_rank)
+        self._saved_state: dict[str, Any] = {}
+        self._step_state: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+        self._saved_state = copy.deepcopy(kwargs)
+
+    def save(self) -> None:
+        """Copy the tracked values."""
+        self._saved_state = copy.deepcopy(self._now())
+
+    def restore(self) -> None:
+        """Give the tracked names copies of what was saved: it may be needed again."""
+        self._take(copy.deepcopy(self._saved_state))
+
+    def sync(self) -> None:
+        """Take the values of rank ``root``, and save them. Collective."""
+        if self._saved_state:
+            self._take(self._from_root(self._now()))
+            ObjectState.save(self)
+
+    def keep_step(self) -> None:
+        """Copy the tracked values, beside those of the last commit."""
+        self._step_state = copy.deepcopy(self._now())
+
+    def undo_step(self) -> None:
+        """Give the tracked names copies of what the last step has kept."""
+        self._take(copy.deepcopy(self._step_state))
+
+    def _from_root(self, value: Any) -> Any:
+        """Return the root's value; by the function that was given, which knows of rank 0, where it is rank 0's."""
+        return ops.broadcast_object(value, self.root) if self.root else self._bcast_object(value)
+
+    def _now(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._saved_state}
+
+    def _take(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
