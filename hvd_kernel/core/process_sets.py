@@ -5,161 +5,42 @@ Words.
   registered  known to the engine of this generation; what a shutdown ends is not registered any more
   dynamic     sets may be added and removed after ``init``
   reset       the ranks leave their communicator and make another; sets that all of them knew are registered again
-  fresh       a rank that stands for one that has died: it knew no sets, and gets those of the others
+  fresh       a rank that has met nobody yet: it knew no sets, and gets those of the others
+  before      of each rank its number before a reset, -1: it was not there
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterable, Sequence
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, Self
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from hvd_kernel.core import process_set_registry as registry
 from hvd_kernel.core import session
-from hvd_kernel.errors import NotInitialized
+from hvd_kernel.core.process_set_registry import ProcessSet, global_process_set
+from hvd_kernel.errors import ConfigError, NotInitialized
+from hvd_kernel.settings import lookup
 
-_WHAT_IT_TAKES = "ProcessSet should be initialized with a list of process ranks or an mpi4py Comm object"
+if TYPE_CHECKING:
+    from hvd_kernel.protocol.elastic import Place
+
+__all__ = ["ProcessSet", "add_process_set", "check", "global_process_set", "init", "remove_process_set", "set_id"]
+
 _NOT_DYNAMIC = "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow adding process sets after Horovod initialization."
 _UNKNOWN = "Process set provided does not exist, or has not been registered."
 
-_known: dict[int, tuple[int, ...]] = {}  # the registered sets of _generation
-_generation = 0
-_bound: list[ProcessSet] = []  # what the program holds of them, in the order in which they were registered
+_LOG = logging.getLogger("hvd_kernel")
+_DRIVERS_OWN_S = 60.0  # the driver ends the job when too few ranks are there in time: it should come to say so
+
 _comm: tuple[int, Any] = (-1, None)  # a generation, and the communicator that init was given for it
 _dynamic = -1  # the generation for which init(process_sets="dynamic") was called
+_has_met = False  # this process has been in a communicator of an elastic job
 _unfinished: tuple[int, _Held] | None = None  # a generation in which a reset failed, and what it had to bring back
-_lent: list[tuple[int, Any]] = []  # a generation, and memory that its core may read: also after an interrupted wait
 _SET, _KNOWING, _DYNAMIC, _FRESH = range(4)  # what a row of a reset is: a set, or the begin of such a rank's sets
-
-
-class ProcessSet:
-    """Ranks that take part in a collective together: a list of ranks, or an mpi4py communicator of them.
-
-    It can be used once it is registered, by ``init`` or ``add_process_set``. Before that, and after ``shutdown`` or
-    ``remove_process_set``, ``process_set_id``, ``size()``, ``rank()`` and ``included()`` are None.
-
-    Horovod's page: https://horovod.readthedocs.io/en/stable/process_set_include.html
-
-    Parameters
-    ----------
-    ranks_or_comm
-        Ranks of all (int, in any order), or an mpi4py communicator.
-
-    Raises
-    ------
-    ValueError
-        It is neither.
-
-    Examples
-    --------
-    >>> print(hvd.ProcessSet([2, 0]))
-    ProcessSet(process_set_id=None, ranks=[0, 2], mpi_comm=None)
-
-    On two ranks:
-
-    >>> hvd.shutdown()
-    >>> second = hvd.ProcessSet([1])
-    >>> hvd.init(process_sets=[second])
-    >>> second.process_set_id, second.size(), second.included() == (hvd.rank() == 1)
-    (1, 1, True)
-    >>> if second.included():
-    ...     assert hvd.allreduce(torch.tensor(5.0), process_set=second) == 5
-    """
-
-    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
-        self.mpi_comm: Any = None
-        self._ranks: list[int] | None = None
-        self._id = 0
-        self._generation = -1
-        if hasattr(ranks_or_comm, "Get_size"):
-            self.mpi_comm = ranks_or_comm
-            return
-        try:
-            self._ranks = sorted(ranks_or_comm)
-        except TypeError:
-            raise ValueError(_WHAT_IT_TAKES) from None
-        if any(not isinstance(rank, int) for rank in self._ranks):
-            raise ValueError(_WHAT_IT_TAKES)
-
-    @property
-    def process_set_id(self) -> int | None:
-        """The id; None while the set is not registered."""
-        return self._id if self._generation == session.generation() and session.is_initialized() else None
-
-    @property
-    def ranks(self) -> list[int] | None:
-        """The member ranks, ascending; None while they are not known (a communicator, not yet registered)."""
-        return self._ranks
-
-    def size(self) -> int | None:
-        """Return the number of members; None while not registered."""
-        return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
-
-    def rank(self) -> int | None:
-        """Return this process's number in the set; None while not registered.
-
-        Raises
-        ------
-        ValueError
-            This process is no member.
-        """
-        if self.process_set_id is None or self.ranks is None:
-            return None
-        if session.rank() not in self.ranks:
-            raise ValueError("Process is not part of provided process set.")
-        return self.ranks.index(session.rank())
-
-    def included(self) -> bool | None:
-        """Tell whether this process is a member; None while not registered."""
-        return None if self.process_set_id is None or self.ranks is None else session.rank() in self.ranks
-
-    def bind(self, number: int, ranks: Iterable[int]) -> None:
-        """Take over what the engine knows the set by."""
-        self._id, self._ranks, self._generation = number, list(ranks), session.generation()
-
-    def invalidate(self) -> None:
-        """Forget the id: the set is gone."""
-        self._generation = -1
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the set itself: a copied layer reduces over the very ranks of the one that it is a copy of."""
-        return self
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        """Travel as ranks: what is pickled comes back as the set of these ranks that is registered there, if one is."""
-        return _arrived, (type(self), self.mpi_comm if self._ranks is None else self._ranks)
-
-    def __str__(self) -> str:
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
-
-
-class _GlobalProcessSet(ProcessSet):
-    """All ranks, always registered."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-
-    @property
-    def process_set_id(self) -> int | None:
-        """The id: 0."""
-        return 0
-
-    @property
-    def ranks(self) -> list[int] | None:
-        """All ranks; None while not initialised."""
-        return list(range(session.size())) if session.is_initialized() else None
-
-    def __reduce__(self) -> str:
-        """Name the one that there is: what is pickled comes back as it, in every process."""
-        return "global_process_set"
-
-    def __repr__(self) -> str:
-        """Return its name: the default of every ``process_set=``, as help() shows it."""
-        return "global_process_set"
-
-
-global_process_set: ProcessSet = _GlobalProcessSet()
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -191,31 +72,55 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise ValueError(
             f'process_sets={process_sets!r} cannot be used: it must be a list of process sets or "dynamic".'
         )
-    _join(comm, dynamic=process_sets == "dynamic")
-    if process_sets and process_sets != "dynamic":
-        _register_all(list(process_sets))
+    dynamic = process_sets == "dynamic"
+    sets = [] if dynamic else list(process_sets or ())
+    if session.has_driver() and not session.is_initialized():
+        _join_job(comm, _Held(dynamic=dynamic), sets)
+        return
+    _join(comm, dynamic=dynamic)
+    if sets:
+        _register_all(sets)
 
 
 def reset_communicator(known: session.KnownPeers | None = None) -> None:
     """Leave the other ranks and join them again: same communicator, same sets. All ranks call this together.
 
-    A set comes back if all ranks knew it: what one of them was kept from adding or removing has not happened.
+    A set comes back if all ranks knew it: what one of them was kept from adding or removing has not happened. In an
+    elastic job there may be other ranks, by other numbers: a set comes back if all of its members do.
     """
     _reset(_chosen(), _hold(), known)
 
 
-def reset_to_all_ranks(*, fresh: bool = False) -> None:
-    """Do as ``reset_communicator`` with all ranks that there are, whatever communicator this one had chosen."""
-    _reset(None, _hold() if _chosen() is None else _NOTHING, fresh=fresh)
+def reset_to_all_ranks(*, fresh: bool = False, before: Sequence[int] | None = None) -> None:
+    """Do as ``reset_communicator`` with all ranks that there are, whatever communicator this one had chosen.
+
+    Parameters
+    ----------
+    fresh
+        This rank has met nobody yet.
+    before
+        Of each rank there is now its number before; None: all have theirs still.
+    """
+    _reset(None, _hold() if _chosen() is None else _NOTHING, fresh=fresh, before=before)
 
 
-def _reset(comm: Any, held: _Held, known: session.KnownPeers | None = None, *, fresh: bool = False) -> None:
+def _reset(
+    comm: Any,
+    held: _Held,
+    known: session.KnownPeers | None = None,
+    *,
+    fresh: bool = False,
+    before: Sequence[int] | None = None,
+) -> None:
     global _unfinished  # noqa: PLW0603 - of the process, as the engine
     session.shutdown()
     _unfinished = session.generation(), held
-    _join(comm, dynamic=False, known=known)
-    _unfinished = session.generation(), held
-    _bring_back(held, fresh=fresh)
+    if session.has_driver():
+        _join_job(comm, held, pidfds={} if known is None else known.pidfds)
+    else:
+        _join(comm, dynamic=False, known=known)
+        _unfinished = session.generation(), held
+        _bring_back(held, fresh=fresh, before=before)
     _unfinished = None
 
 
@@ -228,6 +133,36 @@ def _join(comm: Any, *, dynamic: bool, known: session.KnownPeers | None = None) 
         global_process_set.mpi_comm = comm if hasattr(comm, "Get_size") else None
     if dynamic:
         _dynamic = session.generation()
+
+
+def _join_job(
+    comm: Any, held: _Held, sets: Sequence[ProcessSet] = (), pidfds: Mapping[int, int] = MappingProxyType({})
+) -> None:
+    """Join the ranks of an elastic job, at the place that its driver gives."""
+    global _has_met, _unfinished
+    from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
+
+    if comm is not None:
+        raise ConfigError("init(comm=...) cannot be used in an elastic job, whose ranks come and go: leave comm out.")
+    session.connect_to_agent()
+    patience_s = float(lookup.value("HVD_ELASTIC_TIMEOUT", os.environ)) + _DRIVERS_OWN_S
+    worker().meet(partial(_meet, held, sets), pidfds, patience_s)
+    _has_met, _unfinished = True, None
+
+
+def _meet(held: _Held, sets: Sequence[ProcessSet], place: Place, watched: Mapping[int, int]) -> None:
+    global _unfinished  # noqa: PLW0603 - of the process, as the engine
+    session.shutdown()  # of a place before this, which has come to nothing
+    meeting = session.Rendezvous(place.rank, place.size, place.address, place.port, place.secret, watched)
+    session.set_rendezvous(meeting)
+    _join(None, dynamic=held.dynamic)
+    _unfinished = session.generation(), held
+    is_newcomer = _bring_back(held, fresh=not _has_met, before=place.before) and not _has_met
+    if is_newcomer:
+        _bind_those_there_are(sets)
+        session.refuse_collectives()
+    elif sets:
+        _register_all(sets)
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -269,10 +204,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     if added.process_set_id is not None:
         raise ValueError(f"Attempted to add a duplicate process set: {added}")
     for ranks in _definitions(added):
-        mine = _checked(ranks, engine.size)
-        if mine in _registered().values():
+        mine = registry.checked(ranks, engine.size)
+        if mine in registry.registered().values():
             raise ValueError(f"Attempted to add a duplicate process set: {added}")
-        _register([added], mine)
+        registry.register([added], mine)
     return added
 
 
@@ -301,7 +236,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         raise ValueError(_NOT_DYNAMIC.replace("adding", "removing"))
     engine = session.engine()
     outcome = engine.wait(engine.remove_process_set(number))
-    _registered().pop(number, None)
+    registry.registered().pop(number, None)
     process_set.invalidate()
     return outcome is not None and outcome.number == 1
 
@@ -320,7 +255,7 @@ def set_id(process_set: ProcessSet, doing: str) -> int:
     if number is None:
         if not session.is_initialized():
             raise NotInitialized
-        raise ValueError(f"{doing}: {_UNKNOWN}")
+        raise ValueError(f"{doing}: {_why_unknown(process_set)}")
     if not process_set.included():
         raise ValueError(f"{doing}: Rank {session.rank()} is not a member of the provided process set.")
     return number
@@ -331,7 +266,11 @@ def check(process_set: ProcessSet) -> None:
     if process_set is not global_process_set and process_set.process_set_id is None:
         if not session.is_initialized():
             raise NotInitialized
-        raise ValueError(_UNKNOWN)
+        raise ValueError(_why_unknown(process_set))
+
+
+def _why_unknown(process_set: ProcessSet) -> str:
+    return (process_set.lost if isinstance(process_set, ProcessSet) else "") or _UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -339,7 +278,7 @@ class _Held:
     """What a reset has to bring back: held until it has, because the ranks may have to try more than once."""
 
     sets: tuple[tuple[int, ...], ...] = ()
-    objects: tuple[ProcessSet, ...] = ()
+    objects: tuple[tuple[ProcessSet, tuple[int, ...]], ...] = ()
     dynamic: bool = False
 
 
@@ -357,65 +296,62 @@ def _hold() -> _Held:
     dynamic = _dynamic == session.generation()
     if not session.is_initialized():
         return _Held(dynamic=dynamic)
-    _global, *sets = _registered().values()
-    objects = tuple(one for one in _bound if one.process_set_id is not None)
+    _global, *sets = registry.registered().values()
+    objects = tuple((one, tuple(one.ranks or ())) for one in registry.objects())
     return _Held(tuple(sets), objects, dynamic)
 
 
-def _bring_back(held: _Held, *, fresh: bool) -> None:
-    """Register what every rank held that is not fresh, in the order of the lowest of them. Collective."""
+def _bring_back(held: _Held, *, fresh: bool, before: Sequence[int] | None = None) -> bool:
+    """Register what every rank held that is not fresh, in the order of the lowest of them. Collective.
+
+    Returns whether there was any that is not fresh.
+    """
     global _dynamic  # noqa: PLW0603 - of the process, as the engine
     size = session.size()
     begin = _FRESH if fresh else _DYNAMIC if held.dynamic else _KNOWING
-    mine = [(_SET, *_flags(_checked(ranks, size))) for ranks in held.sets]
+    now = {ranks: registry.renumbered(ranks, before) for ranks in held.sets}
+    mine = [(_SET, *registry.flags(registry.checked(ranks, size))) for ranks in now.values() if ranks]
     told: list[tuple[int, list[tuple[int, ...]]]] = []
-    for kind, *flags in _everyone("process_set.reset", [(begin, *bytes(size)), *mine]):
+    for kind, *flags in registry.everyone("process_set.reset", [(begin, *bytes(size)), *mine]):
         if kind == _SET:
-            told[-1][1].append(_members(flags))
+            told[-1][1].append(registry.members(flags))
         else:
             told.append((kind, []))
-    if any(kind == _DYNAMIC for kind, _ in told):
+    if held.dynamic or any(kind == _DYNAMIC for kind, _ in told):
         _dynamic = session.generation()
     knowing = [sets for kind, sets in told if kind != _FRESH]
     for ranks in (each for each in knowing[0] if all(each in sets for sets in knowing)) if knowing else ():
-        _register([one for one in held.objects if one.ranks == list(ranks)], ranks)
+        registry.register([one for one, old in held.objects if now[old] == ranks], ranks)
+    for one, old in held.objects:
+        if not now[old]:
+            one.lose([rank for rank in old if rank not in (before or ())])
+    return bool(knowing)
 
 
-def _arrived(kind: type[ProcessSet], ranks: Any) -> ProcessSet:
-    """Return the set that has come from another process, or from a copy."""
-    here = next((one for one in _bound if one.process_set_id is not None and one.ranks == ranks), None)
-    if here is not None:
-        return here
-    made = kind(ranks)
-    if made.ranks is not None and session.is_initialized() and tuple(made.ranks) in _registered().values():
-        _register([made], tuple(made.ranks))
-    return made
+def _bind_those_there_are(process_sets: Sequence[ProcessSet]) -> None:
+    """Have a newcomer's sets be those of the others, who are elsewhere: it cannot register what they do not have."""
+    there = registry.registered()
+    for one in process_sets:
+        ranks = registry.checked(one.ranks or (), session.size())
+        if ranks in there.values():
+            registry.register([one], ranks)
+        else:
+            _LOG.warning("the ranks of this job have no process set %s, which this new rank names", list(ranks))
 
 
 def _is_dynamic() -> bool:
     return _dynamic == session.generation() or session.setting("HVD_DYNAMIC_PROCESS_SETS") == "1"
 
 
-def _registered() -> dict[int, tuple[int, ...]]:
-    """Return the sets that the engine knows: none when it is a new one."""
-    global _generation  # noqa: PLW0603 - of the process, as the engine
-    if _generation != session.generation():
-        _generation = session.generation()
-        _known.clear()
-        _bound.clear()
-        _known[0] = tuple(range(session.size()))
-    return _known
-
-
-def _register_all(process_sets: list[ProcessSet]) -> None:
+def _register_all(process_sets: Sequence[ProcessSet]) -> None:
     """Register the sets of all ranks; then refuse those that this rank has named twice: others may not have."""
     size = session.size()
-    defined = [[_checked(ranks, size) for ranks in _definitions(one)] for one in process_sets]
+    defined = [[registry.checked(ranks, size) for ranks in _definitions(one)] for one in process_sets]
     own = [tuple(range(size)), *map(_own, defined)]
     twice = [number for number in range(len(process_sets)) if own[number + 1] in own[: number + 1]]
     for number, one in enumerate(process_sets):
         for ranks in defined[number]:
-            _register([] if number in twice else [one], ranks)
+            registry.register([] if number in twice else [one], ranks)
     if twice:
         raise ValueError(
             f"Horovod could not be initialized because process_sets entry number {twice[0]} is a duplicate: "
@@ -428,63 +364,10 @@ def _own(definitions: list[tuple[int, ...]]) -> tuple[int, ...]:
     return next((ranks for ranks in definitions if session.rank() in ranks), definitions[0])
 
 
-def _register(objects: Iterable[ProcessSet], ranks: tuple[int, ...]) -> None:
-    """Agree on the set with all ranks, unless it is there; a communicator's object is bound to the set it is of."""
-    known = _registered()
-    number = next((number for number, others in known.items() if others == ranks), None)
-    if number is None:
-        engine = session.engine()
-        outcome = engine.wait(engine.add_process_set(ranks))
-        assert outcome is not None
-        number = outcome.number
-        known[number] = ranks
-    for one in objects:
-        if one.mpi_comm is None or session.rank() in ranks:
-            one.bind(number, ranks)
-            if one not in _bound:
-                _bound.append(one)
-
-
-def _checked(ranks: Iterable[int], size: int) -> tuple[int, ...]:
-    own = tuple(sorted(ranks))
-    if not own:
-        raise ValueError("A process set needs at least one rank.")
-    if len(set(own)) != len(own):
-        raise ValueError(f"A process set holds each rank once: {list(own)}.")
-    wrong = [rank for rank in own if not 0 <= rank < size]
-    if wrong:
-        raise ValueError(
-            f"Tried to register process set with invalid rank: {wrong[0]} (there are ranks 0 to {size - 1})."
-        )
-    return own
-
-
 def _definitions(process_set: ProcessSet) -> list[Iterable[int]]:
     """Return the member lists to register: of a communicator, which differs from rank to rank, every rank's."""
     if process_set.mpi_comm is None:
         return [process_set.ranks or []]
     members = process_set.mpi_comm.allgather(session.rank())
-    rows = _everyone("process_set.members", [_flags(members)])
-    return [_members(row) for row in dict.fromkeys(rows)]
-
-
-def _flags(members: Iterable[int]) -> tuple[int, ...]:
-    inside = set(members)
-    return tuple(int(rank in inside) for rank in range(session.size()))
-
-
-def _members(flags: Iterable[int]) -> tuple[int, ...]:
-    return tuple(rank for rank, inside in enumerate(flags) if inside)
-
-
-def _everyone(name: str, rows: Sequence[tuple[int, ...]]) -> list[bytes]:
-    """Return the rows of all ranks, in the order of ranks; they are of one length. Collective."""
-    width = len(rows[0])
-    sent = (ctypes.c_uint8 * (len(rows) * width))(*chain.from_iterable(rows))
-    engine, loan = session.engine(), (session.generation(), sent)
-    _lent[:] = [*(each for each in _lent if each[0] == loan[0]), loan]
-    outcome = engine.wait(engine.allgather(name, [(ctypes.addressof(sent), (len(rows), width), 0)]))
-    _lent.remove(loan)
-    assert outcome is not None
-    received = bytes(outcome.buffers[0])
-    return [received[at : at + width] for at in range(0, len(received), width)]
+    rows = registry.everyone("process_set.members", [registry.flags(members)])
+    return [registry.members(row) for row in dict.fromkeys(rows)]

@@ -14,9 +14,10 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hvd_kernel.core import handshake, topology
+from hvd_kernel.core.driver.newcomer import NewcomersEngine
 from hvd_kernel.core.stacks import agent_channel
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.settings import lookup, network
@@ -84,6 +85,29 @@ def set_rendezvous(rendezvous: Rendezvous) -> None:
     _rendezvous = rendezvous
 
 
+def has_driver() -> bool:
+    """Tell whether an elastic driver gives this process its places: its rank and size, again and again."""
+    return os.environ.get("HVD_ELASTIC_DRIVER") == "1"
+
+
+def connect_to_agent() -> None:
+    """Reach the agent that has started this process, if one has, and through it the driver, where there is one."""
+    if has_driver() and not agent_channel.is_connected():
+        from hvd_kernel.core.driver.channel import driver  # noqa: PLC0415 - only such a job needs it
+
+        driver().on_pushed(_begin_another_generation)
+        agent_channel.connect(lambda: _engine, driver().hear)
+    else:
+        agent_channel.connect(lambda: _engine)
+
+
+def _begin_another_generation() -> None:
+    """Release this rank, and those that wait for it: the driver has a place for it in another generation."""
+    running = _engine
+    if running is not None:
+        running.abort("it has been given a place in another generation of the job")
+
+
 def init(comm: Any = None, known: KnownPeers | None = None) -> None:
     """Join the other ranks; returns when the links to all of them are up. Does nothing while initialised.
 
@@ -92,7 +116,7 @@ def init(comm: Any = None, known: KnownPeers | None = None) -> None:
     """
     with _lock:
         if _engine is None:
-            agent_channel.connect(lambda: _engine)
+            connect_to_agent()
             _start(comm, known)
 
 
@@ -160,14 +184,33 @@ def _forget() -> None:
     """In a forked child (a DataLoader's worker): the engine's threads stayed behind, its destructor must not run."""
     global _engine, _lock
     if _engine is not None:
-        _engine.make_current(False)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_engine))
+        engine = _engine.engine if isinstance(_engine, NewcomersEngine) else _engine
+        engine.make_current(False)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))
     _engine, _lock = None, threading.RLock()
 
 
 def by_mpi() -> bool:
     """Tell whether MPI has brought the ranks of this engine together."""
     return _engine is not None and _by_mpi
+
+
+def refuse_collectives() -> None:
+    """Have this rank's collectives raise until ``allow_collectives``: it is new, the others are busy with theirs."""
+    global _engine  # noqa: PLW0603 - of the process
+    with _lock:
+        if _engine is not None:
+            _engine.make_current(False)
+            _engine = cast("Engine", NewcomersEngine(_engine))
+
+
+def allow_collectives() -> None:
+    """Undo ``refuse_collectives``, if it was called."""
+    global _engine  # noqa: PLW0603 - of the process
+    with _lock:
+        if isinstance(_engine, NewcomersEngine):
+            _engine = _engine.engine
+            _engine.make_current()
 
 
 def is_initialized() -> bool:

@@ -26,30 +26,36 @@ class PeerProcesses:
     def __init__(self) -> None:
         self._pidfds: dict[int, int] = {}  # of each one's rank
 
-    def look(self) -> None:
-        """Find them. Collective."""
+    def look(self, *, wants_sync: bool = False) -> bool:
+        """Find them. Collective; returns whether any rank wants all to take one rank's values."""
         if not session.is_initialized() or session.size() == 1:
             self.close()
-            return
+            return wants_sync
         here = _place()
-        found = ops.allgather_object((here, os.getpid()), name="elastic.peers")
+        found = ops.allgather_object((here, os.getpid(), wants_sync), name="elastic.peers")
         self.close()
-        for rank, (place, pid) in enumerate(found):
+        for rank, (place, pid, _) in enumerate(found):
             if rank != session.rank() and here and place == here:
                 with suppress(OSError):  # a sandbox forbids it, or it has ended: then the engine says so
                     self._pidfds[rank] = os.pidfd_open(pid)
+        return any(wants for _, _, wants in found)
 
     def reset_communicator(self) -> None:
         """Leave the other ranks and join them again, for which they have HVD_ELASTIC_TIMEOUT seconds.
 
+        Under a driver those that it has are joined: others, it may be, and by other numbers.
+
         Raises
         ------
         RankDied
-            A peer has ended, before or while the others wait.
+            A peer has ended, before or while the others wait, and there is no driver that could replace it.
         HvdTimeout
             Not all ranks have come.
+        SystemExit
+            The driver wants this rank no more.
         """
-        self._check()  # MPI or torchrun's store would wait
+        if not session.has_driver():
+            self._check()  # MPI or torchrun's store would wait
         reset_communicator(session.KnownPeers(float(session.setting("HVD_ELASTIC_TIMEOUT")), dict(self._pidfds)))
 
     def close(self) -> None:

@@ -7,6 +7,8 @@ Words.
 A rank that fails alone aborts communication, so that its peers are released from whatever they wait in; they recover
 with it. That they wait for each other at the function's end closes the last gap: no rank returns while another one
 still has to go back.
+
+Under an elastic driver (membership.py) the ranks that meet again may be others, and more or fewer of them.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, overload
 
 from hvd_kernel.core import ops, session
+from hvd_kernel.elastic.membership import ENDED, Membership, membership
 from hvd_kernel.elastic.peer_processes import PeerProcesses
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
@@ -25,8 +29,7 @@ from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt, HvdTi
 
 Train = Callable[..., Any]
 
-_ENDED = "elastic.run ended"
-ENDED_NOTE = f"({_ENDED}: this rank does not come back to it)"  # whoever aborts for the error passes its notes on
+ENDED_NOTE = f"({ENDED}: this rank does not come back to it)"  # whoever aborts for the error passes its notes on
 _REASON_CHARS = 300
 _REMEDIES: dict[type[HorovodInternalError], str] = {  # of what elastic.run raises, for whoever reads it
     RankDied: "elastic.run cannot replace a rank that died: that needs a driver. Start all ranks again.",
@@ -101,19 +104,19 @@ def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        peers = PeerProcesses()
+        peers, members = PeerProcesses(), membership()
         notification_manager.register_listener(state)
-
-        def begin() -> Any:
-            peers.look()
-            return func(state, *args, **kwargs)
-
+        session.allow_collectives()
+        call = functools.partial(func, state, *args, **kwargs)
         try:
-            return _until_done(begin, state, reset or peers.reset_communicator, reset_limit)
+            with members.entered():
+                return _until_done(
+                    _Training(call, state, peers, members), reset or peers.reset_communicator, reset_limit
+                )
         except HorovodInternalError as error:
             for remedy in (text for kind, text in _REMEDIES.items() if isinstance(error, kind)):
                 error.add_note(remedy)
-            _release(f"{_ENDED} with {_named(error)}")
+            _release(f"{ENDED} with {_named(error)}")
             raise
         except BaseException as error:
             error.add_note(ENDED_NOTE)  # no abort: the program may catch it, on all ranks, and go on
@@ -125,36 +128,48 @@ def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int
     return wrapper
 
 
-def _until_done(func: Callable[[], Any], state: State, reset: Callable[[], Any], reset_limit: int | None) -> Any:
+@dataclass(frozen=True)
+class _Training:
+    """What is called again and again, and who takes part."""
+
+    call: Callable[[], Any]
+    state: State
+    peers: PeerProcesses
+    members: Membership
+
+    def attempt(self, cause: Exception | None) -> Any:
+        """Call the function; first undo what the failure has left. Also in here a failure leads to a recovery."""
+        if isinstance(cause, HorovodInternalError):
+            self.state.recover()  # not before the old engine is gone, which may still write into the state's tensors
+        if cause is not None:
+            self.state.on_reset()
+        keeps_values = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
+        if self.peers.look(wants_sync=not keeps_values or bool(self.members.fresh)):
+            self.state.sync_from(self.members.root, self.members.fresh)
+        result = self.call()
+        if session.is_initialized():
+            _end_together()
+        return result
+
+
+def _until_done(training: _Training, reset: Callable[[], Any], reset_limit: int | None) -> Any:
     cause: Exception | None = None
     resets = 0
     while True:
         try:
-            return _attempt(func, state, cause)
+            return training.attempt(cause)
         except (HorovodInternalError, HostsUpdatedInterrupt) as error:
-            if not _recoverable(error):
+            if not training.members.can_recover_from(error):
                 raise
             cause = error
         resets += 1
         _check(resets, _limit(reset_limit), cause)
         _LOG.warning("elastic.run: the ranks are initialized again (reset %d): %s", resets, _named(cause))
-        if isinstance(cause, HorovodInternalError):
+        has_failed = isinstance(cause, HorovodInternalError)
+        if has_failed:
             _release(_named(cause))
+        training.members.leave(_named(cause) if has_failed else None, training.state.commit_number)
         reset()
-
-
-def _attempt(func: Callable[[], Any], state: State, cause: Exception | None) -> Any:
-    """Call the function once; first undo what the failure has left. Also in here a failure leads to a recovery."""
-    if isinstance(cause, HorovodInternalError):
-        state.recover()  # not before the old engine is gone, which may still write into the state's tensors
-    if cause is not None:
-        state.on_reset()
-    if not (isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync):
-        state.sync_from()
-    result = func()
-    if session.is_initialized():
-        _end_together()
-    return result
 
 
 def _end_together() -> None:
@@ -166,11 +181,6 @@ def _end_together() -> None:
     ops.barrier()
     with contextlib.suppress(HorovodInternalError):
         ops.barrier()
-
-
-def _recoverable(error: Exception) -> bool:
-    """Tell whether all ranks are still there and come to meet again, and whether that is of use."""
-    return not isinstance(error, RankDied | OutOfMemory) and _ENDED not in str(error)
 
 
 def _limit(given: int | None) -> int | None:

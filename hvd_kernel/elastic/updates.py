@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from hvd_kernel.core import session
+
+if TYPE_CHECKING:
+    from hvd_kernel.protocol.elastic import HostsUpdated
 
 
 class HostUpdateResult:
@@ -44,6 +49,7 @@ class WorkerNotificationManager:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._hears_driver = False
 
     def init(
         self,
@@ -53,8 +59,20 @@ class WorkerNotificationManager:
         hostname: str | None = None,
         local_rank: int | None = None,
     ) -> None:
-        """Do nothing: no driver tells of hosts here; Horovod's programs call it."""
+        """Hear the driver of this job, where there is one. ``elastic.run`` does this; Horovod's programs do too.
+
+        The arguments, with which Horovod's manager finds its driver, are not needed.
+        """
         del rendezvous_addr, rendezvous_port, nic, hostname, local_rank
+        if self._hears_driver or not session.has_driver():
+            return
+        from hvd_kernel.core.driver.channel import driver  # noqa: PLC0415 - only such a job needs it
+
+        self._hears_driver = True
+        driver().on_hosts_updated(self._handle)
+
+    def _handle(self, update: HostsUpdated) -> None:
+        self.handle_hosts_updated(update.time, update.change)
 
     def register_listener(self, listener: Listener) -> None:
         """Tell this one from now on."""

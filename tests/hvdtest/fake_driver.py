@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from hvdtest.launch import free_port
@@ -16,7 +16,7 @@ from hvdtest.launch import free_port
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.processes.rank_channel import RankChannels
 from hvd_kernel.protocol import elastic
-from hvd_kernel.protocol.elastic import FromWorker, Place, Ready, ToWorker
+from hvd_kernel.protocol.elastic import FromWorker, Place, Ready, Removed, ToWorker
 
 PATIENCE_S = 60.0
 
@@ -25,6 +25,8 @@ class FakeDriver:
     """Hears the workers, and tells each what the test wants it told."""
 
     def __init__(self) -> None:
+        self.ready: dict[int, Ready] = {}
+        """Those that wait for their place."""
         self._said: queue.SimpleQueue[tuple[int, FromWorker]] = queue.SimpleQueue()
         self._loop = EventLoop()
         self._channels = RankChannels(self._loop, lambda *_: None, self._hear)
@@ -42,15 +44,14 @@ class FakeDriver:
         """The next that any worker says."""
         return self._said.get(timeout=PATIENCE_S)
 
-    def all_ready(self, count: int) -> dict[int, Ready]:
-        """What so many workers say when they are ready; what else is said meanwhile is dropped."""
-        ready: dict[int, Ready] = {}
-        while len(ready) < count:
+    def until_ready(self, *workers: int) -> dict[int, Ready]:
+        """Wait until all of these are, and say why; what others say meanwhile is kept, what is no Ready is not."""
+        while not set(workers) <= set(self.ready):
             worker, message = self.heard()
             if isinstance(message, Ready):
-                assert worker not in ready, f"worker {worker} is ready twice"
-                ready[worker] = message
-        return ready
+                assert worker not in self.ready, f"worker {worker} is ready twice"
+                self.ready[worker] = message
+        return {worker: self.ready.pop(worker) for worker in workers}
 
     def place(self, generation: int, ranks: Mapping[int, int], before: Mapping[int, int], root: int = 0) -> None:
         """Give these workers their ranks in the next generation; ``before``: their ranks in the one before."""
@@ -66,6 +67,17 @@ class FakeDriver:
                 before=old,
             )
             self.tell(worker, place)
+
+    def serve(self, plan: Sequence[Mapping[int, int]]) -> list[dict[int, Ready]]:
+        """Give places as planned, a generation when all of it and of the one before are ready; return what those said."""
+        said, before = [], {}
+        for number, ranks in enumerate(plan, 1):
+            said.append(self.until_ready(*{**before, **ranks}))
+            self.place(number, ranks, before)
+            for worker in set(before) - set(ranks):
+                self.tell(worker, Removed(f"not in generation {number}"))
+            before = dict(ranks)
+        return said
 
     def _hear(self, worker: int, data: bytes) -> None:
         self._said.put((worker, elastic.from_worker(data)))

@@ -16,7 +16,7 @@ from hvd_kernel.protocol.elastic import HostsUpdated, Leaving, Ready, Registered
 
 RANK = """
 import json, select, sys
-from hvd_kernel.core.driver_channel import driver
+from hvd_kernel.core.driver.channel import driver
 from hvd_kernel.core.stacks import agent_channel
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.protocol.elastic import Leaving, Ready, Registered

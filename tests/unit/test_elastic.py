@@ -323,15 +323,17 @@ def test_a_peer_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     code = "import sys; sys.stdin.read()"
     ranks = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in range(2)]
     here = peer_processes._place()
-    found = [(here, os.getpid()), *((here, rank.pid) for rank in ranks), ("another", ranks[0].pid), ("", 1)]
+    pids = [os.getpid(), *(rank.pid for rank in ranks)]
+    found = [*((here, pid, False) for pid in pids), ("another", pids[1], False), ("", 1, True)]
     monkeypatch.setattr(peer_processes.ops, "allgather_object", lambda *_, **__: found)
     monkeypatch.setattr(peer_processes.session, "size", lambda: len(found))
     met: list[Any] = []
     monkeypatch.setattr(peer_processes, "reset_communicator", met.append)
     mine = peer_processes.PeerProcesses()
     try:
-        mine.look()
-        mine.look()
+        assert mine.look(), "a rank wants to take another one's values"
+        found.pop()
+        assert not mine.look()
         mine.reset_communicator()
         (known,) = met
         assert (list(known.pidfds), known.patience_s) == ([1, 2], 600.0)

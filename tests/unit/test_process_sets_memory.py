@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.core import process_sets
+from hvd_kernel.core import process_set_registry as registry
 
 
 class Core:
@@ -42,18 +42,18 @@ def lent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return address(memory)
 
     monkeypatch.setattr(ctypes, "addressof", spied)
-    monkeypatch.setattr(process_sets, "_lent", [], raising=False)
+    monkeypatch.setattr(registry, "_lent", [], raising=False)
     return seen
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, generation: int, *, pressed: bool) -> None:
-    monkeypatch.setattr(process_sets.session, "engine", lambda: Core(pressed=pressed))
-    monkeypatch.setattr(process_sets.session, "generation", lambda: generation)
+    monkeypatch.setattr(registry.session, "engine", lambda: Core(pressed=pressed))
+    monkeypatch.setattr(registry.session, "generation", lambda: generation)
     if pressed:
         with pytest.raises(KeyboardInterrupt):
-            process_sets._everyone("x", [(1, 0), (0, 1)])
+            registry.everyone("x", [(1, 0), (0, 1)])
     else:
-        assert process_sets._everyone("x", [(1, 0), (0, 1)]) == [b"\1\0", b"\0\1"]
+        assert registry.everyone("x", [(1, 0), (0, 1)]) == [b"\1\0", b"\0\1"]
 
 
 def test_after_an_interrupt_the_memory_is_the_cores_until_that_engine_has_ended(

@@ -3,7 +3,7 @@
 ``init`` connects to the agent's socket, once in a process. A thread sleeps there until the agent asks. When Python's
 lock is kept by C code and the thread gets no turn, the agent sends a signal instead, and reads what it writes.
 
-Beside it the agent carries messages between this rank and the driver of its job (core/driver_channel.py).
+Beside it the agent carries messages between this rank and the driver of its job (core/driver/channel.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Driver channel of a rank whose places an elastic driver gives: it asks for its place, and hears what changes.
 
-The agent of the host carries the messages (stacks/agent_channel.py); what they mean is told in protocol/elastic.py.
+The agent of the host carries the messages (core/stacks/agent_channel.py). What they mean: protocol/elastic.py.
 
 Words.
   answer   a Place, or that the worker is Removed
@@ -13,6 +13,8 @@ import functools
 import os
 import threading
 from collections.abc import Callable
+
+import msgspec
 
 from hvd_kernel.core.stacks import agent_channel
 from hvd_kernel.errors import HorovodInternalError, HvdTimeout
@@ -35,6 +37,7 @@ class DriverChannel:
         self._changed = threading.Condition()
         self._answer: Answer | None = None  # the newest, until it is taken
         self._taken = 0  # the generation of the newest that was
+        self._is_asking = False
         self._is_over = False
         self._pushed: list[Callable[[], None]] = []
         self._hosts_updated: list[Callable[[HostsUpdated], None]] = []
@@ -45,7 +48,7 @@ class DriverChannel:
         self._hosts_updated.append(call)
 
     def on_pushed(self, call: Callable[[], None]) -> None:
-        """Call this, in a thread, whenever an answer comes."""
+        """Call this, in a thread, whenever an answer comes that nobody waits for; it is taken after this returns."""
         self._pushed.append(call)
 
     def fileno(self) -> int:
@@ -69,7 +72,11 @@ class DriverChannel:
         with self._changed:
             if self._answer is None:
                 self.send(ready)
-            self._changed.wait_for(lambda: self._answer is not None or self._is_over, patience_s)
+            self._is_asking = True
+            try:
+                self._changed.wait_for(lambda: self._answer is not None or self._is_over, patience_s)
+            finally:
+                self._is_asking = False
             answer, self._answer = self._answer, None
             if answer is None:
                 raise HorovodInternalError(_GONE) if self._is_over else _late(patience_s)
@@ -103,10 +110,27 @@ class DriverChannel:
         with self._changed:
             if self._answer is None:
                 os.eventfd_write(self._readable, 1)
-            self._answer = answer
+            self._answer = since(self._answer, answer)
             self._changed.notify_all()
-        for call in [*self._pushed]:
-            call()
+            for call in () if self._is_asking else self._pushed:
+                call()
+
+
+def since(older: Answer | None, newer: Answer) -> Answer:
+    """Return the newer of two places, with ranks ``before`` that are of the generation before the older one.
+
+    Examples
+    --------
+    Rank 1 of a generation that never was had been rank 3 before; one more came with it, and another one later.
+
+    >>> of = lambda generation, *before: Place(generation, 0, 3, 0, 3, 0, 1, "", "", 1, "", before=before)
+    >>> since(of(2, 0, 3, -1), of(3, 1, 2, -1)).before
+    (3, -1, -1)
+    """
+    if not isinstance(older, Place) or not isinstance(newer, Place):
+        return newer
+    ranks = tuple(older.before[rank] if 0 <= rank < len(older.before) else -1 for rank in newer.before)
+    return msgspec.structs.replace(newer, before=ranks)
 
 
 def _late(patience_s: float) -> HvdTimeout:

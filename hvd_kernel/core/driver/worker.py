@@ -1,0 +1,127 @@
+"""Worker of an elastic driver, which this process is: it asks for its place, and meets the others there.
+
+Words, beside those of protocol/elastic.py.
+  keeper  a socket that holds a free port, where the ranks meet if this worker becomes rank 0
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+from hvd_kernel.core.driver.channel import DriverChannel, since
+from hvd_kernel.core.driver.channel import driver as channel_to_driver
+from hvd_kernel.errors import HorovodInternalError
+from hvd_kernel.protocol.elastic import GENERATION, Place, Ready, Removed
+
+Meet = Callable[[Place, Mapping[int, int]], None]
+
+_REASON_CHARS = 300
+_LOG = logging.getLogger("hvd_kernel")
+
+
+class Worker:
+    """Its place, and why it leaves it."""
+
+    def __init__(self, channel: DriverChannel) -> None:
+        self.channel = channel
+        self.place: Place | None = None
+        """The newest; its ``before`` is of the generation in which this worker last was."""
+        self._keeper: socket.socket | None = None
+        self._has_met = True  # in the generation of its place
+        self._reason: str | None = None  # why that has failed; None: it has not
+        self._step = 0
+
+    def leave(self, reason: str | None, step: int | None = None) -> None:
+        """Have the driver told, at the next question, why the generation was left, and of the state's last commit."""
+        self._reason = reason
+        self._step = self._step if step is None else step
+
+    def meet(self, meet: Meet, pidfds: Mapping[int, int], patience_s: float) -> None:
+        """Ask for a place and meet the others there, again and again until all have met.
+
+        Parameters
+        ----------
+        meet
+            Called with the place and, by rank, descriptors that become readable when there is no use in waiting.
+        pidfds
+            Handles of processes, by their ranks in the generation in which this worker last was.
+        patience_s
+            Seconds that the driver may take for an answer.
+
+        Raises
+        ------
+        SystemExit
+            With 0: the worker is not part of the job any more.
+        HorovodInternalError
+            The driver has not answered, or is gone.
+        Exception
+            What ``meet`` raises but for a HorovodInternalError, which the driver is told of.
+        """
+        while True:
+            place = self._next_place(patience_s)
+            try:
+                meet(place, self._watched(place, pidfds))
+            except HorovodInternalError as error:
+                self.leave(f"{type(error).__name__}: {error}")
+            except Exception:
+                if not self.channel.has_answer():
+                    raise  # else it is of a generation that was to be and is not
+            else:
+                self._has_met = not self.channel.has_answer()  # else that generation is over already
+                if self._has_met:
+                    self._keep_port(None)
+                    return
+
+    def _next_place(self, patience_s: float) -> Place:
+        generation = self.place.generation if self.place is not None else 0
+        failed, reason = self._reason is not None, (self._reason or "")[:_REASON_CHARS]
+        answer = self.channel.ask_place(Ready(generation, failed, reason, self._step, self._new_port()), patience_s)
+        if isinstance(answer, Removed):
+            _LOG.info("this rank leaves the job: %s", answer.why)
+            raise SystemExit(0)
+        place = answer if self._has_met else since(self.place, answer)
+        assert isinstance(place, Place)
+        self.place, self._has_met, self._reason = place, False, None
+        os.environ.update(variables(place))
+        return place
+
+    def _watched(self, place: Place, pidfds: Mapping[int, int]) -> dict[int, int]:
+        seen = {rank: pidfds[old] for rank, old in enumerate(place.before) if old in pidfds}
+        return seen | {place.rank: self.channel.fileno()}
+
+    def _new_port(self) -> int:
+        """Return a free port, and keep it from everybody who does not ask for this one, as rank 0's core does.
+
+        Bound with SO_REUSEADDR and not listening, so that rank 0 may listen there.
+        """
+        keeper = socket.socket()
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("", 0))
+        self._keep_port(keeper)
+        return int(keeper.getsockname()[1])
+
+    def _keep_port(self, keeper: socket.socket | None) -> None:
+        if self._keeper is not None:
+            self._keeper.close()
+        self._keeper = keeper
+
+
+def variables(place: Place) -> dict[str, str]:
+    """Return what a place means for the environment, as a launcher would have said it.
+
+    >>> variables(Place(3, 1, 2, 0, 1, 1, 2, "b", "10.0.0.1", 4000, "secret"))["HOROVOD_RANK"]
+    '1'
+    """
+    ranks = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+    said = {f"HOROVOD_{name.upper()}": str(getattr(place, name)) for name in ranks}
+    return said | {"HOROVOD_HOSTNAME": place.hostname, "HOROVOD_ELASTIC": "1", GENERATION: str(place.generation)}
+
+
+@functools.cache
+def worker() -> Worker:
+    """Return the one that this process is."""
+    return Worker(channel_to_driver())
