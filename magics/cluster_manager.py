@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
+from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.jobs import Job, Jobs
 from hvd_kernel.processes import detached as kept
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from hvd_kernel.protocol.messages import MetricsSample
 
 Say = Callable[[str], None]
-
-LISTED = 5
-"""Names of variables in a sentence."""
 
 MOVE_S = 600.0
 """How long variables may take to be packed, or to be unpacked."""
@@ -170,14 +168,14 @@ class ClusterManager:
             self._ended_name = name
 
     def ensure(self, spec: ClusterSpec, say: Say, progress: Say, *, force: bool = False) -> Session:
-        """Return a session for ``spec``: the running one, or a new one in its place, with what was to be kept.
+        """Return a session for ``spec``: the running one, also in another size, or a new one with what was to be kept.
 
         Parameters
         ----------
         spec
             The cluster that is wanted.
         say
-            Told, before it happens, that the ranks start again, and with what.
+            Told, before it happens, that the ranks start again, and with what; or who has come and left.
         progress
             Told how far the start is.
         force
@@ -193,6 +191,10 @@ class ClusterManager:
             _warn(spec, say)
             return self.start(spec, progress)
         if self.session.spec == spec:
+            return self.session
+        if cluster_size.differs_in_size_alone(self.session, spec):
+            _warn(spec, say)
+            cluster_size.resize(self.session, self.samples, spec.n, say, progress, force=force)
             return self.session
         self.session.check(spec)
         change = _change(self.session.spec, spec)
@@ -309,7 +311,7 @@ def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], A
     names = sorted(set(answers[0]["kept"]))  # of the lowest
     others = sorted({name for content in answers for name in content["names"]} - set(names))
     if others and not force:
-        listed = ", ".join(f"`{name}`" for name in others[:LISTED]) + (", ..." if len(others) > LISTED else "")
+        listed = cluster_size.listed(others)
         raise UsageError(
             f"{change}: the ranks would start again, and {listed} there would be lost. Add --force to lose "
             f"{'it' if len(others) == 1 else 'them'}, or call hvd_kernel.keep({others[0]!r}) in a cell on the ranks"

@@ -117,7 +117,13 @@ _YES, _NO = "store_true", "store_false"
 _RANKS = ("--ranks", "--targets", "-t")
 
 WHERE = (
-    Flag(("-np", "-n", "--num-proc"), "n", "number of ranks; another number starts them again", "N", _positive),
+    Flag(
+        ("-np", "-n", "--num-proc"),
+        "n",
+        "number of ranks; others come or leave, who stays keeps its variables",
+        "N",
+        _positive,
+    ),
     Flag(("-H", "--hosts"), "hosts", "where the ranks run", "HOST:SLOTS,..."),
     Flag(("--hostfile",), "hostfile", "the same, from a file of lines `host slots=N`", "FILE"),
     Flag(("--gpus",), "gpus", "devices that the ranks of each host take turns on", "auto|all|0,1|none", _gpus),
@@ -181,7 +187,8 @@ KEEP = (
 KEPT = (Flag(("--kept",), "kept", "clean: end kept ranks", "NAME|all", _cluster),)
 DRY_RUN = (Flag(("--dry-run",), "dry_run", "clean: only list", action=_YES),)
 RESPAWN = (
-    Flag(("--restore",), "restore", "respawn: variables that fresh ranks get from the others", "a,b", _names),
+    Flag(("--restore",), "restore", "respawn, resize: variables that fresh ranks get from the others", "a,b", _names),
+    Flag(("--drop",), "drop", "resize: ranks that leave, instead of the youngest", "0,2-3|::2|root"),
     Flag(("--respawn",), "respawn", "start: whether a cell first replaces dead ranks", choices=("auto", "off")),
 )
 TRACK = (Flag(("--per-rank",), "per_rank", "track: every rank writes, not rank 0 alone", action=_YES),)

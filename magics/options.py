@@ -34,6 +34,7 @@ class Options:
     wait: bool = False
     force: bool = False
     restore: tuple[str, ...] = ()
+    drop: str = ""  # ranks that leave in a resize
     respawn: str = ""
     strict: bool = False
     dry_run: bool = False

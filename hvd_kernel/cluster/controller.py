@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ipyparallel.controller.app as ipp_app
@@ -124,6 +124,43 @@ def _hear_of_deaths(hub: Any, secret: str) -> None:
     hub.query_handlers[registration.LOST] = lost
 
 
+def _hear_of_numbers(hub: Any, secret: str) -> None:
+    """Have the kernel's word say who is which rank when the cluster has another size; who is not named has left."""
+
+    def renumber(_client: Any, message: dict[str, Any]) -> None:
+        told = message["content"]
+        if secrets.compare_digest(told[registration.SECRET], secret):
+            hub.incoming_registrations.clear()
+            _move(hub, told["ranks"])
+
+    hub.query_handlers[registration.NUMBERS] = renumber
+
+
+def _move(hub: Any, ranks: Mapping[str, int]) -> None:
+    """Give engines other ids. Clients hear that those ids end, with what they wait for there, and begin anew."""
+    moved = {eid: each for eid, each in hub.engines.items() if ranks.get(each.uuid) != eid}
+    for eid, each in moved.items():
+        del hub.engines[eid]
+        hub.ids.discard(eid)
+        hub.by_ident.pop(each.ident, None)
+        hub.hearts.pop(each.ident, None)
+        _notify(hub, "unregistration_notification", eid, each.uuid)
+    for each in moved.values():
+        if each.uuid in ranks:
+            each.id = eid = ranks[each.uuid]
+            hub.ids.add(eid)
+            hub.engines[eid] = each
+            hub.by_ident[each.ident] = hub.hearts[each.ident] = eid
+            hub.queues[eid], hub.tasks[eid], hub.completed[eid] = [], [], []
+            _notify(hub, "registration_notification", eid, each.uuid)
+        else:
+            hub.expect_stopped_hearts.append(each.ident)
+
+
+def _notify(hub: Any, kind: str, eid: int, uuid: str) -> None:
+    hub.session.send(hub.notifier, kind, content={"id": eid, "uuid": uuid})
+
+
 def misses(address: str) -> int:
     """Return after how many missed heartbeats a rank counts as dead, in a cluster that meets at this address."""
     return NEVER if address == LOOPBACK else MISSES
@@ -153,4 +190,5 @@ def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     _let_replace(controller.hub)
     _refuse_strangers(controller.hub)
     _hear_of_deaths(controller.hub, secret)
+    _hear_of_numbers(controller.hub, secret)
     controller.start()

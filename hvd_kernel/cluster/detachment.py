@@ -47,6 +47,11 @@ class Detachment:
         self._clock = self._loop.call_later(self._note.hours * _HOUR_S, self._on_expired)
         self._write(0)
 
+    def resize(self, n: int) -> None:
+        """Take note that there are n ranks."""
+        self._note = replace(self._note, n=n)
+        self._write(self._note.kernel)
+
     def _write(self, kernel: int) -> None:
         self._note = replace(self._note, kernel=kernel, since=time.time())
         try:

@@ -11,12 +11,13 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.cluster import failure, registration
+from hvd_kernel.cluster import failure, rank_files, registration
 from hvd_kernel.cluster.ranks import events as e
 from hvd_kernel.cluster.ranks.membership import Membership
 from hvd_kernel.cluster.ranks.rank_table import Ranks
@@ -66,6 +67,7 @@ class Executor:
             e.Watch: self._watch,
             e.Examine: self._examine,
             e.Forget: self._forget,
+            e.Renumber: self._renumber,
             e.Greet: self._greet,
             e.Ask: self._ask,
             e.Rendezvous: self._rendezvous,
@@ -246,6 +248,17 @@ class Executor:
         for rank in action.ranks:
             self.wire.uuids.pop(rank, None)
             self.wire.forget(rank, failure.replaced(rank))
+
+    def _renumber(self, action: e.Renumber) -> None:
+        """Have everything here know the ranks by their new numbers; a cell that has ended is of those before."""
+        numbers = action.numbers
+        self.spec = replace(self.spec, n=action.n)
+        self.latest = None
+        self.recorder.renumber(numbers, {who.pid for who in self.ranks.members.values()})
+        rank_files.renumber(self.launched.folder, numbers)
+        self.wire.renumber(numbers)
+        ranks = {uuid: rank for rank, uuid in self.wire.uuids.items()}
+        self.wire.tell_hub(registration.NUMBERS, {"ranks": ranks, registration.SECRET: self._secret})
 
     def _greet(self, action: e.Greet) -> None:
         if action.ticket not in self._hands:

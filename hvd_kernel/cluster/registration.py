@@ -11,6 +11,9 @@ from collections.abc import Iterable
 LOST = "hvd_lost"
 """What the notebook's kernel alone may tell the hub: a rank's process has ended. Content: id, uuid, secret."""
 
+NUMBERS = "hvd_numbers"
+"""The same, when the cluster has another size: who is which rank from here on. Content: ranks (uuid -> id), secret."""
+
 SECRET = "hvd_secret"  # noqa: S105 - the name of an entry
 """In the kernel's connection information, beside what ipyparallel's client takes: what shows that it is the kernel."""
 
@@ -20,6 +23,11 @@ _expected: set[int] = set()
 def expect(ranks: Iterable[int]) -> None:
     """Let one process register as each of these ranks. Any thread."""
     _expected.update(ranks)
+
+
+def expect_nobody() -> None:
+    """Let none of those register that were expected so far: ranks have other numbers now. Any thread."""
+    _expected.clear()
 
 
 def admit(rank: object) -> bool:

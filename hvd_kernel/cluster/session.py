@@ -20,7 +20,8 @@ from hvd_kernel.cluster.launcher import Launched, possible
 from hvd_kernel.cluster.ranks import events
 from hvd_kernel.cluster.ranks.deferred_interrupt import deferred
 from hvd_kernel.cluster.ranks.rank_table import Ranks
-from hvd_kernel.cluster.ranks.respawn import Respawned
+from hvd_kernel.cluster.ranks.rejoin import Respawned
+from hvd_kernel.cluster.ranks.resize import Resized
 from hvd_kernel.cluster.ranks.status import RankStatus, chosen_ranks
 from hvd_kernel.cluster.requests import transfer
 from hvd_kernel.cluster.requests.cell_run import Run
@@ -50,8 +51,6 @@ class Session:
     """A running cluster. Made by ``Session.start``, or by ``attach.attach`` over a kept one."""
 
     def __init__(self, spec: ClusterSpec, launched: Supervised, ranks: Ranks | None = None) -> None:
-        self.spec = spec
-        self.n = spec.n
         self.ranks = ranks or Ranks(spec.n, socket.gethostname())
         self.executor = Executor(spec, self.ranks, launched)
         self.executor.on_ready = lambda: self._wire.later(_IDLE_S, self._spare_when_idle)
@@ -94,6 +93,16 @@ class Session:
                     session.stop()
             raise
         return session
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """The cluster that this is, in its size of now."""
+        return self.executor.spec
+
+    @property
+    def n(self) -> int:
+        """The number of ranks."""
+        return self.ranks.n
 
     @property
     def dead(self) -> tuple[int, ...]:
@@ -158,6 +167,8 @@ class Session:
             raise ClusterError("the ranks still run the previous cell: interrupt it first")
         if self.dead:
             raise failure.dead_ranks(self.dead, self.executor.recorder.causes)
+        if self.ranks.apart:
+            self.respawn()  # a resize that was interrupted ends here
         if self._repair.needed or (self.latest is not None and self.latest.aborted):  # the communication of all ranks
             self._repair.done()
             self.ask("reset_communicator", None)
@@ -276,6 +287,31 @@ class Session:
         how = {"force": force, "restore": tuple(restore)}
         try:
             done: Respawned = self.executor.call(events.ReplaceRequested, chosen, say=progress or _silence, **how)
+        finally:
+            if self.kept:
+                self.executor.remember()
+        return done
+
+    def resize(
+        self, n: int, drop: Sequence[int] = (), *, restore: Sequence[str] = (), progress: Progress | None = None
+    ) -> Resized:
+        """Have n ranks: who lives stays, with its variables; the youngest leave, or those that are named; others come.
+
+        Parameters
+        ----------
+        drop
+            Ranks that leave, whatever their age; their variables go with them.
+        restore
+            Variables that the fresh ranks get from the lowest of the others, beside what ``hvd_kernel.keep`` named.
+
+        Raises
+        ------
+        ClusterError
+            Nobody would be left, or ranks do not come; the message says what to do.
+        """
+        asked = (n, frozenset(drop), tuple(restore))
+        try:
+            done: Resized = self.executor.call(events.ResizeRequested, *asked, say=progress or _silence)
         finally:
             if self.kept:
                 self.executor.remember()

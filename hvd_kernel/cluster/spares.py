@@ -11,7 +11,7 @@ import contextlib
 import json
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,17 @@ class Spares:
         self._replacing[rank] = spare
         spare.become({"rank": rank, "size": self._ranks, "connection": connection})
         return spare.process.pid
+
+    def renumber(self, ranks: int, numbers: Mapping[int, int]) -> None:
+        """Have so many ranks; those that stay have other numbers, before -> now. Who is none of them ends."""
+        self._ranks = ranks
+        before, self._replacing = self._replacing, {}
+        for rank, spare in before.items():
+            if rank in numbers:
+                self._replacing[numbers[rank]] = spare
+            else:
+                self._supervisor.end(spare.process)
+                spare.socket.close()
 
     def _started(self, haste: str) -> Spare:
         spare = Spare(self._ranks, haste)

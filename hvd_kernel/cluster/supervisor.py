@@ -49,6 +49,7 @@ class Supervisor(ProcessSupervisor):
         self.handlers |= {
             m.SetSpares: self._set_spares,
             m.ReplaceRanks: self._replace,
+            m.Resized: self._renumber,
             m.LimitRank: self._limit,
             m.Remember: self._remember,
             m.Keep: self._detach,
@@ -154,6 +155,12 @@ class Supervisor(ProcessSupervisor):
     def _replace(self, wanted: m.ReplaceRanks) -> None:
         registration.expect(wanted.ranks)
         self.send(m.RanksJoining({rank: self._spares.put(rank, self._engine) for rank in wanted.ranks}))
+
+    def _renumber(self, resized: m.Resized) -> None:
+        registration.expect_nobody()
+        self._spares.renumber(resized.n, resized.numbers)
+        if self._detachment is not None:
+            self._detachment.resize(resized.n)
 
     def _limit(self, of: m.LimitRank) -> None:
         confined = Confinement(of.slot, of.limits, lifetime.children)

@@ -33,7 +33,9 @@ class Answers(Protocol):
 class Cluster(Protocol):
     """Ranks that can be asked: what is needed of ``cluster.Session``."""
 
-    n: int
+    @property
+    def n(self) -> int:
+        """The number of ranks."""
 
     @property
     def dead(self) -> Sequence[int]:

@@ -14,7 +14,7 @@ import io
 import os
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 from hvd_kernel.diagnosis.post_mortem import Cause, Evidence, cause, known, launcher_ended, status_in_log
@@ -122,6 +122,12 @@ class Recorder:
             self._alive[pid] = RankRecord(pid)
         except ProcessLookupError:
             return  # dead already: nothing of it can be known
+
+    def renumber(self, numbers: Mapping[int, int], pids: Container[int]) -> None:
+        """Keep what is known of ranks that stay under other numbers, before -> now, and forget other processes."""
+        self.causes = {numbers[rank]: why for rank, why in self.causes.items() if rank in numbers}
+        for pid in [pid for pid in self._alive if pid not in pids]:
+            self._alive.pop(pid).close()
 
     def note(self) -> None:
         """Begin a cell."""

@@ -1,4 +1,4 @@
-"""Rendezvous once a rank has been replaced: MPI_COMM_WORLD holds the dead one for ever, and not the new one.
+"""Rendezvous once ranks were replaced, came or left: MPI_COMM_WORLD holds the dead for ever, and not who is new.
 
 The notebook asks rank 0 for an address (``offer``), then tells every rank the address, who the others are and a secret
 (``join``), all over the encrypted channels. What a cell's own ``hvd.init()`` finds afterwards is the same address.
@@ -6,7 +6,9 @@ The notebook asks rank 0 for an address (``offer``), then tells every rank the a
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ class _Held:
     def __init__(self) -> None:
         self._keeper: socket.socket | None = None
         self._pidfds: dict[int, int] = {}
+        self.names: dict[str, int] = {}  # what cells find under the names that change with the ranks
 
     def reserve(self, host: str) -> int:
         """Return a free port and keep it from everybody who does not ask for this one, as the core does.
@@ -62,21 +65,37 @@ class _Held:
 _held = _Held()
 
 
+def _numbers() -> dict[str, int]:
+    return {"rank": session.rank(), "size": session.size(), "local_rank": session.local_rank()}
+
+
 def offer(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Offer an address for the rendezvous: on the loopback, or where other hosts reach it."""
     host = socket.gethostbyname(socket.gethostname()) if content["far"] else _LOOPBACK
     return {"host": host, "port": _held.reserve(host)}, []
 
 
+def leave(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """End as a process that is done: as SIGTERM ends it, with what atexit has to do, once this is answered."""
+    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+    return {}, []
+
+
 def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Leave the old communicator and make one with the ranks that there are now; a fresh rank gets its names too."""
     here = socket.gethostname()
     others = {int(rank): pid for rank, (pid, host) in content["ranks"].items() if host == here}
+    control.become(next(rank for rank, pid in others.items() if pid == os.getpid()))
     others.pop(control.rank)
+    if not _held.names and session.is_initialized():
+        _held.names = _numbers()
     size, host, port, secret = (content[word] for word in ("size", "host", "port", "secret"))
     session.set_rendezvous(session.Rendezvous(control.rank, size, host, port, secret, _held.look_at(others)))
     fresh = control.rank in content["fresh"]
     communication.reset_communicator(fresh=fresh)
     if fresh:
         control.names.update(frontend.ready(control.rank, size))
+    before, _held.names = _held.names, _numbers()
+    ours = [name for name, value in before.items() if control.names.get(name) == value]  # else it is the user's
+    control.names.update({name: _held.names[name] for name in ours})
     return {"device": devices.described(control.names.get("device", "cpu"))}, []

@@ -24,7 +24,7 @@ class Telemetry:
     """Samples while a cell runs, and once more when it has ended. One thread for the rank's whole life."""
 
     def __init__(self, rank: int, publish: Publish, parked: Callable[[], bool]) -> None:
-        self._rank = rank
+        self.rank = rank
         self._parked = parked  # tells whether the main thread waits for the user
         self._publish = publish
         self._parent: dict[str, Any] | None = None  # the running cell's request, None between cells
@@ -43,7 +43,7 @@ class Telemetry:
             with self._changed:
                 self._parent = None
                 self._changed.notify()
-            self._publish(METRICS_TYPE, to_wire(sample(self._rank, running=False)), parent)
+            self._publish(METRICS_TYPE, to_wire(sample(self.rank, running=False)), parent)
 
     def _loop(self) -> None:
         while True:
@@ -52,7 +52,7 @@ class Telemetry:
                 parent = self._parent
                 ended = self._changed.wait_for(partial(self._left, parent), _PERIOD_S)
             if parent is not None and not ended:
-                self._tell(parent, sample(self._rank, running=True, parked=self._parked()))
+                self._tell(parent, sample(self.rank, running=True, parked=self._parked()))
 
     def _tell(self, parent: dict[str, Any], taken: MetricsSample) -> None:
         """Publish a sample unless the cell has ended since: nothing may come after its last one."""

@@ -27,7 +27,7 @@ from hvdtest.kernel import Kernel
 from hvd_kernel.cluster import Session
 from hvd_kernel.cluster.ranks.events import Action, Event
 from hvd_kernel.cluster.ranks.operation import Flow
-from hvd_kernel.cluster.ranks.respawn import Replace, Respawned
+from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel.messages import RanksJoining, SetSpares
 
@@ -318,17 +318,17 @@ def arm(session: Session, packing: list[Path], unpacking: list[Path]) -> None:
 def test_a4_a_death_that_the_others_hear_of_first_is_mended_too(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wire, lost, give = session._wire, session._wire._on_lost, Replace._give
+    wire, lost, give = session._wire, session._wire._on_lost, Rejoin._give
 
-    def fail(_: Replace) -> Flow[Respawned]:
-        monkeypatch.setattr(Replace, "_give", give)
+    def fail(_: Rejoin) -> Flow[Respawned]:
+        monkeypatch.setattr(Rejoin, "_give", give)
         os.kill(session.status()[3].pid, signal.SIGKILL)
         yield None
         raise ClusterError("kept: rank 0: rank 3 has ended")
 
     kill(session, 2)
     monkeypatch.setattr(wire, "_on_lost", lambda *who: wire.later(1.5, lost, *who))
-    monkeypatch.setattr(Replace, "_give", fail)
+    monkeypatch.setattr(Rejoin, "_give", fail)
     assert session.respawn().ranks == (2, 3)
     assert_whole(session, {2, 3})
 

@@ -23,6 +23,7 @@ HOST = "here"
 PATIENCE_S = 120.0
 IMPORTS_S = 3.0
 TOGETHER_S = 30.0
+GONE = -1
 
 
 @dataclass(eq=False)
@@ -33,8 +34,10 @@ class Process:
     rank: int
     alive: bool = True
     watched: bool = False
+    watched_as: int = -1  # the rank that it was when somebody began to watch it
     engine: bool = False  # the controller knows it
     is_told: bool = False  # the membership has heard of its end
+    admitted: bool = False  # it counts as a rank
     generation: int = -1  # of the communicator that it is in
     stopped_until: float = 0.0
 
@@ -53,7 +56,6 @@ class VirtualCluster:
     """Carries out the actions of a membership of n ranks; ``run`` until nothing more is to come."""
 
     def __init__(self, n: int, seed: int) -> None:
-        self.n = n
         self.now = 0.0
         self.random = random.Random(seed)
         self.membership = Membership(Ranks(n, HOST), patience=PATIENCE_S, far=False)
@@ -61,6 +63,7 @@ class VirtualCluster:
         self.answers: dict[int, list[e.Done | e.Failed]] = {}
         self.generation = 0
         self.lossy = True  # greetings are lost, cells do not end
+        self._sizes = {0: n}  # of each generation
         self._supervisor = True
         self._is_stopped = False
         self._first: list[Process] = []  # those that mpiexec started
@@ -69,6 +72,11 @@ class VirtualCluster:
         self._asked: list[tuple[Process, Question]] = []
         self._greeted: set[tuple[e.Ticket, int]] = set()
         self._done_together: set[tuple[e.Ticket, int]] = set()
+
+    @property
+    def n(self) -> int:
+        """How many ranks there are, as far as the membership knows."""
+        return self.membership.ranks.n
 
     # The user, and fate.
 
@@ -118,8 +126,12 @@ class VirtualCluster:
     def run(self, until: float = float("inf")) -> None:
         """Let time pass."""
         while self._agenda and self._agenda[0][0] <= until:
-            self.now, _, what = heapq.heappop(self._agenda)
-            what()
+            self.step()
+
+    def step(self) -> None:
+        """Let the next thing happen."""
+        self.now, _, what = heapq.heappop(self._agenda)
+        what()
 
     def living(self, rank: int) -> list[Process]:
         """Return the processes that are this rank."""
@@ -133,7 +145,10 @@ class VirtualCluster:
         for rank in range(self.n):
             assert len(self.living(rank)) <= 1, f"two processes are rank {rank}"
         if self.membership.state is State.READY:
+            members = self.membership.ranks.members.values()
             assert not self.membership.ranks.dead
+            [met] = {self._process(who.pid).generation for who in members}
+            assert self._sizes[met] == self.n, "ranks that have not met in this number are ready"
 
     def check(self, action: e.Action) -> None:
         """Fail if the action is for somebody of whose death the membership has heard, or for a rank that lives."""
@@ -150,6 +165,12 @@ class VirtualCluster:
                 assert not [who for who in members.values() if self._process(who.pid).is_told], "the dead are members"
             case e.Kill(pids):
                 assert not [pid for pid in pids if self._process(pid).is_told], "the dead are killed"
+            case e.Renumber(n=n, numbers=numbers):
+                assert sorted(numbers.values()) == sorted(set(range(n)) - ranks.dead), "places that nobody has"
+            case e.Send(m.Resized()):
+                staying = {who.pid for rank, who in ranks.members.items() if rank not in ranks.dead}
+                left = [each for each in self.processes if each.admitted and each.alive and each.pid not in staying]
+                assert not left, "a rank that lives is left out"
             case e.Send(m.ReplaceRanks(replaced)):
                 for rank in replaced:
                     assert rank in ranks.dead, f"rank {rank} is replaced, and lives"
@@ -172,7 +193,7 @@ class VirtualCluster:
 
     def on_watch(self, action: e.Watch) -> None:
         process = self._process(action.pid)
-        process.watched = True
+        process.watched, process.watched_as = True, action.rank
         if not process.alive:
             self._report_death(process)
 
@@ -184,6 +205,13 @@ class VirtualCluster:
         for each in before:
             each.engine = False
         self._bury(before, whoever=True)
+
+    def on_renumber(self, action: e.Renumber) -> None:
+        for each in self.processes:
+            known = self.membership.ranks.members.get(action.numbers.get(each.rank, -1))
+            stays = known is not None and known.pid == each.pid
+            each.rank = action.numbers[each.rank] if stays else GONE
+            each.engine &= stays
 
     def on_greet(self, action: e.Greet) -> None:
         for rank in action.ranks:
@@ -199,12 +227,14 @@ class VirtualCluster:
 
     def on_rendezvous(self, action: e.Rendezvous) -> None:
         self.generation = action.generation
+        self._sizes[action.generation] = len(action.members)
         content = {"members": {rank: who.pid for rank, who in action.members.items()}, "as": action.generation}
         self.on_ask(e.Ask(action.ticket, "rendezvous", frozenset(action.members), content))
 
     def on_communicatorready(self, action: e.CommunicatorReady) -> None:
         for rank in range(self.n):
             who = self.membership.ranks.members[rank]
+            self._process(who.pid).admitted = True
             generation = self._process(who.pid).generation
             assert generation == action.generation, f"rank {rank} is in generation {generation}"
 
@@ -225,6 +255,10 @@ class VirtualCluster:
         match action.message:
             case m.ReplaceRanks(ranks):
                 self.soon(lambda: self._replace(ranks))
+            case m.Resized(numbers=numbers):
+                for each in self.processes:
+                    if each.rank not in numbers or each.generation == -1:
+                        self.kill(each)
             case m.Keep(name=name):
                 answer = self.random.choice([m.Kept(name), m.KeepFailed("no room"), None])
                 if answer is not None:
@@ -239,7 +273,7 @@ class VirtualCluster:
         return [each for each in self.processes if each.rank == rank and each.engine]
 
     def _register(self, process: Process) -> None:
-        if process.alive:
+        if process.alive and process.rank != GONE:
             for each in self._engines(process.rank):
                 each.engine = False
             process.engine = True
@@ -251,7 +285,7 @@ class VirtualCluster:
 
     def _tell_death(self, process: Process) -> None:
         process.is_told = True
-        self.deliver(e.RankDied(process.rank, process.pid))
+        self.deliver(e.RankDied(process.watched_as, process.pid))
 
     def _introduce(self, ticket: e.Ticket, rank: int) -> None:
         for process in self._engines(rank):
@@ -292,6 +326,10 @@ class VirtualCluster:
             return
         if question.verb == "rendezvous":
             process.generation = question.content["as"]
+        if question.verb == "leave":
+            self.later(
+                self.random.uniform(0.0, 0.2 if self.random.random() < 0.9 else 20.0), lambda: self.kill(process)
+            )
         self._answer(
             process, question, {"names": ["x"], "sets": [], "lost": {}, "device": "cpu", "host": "", "port": 1}
         )

@@ -96,7 +96,7 @@ def test_a_kernel_that_uses_no_ranks_loads_neither_torch_nor_mpi_nor_ipyparallel
     [
         ("%%hvdrun --ti", ["--timeout"]),
         ("%%hvdrun -np 4 --pu", ["--push", "--pull"]),
-        ("%hvd re", ["restart", "respawn"]),
+        ("%hvd re", ["restart", "respawn", "resize"]),
         ("%hvdauto of", ["off"]),
     ],
 )

@@ -53,7 +53,6 @@ NIGHTLY = {  # rows that only tests of make test-all try -> why
 
 LACKING = {
     "B7": "no test runs 100,000 cells in one session: `tools/figures` R20 R21 measure what a cell costs",
-    "B8": "resizing a living cluster: another -np starts the ranks again, and says so",
     "D9": "no checksum on the wire or in shared memory",
     "D10": "no digest of parameters between ranks while training (%hvd check does it on request)",
     "G1": "checkpoints are to come",

@@ -14,10 +14,13 @@ from hvdtest.virtual_cluster import VirtualCluster
 from hvd_kernel.cluster.ranks import events as e
 from hvd_kernel.cluster.ranks.membership import Membership, State
 from hvd_kernel.cluster.ranks.operation import Operation
-from hvd_kernel.cluster.ranks.respawn import Replace, Respawned
+from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
+from hvd_kernel.cluster.ranks.resize import Resize, Resized
 from hvd_kernel.processes.channel import messages
 
 WISH = messages.Keep("name", "place", 4, 1.0)
+MOST = 8  # ranks
 TROUBLE_S = 60.0  # for so long faults come
 
 
@@ -39,6 +42,14 @@ def ask_for_something(world: VirtualCluster) -> None:
     choose = world.random
     if choose.random() < 0.1:
         request = world.request(e.KeepRequested, WISH, 1)
+    elif choose.random() < 0.4:
+        drop = (
+            frozenset(choose.sample(range(world.n), choose.randint(0, world.n - 1)))
+            if choose.random() < 0.4
+            else frozenset()
+        )
+        n = world.n - len(drop) if drop else choose.randint(1, MOST)
+        request = world.request(e.ResizeRequested, n, drop)
     else:
         ranks = frozenset(choose.sample(range(world.n), choose.randint(1, world.n)))
         request = world.request(
@@ -86,6 +97,10 @@ def explore(seed: int) -> VirtualCluster:
     return world
 
 
+def is_resized(told: e.Done | e.Failed) -> bool:
+    return isinstance(told, e.Done) and isinstance(told.value, Resized)
+
+
 def explore_all(seeds: range) -> list[VirtualCluster]:
     return [explore(seed) for seed in seeds]
 
@@ -113,6 +128,12 @@ def assert_whole_or_explained(world: VirtualCluster) -> None:
 def test_whatever_happens_in_whatever_order(batch: int) -> None:
     ends = explore_all(range(300 * batch, 300 * (batch + 1)))
     assert sum(world.generation > 1 for world in ends) > 60, "too little happens to find anything"
+    resized = [told.value for world in ends for [told] in world.answers.values() if is_resized(told)]
+    assert sum(each.n > each.before for each in resized) > 20, "too little grows"
+    assert sum(each.n < each.before for each in resized) > 20, "too little shrinks"
+    assert sum(any(before != now for before, now in each.numbers.items()) for each in resized) > 10, (
+        "who gets another number?"
+    )
 
 
 def test_a_start_says_how_far_it_is() -> None:
@@ -210,6 +231,110 @@ def test_on_the_way_back_who_does_not_answer_is_silent_and_who_is_gone_is_dead()
     assert later.membership.state is State.BROKEN
 
 
+def pids(world: VirtualCluster) -> list[int]:
+    """Who is each rank."""
+    return [world.living(rank)[0].pid for rank in range(world.n)]
+
+
+def resized(world: VirtualCluster, n: int, *drop: int) -> Resized:
+    request = world.request(e.ResizeRequested, n, frozenset(drop))
+    assert world.membership.state is State.RESIZING
+    world.run()
+    told = answer(world, request)
+    assert isinstance(told, e.Done), told
+    assert world.membership.state is State.READY
+    return told.value
+
+
+def test_who_lives_stays_where_a_cluster_grows_and_the_fresh_ones_get_what_was_kept() -> None:
+    world = started(2)
+    before = pids(world)
+    done = resized(world, 4)
+    assert done == Resized(2, 4, (), {0: 0, 1: 1}, Respawned((2, 3), 0, ("x",)))
+    assert pids(world)[:2] == before
+    assert (world.n, world.generation) == (4, 1)
+
+
+def test_without_a_word_the_dead_leave_first_and_then_the_youngest_and_the_oldest_becomes_rank_0() -> None:
+    world = started(5)
+    for rank in (0, 3):
+        world.kill(world.living(rank)[0])
+    world.run()
+    world.request(e.ReplaceRequested, frozenset({0, 3}))
+    world.run()
+    before = pids(world)
+    world.kill(world.living(1)[0])
+    world.run()
+    done = resized(world, 3)
+    assert done == Resized(5, 3, (1, 3), {2: 0, 4: 1, 0: 2})
+    assert pids(world) == [before[2], before[4], before[0]]
+    assert [each.generation for each in world.processes if each.alive] == [world.generation] * 3
+
+
+def test_named_ranks_leave_and_the_others_keep_their_order() -> None:
+    world = started(4)
+    before = pids(world)
+    assert resized(world, 2, 0, 3) == Resized(4, 2, (0, 3), {1: 0, 2: 1})
+    assert pids(world) == before[1:3]
+    world.deliver(e.RankDied(2, before[2]))
+    assert world.membership.ranks.dead == {1}, "a process is known by its pid, whatever its number was"
+
+
+def test_a_resize_that_is_cancelled_is_finished_by_a_respawn() -> None:
+    world = started(4)
+    request = world.request(e.ResizeRequested, 6)
+    while world.n == 4:
+        world.step()
+    world.deliver(e.Cancelled(request))
+    assert answer(world, request) == e.Failed(request, "cancelled")
+    world.run()
+    assert world.membership.state is State.BROKEN
+    world.request(e.ReplaceRequested, None)
+    world.run()
+    assert (world.membership.state, world.n, len(pids(world))) == (State.READY, 6, 6)
+
+
+def test_a_smaller_cluster_whose_ranks_have_not_met_is_not_ready() -> None:
+    world = started(4)
+    request = world.request(e.ResizeRequested, 2)
+    while world.n == 4:
+        world.step()
+    world.deliver(e.Cancelled(request))
+    assert (world.membership.state, world.membership.ranks.dead) == (State.BROKEN, set())
+    world.request(e.ReplaceRequested, None)
+    world.run()
+    assert world.membership.state is State.READY
+    assert {each.generation for each in world.processes if each.alive} == {world.generation}
+
+
+def test_who_joins_a_place_that_is_not_there_any_more_is_nobody() -> None:
+    world = started(2)
+    world.deliver(messages.RanksJoining({1: 4711, 3: 4712}))
+    assert not world.membership.ranks.arrivals
+    assert world.membership.state is State.READY
+
+
+@pytest.mark.parametrize(
+    ("n", "drop", "why"),
+    [
+        (1, {1}, "no rank would be left to continue from: "),
+        (3, set(), "rank 0 is silent: `%hvd stacks` shows where, `%hvd respawn 0 --force` replaces it"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_has_happened(n: int, drop: set[int], why: str) -> None:
+    world = started(2)
+    world.living(0)[0].stopped_until = world.now + 30.0
+    if drop:
+        world.kill(world.living(0)[0])
+        world.run()
+    request = world.request(e.ResizeRequested, n, frozenset(drop))
+    world.run()
+    told = answer(world, request)
+    assert isinstance(told, e.Failed)
+    assert told.why.startswith(why)
+    assert (world.n, len(world.living(1))) == (2, 1)
+
+
 def deaf_note(self: Membership, event: e.Event) -> Iterator[e.Action]:
     """Have nobody watch who joins."""
     return (action for action in NOTE(self, event) if not isinstance(action, e.Watch))
@@ -222,10 +347,12 @@ NOTE = Membership._note
     ("where", "name", "mutant"),
     [
         (Membership, "_note", deaf_note),
-        (Replace, "_check_alive", lambda _self, _dead: None),
-        (Replace, "_died", lambda _self, _dead: False),
+        (Rejoin, "_check_alive", lambda _self, _dead: None),
+        (Rejoin, "_died", lambda _self, _dead: False),
         (Operation, "is_over", lambda _self, _timer: False),
         (Membership, "_give_up", lambda _self, _why: iter(())),
+        (Resize, "_dismiss", lambda _self, _leaving: iter(())),
+        (Ranks, "rank_of", lambda _self, _pid: -1),
     ],
 )
 def test_a_mistake_is_found(where: type, name: str, mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:

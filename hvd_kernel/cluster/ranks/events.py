@@ -43,6 +43,15 @@ class ReplaceRequested(Struct, frozen=True):
     restore: tuple[str, ...] = ()
 
 
+class ResizeRequested(Struct, frozen=True):
+    """Have n ranks: the youngest leave, or those that are named; fresh ones come. Answer: ``Resized``."""
+
+    request: int
+    n: int
+    drop: frozenset[int] = frozenset()
+    restore: tuple[str, ...] = ()
+
+
 class KeepRequested(Struct, frozen=True):
     """Have the cluster outlive this kernel."""
 
@@ -51,7 +60,7 @@ class KeepRequested(Struct, frozen=True):
     supervisor: int  # its process id
 
 
-Request = StartRequested | AttachRequested | ReplaceRequested | KeepRequested
+Request = StartRequested | AttachRequested | ReplaceRequested | ResizeRequested | KeepRequested
 
 
 class Cancelled(Struct, frozen=True):
@@ -169,6 +178,13 @@ class Forget(Struct, frozen=True):
     ranks: frozenset[int]
 
 
+class Renumber(Struct, frozen=True):
+    """There are n ranks from here on; those that stay have these numbers, before -> now. Others have ended."""
+
+    n: int
+    numbers: Mapping[int, int]
+
+
 class Greet(Struct, frozen=True):
     """Say hello on these channels, again where it was not heard; each rank answers who it is."""
 
@@ -220,5 +236,5 @@ class Remember(Struct, frozen=True):
 
 
 Answer = Tell | Done | Failed
-OnRanks = Watch | Examine | Forget | Greet | Ask | Rendezvous | CommunicatorReady | Kill
+OnRanks = Watch | Examine | Forget | Renumber | Greet | Ask | Rendezvous | CommunicatorReady | Kill
 Action = Answer | OnRanks | SetTimer | Send | AwaitCell | Remember

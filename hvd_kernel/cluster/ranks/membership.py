@@ -25,6 +25,7 @@ from hvd_kernel.cluster.ranks.events import (
     RankDied,
     ReplaceRequested,
     Request,
+    ResizeRequested,
     StartRequested,
     Stopped,
     StopRequested,
@@ -32,6 +33,7 @@ from hvd_kernel.cluster.ranks.events import (
 )
 from hvd_kernel.cluster.ranks.operation import Flow, Operation, WithLog
 from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.resize import Resize
 from hvd_kernel.cluster.ranks.respawn import Replace
 from hvd_kernel.cluster.ranks.startup import Attach, Keep, Start
 from hvd_kernel.errors import ClusterError
@@ -46,6 +48,7 @@ class State(Enum):
     READY = "ready"
     BROKEN = "not complete"
     REPLACING = "being replaced"
+    RESIZING = "being resized"
     KEEPING = "being kept"
     STOPPING = "being stopped"
 
@@ -54,6 +57,7 @@ _FROM = {  # a request -> the states in which it can be fulfilled, and the state
     StartRequested: ({State.DOWN}, State.STARTING),
     AttachRequested: ({State.DOWN}, State.STARTING),
     ReplaceRequested: ({State.READY, State.BROKEN}, State.REPLACING),
+    ResizeRequested: ({State.READY, State.BROKEN}, State.RESIZING),
     KeepRequested: ({State.READY, State.BROKEN}, State.KEEPING),
 }
 
@@ -86,7 +90,8 @@ class Membership:
         """What the cluster is in."""
         if self._operation is not None:
             return self._meanwhile
-        return State.BROKEN if self._rest is State.READY and self.ranks.dead else self._rest
+        whole = not self.ranks.dead and not self.ranks.apart
+        return State.BROKEN if self._rest is State.READY and not whole else self._rest
 
     def step(self, event: Event) -> list[Action]:
         """Take an event; return what is to be done, in this order."""
@@ -98,7 +103,7 @@ class Membership:
 
     def _take(self, event: Event) -> Iterator[Action]:
         match event:
-            case StartRequested() | AttachRequested() | ReplaceRequested() | KeepRequested():
+            case StartRequested() | AttachRequested() | ReplaceRequested() | ResizeRequested() | KeepRequested():
                 yield from self._begin(event)
             case Cancelled(request):
                 if self._operation is not None and self._operation.request == request:
@@ -121,8 +126,7 @@ class Membership:
             case EngineRegistered(rank):
                 ranks.registered.add(rank)
             case messages.RanksJoining(pids):
-                ranks.join(pids)
-                yield from (Watch(rank, pid) for rank, pid in pids.items())
+                yield from (Watch(rank, pid) for rank, pid in ranks.join(pids).items())
             case messages.SparesReady(count):
                 ranks.spares = count
             case messages.Kept(name):
@@ -146,6 +150,8 @@ class Membership:
                 return Keep(request, self.ranks, wish, supervisor)
             case ReplaceRequested():
                 return Replace(asked, self.ranks, self._patience, far=self._far)
+            case ResizeRequested():
+                return Resize(asked, self.ranks, self._patience, far=self._far)
 
     def _go_on(self, operation: Operation) -> Iterator[Action]:
         """Have the operation go on until it waits or ends."""
@@ -177,10 +183,13 @@ class Membership:
             yield from self._lose(rank, ranks.members[rank].pid if by_launcher else 0)
 
     def _lose(self, rank: int, pid: int = 0) -> Iterator[Action]:
-        """Take note of the end of a process."""
+        """Take note of the end of a process, which may have another number than when somebody began to watch it."""
         ranks = self.ranks
         who = ranks.process(rank)
-        if pid and who is not None and pid != who.pid:
+        if pid and (who is None or pid != who.pid):
+            rank = ranks.rank_of(pid)
+            who = ranks.process(rank)
+        if rank not in ranks.everybody:
             return
         if rank in ranks.arrivals:
             ranks.fallen.add(rank)
@@ -189,4 +198,4 @@ class Membership:
         elif rank not in ranks.dead:
             ranks.dead.add(rank)
             ranks.registered.discard(rank)
-            yield Examine(rank, who, rank in ranks.by_launcher)
+            yield Forget(frozenset({rank})) if rank in ranks.leaving else Examine(rank, who, rank in ranks.by_launcher)

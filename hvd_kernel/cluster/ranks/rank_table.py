@@ -27,7 +27,9 @@ class Ranks:
         self.bare: set[int] = set()  # ranks in the place of dead ones that lack what was kept
         self.spares = 0  # processes that could replace a rank at once
         self.kept = ""  # the cluster's name, where it outlives this kernel
-        self.generation = 0  # how often the ranks have met since this kernel has them
+        self.generation = 0  # how often the ranks have met
+        self.leaving: set[int] = set()  # they have been asked to end
+        self.apart = False  # these ranks have not met in this number
 
     @property
     def everybody(self) -> set[int]:
@@ -56,23 +58,66 @@ class Ranks:
             self.arrivals.pop(rank, None)
         self.registered -= ranks
 
-    def join(self, pids: Mapping[int, int]) -> None:
-        """Take note of the processes that are to be these ranks."""
-        for rank, pid in pids.items():
+    def join(self, pids: Mapping[int, int]) -> dict[int, int]:
+        """Take note of the processes that are to be dead ranks, and return them; places that are gone are nobody's."""
+        taken = {rank: pid for rank, pid in pids.items() if rank in self.dead}
+        for rank, pid in taken.items():
             self.arrivals[rank] = RankStatus(rank, pid, self.host, alive=True, device="")
-        self.fallen -= pids.keys()  # the process before was ended for this one
+        self.fallen -= taken.keys()  # the process before was ended for this one
+        return taken
 
     def admit(self, devices: Mapping[int, str], ranks: Iterable[int]) -> None:
         """Count arrivals as living: all have met."""
         for rank in ranks:
-            self.members[rank] = replace(self.arrivals.pop(rank), device=devices[rank])
+            self.members[rank] = replace(self.arrivals.pop(rank), device=devices[rank], since=self.generation)
             self.dead.discard(rank)
+            self.leaving.discard(rank)
             self.by_launcher.discard(rank)
             self.bare.add(rank)
+
+    def leavers(self, n: int, drop: Iterable[int]) -> set[int]:
+        """Return who leaves where n are to stay: those that are named, then the dead, then the youngest."""
+        leaving = set(drop)
+        youngest = sorted(self.everybody - leaving, key=self._by_age, reverse=True)
+        return leaving | set(youngest[: max(0, len(youngest) - n)])
+
+    def resize(self, n: int, leaving: Iterable[int]) -> dict[int, int]:
+        """Have n ranks from here on; return the numbers of who stays and lives, before -> now: by age, if any leave.
+
+        Places that are new are those of dead ranks. Who was to take a dead rank's place is not waited for any more.
+        """
+        gone = set(leaving)
+        staying = sorted(self.everybody - gone, key=self._by_age if gone else None)
+        numbers = {before: now for now, before in enumerate(staying)}
+        self.n, self.apart = n, True
+        stay = {numbers[rank]: who for rank, who in self.members.items() if rank in numbers}
+        self.members = {rank: replace(who, rank=rank) for rank, who in stay.items()}
+        for ranks in (self.here, self.by_launcher, self.dead, self.bare):
+            mapped = {numbers[rank] for rank in ranks & numbers.keys()}
+            ranks.clear()
+            ranks.update(mapped)
+        new = set(range(len(staying), n))
+        self.dead |= new
+        self.here |= new
+        self.registered = self.everybody - self.dead
+        self.leaving.clear()
+        self.arrivals.clear()
+        self.fallen.clear()
+        return {before: now for before, now in numbers.items() if now not in self.dead}
+
+    def rank_of(self, pid: int) -> int:
+        """Return which rank of this host a process is, or is to be; -1: none."""
+        found = (rank for rank in self.here if (who := self.process(rank)) is not None and who.pid == pid)
+        return next(found, -1)
+
+    def _by_age(self, rank: int) -> tuple[bool, int, int]:
+        who = self.members.get(rank)
+        return rank in self.dead, who.since if who is not None else self.generation + 1, rank
 
     def status(self, causes: Mapping[int, str]) -> list[RankStatus]:
         """Return every rank's process; of the dead with what they died of, as far as it is known."""
         return [
             replace(who, alive=rank not in self.dead, why=causes.get(rank, "") if rank in self.dead else "")
-            for rank, who in sorted(self.members.items())
+            for rank in sorted(self.everybody)
+            if (who := self.members.get(rank, RankStatus(rank, 0, self.host, alive=False, device="")))
         ]

@@ -33,4 +33,5 @@ def restored(state: Mapping[str, Any], host: str) -> tuple[ClusterSpec, Ranks, d
         if who.pop("mark") != mark(who["pid"]) and rank in ranks.here:
             ranks.dead.add(rank)
         ranks.members[rank] = RankStatus(**who)
+    ranks.generation = max((who.since for who in ranks.members.values()), default=0)
     return spec, ranks, {int(rank): why for rank, why in state["causes"].items()}

@@ -1,108 +1,34 @@
-"""Dead ranks replaced: a spare registers in the place of each, all ranks meet again, the fresh ones get what was kept.
-
-Nothing of the survivors is touched but their communication. Whoever dies meanwhile is replaced too: each try begins
-with who is dead then. A rank counts as dead until it has met the others, so a respawn that is cancelled can be asked
-for again; and as bare until it has what was kept, which the next respawn then gives.
-
-Words.
-  survivor   a rank that has lived all the time
-  fresh      a rank that has been started in place of a dead one
-"""
+"""Respawn: dead ranks are replaced; those that live may be killed for it, where the user insists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-
 from hvd_kernel.cluster import failure
-from hvd_kernel.cluster.ranks.events import (
-    Ask,
-    AwaitCell,
-    CellEnded,
-    CommunicatorReady,
-    Event,
-    Forget,
-    Kill,
-    Rendezvous,
-    ReplaceRequested,
-    Send,
-)
-from hvd_kernel.cluster.ranks.operation import Flow, Operation, WithLog, named
+from hvd_kernel.cluster.ranks.events import ReplaceRequested
+from hvd_kernel.cluster.ranks.operation import Flow, named
 from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes.channel.messages import ReplaceRanks
-
-_TRIES = 5
-_GIFTS = 2  # tries to give what was kept: it may be the very thing of which a rank dies, in packing or in unpacking it
-_LETHAL = "a rank died each time it was given; `%hvd respawn` tries again"
-_HELLO_S = 0.05  # between two greetings
-_RENDEZVOUS_S = 60.0
-_MOVE_S = 600.0
-_SIGN_S = 5.0  # for a rank to show that it lives, or to be seen dead
-_END_S = 10.0  # for the others' cell to end after a rank was killed in the middle of it
 
 
-@dataclass(frozen=True)
-class Respawned:
-    """What became of it."""
-
-    ranks: tuple[int, ...]  # the fresh ones
-    source: int  # the rank that gave them variables
-    restored: tuple[str, ...] = ()
-    lost: Mapping[str, str] = field(default_factory=dict)  # variables that did not come, and why
-    silent: tuple[int, ...] = ()  # ranks that do not answer, where nothing was to be done
-
-
-class Replace(Operation):
-    """One replacement, however many tries it takes."""
+class Replace(Rejoin):
+    """One replacement."""
 
     def __init__(self, asked: ReplaceRequested, ranks: Ranks, patience: float, *, far: bool) -> None:
-        super().__init__(asked.request, ranks)
+        super().__init__(asked.request, ranks, patience, far=far, restore=asked.restore)
         self._asked = asked
-        self._patience = patience
-        self._far = far
-        self._cell_ended = False
-        self._names: tuple[str, ...] = ()  # of what is given
-
-    def hear(self, event: Event) -> None:
-        """Take in what has happened."""
-        super().hear(event)
-        self._cell_ended |= isinstance(event, CellEnded)
 
     def run(self) -> Flow[Respawned]:
         """Replace the dead, or those that are asked for."""
         ranks = self.ranks
-        silent = () if self._asked.force else (yield from self._look())
+        silent = set() if self._asked.force else (yield from self.look())
         chosen = set(ranks.dead if self._asked.ranks is None else self._asked.ranks)
         living = chosen - ranks.dead
         self._check(chosen, living)
-        if not chosen and not ranks.bare:
-            return Respawned((), 0, silent=silent)
-        yield from self._kill(living)
-        yield from self._await_cell()
-        yield from self._until_whole()
-        for _ in range(_GIFTS):
-            try:
-                return (yield from self._give())
-            except ClusterError:
-                if not (yield from self._explained_by_death(set())):
-                    raise
-            yield from self._until_whole()
-        return Respawned(tuple(sorted(ranks.bare)), 0, lost=dict.fromkeys(self._names, _LETHAL))
-
-    def _look(self) -> Flow[tuple[int, ...]]:
-        """Ask every rank for a sign of life, so that a death of this moment is noticed; return who keeps silent."""
-        ranks = self.ranks
-        missing = yield from self._signs(ranks.everybody - ranks.dead, lambda missing: missing <= ranks.dead)
-        return tuple(sorted(missing - ranks.dead))
-
-    def _signs(self, living: set[int], enough: Callable[[set[int]], bool]) -> Flow[set[int]]:
-        """Ask for signs of life, until it is enough of those that are missing; return whose have not come."""
-        ticket = self.ticket()
-        yield Ask(ticket, "hello", frozenset(living), {"channel": "control"}, urgent=True)
-        signs = self.answers[ticket]
-        yield from self.within(lambda: enough(living - signs.keys()), _SIGN_S)
-        return living - signs.keys()
+        if not (chosen or ranks.bare or ranks.apart):
+            return Respawned((), 0, silent=tuple(sorted(silent)))
+        yield from self.end(living)
+        yield from self.await_cell("`%hvd respawn`")
+        return (yield from self.rejoin())
 
     def _check(self, chosen: set[int], living: set[int]) -> None:
         ranks = self.ranks
@@ -116,118 +42,3 @@ class Replace(Operation):
             raise nobody if living else failure.all_dead(ranks.n)
         if far := chosen - ranks.here:
             raise ClusterError(f"{named(far)} on another host, where no spare can be: {failure.RESTART}")
-
-    def _kill(self, chosen: set[int]) -> Flow[None]:
-        ranks = self.ranks
-        if chosen:
-            yield Kill(frozenset(ranks.members[rank].pid for rank in chosen))
-        if not (yield from self.within(lambda: chosen <= ranks.dead, _END_S)):
-            left = named(chosen - ranks.dead)
-            raise ClusterError(f"{left} not dead {_END_S:g} s after SIGKILL: stuck in a driver?")
-
-    def _await_cell(self) -> Flow[None]:
-        yield AwaitCell(self.ticket())
-        if not (yield from self.within(lambda: self._cell_ended, _END_S)):
-            raise ClusterError("the other ranks still run the cell: interrupt it, then `%hvd respawn`")
-
-    # One try.
-
-    def _until_whole(self) -> Flow[None]:
-        ranks = self.ranks
-        for _ in range(_TRIES):
-            dead = set(ranks.dead)
-            if dead == ranks.everybody:
-                break
-            try:
-                yield from self._once(dead)
-            except ClusterError:
-                if not (yield from self._explained_by_death(dead)):
-                    raise  # another try would end in the same way
-            else:
-                return
-        if ranks.dead == ranks.everybody:
-            raise failure.all_dead(ranks.n)
-        raise WithLog(f"{named(ranks.dead)} dead again after {_TRIES} tries.")
-
-    def _once(self, dead: set[int]) -> Flow[None]:
-        yield from self._replace(dead)
-        yield from self._introduce(dead)
-        ranks = self.ranks
-        [place] = (
-            yield from self.ask("rendezvous_address", [0], {"far": self._far}, _RENDEZVOUS_S, urgent=True)
-        ).values()
-        self._check_alive(dead)
-        ranks.generation += 1
-        living = {rank: who for rank in ranks.everybody if (who := ranks.process(rank)) is not None}
-        ticket = self.ticket()
-        yield Rendezvous(ticket, ranks.generation, living, frozenset(dead), place)
-        answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, _RENDEZVOUS_S)
-        self._check_alive(dead)
-        ranks.admit({rank: content["device"] for rank, content in answers.items()}, dead)
-        yield CommunicatorReady(ranks.generation)
-
-    def _replace(self, dead: set[int]) -> Flow[None]:
-        """Have processes registered as the engines of the dead."""
-        ranks = self.ranks
-        wanted = dead - (ranks.arrivals.keys() - ranks.fallen)  # those of an earlier try are still on their way
-        ranks.make_way(wanted)
-        if wanted:
-            yield Forget(frozenset(wanted))
-            if len(wanted) > ranks.spares:
-                yield self.tell("no spare process is ready: starting one")
-            yield Send(ReplaceRanks(sorted(wanted)))
-        timer = yield from self.timer(self._patience)
-        yield from self.until(lambda: dead <= ranks.arrivals.keys() or ranks.dead == ranks.everybody, timer)
-        there = yield from self.until(lambda: self._died(dead) or not self._missing(dead), timer)
-        self._check_alive(dead)
-        if not there:
-            late = self._missing(dead)
-            ranks.fallen |= late & ranks.arrivals.keys()  # not to be counted on any more
-            raise WithLog(f"{named(late)} not there after {self._patience:g} s.")
-
-    def _missing(self, dead: set[int]) -> set[int]:
-        return dead - (self.ranks.arrivals.keys() & self.ranks.registered)
-
-    def _introduce(self, dead: set[int]) -> Flow[None]:
-        timer = yield from self.timer(self._patience)
-        met = yield from self.greet(
-            dead, ("shell", "control"), _HELLO_S, lambda _: self._died(dead) or self.is_over(timer)
-        )
-        self._check_alive(dead)
-        if missing := dead - met.keys():
-            raise ClusterError(f"{named(missing)} not answering: {failure.RESTART}")
-
-    def _died(self, dead: set[int]) -> bool:
-        """Tell whether somebody has died since these were the dead."""
-        return self.ranks.dead != dead or bool(self.ranks.fallen)
-
-    def _explained_by_death(self, dead: set[int]) -> Flow[bool]:
-        """Tell whether somebody has died, which others may have noticed first: whoever lives shows it at once."""
-        yield from self._signs(self.ranks.living, lambda missing: self._died(dead) or not missing)
-        return self._died(dead)
-
-    def _check_alive(self, dead: set[int]) -> None:
-        if self._died(dead):
-            raise ClusterError("a rank died while ranks were replaced")
-
-    # What the fresh ones get.
-
-    def _give(self) -> Flow[Respawned]:
-        ranks = self.ranks
-        fresh = sorted(ranks.bare)
-        root = min(ranks.everybody - ranks.bare, default=None)
-        lost = {} if root is None else (yield from self._given(root, fresh))
-        ranks.bare.clear()
-        restored = tuple(name for name in self._names if name not in lost)
-        return Respawned(tuple(fresh), root or 0, restored, lost)
-
-    def _given(self, root: int, fresh: list[int]) -> Flow[dict[str, str]]:
-        """Have a survivor give what was kept; return what did not arrive, and why."""
-        kept = (yield from self.ask("kept", [root], {}, _MOVE_S))[root]
-        self._names = tuple(dict.fromkeys((*self._asked.restore, *kept["names"], *kept["sets"])))
-        if not self._names:
-            return {}
-        yield self.tell(f"{', '.join(self._names)}: from rank {root}")
-        content = {"names": self._names, "root": root, "fresh": fresh, "kept": kept["names"]}
-        told = yield from self.ask("restore", self.ranks.everybody, content, _MOVE_S)
-        return {name: why for rank in fresh for name, why in told[rank]["lost"].items()}

@@ -18,6 +18,7 @@ class RankStatus:
     alive: bool
     device: str
     why: str = ""  # it has died, once that is known
+    since: int = 0  # the generation in which it came
 
 
 def chosen_ranks(ranks: Sequence[int] | None, n: int) -> tuple[int, ...]:

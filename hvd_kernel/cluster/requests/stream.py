@@ -124,6 +124,12 @@ class Stream(ipp.Client):  # type: ignore[misc]
                 del self.sinks[message_id]
                 sink.on_dead(rank, failure)
 
+    def renumber(self, numbers: Mapping[int, int]) -> None:
+        """Have ranks that stay answer to other numbers, before -> now; of others nobody hears any more. I/O thread."""
+        self.uuids = {numbers[rank]: uuid for rank, uuid in self.uuids.items() if rank in numbers}
+        self.sinks = {key: (numbers[rank], sink) for key, (rank, sink) in self.sinks.items() if rank in numbers}
+        self._buried.clear()
+
     def tell_hub(self, kind: str, content: dict[str, Any]) -> None:
         """Tell the controller something that it does not answer. I/O thread."""
         self.session.send(self._query_stream, kind, content)
@@ -149,8 +155,11 @@ class Stream(ipp.Client):  # type: ignore[misc]
             self.later(2 * pause, self._ask_again, 2 * pause)
 
     def _register_engine(self, msg: dict[str, Any]) -> None:
-        self._admit(msg["content"]["id"], msg["content"]["uuid"])
-        self._on_registered(int(msg["content"]["id"]))
+        rank, uuid = int(msg["content"]["id"]), msg["content"]["uuid"]
+        known = {uuid: rank for rank, uuid in self.uuids.items()}
+        if self.uuids.get(rank, uuid) == uuid and known.get(uuid, rank) == rank:  # else that was said before a resize
+            self._admit(rank, uuid)
+            self._on_registered(rank)
 
     def _unregister_engine(self, msg: dict[str, Any]) -> None:
         rank = int(msg["content"]["id"])

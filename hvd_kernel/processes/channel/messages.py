@@ -189,6 +189,13 @@ class RanksJoining(Message, frozen=True):
     pids: dict[int, int]
 
 
+class Resized(Message, frozen=True):
+    """There are n ranks from here on; those that stay have these numbers, before -> now."""
+
+    n: int
+    numbers: dict[int, int]
+
+
 class LimitRank(Message, frozen=True):
     """Keep a process to the limits of its rank from here on."""
 
@@ -243,6 +250,6 @@ ALL = (
     *(RankExited, Stop, StopRank, ChannelClosed),
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, RankKilled, Terminated, Flush, Flushed),
     *(AskRank, RankState, RankSaid, TellRank),
-    *(Connected, SetSpares, SparesReady, ReplaceRanks, RanksJoining, LimitRank),
+    *(Connected, SetSpares, SparesReady, ReplaceRanks, RanksJoining, Resized, LimitRank),
     *(Remember, Keep, Kept, KeepFailed, Attached, Refused),
 )

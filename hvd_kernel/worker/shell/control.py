@@ -47,6 +47,7 @@ class Control:
     """Cells of this rank. Everything runs on the main thread but ``interrupt``."""
 
     prompts: Prompts  # of the cells' code, set by the rank's kernel
+    on_rank: Callable[[int], None]  # told when this rank gets another number, set by the rank's kernel
     latest = Latest()
 
     def __init__(self, rank: int, shell: Any) -> None:
@@ -66,6 +67,12 @@ class Control:
         self._running = False
         self._inside = False  # the main thread is in the user's code, or in a task that waits there
         self._task: asyncio.Task[ExecutionResult] | None = None
+
+    def become(self, rank: int) -> None:
+        """Be this rank from here on: the cluster has another size."""
+        if rank != self.rank:
+            self.rank = rank
+            self.on_rank(rank)
 
     async def run_cell(self, code: str, asked: Mapping[str, Any], request: str) -> dict[str, Any]:
         """Run the code; ``asked`` is the ``hvd`` part of the request; return that of the reply."""

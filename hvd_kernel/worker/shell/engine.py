@@ -129,6 +129,7 @@ class RankKernel(TaskKernel):
 
     shell_class = Type(RankShell)
     compiler_class = Type(RankCompiler)
+    engine_id: int
     for_the_log = ""  # what of this cell is to be there only
 
     def __init__(self, **kwargs: Any) -> None:
@@ -136,6 +137,7 @@ class RankKernel(TaskKernel):
         stack_report.open_pipe(self.engine_id)
         self.control = Control(self.engine_id, self.shell)
         self.control.prompts = prompt.Prompts(self.engine_id, self._publish, communication.park)
+        self.control.on_rank = self._take_rank
         self.debugging = debugger.Debugging(self.shell)
         self.debugging.install()
         self.telemetry = telemetry.Telemetry(self.engine_id, self._publish, lambda: self.control.prompts.parked)
@@ -178,6 +180,9 @@ class RankKernel(TaskKernel):
         if failure is None:
             return reply | {"status": "ok"}
         return reply | {"status": "error", "ename": failure["ename"], "evalue": failure["evalue"], "traceback": []}
+
+    def _take_rank(self, rank: int) -> None:
+        self.engine_id = self.control.prompts.rank = self.telemetry.rank = rank
 
     def _input_request(self, prompt: str, _ident: Any, parent: dict[str, Any], password: bool = False) -> str:
         """Ask the user in front of the notebook, after what was printed: input() and getpass() end here."""

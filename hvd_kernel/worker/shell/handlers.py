@@ -119,6 +119,7 @@ TABLE: dict[str, Handler] = {
     "latest": latest.answer,
     "rendezvous_address": rendezvous.offer,
     "rendezvous": rendezvous.join,
+    "leave": rendezvous.leave,
     "kept": replicate.kept_names,
     "restore": replicate.restore,
     "held": replicate.held,

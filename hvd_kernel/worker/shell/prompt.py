@@ -33,7 +33,7 @@ class Prompts:
     """The open prompts of this rank. ``ask`` is for threads of the user's code, ``take`` for the control thread."""
 
     def __init__(self, rank: int, publish: Publish, park: Callable[[bool], None] = lambda _: None) -> None:
-        self._rank = rank
+        self.rank = rank
         self._publish = publish
         self._park = park  # the other ranks learn whether this one waits for the user
         self._numbers = itertools.count(1)
@@ -67,7 +67,7 @@ class Prompts:
         StdinNotImplementedError
             Nobody can be asked.
         """
-        prompt = Prompt(self._rank, next(self._numbers), text, password)
+        prompt = Prompt(self.rank, next(self._numbers), text, password)
         answer: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         self._open[prompt.number] = prompt, answer
         try:

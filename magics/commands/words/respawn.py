@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from hvd_kernel import tracking
 from hvd_kernel.formatting.rank_labels import named, spans
+from hvd_kernel.magics.cluster_size import fresh
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.ranks.respawn import Respawned
-
-_NOTHING = "its variables are missing: run the cells that made them again, or hvd.broadcast_object them"
-_NOTHING_OF_SEVERAL = "their variables are missing: run the cells that made them again, or hvd.broadcast_object them"
+    from hvd_kernel.cluster.ranks.rejoin import Respawned
 
 
 def act(context: Context, options: Options) -> None:
@@ -48,15 +46,7 @@ def if_wanted(context: Context) -> None:
 
 def told(done: Respawned) -> str:
     """Return what became of it, as lines."""
-    if not done.ranks:
-        return f"no rank is dead{_silent(done.silent)}\n"
-    one = len(done.ranks) == 1
-    who = f"rank{'s' * (not one)} {spans(done.ranks)} {'is' if one else 'are'} fresh"
-    it = "it has" if one else "they have"
-    lost = "".join(f"`{name}` could not be restored: {why}\n" for name, why in done.lost.items())
-    if not done.restored:
-        return f"{who}: {_NOTHING if one else _NOTHING_OF_SEVERAL}\n{lost}"
-    return f"{who}: {it} {', '.join(done.restored)} from rank {done.source}; other variables are missing\n{lost}"
+    return fresh(done) or f"no rank is dead{_silent(done.silent)}\n"
 
 
 def _silent(ranks: tuple[int, ...]) -> str:

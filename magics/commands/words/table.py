@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hvd_kernel.diagnosis.machine import examine, report
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.commands.stacks import stacks
-from hvd_kernel.magics.commands.words import attach, client, life, respawn, variables
+from hvd_kernel.magics.commands.words import attach, client, life, resize, respawn, variables
 from hvd_kernel.magics.commands.words.check import check
 from hvd_kernel.magics.commands.words.clean import clean
 from hvd_kernel.magics.commands.words.job_plan import job
@@ -76,6 +76,13 @@ WORDS: dict[str, Word] = {
         "replace dead ranks, the others keep theirs (also --restore model,opt; --force for living ones)",
         more_words=1,
         such_as="%hvd respawn 2 --restore model,opt",
+    ),
+    "resize": Word(
+        resize.act,
+        "%hvd resize N",
+        "N ranks: those that stay keep their variables, the youngest leave (--drop 0,3: these), fresh ones come",
+        more_words=1,
+        such_as="%hvd resize 6",
     ),
     "stop": Word(life.stop, "%hvd stop", "end the ranks (--force: also while a job runs)"),
     "status": Word(life.status, "%hvd status", "one line per rank", anytime=True),

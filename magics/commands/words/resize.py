@@ -1,0 +1,41 @@
+"""%hvd resize: more ranks, or fewer; those that stay keep process and variables."""
+
+from __future__ import annotations
+
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics import cluster_size
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.options import Options, resolve
+
+
+def act(context: Context, options: Options) -> None:
+    """Have as many ranks as the line says, or all but those that it drops."""
+    session, writer = context.manager.current(), context.writer()
+    drop = resolve(options.drop, session.n) if options.drop else ()
+    cluster_size.resize(
+        session,
+        context.manager.samples,
+        _wanted(options, session.n, len(drop)),
+        lambda text: writer.say(f"{text}\n"),
+        writer.status(),
+        drop=drop,
+        restore=options.restore,
+        force=options.force,
+    )
+
+
+def _wanted(options: Options, before: int, dropped: int) -> int:
+    said = options.words[1] if len(options.words) > 1 else ""
+    if said and (not said.isdecimal() or not int(said)):
+        raise UsageError(f"%hvd resize: {said!r} is not a number of ranks: write 1 or more, as in %hvd resize 6")
+    numbers = {int(said)} if said else set()
+    numbers |= {options.n} if options.n else set()
+    if len(numbers) > 1:
+        raise UsageError(f"%hvd resize: {said} and -np {options.n} are two numbers of ranks: keep one of them")
+    if not numbers and not dropped:
+        raise UsageError("%hvd resize: say how many ranks there are to be, as in %hvd resize 6, or --drop 0,3")
+    n = numbers.pop() if numbers else before - dropped
+    if dropped and n > before - dropped:
+        few = f"{before - dropped} ranks are left of {before}"
+        raise UsageError(f"%hvd resize: without those of --drop {few}, not {n}: drop first, then grow")
+    return n

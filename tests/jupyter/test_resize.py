@@ -1,0 +1,201 @@
+"""A living cluster grows and shrinks: who stays keeps its process and its variables, and has the right number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.cluster import Traces, drain, execute, living, processes_below, until, wait_until_all_speak
+from hvdtest.kernel import Kernel
+
+from hvd_kernel.cluster import Session
+from hvd_kernel.cluster.ranks import events
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.protocol import rank_log
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
+EVERYTHING = (
+    "import os\nimport numpy as np\nfrom hvd_kernel.core import ops\n"
+    "total = ops.allreduce(np.array([rank + 1]), name='whole', op=ops.Sum).item()\n"
+    "(get_ipython().kernel.engine_id, hvd.rank(), hvd.local_rank(), rank, local_rank, hvd.size(), size, total)"
+)
+
+
+@pytest.fixture
+def own() -> Iterator[Session]:
+    """A cluster of two ranks, which leaves nothing; it has another size at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HVD_SPARES", "0")
+        session = Session.start(ClusterSpec(2))
+        yield session
+    traces = Traces.of(session)
+    session.stop()
+    traces.wait_none_left()
+
+
+def pids(session: Session) -> list[int]:
+    return [status.pid for status in session.status()]
+
+
+def assert_whole(session: Session, n: int) -> None:
+    """Engine id, rank, Horovod's rank and the names of cells are one number on all; a sum over all is right."""
+    found = execute(session, EVERYTHING).run.values()
+    assert found == {r: (r, r, r, r, r, n, n, n * (n + 1) // 2) for r in range(n)}
+    assert (session.n, session.spec.n, session.dead) == (n, n, ())
+    assert execute(session, "os.getpid()").run.values() == dict(enumerate(pids(session)))
+
+
+@pytest.mark.cluster(2)
+def test_b8_a_cell_that_says_another_number_of_ranks_has_them_and_who_stays_keeps_its_variables(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun\nimport os, hvd_kernel\nborn, model = (rank, os.getpid()), [7.0]\nhvd_kernel.keep('model')")
+    grown = kernel.run("%%hvdrun -np 3\nprint(globals().get('born', ('none',))[0], model, hvd.size())", timeout=120)
+    assert grown.text() == (
+        "ranks 0-1 stay\nrank 2 is fresh: it has model from rank 0; other variables are missing\n"
+        "[0] 0 [7.0] 3\n[1] 1 [7.0] 3\n[2] none [7.0] 3\n"
+    )
+    shrunk = kernel.run("%hvd resize 2")
+    assert shrunk.text() == "ranks 0-1 stay, rank 2 has left\n"
+    assert kernel.run("%%hvdrun\nborn == (rank, os.getpid()), hvd.size(), size").shown == ["[0-1] (True, 2, 2)"]
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster(0)
+def test_what_would_be_lost_is_named_and_not_lost_without_force(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun -np 4\nx = rank\nsame = 1\nif rank > 1: shard = [rank]", timeout=120)
+    refused = kernel.run("%hvd resize 2", allow_error=True)
+    assert refused.error == (
+        "UsageError: ranks 2-3 would leave with `shard`, which no other rank has: `%hvdpull shard --ranks 2-3` brings it "
+        "here, --force loses it, --drop has other ranks leave"
+    )
+    cell = kernel.run("%%hvdrun -np 3\n1")
+    assert cell.text().startswith("ranks 0-2 stay, rank 3 has left, and with it values of `shard`, `x`\n")
+    assert kernel.run("%hvd resize --drop 0,1").text() == (
+        "rank 0 stays (before 2), ranks 0-1 have left, and with them values of `x`\n"
+    )
+    assert kernel.run("%%hvdrun\nshard, x, rank, size").shown == ["[0] ([2], 2, 0, 1)"]
+    for line, said in (
+        ("%hvd resize", "say how many ranks there are to be, as in %hvd resize 6, or --drop 0,3"),
+        ("%hvd resize some", "'some' is not a number of ranks: write 1 or more, as in %hvd resize 6"),
+        ("%hvd resize 2 -np 3", "2 and -np 3 are two numbers of ranks: keep one of them"),
+    ):
+        assert kernel.run(line, allow_error=True).error == f"UsageError: %hvd resize: {said}"
+    assert kernel.run("%hvd resize 1").text() == "there is 1 rank already\n"
+    forced = kernel.run("%hvd resize 2 --restore shard", timeout=120).text()
+    assert forced.endswith("rank 0 stays\nrank 1 is fresh: it has shard from rank 0; other variables are missing\n")
+    kernel.run("%%hvdrun --ranks 1\nmine = 1")
+    assert kernel.run("%hvd resize 1 --force").text() == "rank 0 stays, rank 1 has left, and with it values of `mine`\n"
+
+
+@pytest.mark.nightly
+def test_processes_stay_numbers_follow_and_clients_see_it(own: Session, tmp_path: Path) -> None:
+    client = own.client()
+    execute(own, "x = rank")
+    before = pids(own)
+    assert own.resize(4).given.ranks == (2, 3)
+    assert pids(own)[:2] == before
+    assert_whole(own, 4)
+    until(lambda: client.ids == [0, 1, 2, 3])
+    assert client[:].apply_sync(os.getpid) == pids(own)
+    said = f"import atexit, pathlib\nx = rank\natexit.register(pathlib.Path({str(tmp_path)!r}, f'left-{{rank}}').touch)"
+    execute(own, f"{said}\nprint('said by', rank)", cell=7)
+    before = pids(own)
+    assert own.resize(2, [0, 3]).numbers == {1: 0, 2: 1}
+    assert pids(own) == before[1:3]
+    assert not living({before[0], before[3]})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["left-0", "left-3"], "exit handlers have run"
+    assert_whole(own, 2)
+    assert execute(own, "x").run.values() == {0: 1, 1: 2}
+    logs = rank_log.folder(str(own.folder / "ipython"))
+    assert [rank_log.excerpt(logs, rank, "stdout", 7) for rank in (0, 1)] == ["said by 1\n", "said by 2\n"]
+    until(lambda: client.ids == [0, 1])
+    assert client[:].apply_sync(os.getpid) == pids(own)
+
+
+@pytest.mark.nightly
+def test_ranks_of_other_numbers_are_interrupted_watched_and_explained_by_these(own: Session) -> None:
+    own.resize(3)
+    own.resize(2, [0])
+    run = own.run("print('in', rank, flush=True)\n__import__('time').sleep(600)")
+    wait_until_all_speak(run)
+    own.interrupt([1])
+    own.interrupt([0])
+    assert {r: each.ename for r, each in drain(run).failures.items()} == dict.fromkeys((0, 1), "KeyboardInterrupt")
+    os.kill(pids(own)[1], signal.SIGKILL)
+    until(lambda: own.dead == (1,))
+    until(lambda: own.status()[1].why == "killed (SIGKILL)")
+    assert own.respawn().ranks == (1,)
+    assert_whole(own, 2)
+    assert own.resize(1).left == (1,), "rank 0 is older, whatever happens"
+    assert_whole(own, 1)
+
+
+def at(session: Session, kind: type[events.Action], act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have something happen when a resize comes to its first action of a kind."""
+    left, plain = [act], session.executor._carry_out[kind]
+
+    def carry_out(action: events.Action) -> None:
+        if left:
+            left.pop()()
+        plain(action)
+
+    monkeypatch.setitem(session.executor._carry_out, kind, carry_out)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("n", "kind"),
+    [
+        (4, events.AwaitCell),
+        (2, events.AwaitCell),
+        (4, events.Send),
+        (2, events.Send),
+        (4, events.Renumber),
+        (2, events.Renumber),
+        (4, events.Greet),
+        (4, events.Rendezvous),
+        (2, events.Rendezvous),
+    ],
+)
+def test_who_dies_in_the_middle_is_replaced(
+    own: Session, n: int, kind: type[events.Action], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own.resize(3)
+    execute(own, "import hvd_kernel\nkept = 'k'\nhvd_kernel.keep('kept')")
+    before = pids(own)
+    at(own, kind, lambda: os.kill(before[1], signal.SIGKILL), monkeypatch)
+    own.resize(n)
+    assert not living({before[1]})
+    assert pids(own)[0] == before[0]
+    assert_whole(own, n)
+    assert execute(own, "kept").run.values() == dict.fromkeys(range(n), "k")
+
+
+@pytest.mark.nightly
+def test_a_rank_that_comes_and_dies_is_replaced(own: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = processes_below(own.supervisor)
+
+    def kill() -> None:
+        fresh = [who.pid for who in own.ranks.arrivals.values()]
+        assert fresh
+        assert not known & set(fresh)
+        os.kill(fresh[0], signal.SIGKILL)
+
+    at(own, events.Greet, kill, monkeypatch)
+    assert own.resize(4).given.ranks == (2, 3)
+    assert_whole(own, 4)
+
+
+@pytest.mark.nightly
+def test_many_resizes_leave_no_process_and_take_no_time(own: Session) -> None:
+    took = []
+    for n in (3, 2, 4, 1, 2):
+        began = time.monotonic()
+        own.resize(n)
+        took.append(time.monotonic() - began)
+        assert_whole(own, n)
+    ranks = set(pids(own))
+    assert len(processes_below(own.supervisor)) == len(ranks) + 1, "mpiexec and the ranks"

@@ -1,0 +1,143 @@
+"""What a resize says, what would be lost by it, and who has which number afterwards: in files and at the hub."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hvd_kernel.cluster import controller, rank_files
+from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rejoin import Respawned
+from hvd_kernel.cluster.ranks.resize import Resized
+from hvd_kernel.cluster.ranks.status import RankStatus
+from hvd_kernel.magics.cluster_size import lost, told
+
+
+def table(*since: int, dead: set[int] = frozenset()) -> Ranks:  # type: ignore[assignment]
+    """Ranks that came in these generations."""
+    ranks = Ranks(len(since), "here")
+    ranks.members = {r: RankStatus(r, 100 + r, "here", alive=True, device="", since=g) for r, g in enumerate(since)}
+    ranks.here, ranks.registered, ranks.dead = ranks.everybody, ranks.everybody - dead, set(dead)
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "n", "drop", "leave", "numbers"),
+    [
+        (table(0, 0, 0, 0), 2, set(), {2, 3}, {0: 0, 1: 1}),
+        (table(0, 0, 0, 0), 2, {0, 3}, {0, 3}, {1: 0, 2: 1}),
+        (table(2, 0, 1, 0), 3, set(), {0}, {1: 0, 3: 1, 2: 2}),
+        (table(0, 0, 0, 0, dead={1}), 3, set(), {1}, {0: 0, 2: 1, 3: 2}),
+        (table(0, 0, 0, 0, dead={1}), 4, set(), set(), {0: 0, 2: 2, 3: 3}),
+        (table(0, 0, 0, 0, dead={0}), 3, {3}, {3}, {1: 0, 2: 1}),
+        (table(0, 0, 0, 0, dead={0}), 2, {3}, {0, 3}, {1: 0, 2: 1}),
+        (table(1, 0), 4, set(), set(), {0: 0, 1: 1}),
+    ],
+)
+def test_who_leaves_and_who_is_which_rank_then(
+    ranks: Ranks, n: int, drop: set[int], leave: set[int], numbers: dict[int, int]
+) -> None:
+    assert ranks.leavers(n, drop) == leave
+    assert ranks.resize(n, leave) == numbers
+    assert {rank: who.pid - 100 for rank, who in ranks.members.items() if rank not in ranks.dead} == {
+        now: before for before, now in numbers.items()
+    }
+    assert ranks.dead == set(range(n)) - set(numbers.values())
+    assert ranks.apart
+    assert [who.rank for who in ranks.status({})] == list(range(n))
+
+
+GIVEN = Respawned((4, 5), 0, ("model",))
+
+
+@pytest.mark.parametrize(
+    ("done", "own", "text"),
+    [
+        (Resized(4, 4, (), {0: 0, 1: 1, 2: 2, 3: 3}), [], "there are 4 ranks already\n"),
+        (
+            Resized(4, 6, (), {0: 0, 1: 1, 2: 2, 3: 3}, GIVEN),
+            [],
+            "ranks 0-3 stay\nranks 4-5 are fresh: they have model from rank 0; other variables are missing\n",
+        ),
+        (
+            Resized(4, 2, (2, 3), {0: 0, 1: 1}),
+            ["loss", "x"],
+            "ranks 0-1 stay, ranks 2-3 have left, and with them values of `loss`, `x`\n",
+        ),
+        (Resized(4, 3, (0,), {1: 0, 2: 1, 3: 2}), [], "ranks 0-2 stay (before 1-3), rank 0 has left\n"),
+        (Resized(3, 2, (0,), {2: 0, 1: 1}), [], "ranks 0-1 stay (before 2, 1), rank 0 has left\n"),
+    ],
+)
+def test_what_is_said(done: Resized, own: list[str], text: str) -> None:
+    assert told(done, own) == text
+
+
+def test_what_only_leaving_ranks_have_is_told_from_what_they_have_another_value_of() -> None:
+    one, two, three = ({"digest": each} for each in "abc")
+    leaving = {2: {"shard": one, "x": two, "same": one}, 3: {"x": one, "same": one}}
+    staying = [{"x": three, "same": one}, {"x": one, "same": three, "more": one}]
+    assert lost(leaving, staying) == (["shard"], ["x"])
+    assert lost({}, staying) == ([], [])
+
+
+def test_files_follow_the_numbers(tmp_path: Path) -> None:
+    ipython = tmp_path / "ipython"
+    (ipython / "logs").mkdir(parents=True)
+    for rank in range(4):
+        (ipython / f"stack-{rank}").write_text(f"{rank}")
+        for stream in ("stdout", "index"):
+            (ipython / "logs" / f"rank-{rank}.{stream}").write_text(f"{rank}{stream}")
+    (ipython / "profile").write_text("untouched")
+    rank_files.renumber(tmp_path, {1: 0, 3: 1, 2: 2})
+    found = {path.name: path.read_text() for path in ipython.rglob("*") if path.is_file()}
+    assert found == {
+        "profile": "untouched",
+        "left-stack-0": "0",
+        "stack-0": "1",
+        "stack-1": "3",
+        "stack-2": "2",
+        **{f"{name}.{stream}": f"{before}{stream}" for stream in ("stdout", "index") for name, before in LOGS.items()},
+    }
+
+
+LOGS = {"left-rank-0": 0, "rank-0": 1, "rank-1": 3, "rank-2": 2}
+
+
+@dataclass
+class Hub:
+    """What of ipyparallel's is touched."""
+
+    engines: dict[int, Any] = field(default_factory=dict)
+    ids: set[int] = field(default_factory=set)
+    by_ident: dict[bytes, int] = field(default_factory=dict)
+    hearts: dict[bytes, int] = field(default_factory=dict)
+    queues: dict[int, Any] = field(default_factory=dict)
+    tasks: dict[int, Any] = field(default_factory=dict)
+    completed: dict[int, Any] = field(default_factory=dict)
+    expect_stopped_hearts: deque[bytes] = field(default_factory=deque)
+    notifier: str = "notifier"
+    told: list[tuple[str, int, str]] = field(default_factory=list)
+
+    @property
+    def session(self) -> Any:
+        return SimpleNamespace(send=lambda _to, kind, content: self.told.append((kind, content["id"], content["uuid"])))
+
+
+def test_the_hub_moves_who_stays_and_forgets_who_left() -> None:
+    hub = Hub()
+    for eid, uuid in enumerate("ABCD"):
+        hub.engines[eid] = SimpleNamespace(id=eid, uuid=uuid, ident=uuid.encode())
+        hub.ids.add(eid)
+        hub.by_ident[uuid.encode()] = hub.hearts[uuid.encode()] = eid
+    controller._move(hub, {"B": 0, "C": 2, "D": 1})
+    assert {eid: each.uuid for eid, each in hub.engines.items()} == {0: "B", 1: "D", 2: "C"}
+    assert hub.ids == {0, 1, 2}
+    assert hub.by_ident == hub.hearts == {b"B": 0, b"C": 2, b"D": 1}
+    assert list(hub.expect_stopped_hearts) == [b"A"]
+    gone, come = "unregistration_notification", "registration_notification"
+    assert hub.told == [(gone, 0, "A"), (gone, 1, "B"), (gone, 3, "D"), (come, 0, "B"), (come, 1, "D")]
