@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from hvd_kernel.diagnosis.stragglers import Stragglers
 from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample
 from hvd_kernel.widgets.log_tail import LogTail
+from hvd_kernel.widgets.marks import Kind, Marks
 from hvd_kernel.widgets.series import Grid, Rates, Track, mean
 
 MAX_NAMES = 8
@@ -57,6 +58,7 @@ class Board:
         self.unnamed = 0
         self.log = LogTail()
         self.states: dict[int, str] | None = None
+        self.marks = Marks()
         self.wait = ""  # why ranks wait, in one sentence
         self.grid = Grid(len(self.ranks), limit=max(60, min(300, 6000 // max(1, len(self.ranks)))))
         self.tracks = {rank: Track((before or {}).get(rank)) for rank in self.ranks}
@@ -67,7 +69,7 @@ class Board:
         self._seconds: float | None = None
         self._changed: set[int] = set()  # ranks with news since the last increment
         self._fresh: set[int] = set()  # ranks with a sample since the last column
-        self._seq = self._sent_columns = self._sent_lines = self._merges = 0
+        self._seq = self._sent_columns = self._sent_lines = self._sent_marks = self._merges = 0
         self._sent_open: list[list[Any]] = []
 
     @property
@@ -90,6 +92,10 @@ class Board:
         self._fresh.add(sample.rank)
         if self._due(late=len(self._fresh) < len(self.ranks)):
             self._column()
+
+    def mark(self, kind: Kind, label: str) -> None:
+        """Mark this moment on the time axis."""
+        self.marks.add(self.seconds, kind, label)
 
     def finish(self, states: Mapping[int, str]) -> None:
         """Freeze: from now on rows hold each rank's final state and its means over the cell."""
@@ -114,6 +120,7 @@ class Board:
             "log": [list(line) for line in self.log.lines],
             "lines": self.log.count,
             "open": [list(line) for line in self.log.open_lines()],
+            "marks": self.marks.wire(),
         }
 
     def increment(self) -> tuple[Message, bool]:
@@ -137,6 +144,9 @@ class Board:
         opened = [list(line) for line in self.log.open_lines()]
         if opened != self._sent_open:
             news["open"] = opened
+        if self.marks.count > self._sent_marks:
+            news["marks"] = self.marks.wire()
+            self._sent_marks = self.marks.count
         whole = self._merges != self.grid.merges or self._seq & (self._seq - 1) == 0
         self._changed.clear()
         self._sent_columns, self._sent_lines, self._sent_open = len(self.grid.t), self.log.count, opened

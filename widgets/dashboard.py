@@ -16,6 +16,7 @@ import traitlets
 
 from hvd_kernel.protocol.messages import READABLE, MetricsSample
 from hvd_kernel.widgets.board import Board
+from hvd_kernel.widgets.marks import Kind
 from hvd_kernel.widgets.picture import render
 from hvd_kernel.widgets.summary import summary
 
@@ -74,6 +75,11 @@ class Dashboard:
         """Take what a rank printed."""
         with self._lock:
             self._board.log.feed(rank, stream, text)
+
+    def mark(self, kind: Kind, label: str) -> None:
+        """Mark this moment on the time axis."""
+        with self._lock:
+            self._board.mark(kind, label)
 
     def explain(self, sentence: str) -> None:
         """Say why ranks wait, "" when they do not."""

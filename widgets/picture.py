@@ -17,6 +17,7 @@ from xml.sax.saxutils import escape
 from hvd_kernel.formatting import units
 from hvd_kernel.protocol.messages import GPU_FIGURES
 from hvd_kernel.widgets.board import GBPS, SAMPLES, Message, Row
+from hvd_kernel.widgets.marks import Mark
 
 WIDTH = 860
 MARGIN = 16
@@ -38,6 +39,8 @@ INK, SOFT, RULE, GRID, GREEN, RED, BLUE, AMBER = (
     "#4c7bd9",
     "#b97c12",
 )
+MARKS = {"died": "#d1555b", "joined": GREEN, "left": "#7d8590", "lost": AMBER}
+MARK_ROWS = 4  # of labels, one below the other
 UTIL, POWER = GPU_FIGURES.index("util"), GPU_FIGURES.index("power")
 _FORBIDDEN = re.compile(
     "[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u200e\u200f\u202a-\u202e\u2066-\u2069]"
@@ -135,6 +138,7 @@ class _Picture:
         if not shown:
             return ""
         width = (WIDTH - 2 * MARGIN - 24 * (len(shown) - 1)) / len(shown)
+        marks = [Mark(*mark) for mark in self.snapshot["marks"]]
         return "".join(
             chart(
                 MARGIN + i * (width + 24),
@@ -143,6 +147,7 @@ class _Picture:
                 label,
                 (curves["t"], curves["y"].get(key, [])),
                 zero=not key.startswith("log:"),
+                marks=marks,
             )
             for i, (key, label) in enumerate(shown)
         )
@@ -196,8 +201,9 @@ def chart(
     curve: tuple[Sequence[float], Sequence[Sequence[float | None]]],
     *,
     zero: bool,
+    marks: Sequence[Mark] = (),
 ) -> str:
-    """Return one chart: a line per rank over time, three grid lines, the label above."""
+    """Return one chart: a line per rank over time, three grid lines, marks, the label above."""
     t, columns = curve
     values = [v for column in columns for v in column if v is not None]
     parts = [text(x, y + 12, _cut(label, 40), weight=600)]
@@ -219,8 +225,26 @@ def chart(
         )
         stroke = f'stroke="{colour(i, len(columns[0]))}" stroke-width="{1.5 if len(columns[0]) <= 8 else 1}"'
         parts.append(f'<polyline points="{points}" fill="none" {stroke} stroke-linejoin="round"/>')
+    parts.append(_marks(marks, (t[0], t[-1]), left, right, top))
     parts.append(text(left, top + PLOT_HEIGHT + 12, units.duration(t[0]), SOFT, size=11))
     parts.append(text(right, top + PLOT_HEIGHT + 12, units.duration(t[-1]), SOFT, anchor="end", size=11))
+    return "".join(parts)
+
+
+def _marks(marks: Sequence[Mark], over: tuple[float, float], left: float, right: float, top: float) -> str:
+    """Return a line for each mark, with its label where none lies over another."""
+    parts, ends = [], [left] * MARK_ROWS
+    for mark in marks:
+        if not over[0] <= mark.t <= over[1]:
+            continue
+        x = left + (mark.t - over[0]) * (right - left) / ((over[1] - over[0]) or 1.0)
+        parts.append(f'<rect x="{x:.1f}" y="{top}" width="1" height="{PLOT_HEIGHT - 4}" fill="{MARKS[mark.kind]}"/>')
+        wide = 5.2 * len(mark.label)
+        begin = x - 4 - wide if x + 4 + wide > right else x + 4  # at the right end to the left
+        row = next((row for row, end in enumerate(ends) if end <= begin), None)
+        if row is not None:
+            ends[row] = begin + wide + 4
+            parts.append(text(begin, top + 9 + 12 * row, mark.label, MARKS[mark.kind], size=10))
     return "".join(parts)
 
 

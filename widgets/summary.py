@@ -18,6 +18,7 @@ def summary(board: Board) -> dict[str, Any]:
         ``samples_per_s`` {"total": ..., "per_rank": {"0": ...}};
         ``allreduce_gbps`` (bytes per second spent in collectives) and ``comm_share`` (0..1), means of the ranks;
         ``slow`` {"2": [how many times as slow as others, share of their time that they waited]}, as of the end;
+        ``marks`` [[seconds, kind, label], ...]: ranks that died, came or left, and the steps that were lost;
         ``logged`` {name: mean of the ranks' last values}; ``logged_per_rank`` {name: {"0": ...}}.
     """
     rates = [track.overall() for track in board.tracks.values()]
@@ -34,6 +35,7 @@ def summary(board: Board) -> dict[str, Any]:
         "allreduce_gbps": mean([r.gbps for r in rates]),
         "comm_share": mean([r.comm for r in rates]),
         "slow": board.slow,
+        "marks": board.marks.wire(),
         "logged": dict(zip(board.names, board.totals()["logged"], strict=True)),
         "logged_per_rank": {
             name: {str(rank): logged_value(values[name]) for rank, values in board.logged.items() if name in values}

@@ -76,6 +76,8 @@ class Renderer:
             self._board.feed(event)
         elif isinstance(event, RankDone) and event.failure:
             self._failures[event.rank] = event.failure
+            if event.failure.ename == "RankDied" and not event.failure.secondary:
+                self._board.mark("died", f"rank {event.rank} died")
 
     def tick(self) -> None:
         """Show what is live, where somebody looks; called often."""
@@ -197,4 +199,5 @@ def figures(summary: Mapping[str, Any]) -> str:
     parts += [f"{total:,.0f} samples/s"] if total else []
     parts += [f"{name} {value}" for name, value in summary["logged"].items() if value is not None]
     parts += [f"rank {rank} {Slow(*slow)}" for rank, slow in summary["slow"].items()]
+    parts += [f"{label} at {at:.1f} s" for at, _, label in summary["marks"]]
     return ", ".join(parts) + "\n"

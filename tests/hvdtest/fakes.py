@@ -47,6 +47,10 @@ class FakeBoard:
         self.flushes = 0
         self.states: dict[int, str] = {}
         self.explained: list[str] = []
+        self.marks: list[tuple[str, str]] = []
+
+    def mark(self, kind: str, label: str) -> None:
+        self.marks.append((kind, label))
 
     def feed(self, sample: MetricsSample) -> None:
         self.samples.append(sample)
@@ -73,6 +77,7 @@ class FakeBoard:
             "steps": 7,
             "seconds": 2.0,
             "slow": {},
+            "marks": [],
             "logged": {"loss": 0.5},
         }
 

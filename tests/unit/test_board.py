@@ -10,6 +10,7 @@ from hvdtest.node import evaluate, needs_node
 
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, SAMPLES, Board, Row
+from hvd_kernel.widgets.marks import MOST
 from hvd_kernel.widgets.series import Grid
 from hvd_kernel.widgets.summary import summary
 
@@ -67,6 +68,19 @@ def test_rows_and_totals() -> None:
     assert board.grid.curves[SAMPLES][-1] == [800.0] * 4
     assert board.grid.curves[GBPS][-1] == [0.8] * 4
     assert board.grid.curves[COMM][-1] == [25.0] * 4
+
+
+def test_marks_travel_once_have_the_time_of_the_cell_and_are_bounded() -> None:
+    board = Board(range(2), "t", clock := Clock())
+    board.mark("died", "rank 1 died")
+    clock.now += 2.0
+    board.mark("joined", "rank 1 joined, generation 3")
+    marks = [[0.0, "died", "rank 1 died"], [2.0, "joined", "rank 1 joined, generation 3"]]
+    assert board.snapshot()["marks"] == board.increment()[0]["marks"] == summary(board)["marks"] == marks
+    assert "marks" not in board.increment()[0]
+    for _ in range(100):
+        board.mark("lost", "2 steps lost")
+    assert len(board.snapshot()["marks"]) == MOST
 
 
 def test_a13_the_rank_that_the_others_wait_for_has_a_badge() -> None:
@@ -148,6 +162,7 @@ def test_summary() -> None:
         "allreduce_gbps": pytest.approx(0.8),
         "comm_share": pytest.approx(0.25),
         "slow": {"1": [1.176, 0.15]},
+        "marks": [],
         "logged": {"loss": 0.244318, "accuracy": 0.1},
         "logged_per_rank": {"loss": {"0": 0.181818, "1": 0.306818}, "accuracy": {"0": 0.1, "1": 0.1}},
     }

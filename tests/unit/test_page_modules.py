@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hvdtest.node import MODULES, evaluate, needs_node, node
 
 from hvd_kernel.protocol.messages import GPU_FIGURES
-from hvd_kernel.widgets import board, log_tail, picture
+from hvd_kernel.widgets import board, log_tail, marks, picture
 
 TESTS = sorted((Path(__file__).parent / "js").glob("*.test.mjs"))
 MAX_LINES = 200
@@ -28,13 +29,14 @@ def test_no_module_is_longer_than_200_lines() -> None:
 
 @needs_node
 def test_messages_are_the_same_in_python_and_in_the_page() -> None:
-    tables = "return {ROW, GPU, RATES, MAX_LINES, MAX_LOGGED, STATES, ENDED_BADLY: [...ENDED_BADLY].sort()};"
-    names = ("ROW", "GPU", "RATES", "MAX_LINES", "MAX_LOGGED", "STATES", "ENDED_BADLY")
+    tables = "return {ROW, GPU, MARK, RATES, MAX_LINES, MAX_LOGGED, STATES, ENDED_BADLY: [...ENDED_BADLY].sort()};"
+    names = ("ROW", "GPU", "MARK", "RATES", "MAX_LINES", "MAX_LOGGED", "STATES", "ENDED_BADLY")
     page = evaluate(tables, **dict.fromkeys(names, "messages"))
     renamed = {"samples_per_s": "speed"}
     assert page == {
         "ROW": {camel(renamed.get(name, name)): i for i, name in enumerate(board.Row._fields)},
         "GPU": {camel(name): i for i, name in enumerate(GPU_FIGURES)},
+        "MARK": {name: i for i, name in enumerate(marks.Mark._fields)},
         "RATES": [board.SAMPLES, board.GBPS, board.COMM],
         "MAX_LINES": log_tail.MAX_LINES,
         "MAX_LOGGED": picture.MAX_LOGGED,
@@ -51,6 +53,14 @@ def test_a_rank_has_the_same_colour_in_the_panel_and_in_the_picture() -> None:
     )
     drawn = [[picture.colour(i, count).replace(",", " ") for i in range(count)] for count in counts]
     assert page == drawn
+
+
+@needs_node
+def test_a_mark_has_the_same_colour_in_the_panel_and_in_the_picture() -> None:
+    kinds = list(get_args(marks.Kind))
+    assert evaluate("return data.map(markColour)", kinds, markColour="colours") == [
+        picture.MARKS[kind] for kind in kinds
+    ]
 
 
 def camel(name: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.dashboard import Dashboard
-from hvd_kernel.widgets.picture import render
+from hvd_kernel.widgets.picture import MARKS, render
 
 WIDGETS = Path(__file__).resolve().parents[2] / "widgets"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -50,6 +50,28 @@ def test_it_says_the_final_numbers_of_every_rank_and_the_totals() -> None:
     assert said.count("0.06667") >= 5  # the loss: four ranks, and their mean
     assert [w for w in said if w in {"0", "1", "2", "3"}][-4:] == ["0", "1", "2", "3"]
     assert "finished · means over the cell · 5.8 s" in said
+
+
+def test_marks_are_lines_over_every_chart_with_labels_that_do_not_lie_over_each_other() -> None:
+    now = [0.0]
+    made = Board(range(2), "cell 1", lambda: now[0])
+    for i in range(30):
+        now[0] = i * 0.2
+        for rank in range(2):
+            made.feed(MetricsSample(rank, now[0] + 1, "compute", "", i, i * 320, {"loss": 1.0}, i, i, i, 0, i * 0.1, 1))
+        if i == 10:
+            made.mark("died", "rank 1 died")
+        if i == 11:
+            made.mark("joined", "rank 1 joined <again>")
+    made.finish({})
+    svg = render(made.snapshot())
+    assert words(svg).count("rank 1 died") == words(svg).count("rank 1 joined <again>") == 2, "two charts"
+    lines = [
+        e for e in ET.fromstring(svg).iter(f"{SVG}rect") if e.get("fill") == MARKS["joined"] and e.get("width") == "1"
+    ]
+    assert len(lines) == 2
+    places = [(e.get("x"), e.get("y")) for e in ET.fromstring(svg).iter(f"{SVG}text") if "rank 1" in (e.text or "")]
+    assert len({y for _, y in places}) == 2, "one below the other"
 
 
 def test_a13_a_slow_rank_is_marked_in_the_picture_and_not_in_the_text() -> None:

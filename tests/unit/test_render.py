@@ -162,6 +162,16 @@ def test_a13_figures_in_a_terminal_name_the_rank_that_others_waited_for() -> Non
     )
 
 
+def test_a_death_is_marked_once_though_all_ranks_raise_it_and_a_terminal_reads_when() -> None:
+    board = FakeBoard()
+    renderer = Renderer(FakeWriter(), board, [0, 1])
+    renderer.take(RankDone(0, Failure(0, "RankDied", "rank 1 died", (), 1.0, secondary=True)))
+    renderer.take(RankDone(1, Failure(1, "RankDied", "rank 1 died", (), 1.0)))
+    assert board.marks == [("died", "rank 1 died")]
+    told = {**board.summary(), "marks": [[1.26, "died", "rank 1 died"]]}
+    assert render.figures(told).endswith("loss 0.5, rank 1 died at 1.3 s\n")
+
+
 def test_ranks_that_were_not_asked_are_ignored() -> None:
     assert output([TextDelta(5, "stdout", "late\n")]) == []
 

@@ -2,11 +2,12 @@
 
 import { HEIGHT, plotOptions } from "./axes.js";
 import { h, setText } from "./dom.js";
+import { drawMarks } from "./marks.js";
 import { LOG, RATES } from "./messages.js";
 import { duration, metric } from "./units.js";
 
 /** @import {Theme} from "./colours.js" */
-/** @import {Snapshot} from "./messages.js" */
+/** @import {Mark, Snapshot} from "./messages.js" */
 /** @typedef {ReturnType<typeof makeChart>} Chart */
 
 /**
@@ -22,6 +23,8 @@ export function makeChart(label, theme, sync) {
   let picked = "";
   let shown = "";
   let ranks = 0;
+  /** @type {Mark[]} */
+  let marks = [];
   /** @type {uPlot | null} */
   let plot = null;
 
@@ -35,7 +38,13 @@ export function makeChart(label, theme, sync) {
     ranks = count;
     const options = plotOptions(theme, sync, () => RATES.includes(shown), count);
     plot = new uPlot(
-      { ...options, hooks: { setCursor: [(drawn) => setText(readout, readoutOf(drawn))] } },
+      {
+        ...options,
+        hooks: {
+          setCursor: [(drawn) => setText(readout, readoutOf(drawn))],
+          draw: [(drawn) => drawMarks(drawn, marks, theme())],
+        },
+      },
       [[]],
       canvas,
     );
@@ -67,6 +76,7 @@ export function makeChart(label, theme, sync) {
     draw(state, names, standard, changed) {
       shown = names.includes(picked) ? picked : standard;
       const drawn = plot && ranks === state.ranks.length ? plot : makePlot(state.ranks.length);
+      marks = state.marks;
       const columns = state.curves.y[shown] ?? [];
       drawn.setData([state.curves.t, ...state.ranks.map((_rank, i) => columns.map((column) => column[i]))]);
       const last = (columns.at(-1) ?? []).map(metric).join(", ");

@@ -13,6 +13,16 @@ export function rankColour(index, count) {
   return `hsl(${Math.round(265 - (120 * index) / (count - 1))} 48% ${index % 2 ? 60 : 52}%)`;
 }
 
+/** @type {Record<string, string>} */
+const MARKS = { died: "#d1555b", joined: "#2f9e78", left: "#7d8590", lost: "#b97c12" };
+
+/**
+ * Return the colour of a kind of mark, the same as in the picture.
+ *
+ * @param {string} kind
+ */
+export const markColour = (kind) => MARKS[kind] ?? MARKS.left;
+
 /** @typedef {{ soft: string, grid: string, font: string }} Theme what a canvas, which has no style sheet, is drawn with */
 
 /**

@@ -8,6 +8,7 @@
 /** @typedef {[rank: number, stream: string, text: string]} Line */
 /** @typedef {(number | null)[]} Column one value per rank */
 /** @typedef {{ t: number[], y: Record<string, Column[]> }} Curves columns of each curve at the times `t`, in seconds */
+/** @typedef {[t: number, kind: string, label: string]} Mark a moment of the cell: see widgets/marks.py */
 /** @typedef {[times: number, share: number]} Slow a straggler's own time as a multiple of the others', what they wait */
 
 /**
@@ -49,10 +50,11 @@
  * @property {Line[]} log the last lines
  * @property {number} lines how many there were
  * @property {Line[]} open lines without their end yet
+ * @property {Mark[]} marks
  */
 
 /** @typedef {Head & Whole} Snapshot */
-/** @typedef {Head & { curves?: Curves, log?: Line[], lines?: number, open?: Line[] }} Increment */
+/** @typedef {Head & { curves?: Curves, log?: Line[], lines?: number, open?: Line[], marks?: Mark[] }} Increment */
 
 /** Places in a row. */
 export const ROW = /** @type {const} */ ({
@@ -80,6 +82,9 @@ export const GPU = /** @type {const} */ ({
   pcieTx: 6,
   pcieRx: 7,
 });
+
+/** Places in a mark. */
+export const MARK = /** @type {const} */ ({ t: 0, kind: 1, label: 2 });
 
 /** Curves that are there without hvd.log. */
 export const RATES = ["samples/s", "allreduce GB/s", "communication %"];

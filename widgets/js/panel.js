@@ -5,6 +5,7 @@ import { readTheme } from "./colours.js";
 import { h, setVisible } from "./dom.js";
 import { makeFigures } from "./figures.js";
 import { makeHead } from "./head.js";
+import { makeMarks } from "./marks.js";
 import { LOG, RATES } from "./messages.js";
 import { makeOutput } from "./output.js";
 import { makeTable } from "./table.js";
@@ -29,6 +30,7 @@ export function makePanel(store, el, signal) {
   let frame = 0;
   const head = makeHead();
   const figures = makeFigures();
+  const marks = makeMarks();
   const charts = makeCharts(() => theme, schedule);
   const table = makeTable(
     (rank) => {
@@ -43,7 +45,7 @@ export function makePanel(store, el, signal) {
   );
   const output = makeOutput();
   const root = h("article", { class: "hvd", "aria-label": "hvd dashboard" });
-  root.append(head.root, head.wait, figures.root, charts.root, table.root, output.root);
+  root.append(head.root, head.wait, figures.root, marks.root, charts.root, table.root, output.root);
   el.append(root);
 
   function focus() {
@@ -56,6 +58,7 @@ export function makePanel(store, el, signal) {
     root.dataset.kind = head.update(state);
     figures.update(state);
     setVisible(figures.root, charts.update(state));
+    marks.update(state);
     table.update(state, picked);
     output.update(state, picked);
     if (picked !== null || hovered !== null) focus();

@@ -67,6 +67,7 @@ export function applyIncrement(state, increment) {
     state.lines = increment.lines;
   }
   if (increment.open) state.open = increment.open;
+  if (increment.marks) state.marks = increment.marks;
 }
 
 /**

@@ -7,6 +7,8 @@ function rankColour(index, count) {
   if (count <= FEW.length) return FEW[index];
   return `hsl(${Math.round(265 - 120 * index / (count - 1))} 48% ${index % 2 ? 60 : 52}%)`;
 }
+var MARKS = { died: "#d1555b", joined: "#2f9e78", left: "#7d8590", lost: "#b97c12" };
+var markColour = (kind) => MARKS[kind] ?? MARKS.left;
 function readTheme(root) {
   const style = getComputedStyle(root);
   return {
@@ -145,12 +147,64 @@ var GPU = (
     pcieRx: 7
   }
 );
+var MARK = (
+  /** @type {const} */
+  { t: 0, kind: 1, label: 2 }
+);
 var RATES = ["samples/s", "allreduce GB/s", "communication %"];
 var LOG = "log:";
 var MAX_LINES = 200;
 var MAX_LOGGED = 3;
 var STATES = { compute: "computing", collective: "in collective", prompt: "at a prompt" };
 var ENDED_BADLY = /* @__PURE__ */ new Set(["failed", "dead", "interrupted"]);
+
+// widgets/js/marks.js
+var ROWS = 4;
+var LINE = 13;
+var GAP = 4;
+function rowsOf(labels) {
+  const ends = Array(ROWS).fill(Number.NEGATIVE_INFINITY);
+  return labels.map(({ x, width }) => {
+    const row = ends.findIndex((end) => end <= x);
+    if (row >= 0) ends[row] = x + width;
+    return row;
+  });
+}
+function drawMarks(plot, marks, theme) {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio;
+  const [size2, ...family] = theme.font.split("px ");
+  ctx.save();
+  ctx.font = `${Number(size2) * ratio}px ${family.join("px ")}`;
+  ctx.textAlign = "left";
+  ctx.textBaseline = "top";
+  const right = bbox.left + bbox.width;
+  const gap = GAP * ratio;
+  const seen = marks.map((mark) => ({ mark, x: plot.valToPos(mark[MARK.t], "x", true) })).filter(({ x }) => x >= bbox.left && x <= right);
+  const labels = seen.map(({ mark, x }) => {
+    const { width } = ctx.measureText(mark[MARK.label]);
+    return { x: x + gap + width > right ? x - gap - width : x + gap, width: width + gap };
+  });
+  const rows = rowsOf(labels);
+  for (const [i, { mark, x }] of seen.entries()) {
+    ctx.fillStyle = markColour(mark[MARK.kind]);
+    ctx.fillRect(Math.round(x), bbox.top, Math.max(1, Math.round(ratio)), bbox.height);
+    if (rows[i] >= 0) ctx.fillText(mark[MARK.label], labels[i].x, bbox.top + rows[i] * LINE * ratio);
+  }
+  ctx.restore();
+}
+function makeMarks() {
+  const root = h("p", { class: "hvd-marks", hidden: "" });
+  return {
+    root,
+    /** @param {Snapshot} state */
+    update({ marks }) {
+      setText(root, textOf(marks));
+      setVisible(root, marks.length > 0);
+    }
+  };
+}
+var textOf = (marks) => marks.map(([t, , label]) => `${duration(t)} ${label}`).join(" · ");
 
 // widgets/js/chart.js
 function makeChart(label, theme, sync) {
@@ -161,6 +215,7 @@ function makeChart(label, theme, sync) {
   let picked = "";
   let shown = "";
   let ranks = 0;
+  let marks = [];
   let plot = null;
   function fit() {
     const width = Math.floor(canvas.clientWidth);
@@ -171,7 +226,13 @@ function makeChart(label, theme, sync) {
     ranks = count;
     const options = plotOptions(theme, sync, () => RATES.includes(shown), count);
     plot = new uPlot(
-      { ...options, hooks: { setCursor: [(drawn) => setText(readout, readoutOf(drawn))] } },
+      {
+        ...options,
+        hooks: {
+          setCursor: [(drawn) => setText(readout, readoutOf(drawn))],
+          draw: [(drawn) => drawMarks(drawn, marks, theme())]
+        }
+      },
       [[]],
       canvas
     );
@@ -199,6 +260,7 @@ function makeChart(label, theme, sync) {
     draw(state, names, standard, changed) {
       shown = names.includes(picked) ? picked : standard;
       const drawn = plot && ranks === state.ranks.length ? plot : makePlot(state.ranks.length);
+      marks = state.marks;
       const columns = state.curves.y[shown] ?? [];
       drawn.setData([state.curves.t, ...state.ranks.map((_rank, i) => columns.map((column) => column[i]))]);
       const last = (columns.at(-1) ?? []).map(metric).join(", ");
@@ -488,6 +550,7 @@ function makePanel(store, el, signal) {
   let frame = 0;
   const head = makeHead();
   const figures = makeFigures();
+  const marks = makeMarks();
   const charts = makeCharts(() => theme, schedule);
   const table = makeTable(
     (rank) => {
@@ -502,7 +565,7 @@ function makePanel(store, el, signal) {
   );
   const output = makeOutput();
   const root = h("article", { class: "hvd", "aria-label": "hvd dashboard" });
-  root.append(head.root, head.wait, figures.root, charts.root, table.root, output.root);
+  root.append(head.root, head.wait, figures.root, marks.root, charts.root, table.root, output.root);
   el.append(root);
   function focus() {
     charts.focus(store.state?.ranks.indexOf(hovered ?? picked ?? -1) ?? -1);
@@ -514,6 +577,7 @@ function makePanel(store, el, signal) {
     root.dataset.kind = head.update(state);
     figures.update(state);
     setVisible(figures.root, charts.update(state));
+    marks.update(state);
     table.update(state, picked);
     output.update(state, picked);
     if (picked !== null || hovered !== null) focus();
@@ -630,6 +694,7 @@ function applyIncrement(state, increment) {
     state.lines = increment.lines;
   }
   if (increment.open) state.open = increment.open;
+  if (increment.marks) state.marks = increment.marks;
 }
 function appendColumns(curves, fresh, ranks) {
   const gap = () => Array(ranks).fill(null);

@@ -6,6 +6,7 @@ import { axisRange } from "../../../widgets/js/axes.js";
 import { readoutOf } from "../../../widgets/js/chart.js";
 import { barOf, columnsOf } from "../../../widgets/js/columns.js";
 import { statusOf } from "../../../widgets/js/head.js";
+import { drawMarks, rowsOf, textOf } from "../../../widgets/js/marks.js";
 
 const row = (state, gpu = [], comm = 0.5, wait = 0.25) => [
   state,
@@ -94,4 +95,37 @@ test("rates, and values near zero, are seen against zero", () => {
   assert.deepEqual(axisRange(0.5, 1, false), [0, 1.08]);
   assert.deepEqual(axisRange(90, 100, false), [89, 100.88]);
   assert.deepEqual(axisRange(5, 5, false), [4.5, 5.04]);
+});
+
+test("labels of marks lie one below the other, and one without room is left out", () => {
+  const at = (...xs) => xs.map((x) => ({ x, width: 50 }));
+  assert.deepEqual(rowsOf(at(0, 60, 120)), [0, 0, 0]);
+  assert.deepEqual(rowsOf(at(0, 10, 20, 30, 40, 50)), [0, 1, 2, 3, -1, 0]);
+});
+
+test("a mark is a line over the chart with its label, at the right end to its left, and none outside", () => {
+  globalThis.devicePixelRatio = 1;
+  const drawn = [];
+  const ctx = {
+    save() {},
+    restore() {},
+    measureText: (label) => ({ width: label.length * 5 }),
+    fillRect: (x, y, w, h) => drawn.push(["line", x, y, w, h]),
+    fillText: (label, x, y) => drawn.push([label, x, y]),
+  };
+  const plot = { ctx, bbox: { left: 10, top: 5, width: 100, height: 80 }, valToPos: (t) => 10 + 10 * t };
+  const marks = [
+    [2, "died", "rank 2 died"],
+    [9, "joined", "rank 2 joined"],
+    [11, "lost", "never seen"],
+  ];
+  drawMarks(plot, marks, { soft: "", grid: "", font: "11px sans-serif" });
+  assert.equal(ctx.font, "11px sans-serif");
+  assert.deepEqual(drawn, [
+    ["line", 30, 5, 1, 80],
+    ["rank 2 died", 34, 5],
+    ["line", 100, 5, 1, 80],
+    ["rank 2 joined", 31, 18],
+  ]);
+  assert.equal(textOf(marks.slice(0, 2)), "2.0 s rank 2 died · 9.0 s rank 2 joined");
 });

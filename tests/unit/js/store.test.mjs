@@ -25,6 +25,7 @@ const snapshot = (seq, more = {}) => ({
   log: [],
   lines: 0,
   open: [],
+  marks: [],
   ...more,
 });
 
@@ -156,4 +157,15 @@ test("a curve that an increment lacks has a gap, and the last 200 lines are kept
     ],
   });
   assert.deepEqual([state.log.length, state.log[0][2], state.log.at(-1)[2]], [200, "50", "249"]);
+});
+
+test("marks are replaced by those that come, and stay where none do", () => {
+  const state = snapshot(1, { marks: [[1, "died", "rank 2 died"]] });
+  applyIncrement(state, head(2));
+  assert.equal(state.marks.length, 1);
+  applyIncrement(state, head(3, { marks: [...state.marks, [2, "joined", "rank 2 joined"]] }));
+  assert.deepEqual(
+    state.marks.map(([, kind]) => kind),
+    ["died", "joined"],
+  );
 });
