@@ -44,7 +44,7 @@ def client() -> Any:
     hvd_kernel.errors.ClusterError
         No ranks are running.
     hvd_kernel.errors.UsageError
-        This is no notebook, or the magics are not loaded there.
+        This is not a notebook, or the magics are not loaded there.
 
     Examples
     --------

@@ -122,7 +122,7 @@ def _of_job(options: Options, base: ClusterSpec) -> ClusterSpec:
 
     if options.n or options.hosts or options.hostfile or (options.job and options.line):
         what = "the line behind --" if options.line else "--job"
-        raise UsageError(f"{what} says how many ranks there are, and where: leave -np, -H and --hostfile away")
+        raise UsageError(f"{what} says how many ranks there are, and where: leave out -np, -H and --hostfile")
     spec = here.of_words([options.job] if options.job else [], options.line, "")
     placed = place(spec, here.machine().blind() if options.gpus else here.machine())
     return ClusterSpec(

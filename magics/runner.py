@@ -63,7 +63,7 @@ class Watch:
         self._stalls = StallMonitor(session, ranks)
         self._explained = ""
         self._why = ""  # ranks waited when the cell was interrupted
-        self._where: dict[int, Whereabouts] = {}  # of ranks that did not obey
+        self._where: dict[int, Whereabouts] = {}  # of ranks that did not respond
         self._released: set[int] = set()  # ranks that were told not to hold the others any more
         self.fate = ""  # what has become of them, if anything
         self._failures: dict[int, Failure] = {}
@@ -118,14 +118,14 @@ class Watch:
             raise merged_error(list(self._failures.values()), is_local)
 
     def _aftermath(self) -> list[str]:
-        """Say who did not obey, what became of it or what to do, and why ranks waited before."""
+        """Say who did not respond, what became of it or what to do, and why ranks waited before."""
         lines = [f"at that moment: {self._why}"] if self._why else []
         if not self._left:
             return lines
         them = "it" if len(self._left) == 1 else "them"
         remedy = REMEDY.format(ranks=spans(self._left), them=them)
         where = whereabouts({rank: self._where[rank] for rank in self.left if rank in self._where})
-        return [f"did not obey: {where or named(self._left)}", self.fate or remedy, *lines]
+        return [f"not responding: {where or named(self._left)}", self.fate or remedy, *lines]
 
     def _obey(self, interrupts: InterruptCount) -> None:
         now = time.monotonic()
@@ -148,7 +148,7 @@ class Watch:
     def _show_stuck(self) -> None:
         self._where = look(self._session, self.left)
         words = LAST_STEP[len(self._left) == 1]
-        self._renderer.tell(f"{report(self._where)}{named(self._left)} did not obey yet: another interrupt {words}\n")
+        self._renderer.tell(f"{report(self._where)}{named(self._left)} not responding yet: another interrupt {words}\n")
 
     def _explain(self) -> None:
         self._stalls.tick()

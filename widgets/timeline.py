@@ -58,7 +58,7 @@ def parse(text: str) -> Recording:
     Raises
     ------
     ValueError
-        It is no trace of the core's.
+        It is not a trace of the core's.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def _events(text: str) -> list[dict[str, Any]]:
             continue
         if isinstance(events, list) and all(isinstance(event, dict) and {"ph", "pid"} <= {*event} for event in events):
             return events
-    raise ValueError("it is no timeline: a timeline is a list of events, as hvd.start_timeline writes it")
+    raise ValueError("it is not a timeline: a timeline is a list of events, as hvd.start_timeline writes it")
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:

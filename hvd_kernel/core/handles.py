@@ -201,7 +201,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     Raises
     ------
     ValueError
-        On this rank alone: it is no member of the set, or the set is not registered.
+        On this rank alone: it is not a member of the set, or the set is not registered.
     HorovodInternalError
         A rank has failed, or this one is not initialised.
 

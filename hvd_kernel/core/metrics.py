@@ -75,7 +75,7 @@ def log(
     Raises
     ------
     ValueError
-        A value is no number.
+        A value is not a number.
     Mismatch
         On every rank: the names or steps of two ranks differ. Both are named. Only where a run is tracked.
 

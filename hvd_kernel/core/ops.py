@@ -97,7 +97,7 @@ def allreduce(  # noqa: PLR0917 - Horovod's order
     ------
     ValueError
         On this rank alone, before anything is sent: the dtype has no such reduction, the name is in flight already, or
-        this rank is no member of the set.
+        this rank is not a member of the set.
     HorovodInternalError
         On every rank: shapes, dtypes or reductions differ (Mismatch), or a rank has failed (RankFailed, RankDied); on
         this one: before ``init``.
@@ -450,7 +450,7 @@ def broadcast_object(
     Raises
     ------
     ValueError
-        On this rank alone: there is no such root, or it is no member of the set.
+        On this rank alone: there is no such root, or it is not a member of the set.
     HorovodInternalError
         A rank has failed, or this one is not initialised.
 
@@ -480,7 +480,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     Raises
     ------
     ValueError
-        On this rank alone: it is no member of the set.
+        On this rank alone: it is not a member of the set.
     HorovodInternalError
         A rank has failed, or this one is not initialised.
 

@@ -91,7 +91,7 @@ class ProcessSet:
         Raises
         ------
         ValueError
-            This process is no member.
+            This process is not a member.
         """
         if self.process_set_id is None or self.ranks is None:
             return None

@@ -247,7 +247,7 @@ def set_id(process_set: ProcessSet, doing: str) -> int:
     Raises
     ------
     ValueError
-        The set is not registered, or this rank is no member.
+        The set is not registered, or this rank is not a member.
     """
     if process_set is global_process_set:
         return 0

@@ -69,7 +69,7 @@ def dtype_of(array: Array) -> int:
 
 
 def check_op(op: int) -> None:
-    """Refuse a number that is no reduction."""
+    """Refuse a number that is not a reduction."""
     if op not in OPS:
         raise ValueError(f"op={op} does not exist: use {', '.join(OPS.values())}.")
 

@@ -48,7 +48,7 @@ class Adapter:
         return None
 
     def elements(self, value: Any) -> Elements | None:
-        """Return the elements; None: it is no tensor of this framework's, or has no plain bytes."""
+        """Return the elements; None: it is not a tensor of this framework's, or has no plain bytes."""
         return None
 
     def state(self, value: Any) -> Any:

@@ -59,13 +59,13 @@ class Document:
         Raises
         ------
         JobError
-            A field is unknown, missing or of another type; what is allowed is said.
+            A field is unknown, missing or of another type; what is allowed: said.
         """
         value = self.value
         for step in path:
             value = value[step]
         if not isinstance(value, dict):
-            raise self.error(path, f"names with values are wanted there, not {_shown(value)}")
+            raise self.error(path, f"must be a mapping of names to values, not {_shown(value)}")
         try:
             return msgspec.convert(value, model)
         except msgspec.ValidationError as error:
@@ -82,7 +82,7 @@ class Document:
         allowed = _fields(model, below)
         near = difflib.get_close_matches(unknown[1], allowed, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        return self.error((*path, *below, unknown[1]), f"is unknown here: {hint}allowed are {', '.join(allowed)}")
+        return self.error((*path, *below, unknown[1]), f"is unknown here: {hint}allowed: {', '.join(allowed)}")
 
 
 def parse(text: str, name: str) -> Document:
@@ -91,7 +91,7 @@ def parse(text: str, name: str) -> Document:
     Raises
     ------
     JobError
-        It is no YAML, too large, or has a name twice.
+        It is not YAML, too large, or has a name twice.
     """
     root = _nodes(_LEFT_OUT.sub(r"\1#..", text), name, yaml.compose)  # a comment as long as the dots
     return _document(root, name)
@@ -122,9 +122,9 @@ def _nodes(text: str, name: str, compose: Any) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         document.marks[()] = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise document.error((), f"this is no YAML: {error.problem or error.context}") from None
+        raise document.error((), f"this is not YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise document.error((), f"this is no YAML: {str(error).splitlines()[0]}") from None
+        raise document.error((), f"this is not YAML: {str(error).splitlines()[0]}") from None
 
 
 def _check_extent(text: str, document: Document) -> None:
@@ -184,12 +184,10 @@ def _mapping(node: yaml.MappingNode, path: Path, document: Document) -> dict[str
     found: dict[str, Any] = {}
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise document.error(path, "a name with a value is wanted there")
+            raise document.error(path, "must be a name with a value")
         if key.value in found:
             line = document.marks[*path, key.value][0]
-            raise document.error(
-                (*path, key.value), f"stands there twice, in lines {line} and {key.start_mark.line + 1}"
-            )
+            raise document.error((*path, key.value), f"appears twice, in lines {line} and {key.start_mark.line + 1}")
         found[key.value] = _value(value, (*path, key.value), document)
     return found
 

@@ -143,12 +143,12 @@ def _whole(begun: str, known: Table, name: str, spellings: Spellings) -> str:
 
 def _unknown(text: str, bare: str, known: Table) -> str:
     if glued := _GLUED.fullmatch(text):
-        return f"{text!r} is no flag: write {glued[1]} {glued[2]}, with a space."
+        return f"{text!r} is not a flag: write {glued[1]} {glued[2]}, with a space."
     near = difflib.get_close_matches(bare, known, 1)
     hint = f"did you mean {'-' * min(2, len(near[0]))}{near[0]}? " if near else ""
     used = sorted((each for each, flag in known.items() if flag.use not in _USELESS), key=str.lower)
     dashed = ", ".join("-" * min(2, len(each)) + each for each in used)
-    return f"{text!r} is no flag known here: {hint}what means something is {dashed}."
+    return f"{text!r} is not a flag known here: {hint}known flags: {dashed}."
 
 
 def ignored_flags(given: Sequence[Given]) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def read(text: str, name: str, kind: str = "", file: File | None = None) -> JobS
     _check(text, name)
     kinds = [reader.kind for reader in READERS]
     if kind and kind not in kinds:
-        raise JobError(f"{kind!r} is no kind of job file: there are {', '.join(kinds)}.")
+        raise JobError(f"{kind!r} is not a kind of job file: there are {', '.join(kinds)}.")
     for reader in READERS:
         if reader.kind == kind or (not kind and reader.matches(text, name)):
             return reader.read(text, name, file) if reader.names_files else reader.read(text, name)
@@ -83,4 +83,4 @@ def _check(text: str, name: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:  # bytes of the command line that are no text
-        raise JobError(f"{name}: character {error.start + 1} is no Unicode: write it in UTF-8.") from None
+        raise JobError(f"{name}: character {error.start + 1} is not Unicode: write it in UTF-8.") from None

@@ -16,8 +16,8 @@ def wrong(name: str, last: str, what: str) -> str:
     pod = name + last
     if not _LABEL.fullmatch(name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("0123456789-")[: _LONGEST - len(last)].rstrip("-")
-        remedy = f": {near!r} would be one" if near else ""
-        return f"{name!r} is no {what}'s name (small letters, digits and dashes, a letter first){remedy}"
+        remedy = f", such as {near!r}" if near else ""
+        return f"{name!r} is not a {what}'s name (small letters, digits and dashes, a letter first){remedy}"
     if len(pod) > _LONGEST:
         over = f"has {len(pod)} characters, and {_LONGEST} are allowed: shorten it by {len(pod) - _LONGEST}"
         return f"{name!r} is too long for this {what}: the name of its pod {pod} {over}"

@@ -62,7 +62,7 @@ def hvdrun(step: str, np: int = 0, interfaces: Sequence[str] = (), start_timeout
     """
     wrong = [name for name in interfaces if not _INTERFACE.fullmatch(name)]
     if wrong:
-        raise JobError(f"interfaces: {wrong[0]!r} is no network interface's name, such as eth0.")
+        raise JobError(f"interfaces: {wrong[0]!r} is not a network interface's name, such as eth0.")
     flags = {"-np": np, "--network-interfaces": ",".join(interfaces), "--start-timeout": start_timeout_s}
     return " ".join(["hvdrun", *(f"{flag} {value}" for flag, value in flags.items() if value), wrapped(step)])
 

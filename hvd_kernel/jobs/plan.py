@@ -80,7 +80,7 @@ def _bounds(bounds: Bounds, shown: Any) -> str:
 
 
 def _whole(value: Any) -> Any:
-    """Return the value with 2.0 as 2: a count of bytes is no fraction."""
+    """Return the value with 2.0 as 2: a count of bytes is not a fraction."""
     if isinstance(value, dict):
         return {name: _whole(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):

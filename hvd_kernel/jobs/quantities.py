@@ -28,7 +28,7 @@ def quantity(text: str | float) -> float:
         return text
     found = _QUANTITY.fullmatch(str(text).strip())
     if found is None:
-        raise ValueError(f"{text!r} is no quantity: write 2, 0.5, 500m, 256M or 1Gi")
+        raise ValueError(f"{text!r} is not a quantity: write 2, 0.5, 500m, 256M or 1Gi")
     number, unit = found[1], found[2] or ""
     if unit in _PARTS:
         return float(number) / _PARTS[unit]  # 9 * 1e-3 is not 0.009
@@ -47,7 +47,7 @@ def size(text: str | float, *, unit: int = MEBIBYTE) -> int:
     """
     found = None if isinstance(text, bool) else _SIZE.fullmatch(str(text).strip().upper())
     if found is None:
-        raise ValueError(f"{text!r} is no amount of memory: write 4096, 512M or 4G")
+        raise ValueError(f"{text!r} is not an amount of memory: write 4096, 512M or 4G")
     power = " KMGTP".index(found[2]) if found[2] else 0
     return int(float(found[1]) * (2 ** (10 * power) if power else unit))
 

@@ -26,7 +26,7 @@ NO_COMMAND = "has no command: `job run` needs one"
 class JobError(ConfigError):
     """A job's file, line or environment cannot be used. The text names the place, the field, and what is allowed.
 
-    Example: ``polyaxonfile.yml:9:5: environment.replicas.n_workers: 'four' is no whole number, at least 0.``
+    Example: ``polyaxonfile.yml:9:5: environment.replicas.n_workers: 'four' is not a whole number, at least 0.``
     """
 
 
@@ -99,7 +99,7 @@ class Replica(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise JobError(f"{self.role} {self.index}: slots: {self.slots} must be at least 1.")
         if self.host.startswith("-") or any(c.isspace() or not c.isprintable() for c in self.host):
             # ssh would take the first for an option, and a hostfile's line end at the second.
-            raise JobError(f"{self.role} {self.index}: {self.host!r} is no host's name.")
+            raise JobError(f"{self.role} {self.index}: {self.host!r} is not a host's name.")
 
 
 class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,7 +110,7 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not self.name or "=" in self.name or "\0" in self.name + (self.value or ""):
-            raise JobError(f"{self.name!r} is no environment variable's name, or its value has a NUL character.")
+            raise JobError(f"{self.name!r} is not an environment variable's name, or its value has a NUL character.")
 
 
 class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,7 +175,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise JobError(f"{self.kind}: the job has no replica and no host: nothing could run.")
         twice = [key for key, n in Counter((r.role, r.index) for r in self.replicas).items() if n > 1]
         if twice:
-            raise JobError(f"{self.kind}: {twice[0][0]} {twice[0][1]} is there twice: give each an index of its own.")
+            raise JobError(f"{self.kind}: {twice[0][0]} {twice[0][1]} appears twice: give each an index of its own.")
         slots = sum(replica.slots for replica in self.replicas)
         if self.np < 0 or self.np > slots:
             raise JobError(f"{self.kind}: np {self.np} ranks do not fit: the replicas have {slots} slot(s).")

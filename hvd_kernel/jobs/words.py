@@ -101,8 +101,8 @@ def refuse_operators(line: list[Word], name: str) -> None:
     operator = next((word.raw for word in line if word.operates), "")
     if operator:
         raise JobError(
-            f"{name}: {operator!r} is the shell's, and read is one command alone: leave it and what follows out, or "
-            "put it in quotes."
+            f"{name}: {operator!r} belongs to the shell, and only a single command is read: leave out this and "
+            "what follows, or put it in quotes."
         )
 
 

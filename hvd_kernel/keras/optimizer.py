@@ -60,7 +60,7 @@ def DistributedOptimizer(
     ValueError
         The parameters do not fit together, or it is wrapped already.
     TypeError
-        It is no optimizer of the Keras in use.
+        It is not an optimizer of the Keras in use.
 
     Example
     -------
@@ -134,7 +134,7 @@ def PartialDistributedOptimizer(
     Raises
     ------
     ValueError
-        One of them is no layer.
+        One of them is not a layer.
     """
     layers = local_layers if isinstance(local_layers, list | tuple | set) else [local_layers]
     layers = [each for each in layers if each is not None]

@@ -20,7 +20,7 @@ def checked(tensors: Sequence[Any], op: int | None = None) -> None:
     Raises
     ------
     TypeError
-        It is no NDArray.
+        It is not an NDArray.
     ValueError
         It is a sparse one, or its type is none that the core has this reduction for.
     """

@@ -202,7 +202,7 @@ class Agent(ProcessSupervisor):
 
 
 def _remedy(plan: m.StartRanks) -> str:
-    """Return what to write instead of a script that is no program; empty where it is none."""
+    """Return what to write instead of a script that is not a program; empty where it is none."""
     program = Path(plan.command[0])
     is_script = program.suffix == ".py" and (Path(plan.cwd) / program).is_file()
     return f" (it is a script: did you mean `python {program}`?)" if is_script else ""
@@ -218,7 +218,7 @@ def _fewer_threads(env: dict[str, str], kept_to: limits.Limits, chosen: Mapping[
 def _environment(plan: m.StartRanks) -> dict[str, str]:
     """Return what all ranks have: devices, and each its part of the cores, unless the user has decided.
 
-    What is no rank, but starts some, hands the words on (``ranks_on_host`` is 0).
+    What is not a rank, but starts some, hands the words on (``ranks_on_host`` is 0).
 
     Raises
     ------

@@ -179,7 +179,7 @@ def _mapped() -> set[int] | None:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has just ended
         except OSError:
-            if entry.name != "1":  # init shows its own to nobody in some containers, and is no rank
+            if entry.name != "1":  # init shows its own to nobody in some containers, and is not a rank
                 return None
     return found
 

@@ -29,7 +29,7 @@ PROMPT_TYPE = "hvd_prompt"
 """msg_type under which a rank publishes a Prompt on its iopub."""
 
 BROKEN_TYPE = "hvd_broken"
-"""msg_type under which a rank says that communication has ended in a task that is no cell of the notebook."""
+"""msg_type under which a rank says that communication has ended in a task that is not a cell of the notebook."""
 
 READABLE = "hvd_readable"
 """Attribute of a comm: what a page sends through it, state aside, are questions that any thread may answer."""

@@ -49,7 +49,7 @@ def boolean(text: str) -> Reading:
     except ValueError:
         number = _NUMBER.match(text)
     if number is None:
-        return Reading("0", "it is read as 0, as Horovod reads what is no number")
+        return Reading("0", "it is read as 0, as Horovod reads what is not a number")
     return Reading(str(int(int(number[0]) != 0)))
 
 

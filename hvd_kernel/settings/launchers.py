@@ -1,6 +1,6 @@
 """Environment variables of launchers (mpirun, srun, torchrun, horovodrun) that ranks of ours must not inherit.
 
-What the user has set for Open MPI (``OMPI_MCA_btl_tcp_if_include`` and the like) is no launcher's, and stays.
+What the user has set for Open MPI (``OMPI_MCA_btl_tcp_if_include`` and the like) is not a launcher's, and stays.
 """
 
 from __future__ import annotations

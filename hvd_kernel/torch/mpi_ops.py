@@ -170,7 +170,7 @@ def allreduce(
     ------
     ValueError
         On this rank alone, before anything is sent: the dtype has no such reduction, ``average`` and ``op`` are both
-        given, the name is in flight already, or this rank is no member of the set.
+        given, the name is in flight already, or this rank is not a member of the set.
     HorovodInternalError
         On every rank: shapes, dtypes or reductions differ (Mismatch), or a rank has failed (RankFailed, RankDied); on
         this one: before ``init``.
@@ -290,7 +290,7 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
     IndexError
         The tensor is 0-dimensional.
     ValueError
-        The dtype is not known to the core, the name is in flight already, or this rank is no member of the set.
+        The dtype is not known to the core, the name is in flight already, or this rank is not a member of the set.
     HorovodInternalError
         As in ``allreduce``.
 
@@ -347,7 +347,7 @@ def broadcast(
     ------
     ValueError
         On this rank alone: there is no such root in the set, the dtype is not known to the core, the name is in flight
-        already, or this rank is no member of the set.
+        already, or this rank is not a member of the set.
     HorovodInternalError
         On every rank: also when they name different roots; else as in ``allreduce``.
 

@@ -63,7 +63,7 @@ def parse(text: str, name: str = "HVD_TRACK") -> Choice:
         raise ConfigError(f"{name}={text!r} cannot be used: {OFF} stands alone.")
     targets = [_target(word, text, name) for word in words if word != PER_RANK]
     if twice := next((each for each in targets if targets.count(each) > 1), None):
-        raise ConfigError(f"{name}={text!r} cannot be used: {twice} is there twice.")
+        raise ConfigError(f"{name}={text!r} cannot be used: {twice} appears twice.")
     return Choice(tuple(targets) or (_default(),), PER_RANK in words)
 
 

@@ -18,7 +18,7 @@ def mean(numbers: Sequence[float]) -> float:
     """Return the mean as if numbers had any length, rounded at the end alone; of infinities what a sum gives."""
     try:
         return float(sum(map(Fraction, numbers)) / len(numbers))
-    except (OverflowError, ValueError):  # infinities, or what is no number
+    except (OverflowError, ValueError):  # infinities, or what is not a number
         return sum(number / len(numbers) for number in numbers)
 
 

@@ -28,7 +28,7 @@ def install(folder: str) -> None:
 
 
 def _note_departure(note: int) -> None:
-    """Note an end that is no crash: os._exit, or the interpreter's own."""
+    """Note an end that is not a crash: os._exit, or the interpreter's own."""
     leave, rank = os._exit, os.getpid()
 
     def say(how: str) -> None:

@@ -1,4 +1,4 @@
-"""Interrupt escalation, the third step: ranks that did not obey the first two are ended, they alone, and replaced."""
+"""Interrupt escalation, the third step: ranks that did not respond to the first two are killed and replaced."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 - Comments and empty lines above ``%%hvdrun`` move below it: IPython wants a magic in the first line, people (and
   nbval, papermill) write comments there.
-- With %hvdauto on, a plain cell becomes a ``%%hvdrun`` cell. Plain: its first line of code is no magic, no shell
+- With %hvdauto on, a plain cell becomes a ``%%hvdrun`` cell. Plain: its first line of code is not a magic, no shell
   command and no question.
 """
 

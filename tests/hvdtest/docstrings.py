@@ -47,7 +47,7 @@ def lacking(thing: Callable[..., Any], others: Mapping[str, Callable[..., Any]])
     doc = inspect.getdoc(thing) or ""
     wanted, told = list(_signature(thing).parameters), _told(doc, others)
     wrong = [f"{name} is not told" for name in wanted if name not in told]
-    wrong += [f"{name} is told and is no parameter" for name in _own(doc) if name not in wanted]
+    wrong += [f"{name} is told and is not a parameter" for name in _own(doc) if name not in wanted]
     if wanted and not _errors(doc, others) and not (isinstance(thing, type) and issubclass(thing, BaseException)):
         wrong.append("what it raises is not told")
     if _returns(thing) and not _GIVES.match(doc) and "Returns" not in _sections(doc):

@@ -68,7 +68,7 @@ def parse(sentence: str) -> Fault:
         if found := re.fullmatch(form, sentence.strip()):
             said = found.groupdict()
             return Fault(kind, int(said.get("rank", 0)), int(said["step"]), float(said.get("amount", 0)))
-    raise ValueError(f"{sentence!r} is no fault: write one of {', '.join(_FORMS.values())}")
+    raise ValueError(f"{sentence!r} is not a fault: write one of {', '.join(_FORMS.values())}")
 
 
 def drawn(chance: random.Random, ranks: int, step: int, kinds: Sequence[tuple[str, float]]) -> Fault:

@@ -90,7 +90,7 @@ def _listens(pid: int) -> bool:
 
 def _written(pid: int, file: Path) -> str:
     if not file.exists() or not _listens(pid):
-        return "  it is no Python process that tells"
+        return "  it is not a Python process that tells"
     before = file.stat().st_size
     os.kill(pid, signal.SIGUSR1)
     deadline, size = time.monotonic() + WRITTEN_S, before

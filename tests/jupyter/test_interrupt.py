@@ -417,13 +417,13 @@ def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_
     assert shown["name"] == "stderr"
     assert re.fullmatch(
         rf"\[2\] in C code that keeps Python's lock\n    {cell}:6\n    {cell}:5 deadlock\(\)\n(    C: \S+\n)+"
-        r"rank 2 did not obey yet: another interrupt ends only this one, .*\n",
+        r"rank 2 not responding yet: another interrupt ends only this one, .*\n",
         shown["text"],
     ), shown["text"]
     lines = outcome.error.splitlines()
     assert lines[0] == "KeyboardInterrupt: ranks 0-1,3 interrupted, variables are kept"
     assert cell == f"cell {outcome.reply['execution_count']}"
-    assert lines[1] == f"did not obey: rank 2 is in C code, called in {cell}:5 deadlock()"
+    assert lines[1] == f"not responding: rank 2 is in C code, called in {cell}:5 deadlock()"
     assert kernel.run("%hvdpull mine --ranks 0-1,3\ndict(mine)").shown == ["{0: 100, 1: 101, 3: 103}"]
     kernel.run("%%hvdrun\nimport torch, time\nkept = [rank, 'kept']")
     assert_sound(kernel)
@@ -450,7 +450,7 @@ def test_b3_the_third_press_starts_fresh_ranks_where_all_disobey(kernel: Kernel,
         kernel.press()  # one by one: signals that the kernel has not come to yet are one signal
         gather(kernel, started[0], lambda seen: lines_said(seen) >= 4)  # both ranks have disobeyed
         kernel.press()
-        assert "did not obey yet" in kernel.wait_for("stream")["text"]
+        assert "not responding yet" in kernel.wait_for("stream")["text"]
         kernel.press()
         outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
     assert outcome.reply["ename"] == "KeyboardInterrupt"

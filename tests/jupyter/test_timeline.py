@@ -52,7 +52,7 @@ def test_what_cannot_be_recorded_or_shown_is_told(kernel: Kernel, tmp_path: Path
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
     assert error(f"%hvd timeline start {notes}") == (
-        f"{notes} is there and is no timeline: name another file, or add --force"
+        f"{notes} exists and is not a timeline: name another file, or add --force"
     )
     assert notes.read_text() == "mine"
     assert error(f"%hvd timeline start {tmp_path}/none/t.json") == (
@@ -62,7 +62,7 @@ def test_what_cannot_be_recorded_or_shown_is_told(kernel: Kernel, tmp_path: Path
         f"{tmp_path}/none.json cannot be read: No such file or directory"
     )
     assert error(f"%hvd timeline show {notes}") == (
-        f"{notes}: it is no timeline: a timeline is a list of events, as hvd.start_timeline writes it"
+        f"{notes}: it is not a timeline: a timeline is a list of events, as hvd.start_timeline writes it"
     )
 
 

@@ -68,4 +68,4 @@ def test_other_operators_print_a_table(op: str) -> None:
 
 def test_a_rank_that_fails_is_told_and_nothing_stays() -> None:
     with pytest.raises(ClusterError, match="JSONDecodeError"):
-        run_ranks(2, ["this is no plan"], 60)
+        run_ranks(2, ["this is not a plan"], 60)

@@ -65,7 +65,7 @@ def test_a_budget_is_read(tmp_path: Path) -> None:
 
 def test_a_shard_of_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     file = written(tmp_path, TOML.replace("unit = 90", "unit = 90\ngone = 3") + TOUCHES)
-    with pytest.raises(ValueError, match=r"budget\.toml: shard jupyter lists gone, which is no folder of tests/"):
+    with pytest.raises(ValueError, match=r"budget\.toml: shard jupyter lists gone, which is not a folder of tests/"):
         budget.read(file)
 
 

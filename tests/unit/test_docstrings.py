@@ -89,7 +89,7 @@ def test_a_docstring_that_tells_all_lacks_nothing() -> None:
 def test_what_is_lacking_is_named() -> None:
     assert lacking(half, OTHERS) == [
         "op is not told",
-        "more is told and is no parameter",
+        "more is told and is not a parameter",
         "what it raises is not told",
         "what it returns is not told",
         "there is no example",

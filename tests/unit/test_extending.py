@@ -47,7 +47,7 @@ def test_a_reader_reads_its_file_and_names_what_is_wrong(monkeypatch: pytest.Mon
     monkeypatch.setattr(formats, "READERS", (*formats.READERS[:-1], module("reader").READER, formats.READERS[-1]))
     job = formats.read('{"current_host": "algo-1", "hosts": ["algo-1", "algo-2"]}', "resourceconfig.json")
     assert (job.kind, job.size, [replica.host for replica in job.replicas]) == ("sagemaker", 2, ["algo-1", "algo-2"])
-    with pytest.raises(JobError, match=r"resourceconfig\.json:1:37: hosts: is no list of names\."):
+    with pytest.raises(JobError, match=r"resourceconfig\.json:1:37: hosts: is not a list of names\."):
         formats.read('{"current_host": "algo-1", "hosts": "algo-1"}', "resourceconfig.json")
 
 

@@ -296,9 +296,9 @@ logging: {level: INFO, with_timestamp: true}
     [
         ("a: " + 60 * "[", "here are more than 50 levels, or 5000 values"),
         ("params: {cycle_time_ms: soon}", "params.cycle_time_ms: 'soon' cannot be used: it must be a number"),
-        ("params: 3", "names with values are wanted there, not 3"),
+        ("params: 3", "must be a mapping of names to values, not 3"),
         ("controller: pigeon", "controller: 'pigeon' must be one of gloo, mpi"),
-        ("a: [", "this is no YAML: "),
+        ("a: [", "this is not YAML: "),
     ],
 )
 def test_a_wrong_configuration_file(tmp_path: Path, text: str, said: str) -> None:
@@ -327,9 +327,9 @@ more: {a: 1}
     found, ignored = config_file.read(str(file))
     assert found == {"params.cycle_time_ms": "5", "library_options.num_nccl_streams": "1", "logging.level": "INFO"}
     begins = [
-        f"{file}:4:10: params.speed: is ignored: known are fusion_threshold_mb, ",
-        f"{file}:9:19: logging.hide_timestamp: is ignored: did you mean 'with_timestamp'? known are level, ",
-        f"{file}:10:7: more: is ignored: known are controller, params, ",
+        f"{file}:4:10: params.speed: is ignored: known: fusion_threshold_mb, ",
+        f"{file}:9:19: logging.hide_timestamp: is ignored: did you mean 'with_timestamp'? known: level, ",
+        f"{file}:10:7: more: is ignored: known: controller, params, ",
     ]
     assert [told[: len(begin)] for told, begin in zip(ignored, begins, strict=True)] == begins
     assert parse(["-np", "1", "--config-file", str(file), "x"]).warnings == tuple(ignored)
@@ -343,7 +343,7 @@ more: {a: 1}
         ("--mpi-args '-bind-to none'", "--mpi-args and --binding-args are left out: they are for mpiexec"),
         ("--gloo --binding-args=-v", "--mpi-args and --binding-args are left out: they are for mpiexec"),
         ("--reset-limit 4 --max-np 3", "--max-num-proc, --reset-limit are ignored: for elastic jobs, with --min-np"),
-        ("--slots 4", "--slots-per-host is left out: it is for the hosts of -H or --hostfile"),
+        ("--slots 4", "--slots-per-host is left out: it is for hosts of -H or --hostfile"),
         ("--num-nccl-streams 2", "--num-nccl-streams has no effect: each rank gives NCCL one stream"),
         ("--log-with-timestamp", ""),
         ("--mpi-threads-disable", "--mpi-threads-disable has no effect: the core itself knows"),

@@ -73,7 +73,7 @@ def test_a_line_of_mpirun_says_how_many_ranks_and_their_variables(monkeypatch: p
     ]
     assert ignored_parts(parse("%%hvdrun", "-- mpirun -np 4")) == []
     assert wanted(parse("%%hvdrun", "-- horovodrun -np 3"), ClusterSpec(n=2, mpi_args=("-v",))).mpi_args == ("-v",)
-    with pytest.raises(UsageError, match="the line behind -- says how many ranks there are, and where: leave -np"):
+    with pytest.raises(UsageError, match="the line behind -- says how many ranks there are, and where: leave out -np"):
         wanted(parse("%%hvdrun", "-np 2 -- mpirun -np 4"), ClusterSpec(2))
 
 

@@ -80,7 +80,7 @@ def test_the_signature_is_horovods_and_lazily_there() -> None:
         ({"np": 0}, ConfigError, "run(np=0)"),
         ({"num_proc": "4"}, ConfigError, "run(np='4')"),
         ({"func": 3}, TypeError, "got 3"),
-        ({"reuse": True}, UsageError, "this is no notebook"),
+        ({"reuse": True}, UsageError, "this is not a notebook"),
         ({"reuse": True, "env": {"A": "b"}}, UsageError, "env is settled when a rank starts"),
     ],
 )
@@ -109,7 +109,7 @@ def test_slots_without_hosts_are_left_out_with_one_word() -> None:
     with pytest.warns(UserWarning, match="slots") as told:
         asked = checked(options(np=2, slots=3))
     assert [str(each.message) for each in told] == [
-        "run(slots=3) is left out: it is for hosts that do not say their slots"
+        "run(slots=3) is left out: it is for hosts that are given without slots"
     ]
     assert (asked.job.hosts, asked.job.hostfile) == (None, None)
 

@@ -78,7 +78,7 @@ def test_b2_second_press_reaches_those_that_still_run_and_the_third_gives_up() -
     assert session.interrupted == [[0, 1], [1]]
     assert watch.left == [1]
     assert str(caught.value) == (
-        "rank 0 interrupted, variables are kept\ndid not obey: rank 1 is in cell 1:2: sleep(60)\n"
+        "rank 0 interrupted, variables are kept\nnot responding: rank 1 is in cell 1:2: sleep(60)\n"
         "%hvd respawn 1 --force replaces it, %hvd restart all"
     )
 
@@ -104,10 +104,10 @@ def test_b2_presses_close_together_are_one(monkeypatch: pytest.MonkeyPatch) -> N
 def test_b3_the_second_press_shows_the_stacks_where_a_person_looks(writer: str, *, shown: bool) -> None:
     seen = FakeWriter(interactive=writer == "interactive", terminal=writer == "terminal")
     driven([press, None, press, None, RankDone(0), RankDone(1)], writer=seen)
-    said = [text for stream, text in seen.written if stream == "stderr" and "did not obey" in text]
+    said = [text for stream, text in seen.written if stream == "stderr" and "not responding" in text]
     expected = (
         "[0-1] in the cell's own code\n    cell 1:2: sleep(60)\n"
-        "ranks 0-1 did not obey yet: another interrupt ends only these, without their variables, and starts fresh ones\n"
+        "ranks 0-1 not responding yet: another interrupt ends only these, without their variables, and starts fresh ones\n"
     )
     assert said == ([expected] if shown else [])
 
@@ -116,7 +116,7 @@ def test_b3_the_stacks_come_by_themselves_when_ranks_do_not_obey(monkeypatch: py
     monkeypatch.setattr(runner, "PATIENT_S", 0.0)
     seen = FakeWriter(terminal=True)
     driven([press, None, None, RankDone(0), None, None, RankDone(1)], writer=seen)
-    assert len([text for stream, text in seen.written if "did not obey yet" in text]) == 1
+    assert len([text for stream, text in seen.written if "not responding yet" in text]) == 1
 
 
 def test_c5_why_ranks_waited_is_part_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,5 +156,7 @@ def test_timeout_interrupts_and_says_so() -> None:
 def test_timeout_gives_up_on_ranks_that_do_not_obey(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "GRACE_S", 0.0)
     watch, _, _ = driven([None, RankDone(0)], timeout=1e-9)
-    with pytest.raises(HvdTimeout, match=r"did not obey: ranks 0-1 are in .*\n%hvd respawn 0-1 --force replaces them"):
+    with pytest.raises(
+        HvdTimeout, match=r"not responding: ranks 0-1 are in .*\n%hvd respawn 0-1 --force replaces them"
+    ):
         check(watch)

@@ -53,7 +53,7 @@ def test_a_file_whose_writer_died_is_read_to_its_last_whole_event(cut: str) -> N
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "mine", '[{"a": 1}]'])
 def test_what_is_no_timeline_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="it is no timeline"):
+    with pytest.raises(ValueError, match="it is not a timeline"):
         timeline.parse(text)
 
 

@@ -55,7 +55,7 @@ def test_a_choice_is_read_and_written(text: str, written: str) -> None:
         ("tensorbord:runs", "'tensorbord' is not understood: did you mean tensorboard?; write off, on, or some of"),
         ("jsonl,wandb", "'wandb' is not understood; write off"),
         ("jsonl:,on", "there is no place behind 'jsonl:'"),
-        ("jsonl:a,jsonl:a", "jsonl:a is there twice"),
+        ("jsonl:a,jsonl:a", "jsonl:a appears twice"),
         ("off,jsonl", "off stands alone."),
     ],
 )

@@ -36,8 +36,8 @@ def test_a_hostfile_without_np_offers_its_slots(tmp_path: Path, text: str, slots
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a slots=x", "hosts:1:9: 'x' is no number of slots from 1 to 999999: write host slots=4"),
-        ("a\nb:x", "hosts:2:3: 'x' is no number of slots"),
+        ("a slots=x", "hosts:1:9: 'x' is not a number of slots from 1 to 999999: write host slots=4"),
+        ("a\nb:x", "hosts:2:3: 'x' is not a number of slots"),
         ("# nobody\n", "the hostfile names no host: write lines like `host slots=4`"),
     ],
 )

@@ -73,7 +73,7 @@ def read(file: Path = FILE) -> Budget:
     for shard in shards.values():
         for folder in shard.seconds:
             if not folder.startswith(NATIVE) and not (file.parent / folder).is_dir():
-                raise ValueError(f"{file.name}: shard {shard.name} lists {folder}, which is no folder of tests/")
+                raise ValueError(f"{file.name}: shard {shard.name} lists {folder}, which is not a folder of tests/")
     touches = {prefix: tuple(folders) for prefix, folders in table["touches"].items()}
     return Budget({name: float(seconds) for name, seconds in table["default"].items()}, shards, touches)
 

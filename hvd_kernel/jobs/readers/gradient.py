@@ -99,13 +99,13 @@ def _options(given: Iterable[Given], name: str, file: mpirun.File | None) -> dic
 def _of_file(path: str, name: str, file: mpirun.File | None) -> dict[str, str]:
     text = file(path) if file else None
     if text is None:
-        raise JobError(f"{name}: the file {path} of --optionsFile is not there: write it, or give its values as flags.")
+        raise JobError(f"{name}: the file {path} of --optionsFile does not exist: write it, or use flags.")
     document = parse(text, path)
     if not isinstance(document.value, dict):
-        raise document.error((), "names of flags with values are wanted there")
+        raise document.error((), "must be a mapping of flags to values")
     unknown = [each for each in document.value if each not in FLAGS]
     if unknown:
-        raise document.error((unknown[0],), "is no flag of gradient experiments create multinode")
+        raise document.error((unknown[0],), "is not a flag of gradient experiments create multinode")
     used = {key: value for key, value in document.value.items() if FLAGS[key].use != "ignored" and value is not None}
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in used.items()}
 
@@ -118,7 +118,7 @@ def _check_type(kind: str, name: str) -> None:
     if kind.upper() in ("GRPC", "2"):
         raise JobError(f"{name}: --experimentType {kind}: ranks have no parameter servers: write MPI, with a master.")
     if kind.upper() not in ("MPI", "3"):
-        raise JobError(f"{name}: --experimentType {kind!r} is unknown: allowed is MPI.")
+        raise JobError(f"{name}: --experimentType {kind!r} is unknown; allowed: MPI.")
 
 
 def _fit(line: mpirun.Line, replicas: tuple[Replica, ...], name: str) -> int:
@@ -133,7 +133,7 @@ def _variables(options: Mapping[str, str], line: mpirun.Line, name: str) -> tupl
     try:
         given: Any = json.loads(options.get("experimentEnv", "{}"))
     except (ValueError, RecursionError) as error:
-        raise JobError(f'{name}: --experimentEnv is no JSON: {error}. Write \'{{"NAME": "value"}}\'.') from None
+        raise JobError(f'{name}: --experimentEnv is not JSON: {error}. Write \'{{"NAME": "value"}}\'.') from None
     if not isinstance(given, dict) or any(isinstance(value, (dict, list)) for value in given.values()):
         raise JobError(f'{name}: --experimentEnv must be names with values: \'{{"NAME": "value"}}\'.')
     own = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}

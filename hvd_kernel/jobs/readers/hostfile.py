@@ -155,7 +155,7 @@ def _options(text: str, at: int) -> tuple[int | None, str, tuple[str, ...]]:
         else:
             near = difflib.get_close_matches(key, _ALLOWED, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            what = f"{_short(option['key'])!r} is unknown here: {hint}allowed are {', '.join(_ALLOWED)}"
+            what = f"{_short(option['key'])!r} is unknown here: {hint}allowed: {', '.join(_ALLOWED)}"
             raise _WrongError(option.start("key"), what, ours=bool(near))
         at = option.end()
     rest = text[at:].lstrip()
@@ -166,14 +166,16 @@ def _options(text: str, at: int) -> tuple[int | None, str, tuple[str, ...]]:
 
 def _count(text: str, at: int, *, ours: bool = False) -> int:
     if not _COUNT.fullmatch(text):
-        what = f"{_short(text)!r} is no number of slots from 1 to 999999" if text else "the number of slots is missing"
+        what = (
+            f"{_short(text)!r} is not a number of slots from 1 to 999999" if text else "the number of slots is missing"
+        )
         raise _WrongError(at, f"{what}: {_WRITE}", ours=ours)
     return int(text)
 
 
 def _user(text: str, at: int) -> str:
     if not _USER.fullmatch(text):  # ssh would take some for an option
-        raise _WrongError(at, f"{_short(text)!r} is no user's name: {_WRITE}")
+        raise _WrongError(at, f"{_short(text)!r} is not a user's name: {_WRITE}")
     return text + "@"
 
 

@@ -27,7 +27,7 @@ _IN_ORDER = re.compile(r"ppr:[0-9]+:node\b|slot\b|:", re.IGNORECASE)
 _PREFIXED = re.compile(r"[0-9.]+/[0-9]+")
 _MOVED = re.compile(r"cd\s+([^\s;&|'\"$`\\]+)\s*(?:&&|;)\s*")
 _CALLED = re.compile(r"\b(?:mpirun|mpiexec|horovodrun)\b")
-_WITHIN = "{} is called within the line, and each rank would call it: have it begin the line"
+_WITHIN = "{} is called within the line, so each rank would call it: put it at the beginning of the line"
 
 
 class _Launcher(NamedTuple):
@@ -120,8 +120,8 @@ def read(text: str, name: str, file: File | None = None) -> JobSpec:
     hosts = line.hosts if found is None else _chosen(_in_file(found, line), line.hosts, line.hostfile)
     lacks = line.hostfile and found is None
     told = {
-        f"the hostfile {line.hostfile} is not here, and it stays open where ranks run: -H host:slots says it": lacks,
-        "the line does not say how many ranks: one; -np N says it": not hosts and not line.np,
+        f"the hostfile {line.hostfile} does not exist here: -H host:slots names the hosts": lacks,
+        "the line gives no number of ranks, 1 is assumed: -np N sets it": not hosts and not line.np,
     }
     return JobSpec(
         line.kind,
@@ -268,7 +268,7 @@ def _noted(given: Given, hosted: bool) -> Given:
     if given.flag.use == "slots" and not hosted:
         return given._replace(flag=Flag("ignored", 1, SLOTS_NOTE))
     if given.flag.use == "map_by" and not _IN_ORDER.match(given.values[0]):
-        return given._replace(flag=Flag("ignored", 1, "ranks take the hosts in order, as with -map-by slot"))
+        return given._replace(flag=Flag("ignored", 1, "ranks fill the hosts in order, as with -map-by slot"))
     if given.flag.use != "mca" or (MCA.get(given.values[0]) == "" and not _PREFIXED.search(given.values[1])):
         return given
     return given._replace(flag=Flag("ignored", 2, MCA.get(given.values[0]) or MCA_NOTE))

@@ -129,7 +129,7 @@ def own(env: Env) -> int:
 def _symmetric(env: Env, kind: str, name: str, hosts: Sequence[str], meeting: str = "") -> JobSpec:
     slots, port = _whole(env, "HVD_JOB_SLOTS", 1), _whole(env, "HVD_JOB_PORT", 1)
     if port > _MEETING_PORTS:
-        raise JobError(f"HVD_JOB_PORT={port} is no port: at most {_MEETING_PORTS}.")
+        raise JobError(f"HVD_JOB_PORT={port} is not a port: at most {_MEETING_PORTS}.")
     if len(hosts) > 1 and not env.get("HVD_SECRET_KEY"):
         raise JobError(
             f"HVD_SECRET_KEY is not set: the {len(hosts)} parts of {name} know each other by it, from a Secret."

@@ -108,7 +108,7 @@ def _warnings(file: _File, slots: int) -> tuple[str, ...]:
     uneven = gpus % slots != 0 and gpus > slots
     told = {
         f"{gpus} GPUs are not a multiple of {slots} processes per worker: some stay unused": uneven,
-        "train.run is not there: `job run` needs a command": not file.train.run,
+        "train.run is missing: `job run` needs a command": not file.train.run,
         "train.parameters is ignored: only the first experiment of several could be meant": file.train.parameters,
         "train.image is ignored: ranks run in this environment": file.train.image,
         "deploy is ignored: only train is a job of ranks": file.deploy,

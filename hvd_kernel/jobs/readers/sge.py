@@ -55,7 +55,7 @@ def read_text(text: str, name: str, job: str = "") -> JobSpec:
         found = _LINE.fullmatch(line)
         if not found:
             column = len(line) - len(line.lstrip()) + 1
-            raise JobError(f"{name}:{number}:{column}: {line.strip()[:80]!r} is no `host slots queue processors`.")
+            raise JobError(f"{name}:{number}:{column}: {line.strip()[:80]!r} is not `host slots queue processors`.")
         hosts[found["host"]] = hosts.get(found["host"], 0) + int(found["slots"])
     if not hosts:
         raise JobError(f"{name}:1:1: the file names no host: Grid Engine writes lines `host slots queue processors`.")

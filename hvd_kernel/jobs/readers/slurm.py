@@ -1,7 +1,7 @@
 """Slurm allocation reader: the environment of a batch script, of salloc's shell or of an interactive step -> JobSpec.
 
 What the job has been given is a request here: Slurm itself sees to the limits. Tried with Slurm 22.05:
-  * A batch script has SLURM_PROCID=0 and no SLURM_STEP_ID. It is no task.
+  * A batch script has SLURM_PROCID=0 and no SLURM_STEP_ID. It is not a task.
   * salloc's shell is on no node: it does not know SLURM_CPUS_ON_NODE, nor, after --gres, any GPU.
   * In a step the variables of tasks speak of the step, those of nodes and cores of the job. An interactive step
     (salloc with use_interactive_step) stands for the whole job.
@@ -91,7 +91,9 @@ def expand(names: str, variable: str = "SLURM_JOB_NODELIST") -> list[str]:
         It is none, or has more than ``MAX_RANKS`` names.
     """
     if not _LIST.fullmatch(names):
-        raise JobError(f"{variable}={names!r} is no list of nodes, as in n[1-3,07],m: a bracket or a name is missing.")
+        raise JobError(
+            f"{variable}={names!r} is not a list of nodes, as in n[1-3,07],m: a bracket or a name is missing."
+        )
     found: list[str] = []
     for item in re.findall(_ITEM, names):
         parts = re.split(r"\[([^\]]*)\]", item)
@@ -111,7 +113,7 @@ def _numbers(ranges: str, variable: str) -> list[str]:
         match = _RANGE.fullmatch(each)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or not 0 <= high - low < MAX_RANKS:
-            raise JobError(f"{variable}: [{ranges}] has {each!r}, which is no range of numbers: 1, 1-3 or 001-100.")
+            raise JobError(f"{variable}: [{ranges}] has {each!r}, which is not a range of numbers: 1, 1-3 or 001-100.")
         found += [str(number).zfill(len(match[1])) for number in range(low, high + 1)]
     return found
 
@@ -129,7 +131,7 @@ def counts(text: str, variable: str) -> list[int]:
         match = _TIMES.fullmatch(each)
         times = int(match[2] or 1) if match else 0
         if match is None or times + len(found) > MAX_RANKS:
-            raise JobError(f"{variable}={text!r} is no number for each node, as in 4(x2),3.")
+            raise JobError(f"{variable}={text!r} is not a number for each node, as in 4(x2),3.")
         found += [int(match[1])] * times
     return found
 
@@ -214,7 +216,7 @@ def _sum(env: Env, variable: str) -> int:
     """Return the GPUs of ``2``, ``a100:2`` or ``a100:1,v100:1``."""
     found = [_GPUS.fullmatch(each) for each in env[variable].split(",")]
     if not all(found):
-        raise JobError(f"{variable}={env[variable]!r} is no number of GPUs, as in 2 or a100:2.")
+        raise JobError(f"{variable}={env[variable]!r} is not a number of GPUs, as in 2 or a100:2.")
     return sum(int(each[1]) for each in found if each)
 
 
@@ -230,7 +232,7 @@ def _memory(env: Env, cores: int | None) -> int | None:
 
 def _whole(env: Env, variable: str) -> int:
     if not re.fullmatch(r"0*[1-9][0-9]{0,5}|0", env[variable], re.ASCII):
-        raise JobError(f"{variable}={env[variable]!r} is no whole number.")
+        raise JobError(f"{variable}={env[variable]!r} is not a whole number.")
     return int(env[variable])
 
 

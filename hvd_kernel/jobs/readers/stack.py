@@ -116,7 +116,7 @@ def _chosen(document: Document, services: Mapping[str, Any]) -> str:
     found = list(services) if len(services) == 1 else ours
     if len(found) != 1:
         raise document.error(
-            ("services",), f"one service with ranks is wanted, and there are {len(services)}: leave the others out"
+            ("services",), f"one service with ranks is expected, but there are {len(services)}: leave the others out"
         )
     return found[0]
 
@@ -171,7 +171,7 @@ def _resources(document: Document, path: Path, asked: _Resources) -> Resources:
         try:
             return None if amounts.cpus is None else float(amounts.cpus)
         except ValueError:
-            raise document.error((*path, side, "cpus"), f"{amounts.cpus!r} is no number of cores") from None
+            raise document.error((*path, side, "cpus"), f"{amounts.cpus!r} is not a number of cores") from None
 
     def memory(side: str, amounts: _Amounts) -> int | None:
         try:

@@ -9,13 +9,13 @@ import re
 
 from hvd_kernel.jobs.flags import Flag, table
 
-_IDS = "only Paperspace knew what is meant"
-_PULL = "ranks run in this environment, as whoever starts the job"
-_CODE = "ranks run in the folder that the job is started in"
+_IDS = "meaningful only at Paperspace"
+_PULL = "ranks run in this environment, as the user who starts the job"
+_CODE = "ranks run in the folder in which the job is started"
 _FILES = "ranks see the files of the machine that they run on"
 _GRPC = "an experiment of type MPI has no parameter servers"
 _BOARD = "`%hvd track` and HVD_TRACK=tensorboard write its files"
-_HERE = "a job is started where you are, and its output is shown"
+_HERE = "the job is started on this machine, and its output is shown"
 
 FLAGS = table(
     ("name", Flag("name")),

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from hvd_kernel.jobs.flags import Flag, Spellings, table
 
-_PLACE = "ranks take the hosts in order, and no rank is bound to cores"
-_SHELL = "ranks are started by hvdrun's own agents"
+_PLACE = "ranks fill the hosts in order and are not bound to cores"
+_SHELL = "hvdrun's own agents start the ranks"
 _SHOWN = "`hvdrun job plan` shows who runs where"
 _OUTPUT = "`hvdrun --output-filename DIR` keeps each rank's output"
-_LOOKS = "each line already says its rank, and `hvdrun --prefix-output-with-timestamp` adds the time"
+_LOOKS = "each line already has its rank as prefix, and `hvdrun --prefix-output-with-timestamp` adds the time"
 _ENDS = "a rank that fails ends the others, and the job's status is its own"
 _ONE_LINE = "read here is one line for all ranks: write the flags and the command on it"
 _ELASTIC = "a plan is that of the start; `hvdrun` itself, with the same flags, lets the size change"
@@ -38,7 +38,7 @@ MPI = table(
     ("map-by", Flag("map_by")),
     ("oversubscribe", Flag("oversubscribe", 0)),
     ("genvall envall v verbose q quiet nooversubscribe allow-run-as-root disable-x noconf", Flag("quiet", 0)),
-    ("genvnone envnone", Flag("ignored", 0, "ranks have the variables of whoever starts the job")),
+    ("genvnone envnone", Flag("ignored", 0, "ranks get the environment of the shell that starts the job")),
     ("bind-to rank-by cpus-per-proc cpus-per-rank cpu-set cpu-list", Flag("ignored", 1, _PLACE)),
     ("bind-to-core bind-to-socket bind-to-none bycore bynode byslot bysocket nolocal", Flag("ignored", 0, _PLACE)),
     ("use-hwthread-cpus rr", Flag("ignored", 0, _PLACE)),
@@ -55,12 +55,12 @@ MPI = table(
     ("output-filename output outfile-pattern errfile-pattern", Flag("ignored", 1, _OUTPUT)),
     ("tag-output timestamp-output merge-stderr-to-stdout prepend-rank l", Flag("ignored", 0, _LOOKS)),
     ("xterm prepend-pattern", Flag("ignored", 1, _LOOKS)),
-    ("stdin s", Flag("ignored", 1, "what comes on stdin goes to rank 0")),
-    ("timeout", Flag("ignored", 1, "nothing ends a job that runs for long")),
+    ("stdin s", Flag("ignored", 1, "stdin goes to rank 0")),
+    ("timeout", Flag("ignored", 1, "a job's time is not limited")),
     ("max-restarts", Flag("ignored", 1, _ENDS)),
     ("enable-recovery disable-recovery continuous print-all-exitcodes disable-auto-cleanup", Flag("ignored", 0, _ENDS)),
     ("configfile app", Flag("refused", 1, _ONE_LINE)),
-    ("rankfile rf", Flag("refused", 1, "its order is not read: write -H host:slots in the order of the ranks")),
+    ("rankfile rf", Flag("refused", 1, "the order in it is not read: write -H host:slots in the order of the ranks")),
     ("arch soft", Flag("refused", 1, _ONE_LINE)),
     ("h help V version", Flag("refused", 0, "it starts no job: leave it out")),
 )
@@ -75,13 +75,13 @@ HOROVOD = table(
     ("tcp", Flag("NCCL_IB_DISABLE=1", 0)),
     ("gloo verbose disable-cache", Flag("quiet", 0)),
     ("mpi", Flag("ignored", 0, "ranks meet without MPI; `hvdrun --mpi` starts them with it")),
-    ("jsrun", Flag("ignored", 0, "inside LSF ranks go out by jsrun where it is")),
+    ("jsrun", Flag("ignored", 0, "inside LSF jsrun starts the ranks where it is available")),
     ("mpi-args binding-args", Flag("ignored", 1, "ranks are started without MPI; `hvdrun --mpi` takes it")),
-    ("p ssh-port", Flag("ignored", 1, "say it as `hvdrun -p`, or in ~/.ssh/config")),
-    ("i ssh-identity-file", Flag("ignored", 1, "say it as `hvdrun -i`, or in ~/.ssh/config")),
+    ("p ssh-port", Flag("ignored", 1, "use `hvdrun -p`, or ~/.ssh/config")),
+    ("i ssh-identity-file", Flag("ignored", 1, "use `hvdrun -i`, or ~/.ssh/config")),
     ("output-filename", Flag("ignored", 1, _OUTPUT)),
     ("prefix-timestamp prefix-output-with-timestamp", Flag("ignored", 0, _LOOKS)),
-    ("config-file", Flag("ignored", 1, "its values are not looked at: give them as flags")),
+    ("config-file", Flag("ignored", 1, "its values are not read: give them as flags")),
     ("min-np min-num-proc max-np max-num-proc elastic-timeout", Flag("ignored", 1, _ELASTIC)),
     ("reset-limit max-restarts host-discovery-script discovery-interval", Flag("ignored", 1, _ELASTIC)),
     ("blacklist-cooldown-range", Flag("ignored", 2, _ELASTIC)),
@@ -129,15 +129,15 @@ HOROVOD_SPELLED = Spellings(
     (*(f"-{name}" for name in _ONE_DASH), "--hostfile", *(f"--{name}" for name in HOROVOD if name not in _ONE_DASH)),
     OURS,
 )
-SLOTS_NOTE = "it is for the hosts of -H or --hostfile that do not say their slots"
+SLOTS_NOTE = "it is for hosts of -H or --hostfile that are given without slots"
 MCA = {
     "btl_tcp_if_include": "",
     "oob_tcp_if_include": "",
-    "plm_rsh_args": "say the port as `hvdrun -p`, or in ~/.ssh/config",
+    "plm_rsh_args": "use `hvdrun -p`, or ~/.ssh/config",
     "plm_rsh_agent": _SHELL,
     "plm_rsh_no_tree_spawn": _SHELL,
-    "btl_tcp_if_exclude": "name the interfaces that ranks shall use: `hvdrun --network-interfaces`",
-    "oob_tcp_if_exclude": "name the interfaces that ranks shall use: `hvdrun --network-interfaces`",
+    "btl_tcp_if_exclude": "use `hvdrun --network-interfaces` to choose the ranks' interfaces",
+    "oob_tcp_if_exclude": "use `hvdrun --network-interfaces` to choose the ranks' interfaces",
 }
 """Parameters of Open MPI with a word of their own: empty, they name network interfaces; for all others see below."""
 MCA_NOTE = "ranks choose their links (shared memory, TCP) themselves, without Open MPI"

@@ -12,13 +12,13 @@ import msgspec
 MAX_WORKERS = 10_000
 
 Amount = Annotated[float, msgspec.Meta(ge=0)] | str | None
-Placing = Annotated[Any, msgspec.Meta(description="the scheduler of Polyaxon's cluster reads it")]
+Placing = Annotated[Any, msgspec.Meta(description="only the scheduler of Polyaxon's cluster uses it")]
 Storage = Annotated[Any, msgspec.Meta(description="ranks see the files of the machine that they run on")]
 Secret = Annotated[Any, msgspec.Meta(description="it names an object in Polyaxon's cluster")]
 Restart = Annotated[Any, msgspec.Meta(description="a job is started once, and its status is the command's")]
 Search = Annotated[Any, msgspec.Meta(description="this is one job, no search over several")]
-Settings = Annotated[Any, msgspec.Meta(description="it is for TensorFlow's own way of being distributed")]
-Sources = Annotated[Any, msgspec.Meta(description="ranks run in the folder that the job is started in")]
+Settings = Annotated[Any, msgspec.Meta(description="it is for TensorFlow's own distribution strategies")]
+Sources = Annotated[Any, msgspec.Meta(description="ranks run in the folder in which the job is started")]
 Tpu = Annotated[Any, msgspec.Meta(description="there are no TPUs here")]
 
 

@@ -38,5 +38,5 @@ def write(spec: JobSpec, kind: str, options: Options = Options()) -> str:  # noq
         There is no such kind, or the job cannot be said in it.
     """
     if kind not in WRITERS:
-        raise JobError(f"{kind!r} is no kind of file that is written: there are {', '.join(WRITERS)}.")
+        raise JobError(f"{kind!r} is not a kind of file that is written: there are {', '.join(WRITERS)}.")
     return WRITERS[kind](spec, options)

@@ -29,12 +29,12 @@ def write(spec: JobSpec, options: Options) -> str:
     Raises
     ------
     JobError
-        The job has no image or no steps, its tasks differ, or its name is no service's.
+        The job has no image or no steps, its tasks differ, or its name is not a service's.
     """
     shape = common.Shape(spec)
     name = spec.name or "hvd"
     if not _NAME.fullmatch(name):
-        raise JobError(f"name: {name!r} is no service's name: letters, digits, dots, dashes, at most 63.")
+        raise JobError(f"name: {name!r} is not a service's name: letters, digits, dots, dashes, at most 63.")
     service = _service(spec, shape, options)
     made = {
         "version": "3.8",
@@ -80,7 +80,7 @@ def _environment(spec: JobSpec, shape: common.Shape, options: Options) -> dict[s
         if variable.name in own:
             raise JobError(f"environment: {variable.name} has another meaning there: leave it out.")
         if not _VARIABLE.fullmatch(variable.name):
-            raise JobError(f"environment: {variable.name!r} is no variable's name: rename it, or leave it out.")
+            raise JobError(f"environment: {variable.name!r} is not a variable's name: rename it, or leave it out.")
     said = {each.name: each.value for each in spec.environment if each.value is not None}
     return own | {name: escaped(literal(value)) for name, value in said.items() if name not in common.SECRETS}
 

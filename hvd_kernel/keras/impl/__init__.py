@@ -34,7 +34,7 @@ def get_keras_optimizer_base_type(k: Any) -> type:
 
 
 def check_keras_optimizer_type(k: Any, optimizer: Any) -> None:
-    """Refuse what is no optimizer.
+    """Refuse what is not an optimizer.
 
     Raises
     ------

@@ -86,7 +86,7 @@ class _Reading:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise self.document.error(path, f"names with values are wanted there, not {value!r}")
+            raise self.document.error(path, f"must be a mapping of names to values, not {value!r}")
         return value
 
     def _value(self, row: Row, path: tuple[str, ...], value: Any) -> str:
@@ -99,7 +99,7 @@ class _Reading:
         near = difflib.get_close_matches(_plain(path[-1]), known, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         where = str(self.document.error(path, "is ignored")).rstrip(".")
-        self.ignored.append(f"{where}: {hint}known are {', '.join(known)}")
+        self.ignored.append(f"{where}: {hint}known: {', '.join(known)}")
 
 
 def _plain(name: str) -> str:

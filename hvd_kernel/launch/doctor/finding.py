@@ -20,7 +20,7 @@ class Verdict(Enum):
 class Finding:
     """One of them. ``said``: what is so; ``remedy``: what to write; ``needs``: what may be installed already.
 
-    ``cell``: of a notebook, from 1, and the line is the cell's; 0: it is no notebook.
+    ``cell``: of a notebook, from 1, and the line is the cell's; 0: it is not a notebook.
     """
 
     file: str

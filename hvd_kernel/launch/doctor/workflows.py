@@ -17,7 +17,7 @@ _BLOCK = ("|", ">")
 
 
 def findings(text: str, name: str) -> list[Finding]:
-    """Read such a file; one that is no YAML says nothing."""
+    """Read such a file; one that is not YAML says nothing."""
     try:
         document = documents.parse(text, name)
     except JobError:

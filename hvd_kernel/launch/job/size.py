@@ -58,7 +58,7 @@ def without_flags(env: Mapping[str, str], np: int = 0) -> Size:
 
 def _part(found: Allocation, own: int, env: Mapping[str, str], np: int) -> Part:
     if np and np != found.spec.size:
-        raise UsageError(f"hvdrun: -np {np}: {found.sentence}: leave -np away, or write the file for as many ranks")
+        raise UsageError(f"hvdrun: -np {np}: {found.sentence}: leave out -np, or write the file for as many ranks")
     rendezvous = found.spec.rendezvous
     assert rendezvous is not None  # the readers of pods and tasks see to it
     host = rendezvous.host if own else socket.gethostname()  # the name that others know may not be in the DNS yet

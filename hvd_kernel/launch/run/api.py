@@ -141,7 +141,7 @@ def _notebook(asked: Asked) -> Any:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None:
-        refuse_reuse(asked, "this is no notebook, and nothing else keeps ranks")
+        refuse_reuse(asked, "this is not a notebook, and nothing else keeps ranks")
     return shell
 
 

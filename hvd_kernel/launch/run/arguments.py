@@ -150,7 +150,7 @@ def _where(options: Mapping[str, Any]) -> tuple[str | None, str | None]:
         return hosts, hostfile
     _count("slots", slots, "slots")
     if not (hosts or hostfile or options["host_discovery_script"]):
-        told = f"run(slots={slots}) is left out: it is for hosts that do not say their slots"
+        told = f"run(slots={slots}) is left out: it is for hosts that are given without slots"
         warnings.warn(told, stacklevel=4)
     return spelled(hosts, hostfile, slots)
 

@@ -95,7 +95,7 @@ def DistributedOptimizer(
     Raises
     ------
     ValueError
-        The parameters do not fit together, or it is no optimizer.
+        The parameters do not fit together, or it is not an optimizer.
 
     Example
     -------

@@ -136,7 +136,7 @@ def PartialDistributedGradientTape(
     Raises
     ------
     ValueError
-        One of them is no Keras layer.
+        One of them is not a Keras layer.
     """
     tape = DistributedGradientTape(
         gradtape,

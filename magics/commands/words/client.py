@@ -21,7 +21,7 @@ def act(context: Context, options: Options) -> None:
     """
     name = (*options.words[1:], _NAME)[0]
     if not name.isidentifier():
-        raise UsageError(f"%hvd client: {name!r} is no name of a variable: write %hvd client, or %hvd client NAME")
+        raise UsageError(f"%hvd client: {name!r} is not a name of a variable: write %hvd client, or %hvd client NAME")
     context.shell.user_ns[name] = client = connected(context)
     context.writer().say(f"{name} is an ipyparallel.Client of ranks {client.ids}; %px and %%px use it\n")
 

@@ -26,7 +26,7 @@ def timeline(context: Context, options: Options) -> None:
 def _start(context: Context, options: Options, name: str) -> None:
     path = Path(name or TIMELINE).absolute()
     if not options.force and path.is_file() and not path.read_bytes()[:40].startswith(b'[\n{"name":"process_name"'):
-        raise UsageError(f"%hvd timeline: {path} is there and is no timeline: name another file, or add --force")
+        raise UsageError(f"%hvd timeline: {path} exists and is not a timeline: name another file, or add --force")
     _told(context, "start", path=str(path), cycles=options.mark_cycles)
     context.writer().say(f"rank 0 records into {path}: run cells, then %hvd timeline stop\n")
 

@@ -256,7 +256,7 @@ def test_copies_of_an_optimizer(ranks: RankPool) -> None:
 
 
 def wrong_things() -> None:
-    """What is no tensor is refused by name, before anything is sent."""
+    """What is not a tensor is refused by name, before anything is sent."""
     import numpy as np
     import torch
 

@@ -117,7 +117,7 @@ def test_what_a_scheduler_cannot_say_is_noted() -> None:
             ("worker 2: slots differ from those of worker 0, and all of one LSF job are alike: give all the larger ones, or "
             "write a slurm script, where they may differ."),
         ),
-        ({"name": "a b", "image": "x"}, "swarm", "name: 'a b' is no service's name: letters, digits, dots, dashes, at most 63."),
+        ({"name": "a b", "image": "x"}, "swarm", "name: 'a b' is not a service's name: letters, digits, dots, dashes, at most 63."),
         ({}, "swarm", "image: a task needs one that has hvd_kernel in it: give it."),
     ],
 )  # fmt: skip
@@ -195,11 +195,11 @@ def test_srun_of_a_heterogeneous_job_without_a_group_is_the_first_components() -
         ("#SBATCH --nodes=many\nsrun x\n", ("x:1: #SBATCH: nodes 'many' must be a number of nodes, at least 1, or two of them, as in "
          "2-4.")),
         ("\n#SBATCH -n 0\nsrun x\n", "x:2: #SBATCH: ntasks '0' must be a whole number, at least 1."),
-        ("#SBATCH --mem=lots\nsrun x\n", "x:1: #SBATCH: mem: 'lots' is no amount of memory: write 4096, 512M or 4G."),
+        ("#SBATCH --mem=lots\nsrun x\n", "x:1: #SBATCH: mem: 'lots' is not an amount of memory: write 4096, 512M or 4G."),
         ("#SBATCH --gpus-per-node=some\nsrun x\n", "x:1: #SBATCH: gpus-per-node 'some' must be a number of GPUs, as in 4 or a100:4."),
-        ("#SBATCH nodes=2\nsrun x\n", "x:1: #SBATCH: nodes=2 '' is no flag of sbatch."),
+        ("#SBATCH nodes=2\nsrun x\n", "x:1: #SBATCH: nodes=2 '' is not a flag of sbatch."),
         ("#SBATCH --job-name='a\nsrun x\n", "x:1: #SBATCH: no closing quotation: close it."),
-        ("#SBATCH -N1\nsrun -n many x\n", "x:2: -n many: a whole number of tasks is wanted, at least 1."),
+        ("#SBATCH -N1\nsrun -n many x\n", "x:2: -n many: must be a whole number of tasks, at least 1."),
         ("#SBATCH -N1\necho 'a\nsrun x\n", "x:2: a quote is not closed: close it, or write a backslash before it."),
         ("#BSUB -n 4 -R span[ptile=2]\nmpirun -np 8 x\n", "x: 8 ranks do not fit: -n gives 4 slot(s)."),
         ("#BSUB -n four\nhvdrun x\n", "x:1: #BSUB: n 'four' must be a whole number, at least 1."),
@@ -212,7 +212,7 @@ def test_errors_name_the_line(script: str, text: str) -> None:
 
 
 def test_what_a_pipe_of_the_batch_shell_is_refused_with() -> None:
-    with pytest.raises(JobError, match="'>' is the shell's"):
+    with pytest.raises(JobError, match="'>' belongs to the shell"):
         formats.read("#SBATCH -N1\nsrun python x.py > log\n", "x")
 
 

@@ -39,11 +39,11 @@ rank  where     cpus  memory  gpus  command
 1     worker 0  -     -       -     -
 2     worker 1  -     -       -     -
 3     worker 2  -     -       -     -
-warning: run.cmd is not there: `job run` needs a command"""
+warning: run.cmd is missing: `job run` needs a command"""
 MPIRUN = """\
 rank  where      cpus  memory  gpus  command
 0-3   localhost  -     -       -     python train.py
-warning: -bind-to none is ignored: ranks take the hosts in order, and no rank is bound to cores
+warning: -bind-to none is ignored: ranks fill the hosts in order and are not bound to cores
 warning: -mca pml ob1 is ignored: ranks choose their links (shared memory, TCP) themselves, without Open MPI
 warning: -mca btl ^openib is ignored: ranks choose their links (shared memory, TCP) themselves, without Open MPI"""
 MASTER = (
@@ -55,9 +55,9 @@ rank  where     cpus  memory  gpus  command
 0     master 0  -     -       1     {MASTER}
 1     worker 0  -     -       1     sleep infinity
 2     worker 1  -     -       1     sleep infinity
-warning: --clusterId is ignored: only Paperspace knew what is meant
-warning: --workspaceUrl is ignored: ranks run in the folder that the job is started in
-warning: -bind-to none is ignored: ranks take the hosts in order, and no rank is bound to cores
+warning: --clusterId is ignored: meaningful only at Paperspace
+warning: --workspaceUrl is ignored: ranks run in the folder in which the job is started
+warning: -bind-to none is ignored: ranks fill the hosts in order and are not bound to cores
 warning: -mca pml ob1 is ignored: ranks choose their links (shared memory, TCP) themselves, without Open MPI
 warning: -mca btl ^openib is ignored: ranks choose their links (shared memory, TCP) themselves, without Open MPI"""
 

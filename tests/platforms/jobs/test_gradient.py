@@ -121,9 +121,9 @@ def test_flags_of_paperspace_are_ignored_without_showing_their_values() -> None:
         line("--apiKey", "SECRET", "--clusterId=SECRET", "--masterRegistryPassword", "SECRET", "--isPreemptible")
     )
     assert spec.warnings == (
-        "--apiKey, --clusterId are ignored: only Paperspace knew what is meant",
-        "--masterRegistryPassword is ignored: ranks run in this environment, as whoever starts the job",
-        "--isPreemptible is ignored: a job is started where you are, and its output is shown",
+        "--apiKey, --clusterId are ignored: meaningful only at Paperspace",
+        "--masterRegistryPassword is ignored: ranks run in this environment, as the user who starts the job",
+        "--isPreemptible is ignored: the job is started on this machine, and its output is shown",
     )
 
 
@@ -140,7 +140,10 @@ def test_a_master_whose_line_names_no_hostfile_is_told() -> None:
             "make && mpirun python main.py",
             "make && mpirun python main.py",
             "",
-            (NO_HOSTFILE, "mpirun is called within the line, and each rank would call it: have it begin the line"),
+            (
+                NO_HOSTFILE,
+                "mpirun is called within the line, so each rank would call it: put it at the beginning of the line",
+            ),
         ),
     ],
 )
@@ -167,15 +170,15 @@ def test_an_options_file_gives_values_and_flags_win() -> None:
             line(experimentType="GRPC"),
             "--experimentType GRPC: ranks have no parameter servers: write MPI, with a master.",
         ),
-        (line(experimentType="XYZ"), "--experimentType 'XYZ' is unknown: allowed is MPI."),
+        (line(experimentType="XYZ"), "--experimentType 'XYZ' is unknown; allowed: MPI."),
         (line(workerCount="many"), "--workerCount many: 'many' must be a whole number, from 1 to 10000."),
         (line(masterCount="2"), "--masterCount 2: one master starts the ranks: write 1."),
-        (line("--experimentEnv", "A=1"), "--experimentEnv is no JSON: Expecting value: line 1 column 1 (char 0)."),
+        (line("--experimentEnv", "A=1"), "--experimentEnv is not JSON: Expecting value: line 1 column 1 (char 0)."),
         (line("--experimentEnv", "[]"), '--experimentEnv must be names with values: \'{"NAME": "value"}\'.'),
         (
             line("--workerConut", "2"),
             (
-                "'--workerConut' is no flag known here: did you mean --workerCount? what means something is "
+                "'--workerConut' is not a flag known here: did you mean --workerCount? known flags: "
                 "--experimentEnv, --experimentType, --masterCommand, --masterContainer, --masterCount, --masterMachineType, "
                 "--name, --optionsFile, --projectId, --workerCommand, --workerContainer, --workerCount, --workerMachineType, "
                 "--workingDirectory."
@@ -192,7 +195,7 @@ def test_an_options_file_gives_values_and_flags_win() -> None:
         ),
         (
             line("--optionsFile", "nowhere"),
-            "the file nowhere of --optionsFile is not there: write it, or give its values",
+            "the file nowhere of --optionsFile does not exist: write it, or use flags",
         ),
     ],
 )
@@ -202,5 +205,5 @@ def test_what_is_wrong_is_named_with_what_is_allowed(text: str, wanted: str) -> 
 
 def test_an_unknown_name_in_an_options_file_is_named_with_its_place() -> None:
     assert refused(line("--optionsFile", "options"), options="name: a\nworkers: 2\n") == (
-        "options:2:10: workers: is no flag of gradient experiments create multinode."
+        "options:2:10: workers: is not a flag of gradient experiments create multinode."
     )

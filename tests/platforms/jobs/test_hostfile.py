@@ -64,18 +64,18 @@ WRITE = "write host slots=4, host:4 or host."
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a\nb slot=2\n", "hosts:2:3: 'slot' is unknown here: did you mean 'slots'? allowed are slots, user, max_slots, port, boards, sockets, cores, binding, ifname, netmask."),
-        ("a\n  b slots=none\n", f"hosts:2:11: 'none' is no number of slots from 1 to 999999: {WRITE}"),
-        ("a:0\n", f"hosts:1:3: '0' is no number of slots from 1 to 999999: {WRITE}"),
+        ("a\nb slot=2\n", "hosts:2:3: 'slot' is unknown here: did you mean 'slots'? allowed: slots, user, max_slots, port, boards, sockets, cores, binding, ifname, netmask."),
+        ("a\n  b slots=none\n", f"hosts:2:11: 'none' is not a number of slots from 1 to 999999: {WRITE}"),
+        ("a:0\n", f"hosts:1:3: '0' is not a number of slots from 1 to 999999: {WRITE}"),
         ("a:\n", f"hosts:1:3: the number of slots is missing: {WRITE}"),
-        ("a:1000000\n", f"hosts:1:3: '1000000' is no number of slots from 1 to 999999: {WRITE}"),
-        ("a:٣\n", f"hosts:1:3: '٣' is no number of slots from 1 to 999999: {WRITE}"),
+        ("a:1000000\n", f"hosts:1:3: '1000000' is not a number of slots from 1 to 999999: {WRITE}"),
+        ("a:٣\n", f"hosts:1:3: '٣' is not a number of slots from 1 to 999999: {WRITE}"),
         ("a:2 slots=2\n", f"hosts:1:1: 'a:2 slots=2' says its slots or its user twice: {WRITE}"),
         ("joe@a user=ann\n", f"hosts:1:1: 'joe@a user=ann' says its slots or its user twice: {WRITE}"),
         ("# c\n\na slots=2 and more # c\n", f"hosts:3:11: 'and more' is not understood: {WRITE}"),
         ("a,b\n", f"hosts:1:1: 'a,b' is not a host: {WRITE}"),
         (" -oProxyCommand=x\n", f"hosts:1:2: '-oProxyCommand=x' is not a host: {WRITE}"),
-        ("a user=-oProxyCommand\n", f"hosts:1:8: '-oProxyCommand' is no user's name: {WRITE}"),
+        ("a user=-oProxyCommand\n", f"hosts:1:8: '-oProxyCommand' is not a user's name: {WRITE}"),
         ("[a]:4\n", f"hosts:1:1: '[a]:4' is not a host: {WRITE}"),
         ("fe80::1 slots=4\n", "hosts:1:1: 'fe80::1' is not a host: an IPv6 address has brackets, as in [fe80::1]:4."),
         ("", "hosts:1:1: the hostfile names no host: write lines like `host slots=4`."),
@@ -110,7 +110,7 @@ def test_a_hostfile_is_told_from_its_text(text: str) -> None:
     ("text", "said"),
     [
         ("a slots=1\nb slot=2\n", "hosts:2:3: 'slot' is unknown here: did you mean 'slots'?"),
-        ("a slots=1\nb slots=two\n", "hosts:2:9: 'two' is no number of slots from 1 to 999999:"),
+        ("a slots=1\nb slots=two\n", "hosts:2:9: 'two' is not a number of slots from 1 to 999999:"),
     ],
 )
 def test_a_hostfile_with_a_slip_is_told_too(text: str, said: str) -> None:

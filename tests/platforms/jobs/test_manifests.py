@@ -106,7 +106,7 @@ RULES = [
         "  slotsPerWorker: 1\n",
         "  slotPerWorker: 1\n",
         (
-            "8:18: spec.slotPerWorker: is unknown here: did you mean 'slotsPerWorker'? allowed are launcherCreationPolicy, "
+            "8:18: spec.slotPerWorker: is unknown here: did you mean 'slotsPerWorker'? allowed: launcherCreationPolicy, "
             "mpiImplementation, mpiReplicaSpecs, runLauncherAsWorker, runPolicy, slotsPerWorker, sshAuthMountPath."
         ),
     ),
@@ -166,7 +166,7 @@ RULES = [
     (
         "    Launcher:\n",
         "    Master:\n",
-        "13:7: spec.mpiReplicaSpecs.Master: is unknown here: allowed are Launcher, Worker.",
+        "13:7: spec.mpiReplicaSpecs.Master: is unknown here: allowed: Launcher, Worker.",
     ),
     (
         "      replicas: 2\n",
@@ -200,7 +200,7 @@ RULES = [
     (
         "nvidia.com/gpu: 1",
         "cpu: many",
-        "30:22: {}.resources.limits.cpu: 'many' is no quantity: write 2, 0.5, 500m, 256M or 1Gi.",
+        "30:22: {}.resources.limits.cpu: 'many' is not a quantity: write 2, 0.5, 500m, 256M or 1Gi.",
     ),
     ('"2"', '"3"', "19:23: {}.command: -np 3 ranks do not fit: there are 2 slot(s). Lower -np or add workers."),
     ('"2"', '"x"', "19:23: {}.command: -np x: 'x' must be a whole number, from 1 to 100000."),
@@ -231,19 +231,19 @@ def test_a_trainjob_and_what_its_runtime_says() -> None:
     assert (
         spec.warnings
         == (
-            "spec.trainer.numProcPerNode is not there: the runtime says it, and one per GPU is taken",
-            "spec.initializer is ignored: what it downloads must be there already",
+            "spec.trainer.numProcPerNode is missing: it is in the runtime, one per GPU is assumed",
+            "spec.initializer is ignored: what it downloads must already exist",
         )[:1]
     )
     warned = read(TRAIN.replace("spec:\n", "spec:\n  initializer: {}\n", 1)).warnings
-    assert warned[1] == "spec.initializer is ignored: what it downloads must be there already"
+    assert warned[1] == "spec.initializer is ignored: what it downloads must already exist"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ("name: it", "name: It", ("4:18: metadata.name: 'It' is no TrainJob's name (small letters, digits and dashes, a letter "
-         "first): 'it' would be one.")),
+        ("name: it", "name: It", ("4:18: metadata.name: 'It' is not a TrainJob's name (small letters, digits and dashes, a letter "
+         "first), such as 'it'.")),
         ("{name: deepspeed-distributed}", "{}", "6:15: spec.runtimeRef.name: is missing."),
         ("numNodes: 2", "numNodes: 0", "7:74: spec.trainer.numNodes: must be a whole number, >= 1."),
         ("numNodes: 2", "numProcPerNode: auto", "7:80: spec.trainer.numProcPerNode: must be a whole number, not text."),
@@ -262,8 +262,8 @@ def test_an_indexed_job_of_others() -> None:
     spec = read(INDEXED)
     assert (spec.kind, spec.size, spec.steps, spec.rendezvous) == ("job", 3, ("python train.py 'a b'",), None)
     assert spec.warnings == (
-        "spec.template.spec.initContainers is ignored: what they prepare must be there already",
-        "spec.template.spec.volumes is ignored: data must be there already",
+        "spec.template.spec.initContainers is ignored: what they prepare must already exist",
+        "spec.template.spec.volumes is ignored: data must already exist",
         "spec.template.spec.containers: 1 beside the first is ignored: it has the ranks",
     )
 
@@ -276,7 +276,7 @@ def test_an_indexed_job_of_others() -> None:
         ("  completionMode: Indexed\n", "", "10:3: spec.completionMode: must be Indexed: the 3 pods take their ranks from it."),
         ("completionMode: Indexed", "completionMode: Foo", ("10:19: spec.completionMode: 'Foo' is not known: it must be one of "
          "Indexed, NonIndexed.")),
-        ("---\n", "---\napiVersion: batch/v1\nkind: Job\n---\n", ("one object with kind Job is wanted, and there are 2: split the "
+        ("---\n", "---\napiVersion: batch/v1\nkind: Job\n---\n", ("one object of kind Job is expected, but there are 2: split the "
          "file.")),
     ],
 )  # fmt: skip
@@ -286,7 +286,7 @@ def test_what_an_indexed_job_needs(old: str, new: str, text: str) -> None:
 
 def test_requests_and_limits() -> None:
     asked = "resources: {requests: {cpu: 500m, memory: 1Gi}, limits: {cpu: 2, memory: 2e}}"
-    with pytest.raises(JobError, match="memory: '2e' is no quantity"):
+    with pytest.raises(JobError, match="memory: '2e' is not a quantity"):
         read(INDEXED.replace("image: train,", f"image: train, {asked},"))
     spec = read(INDEXED.replace("image: train,", f"image: train, {asked.replace('2e', '2Gi')},"))
     assert spec.replicas[0].resources == Resources(Bounds(0.5, 2), Bounds(2**30, 2**31))

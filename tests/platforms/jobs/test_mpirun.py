@@ -67,9 +67,7 @@ def test_hosts_and_hostfile_choose_among_its_hosts() -> None:
 def test_a_hostfile_that_is_not_there_leaves_open_where_ranks_run() -> None:
     spec = read("mpirun -np 2 --hostfile /generated/hostfile python train.py")
     assert (hosts(spec), spec.size, spec.hostfile) == ([("", 2)], 2, "/generated/hostfile")
-    assert spec.warnings == (
-        ("the hostfile /generated/hostfile is not here, and it stays open where ranks run: -H host:slots says it"),
-    )
+    assert spec.warnings == (("the hostfile /generated/hostfile does not exist here: -H host:slots names the hosts"),)
 
 
 def test_ranks_beyond_the_slots_go_to_all_hosts_in_turn_where_the_line_allows_it() -> None:
@@ -83,7 +81,9 @@ def test_ranks_beyond_the_slots_go_to_all_hosts_in_turn_where_the_line_allows_it
 def test_without_hosts_it_is_left_open_where_ranks_run() -> None:
     spec = read("mpirun -np 3 python train.py")
     assert (hosts(spec), spec.size, spec.warnings) == ([("", 3)], 3, ())
-    assert read("mpirun python train.py").warnings == ("the line does not say how many ranks: one; -np N says it",)
+    assert read("mpirun python train.py").warnings == (
+        "the line gives no number of ranks, 1 is assumed: -np N sets it",
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_interfaces_for_tcp_are_the_ranks_interfaces() -> None:
     assert spec.warnings == (
         (
             "-mca btl_tcp_if_exclude lo,docker0 is ignored: "
-            "name the interfaces that ranks shall use: `hvdrun --network-interfaces`"
+            "use `hvdrun --network-interfaces` to choose the ranks' interfaces"
         ),
     )
 
@@ -125,14 +125,17 @@ def test_subnets_are_no_interfaces() -> None:
 @pytest.mark.parametrize(
     ("flag", "why"),
     [
-        ("-bind-to core", "ranks take the hosts in order, and no rank is bound to cores"),
-        ("-map-by node", "ranks take the hosts in order, as with -map-by slot"),
+        ("-bind-to core", "ranks fill the hosts in order and are not bound to cores"),
+        ("-map-by node", "ranks fill the hosts in order, as with -map-by slot"),
         ("-mca pml ob1", "ranks choose their links (shared memory, TCP) themselves, without Open MPI"),
-        ("-mca plm_rsh_args '-p 12345'", "say the port as `hvdrun -p`, or in ~/.ssh/config"),
-        ("--tag-output", "each line already says its rank, and `hvdrun --prefix-output-with-timestamp` adds the time"),
+        ("-mca plm_rsh_args '-p 12345'", "use `hvdrun -p`, or ~/.ssh/config"),
+        (
+            "--tag-output",
+            "each line already has its rank as prefix, and `hvdrun --prefix-output-with-timestamp` adds the time",
+        ),
         ("--output-filename logs", "`hvdrun --output-filename DIR` keeps each rank's output"),
-        ("--prefix /opt/openmpi", "ranks are started by hvdrun's own agents"),
-        ("-rmk slurm", "ranks are started by hvdrun's own agents"),
+        ("--prefix /opt/openmpi", "hvdrun's own agents start the ranks"),
+        ("-rmk slurm", "hvdrun's own agents start the ranks"),
         ("...", "it stands for flags that are not shown"),
     ],
 )
@@ -176,11 +179,11 @@ def test_a_line_without_a_command_still_plans() -> None:
         ),
         (
             "mpirun -np 2 python a.py 2>&1 | tee log",
-            "'2>&1' is the shell's, and read is one command alone: leave it and what follows out, or put it in quotes.",
+            "'2>&1' belongs to the shell, and only a single command is read: leave out this and what follows, or put it in quotes.",
         ),
         (
             "mpirun -np 2 python a.py && echo done",
-            "'&&' is the shell's, and read is one command alone: leave it and what follows out, or put it in quotes.",
+            "'&&' belongs to the shell, and only a single command is read: leave out this and what follows, or put it in quotes.",
         ),
         (
             "mpirun -np 2 python a.py\nmpirun -np 2 python b.py",
@@ -188,7 +191,7 @@ def test_a_line_without_a_command_still_plans() -> None:
         ),
         ("mpirun -np four python a.py", "-np four: 'four' must be a whole number, from 1 to 100000."),
         ("mpirun -np 0 python a.py", "-np 0: '0' must be a whole number, from 1 to 100000."),
-        ("mpirun -np4 python a.py", "'-np4' is no flag: write -np 4, with a space."),
+        ("mpirun -np4 python a.py", "'-np4' is not a flag: write -np 4, with a space."),
         ("mpirun -np", "-np wants a value, and the line ends there."),
         ("mpirun -mca pml", "-mca wants 2 values, and the line ends there."),
         ("mpirun -np 2 -H a:x python a.py", "-H a:x: 'a:x' is not a host with its slots: write host:4"),
@@ -196,13 +199,13 @@ def test_a_line_without_a_command_still_plans() -> None:
         (
             "mpirun -np 2 --hostfil h python a.py",
             (
-                "'--hostfil' is no flag known here: did you mean --hostfile? what means something is "
+                "'--hostfil' is not a flag known here: did you mean --hostfile? known flags: "
                 "-c, --default-hostfile, --env,"
             ),
         ),
         (
             "mpirun -rf ranks.txt python a.py",
-            "-rf: its order is not read: write -H host:slots in the order of the ranks.",
+            "-rf: the order in it is not read: write -H host:slots in the order of the ranks.",
         ),
         ("mpirun --version", "--version: it starts no job: leave it out."),
     ],
@@ -232,7 +235,7 @@ def test_horovodruns_flags_are_variables_hosts_and_interfaces() -> None:
         "NCCL_IB_DISABLE": "1",
     }
     assert spec.warnings == (
-        "-p 12345 is ignored: say it as `hvdrun -p`, or in ~/.ssh/config",
+        "-p 12345 is ignored: use `hvdrun -p`, or ~/.ssh/config",
         "--mpi is ignored: ranks meet without MPI; `hvdrun --mpi` starts them with it",
     )
 
@@ -263,12 +266,12 @@ def test_slots_per_host_are_those_of_hosts_that_do_not_say_theirs(line: str, wan
 
 def test_slots_per_host_without_hosts_are_ignored() -> None:
     assert read("horovodrun -np 2 --slots 3 python a.py").warnings == (
-        "--slots 3 is ignored: it is for the hosts of -H or --hostfile that do not say their slots",
+        "--slots 3 is ignored: it is for hosts of -H or --hostfile that are given without slots",
     )
     assert refused("horovodrun -H a --slots-per-host two python a.py").endswith(
         "must be a whole number, from 1 to 100000."
     )
-    assert "'--slots' is no flag known here" in refused("mpirun -np 2 --slots 3 python a.py")
+    assert "'--slots' is not a flag known here" in refused("mpirun -np 2 --slots 3 python a.py")
 
 
 @pytest.mark.parametrize(
@@ -290,7 +293,7 @@ def test_a_flag_of_horovodrun_may_be_abbreviated_as_argparse_allows(begun: str, 
 
 def test_what_is_ignored_is_named_as_it_was_written() -> None:
     assert read("horovodrun -np 2 --ssh-p 22 python a.py").warnings == (
-        "--ssh-p 22 is ignored: say it as `hvdrun -p`, or in ~/.ssh/config",
+        "--ssh-p 22 is ignored: use `hvdrun -p`, or ~/.ssh/config",
     )
 
 
@@ -316,7 +319,7 @@ def test_an_abbreviation_of_several_flags_names_them(begun: str, candidates: str
     ],
 )
 def test_mpirun_has_no_abbreviations_and_what_begins_no_flag_is_unknown(line: str, unknown: str) -> None:
-    assert f"{unknown} is no flag known here" in refused(line)
+    assert f"{unknown} is not a flag known here" in refused(line)
 
 
 def test_hosts_of_horovodrun_are_no_more_oversubscribed_than_h() -> None:

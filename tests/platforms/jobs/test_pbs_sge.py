@@ -86,7 +86,7 @@ def test_pbs_files_that_cannot_be_used(text: str | None, said: str) -> None:
     [
         (None, "PE_HOSTFILE='/spool/n1/active_jobs/77.1/pe_hostfile' cannot be read: it is on the job's first host; run this there."),
         ("\n", "/spool/n1/active_jobs/77.1/pe_hostfile:1:1: the file names no host: Grid Engine writes lines `host slots queue processors`."),
-        ("n1 8 all.q@n1 UNDEFINED\n n2 0 all.q@n2 UNDEFINED\n", "/spool/n1/active_jobs/77.1/pe_hostfile:2:2: 'n2 0 all.q@n2 UNDEFINED' is no `host slots queue processors`."),
+        ("n1 8 all.q@n1 UNDEFINED\n n2 0 all.q@n2 UNDEFINED\n", "/spool/n1/active_jobs/77.1/pe_hostfile:2:2: 'n2 0 all.q@n2 UNDEFINED' is not `host slots queue processors`."),
     ],
 )  # fmt: skip
 def test_grid_engine_files_that_cannot_be_used(text: str | None, said: str) -> None:

@@ -109,7 +109,7 @@ def test_one_pod_needs_no_secret() -> None:
         ({"HVD_JOB_SERVICE": ""}, "HVD_JOB_SERVICE is not set: `hvdrun job write` puts it into the file."),
         ({"HVD_JOB_SLOTS": "0"}, "HVD_JOB_SLOTS='0' must be a whole number, at least 1."),
         ({"HVD_JOB_SIZE": "many"}, "HVD_JOB_SIZE='many' must be a whole number, at least 1."),
-        ({"HVD_JOB_PORT": "70000"}, "HVD_JOB_PORT=70000 is no port: at most 65535."),
+        ({"HVD_JOB_PORT": "70000"}, "HVD_JOB_PORT=70000 is not a port: at most 65535."),
         ({"JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX=3 is beyond HVD_JOB_SIZE=3: scale the job by its file, not by hand."),
         ({"HVD_SECRET_KEY": ""}, "HVD_SECRET_KEY is not set: the 3 parts of train know each other by it, from a Secret."),
     ],

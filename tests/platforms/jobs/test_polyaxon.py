@@ -53,7 +53,7 @@ def test_a_worker_of_its_own_without_resources_has_the_default_ones() -> None:
     )
     assert cpus(spec) == [None, 3, 3]
     assert spec.warnings[0] == (
-        "environment.replicas.worker.0.node_selector is ignored: the scheduler of Polyaxon's cluster reads it"
+        "environment.replicas.worker.0.node_selector is ignored: only the scheduler of Polyaxon's cluster uses it"
     )
 
 
@@ -88,7 +88,7 @@ HEAD = "framework: horovod\nenvironment:\n  replicas:\n    n_workers: 3\n    wor
             HEAD + "      - index: 2\n      - index: 2\n",
             (
                 "polyaxonfile.yml:7:16: environment.replicas.worker.1.index: "
-                "worker 2 stands there twice: keep one entry for each worker."
+                "worker 2 appears twice: keep one entry for each worker."
             ),
         ),
         (
@@ -106,18 +106,18 @@ HEAD = "framework: horovod\nenvironment:\n  replicas:\n    n_workers: 3\n    wor
         (
             "environment:\n  horovod: {n_workers: 1}\n  tensorflow: {n_workers: 1, n_ps: 1}\n",
             (
-                "polyaxonfile.yml:3:15: environment.tensorflow: is another framework's section: "
-                "allowed are replicas and horovod, one of them."
+                "polyaxonfile.yml:3:15: environment.tensorflow: is another framework's section; "
+                "allowed: replicas and horovod, one of them."
             ),
         ),
         (
             "framework: pytorch\nenvironment:\n  replicas: {n_workers: 1}\n",
-            "polyaxonfile.yml:1:12: framework: 'pytorch' with replicas: allowed is horovod.",
+            "polyaxonfile.yml:1:12: framework: 'pytorch' with replicas; allowed: horovod.",
         ),
         (
             "framework: horovod\nenvironment:\n  replicas: {n_wokers: 1}\n",
             (
-                "polyaxonfile.yml:3:24: environment.replicas.n_wokers: is unknown here: did you mean 'n_workers'? allowed are "
+                "polyaxonfile.yml:3:24: environment.replicas.n_wokers: is unknown here: did you mean 'n_workers'? allowed: "
                 "default_worker, default_worker_affinity, default_worker_config, default_worker_node_selector, "
                 "default_worker_node_selectors, default_worker_resources, default_worker_tolerations, n_workers, worker, "
                 "worker_affinities, worker_configs, worker_node_selectors, worker_resources, worker_tolerations."
@@ -134,12 +134,12 @@ HEAD = "framework: horovod\nenvironment:\n  replicas:\n    n_workers: 3\n    wor
             "framework: horovod\nenvironment:\n  resources:\n    memory: {limits: much}\n",
             (
                 "polyaxonfile.yml:4:13: environment.resources.memory: "
-                "'much' is no amount of memory: write 4096, 512M or 4G."
+                "'much' is not an amount of memory: write 4096, 512M or 4G."
             ),
         ),
         (
             "kind: notebook\nframework: horovod\n",
-            "polyaxonfile.yml:1:7: kind: 'notebook' is no job of ranks: allowed are experiment, group.",
+            "polyaxonfile.yml:1:7: kind: 'notebook' is not a job of ranks; allowed: experiment, group.",
         ),
         (
             "framework: horovod\nrun: {cmd: 'python a.py --lr {{ rate }}'}\ndeclarations: {lr: 1}\n",
@@ -169,7 +169,7 @@ def test_what_only_polyaxon_could_use_is_ignored_with_a_word_why() -> None:
     )
     assert spec.warnings == (
         "hptuning is ignored: this is one job, no search over several",
-        "environment.node_selector is ignored: the scheduler of Polyaxon's cluster reads it",
+        "environment.node_selector is ignored: only the scheduler of Polyaxon's cluster uses it",
         "environment.secret_refs is ignored: it names an object in Polyaxon's cluster",
         "environment.max_restarts is ignored: a job is started once, and its status is the command's",
         "environment.persistence is ignored: ranks see the files of the machine that they run on",
@@ -235,7 +235,7 @@ def test_an_operation_gives_its_component_values() -> None:
         (
             "kind: mpijob",
             "kind: tfjob",
-            "polyaxonfile.yml:8:9: run.kind: 'tfjob' is no job of ranks: allowed is mpijob.",
+            "polyaxonfile.yml:8:9: run.kind: 'tfjob' is not a job of ranks; allowed: mpijob.",
         ),
         (
             "    replicas: 2",
@@ -261,9 +261,9 @@ def test_an_operation_gives_its_component_values() -> None:
         (
             "--allow-run-as-root",
             "--alow-run-as-root",
-            "polyaxonfile.yml:14:7: run.launcher.container: '--alow-run-as-root' is no flag",
+            "polyaxonfile.yml:14:7: run.launcher.container: '--alow-run-as-root' is not a flag",
         ),
-        ("4Gi", "4Gx", "polyaxonfile.yml:21:18: run.worker.container.resources: '4Gx' is no quantity"),
+        ("4Gi", "4Gx", "polyaxonfile.yml:21:18: run.worker.container.resources: '4Gx' is not a quantity"),
     ],
 )
 def test_what_is_wrong_with_a_component_is_named_with_its_place(old: str, new: str, wanted: str) -> None:
@@ -272,7 +272,7 @@ def test_what_is_wrong_with_a_component_is_named_with_its_place(old: str, new: s
 
 def test_a_component_that_stands_elsewhere_is_not_fetched() -> None:
     assert refused("version: 1.1\nkind: operation\nhubRef: acme/mnist\n") == (
-        "polyaxonfile.yml:1:1: component is not there: one that stands elsewhere (hubRef, pathRef) is not fetched."
+        "polyaxonfile.yml:1:1: component is missing: one that is stored elsewhere (hubRef, pathRef) is not fetched."
     )
 
 

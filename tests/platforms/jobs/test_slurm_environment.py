@@ -109,17 +109,17 @@ def test_texts_that_are_no_node_list(names: str) -> None:
     with pytest.raises(JobError) as caught:
         slurm.expand(names)
     assert str(caught.value) == (
-        f"SLURM_JOB_NODELIST={names!r} is no list of nodes, as in n[1-3,07],m: a bracket or a name is missing."
+        f"SLURM_JOB_NODELIST={names!r} is not a list of nodes, as in n[1-3,07],m: a bracket or a name is missing."
     )
 
 
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ("n[3-1]", "SLURM_JOB_NODELIST: [3-1] has '3-1', which is no range of numbers: 1, 1-3 or 001-100."),
-        ("n[1,a]", "SLURM_JOB_NODELIST: [1,a] has 'a', which is no range of numbers: 1, 1-3 or 001-100."),
-        ("n[]", "SLURM_JOB_NODELIST: [] has '', which is no range of numbers: 1, 1-3 or 001-100."),
-        ("n[0-999999999]", "SLURM_JOB_NODELIST: [0-999999999] has '0-999999999', which is no range of numbers: 1, 1-3 or 001-100."),
+        ("n[3-1]", "SLURM_JOB_NODELIST: [3-1] has '3-1', which is not a range of numbers: 1, 1-3 or 001-100."),
+        ("n[1,a]", "SLURM_JOB_NODELIST: [1,a] has 'a', which is not a range of numbers: 1, 1-3 or 001-100."),
+        ("n[]", "SLURM_JOB_NODELIST: [] has '', which is not a range of numbers: 1, 1-3 or 001-100."),
+        ("n[0-999999999]", "SLURM_JOB_NODELIST: [0-999999999] has '0-999999999', which is not a range of numbers: 1, 1-3 or 001-100."),
         ("a[1-999]b[1-999]", "SLURM_JOB_NODELIST='a[1-999]b[1-999]' has more than 100000 nodes."),
     ],
 )  # fmt: skip
@@ -138,7 +138,7 @@ def test_counts() -> None:
 def test_texts_that_are_no_counts(wrong: str) -> None:
     with pytest.raises(JobError) as caught:
         slurm.counts(wrong, "SLURM_TASKS_PER_NODE")
-    assert str(caught.value) == f"SLURM_TASKS_PER_NODE={wrong!r} is no number for each node, as in 4(x2),3."
+    assert str(caught.value) == f"SLURM_TASKS_PER_NODE={wrong!r} is not a number for each node, as in 4(x2),3."
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_slots(more: dict[str, str], slots: list[int]) -> None:
     ("more", "said"),
     [
         ({"SLURM_TASKS_PER_NODE": "4(x3)"}, "SLURM_TASKS_PER_NODE='4(x3)' is for 3 node(s), but there are 2: if the job was resized, unset SLURM_TASKS_PER_NODE."),
-        ({"SLURM_GPUS_ON_NODE": "two"}, "SLURM_GPUS_ON_NODE='two' is no whole number."),
-        ({"SLURM_GPUS_PER_NODE": "a100:many"}, "SLURM_GPUS_PER_NODE='a100:many' is no number of GPUs, as in 2 or a100:2."),
-        ({"SLURM_MEM_PER_NODE": "lots"}, "SLURM_MEM_PER_NODE or SLURM_MEM_PER_CPU: 'lots' is no amount of memory: write 4096, 512M or 4G."),
+        ({"SLURM_GPUS_ON_NODE": "two"}, "SLURM_GPUS_ON_NODE='two' is not a whole number."),
+        ({"SLURM_GPUS_PER_NODE": "a100:many"}, "SLURM_GPUS_PER_NODE='a100:many' is not a number of GPUs, as in 2 or a100:2."),
+        ({"SLURM_MEM_PER_NODE": "lots"}, "SLURM_MEM_PER_NODE or SLURM_MEM_PER_CPU: 'lots' is not an amount of memory: write 4096, 512M or 4G."),
         ({"SLURM_HET_SIZE": "2"}, "SLURM_JOB_NODELIST_HET_GROUP_0 is not set: the heterogeneous job has lost a component."),
-        ({"SLURM_HET_SIZE": "x"}, "SLURM_HET_SIZE='x' is no whole number."),
+        ({"SLURM_HET_SIZE": "x"}, "SLURM_HET_SIZE='x' is not a whole number."),
     ],
 )  # fmt: skip
 def test_wrong_variables(more: dict[str, str], said: str) -> None:

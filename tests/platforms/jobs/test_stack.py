@@ -40,7 +40,7 @@ def test_of_several_services_ours_has_the_ranks() -> None:
     with pytest.raises(JobError) as error:
         formats.read(other, "stack.yml")
     assert str(error.value) == (
-        "stack.yml:3:3: services: one service with ranks is wanted, and there are 2: leave the others out."
+        "stack.yml:3:3: services: one service with ranks is expected, but there are 2: leave the others out."
     )
     ours = other.replace("[A=1", '["HVD_SWARM_SLOT={{.Task.Slot}}", HVD_JOB_SLOTS=2, HVD_JOB_PORT=5, A=1')
     spec = formats.read(ours, "stack.yml")
@@ -56,8 +56,8 @@ def test_of_several_services_ours_has_the_ranks() -> None:
             "9:13: services.train.deploy.mode: 'global' has no number of tasks: write replicated.",
         ),
         ("replicas: 2", "replicas: 0", "9:17: services.train.deploy.replicas: must be a whole number, >= 1."),
-        ("512M", "lots", "{}.memory: 'lots' is no amount of memory: write 4096, 512M or 4G."),
-        ('"1.5"', "many", "{}.cpus: 'many' is no number of cores."),
+        ("512M", "lots", "{}.memory: 'lots' is not an amount of memory: write 4096, 512M or 4G."),
+        ('"1.5"', "many", "{}.cpus: 'many' is not a number of cores."),
         (
             "[A=1",
             "[HVD_JOB_SLOTS=x, A=1",

@@ -226,7 +226,7 @@ DIFFERENT = msgspec.structs.replace(PLAIN, replicas=(Replica(), Replica(index=2,
         (
             {"name": "My_Job"},
             "job",
-            "name: 'My_Job' is no Job's name (small letters, digits and dashes, a letter first): 'my-job' would be one.",
+            "name: 'My_Job' is not a Job's name (small letters, digits and dashes, a letter first), such as 'my-job'.",
         ),
         (
             {"name": LONG, "replicas": tuple(Replica(index=index) for index in range(101))},
@@ -283,7 +283,7 @@ DIFFERENT = msgspec.structs.replace(PLAIN, replicas=(Replica(), Replica(index=2,
             "job",
             "np: 3 ranks do not fill 2 pods of 2: ask for 2 or 4.",
         ),
-        ({"interfaces": ("a b",)}, "job", "interfaces: 'a b' is no network interface's name, such as eth0."),
+        ({"interfaces": ("a b",)}, "job", "interfaces: 'a b' is not a network interface's name, such as eth0."),
         ({"image": "a" * 501}, "trainjob", "image: the Trainer takes at most 500 characters."),
         (
             {"environment": tuple(Variable(f"A{n}", "") for n in range(129))},
@@ -298,7 +298,7 @@ def test_what_kubernetes_would_refuse_is_refused(spec: dict[str, Any], kind: str
 
 def test_a_kind_that_is_not_there() -> None:
     kinds = "job, mpijob, trainjob, swarm, slurm, lsf"
-    assert refused(PLAIN, "k8s") == f"'k8s' is no kind of file that is written: there are {kinds}."
+    assert refused(PLAIN, "k8s") == f"'k8s' is not a kind of file that is written: there are {kinds}."
 
 
 def test_the_polyaxonfile_becomes_an_mpijob_only_where_its_workers_are_alike() -> None:

@@ -46,7 +46,7 @@ def only(text: str, name: str, kind: str, version: str) -> Document:
     """
     found = [each for each in parse_all(text, name) if isinstance(each.value, dict) and each.value.get("kind") == kind]
     if len(found) != 1:
-        raise JobError(f"{name}: one object with kind {kind} is wanted, and there are {len(found)}: split the file.")
+        raise JobError(f"{name}: one object of kind {kind} is expected, but there are {len(found)}: split the file.")
     document = found[0]
     if document.value.get("apiVersion") != version:
         said = document.value.get("apiVersion")
@@ -60,7 +60,7 @@ def called(document: Document, meta: Meta, last: str, kind: str) -> str:
     Raises
     ------
     JobError
-        With ``last`` at its end it is no pod's name.
+        With ``last`` at its end it is not a pod's name.
     """
     name = meta.name or meta.generateName.rstrip("-")
     wrong = labels.wrong(name, last, kind) if name else "is missing: the pods are called by it"

@@ -22,7 +22,7 @@ Amounts = dict[str, str | int | float]
 _SECRETS = ("HVD_SECRET_KEY", "HOROVOD_SECRET_KEY")
 _GPU = re.compile(r"[\w.-]+/gpu", re.ASCII)
 _OF_NO_RANK = {
-    "initContainers": "what they prepare must be there already",
+    "initContainers": "what they prepare must already exist",
     "nodeSelector": "the plan does not choose nodes",
     "affinity": "the plan does not choose nodes",
 }
@@ -130,7 +130,7 @@ def run(document: Document, path: Path, container: Container) -> tuple[Line, lis
         if each.valueFrom is not None:
             if each.name not in _SECRETS:
                 where = ".".join(map(str, (*path, "env", number)))
-                ignored.append(f"{where}: {each.name} is ignored: its value is in the cluster")
+                ignored.append(f"{where}: {each.name} is ignored: only the cluster has its value")
             continue
         try:
             variables.append(Variable(each.name, literal(each.value or "")))
@@ -150,7 +150,7 @@ def resources(document: Document, path: Path, asked: Requirements | None) -> Res
     Raises
     ------
     JobError
-        One is no quantity, or a request is above its limit.
+        One is not a quantity, or a request is above its limit.
     """
     asked = asked or Requirements()
     requests, limits = asked.requests or {}, asked.limits or {}
@@ -178,6 +178,6 @@ def _pods_ignored(spec: PodSpec, path: Path) -> list[str]:
     told = [f"{shown}.{name} is ignored: {why}" for name, why in _OF_NO_RANK.items() if getattr(spec, name)]
     mounted = [str(each.get("name", "?")) for each in spec.volumes or [] if "emptyDir" not in each]
     if mounted:
-        told.append(f"{shown}.volumes is ignored: {', '.join(mounted)} must be there already")
+        told.append(f"{shown}.volumes is ignored: {', '.join(mounted)} must already exist")
     others = len(spec.containers) - 1
     return told + ([f"{shown}.containers: {others} beside the first is ignored: it has the ranks"] if others else [])

@@ -48,7 +48,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     managedBy: str | None = None  # noqa: N815
     labels: Any = None
     annotations: Any = None
-    initializer: Annotated[Any, msgspec.Meta(description="what it downloads must be there already")] = None
+    initializer: Annotated[Any, msgspec.Meta(description="what it downloads must already exist")] = None
     runtimePatches: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
     podTemplateOverrides: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
     podSpecOverrides: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
@@ -97,7 +97,7 @@ def read(text: str, name: str) -> JobSpec:
 
 def _unsaid(trainer: _Trainer) -> list[str]:
     told = {
-        "numNodes is not there: the runtime says it, and 1 is taken": trainer.numNodes,
-        "numProcPerNode is not there: the runtime says it, and one per GPU is taken": trainer.numProcPerNode,
+        "numNodes is missing: it is in the runtime, 1 is assumed": trainer.numNodes,
+        "numProcPerNode is missing: it is in the runtime, one per GPU is assumed": trainer.numProcPerNode,
     }
     return [f"spec.trainer.{sentence}" for sentence, value in told.items() if value is None]

@@ -1,7 +1,7 @@
 """Polyaxon's component of version 1.1 with ``run.kind: mpijob``: a launcher, and workers of some slots each.
 
-The launcher is no rank: it runs a line of mpirun, which starts ranks on the workers. Names are camelCase, resources are
-Kubernetes's. An operation is read too where its component stands in the same file.
+The launcher is not a rank: it runs an mpirun line, which starts ranks on the workers. Names are camelCase, resources
+are Kubernetes's. An operation is read too where its component stands in the same file.
 Source: https://polyaxon.com/docs/experimentation/distributed/mpi-jobs/
 """
 
@@ -102,7 +102,7 @@ def read(document: Document) -> JobSpec:
     run = component.run
     at = (*path, "run")
     if run.kind != "mpijob":
-        raise document.error((*at, "kind"), f"{run.kind!r} is no job of ranks: allowed is mpijob")
+        raise document.error((*at, "kind"), f"{run.kind!r} is not a job of ranks; allowed: mpijob")
     if run.worker is None:
         raise document.error(at, "there is no worker: ranks run on run.worker.replicas workers")
     known = {each.name: each.value for each in component.inputs} | {key: each.value for key, each in params.items()}
@@ -132,7 +132,7 @@ def _component(document: Document) -> tuple[Path, _Component, dict[str, _Param]]
         found = document.convert(_Component)
         return (), found, found.params
     if "component" not in document.value:
-        raise document.error((), "component is not there: one that stands elsewhere (hubRef, pathRef) is not fetched")
+        raise document.error((), "component is missing: one that is stored elsewhere (hubRef, pathRef) is not fetched")
     operation = document.convert(_Operation)
     return ("component",), operation.component, operation.component.params | operation.params
 

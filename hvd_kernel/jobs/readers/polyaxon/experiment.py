@@ -60,17 +60,17 @@ def read(text: str, name: str) -> JobSpec:
 def _replicas(file: File, document: Document) -> tuple[Path, Replicas]:
     """Return the section that says how many workers there are, and the path to it."""
     if file.kind not in _KINDS:
-        raise document.error(("kind",), f"{file.kind!r} is no job of ranks: allowed are {', '.join(_KINDS)}")
+        raise document.error(("kind",), f"{file.kind!r} is not a job of ranks; allowed: {', '.join(_KINDS)}")
     given = [name for name in _SECTIONS if getattr(file.environment, name) is not None]
     for name in given:
         if name not in _SECTIONS[:2]:
             raise document.error(
-                ("environment", name), "is another framework's section: allowed are replicas and horovod, one of them"
+                ("environment", name), "is another framework's section; allowed: replicas and horovod, one of them"
             )
     if len(given) > 1:
         raise document.error(("environment", given[1]), f"excludes {given[0]}, which says the same: keep one of them")
     if given and file.framework not in ("", "horovod"):
-        raise document.error(("framework",), f"{file.framework!r} with {given[0]}: allowed is horovod")
+        raise document.error(("framework",), f"{file.framework!r} with {given[0]}; allowed: horovod")
     section = given[0] if given else "replicas"
     return ("environment", section), getattr(file.environment, section) or Replicas()
 
@@ -116,7 +116,7 @@ def _special(file: File, replicas: Replicas, where: Path, document: Document) ->
                 at, f"there is no worker {index}: n_workers is {replicas.n_workers}, allowed: {allowed}"
             )
         if index in seen:
-            raise document.error(at, f"worker {index} stands there twice: keep one entry for each worker")
+            raise document.error(at, f"worker {index} appears twice: keep one entry for each worker")
         seen.add(index)
         if asked is not None:
             found[index] = _resources(asked, path, document)
@@ -166,5 +166,5 @@ def _warnings(file: File, replicas: Replicas, where: Path) -> tuple[str, ...]:
     models += pods + [(pod.resources, (*path, "resources")) for pod, path in pods if pod]
     told = [sentence for model, path in models for sentence in ignored_fields(model, path)]
     if not file.run.cmd:
-        told.append("run.cmd is not there: `job run` needs a command")
+        told.append("run.cmd is missing: `job run` needs a command")
     return tuple(told)

@@ -64,7 +64,7 @@ def _head(text: str, name: str) -> Head:
         while at < len(words):
             flag = words[at].removeprefix("-")
             if flag == words[at]:
-                raise Directive(flag, "", where).error("is no flag of bsub")
+                raise Directive(flag, "", where).error("is not a flag of bsub")
             value = "" if flag in _ALONE or at + 1 == len(words) else words[at + 1]
             if flag == "R" and "R" in found:  # several add up
                 value = f"{found.text('R')} {value}"

@@ -169,7 +169,7 @@ def _srun(text: str, name: str) -> Line:
         flag, value, taken = _flag(line, at)
         if flag in {"-n", "--ntasks"}:
             if not _COUNT.fullmatch(value):
-                raise JobError(f"{name}: {flag} {value}: a whole number of tasks is wanted, at least 1.")
+                raise JobError(f"{name}: {flag} {value}: must be a whole number of tasks, at least 1.")
             np = int(value)
         at += taken
     refuse_operators(line[at:], name)

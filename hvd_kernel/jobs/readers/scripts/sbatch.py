@@ -84,7 +84,7 @@ def _directive(words: list[str], at: int, where: str) -> tuple[Directive, int]:
         )
     flag = _LONG.get(text[1:2], text[1:2])
     if text[:1] != "-" or not flag:
-        raise Directive(text, "", where).error("is no flag of sbatch")
+        raise Directive(text, "", where).error("is not a flag of sbatch")
     alone = text[1:2] in _SHORT_ALONE or len(text) > 2  # noqa: PLR2004 - a dash, a letter
     return (Directive(flag, text[2:], where), 1) if alone else (Directive(flag, following, where), 2)
 
