@@ -57,6 +57,7 @@ class PeerProcesses:
         if not session.has_driver():
             self._check()  # MPI or torchrun's store would wait
         reset_communicator(session.KnownPeers(float(session.setting("HVD_ELASTIC_TIMEOUT")), dict(self._pidfds)))
+        self.close()  # they are known by their ranks of before
 
     def close(self) -> None:
         """Give the handles back."""

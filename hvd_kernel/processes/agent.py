@@ -164,6 +164,8 @@ class Agent(ProcessSupervisor):
         child.signal(signal.SIGKILL)
 
     def _on_end(self, rank: int, child: ChildProcess, status: int) -> None:
+        if self._stays:
+            child.kill_group()  # or what it has forked would go on as long as this agent
         self._drain(rank, child)
         self._channels.drain(rank)
         self._ended = [one for one in (*self._ended, (rank, self._ranks.pop(rank))) if one[1].streams]

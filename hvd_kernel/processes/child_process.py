@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Literal
 
 from hvd_kernel.processes.channel.control_channel import CHUNK, is_ready
@@ -109,6 +110,12 @@ class ChildProcess:
                 signal.pidfd_send_signal(self.pidfd, number)
         except (ProcessLookupError, PermissionError):
             return
+
+    def kill_group(self) -> None:
+        """Kill what it has left of its session, after its own end."""
+        if self._has_group:
+            with suppress(ProcessLookupError, PermissionError):  # nothing is left
+                os.killpg(self.pid, signal.SIGKILL)
 
     def terminate(self) -> None:
         """Ask it to end."""

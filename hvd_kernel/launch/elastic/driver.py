@@ -181,6 +181,7 @@ class Driver:
                 for each in job.training:
                     yield from self._replace(each, f"it has not come to the reset within {limit}", now)
             case For.START:
-                yield from self._replace(job.workers[number], f"it has not come to hvd.init() within {limit}", now)
+                why = f"it has not come to hvd.init() within {self.settings.start_timeout_s:g} s"
+                yield from self._replace(job.workers[number], why, now)
             case For.LEAVE:
                 yield e.EndWorker(number, self.settings.end_grace_s)

@@ -97,7 +97,7 @@ def _start(job: JobState, plan: Assignment) -> Iterator[Action]:
             job.workers[worker.number] = worker
             job.in_use.add(host)
             yield StartWorker(worker.number, host, slot)
-            yield job.timers.set(For.START, job.settings.elastic_timeout_s, worker.number)
+            yield job.timers.set(For.START, job.settings.start_timeout_s, worker.number)
 
 
 def _send_away(job: JobState, workers: list[Worker], why: str) -> Iterator[Action]:
@@ -113,10 +113,12 @@ def _wait_for_slots(job: JobState, plan: Assignment, now: float) -> Iterator[Act
     yield from _announce(job, plan, now)
     if not (job.waiting or job.broken or job.stateless):
         return  # they train until their next commit
+    if job.stateless and job.ended_well and not any(each.ready for each in job.alive):
+        return  # nobody waits: it is no program that communicates
     there, limit = len(plan.ranks), job.settings.elastic_timeout_s
     if job.overdue:
         yield failed(job, f"waited for {job.needed} slots, had {there} (--elastic-timeout, {limit:g} s)")
-    if not job.timers.runs(For.SLOTS):
+    if not (job.timers.runs(For.SLOTS) or job.timers.runs(For.LAST_CALL)):
         yield Say(f"waiting for {job.needed} slots, there are {there} (up to {limit:g} s)")
         yield job.timers.set(For.SLOTS, limit)
 

@@ -15,7 +15,7 @@ def failed(job: JobState, why: str) -> End:
     first = next((each for each in job.failures if not each.consequence), next(iter(job.failures), None))
     if first is None:
         return End("failed", why)
-    return End("failed", f"{why}; first {first.label}: {first.why}", first.worker)
+    return End("failed", why, first.worker)
 
 
 def over(job: JobState) -> Iterator[Action]:

@@ -17,6 +17,9 @@ from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message
 from hvd_kernel.processes.event_loop import Timer
 
+_NO_ANSWER = "not responding"
+"""ssh says so when it gives up on a host that does not answer; one whose ssh has ended it, or that was killed, not."""
+
 Late = Callable[[], Message]
 """Makes a message when its agent is up: what it says depends on where that runs."""
 
@@ -27,8 +30,8 @@ class Listener(Protocol):
     def heard(self, host: HostAgent, message: Message) -> None:
         """Take a message of a host's agent."""
 
-    def lost(self, host: HostAgent, why: str) -> None:
-        """Take note that an agent is gone, or has not come up, while it was wanted."""
+    def lost(self, host: HostAgent, why: str, *, silent: bool) -> None:
+        """Take note that an agent is gone, or has not come up, while it was wanted; ``silent``: no answer came."""
 
 
 @dataclass(eq=False)
@@ -103,7 +106,7 @@ class HostAgents:
         if host is None:
             return
         if isinstance(message, ChannelClosed):
-            self._give_up(host, host.handle.unreachable() if not host.card else host.handle.lost())
+            self._give_up(host, _gone(host) if host.card else host.handle.unreachable())
         elif isinstance(message, Hello):
             host.timer.cancel()
             try:
@@ -117,7 +120,7 @@ class HostAgents:
         else:
             self._listener.heard(host, message)
 
-    def _give_up(self, host: HostAgent, why: ClusterError | None) -> None:
+    def _give_up(self, host: HostAgent, why: ClusterError) -> None:
         host.timer.cancel()
         host.is_gone = True
         del self._by_handle[host.handle]
@@ -125,4 +128,9 @@ class HostAgents:
             del self._by_name[host.name]
         host.handle.discard()
         if host.workers or not host.is_released:
-            self._listener.lost(host, str(why).removesuffix("."))
+            self._listener.lost(host, str(why).removesuffix("."), silent=_NO_ANSWER in host.handle.said)
+
+
+def _gone(host: HostAgent) -> ClusterError:
+    said = host.handle.said.strip()
+    return ClusterError(f"its agent is gone{f' and has said: {said}' if said else ''}")

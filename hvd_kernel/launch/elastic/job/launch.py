@@ -30,6 +30,7 @@ from hvd_kernel.launch.elastic.job.workers import Streams, Worker, Workers
 from hvd_kernel.launch.elastic.settings import Settings
 from hvd_kernel.launch.job_run import Job, Outcome
 from hvd_kernel.launch.line_output import standard, writer
+from hvd_kernel.launch.outcome import is_consequence
 from hvd_kernel.launch.stdin import StdinForwarder
 from hvd_kernel.launch.whereabouts import on_sigquit
 from hvd_kernel.processes.channel import messages as m
@@ -192,6 +193,8 @@ class ElasticJob:
         worker = self._workers.get(getattr(message, "rank", -1))
         if worker is None or worker.host is not host:
             return
+        if worker.status is not None and not isinstance(message, m.Output):  # what it has left behind may go on writing
+            return
         match message:
             case m.Output():
                 worker.write(message.stream, message.data)
@@ -209,25 +212,26 @@ class ElasticJob:
             case m.RankExited():
                 self._exited(worker, message.status, worker.why)
 
-    def lost(self, host: HostAgent, why: str) -> None:
-        """Take note that a host's agent is gone, with all workers there."""
-        for number in sorted(host.workers):
-            self._exited(self._workers[number], -signal.SIGKILL, why)
-        self._feed(events.HostLost(host.name, why))
+    def lost(self, host: HostAgent, why: str, *, silent: bool) -> None:
+        """Take note that a host's agent is gone, with all workers there; ``silent``: it only does not answer."""
+        for worker in [self._workers[number] for number in host.workers]:
+            self._end_of(worker, -signal.SIGKILL, why)
+        self._feed(events.HostLost(host.name, why, silent))
 
     def _said(self, worker: Worker, message: elastic.FromWorker) -> None:
         self.stalls.said(worker, message)
         self._feed(events.WorkerSaid(worker.number, message))
 
     def _exited(self, worker: Worker, status: int, why: str) -> None:
-        if worker.status is not None:
-            return
+        self._end_of(worker, status, why)
+        self._feed(events.WorkerExited(worker.number, status, why, is_consequence(worker.failure())))
+        self._hosts.settle(worker.host)
+
+    def _end_of(self, worker: Worker, status: int, why: str) -> None:
         worker.why = why
         worker.end(status)
         worker.host.workers.discard(worker.number)
         self.stalls.ended(worker)
-        self._feed(events.WorkerExited(worker.number, status, why))
-        self._hosts.settle(worker.host)
 
     # Actions.
 
@@ -256,6 +260,9 @@ class ElasticJob:
         if len(self._workers.ranks(place.generation)) == place.size:  # the last of them
             self._workers.generation = place.generation
             self.stalls.placed()
+            for gone in self._workers:  # the job goes on: what has failed is shown
+                if gone.status is not None:
+                    gone.outputs[1].release()
 
     def _end_worker(self, action: events.EndWorker) -> None:
         worker = self._workers[action.worker]
@@ -279,10 +286,6 @@ class ElasticJob:
         host.workers.clear()
 
     def _say(self, text: str) -> None:
-        """Tell the user, after what ranks that failed have said."""
-        for worker in self._workers:
-            if worker.status is not None:
-                worker.outputs[1].release()
         self._write(f"hvdrun: {text}\n".encode())
 
     def _resume(self) -> None:
@@ -319,5 +322,7 @@ def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Sett
         reset_limit=limit,
         max_restarts=options.max_restarts,
         cooldown_s=options.cooldown_s,
+        last_call_s=0.0 if options.hosts else Settings.last_call_s,  # hosts that stay are all there
+        start_timeout_s=max(timeout_s, Settings.start_timeout_s),
         end_grace_s=job.grace_s,
     )
