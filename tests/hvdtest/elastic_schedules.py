@@ -25,6 +25,7 @@ def drawn(seed: int) -> VirtualJob:
         min_np=choose.randint(1, np),
         max_np=choose.choice([None, np, np + 1, np + 3]),
         elastic_timeout_s=60.0,
+        start_timeout_s=60.0,
         reset_limit=choose.choice([None] * 6 + [0, 1, 3]),
         max_restarts=choose.choice([None] * 6 + [0, 2]),
         cooldown_s=cooldown,

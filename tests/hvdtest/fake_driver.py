@@ -70,7 +70,8 @@ class FakeDriver:
 
     def serve(self, plan: Sequence[Mapping[int, int]]) -> list[dict[int, Ready]]:
         """Give places as planned, a generation when all of it and of the one before are ready; return what those said."""
-        said, before = [], {}
+        said: list[dict[int, Ready]] = []
+        before: Mapping[int, int] = {}
         for number, ranks in enumerate(plan, 1):
             said.append(self.until_ready(*{**before, **ranks}))
             self.place(number, ranks, before)

@@ -14,7 +14,18 @@ EXTRAS = "build/extras/bin/python"
 PARALLEL = dict.fromkeys(("unit", "platforms"), ("-n", "2", "--dist", "loadfile"))
 """Folders whose files share nothing: two processes at a time."""
 DEFAULT_TIER = ("-m", "not nightly")
-FOLDERS = ("unit", "gpu", "multiprocess", "frameworks", "platforms", "jupyter", "faults", "browser", "notebooks")
+FOLDERS = (
+    "unit",
+    "gpu",
+    "multiprocess",
+    "frameworks",
+    "platforms",
+    "jupyter",
+    "faults",
+    "elastic",
+    "browser",
+    "notebooks",
+)
 NATIVE = ("asan", "plain")
 """Kinds of native builds in the default tier; .ci/native says which rooms run in which."""
 

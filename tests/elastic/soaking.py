@@ -1,0 +1,68 @@
+"""Training of the elastic soak: a torch model on an ElasticSampler, which notes what each step did, and of how many ranks.
+
+python soaking.py FOLDER SAMPLES EPOCHS       step: the number of steps so far; end.pt: parameters and history
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+import hvd_kernel.torch as hvd
+
+BATCH = 2
+FEATURES = 8
+
+
+def model_and_data(samples: int) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    """The same on every rank and in every run."""
+    generator = torch.Generator().manual_seed(3)
+    images, labels = torch.rand(samples, FEATURES, generator=generator), torch.rand(samples, 1, generator=generator)
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    return model, images, labels
+
+
+def gradient(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, samples: list[int]) -> None:
+    """Leave this rank's gradient in the model."""
+    model.zero_grad()
+    torch.nn.functional.mse_loss(model(images[samples]), labels[samples]).backward()
+
+
+def main(folder: Path, samples: int, epochs: int) -> None:
+    torch.set_num_threads(1)
+    hvd.init()
+    model, images, labels = model_and_data(samples)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05), named_parameters=model.named_parameters()
+    )
+    sampler = hvd.elastic.ElasticSampler(range(samples), shuffle=True, seed=5)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, history=[])
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.TorchState) -> None:
+        while state.epoch < epochs:
+            for number in range(-(-len(sampler) // BATCH)):
+                mine = sampler.get_indices(number, BATCH)
+                gradient(model, images, labels, mine)
+                optimizer.step()
+                state.history.append((state.epoch, hvd.allgather_object(mine)))
+                sampler.record_batch(number, BATCH)
+                state.commit()
+                if hvd.rank() == 0:
+                    (folder / f"step.{os.getpid()}").write_text(str(len(state.history)))
+                    (folder / f"step.{os.getpid()}").rename(folder / "step")
+            state.epoch += 1
+            sampler.set_epoch(state.epoch)
+            state.commit()
+
+    train(state)
+    if hvd.rank() == 0:
+        torch.save({"model": model.state_dict(), "history": state.history}, folder / "end.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

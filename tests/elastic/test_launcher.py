@@ -1,0 +1,164 @@
+"""What hvdrun does besides for an elastic job: its end, files, input, run(); rows 27 and 29 of the scenarios."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.elastic_job import BOTH, ElasticJob
+from hvdtest.hvdrun import HVDRUN, gone, hvdrun, processes_with
+from hvdtest.launch import clean_environment
+
+import hvd_kernel
+from hvd_kernel.errors import RankFailed
+
+pytestmark = [pytest.mark.mp, pytest.mark.nightly]
+
+FOUR = ("-np", "4", "--min-np", "2", "-H", BOTH)
+PATIENCE_S = 60.0
+
+
+def until_line(job: ElasticJob) -> None:
+    """Wait until the first epoch has ended."""
+    limit = time.monotonic() + PATIENCE_S
+    while not job.log.read_text():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, mark: str) -> Iterator[tuple[subprocess.Popen[str], ElasticJob]]:
+    """A job whose ranks wait for each other, in epoch 1, for ever."""
+    job = ElasticJob(tmp_path, exits={"1,0": {0: "hang"}})
+    process = job.start(*FOUR)
+    try:
+        until_line(job)
+        yield process, job
+    finally:
+        process.kill()
+        process.communicate()
+    assert gone(mark)
+
+
+def test_27_nothing_outlives_a_driver_that_is_killed(
+    hanging: tuple[subprocess.Popen[str], ElasticJob], mark: str
+) -> None:
+    process, _ = hanging
+    there = processes_with(mark)
+    assert len(there) >= 7, "the driver, two agents and four workers"
+    maps = [Path("/proc", each.rpartition("(")[2].rstrip(")"), "maps").read_text() for each in there]
+    assert not any("/dev/shm" in each for each in maps), "what has no name there cannot stay"
+    process.kill()
+    process.wait()
+    assert gone(mark, 1.0), processes_with(mark)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_job(hanging: tuple[subprocess.Popen[str], ElasticJob], number: int) -> None:
+    process, job = hanging
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + number, job.ended(process.returncode, out, err).told
+
+
+def test_sigquit_tells_where_all_ranks_are(hanging: tuple[subprocess.Popen[str], ElasticJob]) -> None:
+    process, _ = hanging
+    process.send_signal(signal.SIGQUIT)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "hang_here(3600)" in line and line.startswith("    "):
+            break
+    else:
+        raise AssertionError("no stack of the rank that hangs")
+
+
+def test_files_of_each_process_stay(tmp_path: Path, mark: str) -> None:
+    job = ElasticJob(tmp_path, exits={"1,0": {1: "raise"}})
+    ended = job.run("-np", "2", "--min-np", "1", "--output-filename", str(tmp_path / "out"))
+    ended.trained(2, 2, 2)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rank.0", "rank.1", "rank.2"]
+    assert "worker 1 fails as planned" in (tmp_path / "out/rank.1/stderr").read_text()
+    assert "worker 2 has ended as rank 1 of 2" in (tmp_path / "out/rank.2/stdout").read_text()
+
+
+def test_what_comes_on_stdin_goes_to_the_first_process(mark: str) -> None:
+    script = "import os, sys; print(os.environ['HVD_WORKER'], sys.stdin.read())"
+    done = hvdrun("-np", "2", "--min-np", "1", script=script, given="some words")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[localhost:0]<stdout>:0 some words", "[localhost:1]<stdout>:1 "]
+
+
+def test_a_program_that_cannot_be_started_is_named(mark: str) -> None:
+    done = subprocess.run(
+        [*HVDRUN, "-np", "2", "--min-np", "1", "no-such-program"],
+        env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 127, done.stderr
+    assert "no-such-program" in done.stderr.splitlines()[-1]
+
+
+def test_flags_that_exclude_elastic_ones(mark: str) -> None:
+    for flag in ("--mpi", "--jsrun"):
+        done = hvdrun("-np", "2", "--min-np", "1", flag, "true")
+        assert (done.returncode, "starts a job that keeps its size" in done.stderr) == (2, True)
+    done = subprocess.run(
+        [*HVDRUN, "-np", "2", "--min-np", "1", "true"],
+        env=clean_environment(SLURM_JOB_ID="7", SLURM_JOB_NODELIST="n[1-2]", SLURM_NTASKS_PER_NODE="2", SLURM_NNODES="2"),
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "name the hosts of an elastic job there with -H" in done.stderr
+
+
+def test_29_run_returns_what_the_first_ranks_do(mark: str) -> None:
+    def place() -> tuple[int, int]:
+        import hvd_kernel.numpy as hvd
+
+        hvd.init()
+        return hvd.rank(), hvd.size()
+
+    hosts = "localhost:2,127.0.0.1:2"
+    assert hvd_kernel.run(place, num_proc=2, min_num_proc=2, max_num_proc=2, hosts=hosts) == [(0, 2), (1, 2)]
+    assert hvd_kernel.run(place, num_proc=4, min_num_proc=3, hosts=hosts) == [(0, 4), (1, 4), (2, 4)]
+
+
+def test_run_outlives_a_failure(mark: str, tmp_path: Path) -> None:
+    def train(first: str) -> tuple[int, int, float]:
+        import os
+        from pathlib import Path
+
+        import numpy as np
+
+        import hvd_kernel.numpy as hvd
+
+        hvd.init()
+        state = hvd.elastic.ObjectState(step=0, total=0.0)
+
+        @hvd.elastic.run
+        def steps(state: hvd.elastic.ObjectState) -> None:
+            while state.step < 10:
+                if state.step == 5 and os.environ["HVD_WORKER"] == "1":
+                    Path(first).touch()
+                    os._exit(3)
+                state.total += float(hvd.allreduce(np.ones(1), op=hvd.Sum, name="s")[0])
+                state.step += 1
+                state.commit()
+
+        steps(state)
+        return hvd.rank(), hvd.size(), state.total
+
+    assert hvd_kernel.run(train, (str(tmp_path / "first"),), num_proc=2, min_num_proc=1) == [(0, 2, 20.0)]
+    assert (tmp_path / "first").exists()
+
+
+def test_run_raises_what_the_function_has_raised(mark: str) -> None:
+    def fail() -> None:
+        raise ValueError("my bug")
+
+    with pytest.raises(RankFailed, match="ValueError: my bug"):
+        hvd_kernel.run(fail, num_proc=2, min_num_proc=1, env={"PYTHONPATH": ":".join(sys.path)})

@@ -1,0 +1,182 @@
+"""Soak of an elastic job: random deaths, stops, leaves and joins, and at the end the parameters of a training without.
+
+Words.
+  fault   what is done to the job at some step: kill, stop (for a moment), leave (SIGTERM: it gives its place up), go (a
+          host of the discovery goes, or loses a slot), come (the opposite)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvdtest.hvdrun import HVDRUN
+from hvdtest.launch import clean_environment
+
+FOLDER = Path(__file__).parents[1] / "elastic"
+KINDS = {"kill": 0.5, "stop": 0.15, "leave": 0.05, "go": 0.15, "come": 0.15}
+FULL = {"localhost": 2, "127.0.0.1": 2}
+LEAST = 1
+PATIENCE_S = 180.0
+SAMPLES = 64
+
+
+@dataclass
+class Soaked:
+    """What came of it."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    after_kill_s: list[float] = field(default_factory=list)  # until the next step of all
+    after_come_s: list[float] = field(default_factory=list)  # pause of the steps, until the first one at the new size
+    resets: int = 0
+    sizes: Counter[int] = field(default_factory=Counter)
+    same: bool = False
+    lost: int = 0  # samples that an epoch has not seen
+    more: int = 0  # that it has seen twice, beyond what makes ranks equal
+    left: int = 0  # processes
+
+    def summary(self) -> dict[str, Any]:
+        """As figures."""
+        found: dict[str, Any] = {"faults": dict(self.faults), "resets": self.resets, "steps by size": dict(self.sizes)}
+        for name, times in (("kill", self.after_kill_s), ("come", self.after_come_s)):
+            if times:
+                ordered = sorted(times)
+                found |= {
+                    f"{name}: p50 s": round(statistics.median(ordered), 2),
+                    f"{name}: worst s": round(ordered[-1], 2),
+                }
+        return found | {
+            "same parameters as without faults": self.same,
+            "samples lost": self.lost,
+            "samples repeated": self.more,
+            "processes left": self.left,
+        }
+
+
+class Soak:
+    """One job under faults."""
+
+    def __init__(self, folder: Path, seed: int, mark: str) -> None:
+        self.folder, self.chance, self.mark = folder, random.Random(seed), mark
+        self.hosts = dict(FULL)
+        self.said = folder / "stderr"
+        self.result = Soaked()
+        self._write_hosts()
+        script = folder / "hosts.sh"
+        script.write_text(f"#!/bin/sh\ncat {folder}/hosts\n")
+        script.chmod(0o755)
+        self.command = [
+            *(*HVDRUN, "-np", "4", "--min-np", str(LEAST), "--max-np", "4", "--host-discovery-script", str(script)),
+            *("--discovery-interval", "0.1", "--blacklist-cooldown-range", "1", "1"),
+        ]
+
+    def run(self, faults: int, steps: int = 4) -> Soaked:
+        """Begin, do so many faults with some steps after each, let it end, and compare."""
+        epochs = 1 + faults * steps // (SAMPLES // (2 * 4))
+        words = [sys.executable, "-P", str(FOLDER / "soaking.py"), str(self.folder), str(SAMPLES), str(epochs)]
+        with self.said.open("w") as said:
+            job = subprocess.Popen([*self.command, *words], env=self._env(), stdout=said, stderr=said)
+            try:
+                self._until(lambda: self._step() > 0, job)
+                for _ in range(faults):
+                    self._do(job, self.chance.choices([*KINDS], [*KINDS.values()])[0])
+                    if not self._progress(job, steps):
+                        break
+                assert job.wait(PATIENCE_S + epochs) == 0, self.said.read_text()[-3000:]
+            finally:
+                job.kill()
+                job.wait()
+        self._compare()
+        return self.result
+
+    def _env(self) -> dict[str, str]:
+        return clean_environment(**{self.mark: "1", "HVD_STOP_ABORT": "5"})
+
+    def _do(self, job: subprocess.Popen[bytes], kind: str) -> None:
+        """Do one fault; what would leave too few slots is its opposite."""
+        if kind == "go" and sum(self.hosts.values()) <= LEAST + 1:
+            kind = "come"
+        if kind == "come" and self.hosts == FULL:
+            kind = "go"
+        workers = self._workers()
+        before, size = self._step(), len(workers)
+        begun = time.monotonic()
+        if kind in {"go", "come"}:
+            some = [name for name in FULL if (self.hosts[name] > 0 if kind == "go" else self.hosts[name] < FULL[name])]
+            self.hosts[self.chance.choice(some)] += 1 if kind == "come" else -1
+            self._write_hosts()
+        elif size > 1:
+            pid = self.chance.choice(workers)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM}[kind])
+                if kind == "stop":
+                    time.sleep(0.3)
+                    os.kill(pid, signal.SIGCONT)
+        self.result.faults[kind] += 1
+        if kind == "kill" and size > 1 and self._until(lambda: self._step() > before + 1, job):
+            self.result.after_kill_s.append(time.monotonic() - begun)
+
+    def _progress(self, job: subprocess.Popen[bytes], steps: int) -> bool:
+        """Wait for some steps; tell whether the job goes on."""
+        wanted = self._step() + steps
+        return self._until(lambda: self._step() >= wanted, job)
+
+    def _until(self, what: Any, job: subprocess.Popen[bytes]) -> bool:
+        limit = time.monotonic() + PATIENCE_S
+        while not what():
+            if job.poll() is not None:
+                return False
+            assert time.monotonic() < limit, self.said.read_text()[-3000:]
+            time.sleep(0.01)
+        return True
+
+    def _step(self) -> int:
+        try:
+            return int((self.folder / "step").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def _workers(self) -> list[int]:
+        """Process ids of the ranks."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                variables, words = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
+                if self.mark.encode() in variables and b"HVD_WORKER=" in variables and b"soaking.py" in words:
+                    found.append(int(entry.name))
+        return sorted(found)
+
+    def _write_hosts(self) -> None:
+        text = "".join(f"{name}:{slots}\n" for name, slots in self.hosts.items() if slots)
+        (self.folder / "hosts.new").write_text(text)
+        (self.folder / "hosts.new").rename(self.folder / "hosts")
+
+    def _compare(self) -> None:
+        import torch
+
+        end = torch.load(self.folder / "end.pt", weights_only=False)
+        result, history = self.result, end["history"]
+        words = [sys.executable, "-P", str(FOLDER / "replaying.py"), str(self.folder), str(SAMPLES)]
+        env = self._env() | {"PYTHONPATH": str(FOLDER)}
+        subprocess.run([*HVDRUN, "-np", "4", *words], env=env, check=True, timeout=PATIENCE_S, capture_output=True)
+        again = torch.load(self.folder / "replay.pt")
+        result.same = all(torch.equal(end["model"][name], again[name]) for name in again)
+        result.sizes = Counter(len(batches) for _, batches in history)
+        result.resets = len(re.findall(r"generation \d+ begins", self.said.read_text()))
+        for epoch in {epoch for epoch, _ in history}:
+            seen = Counter(each for its, batches in history if its == epoch for batch in batches for each in batch)
+            result.lost += SAMPLES - len(seen)
+            padded = max(len(batches) for its, batches in history if its == epoch) - 1
+            result.more += max(0, sum(seen.values()) - SAMPLES - padded)
+        result.left = len(self._workers())
