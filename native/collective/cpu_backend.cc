@@ -1,6 +1,7 @@
 #include "collective/cpu_backend.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "collective/algorithm/adasum.h"
 #include "collective/algorithm/broadcast.h"
@@ -67,18 +68,14 @@ void CpuBackend::set_options(const AlgorithmOptions& options) {
 }
 
 CpuBackend::Known& CpuBackend::known(const Group& group) {
-  for (const std::unique_ptr<Known>& known : known_) {
-    const Group& other = known->context.group();
-    if (other.id == group.id && other.place == group.place && other.ranks == group.ranks)
-      return *known;
-  }
-  return remember(group);
+  Known* const met = known_.find(group);
+  return met != nullptr ? *met : remember(group);
 }
 
 CpuBackend::Known& CpuBackend::remember(const Group& group) {
   if (known_.size() >= kMostKnown) known_.clear();
-  known_.push_back(std::make_unique<Known>(mesh_, group, options_.hierarchical_allreduce));
-  Known& known = *known_.back();
+  Known& known =
+      known_.add(group, std::make_unique<Known>(mesh_, group, options_.hierarchical_allreduce));
   for (int place = 0; place < group.size(); ++place) {
     if (place == group.place) continue;
     const std::string kind = mesh_.transport_to(group.ranks[static_cast<std::size_t>(place)]);

@@ -1,7 +1,6 @@
 // Operations on host memory: picks the algorithm and hands it the context, the order and a plan.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "collective/backend/backend.h"
@@ -52,7 +51,7 @@ class CpuBackend : public Backend {
 
   Mesh& mesh_;
   AlgorithmOptions options_;
-  std::vector<std::unique_ptr<Known>> known_;  // groups met so far
+  GroupRegistry<Known> known_;
   const char* last_ = "LOCAL";
 };
 

@@ -58,7 +58,7 @@ Result<DeviceCommunicator*> CudaAccelerator::communicator_of(int device, const G
   const LocalDevice local{on ? on.value() : nullptr, on.status()};
   Result<ChosenBackend> agreed = init_backend(local, mesh_, cpu_, group, options_);
   if (!agreed) return agreed.status();
-  return device_context_->add({group, local.device, std::move(agreed.value().backend)});
+  return device_context_->add(group, {local.device, std::move(agreed.value().backend)});
 }
 
 Result<Backend*> CudaAccelerator::begin(int device, const Group& group, std::size_t /*bytes*/,

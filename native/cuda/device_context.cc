@@ -16,10 +16,6 @@ const char* const kRoom = "cuda/device_context";
 constexpr auto kWait = std::chrono::seconds(1);  // for devices, at the end
 constexpr auto kLook = std::chrono::milliseconds(1);
 
-bool same(const Group& one, const Group& other) {
-  return one.id == other.id && one.ranks == other.ranks;
-}
-
 }  // namespace
 
 DeviceContext::DeviceContext(const Driver& driver, int rank, int local_rank)
@@ -43,17 +39,10 @@ Result<std::shared_ptr<Device>> DeviceContext::open(int number) {
   return opened;
 }
 
-DeviceCommunicator* DeviceContext::find(const Group& group) {
-  for (const auto& communicator : communicators_)
-    if (same(communicator->group, group)) return communicator.get();
-  return nullptr;
-}
-
-DeviceCommunicator* DeviceContext::add(DeviceCommunicator communicator) {
+DeviceCommunicator* DeviceContext::add(const Group& group, DeviceCommunicator communicator) {
   const MutexLock inside(proxy_.mutex());
   const MutexLock lock(mutex_);
-  communicators_.push_back(std::make_unique<DeviceCommunicator>(std::move(communicator)));
-  return communicators_.back().get();
+  return &communicators_.add(group, std::make_unique<DeviceCommunicator>(std::move(communicator)));
 }
 
 std::vector<std::shared_ptr<Device>> DeviceContext::devices() {
@@ -91,10 +80,10 @@ bool DeviceContext::idle() {
 
 void DeviceContext::settle() {
   const MutexLock inside(proxy_.mutex());
-  for (const auto& communicator : communicators_) {
-    if (Status status = communicator->backend->settle(); !status)
+  communicators_.for_each([](const DeviceCommunicator& communicator) {
+    if (Status status = communicator.backend->settle(); !status)
       log(Level::kWarning, kRoom, status.message);
-  }
+  });
 }
 
 bool DeviceContext::settled() {
@@ -139,16 +128,17 @@ bool DeviceContext::try_drain() {
 
 void DeviceContext::abort_waits() {
   const MutexLock inside(proxy_.mutex());
-  for (const auto& communicator : communicators_) {
-    if (Status status = communicator->backend->abort_waits(); !status)
+  communicators_.for_each([](const DeviceCommunicator& communicator) {
+    if (Status status = communicator.backend->abort_waits(); !status)
       log(Level::kDebug, kRoom, status.message);
-  }
+  });
 }
 
 // Others may give their memory back when they hear that this rank has gone.
 void DeviceContext::part() {
   const MutexLock inside(proxy_.mutex());
-  for (const auto& communicator : communicators_) communicator->backend->part();
+  communicators_.for_each(
+      [](const DeviceCommunicator& communicator) { communicator.backend->part(); });
   const MutexLock lock(mutex_);
   for (DeviceRegion& region : regions_) region.mapping.reset();
 }

@@ -15,9 +15,8 @@
 
 namespace hvd::cuda {
 
-// A group as it has met.
+// What a group has agreed on when it met.
 struct DeviceCommunicator {
-  Group group;
   std::shared_ptr<Device> home;  // on which its backend is
   std::unique_ptr<DeviceBackend> backend;
 };
@@ -31,8 +30,8 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   Result<std::shared_ptr<Device>> device(int number);
 
   // Progress-lock owner.
-  DeviceCommunicator* find(const Group& group);
-  DeviceCommunicator* add(DeviceCommunicator communicator);
+  DeviceCommunicator* find(const Group& group) const { return communicators_.find(group); }
+  DeviceCommunicator* add(const Group& group, DeviceCommunicator communicator);
   SerialisingProxy& proxy() { return proxy_; }
   // Memory that queues may use.
   void keep(const DeviceRegion& region);
@@ -66,8 +65,8 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   ConditionVariable over_;
   std::thread end_;                                                  // who abandons first starts it
   std::vector<std::shared_ptr<Device>> devices_ GUARDED_BY(mutex_);  // as they were opened
-  std::vector<std::unique_ptr<DeviceCommunicator>>
-      communicators_;  // changed with both mutexes held: mutex_, proxy_'s
+  // Changed with both mutexes held: mutex_, proxy_'s.
+  GroupRegistry<DeviceCommunicator> communicators_;
   std::vector<DeviceRegion> regions_ GUARDED_BY(mutex_);
   bool settling_ GUARDED_BY(mutex_) = false;
   bool abandoned_ GUARDED_BY(mutex_) = false;

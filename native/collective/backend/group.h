@@ -1,9 +1,13 @@
 // Words.
-//   group    the ranks that carry an operation out together: those of one
-//   process set, in order place   a rank's number within its group
+//   group     the ranks that carry an operation out together: those of one process set, in order
+//   place     a rank's number within its group
+//   registry  what a backend keeps for each group that it has met, built once: its context, its
+//             communicator. Which sets there are the engine knows (engine/execution/groups.h)
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace hvd {
@@ -19,6 +23,34 @@ struct Group {
     const int n = size();
     return ranks[static_cast<std::size_t>(((place + steps) % n + n) % n)];
   }
+  // An id is given again after its set was removed, and a part of a group has its id.
+  bool operator==(const Group& other) const {
+    return id == other.id && place == other.place && ranks == other.ranks;
+  }
+};
+
+// What is added stays where it is. Not for several threads at once.
+template <typename T>
+class GroupRegistry {
+ public:
+  T* find(const Group& group) const {  // null: it has not been met
+    for (const auto& [met, kept] : entries_) {
+      if (met == group) return kept.get();
+    }
+    return nullptr;
+  }
+  T& add(const Group& group, std::unique_ptr<T> kept) {
+    return *entries_.emplace_back(group, std::move(kept)).second;
+  }
+  template <typename Function>
+  void for_each(const Function& function) const {
+    for (const auto& [met, kept] : entries_) function(*kept);
+  }
+  std::size_t size() const { return entries_.size(); }
+  void clear() { entries_.clear(); }
+
+ private:
+  std::vector<std::pair<Group, std::unique_ptr<T>>> entries_;
 };
 
 }  // namespace hvd

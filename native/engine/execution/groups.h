@@ -1,5 +1,6 @@
-// The process sets as this rank knows them: added and removed as rank 0 orders, asked for by user
-// threads too.
+// The process sets whose addition this rank has carried out, and their removal not yet: asked for
+// by user threads too. What the ranks have agreed on, which may be ahead of that, the controller
+// knows (engine/controller/process_sets.h).
 #pragma once
 
 #include <algorithm>

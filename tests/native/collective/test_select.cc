@@ -1,7 +1,12 @@
 // Which algorithm and which backend: the names, the rules, and that all ranks choose alike.
 #include <doctest/doctest.h>
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "clusters.h"
+#include "collective/backend/group.h"
 #include "collective/select.h"
 #include "tensor/view.h"
 
@@ -56,6 +61,27 @@ TEST_CASE("select: teams that span hosts") {
   CHECK(chosen(two, 16 << 20, Algorithm::kRing, false) == Algorithm::kRing);
   CHECK(chosen(two, 16 << 20, Algorithm::kHierarchical, false) == Algorithm::kSlices);
   CHECK(chosen({0, 0}, 16 << 20, Algorithm::kHierarchical) == Algorithm::kSlices);
+}
+
+TEST_CASE("groups: what is kept is found by the whole group, and stays where it is") {
+  GroupRegistry<std::string> registry;
+  const Group pair{1, {0, 2}, 0};
+  CHECK(registry.find(pair) == nullptr);
+  std::string& kept = registry.add(pair, std::make_unique<std::string>("pair"));
+  CHECK(registry.find(Group{1, {0, 2}, 0}) == &kept);
+  CHECK(registry.find(Group{1, {0, 3}, 0}) == nullptr);  // the id was given again
+  CHECK(registry.find(Group{1, {0, 2}, 1}) == nullptr);
+  CHECK(registry.find(Group{2, {0, 2}, 0}) == nullptr);
+  for (int id = 2; id < 40; ++id)
+    registry.add(Group{id, {0, 1}, 0}, std::make_unique<std::string>("more"));
+  CHECK(registry.find(pair) == &kept);
+  CHECK(registry.size() == 39);
+  std::vector<std::string> all;
+  registry.for_each([&](const std::string& one) { all.push_back(one); });
+  CHECK(all.size() == 39);
+  CHECK(all.front() == "pair");
+  registry.clear();
+  CHECK(registry.find(pair) == nullptr);
 }
 
 }  // namespace hvd::test
