@@ -208,6 +208,14 @@ class Engine:
     def park(self, parked: bool) -> None:
         """Say that this rank waits for the person at a prompt, or no longer: whoever waits for it meanwhile is not stalled."""
 
+    def blocked(self, at: float, waits: Sequence[tuple[int, str]], may_ask: Sequence[str]) -> None:
+        """Say that this rank asks for nothing else before what it waits for has ended: ranks that wait for each other
+        so get Mismatch, all of them, with what each waits for.
+
+        at: time.monotonic() of before ``pending`` was called, which gave waits: (process set, name) of all operations
+        that this rank has asked for. Where that is no longer so, nothing is said. may_ask: last parts of names that it
+        may ask for meanwhile all the same, "b" of "a/b".
+        """
     def aborted(self) -> str | None:
         """The sentence of the abort that ended this engine, or None while it works."""
     def pending(self) -> list[dict[str, object]]:

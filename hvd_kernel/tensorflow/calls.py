@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_kernel.tensorflow import library
+from hvd_kernel.tensorflow import blocked, library
 
 _NO_XLA = (
     "{op} cannot be compiled by XLA, which runs a function as one program and cannot wait for other ranks in it. Use "
@@ -43,6 +43,7 @@ def call(op: str, tensors: Any, name: str | None, **attributes: Any) -> Any:
     """
     inputs = tensors if isinstance(tensors, tuple) else (tensors,)
     function = _function(op)
+    blocked.called()
     if tf.executing_eagerly():
         return function(*inputs, ticket=_named_ticket(name or ""), **attributes)
     _refuse_xla(op)
@@ -72,7 +73,9 @@ def _named_ticket(name: str) -> Any:
 @functools.cache
 def _function(op: str) -> Any:
     """Return what TensorFlow has made of an operation: looking it up takes it 3 us."""
-    return getattr(library.ops(), "hvd" + re.sub("([A-Z])", r"_\1", op).lower())
+    operations = library.ops()
+    blocked.watch()
+    return getattr(operations, "hvd" + re.sub("([A-Z])", r"_\1", op).lower())
 
 
 def _default_name(op: str, given: Any) -> str:

@@ -69,6 +69,22 @@ def counters() -> dict[str, int]:
     return dict(zip(_COUNTERS, numbers, strict=True))
 
 
+def calls_under_way() -> bool:
+    """Tell whether an operation has begun and not ended."""
+    return bool(_plugin().hvd_tf_under_way())
+
+
+def begun() -> list[str]:
+    """Return the names of the nodes that have begun in the runs of graphs in which operations are under way."""
+    function = _plugin().hvd_tf_begun
+    function.argtypes, function.restype = (ctypes.c_char_p, ctypes.c_int64), ctypes.c_int64
+    text, size = ctypes.create_string_buffer(0), function(None, 0)
+    while size > len(text):
+        text = ctypes.create_string_buffer(size)
+        size = function(text, size)
+    return text.raw[:size].decode().splitlines()
+
+
 def translated(error: BaseException) -> BaseException:
     """Return what an error of TensorFlow's means in this package; the error itself where it is none of ours.
 
@@ -98,6 +114,7 @@ def _steps() -> tuple[int, int]:
     return counters()["steps"], 0  # what of a step's tensors are samples a reduction cannot know
 
 
+@functools.cache
 def _plugin() -> ctypes.CDLL:
     core = importlib.import_module("hvd_kernel._native")
     return ctypes.CDLL(str(Path(str(core.__file__)).with_name("libhvd_tf.so")))

@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "base/trace.h"
 #include "base/visible.h"
+#include "engine/controller/deadlock.h"
 #include "engine/execution/counters.h"
 #include "engine/execution/devices.h"
 #include "engine/execution/groups.h"
@@ -105,6 +106,10 @@ class HVD_VISIBLE Engine {
   // This rank waits for the person at a prompt, or no longer: others that wait for it meanwhile are
   // not failed for it (stall_shutdown_s).
   void park(bool parked);
+  // This rank asks for nothing else before what it waits for has ended, but for operations whose
+  // names end with one of these parts: ranks that wait for each other are told (Mismatch). `waits`
+  // is all that it waits for, with their sets, as it was at at_ns of now_ns().
+  void blocked(std::int64_t at_ns, NamesInSets waits, std::vector<std::string> may_ask);
   Status ended() const;  // ok while it works
   std::vector<Pending> pending() const;
   const Counters& counters() const;

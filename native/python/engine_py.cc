@@ -215,6 +215,12 @@ void start_timeline(Engine& self, const std::string& path, bool mark_cycles) {
   if (!status) raise(status);
 }
 
+// seconds: of time.monotonic(), whose clock is the core's.
+void blocked(Engine& self, double seconds, NamesInSets waits, std::vector<std::string> may_ask) {
+  const py::gil_scoped_release unlocked;
+  self.blocked(static_cast<std::int64_t>(seconds * 1e9), std::move(waits), std::move(may_ask));
+}
+
 py::object aborted(const Engine& self) {
   const Status status = self.ended();
   return status ? py::object(py::none()) : py::object(py::str(status.message));
@@ -308,6 +314,7 @@ void define_engine(py::module_& module) {
       .def("wait", &wait, "handle"_a, "timeout_s"_a = -1.0)
       .def("abort", &Engine::abort, "message"_a, unlocked)
       .def("park", &Engine::park, "parked"_a, unlocked)
+      .def("blocked", &blocked, "at"_a, "waits"_a, "may_ask"_a)
       .def("aborted", &aborted)
       .def("pending", &pending)
       .def("counters", &counters)

@@ -16,12 +16,17 @@ void count(std::int64_t* counter) { __atomic_fetch_add(counter, 1, __ATOMIC_RELA
 
 namespace {
 
+// Of one name and set.
+struct Turns {
+  std::int64_t step;  // of the call that the core has
+  std::deque<Call*> waiting;
+};
+
 // Which calls are under way. Never destroyed: the core's threads may end calls while the process
 // exits.
 struct UnderWay {
   std::mutex lock;
-  std::map<std::pair<std::int32_t, std::string>, std::deque<Call*>>
-      waiting;  // of one name and set, behind the first
+  std::map<std::pair<std::int32_t, std::string>, Turns> turns;
 };
 UnderWay& under_way() {
   static auto* const all = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory): for ever
@@ -31,21 +36,24 @@ UnderWay& under_way() {
 bool is_first(Call* call) {
   UnderWay& all = under_way();
   const std::lock_guard<std::mutex> locked(all.lock);
-  const auto [entry, is_new] = all.waiting.try_emplace({call->set, call->name});
-  if (!is_new) entry->second.push_back(call);
+  const auto [entry, is_new] =
+      all.turns.try_emplace({call->set, call->name}, Turns{call->step, {}});
+  if (!is_new) entry->second.waiting.push_back(call);
   return is_new;
 }
 
 Call* after(const Call& call) {
   UnderWay& all = under_way();
   const std::lock_guard<std::mutex> locked(all.lock);
-  const auto entry = all.waiting.find({call.set, call.name});
-  if (entry->second.empty()) {
-    all.waiting.erase(entry);
+  const auto entry = all.turns.find({call.set, call.name});
+  Turns& turns = entry->second;
+  if (turns.waiting.empty()) {
+    all.turns.erase(entry);
     return nullptr;
   }
-  Call* const next = entry->second.front();
-  entry->second.pop_front();
+  Call* const next = turns.waiting.front();
+  turns.waiting.pop_front();
+  turns.step = next->step;
   return next;
 }
 
@@ -102,6 +110,23 @@ Call::Call(const Collective* what, TF_OpKernelContext* where, TF_AsyncOpKernelDo
 
 void begin(Call* call) {
   if (is_first(call)) hand_over(call);
+}
+
+bool any_under_way() {
+  UnderWay& all = under_way();
+  const std::lock_guard<std::mutex> locked(all.lock);
+  return !all.turns.empty();
+}
+
+std::set<std::int64_t> steps_under_way() {
+  UnderWay& all = under_way();
+  const std::lock_guard<std::mutex> locked(all.lock);
+  std::set<std::int64_t> steps;
+  for (const auto& [name, turns] : all.turns) {
+    steps.insert(turns.step);
+    for (const Call* call : turns.waiting) steps.insert(call->step);
+  }
+  return steps;
 }
 
 void end(Call* call, const Status& status) {

@@ -21,6 +21,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,7 @@ struct Call {
 
   std::string name;
   std::int32_t set = 0;
+  std::int64_t step = 0;     // the run of the graph
   std::vector<Tensor> held;  // alive until the end: inputs that were not forwarded, outputs
   std::vector<DLDataType> types;
   std::vector<std::vector<std::int64_t>> shapes, output_shapes;
@@ -52,6 +54,9 @@ constexpr std::int64_t kTurns = 32;  // more than run at a time: TensorFlow's de
 // Hands the call to the core as soon as no other one of its name is under way. The call deletes
 // itself at its end.
 void begin(Call* call);
+bool any_under_way();
+// The runs of graphs in which calls have begun and not ended.
+std::set<std::int64_t> steps_under_way();
 // Ends a call that the core has not taken: with a failure, or well.
 void end(Call* call, const Status& status);
 

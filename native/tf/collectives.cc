@@ -27,6 +27,8 @@ void Collective::compute(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallba
   auto* const call = new Call(this, context, done);
   call->name = attributes_.name;
   call->set = attributes_.set;
+  call->step = tf()->StepId(context);
+  node_.begin(call->step);
   const int ticket = tf()->NumInputs(context) - 1;
   if (ticket >= 0) {
     if (const Status status = read_ticket(*call, ticket); !status) return end(call, status);
@@ -116,13 +118,15 @@ Status Exchanged::take(Call& call, const hvd_outcome& outcome) const {
   return status;
 }
 
+// Also in a loop under that name, so that it meets one outside of TensorFlow.
+
 Status Met::gather(Call& call, int /*inputs*/) const {
-  call.name = "barrier.noname";  // as outside of TensorFlow: a barrier meets a barrier
+  call.name = attributes().name;
   return {};
 }
 
 Status Joined::gather(Call& call, int /*inputs*/) const {
-  call.name = "join.noname";
+  call.name = attributes().name;
   return {};
 }
 

@@ -9,13 +9,17 @@
 
 #include "tf/attributes.h"
 #include "tf/call.h"
+#include "tf/running.h"
 
 namespace hvd::tf {
 
 class Collective {
  public:
   Collective(std::int32_t kind, Attributes attributes)
-      : attributes_(std::move(attributes)), kind_(kind) {}
+      : attributes_(std::move(attributes)), node_(&attributes_.name), kind_(kind) {
+    if (kind == HVD_BARRIER) attributes_.name = "barrier.noname";  // a barrier meets a barrier,
+    if (kind == HVD_JOIN) attributes_.name = "join.noname";        // as outside of TensorFlow
+  }
   virtual ~Collective() = default;
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
@@ -32,6 +36,7 @@ class Collective {
 
  private:
   Attributes attributes_;
+  Node node_;
   std::int32_t kind_;
 };
 

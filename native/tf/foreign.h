@@ -86,6 +86,7 @@ using Delete = void (*)(void* kernel);
   X(TF_Tensor*, ForwardInputOrAllocateOutput,                                                     \
     (TF_OpKernelContext*, const int*, int, int, const std::int64_t*, int, int*, TF_Status*))      \
   X(std::int64_t, GetIterId, (TF_OpKernelContext*))                                               \
+  X(std::int64_t, StepId, (TF_OpKernelContext*))                                                  \
   X(void, OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                             \
   X(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                   \
   X(void, OpKernelConstruction_GetAttrInt64,                                                      \

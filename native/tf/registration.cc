@@ -4,14 +4,18 @@
 // tf.load_op_library loads it, and makes the Python functions out of the ops that it registers.
 // Python then tells it where the core is (hvd_tf_set_core). Built without TensorFlow; see
 // foreign.h.
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tf/call.h"
 #include "tf/collectives.h"
 #include "tf/core.h"
 #include "tf/facts.h"
 #include "tf/foreign.h"
+#include "tf/running.h"
 #include "tf/shapes.h"
 
 namespace hvd::tf {
@@ -175,6 +179,20 @@ __attribute__((visibility("default"))) const char* hvd_tf_trouble() {
 // What hvd_core_table() returns.
 __attribute__((visibility("default"))) void hvd_tf_set_core(const void* table) {
   hvd::plugin::table() = static_cast<const hvd_core*>(table);
+}
+
+// 1 while operations are under way, else 0.
+__attribute__((visibility("default"))) std::int32_t hvd_tf_under_way() {
+  return hvd::tf::any_under_way() ? 1 : 0;
+}
+
+// The names of begun() (running.h), as many bytes of them as there is room for, and how many there
+// are.
+__attribute__((visibility("default"))) std::int64_t hvd_tf_begun(char* text, std::int64_t room) {
+  const std::string names = hvd::tf::begun();
+  const auto size = static_cast<std::int64_t>(names.size());
+  std::memcpy(text, names.data(), static_cast<std::size_t>(std::min(size, room)));
+  return size;
 }
 
 // Calls, inputs whose memory became the output's, results given away as they were, and given back;

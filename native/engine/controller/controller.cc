@@ -1,9 +1,11 @@
 #include "engine/controller/controller.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "engine/controller/coordinator.h"
+#include "engine/controller/deadlock.h"
 #include "engine/controller/rank_state.h"
 #include "engine/controller/response_cache.h"
 #include "engine/controller/tree_node.h"
@@ -27,6 +29,7 @@ struct Controller::Impl : ResponseSink {
   void asked(Entry& entry, std::int64_t now_ns);
   void leave(int rank);
   void park(Request request, const std::vector<int>& ranks, std::int64_t now_ns);
+  Status blocked(Request request, const std::vector<int>& ranks, std::int64_t now_ns);
   void gone(int peer);
 
   Status hear_requests(int place, const std::string& bytes, std::int64_t now_ns);
@@ -75,6 +78,13 @@ void Controller::Impl::ask(Request request, std::int64_t now_ns) {
   const int rank = state.tree.rank();
   if (request.kind == Kind::kLeave) return leave(rank);
   if (request.kind == Kind::kPark) return park(std::move(request), {rank}, now_ns);
+  if (request.kind == Kind::kBlocked) {
+    const Result<Blocked> said = blocked_of(request);
+    if (said && holds(said.value(), state.table, state.own())) {
+      std::ignore = blocked(std::move(request), {rank}, now_ns);
+    }
+    return;
+  }
   if (!state.join_name.empty() && request.set == 0) {
     held.push_back(std::move(request));
     return;
@@ -120,6 +130,19 @@ void Controller::Impl::leave(int rank) {
 void Controller::Impl::park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) {
   if (tree_node) return tree_node->pass_on(std::move(request), ranks);
   for (const int rank : ranks) coordinator->park(rank, request.sizes.front() != 0, now_ns);
+}
+
+Status Controller::Impl::blocked(Request request, const std::vector<int>& ranks,
+                                 std::int64_t now_ns) {
+  if (tree_node) {
+    tree_node->send_all();
+    tree_node->pass_on(std::move(request), ranks);
+    return Status::ok();
+  }
+  Result<Blocked> said = blocked_of(request);
+  if (!said) return said.status();
+  for (const int rank : ranks) coordinator->blocked(rank, said.value(), now_ns);
+  return Status::ok();
 }
 
 void Controller::Impl::gone(int peer) {
@@ -194,6 +217,7 @@ Status Controller::Impl::hear_request(int place, RequestMessage& ask, std::uint6
     park(std::move(ask.request), ask.ranks, now_ns);
     return Status::ok();
   }
+  if (kind == Kind::kBlocked) return blocked(std::move(ask.request), ask.ranks, now_ns);
   // Of a set that has been removed: its sender learns of that.
   const ProcessSet* set = state.sets.find(ask.request.set);
   if (set == nullptr || changes < set->born) return Status::ok();

@@ -140,6 +140,21 @@ void Coordinator::park(int rank, bool parked, std::int64_t now_ns) {
   }
 }
 
+void Coordinator::blocked(int rank, const Blocked& blocked, std::int64_t now_ns) {
+  if (options_.stall_warning_ns <= 0) return;
+  deadlocks_.say(rank, blocked, now_ns);
+  const std::vector<const Entry*> proven =
+      deadlocks_.proven(std::as_const(state_.table), state_.joined);
+  std::vector<std::pair<Name, Status>> failures;
+  failures.reserve(proven.size());
+  for (const Entry* entry : proven)
+    failures.emplace_back(Name{entry->set->id, *entry->name}, deadlocked(*entry, proven));
+  for (const auto& [name, status] : failures) {
+    const Entry* entry = state_.table.find(name.set, name.name);
+    if (entry != nullptr) fail(*entry, status, entry->asked);
+  }
+}
+
 void Coordinator::work(std::int64_t now_ns) {
   if (stall_timer_.due(now_ns)) inspect(now_ns);
   issue(fusion_.take(now_ns));

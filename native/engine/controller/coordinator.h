@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/controller/controller.h"
+#include "engine/controller/deadlock.h"
 #include "engine/controller/fusion.h"
 #include "engine/controller/rank_state.h"
 #include "engine/controller/response_cache.h"
@@ -35,6 +36,8 @@ class Coordinator {
   void leave(int rank);
   // The rank waits for the person at a prompt, or no longer: what waits for it is not stalled.
   void park(int rank, bool parked, std::int64_t now_ns);
+  // The rank asks for nothing else than this before what it waits for has ended.
+  void blocked(int rank, const Blocked& blocked, std::int64_t now_ns);
   void carried_out(std::int64_t bytes) { step_bytes_ += bytes; }
   void work(std::int64_t now_ns);  // what is due
 
@@ -76,6 +79,7 @@ class Coordinator {
   std::int64_t step_bytes_ = 0;
   bool warned_of_capacity_ = false;
   StallTimer stall_timer_;
+  Deadlocks deadlocks_;
   RankSet parked_;
   std::map<int, std::int64_t>
       resumed_ns_;  // those that were parked before, since when they are not

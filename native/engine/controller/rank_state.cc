@@ -39,7 +39,8 @@ Status RankState::learn(const ResponseMessage& message) {
   const Response& response = message.response;
   const ProcessSet* set = sets.find(response.set);
   if (set == nullptr) return senseless("a process set that does not exist");
-  if (response.kind == Kind::kPark) return senseless("a kind of request that has no response");
+  if (response.kind == Kind::kPark || response.kind == Kind::kBlocked)
+    return senseless("a kind of request that has no response");
   if (Status status = learn_answers(message, *set); !status) return status;
   Status status = response.status ? learn_change(response) : Status::ok();
   if (status) put_on_agenda(message, *set);

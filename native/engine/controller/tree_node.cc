@@ -73,9 +73,12 @@ void TreeNode::pass_on(Request request, const std::vector<int>& ranks) {
   up_.full.push_back({std::move(request), ranks});
 }
 
-void TreeNode::keep_nothing() {
-  if (!std::exchange(keeps_, false)) return;
+void TreeNode::send_all() {
   for (Entry* entry : state_.table.waiting()) send(*entry);
+}
+
+void TreeNode::keep_nothing() {
+  if (std::exchange(keeps_, false)) send_all();
 }
 
 void TreeNode::again(int slot, std::uint64_t version) {

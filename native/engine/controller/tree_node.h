@@ -25,6 +25,8 @@ class TreeNode {
   void leave(const std::vector<int>& ranks);
   // Rank 0 is to know, and nobody is answered.
   void pass_on(Request request, const std::vector<int>& ranks);
+  // Also what others of the subtree have not asked for yet.
+  void send_all();
   // After a departure nothing is kept: rank 0 will fail it.
   void keep_nothing();
   // The parent does not know this slot any more.

@@ -27,6 +27,7 @@ constexpr std::array<Row, kKindCount> kRows{{
     {"RELEASE", "release"},
     {"TUNE", "tune"},
     {"PARK", "park"},
+    {"BLOCKED", "blocked"},
 }};
 
 }  // namespace

@@ -42,8 +42,10 @@ enum class Kind : std::uint8_t {
   kTune = 12,      // a response only: new parameters from here on
   kPark = 13,      // a request only, answered by nothing: `sizes` = {1}, this rank waits for the
                    // person at a prompt, {0}: no longer
+  kBlocked = 14,  // a request only, answered by nothing: what this rank waits for, and what else it
+                  // may ask for before that has ended (controller/deadlock.h)
 };
-constexpr int kKindCount = 14;
+constexpr int kKindCount = 15;
 
 const char* name_of(Kind kind);  // "ALLREDUCE", as in Horovod's messages and timeline
 HVD_VISIBLE const char* lower_name_of(Kind kind);  // "allreduce", as in names of tensors

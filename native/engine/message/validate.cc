@@ -172,6 +172,7 @@ Status check_kind(const Request& request, std::size_t members, int size) {
     case Kind::kBarrier:
     case Kind::kLeave:
     case Kind::kJoin:
+    case Kind::kBlocked:
       return Status::ok();
     case Kind::kTune:
       return refuse("only rank 0 sets tuned parameters");

@@ -62,7 +62,8 @@ bool no_negative(const std::vector<std::int64_t>& sizes) {
 
 // What the rest of the engine relies on without looking.
 bool well_formed(const Request& request) {
-  const bool named = request.kind != Kind::kLeave && request.kind != Kind::kPark;
+  const bool named =
+      request.kind != Kind::kLeave && request.kind != Kind::kPark && request.kind != Kind::kBlocked;
   if (request.set < 0 || (named && request.name.empty())) return false;
   switch (request.kind) {
     case Kind::kLeave:
@@ -84,6 +85,8 @@ bool well_formed(const Request& request) {
     case Kind::kRelease:
     case Kind::kPark:
       return request.set == 0 && request.sizes.size() == 1;
+    case Kind::kBlocked:  // its reader looks further
+      return request.set == 0 && request.sizes.size() >= 2;
     case Kind::kTune:
       return false;
   }

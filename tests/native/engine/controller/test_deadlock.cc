@@ -1,0 +1,215 @@
+// Ranks that wait for each other, and say what else they may ask for: told where that is proven,
+// never where one of them may still come.
+#include <doctest/doctest.h>
+
+#include "engine/controller/deadlock.h"
+#include "engine/controller/world.h"
+
+namespace hvd::test {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+ControllerOptions tree_of(int fanout) {
+  ControllerOptions options;
+  options.fanout = fanout;
+  return options;
+}
+
+void say(World& world, int rank, NamesInSets waits, std::vector<std::string> may_ask = {}) {
+  world.ask(rank, request_of(Blocked{world.now, std::move(waits), std::move(may_ask)}));
+  world.settle();
+}
+
+void nobody_is_told(World& world) {
+  for (int rank = 0; rank < world.size(); ++rank) CHECK(world.told(rank).empty());
+}
+
+// All ranks carry out the same.
+void works_on(World& world, const std::string& name) {
+  world.submit_all(sum_of(name));
+  world.settle();
+  for (int rank = 0; rank < world.size(); ++rank) CHECK(only_told(world, rank).status.is_ok());
+}
+
+}  // namespace
+
+TEST_CASE("deadlock: two ranks that wait for each other are told what each waits for") {
+  World world(2);
+  world.ask(0, sum_of("a"));
+  world.ask(1, sum_of("step/b"));
+  world.settle();
+  say(world, 0, {{0, "a"}});
+  nobody_is_told(world);
+  say(world, 1, {{0, "step/b"}});
+  for (int rank = 0; rank < 2; ++rank) {
+    const Response told = only_told(world, rank);
+    CHECK(told.status.code == Code::kMismatch);
+    CHECK(told.status.rank == 1 - rank);
+    CHECK(told.names == std::vector<std::string>{rank == 0 ? "a" : "step/b"});
+    CHECK(told.status.message.find("rank 0 for ALLREDUCE a; rank 1 for ALLREDUCE step/b.") !=
+          std::string::npos);
+  }
+  works_on(world, "a");
+  works_on(world, "step/b");
+}
+
+TEST_CASE("deadlock: a rank that may still ask for what another one waits for is waited for") {
+  for (const char* part : {"a", "x/a", "step/x/a"}) {
+    World world(2);
+    world.ask(0, sum_of("step/x/a#3"));
+    world.ask(1, sum_of("b"));
+    world.settle();
+    say(world, 0, {{0, "step/x/a#3"}});
+    say(world, 1, {{0, "b"}}, {"other", part});
+    nobody_is_told(world);
+    world.ask(1, sum_of("step/x/a#3"));
+    world.settle();
+    for (int rank = 0; rank < 2; ++rank)
+      CHECK(only_told(world, rank).names == std::vector<std::string>{"step/x/a#3"});
+  }
+}
+
+TEST_CASE("deadlock: a part of a name is all that stands between two slashes") {
+  World world(2);
+  world.ask(0, sum_of("step/extra"));
+  world.ask(1, sum_of("b"));
+  world.settle();
+  say(world, 1, {{0, "b"}}, {"tra", "step"});
+  say(world, 0, {{0, "step/extra"}});
+  for (int rank = 0; rank < 2; ++rank) CHECK(only_told(world, rank).status.code == Code::kMismatch);
+}
+
+TEST_CASE("deadlock: of what a rank has said nothing is left once it has asked for more") {
+  World world(2);
+  world.ask(0, sum_of("a"));
+  world.ask(1, sum_of("b"));
+  world.settle();
+  say(world, 0, {{0, "a"}});
+  world.ask(0, sum_of("c"));  // from a thread that it did not know of
+  world.settle();
+  say(world, 1, {{0, "b"}});
+  nobody_is_told(world);
+  say(world, 0, {{0, "a"}, {0, "c"}});
+  say(world, 1, {{0, "b"}});
+  CHECK(world.told(0).size() == 2);
+  CHECK(only_told(world, 1).status.code == Code::kMismatch);
+}
+
+TEST_CASE("deadlock: nor once it has been answered, though it waits for the same names again") {
+  World world(2);
+  world.ask(0, sum_of("a"));
+  world.settle();
+  say(world, 0, {{0, "a"}});
+  world.now += kSecond;
+  world.ask(1, sum_of("a"));
+  world.settle();
+  for (int rank = 0; rank < 2; ++rank) CHECK(only_told(world, rank).status.is_ok());
+  world.ask(0, sum_of("a"));
+  world.ask(1, sum_of("b"));
+  world.settle();
+  say(world, 1, {{0, "b"}});
+  nobody_is_told(world);
+}
+
+TEST_CASE("deadlock: a rank that looked before it was answered says nothing") {
+  for (const int late : {0, 1}) {
+    World world(2);
+    const int other = 1 - late;
+    const Request said = request_of(Blocked{world.now, {{0, "a"}}, {}});
+    world.now += kSecond;
+    world.ask(late, sum_of("a"));  // asked for anew since
+    world.ask(other, sum_of("b"));
+    world.settle();
+    world.ask(late, said);
+    say(world, other, {{0, "b"}});
+    nobody_is_told(world);
+  }
+}
+
+TEST_CASE(
+    "deadlock: in a tree as well, and those who have not spoken are told what they wait for") {
+  for (const int fanout : {2, 64}) {
+    for (const int witness : {0, 1, 3, 5}) {
+      World world(7, tree_of(fanout));
+      for (int rank = 0; rank < 6; ++rank) world.ask(rank, sum_of("x"));
+      world.ask(6, sum_of("y"));
+      world.settle();
+      say(world, 6, {{0, "y"}});
+      nobody_is_told(world);
+      say(world, witness, {{0, "x"}});
+      for (int rank = 0; rank < 7; ++rank) {
+        const Response told = only_told(world, rank);
+        CHECK(told.status.code == Code::kMismatch);
+        CHECK(told.status.message.find("ranks 0-5 for ALLREDUCE x; rank 6 for ALLREDUCE y.") !=
+              std::string::npos);
+      }
+      works_on(world, "x");
+    }
+  }
+}
+
+TEST_CASE("deadlock: whoever waits for a rank that goes on may go on") {
+  World world(3);
+  world.submit_all(about(Kind::kAddSet, "add", {1, 2}));
+  world.settle();
+  for (int rank = 0; rank < 3; ++rank) only_told(world, rank);
+  world.ask(0, sum_of("a"));
+  world.ask(1, in_set(sum_of("b"), 1));  // with rank 2, which computes
+  world.settle();
+  say(world, 0, {{0, "a"}});
+  say(world, 1, {{1, "b"}});
+  nobody_is_told(world);
+  world.ask(2, sum_of("c"));
+  world.settle();
+  say(world, 2, {{0, "c"}});
+  CHECK(only_told(world, 0).names == std::vector<std::string>{"a"});
+  CHECK(only_told(world, 1).names == std::vector<std::string>{"b"});
+  CHECK(only_told(world, 2).names == std::vector<std::string>{"c"});
+}
+
+TEST_CASE("deadlock: ranks that have joined are not missed, and without the stall check none is") {
+  World world(3);
+  world.ask(2, about(Kind::kJoin, "join"));
+  world.ask(0, sum_of("a"));
+  world.ask(1, sum_of("b"));
+  world.settle();
+  say(world, 0, {{0, "a"}});
+  say(world, 1, {{0, "b"}});
+  for (int rank = 0; rank < 2; ++rank) CHECK(only_told(world, rank).status.code == Code::kMismatch);
+  CHECK(world.told(2).empty());
+
+  ControllerOptions options;
+  options.stall_warning_ns = 0;
+  World unchecked(2, options);
+  unchecked.ask(0, sum_of("a"));
+  unchecked.ask(1, sum_of("b"));
+  unchecked.settle();
+  say(unchecked, 0, {{0, "a"}});
+  say(unchecked, 1, {{0, "b"}});
+  nobody_is_told(unchecked);
+}
+
+TEST_CASE("deadlock: what a rank says survives as a request, and nonsense is refused") {
+  const Blocked blocked{7, {{0, "a"}, {3, ""}}, {"x", "y/z"}};
+  const Result<Blocked> read = blocked_of(request_of(blocked));
+  REQUIRE(read);
+  CHECK(read.value().at_ns == 7);
+  CHECK(read.value().waits == blocked.waits);
+  CHECK(read.value().may_ask == blocked.may_ask);
+  for (const std::vector<std::int64_t>& sizes :
+       std::vector<std::vector<std::int64_t>>{{},
+                                              {0},
+                                              {0, -1},
+                                              {0, 1},
+                                              {0, 1, 0},
+                                              {0, 1, 0, 2},
+                                              {0, 0, -1},
+                                              {0, 1, 0, 1, 1},
+                                              {0, std::int64_t{1} << 62}}) {
+    Request request = about(Kind::kBlocked, "a", sizes);
+    CHECK_MESSAGE(!blocked_of(request), shape_text(sizes));
+  }
+}
+
+}  // namespace hvd::test
