@@ -126,7 +126,7 @@ WHERE = (
     ),
     Flag(("-H", "--hosts"), "hosts", "where the ranks run", "HOST:SLOTS,..."),
     Flag(("--hostfile",), "hostfile", "the same, from a file of lines `host slots=N`", "FILE"),
-    Flag(("--gpus",), "gpus", "devices that the ranks of each host take turns on", "auto|all|0,1|none", _gpus),
+    Flag(("--gpus",), "gpus", "GPUs of each host, assigned to its ranks in turn", "auto|all|0,1|none", _gpus),
     Flag((MPI_ARGS,), "mpi_args", "more arguments for mpiexec", "'...'", _words),
     Flag(("--job",), "job", "ranks, hosts, limits and variables as a platform's file says", "FILE"),
 )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from hvd_kernel.diagnosis.written_stacks import below_signal
 
-UNKNOWN = "it ended for a reason that is not known"
+UNKNOWN = "it ended for an unknown reason"
 MAX_PYTHON = 20
 MAX_NATIVE = 14
 _MEGABYTE = 1e6
@@ -127,11 +127,11 @@ def _signal(evidence: Evidence) -> int | None:
 def _departure(evidence: Evidence) -> Cause:
     frames, left = _frames(evidence.note), _left(evidence.note)
     if frames and frames[0].function == _TOLD_TO_STOP:
-        return Cause("it was told to stop (SIGTERM)")
+        return Cause("it was terminated (SIGTERM)")
     if left:
-        return Cause(f"it left {left}{_at(frames)}", tuple(_python(frames)))
+        return Cause(f"it exited {left}{_at(frames)}", tuple(_python(frames)))
     if evidence.status is not None:
-        return Cause(f"it left with exit status {os.waitstatus_to_exitcode(evidence.status)}")
+        return Cause(f"it exited with status {os.waitstatus_to_exitcode(evidence.status)}")
     return Cause(UNKNOWN)
 
 

@@ -58,21 +58,21 @@ _MESH = (
         "30",
         "seconds that init() waits for all ranks to appear (MPI: 600 unless set)",
     ),
-    _row("host", "HVD_HOST", word, "", "name of the host that this rank counts to; empty: found out"),
-    _row("fanout", "HVD_FANOUT", whole(1), "64", "children of a rank in the tree of the negotiation"),
+    _row("host", "HVD_HOST", word, "", "name of this rank's host; empty: detected"),
+    _row("fanout", "HVD_FANOUT", whole(1), "64", "children of each rank in the negotiation's tree"),
     _row(
         "secret",
         "SECRET_KEY",
         anything,
         "",
-        "secret shared by all ranks, needed where they meet over a network; never shown in a message",
+        "secret shared by all ranks, needed for a rendezvous over a network; never shown in a message",
     ),
     _row(
         "heap_bytes",
         "HVD_HEAP_BYTES",
         whole(0),
         "0",
-        "address space for memory that the ranks of a host share; 0: as much as the machine's memory",
+        "address space for the shared memory of a host's ranks; 0: as much as the machine's memory",
     ),
     _row(
         "stop_warning_s",
@@ -93,7 +93,7 @@ _MESH = (
         "HVD_NET_TIMEOUT",
         number(0.0),
         "30",
-        "seconds until the ranks of another host that answers nothing are given up, at least 2; 0: never",
+        "seconds until ranks of another host that does not answer count as lost, at least 2; 0: never",
     ),
 )
 
@@ -127,7 +127,7 @@ _NEGOTIATION = (
         "FUSION_THRESHOLD",
         whole(0),
         "134217728",
-        "bytes that may travel as one fused operation; 0: never fuse",
+        "most bytes in one fused operation; 0: never fuse",
     ),
     _row(
         "cycle_time_ms",
@@ -172,7 +172,7 @@ _AUTOTUNE = (
         "find fusion threshold, cycle time, hierarchy and cache while training; what is set explicitly stays",
     ),
     _row("autotune_log", "AUTOTUNE_LOG", anything, "", "path of a CSV file of what autotune tried"),
-    _row("autotune_warmup_samples", "AUTOTUNE_WARMUP_SAMPLES", whole(0), "3", "samples thrown away at the start"),
+    _row("autotune_warmup_samples", "AUTOTUNE_WARMUP_SAMPLES", whole(0), "3", "samples discarded at the start"),
     _row("autotune_steps_per_sample", "AUTOTUNE_STEPS_PER_SAMPLE", whole(1), "10", "steps that make one sample"),
     _row(
         "autotune_max_samples",

@@ -49,7 +49,7 @@ def boolean(text: str) -> Reading:
     except ValueError:
         number = _NUMBER.match(text)
     if number is None:
-        return Reading("0", "it is read as 0, as Horovod reads what is not a number")
+        return Reading("0", "read as 0, as in Horovod, because it is not a number")
     return Reading(str(int(int(number[0]) != 0)))
 
 
@@ -97,7 +97,7 @@ HOROVOD_VALUES = (
         "0, 1, true, false, yes, no, on, off; another number: yes unless it is 0",
         "no, as Horovod reads it",
     ),
-    HorovodValue(("HOROVOD_GLOO_IFACE",), interface, "one network interface", "of several the first that is here"),
+    HorovodValue(("HOROVOD_GLOO_IFACE",), interface, "one network interface", "the first of several that exists here"),
     HorovodValue(
         ("HOROVOD_GPU_OPERATIONS",),
         gpu_operations,
@@ -112,7 +112,7 @@ HOROVOD_VALUES = (
     ),
     HorovodValue(
         ("HOROVOD_CONTROLLER",),
-        _one_of_horovods("ranks agree through the core itself; HVD_BOOTSTRAP=mpi or tcp says how they meet"),
+        _one_of_horovods("ranks negotiate through the core itself; HVD_BOOTSTRAP=mpi or tcp sets the rendezvous"),
         "MPI, Gloo: ranks agree through the core itself with both",
         "the same",
     ),
@@ -146,7 +146,7 @@ def _all(prefix: str, names: str) -> tuple[str, ...]:
 UNUSED = (
     Unused(
         _all("HOROVOD_", "LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOSTNAME"),
-        "which ranks share a host is found out when they meet (HVD_HOST overrides it)",
+        "which ranks share a host is detected at the rendezvous (HVD_HOST overrides it)",
     ),
     Unused(
         ("HOROVOD_MPI_THREADS_DISABLE",), "MPI only starts and links the ranks; the core knows which thread may call it"

@@ -21,7 +21,7 @@ PACKAGE_SETTINGS = (
         ("HOROVOD_CONTROLLER_ADDR", "HOROVOD_CONTROLLER_PORT"),
         anything,
         "",
-        "address and free port of rank 0's host, where the ranks meet without MPI or torchrun",
+        "address and free port of rank 0's host, for the rendezvous without MPI or torchrun",
         set_by_others=True,
     ),
     Setting(
@@ -36,10 +36,10 @@ PACKAGE_SETTINGS = (
         ("HVD_BOOTSTRAP",),
         anything,
         "",
-        "mpi, tcp or none: who says which rank this is; none: size 1",
+        "mpi, tcp or none: where rank and size come from; none: size 1",
         set_by_others=True,
     ),
-    Setting(("HVD_FAILPOINT",), anything, "", "for tests: places where this process is to fail", set_by_others=True),
+    Setting(("HVD_FAILPOINT",), anything, "", "for tests: points at which this process fails", set_by_others=True),
     Setting(
         ("HVD_GPU",),
         one_of("staged", "core"),
@@ -54,7 +54,7 @@ PACKAGE_SETTINGS = (
         "devices of the ranks that `%%hvdrun` or hvdrun starts, as with --gpus: auto, all, none or numbers as in 0,1",
         flag="--gpus",
     ),
-    Setting(("HVD_INSECURE",), _ONE, "0", "1: ranks may meet over a network without a secret"),
+    Setting(("HVD_INSECURE",), _ONE, "0", "1: allow a rendezvous over a network without a secret"),
     Setting(
         ("HVD_DYNAMIC_PROCESS_SETS", "HOROVOD_DYNAMIC_PROCESS_SETS"),
         flag,
@@ -110,6 +110,6 @@ PACKAGE_SETTINGS = (
         ("HVD_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME"),
         flag,
         "1",
-        "0: the time is before each line that the core writes",
+        "0: prefix each line that the core writes with the time",
     ),
 )

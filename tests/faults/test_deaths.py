@@ -98,13 +98,13 @@ def test_a7_a_crash_is_the_cause_also_where_the_other_ranks_raise_meanwhile(kern
 
 
 def test_a8_os_exit_0_is_a_departure_and_no_success(kernel: Kernel) -> None:
-    assert why(dies(kernel, "import os\nif rank == 1: os._exit(0)")) == "it left with os._exit(0) in a cell, line 2"
+    assert why(dies(kernel, "import os\nif rank == 1: os._exit(0)")) == "it exited with os._exit(0) in a cell, line 2"
     refused = kernel.run("%%hvdrun\n1", allow_error=True)
-    assert "rank 1 (it left with os._exit(0) in a cell, line 2) is dead" in refused.error
+    assert "rank 1 (it exited with os._exit(0) in a cell, line 2) is dead" in refused.error
 
 
 def test_a8_os_exit_3_does_not_take_the_others_along(kernel: Kernel) -> None:
-    assert why(dies(kernel, "import os\nif rank == 1: os._exit(3)")) == "it left with os._exit(3) in a cell, line 2"
+    assert why(dies(kernel, "import os\nif rank == 1: os._exit(3)")) == "it exited with os._exit(3) in a cell, line 2"
 
 
 @pytest.mark.parametrize(
@@ -131,12 +131,12 @@ def test_a2_a_rank_killed_between_cells_is_explained_by_the_next(kernel: Kernel)
     until(lambda: "dead" in kernel.run("%hvd status").text(), "the death is told")
     refused = kernel.run("%%hvdrun\nkept", allow_error=True)
     assert refused.reply["ename"] == "ClusterError"
-    assert re.search(r"rank 1 \((killed \(SIGKILL\)|it ended for a reason that is not known)\) is dead", refused.error)
+    assert re.search(r"rank 1 \((killed \(SIGKILL\)|it ended for an unknown reason)\) is dead", refused.error)
 
 
 def test_a2_a_rank_that_is_told_to_end_is_no_mystery(kernel: Kernel) -> None:
     said = why(dies(kernel, "import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGTERM); signal.pause()"))
-    assert said == "it was told to stop (SIGTERM)"
+    assert said == "it was terminated (SIGTERM)"
 
 
 @pytest.mark.nightly  # needs a memory cgroup

@@ -215,7 +215,7 @@ def test_s6_a1_a_rank_that_dies_between_two_kernels_is_named_and_replaced_and_no
         assert session.dead == (1,)
         assert session.latest is not None
         assert session.latest.cell == 7, "cells are counted on, so that their logs are found"
-        with pytest.raises(ClusterError, match=r"^rank 1 \(it ended for a reason that is not known\) is dead"):
+        with pytest.raises(ClusterError, match=r"^rank 1 \(it ended for an unknown reason\) is dead"):
             session.run("1")
         assert session.respawn().ranks == (1,)
         assert execute(session, "x = globals().get('x', 0) + 1\nx").results() == {0: "11", 1: "1"}

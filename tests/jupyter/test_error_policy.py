@@ -96,7 +96,7 @@ def test_a1_status_says_why_a_rank_died(kernel: Kernel) -> None:
     assert complaint(died)[0] == "RankDied on rank 1"
     header, alive, dead = status(kernel)
     assert (header.split()[-1], alive.split()[:2], dead.split()[:2]) == ("why", ["0", "alive"], ["1", "dead"])
-    assert dead.endswith("  it left with os._exit(3) in a cell, line 1")
+    assert dead.endswith("  it exited with os._exit(3) in a cell, line 1")
     refused = kernel.run("%hvdpull kept", allow_error=True)
     assert refused.error == "ClusterError: nothing was pulled: rank 1 is dead; --ranks 0 pulls from the others"
     assert kernel.run("%hvdpull kept --ranks 0\nkept").shown == ["40"]

@@ -146,10 +146,10 @@ def test_bad_values_name_the_variable(variable: str, value: str) -> None:
     [
         ("HOROVOD_TORUS_ALLREDUCE", "1", "allreduce runs as HVD_ALLREDUCE_ALGORITHM says (auto)"),
         ("HOROVOD_CPU_OPERATIONS", "ccl", "the core's own operations run"),
-        ("HOROVOD_CONTROLLER", "zookeeper", "ranks agree through the core itself"),
+        ("HOROVOD_CONTROLLER", "zookeeper", "ranks negotiate through the core itself"),
         ("HOROVOD_GPU_OPERATIONS", "MPI", "the core chooses what carries out operations on GPUs"),
         ("HOROVOD_GLOO_IFACE", "no-such-0,lo", "one network interface: lo, the first of them that is here"),
-        ("HOROVOD_ELASTIC", "maybe", "it is read as 0"),
+        ("HOROVOD_ELASTIC", "maybe", "read as 0"),
     ],
 )
 def test_what_cannot_be_done_is_told_once_with_what_is_done(

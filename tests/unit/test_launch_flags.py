@@ -123,9 +123,7 @@ def test_help_says_of_a_flag_what_the_table_of_settings_says_of_its_variable() -
     said = " ".join(parser().format_help().split())
     assert "--cache-capacity CAPACITY names that the response cache holds; 0: no cache (default: 1024)" in said
     assert "--autotune find fusion threshold, cycle time, hierarchy and cache while training" in said
-    assert "MB that may travel as one fused operation; 0: never fuse (default: 128)" in said, (
-        "the flag's unit is its own"
-    )
+    assert "most MB in one fused operation; 0: never fuse (default: 128)" in said, "the flag's unit is its own"
     rows = {variable: row for row in SETTINGS for variable in row.variables}
     assert rows["HOROVOD_FUSION_THRESHOLD"].default == str(128 << 20)
     assert rows["HOROVOD_STALL_CHECK_DISABLE"].default == "0", "the flag says the opposite of the variable"

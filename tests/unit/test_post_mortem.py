@@ -124,14 +124,14 @@ def test_a7_endless_recursion_shows_a_bounded_stack() -> None:
 
 
 def test_a8_a_departure_is_named_with_its_line() -> None:
-    assert cause(Evidence(status=3 << 8, note=LEFT)).text == "it left with os._exit(3) in a cell, line 2"
+    assert cause(Evidence(status=3 << 8, note=LEFT)).text == "it exited with os._exit(3) in a cell, line 2"
     assert (
-        cause(Evidence(status=0, note=LEFT.replace("3", "0", 1))).text == "it left with os._exit(0) in a cell, line 2"
+        cause(Evidence(status=0, note=LEFT.replace("3", "0", 1))).text == "it exited with os._exit(0) in a cell, line 2"
     )
-    assert cause(Evidence(status=0)).text == "it left with exit status 0"
-    assert cause(Evidence(status=0, note=TOLD)).text == "it was told to stop (SIGTERM)"
+    assert cause(Evidence(status=0)).text == "it exited with status 0"
+    assert cause(Evidence(status=0, note=TOLD)).text == "it was terminated (SIGTERM)"
     both = "left because its interpreter came to an end\nStack (most recent call first):\n" + TOLD
-    assert cause(Evidence(status=0, note=both)).text == "it was told to stop (SIGTERM)"
+    assert cause(Evidence(status=0, note=both)).text == "it was terminated (SIGTERM)"
 
 
 def test_a8_a_kill_after_the_note_of_a_departure_is_a_kill() -> None:
@@ -226,7 +226,7 @@ class Loop:
     ("code", "said"),
     [
         ("import os; os.kill(os.getpid(), 9)", "killed (SIGKILL)"),
-        ("import os; os._exit(3)", "it left with exit status 3"),
+        ("import os; os._exit(3)", "it exited with status 3"),
     ],
 )
 def test_a_record_has_the_status_though_another_process_reaps(tmp_path: Path, code: str, said: str) -> None:

@@ -62,62 +62,67 @@ _yes: dict[str, Any] = {"action": "store_true"}
 
 ACTIONS: Table = {
     ("-v", "--version"): _yes | {"help": "print the version"},
-    ("-cb", "--check-build"): _yes | {"dest": "check_build", "help": "print what is here: frameworks, MPI, GPU"},
-    ("--install-horovodrun",): _yes | {"help": "put `horovodrun` beside hvdrun, where there is none yet"},
-    ("--uninstall-horovodrun",): _yes | {"help": "take it away again"},
+    ("-cb", "--check-build"): _yes
+    | {"dest": "check_build", "help": "print which frameworks, MPI and GPU support are available"},
+    ("--install-horovodrun",): _yes | {"help": "install a command `horovodrun` next to hvdrun, unless there is one"},
+    ("--uninstall-horovodrun",): _yes | {"help": "remove it"},
     ("--install-horovod",): _yes | {"help": "let `import horovod` find hvd_kernel in every Python of this environment"},
-    ("--uninstall-horovod",): _yes | {"help": "undo that"},
+    ("--uninstall-horovod",): _yes | {"help": "undo --install-horovod"},
     ("--build-horovod-shim",): {
         "metavar": "DIR",
-        "help": "write a wheel to DIR that pip installs as the distribution horovod: both of the above, by pip",
+        "help": "write a wheel named horovod to DIR: installed by pip, it does both of the above",
     },
     ("--install-mpirun",): {
         "metavar": "DIR",
-        "help": "write a script `mpirun` to DIR that hands its line to hvdrun; put DIR first in PATH",
+        "help": "write a script `mpirun` to DIR that passes its arguments to hvdrun; put DIR first in PATH",
     },
 }
 JOB: Table = {
     ("-np", "--num-proc"): {"dest": "np", "type": _positive, "metavar": "N", "help": "number of ranks"},
-    ("-H", "--hosts"): {"dest": "hosts", "metavar": "HOST:SLOTS,...", "help": "where; default: this host"},
-    ("-hostfile", "--hostfile"): {"dest": "hostfile", "metavar": "FILE", "help": "lines `host slots=N` instead of -H"},
+    ("-H", "--hosts"): {
+        "dest": "hosts",
+        "metavar": "HOST:SLOTS,...",
+        "help": "hosts and their slots (default: this host)",
+    },
+    ("-hostfile", "--hostfile"): {"dest": "hostfile", "metavar": "FILE", "help": "file of lines `host slots=N`"},
     ("--gpus",): {
         "type": _gpus,
         "metavar": "auto|all|0,1|none",
-        "help": "devices that the ranks of each host take turns on (auto: those that they see)",
+        "help": "GPUs of each host, assigned to its ranks in turn (auto: all visible ones)",
     },
-    ("-p", "--ssh-port"): {"dest": "ssh_port", "type": _port, "metavar": "PORT", "help": "ssh's port on all hosts"},
+    ("-p", "--ssh-port"): {"dest": "ssh_port", "type": _port, "metavar": "PORT", "help": "port of ssh on all hosts"},
     ("-i", "--ssh-identity-file"): {"dest": "ssh_identity_file", "metavar": "FILE", "help": "private key for ssh"},
     ("--network-interfaces", "--network-interface"): {
         "dest": "interfaces",
         "type": _names,
         "action": "extend",
         "metavar": "NAME",
-        "help": "network interface that the ranks use; of several names the first that is there",
+        "help": "network interface of the ranks; of several names the first that exists",
     },
-    ("--output-filename",): {"metavar": "DIR", "help": "write DIR/rank.N/stdout and stderr too"},
+    ("--output-filename",): {"metavar": "DIR", "help": "also write the output to DIR/rank.N/stdout and stderr"},
     ("-prefix-timestamp", "--prefix-output-with-timestamp"): _yes
-    | {"dest": "timestamp", "help": "put the time before every line"},
-    ("--start-timeout",): {"type": _seconds, "metavar": "S", "help": "seconds for hosts and ranks to appear (30)"},
-    ("--verbose",): _yes | {"help": "say what is done"},
+    | {"dest": "timestamp", "help": "prefix every line with the time"},
+    ("--start-timeout",): {"type": _seconds, "metavar": "S", "help": "seconds to wait for hosts and ranks (30)"},
+    ("--verbose",): _yes | {"help": "print each step"},
     ("--slots-per-host",): {
         "dest": "slots",
         "type": _positive,
         "metavar": "N",
-        "help": "slots of the hosts of -H, --hostfile or a discovery script that do not say theirs (1)",
+        "help": "slots of hosts that are given without a number of slots (1)",
     },
-    ("--disable-cache",): _yes | {"help": "nothing to do: no check of a start is ever cached"},
-    ("--config-file",): {"metavar": "YAML", "help": "values for flags that are not given"},
-    ("--gloo",): _yes | {"help": "start the ranks without MPI: the default"},
+    ("--disable-cache",): _yes | {"help": "no effect: hvdrun caches no checks"},
+    ("--config-file",): {"metavar": "YAML", "help": "file with values for flags that are not given"},
+    ("--gloo",): _yes | {"help": "start the ranks without MPI (default)"},
     ("--mpi",): _yes | {"help": "start the ranks with the mpiexec of this environment"},
-    ("--jsrun",): _yes | {"help": "start the ranks with the jsrun of this LSF job, as without a flag"},
-    ("--mpi-args",): {"type": shlex.split, "metavar": "'...'", "help": "more arguments for mpiexec, with --mpi"},
-    ("--binding-args",): {"type": shlex.split, "metavar": "'...'", "help": "mpiexec's binding, with --mpi"},
-    ("--tcp",): _yes | {"help": "no InfiniBand: NCCL_IB_DISABLE=1, and TCP under MPI"},
+    ("--jsrun",): _yes | {"help": "start the ranks with jsrun (default in an LSF job)"},
+    ("--mpi-args",): {"type": shlex.split, "metavar": "'...'", "help": "additional arguments for mpiexec, with --mpi"},
+    ("--binding-args",): {"type": shlex.split, "metavar": "'...'", "help": "binding arguments for mpiexec, with --mpi"},
+    ("--tcp",): _yes | {"help": "do not use InfiniBand: NCCL_IB_DISABLE=1, and TCP under MPI"},
 }
 _DASHED = ("--mpi-args", "--binding-args")  # their values begin with dashes
 _EPILOG = (
     "Ranks know who they are from HOROVOD_RANK and HOROVOD_SIZE. A rank that fails ends the others; hvdrun's status is "
-    "its status. What comes on stdin goes to rank 0."
+    "its status. Stdin goes to rank 0."
 )
 
 

@@ -37,11 +37,11 @@ def main(words: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     made = _Parser(
         "hvdrun doctor",
-        description="say what of a Horovod project runs here as it is, and what needs which line",
-        epilog="Status 0: all of it runs as it is. %%hvd doctor in a notebook looks at the machine.",
+        description="report what of a Horovod project runs unchanged, and what has to be changed",
+        epilog="Exit status 0: all of it runs unchanged. %%hvd doctor in a notebook checks the machine.",
         allow_abbrev=False,
     )
-    made.add_argument("path", metavar="train.py|DIR", help="a script with what stands beside it, or a project's folder")
+    made.add_argument("path", metavar="train.py|DIR", help="a script with the files beside it, or a project's folder")
     made.add_argument("--format", choices=("text", "json"), default="text")
     return made
 

@@ -25,14 +25,14 @@ _USAGE = """hvdrun job plan|run|write FILE [flags]
        hvdrun job plan|run -- mpirun -np 4 python train.py"""
 _HELP = {
     "plan": "print the tasks: rank, host or replica, cores, memory, GPUs, command",
-    "run": "run them, on this machine or in the allocation that this is",
+    "run": "run them, on this machine or in the current allocation",
     "write": "print another platform's file for the same job",
 }
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"hvdrun job: {message}. `hvdrun job --help` says what there is")
+        raise UsageError(f"hvdrun job: {message}. See `hvdrun job --help`")
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,15 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument(
             "files", nargs="*", metavar="FILE", help="hostfile, polyaxonfile, riseml.yml, manifest, script"
         )
-        one.add_argument("--from", dest="kind", choices=kinds, default="", help="what FILE is; told from its text else")
+        one.add_argument(
+            "--from", dest="kind", choices=kinds, default="", help="kind of FILE (default: recognised from its text)"
+        )
     verbs.choices["plan"].add_argument("--format", choices=("text", "json"), default="text")
     run = verbs.choices["run"]
     run.add_argument("-np", dest="np", type=int, metavar="N", help="fewer ranks than the file has")
     run.add_argument("--gpus", metavar="auto|all|0,1|none", help="devices of the ranks here, whatever the file says")
-    run.add_argument("--mpi", action="store_true", help="have mpiexec start the ranks, with the -mca of an mpirun line")
-    run.add_argument("--quiet", action="store_true", help="say no warnings")
+    run.add_argument("--mpi", action="store_true", help="start the ranks with mpiexec, with the -mca of an mpirun line")
+    run.add_argument("--quiet", action="store_true", help="print no warnings")
     run.add_argument("--verbose", action="store_true", help="say what is done")
     write = verbs.choices["write"]
     write.add_argument("--kind", dest="to", required=True, choices=[*writers.WRITERS], help="the platform")
@@ -71,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument("--port", type=int, metavar="PORT", help="port of the rendezvous (job, swarm)")
     write.add_argument("--runtime", metavar="NAME", help="ClusterTrainingRuntime with an mpi policy (trainjob)")
     write.add_argument(
-        "-o", "--output", metavar="OUT", help="write it there instead of to stdout; only for you to read"
+        "-o", "--output", metavar="OUT", help="write to this file, readable only by you, instead of to stdout"
     )
     return made
 
