@@ -26,6 +26,7 @@ def drawn(seed: int) -> VirtualJob:
         max_np=choose.choice([None, np, np + 1, np + 3]),
         elastic_timeout_s=60.0,
         start_timeout_s=60.0,
+        patience_s=60.0,
         reset_limit=choose.choice([None] * 6 + [0, 1, 3]),
         max_restarts=choose.choice([None] * 6 + [0, 2]),
         cooldown_s=cooldown,
@@ -46,7 +47,7 @@ def drawn(seed: int) -> VirtualJob:
         failing_discovery=choose.choice([0.0, 0.3]),
         silent=choose.choice([0.0, 0.5, 1.0]),
     )
-    job = VirtualJob(settings, hosts, seed, chances, steps=choose.choice([3, 8, 12]))
+    job = VirtualJob(settings, hosts, seed, chances, steps=choose.choice([3, 8, 12] * 10 + [400]))
     job.discover(hosts if choose.random() < 0.8 else {})
     if not job.hosts:
         job.later(choose.uniform(0.0, 20.0), partial(job.discover, hosts))

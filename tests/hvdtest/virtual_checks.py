@@ -24,6 +24,7 @@ class Checks:
     listed: dict[str, int] = field(default_factory=dict)  # host -> most slots that discovery has named
     started: int = 0
     has_ended: bool = False
+    returned: bool = False  # the training of one of the current generation
 
     def hears(self, event: e.Event, now: float) -> None:
         """Take note of what the driver is about to hear."""
@@ -33,6 +34,8 @@ class Checks:
             case e.WorkerSaid(number, p.Ready() as ready) if number in self.where:
                 self.ready[number] = ready
                 self.since[number] = now
+            case e.WorkerSaid(number, p.Finished()) if number in self.where:
+                self.returned |= self.places[number].generation == self.generation
             case e.WorkerExited(number):
                 self._gone(number)
             case e.HostLost(host):
@@ -59,6 +62,7 @@ class Checks:
                     assert number == self.started, "a worker's number is used again, or left out"
                     assert slot < self.listed.get(host, 0), f"slot {slot} of {host} was never named"
                     assert (host, slot) not in self.where.values(), f"slot {slot} of {host} is not empty"
+                    assert not self.returned or self.ready, "one is started for a training that has returned"
                     self.started += 1
                     self.where[number] = (host, slot)
                 case e.SendTo(number, message):
@@ -71,12 +75,13 @@ class Checks:
                     assert number in self.where, "one is ended that is gone"
                 case e.End():
                     self.has_ended = True
-        limit = 5 * self.settings.elastic_timeout_s
+        limit = 2 * (self.settings.elastic_timeout_s + self.settings.start_timeout_s + self.settings.patience_s)
         assert self.has_ended or all(now - self.since[each] < limit for each in self.ready), "somebody waits for ever"
 
     def _begins(self, places: dict[int, p.Place]) -> None:
         settings, first = self.settings, self.generation == 0
         self.generation += 1
+        self.returned = False
         by_rank = sorted(places.items(), key=lambda one: one[1].rank)
         ranks = [place.rank for _, place in by_rank]
         size = len(ranks)

@@ -323,5 +323,6 @@ class VirtualJob:
     def _fail(self, worker: VirtualWorker, generation: int) -> None:
         if worker.generation == generation and worker.phase in {"placed", "meeting", "training", "told"}:
             if self._enter(worker, "leaving"):
+                worker.step = max(0, worker.step - self.random.choice([0, 0, 0, 1]))  # a commit that it has not seen
                 self._ask(worker, failed=True)
             self._break(generation)

@@ -105,12 +105,10 @@ class Driver:
 
     def _exited(self, worker: Worker, event: e.WorkerExited, now: float) -> Flow:
         job = self._job
-        is_member = worker in job.members
+        is_member = self._leaves(worker)
         self._forget(worker)
         if worker.dismissed:
             return
-        job.broken |= is_member
-        job.finishing |= is_member and worker.finished
         if worker.leaving and not worker.finished:
             return
         if event.status == 0:
@@ -120,6 +118,14 @@ class Driver:
         else:
             yield from self._count(worker, event.why or told(event.status), now, consequence=event.consequence)
 
+    def _leaves(self, worker: Worker) -> bool:
+        """Take note that one is gone from the generation; return whether it was in it."""
+        job = self._job
+        is_member = worker in job.members
+        job.broken |= is_member
+        job.finishing |= is_member and worker.finished
+        return is_member
+
     def _forget(self, worker: Worker) -> None:
         del self._job.workers[worker.number]
         self._job.timers.cancel(For.START, For.LEAVE, worker=worker.number)
@@ -128,7 +134,7 @@ class Driver:
         """End a worker that does not answer; its slot is used again when the process is gone."""
         yield e.EndWorker(worker.number, 0.0)
         if not worker.dismissed:
-            self._job.broken |= worker in self._job.members
+            self._leaves(worker)
             worker.dismissed = True
             self._job.timers.cancel(For.START, worker=worker.number)
             yield from self._count(worker, why, now)
@@ -150,12 +156,11 @@ class Driver:
     def _lose(self, event: e.HostLost, now: float) -> Flow:
         job = self._job
         there = [each for each in job.workers.values() if each.host == event.host]
-        members = [each for each in there if each in job.members]
+        members = [each for each in there if self._leaves(each)]
         yield e.Say(f"{event.host} is lost: {event.why}; {job.blacklist.lose(event.host, now)}")
         for each in there:
             self._forget(each)
         job.in_use.discard(event.host)
-        job.broken |= bool(members)
         lost = [each for each in there if not (each.dismissed or each.leaving or each.finished)]
         job.failures += [Failure(each.number, each.label, f"its host is lost: {event.why}", False) for each in lost]
         job.restarts += len(lost)
@@ -169,14 +174,12 @@ class Driver:
     def _fired(self, ticket: int, now: float) -> Flow:
         job = self._job
         what, number = job.timers.fired(ticket)
-        limit = f"{self.settings.elastic_timeout_s:g} s"
+        limit = f"{self.settings.patience_s:g} s"
         match what:
             case For.SLOTS:
                 job.overdue = True  # where slots are there now, workers in them may still come
             case For.LAST_CALL:
                 job.last_call_over = True
-            case For.NAMING:
-                yield e.Say(f"the reset waits for {', '.join(each.label for each in job.training)}")
             case For.RESET:
                 for each in job.training:
                     yield from self._replace(each, f"it has not come to the reset within {limit}", now)

@@ -26,7 +26,8 @@ def begin(job: JobState, plan: Assignment) -> Iterator[Action]:
             yield from dismiss(job, other, "the job is smaller now")
     job.failures, job.cut_off, job.announcement, job.ended_well = [], {}, None, 0
     job.broken = job.abandoned = job.finishing = job.overdue = False
-    job.timers.cancel(For.SLOTS, For.NAMING, For.RESET)
+    job.timers.cancel(For.SLOTS, For.RESET)
+    job.waits_since = 0.0
     if before:
         hosts = ", ".join(dict.fromkeys(each.host for each in plan.ranks))
         yield Say(f"generation {job.generation} begins: {len(members)} rank(s) on {hosts}")

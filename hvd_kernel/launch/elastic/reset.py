@@ -18,7 +18,6 @@ from hvd_kernel.launch.elastic.verdict import NO_HOSTS, failed, over
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.protocol.elastic import HostsUpdated
 
-_NAMING_S = 60.0
 _REMOVED, _ADDED = 1, 2
 
 
@@ -59,6 +58,8 @@ def _go_on(job: JobState, plan: Assignment, now: float) -> Iterator[Action]:
     yield from _send_away(job, [each for each in job.alive if not each.joined and each.number in plan.leave], "no room")
     are_ready = not plan.empty and all(job.workers[each].ready for each in plan.workers)
     if are_ready and (has_survivors or not job.training):
+        if job.timers.runs(For.LAST_CALL):
+            return  # what has changed meanwhile would be the next reset
         yield from begin(job, plan)
         yield from settle(job, now)
     else:
@@ -110,6 +111,8 @@ def _wait_for_slots(job: JobState, plan: Assignment, now: float) -> Iterator[Act
         why = f"another rank has ended already, and fewer than {job.needed} are left"
         yield from _send_away(job, job.waiting, why)
         return
+    if _must_reset(job, plan) and not _may_reset(job):
+        yield failed(job, _limit_text(job))
     yield from _announce(job, plan, now)
     if not (job.waiting or job.broken or job.stateless):
         return  # they train until their next commit
@@ -155,16 +158,18 @@ def _adopt(job: JobState, now: float) -> Iterator[Action]:
         if not job.timers.runs(For.LAST_CALL):
             yield job.timers.set(For.LAST_CALL, job.settings.last_call_s)
         return
-    if not is_short and _only_grows(job.hosts, heard) and _has_begun_waiting(job):
+    if not is_short and _only_grows(job.hosts, heard) and _has_waited(job, now):
         return  # or hosts that come one after the other would keep the others waiting: they have the next reset
     job.hosts, job.last_call_over = heard, False
     job.timers.cancel(For.LAST_CALL)
     job.retired = {slot for slot in job.retired if slot[0] in _slots(heard)}
 
 
-def _has_begun_waiting(job: JobState) -> bool:
-    """Tell whether a generation waits for newcomers alone."""
-    return bool(job.alive) if job.stateless else bool(job.waiting and not job.training)
+def _has_waited(job: JobState, now: float) -> bool:
+    """Tell whether a generation has waited for newcomers alone, for longer than two last calls."""
+    waits = bool(job.alive) if job.stateless else bool(job.waiting and not job.training)
+    job.waits_since = (job.waits_since or now) if waits else 0.0
+    return waits and now > job.waits_since + 2 * job.settings.last_call_s
 
 
 def _slots(hosts: tuple[Host, ...]) -> dict[str, int]:
@@ -184,10 +189,8 @@ def _watch_cooldowns(job: JobState, now: float) -> Iterator[Action]:
 
 
 def _watch_stragglers(job: JobState) -> Iterator[Action]:
-    """Have members named, then replaced, who train on where the others have left the communicator."""
+    """Have members replaced who train on for too long where the others have left the communicator."""
     if not (job.training and (job.abandoned or job.failures)):
-        job.timers.cancel(For.NAMING, For.RESET)
+        job.timers.cancel(For.RESET)
     elif not job.timers.runs(For.RESET):
-        limit = job.settings.elastic_timeout_s
-        yield job.timers.set(For.NAMING, min(_NAMING_S, limit / 2))
-        yield job.timers.set(For.RESET, limit)
+        yield job.timers.set(For.RESET, job.settings.patience_s)

@@ -16,9 +16,11 @@ class Settings:
     max_np: int | None = None
     """Slots beyond this stay empty; None: all are used."""
     elastic_timeout_s: float = 600.0
-    """Longest wait for enough slots, and for a worker to come to a reset."""
+    """Longest wait for enough slots."""
     start_timeout_s: float = 600.0
     """Longest wait for a new worker to come to hvd.init()."""
+    patience_s: float = 600.0
+    """Longest wait for a worker to come to a reset to which others have come."""
     reset_limit: int | None = None
     """So many resets may be; one more ends the job. New hosts alone ask for none then."""
     max_restarts: int | None = None

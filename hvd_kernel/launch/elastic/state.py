@@ -75,6 +75,7 @@ class JobState:
     heard: tuple[Host, ...] | None = None  # discovery's last answer
     hosts: tuple[Host, ...] = ()  # the answer that counts
     last_call_over: bool = False
+    waits_since: float = 0.0  # a generation is complete but for newcomers
     order: list[str] = field(default_factory=list)
     retired: set[Slot] = field(default_factory=set)  # slots whose worker has left for good
     in_use: set[str] = field(default_factory=set)  # hosts that have been started on
