@@ -7,6 +7,7 @@ Here every rank stays alive: ranks that die or are added need a driver, which is
 
 from __future__ import annotations
 
+from hvd_kernel.elastic.checkpoint import Checkpoint
 from hvd_kernel.elastic.guard import StepGuard
 from hvd_kernel.elastic.object_state import ObjectState
 from hvd_kernel.elastic.run import run, run_fn
@@ -15,6 +16,7 @@ from hvd_kernel.elastic.updates import HostUpdateResult, WorkerNotificationManag
 from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = [
+    "Checkpoint",
     "HorovodInternalError",
     "HostUpdateResult",
     "HostsUpdatedInterrupt",

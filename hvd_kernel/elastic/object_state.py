@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hvd_kernel.core import ops, session
-from hvd_kernel.elastic.state import State
+from hvd_kernel.elastic.state import Snapshot, State
 
 
 class ObjectState(State):
@@ -76,6 +76,17 @@ class ObjectState(State):
     def undo_step(self) -> None:
         """Give the tracked names copies of what the last step has kept."""
         self._take(copy.deepcopy(self._step_state))
+
+    def snapshot(self) -> Snapshot:
+        """Return the values that were saved."""
+        return Snapshot({}, {"values": self._saved_state})
+
+    def load_snapshot(self, snapshot: Snapshot, number: int) -> None:
+        """Take values that were stored, under the names that are tracked here; others stay as they are."""
+        stored = snapshot.own["values"]
+        self._saved_state |= {name: stored[name] for name in self._saved_state if name in stored}
+        self._take(copy.deepcopy(self._saved_state))
+        self._number = self._saved_number = number
 
     def _from_root(self, value: Any) -> Any:
         """Return the root's value; by the function that was given, which knows of rank 0, where it is rank 0's."""

@@ -11,13 +11,21 @@ Words.
 from __future__ import annotations
 
 import queue
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvd_kernel.core import ops, session
 from hvd_kernel.elastic.updates import HostUpdateResult
 from hvd_kernel.errors import HostsUpdatedInterrupt, StateLost
+
+
+class Snapshot(NamedTuple):
+    """What a state keeps since its last commit, as trees of values, arrays and tensors that nobody changes any more."""
+
+    alike: dict[str, Any]  # the same on all ranks: a checkpoint shares it out
+    own: dict[str, Any]  # what may differ: rank 0's counts
 
 
 class State(ABC):
@@ -58,10 +66,13 @@ class State(ABC):
     root = 0
     """The rank whose values ``sync`` takes: another than 0 within ``sync_from``."""
 
+    sync_id = "0"
+    """Of the last ``sync_from``, the same on all its ranks: tells attempts at the same commit apart."""
+
     _number = 0  # attributes of the class, so that one whose __init__ does not call ours has them too
     _saved_number = 0  # of what ``restore`` goes back to
     _is_whole = True  # False: within a step, or a sync; the values are of neither the one number nor the next
-    _commit_callbacks: tuple[Callable[[], Any], ...] = ()
+    _commit_callbacks: tuple[Callable[[int, int], Any], ...] = ()
     _source: Callable[[], Any] | None = None
 
     def __init__(
@@ -99,10 +110,10 @@ class State(ABC):
             Hosts have changed: on all ranks together. ``elastic.run`` handles it.
         """
         self.save()
-        self._number += 1
+        before, self._number = self._saved_number, self._number + 1
         self._saved_number, self._is_whole = self._number, True
         for callback in self._commit_callbacks:
-            callback()
+            callback(before, self._number)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -150,8 +161,8 @@ class State(ABC):
         """How many commits and voted steps the values have seen that a failure now would go back to."""
         return self._number if self._is_whole else self._saved_number
 
-    def register_commit_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """Have these called after every save of a commit, before hosts are looked for."""
+    def register_commit_callbacks(self, callbacks: Iterable[Callable[[int, int], Any]]) -> None:
+        """Have these called after every save of a commit, with the number of the commit before it and its own."""
         self._commit_callbacks = (*self._commit_callbacks, *callbacks)
 
     def register_source(self, source: Callable[[], Any]) -> None:
@@ -182,7 +193,8 @@ class State(ABC):
             The root is one of them, and others are not: it would overwrite what they have trained. Or what the job
             should begin with could not be loaded.
         """
-        numbers = ops.allgather_object(self.commit_number, name="elastic.numbers")
+        everyone = ops.allgather_object((self.commit_number, secrets.token_hex(4)), name="elastic.numbers")
+        numbers = [number for number, _ in everyone]
         if root is None:
             root = numbers.index(max(numbers))
         if root in fresh and len(set(fresh)) < len(numbers):
@@ -198,7 +210,7 @@ class State(ABC):
         finally:
             del self.root
         self._number = self._saved_number = number
-        self._is_whole = True
+        self._is_whole, self.sync_id = True, everyone[0][1]
 
     def _load(self, root: int) -> int:
         """Have the root load what the job begins with, where there is a source; return its number on all ranks."""
@@ -240,3 +252,19 @@ class State(ABC):
 
     def undo_step(self) -> None:  # noqa: B027 - as keep_step
         """Go back to what ``keep_step`` has kept."""
+
+    def snapshot(self) -> Snapshot:
+        """Return what the last commit has kept, for a checkpoint.
+
+        Raises
+        ------
+        NotImplementedError
+            This class does not say what it keeps.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no snapshot(): a checkpoint stores ObjectState and its kinds"
+        )
+
+    def load_snapshot(self, snapshot: Snapshot, number: int) -> None:
+        """Take what a checkpoint has stored, as the commit of that number."""
+        raise NotImplementedError(f"{type(self).__name__} has no load_snapshot()")

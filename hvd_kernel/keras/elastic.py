@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hvd_kernel.elastic import (
+    Checkpoint,
     HorovodInternalError,
     HostsUpdatedInterrupt,
     ObjectState,
@@ -23,6 +24,7 @@ from hvd_kernel.keras.flavour import BACKEND, array_of, assign, keras, variables
 from hvd_kernel.keras.functions import broadcast_variables
 
 __all__ = [
+    "Checkpoint",
     "CommitStateCallback",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",

@@ -373,14 +373,14 @@ def test_the_limit_of_resets_from_the_environment(monkeypatch: pytest.MonkeyPatc
 
 def test_commits_are_counted_and_a_failure_goes_back_to_the_last() -> None:
     state = elastic.ObjectState(x=0)
-    told: list[int] = []
-    state.register_commit_callbacks([lambda: told.append(state.commit_number)])
+    told: list[tuple[int, int]] = []
+    state.register_commit_callbacks([lambda *numbers: told.append(numbers)])
     for number in (1, 2):
         state.x = number
         state.commit()
     state.x = 7
     state.recover()
-    assert (state.x, state.commit_number, told) == (2, 2, [1, 2])
+    assert (state.x, state.commit_number, told) == (2, 2, [(0, 1), (1, 2)])
     state.sync_from()
     assert (state.x, state.commit_number, state.root) == (2, 2, 0)
 
@@ -445,7 +445,7 @@ def test_buffers_go_back_to_the_last_step() -> None:
 def test_nobody_takes_the_values_of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     state = elastic.ObjectState(x=1)
     state.sync_from(0, fresh=[0])  # a job's beginning: all are new
-    numbers = [0, 5, 7, 7]
+    numbers = [(0, "a"), (5, "b"), (7, "c"), (7, "d")]
     monkeypatch.setattr(states.ops, "allgather_object", lambda *_, **__: numbers)
     with pytest.raises(StateLost, match=r"Rank 0, whose .* is new in the job .* is none of \[0, 3\]"):
         state.sync_from(0, fresh=[3, 0])

@@ -55,10 +55,6 @@ LACKING = {
     "B7": "no test runs 100,000 cells in one session: `tools/figures` R20 R21 measure what a cell costs",
     "D9": "no checksum on the wire or in shared memory",
     "D10": "no digest of parameters between ranks while training (%hvd check does it on request)",
-    "G1": "checkpoints are to come",
-    "G2": "checkpoints are to come",
-    "G3": "checkpoints are to come",
-    "G4": "checkpoints are to come",
 }
 
 

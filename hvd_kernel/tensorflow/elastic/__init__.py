@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from hvd_kernel.elastic import (
+    Checkpoint,
     HorovodInternalError,
     HostsUpdatedInterrupt,
     HostUpdateResult,
@@ -26,6 +27,7 @@ from hvd_kernel.tensorflow.elastic.running import run
 from hvd_kernel.tensorflow.elastic.state import TensorFlowKerasState, TensorFlowState
 
 __all__ = [
+    "Checkpoint",
     "HorovodInternalError",
     "HostUpdateResult",
     "HostsUpdatedInterrupt",

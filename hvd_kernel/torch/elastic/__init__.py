@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from hvd_kernel.elastic import (
+    Checkpoint,
     HorovodInternalError,
     HostsUpdatedInterrupt,
     HostUpdateResult,
@@ -25,10 +26,12 @@ from hvd_kernel.elastic import (
     run,
     run_fn,
 )
+from hvd_kernel.torch.elastic import stored
 from hvd_kernel.torch.elastic.sampler import ElasticSampler
 from hvd_kernel.torch.elastic.state import TorchState
 
 __all__ = [
+    "Checkpoint",
     "ElasticSampler",
     "HorovodInternalError",
     "HostUpdateResult",

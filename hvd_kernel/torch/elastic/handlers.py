@@ -9,6 +9,7 @@ Words.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -59,6 +60,15 @@ class StateHandler:
         """Go back to what ``keep_step`` has kept."""
         self._load(copy.deepcopy(self._step))
 
+    def stored(self) -> tuple[Any, Any]:
+        """Return what is kept, for a checkpoint: what is the same on all ranks, and what is rank 0's."""
+        return None, self._snapshot
+
+    def load_stored(self, alike: Any, own: Any) -> None:
+        """Take what ``stored`` has returned, and keep it."""
+        self._snapshot = own if alike is None else alike
+        self.restore()
+
     def _state(self) -> Any:
         return self.value.state_dict()
 
@@ -81,6 +91,19 @@ class ModelStateHandler(StateHandler):
         """Take the root's parameters and buffers, and keep them."""
         broadcast_parameters(self.value.state_dict(), root_rank=self.root)
         self._snapshot = self._copied()
+
+    def stored(self) -> tuple[Any, Any]:
+        """Return the parameters, and the buffers with what else there is."""
+        names = {name for name, _ in self.value.named_parameters(remove_duplicate=False)}
+        alike = {name: value for name, value in self._snapshot.items() if name in names}
+        others = {name: value for name, value in self._snapshot.items() if name not in names}
+        return alike, {"others": others, "metadata": dict(getattr(self._snapshot, "_metadata", {}))}
+
+    def load_stored(self, alike: Any, own: Any) -> None:
+        """Take parameters and buffers."""
+        state = OrderedDict({**alike, **own["others"]})
+        state._metadata = own["metadata"]  # type: ignore[attr-defined] # noqa: SLF001 - of torch: versions of modules
+        super().load_stored(state, None)
 
     def keep_step(self) -> None:
         """Keep the buffers, which a forward pass changes: the parameters are the optimizer's."""
@@ -107,6 +130,10 @@ class OptimizerStateHandler(StateHandler):
         """Take the root's state and options, and keep them."""
         broadcast_optimizer_state(self.value, root_rank=self.root)
         self._snapshot = self._copied()
+
+    def stored(self) -> tuple[Any, Any]:
+        """Return all of it."""
+        return self._snapshot, None
 
     def keep_step(self) -> None:
         """Keep nothing: its state changes when its parameters do."""
@@ -154,6 +181,16 @@ class SamplerStateHandler(StateHandler):
         """Go on where the root is, without what others have processed since the ranks last agreed. Collective."""
         everyone = allgather_object(self.value.told(), name="elastic.sampler")
         self.value.load_state_dict(self.value.merged(everyone, self.root))
+        self._snapshot = self.value.progress()
+
+    def stored(self) -> tuple[Any, Any]:
+        """Return what all ranks have processed."""
+        return None, self.value.agreed(self._snapshot)
+
+    def load_stored(self, alike: Any, own: Any) -> None:
+        """Go on from there, with the ranks that there are now."""
+        del alike
+        self.value.load_state_dict(own)
         self._snapshot = self.value.progress()
 
     def keep_step(self) -> None:

@@ -141,7 +141,7 @@ class ElasticSampler(Sampler[int]):
 
         Right after a commit of the state that is what all ranks have recorded.
         """
-        return self._named(self._deal.after(self._known(self._agreed)))
+        return _named(self.epoch, self._deal.after(self._known(self._agreed)))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there, with the ranks that there are now; also from a state of Horovod's sampler."""
@@ -195,7 +195,12 @@ class ElasticSampler(Sampler[int]):
 
     def told(self) -> tuple[dict[str, Any], set[int]]:
         """Return what is agreed, and what this rank has recorded since."""
-        return self._named(self._deal.after(self._agreed)), self._since()
+        return self.agreed(self.progress()), self._since()
+
+    def agreed(self, progress: tuple[Deal, Progress, frozenset[int]]) -> dict[str, Any]:
+        """Return what all ranks knew to be processed then, as ``load_state_dict`` takes it."""
+        deal, agreed, _ = progress
+        return _named(deal.epoch, deal.after(agreed))
 
     def merged(self, everyone: Sequence[tuple[dict[str, Any], set[int]]], root: int) -> dict[str, Any]:
         """Return what the root has agreed on with what all have recorded since, each in the root's epoch."""
@@ -212,9 +217,6 @@ class ElasticSampler(Sampler[int]):
         taken = list(agreed.taken)
         taken[self.rank] = max(taken[self.rank], self._taken)
         return replace(agreed, taken=tuple(taken), single=agreed.single | self._single)
-
-    def _named(self, processed: tuple[int, frozenset[int]]) -> dict[str, Any]:
-        return {"epoch": self.epoch, "processed_num": processed[0], "processed_indices": set(processed[1])}
 
     def _begin(self, epoch: int, processed: tuple[int, Iterable[int]]) -> None:
         self._place(Deal.of(epoch, self._order(epoch), processed, session.size()))
@@ -239,3 +241,7 @@ class ElasticSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return self.num_samples
+
+
+def _named(epoch: int, processed: tuple[int, frozenset[int]]) -> dict[str, Any]:
+    return {"epoch": epoch, "processed_num": processed[0], "processed_indices": set(processed[1])}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hvd_kernel.elastic import ObjectState
+from hvd_kernel.elastic.state import Snapshot
 from hvd_kernel.torch.elastic.handlers import (
     GeneratorStateHandler,
     GradScalerStateHandler,
@@ -142,6 +143,29 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.undo_step()
         super().undo_step()
+
+    def snapshot(self) -> Snapshot:
+        """Return what the last commit has kept: parameters and the optimizer's state are the same on all ranks."""
+        kept = {name: handler.stored() for name, handler in self._handlers.items()}
+        own = {name: own for name, (_, own) in kept.items()}
+        return Snapshot({name: alike for name, (alike, _) in kept.items()}, {"handlers": own, **super().snapshot().own})
+
+    def load_snapshot(self, snapshot: Snapshot, number: int) -> None:
+        """Take what was stored.
+
+        Raises
+        ------
+        ValueError
+            It is not of this state's models, optimizers ...
+        """
+        stored = snapshot.own.get("handlers", {})
+        if stored.keys() != self._handlers.keys():
+            raise ValueError(
+                f"The checkpoint has {sorted(stored)}, and this state {sorted(self._handlers)}: give it the same ones."
+            )
+        for name, handler in self._handlers.items():
+            handler.load_stored(snapshot.alike[name], stored[name])
+        super().load_snapshot(snapshot, number)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dict__.get("_handlers", {}):

@@ -1,0 +1,155 @@
+"""Shards of a checkpoint: files in the format of safetensors, whose name has the digest of what says the rest.
+
+    shard-00001-of-00004-<first 16 hexadecimal digits of the header's SHA-256>.safetensors
+    8 bytes: length of the header · header: JSON, of each tensor type, shape and place; in its metadata the SHA-256 of
+    all that follows, and what the writer adds · the tensors' bytes
+
+Any library of safetensors reads them. One that is cut off, or in which a bit has changed, is refused with a sentence.
+Nothing in it can run code, name a file, or take more memory than the file is long.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvd_kernel.elastic.checkpoint.files import write_file
+from hvd_kernel.elastic.checkpoint.values import ITEM_BYTES, Tensor
+
+NAME = re.compile(r"shard-(?P<number>\d{5})-of-(?P<count>\d{5})-(?P<digest>[0-9a-f]{16})\.safetensors")
+CODES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "uint32": "U32",
+    "int32": "I32",
+    "float32": "F32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float64": "F64",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+_DTYPES = {code: dtype for dtype, code in CODES.items()}
+_LENGTH_BYTES = 8
+_CHUNK_BYTES = 1 << 24
+
+
+class Damaged(ValueError):
+    """A file of a checkpoint is not what was written; the message names it and says what is wrong."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one file holds."""
+
+    metadata: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def write(folder: Path, number: int, count: int, shard: Shard) -> Path:
+    """Write one of ``count`` shards into a folder, atomically; return the file.
+
+    Raises
+    ------
+    OSError
+        The disk is full, or the like.
+    """
+    header = _header(shard)
+    start = len(header).to_bytes(_LENGTH_BYTES, "little") + header
+    path = folder / f"shard-{number:05}-of-{count:05}-{_short(start)}.safetensors"
+    chunks = (
+        chunk
+        for tensor in shard.tensors.values()
+        for begin in range(0, tensor.data.nbytes, _CHUNK_BYTES)
+        for chunk in [tensor.data[begin : begin + _CHUNK_BYTES]]
+    )
+    write_file(path, (chunk for part in ([start], chunks) for chunk in part))
+    return path
+
+
+def _header(shard: Shard) -> bytes:
+    entries: dict[str, Any] = {}
+    digest, at = hashlib.sha256(), 0
+    for name, tensor in shard.tensors.items():
+        end = at + tensor.data.nbytes
+        entries[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
+        digest.update(tensor.data)
+        at = end
+    metadata = {"sha256": digest.hexdigest(), "hvd_kernel": json.dumps(shard.metadata)}
+    text = json.dumps({"__metadata__": metadata, **entries}).encode()
+    return text + b" " * (-len(text) % _LENGTH_BYTES)  # tensors begin aligned, as the format asks
+
+
+def read(path: Path) -> Shard:
+    """Read a shard, and check all of it.
+
+    Raises
+    ------
+    Damaged
+        It is not what was written.
+    """
+    try:
+        return _read(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged: {error}") from None
+
+
+def _read(path: Path) -> Shard:
+    matched = NAME.fullmatch(path.name)
+    if matched is None:
+        raise ValueError("its name is none of a shard")
+    whole = _whole(path)
+    length = int.from_bytes(whole[:_LENGTH_BYTES].tobytes(), "little")
+    if len(whole) < _LENGTH_BYTES or length > len(whole) - _LENGTH_BYTES:
+        raise ValueError(f"its header would be {length} bytes long, and the file has {len(whole)}: it is cut off")
+    start, data = whole[: _LENGTH_BYTES + length], whole[_LENGTH_BYTES + length :]
+    if _short(start) != matched["digest"]:
+        raise ValueError("its header is not the one that was written")
+    header = json.loads(start[_LENGTH_BYTES:].tobytes())
+    metadata = header.pop("__metadata__")
+    if hashlib.sha256(data).hexdigest() != metadata["sha256"]:
+        raise ValueError(f"its {len(data)} bytes of tensors are not those that were written")
+    return Shard(dict(json.loads(metadata["hvd_kernel"])), _tensors(header, data))
+
+
+def _tensors(header: Mapping[str, Any], data: memoryview) -> dict[str, Tensor]:
+    tensors = {}
+    for name, entry in header.items():
+        dtype, (begin, end), shape = _DTYPES[entry["dtype"]], entry["data_offsets"], entry["shape"]
+        if not isinstance(shape, list):
+            raise TypeError(f"{name} has the shape {shape!r}")
+        tensor = Tensor(dtype, tuple(map(int, shape)), data[begin:end])
+        if min(begin, *tensor.shape, 0) < 0 or not tensor.bytes_needed == tensor.data.nbytes == end - begin:
+            raise ValueError(f"{name} would be {list(tensor.shape)} of {dtype} in {end - begin} bytes")
+        tensors[name] = tensor
+    return tensors
+
+
+def _whole(path: Path) -> memoryview:
+    """Return the bytes of a file; of a regular one: no link is followed, and no pipe is waited for."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(file, "rb", buffering=0) as stream:
+        whole = memoryview(bytearray(os.fstat(file).st_size))
+        at = 0
+        while at < len(whole) and (count := stream.readinto(whole[at:])):
+            at += count
+    return whole[:at]
+
+
+def _short(start: memoryview | bytes) -> str:
+    return hashlib.sha256(start).hexdigest()[:16]
+
+
+assert CODES.keys() == ITEM_BYTES.keys()
