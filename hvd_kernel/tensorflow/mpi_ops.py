@@ -33,7 +33,7 @@ from hvd_kernel.core.session import (  # noqa: F401 - names of Horovod's module 
 )
 from hvd_kernel.core.tensor import check_op, reduction_of
 from hvd_kernel.tensorflow import gradients, library
-from hvd_kernel.tensorflow.calls import bits, call
+from hvd_kernel.tensorflow.calls import bits, call, order
 
 __all__ = [
     "Adasum",
@@ -209,12 +209,16 @@ def join() -> Any:
     tf.Tensor
         int32: the rank that joined last, the same everywhere.
     """
-    return library.ops().hvd_join()
+    last = library.ops().hvd_join()
+    order()
+    return last
 
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
     """Wait until every rank of the set has come here; in a graph, return the operation that does it."""
-    return library.ops().hvd_barrier(process_set_id=set_id(process_set, "Barrier"), name=name)
+    met = library.ops().hvd_barrier(process_set_id=set_id(process_set, "Barrier"), name=name)
+    order()
+    return met
 
 
 # Asked when they run: a graph that was traced before a new init() is right after it.

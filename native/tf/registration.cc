@@ -118,12 +118,14 @@ constexpr const char* kRoot = "root_rank: int = 0";
 constexpr const char* kBefore = "prescale_bits: int = 4607182418800017408";  // 1.0
 constexpr const char* kAfter = "postscale_bits: int = 4607182418800017408";
 constexpr const char* kTicket = "ticket: uint8";
+// What TensorFlow tells two nodes apart by that have the same inputs: not their names.
+constexpr const char* kNumber = "number: int = 0";
 
 // A collective of one tensor, and of several that are carried out together.
 template <typename Kernel, std::int32_t kKind>
 void add_both(const char* single, const char* grouped, std::vector<std::string> attributes,
               ShapeFunction shape) {
-  attributes.emplace_back(kOne);
+  attributes.insert(attributes.end(), {kNumber, kOne});
   add_collective<Kernel, kKind>(
       {single, attributes, {"tensor: T", kTicket}, {"output: T"}, shape, false});
   attributes.back() = kSeveral;
@@ -142,7 +144,7 @@ void add_all() {
   add_both<Elementwise, HVD_BROADCAST>("HvdBroadcast", "HvdGroupedBroadcast", {kRoot, kSet, kScope},
                                        same_shapes);
   add_collective<Exchanged, HVD_ALLTOALL>({"HvdAlltoall",
-                                           {kSet, kScope, kOne},
+                                           {kSet, kScope, kNumber, kOne},
                                            {"tensor: T", "splits: int32", kTicket},
                                            {"output: T", "received_splits: int32"},
                                            exchanged_rows,

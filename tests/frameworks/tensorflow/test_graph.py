@@ -98,6 +98,53 @@ def constants() -> list[Any]:
     return found
 
 
+def tickets() -> list[list[int]]:
+    """How many collectives have each ticket of a graph."""
+    import collections
+
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+    from hvd_kernel.tensorflow.mpi_ops import barrier
+
+    hvd.init()
+
+    @tf.function
+    def inner(x: Any) -> Any:
+        return hvd.allreduce(x, name="inner")
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_positive(x)]):
+            mean = hvd.allreduce(inner(x))
+        total = hvd.allreduce(x) + mean
+        barrier()
+        return hvd.allreduce(total)
+
+    graphs = [step.get_concrete_function(tf.constant(1.0)).graph, inner.get_concrete_function(tf.constant(1.0)).graph]
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            tf.while_loop(lambda turn: turn < 3.0, lambda turn: hvd.allreduce(hvd.allreduce(turn)) + 1.0, [0.0])
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+        hvd.allreduce(tf.constant(1.0))
+    found = []
+    for each in [*graphs, graph]:
+        reductions = [node for node in each.get_operations() if node.type == "HvdAllreduce"]
+        numbers = [(node.inputs[1].name, node.get_attr("number")) for node in reductions]
+        assert len(set(numbers)) == len(numbers)
+        found.append(sorted(collections.Counter(name for name, _ in numbers).values()))
+    assert float(step(tf.constant(1.0))) == 2.0
+    return found
+
+
+def test_a_graph_has_one_ticket(tf_ranks: RankPool) -> None:
+    """One behind each barrier, and one for each operation in a loop of version 1."""
+    for found in tf_ranks.run(tickets):
+        assert found == [[1, 2], [1], [1, 1, 1]]
+
+
 def test_nothing_is_folded_merged_or_dropped(tf_ranks: RankPool) -> None:
     """Operations on constants that are alike, and such as nobody reads: each happens in each call."""
     assert tf_ranks.run(constants) == [[[9, [4.0] * 3], [6, []]]] * 2
