@@ -1,5 +1,7 @@
 """Random faults in a row, by the clock or by number: python tools/soak.py --faults 100 --ranks 4 --seed 7
 
+With --elastic the faults are those of an elastic job of hvdrun: deaths, stops, ranks and hosts that leave and come.
+
 Prints one line per fault and a summary as JSON; a fault that was not survived ends it with the sentence and the seed,
 and the sentences so far are in --replay FILE, which --from FILE plays again.
 """
@@ -19,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from hvdtest.chaos import Chaos, expected
+from hvdtest.elastic_soak import Soak
 from hvdtest.kernel import Kernel
 from hvdtest.sentences import Fault, drawn, parse
 
@@ -63,6 +66,11 @@ def main() -> None:
     """Run, and compare the end with a training without faults."""
     options = arguments()
     say = sys.stdout.write
+    if options.elastic:
+        with tempfile.TemporaryDirectory() as folder:
+            soaked = Soak(Path(folder), options.seed).run(options.faults or 100)
+        say(json.dumps(soaked.summary() | {"seed": options.seed}, indent=1) + "\n")
+        sys.exit(not soaked.is_good)
     survived: list[tuple[Fault, float]] = []
     tests = str(Path(__file__).resolve().parents[1] / "tests")
     with tempfile.TemporaryDirectory() as home, Kernel(Path(home), env={"PYTHONPATH": tests}) as kernel:
@@ -94,6 +102,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--elastic", action="store_true")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--faults", type=int, default=0, help="how many; 0: as many as the minutes allow")
     parser.add_argument("--minutes", type=float, default=10.0)

@@ -1,6 +1,6 @@
 """Replay of an elastic soak without a fault: the steps of its history, each on as many ranks of one job as it had.
 
-hvdrun -np MOST python replaying.py FOLDER SAMPLES      replay.pt: the parameters
+hvdrun -np 4 python replaying.py FOLDER SAMPLES      replay.pt: the parameters
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from soaking import gradient, model_and_data
 
 import hvd_kernel.torch as hvd
 
+MOST = 4
+
 
 def main(folder: Path, samples: int) -> None:
     torch.set_num_threads(1)
-    sets = [hvd.ProcessSet(range(size)) for size in range(1, 5)]
+    sets = [hvd.ProcessSet(range(size)) for size in range(1, MOST)]
     hvd.init(process_sets=sets)
+    sets.append(hvd.global_process_set)
     model, images, labels = model_and_data(samples)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     before = 0

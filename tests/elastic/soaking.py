@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -15,6 +16,9 @@ import hvd_kernel.torch as hvd
 
 BATCH = 2
 FEATURES = 8
+PACE_S = 0.02
+GRID = 4096.0
+"""Gradients are multiples of 1/GRID, whose sums are exact: their order, which hosts decide, is in no bit."""
 
 
 def model_and_data(samples: int) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
@@ -23,6 +27,8 @@ def model_and_data(samples: int) -> tuple[torch.nn.Module, torch.Tensor, torch.T
     images, labels = torch.rand(samples, FEATURES, generator=generator), torch.rand(samples, 1, generator=generator)
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    for parameter in model.parameters():
+        parameter.register_hook(lambda grad: torch.round(grad * GRID) / GRID)
     return model, images, labels
 
 
@@ -32,7 +38,14 @@ def gradient(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor,
     torch.nn.functional.mse_loss(model(images[samples]), labels[samples]).backward()
 
 
-def main(folder: Path, samples: int, epochs: int) -> None:
+def note(folder: Path, name: str, text: str) -> None:
+    """As rank 0, write a file whole."""
+    if hvd.rank() == 0:
+        (folder / f"{name}.{os.getpid()}").write_text(text)
+        (folder / f"{name}.{os.getpid()}").rename(folder / name)
+
+
+def main(folder: Path, samples: int) -> None:
     torch.set_num_threads(1)
     hvd.init()
     model, images, labels = model_and_data(samples)
@@ -44,17 +57,20 @@ def main(folder: Path, samples: int, epochs: int) -> None:
 
     @hvd.elastic.run
     def train(state: hvd.elastic.TorchState) -> None:
-        while state.epoch < epochs:
+        note(folder, "members", " ".join(map(str, hvd.allgather_object(os.getpid()))))
+        while not hvd.broadcast_object((folder / "enough").exists()):
             for number in range(-(-len(sampler) // BATCH)):
+                time.sleep(PACE_S)
                 mine = sampler.get_indices(number, BATCH)
                 gradient(model, images, labels, mine)
                 optimizer.step()
                 state.history.append((state.epoch, hvd.allgather_object(mine)))
                 sampler.record_batch(number, BATCH)
                 state.commit()
+                note(folder, "step", str(len(state.history)))
                 if hvd.rank() == 0:
-                    (folder / f"step.{os.getpid()}").write_text(str(len(state.history)))
-                    (folder / f"step.{os.getpid()}").rename(folder / "step")
+                    with (folder / "times").open("a") as times:
+                        times.write(f"{time.time()} {hvd.size()} {os.environ['HVD_GENERATION']}\n")
             state.epoch += 1
             sampler.set_epoch(state.epoch)
             state.commit()
@@ -65,4 +81,4 @@ def main(folder: Path, samples: int, epochs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

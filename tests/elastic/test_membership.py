@@ -125,7 +125,7 @@ def test_14_no_host_of_the_last_generation_is_left(tmp_path: Path) -> None:
 @NIGHTLY
 def test_15_fewer_slots_than_min_np_for_a_while(tmp_path: Path) -> None:
     """Horovod's ranks wait for ever there: the old ones skip the sync in which the new one is."""
-    schedule = {0: "localhost:2", 1: ["localhost:1"] * 20 + ["localhost:2"]}
+    schedule = {0: "localhost:1 127.0.0.1:1", 1: ["localhost:1"] * 20 + ["localhost:2"]}
     ended = ElasticJob(tmp_path, waits=(0,), schedule=schedule).run("-np", "2", "--min-np", "2")
     ended.trained(2, 2, 2)
     assert ended.column("workers")[-1] == [0, 2]

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ KINDS = {"kill": 0.5, "stop": 0.15, "leave": 0.05, "go": 0.15, "come": 0.15}
 FULL = {"localhost": 2, "127.0.0.1": 2}
 LEAST = 1
 PATIENCE_S = 180.0
+STEPS = 10
+MANY = 60
+WHOLE = 0.7
 SAMPLES = 64
 
 
@@ -38,7 +42,9 @@ class Soaked:
 
     faults: Counter[str] = field(default_factory=Counter)
     after_kill_s: list[float] = field(default_factory=list)  # until the next step of all
-    after_come_s: list[float] = field(default_factory=list)  # pause of the steps, until the first one at the new size
+    growth_s: list[float] = field(
+        default_factory=list
+    )  # from the last step of a generation to the first of a larger one
     resets: int = 0
     sizes: Counter[int] = field(default_factory=Counter)
     same: bool = False
@@ -46,10 +52,15 @@ class Soaked:
     more: int = 0  # that it has seen twice, beyond what makes ranks equal
     left: int = 0  # processes
 
+    @property
+    def is_good(self) -> bool:
+        """Nothing was lost, and nothing is left."""
+        return self.same and not (self.lost or self.more or self.left)
+
     def summary(self) -> dict[str, Any]:
         """As figures."""
         found: dict[str, Any] = {"faults": dict(self.faults), "resets": self.resets, "steps by size": dict(self.sizes)}
-        for name, times in (("kill", self.after_kill_s), ("come", self.after_come_s)):
+        for name, times in (("kill", self.after_kill_s), ("growth", self.growth_s)):
             if times:
                 ordered = sorted(times)
                 found |= {
@@ -67,8 +78,18 @@ class Soaked:
 class Soak:
     """One job under faults."""
 
-    def __init__(self, folder: Path, seed: int, mark: str) -> None:
-        self.folder, self.chance, self.mark = folder, random.Random(seed), mark
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        kinds: Mapping[str, float] = KINDS,
+        cooldown: str = "1 1",
+        whole: float = WHOLE,
+    ) -> None:
+        self.folder, self.chance, self.mark = folder, random.Random(seed), f"HVD_SOAK_{os.getpid()}_{seed}"
+        self.kinds, self.whole = kinds, whole
+        self.killed: list[float] = []
         self.hosts = dict(FULL)
         self.said = folder / "stderr"
         self.result = Soaked()
@@ -78,22 +99,22 @@ class Soak:
         script.chmod(0o755)
         self.command = [
             *(*HVDRUN, "-np", "4", "--min-np", str(LEAST), "--max-np", "4", "--host-discovery-script", str(script)),
-            *("--discovery-interval", "0.1", "--blacklist-cooldown-range", "1", "1"),
+            *("--discovery-interval", "0.1", *(["--blacklist-cooldown-range", *cooldown.split()] if cooldown else [])),
         ]
 
-    def run(self, faults: int, steps: int = 4) -> Soaked:
-        """Begin, do so many faults with some steps after each, let it end, and compare."""
-        epochs = 1 + faults * steps // (SAMPLES // (2 * 4))
-        words = [sys.executable, "-P", str(FOLDER / "soaking.py"), str(self.folder), str(SAMPLES), str(epochs)]
+    def run(self, faults: int) -> Soaked:
+        """Begin, do so many faults, let it end, and compare."""
+        words = [sys.executable, "-P", str(FOLDER / "soaking.py"), str(self.folder), str(SAMPLES)]
         with self.said.open("w") as said:
             job = subprocess.Popen([*self.command, *words], env=self._env(), stdout=said, stderr=said)
             try:
                 self._until(lambda: self._step() > 0, job)
                 for _ in range(faults):
-                    self._do(job, self.chance.choices([*KINDS], [*KINDS.values()])[0])
-                    if not self._progress(job, steps):
+                    self._do(job, self.chance.choices([*self.kinds], [*self.kinds.values()])[0])
+                    if not self._until(self._recovered(), job):
                         break
-                assert job.wait(PATIENCE_S + epochs) == 0, self.said.read_text()[-3000:]
+                (self.folder / "enough").touch()
+                assert job.wait(PATIENCE_S) == 0, self.said.read_text()[-3000:]
             finally:
                 job.kill()
                 job.wait()
@@ -110,27 +131,36 @@ class Soak:
         if kind == "come" and self.hosts == FULL:
             kind = "go"
         workers = self._workers()
-        before, size = self._step(), len(workers)
-        begun = time.monotonic()
+        if len(workers.intersection(self._members())) < 2:
+            kind = "stop" if kind in {"kill", "leave"} else kind
         if kind in {"go", "come"}:
             some = [name for name in FULL if (self.hosts[name] > 0 if kind == "go" else self.hosts[name] < FULL[name])]
             self.hosts[self.chance.choice(some)] += 1 if kind == "come" else -1
             self._write_hosts()
-        elif size > 1:
-            pid = self.chance.choice(workers)
+        else:
+            pid = self.chance.choice(sorted(workers))
+            if kind == "kill" and pid in self._members():
+                self.killed.append(time.time())
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM}[kind])
                 if kind == "stop":
                     time.sleep(0.3)
                     os.kill(pid, signal.SIGCONT)
         self.result.faults[kind] += 1
-        if kind == "kill" and size > 1 and self._until(lambda: self._step() > before + 1, job):
-            self.result.after_kill_s.append(time.monotonic() - begun)
 
-    def _progress(self, job: subprocess.Popen[bytes], steps: int) -> bool:
-        """Wait for some steps; tell whether the job goes on."""
-        wanted = self._step() + steps
-        return self._until(lambda: self._step() >= wanted, job)
+    def _recovered(self) -> Callable[[], bool]:
+        """What is waited for before the next fault: some steps, and more often than not all slots in use.
+
+        A slot whose worker was asked to leave stays empty until its host has gone: then more steps are enough.
+        """
+        steps, slots = self._step() + STEPS, sum(self.hosts.values())
+        whole = self.chance.random() < self.whole
+
+        def recovered() -> bool:
+            done = self._step() - steps
+            return done >= 0 and (not whole or done >= MANY or len(self._workers()) == slots)
+
+        return recovered
 
     def _until(self, what: Any, job: subprocess.Popen[bytes]) -> bool:
         limit = time.monotonic() + PATIENCE_S
@@ -147,15 +177,22 @@ class Soak:
         except (FileNotFoundError, ValueError):
             return 0
 
-    def _workers(self) -> list[int]:
-        """Process ids of the ranks."""
-        found = []
+    def _members(self) -> set[int]:
+        """Process ids of the ranks of the newest generation."""
+        try:
+            return {int(word) for word in (self.folder / "members").read_text().split()}
+        except FileNotFoundError:
+            return set()
+
+    def _workers(self) -> set[int]:
+        """Process ids of all ranks, those that only start too."""
+        found = set()
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 variables, words = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
                 if self.mark.encode() in variables and b"HVD_WORKER=" in variables and b"soaking.py" in words:
-                    found.append(int(entry.name))
-        return sorted(found)
+                    found.add(int(entry.name))
+        return found
 
     def _write_hosts(self) -> None:
         text = "".join(f"{name}:{slots}\n" for name, slots in self.hosts.items() if slots)
@@ -180,3 +217,18 @@ class Soak:
             padded = max(len(batches) for its, batches in history if its == epoch) - 1
             result.more += max(0, sum(seen.values()) - SAMPLES - padded)
         result.left = len(self._workers())
+        self._measure()
+
+    def _measure(self) -> None:
+        """Find the pauses between generations: each line is the time of a step, the size and the generation."""
+        steps = [line.split() for line in (self.folder / "times").read_text().splitlines()]
+        at, sizes, generations = [[float(step[n]) for step in steps] for n in range(3)]
+        for killed in self.killed:
+            before = max((each for each, its in zip(at, generations, strict=True) if each < killed), default=killed)
+            old = generations[at.index(before)] if before in at else 0
+            after = next((each for each, its in zip(at, generations, strict=True) if its > old and each > killed), None)
+            if after is not None:
+                self.result.after_kill_s.append(after - killed)
+        for number in range(1, len(steps)):
+            if sizes[number] > sizes[number - 1]:
+                self.result.growth_s.append(at[number] - at[number - 1])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import linecache
+import sys
 import threading
 
 import numpy as np
 import pytest
 
 import hvd_kernel
-from hvd_kernel.core.stacks.call_stack import package_of
+from hvd_kernel.core.stacks.call_stack import calls, frames, package_of
 from hvd_kernel.worker.output.traceback_frames import folded
 
 PACKAGES = {"cell 1": "", "cell 2": "", "model.py": "", "ours": "hvd_kernel", "torch a": "torch", "torch b": "torch"}
@@ -43,3 +45,15 @@ def test_files_have_packages_but_for_the_users_own() -> None:
     assert package_of(threading.__file__) == "threading"
     assert package_of("<frozen importlib._bootstrap>") == "importlib"
     assert [package_of(own) for own in ("/home/me/train.py", "/tmp/ipykernel_0/1.py", "<string>")] == ["", "", ""]
+
+
+def test_a_file_whose_lines_a_library_keeps_and_has_not_got_yet_has_a_place_without_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that answers an agent ended there, and with it all that a driver has to say to a rank."""
+    names: dict[str, object] = {}
+    exec(compile("def f():\n    return sys._getframe()", "<kept elsewhere>", "exec"), {"sys": sys}, names)
+    monkeypatch.setitem(linecache.cache, "<kept elsewhere>", (1, None, None, "<kept elsewhere>"))
+    [(_, call), *_] = calls(names["f"]())  # type: ignore[operator]
+    [frame] = frames([call])
+    assert (frame.function, frame.text) == ("f", "")

@@ -75,8 +75,16 @@ def _frame(call: Call, cell_of: Callable[[str], str | None]) -> Frame:
     own = cell is not None or not is_installed(file)
     place = _short(file, own=own) if cell is None else cell
     function = "" if call.code.co_name == "<module>" else call.code.co_name
-    text = linecache.getline(file, call.line).strip()
+    text = _text(file, call.line).strip()
     return Frame(f"{place}:{call.line}", function, text[:_MAX_LINE], own)
+
+
+def _text(file: str, line: int) -> str:
+    """Return a line of a file; "" also where a library that keeps source of its own has put something else there."""
+    try:
+        return linecache.getline(file, line)
+    except TypeError:  # torch does while it is being imported
+        return ""
 
 
 def _short(path: str, *, own: bool) -> str:

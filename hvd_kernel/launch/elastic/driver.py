@@ -143,7 +143,7 @@ class Driver:
         job = self._job
         size = next((host.slots for host in job.hosts if host.name == worker.host), 1)
         out = job.blacklist.fail((worker.host, worker.slot), size, now)
-        job.failures.append(Failure(worker.number, worker.label, why, consequence))
+        job.failures.append(Failure(worker.number, worker.label, why, consequence, worker.joined))
         job.restarts += 1
         yield e.Say(f"{worker.label} has failed: {why}" + (f"; {out}" if out else ""))
         yield from self._check_budget()
@@ -162,7 +162,8 @@ class Driver:
             self._forget(each)
         job.in_use.discard(event.host)
         lost = [each for each in there if not (each.dismissed or each.leaving or each.finished)]
-        job.failures += [Failure(each.number, each.label, f"its host is lost: {event.why}", False) for each in lost]
+        why = f"its host is lost: {event.why}"
+        job.failures += [Failure(each.number, each.label, why, False, each.joined) for each in lost]
         job.restarts += len(lost)
         if event.silent:
             job.cut_off |= {each.number: each.rank for each in members}

@@ -79,7 +79,7 @@ def _may_reset(job: JobState) -> bool:
 def _must_reset(job: JobState, plan: Assignment) -> bool:
     """Tell whether the present generation cannot go on: new hosts alone are no reason."""
     leave = any(each.number in plan.leave for each in job.members)
-    return bool(job.waiting or job.failures or leave or job.stateless)
+    return bool(job.waiting or job.has_lost or leave or job.stateless)
 
 
 def _limit_text(job: JobState) -> str:
@@ -190,7 +190,7 @@ def _watch_cooldowns(job: JobState, now: float) -> Iterator[Action]:
 
 def _watch_stragglers(job: JobState) -> Iterator[Action]:
     """Have members replaced who train on for too long where the others have left the communicator."""
-    if not (job.training and (job.abandoned or job.failures)):
+    if not (job.training and (job.abandoned or job.has_lost)):
         job.timers.cancel(For.RESET)
     elif not job.timers.runs(For.RESET):
         yield job.timers.set(For.RESET, job.settings.patience_s)

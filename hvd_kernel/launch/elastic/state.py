@@ -50,6 +50,7 @@ class Failure:
     label: str
     why: str
     consequence: bool
+    joined: int  # the first generation that it was in; 0: none
 
 
 @dataclass
@@ -100,6 +101,11 @@ class JobState:
         limits = self.settings
         chance = random.Random(limits.seed).random  # noqa: S311 - a delay
         self.blacklist = Blacklist(limits.cooldown_s, limits.slot_failures, limits.host_failures, chance)
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether one of the generation has failed: what has never been in one is missed by nobody."""
+        return any(each.joined for each in self.failures)
 
     @property
     def alive(self) -> list[Worker]:

@@ -40,7 +40,7 @@ def _all_ended(job: JobState) -> Iterator[Action]:
     """Yield the End when those are gone that have returned or been told to leave."""
     if any(each.joined for each in job.workers.values()):
         return
-    if job.failures:
+    if job.failures if job.stateless else job.has_lost:
         yield failed(job, "not all workers have ended well")
     else:
         yield End("done")
