@@ -79,6 +79,9 @@ class Driver:
         if isinstance(event, e.HostsFound):
             job.heard, job.warned_of = event.hosts, ""
             job.blacklist.listed([host.name for host in event.hosts])
+            if event.said not in {"", job.discovery_said}:
+                job.discovery_said = event.said
+                yield e.Say(f"host discovery says: {event.said}")
         elif job.heard is None:
             yield e.End("failed", f"host discovery has failed: {event.why}")
         elif job.warned_of != event.why:

@@ -25,6 +25,7 @@ class HostsFound(Struct, frozen=True):
     """Discovery has answered: these hosts, in this order, with so many slots each."""
 
     hosts: tuple[Host, ...]
+    said: str = ""  # what the script has written on stderr
 
 
 class DiscoveryFailed(Struct, frozen=True):

@@ -96,6 +96,7 @@ class JobState:
     restarts: int = 0
     early: int = 0  # ranks that have ended before the others
     warned_of: str = ""  # discovery's last failure
+    discovery_said: str = ""  # its last words on stderr
 
     def __post_init__(self) -> None:
         limits = self.settings

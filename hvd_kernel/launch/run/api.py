@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.launch.elastic.discovery.polled import HostDiscovery
 from hvd_kernel.launch.run.arguments import Asked, checked, need_fresh, refuse_reuse
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.in_processes import in_processes
@@ -29,7 +30,7 @@ def run(  # noqa: PLR0917 - Horovod's signature
     cooldown_range: Sequence[int] | None = None,
     hosts: str | None = None,
     hostfile: str | None = None,
-    host_discovery_script: str | None = None,
+    host_discovery_script: str | HostDiscovery | None = None,
     start_timeout: float | None = None,
     ssh_port: int | None = None,
     ssh_identity_file: str | None = None,
@@ -86,7 +87,8 @@ def run(  # noqa: PLR0917 - Horovod's signature
         The number of ranks may change while they run, between these: a function made by ``hvd.elastic.run`` outlives
         ranks that fail, and takes in those that come. What ranks 0 to ``min_num_proc`` - 1 return is returned.
     host_discovery_script
-        Program that prints the hosts that there are, lines ``host:slots``, instead of ``hosts``.
+        Instead of ``hosts``: a program that prints the hosts that there are, lines ``host:slots``, or an object with
+        ``find_available_hosts_and_slots() -> {host: slots}``.
     reset_limit, cooldown_range, elastic_timeout, max_restarts
         How often the ranks may meet again; least and most seconds for which a host that failed is left alone; longest
         wait for slots, in seconds; processes that may be started in place of failed ones.

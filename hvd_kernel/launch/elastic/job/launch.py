@@ -18,13 +18,14 @@ from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import Agents
 from hvd_kernel.launch.elastic import events
+from hvd_kernel.launch.elastic.discovery.choice import source
+from hvd_kernel.launch.elastic.discovery.source import Feed, FixedHosts, HostSource
 from hvd_kernel.launch.elastic.driver import Driver
 from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents
 from hvd_kernel.launch.elastic.job.meetings import Meetings
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.elastic.job.orders import Orders
 from hvd_kernel.launch.elastic.job.report import outcome, report
-from hvd_kernel.launch.elastic.job.sources import HostSource, source_of
 from hvd_kernel.launch.elastic.job.stalls import WorkerStalls
 from hvd_kernel.launch.elastic.job.workers import Streams, Worker, Workers
 from hvd_kernel.launch.elastic.settings import Settings
@@ -34,7 +35,7 @@ from hvd_kernel.launch.outcome import is_consequence
 from hvd_kernel.launch.stdin import StdinForwarder
 from hvd_kernel.launch.whereabouts import on_sigquit
 from hvd_kernel.processes.channel import messages as m
-from hvd_kernel.processes.event_loop import Timer
+from hvd_kernel.processes.event_loop import EventLoop, Timer
 from hvd_kernel.protocol import elastic
 from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
@@ -116,7 +117,7 @@ class ElasticJob:
         self._meetings = Meetings(job.network_interface)
         self.stalls = WorkerStalls(self._workers, streams.err, self._feed, env)
         self._stdin: StdinForwarder | None = None
-        self._source: HostSource = source_of(options, agents.loop, self._feed)
+        self._source = _source(options, agents.loop, self._feed)
         self._actions: dict[type[events.Action], Callable[[Any], None]] = {
             events.StartWorker: self._start,
             events.SendTo: self._send_to,
@@ -305,6 +306,13 @@ class ElasticJob:
     def _time_over(self) -> None:
         self._late = True
         self.stop("the time is over")
+
+
+def _source(options: ElasticOptions, loop: EventLoop, feed: Feed) -> HostSource:
+    """Return who says which hosts there are."""
+    if options.script:
+        return source(options.script, options.slots, options.interval_s, loop, feed)
+    return FixedHosts(events.HostsFound(options.hosts), feed)
 
 
 def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Settings:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.launch.elastic.discovery.polled import HostDiscovery
 from hvd_kernel.launch.placement import Host
 
 INTERVAL_S = 1.0
@@ -27,7 +28,7 @@ class ElasticOptions:
     min_np: int  # fewer than that: the ranks wait
     max_np: int | None = None  # more than that stay empty; None: all slots are used
     hosts: tuple[Host, ...] = ()
-    script: str = ""
+    script: str | HostDiscovery = ""
     slots: int | None = None  # of a host for which the script says none
     timeout_s: float | None = None  # longest wait for min_np slots; None: HOROVOD_ELASTIC_TIMEOUT
     reset_limit: int | None = None  # None: HVD_RESET_LIMIT

@@ -1,4 +1,4 @@
-"""Sources of an elastic job's hosts: a fixed list, or a script that is run again and again; both tell the driver."""
+"""Discovery script of an elastic job: a program that a shell runs again and again, without anybody waiting for it."""
 
 from __future__ import annotations
 
@@ -8,64 +8,32 @@ import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import IO, Protocol
+from typing import IO
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.launch.elastic.discovery.answers import read
+from hvd_kernel.launch.elastic.discovery.source import LIMIT_S, Feed
 from hvd_kernel.launch.elastic.events import DiscoveryFailed, Event, HostsFound
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
-from hvd_kernel.launch.placement import Host, parse
 from hvd_kernel.processes.event_loop import EventLoop, Timer
-
-LIMIT_S = 60.0
-"""A script may take so long; Horovod's may block its driver for ever."""
 
 _SAID = 2000  # characters of its stderr that are shown
 _CHUNK = 1 << 16
-
-Feed = Callable[[Event], None]
-
-
-def read(text: str, slots: int | None) -> list[Host]:
-    """Read what a script prints: lines ``host`` or ``host:slots``, in their order; a line may come twice.
-
-    Raises
-    ------
-    ConfigError
-        Naming the line that cannot be read.
-    """
-    lines = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
-    return [host for line in lines for host in parse(line, slots or 1)]
-
-
-class HostSource(Protocol):
-    """Tells which hosts there are, now and whenever that may have changed."""
-
-    def start(self) -> None:
-        """Begin to."""
-
-    def close(self) -> None:
-        """Tell no more. Idempotent."""
-
-
-class FixedHosts:
-    """Hosts that stay."""
-
-    def __init__(self, event: HostsFound, feed: Feed) -> None:
-        self._event, self._feed = event, feed
-
-    def start(self) -> None:
-        """Tell once."""
-        self._feed(self._event)
-
-    def close(self) -> None:
-        """Have nothing to close."""
 
 
 class DiscoveryScript:
     """A user's program, which a shell runs: one run after another, ``interval_s`` from an end to the next begin."""
 
-    def __init__(self, command: str, slots: int | None, interval_s: float, loop: EventLoop, feed: Feed) -> None:
-        self._command, self._slots, self._interval_s = command, slots, interval_s
+    def __init__(
+        self,
+        command: str,
+        slots: int | None,
+        interval_s: float,
+        loop: EventLoop,
+        feed: Feed,
+        *,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        self._command, self._slots, self._interval_s, self._limit_s = command, slots, interval_s, limit_s
         self._loop, self._feed = loop, feed
         self._run: _Run | None = None
         self._next: Timer | None = None
@@ -74,7 +42,7 @@ class DiscoveryScript:
     def start(self) -> None:
         """Run it, and again after that."""
         self._next = None
-        self._run = _Run(self._command, self._loop, self._ended)
+        self._run = _Run(self._command, self._loop, self._ended, self._limit_s)
 
     def close(self) -> None:
         """Run it no more."""
@@ -97,7 +65,7 @@ class DiscoveryScript:
         if run.why:
             return DiscoveryFailed(f"{self._command}: {run.why}" + (f"; it said: {said}" if said else ""))
         try:
-            return HostsFound(tuple(read(run.text[0], self._slots)))
+            return HostsFound(read(run.text[0], self._slots), said)
         except ConfigError as error:
             return DiscoveryFailed(f"{self._command}: {str(error).removesuffix('.')}")
 
@@ -105,8 +73,9 @@ class DiscoveryScript:
 class _Run:
     """One run of the script. ``why``: in what way it has failed; ``text``: what it has written, twice."""
 
-    def __init__(self, command: str, loop: EventLoop, on_end: Callable[[_Run], None]) -> None:
+    def __init__(self, command: str, loop: EventLoop, on_end: Callable[[_Run], None], limit_s: float) -> None:
         self.why = ""
+        self._limit_s = limit_s
         self._loop, self._on_end = loop, on_end
         self._process = subprocess.Popen(  # noqa: S602 - the user's command, through a shell as Horovod's
             command,
@@ -125,7 +94,7 @@ class _Run:
             os.set_blocking(pipe.fileno(), False)
             loop.add_reader(pipe.fileno(), partial(self._read, number))
         loop.add_reader(self._pidfd, self._ended)
-        self._limit = loop.call_later(LIMIT_S, self._too_long)
+        self._limit = loop.call_later(limit_s, self._too_long)
 
     @property
     def text(self) -> list[str]:
@@ -156,7 +125,7 @@ class _Run:
             self._loop.remove_reader(descriptor)
 
     def _too_long(self) -> None:
-        self.why = f"it has not ended within {LIMIT_S:g} s"
+        self.why = f"it has not ended within {self._limit_s:g} s"
         self._on_end(self)
 
     def _ended(self) -> None:
@@ -166,10 +135,3 @@ class _Run:
         if status:
             self.why = f"exit status {status}" if status > 0 else f"signal {-status}"
         self._on_end(self)
-
-
-def source_of(options: ElasticOptions, loop: EventLoop, feed: Feed) -> HostSource:
-    """Return who says which hosts a job has."""
-    if options.script:
-        return DiscoveryScript(options.script, options.slots, options.interval_s, loop, feed)
-    return FixedHosts(HostsFound(options.hosts), feed)
