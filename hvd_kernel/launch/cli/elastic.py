@@ -78,7 +78,8 @@ FLAGS = (
         ("--host-discovery-script",),
         anything,
         "PROGRAM",
-        "prints the hosts that there are now, lines `host` or `host:slots`; run again and again",
+        "prints the hosts that there are now, lines `host` or `host:slots`; run again and again. Or file:PATH, slurm:, "
+        "kubernetes:SERVICE, kubernetes-dns:SERVICE",
     ),
     ElasticFlag(
         "elastic_timeout",
