@@ -2,6 +2,8 @@
 // abort.
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
 #include <cstdint>
 
@@ -28,7 +30,16 @@ class Deadline {
   Deadline(std::int64_t begin_ns, std::chrono::nanoseconds from_begin)
       : at_(Clock::duration(std::chrono::nanoseconds(begin_ns)) + from_begin) {}
 
-  bool expired() const { return Clock::now() >= at_; }
+  // Over, too, as soon as this descriptor can be read: then there is nothing to wait for. Whoever
+  // sleeps until the deadline polls it with the rest (-1: there is none).
+  Deadline or_readable(int descriptor) const {
+    Deadline sooner = *this;
+    sooner.descriptor_ = descriptor;
+    return sooner;
+  }
+  pollfd descriptor() const { return {descriptor_, POLLIN, 0}; }
+
+  bool expired() const { return Clock::now() >= at_ || called_off(); }
   std::chrono::nanoseconds remaining() const {
     const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(at_ - Clock::now());
     return left.count() > 0 ? left : std::chrono::nanoseconds(0);
@@ -40,7 +51,13 @@ class Deadline {
   }
 
  private:
+  bool called_off() const {
+    pollfd item = descriptor();
+    return descriptor_ >= 0 && ::poll(&item, 1, 0) > 0;
+  }
+
   Clock::time_point at_;
+  int descriptor_ = -1;
 };
 
 }  // namespace hvd

@@ -23,6 +23,7 @@ PyTcpBootstrap connect(int rank, int size, const std::string& host, std::uint16_
                        double timeout_s, const std::string& secret,
                        const std::map<int, int>& pidfds) {
   std::vector<Acquaintance> known;
+  known.reserve(pidfds.size());
   for (const auto& [other, pidfd] : pidfds) known.push_back({other, pidfd});
   auto bootstrap = [&] {
     const py::gil_scoped_release unlocked;
@@ -52,6 +53,11 @@ Result<std::vector<std::string>> CallableBootstrap::allgather(const std::string&
     error_ = std::current_exception();
     return Status::make(Code::kUnavailable, "the exchange failed", "python/bootstrap_py");
   }
+}
+
+Bootstrap* tcp_bootstrap_of(const py::object& exchange) {
+  if (!py::isinstance<PyTcpBootstrap>(exchange)) return nullptr;
+  return exchange.cast<PyTcpBootstrap&>().bootstrap.get();
 }
 
 std::unique_ptr<Mesh> LocalHub::take(int rank, int size) {

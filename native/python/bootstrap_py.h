@@ -29,6 +29,9 @@ class CallableBootstrap : public Bootstrap {
   std::exception_ptr error_;
 };
 
+// What is behind a TcpBootstrap of Python, which carries no Python at all; null for anything else.
+Bootstrap* tcp_bootstrap_of(const pybind11::object& exchange);
+
 // The meshes of n ranks of this process, each to be taken once.
 class LocalHub {
  public:

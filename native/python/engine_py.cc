@@ -43,12 +43,13 @@ Holder held(std::shared_ptr<Engine> engine) {
 }
 
 Holder from_callable(int rank, int size, const py::object& exchange, const EngineOptions& options) {
-  CallableBootstrap bootstrap(exchange);
+  CallableBootstrap callable(exchange);
+  Bootstrap* const tcp = tcp_bootstrap_of(exchange);
   Result<std::unique_ptr<Engine>> engine = [&] {
     const py::gil_scoped_release unlocked;
-    return Engine::start(rank, size, bootstrap, options);
+    return Engine::start(rank, size, tcp == nullptr ? callable : *tcp, options);
   }();
-  if (!engine) bootstrap.rethrow();
+  if (!engine) callable.rethrow();
   return held(value_or_raise(std::move(engine)));
 }
 

@@ -59,17 +59,15 @@ class ConnectedMesh : public Mesh {
     control_.reset();  // after the failure detector, which serves its sockets
   }
 
+  // A rank that is gone is not waited for, here or at any other: all come to the end, or none.
   Status connect(Bootstrap& bootstrap) {
-    Status status = agree(bootstrap);
-    std::vector<PeerSockets> sockets(at(size_));
-    ArenaPlan plan;
-    if (status) status = plan_memory(bootstrap, plan);
-    if (status && size_ > 1) status = meet(bootstrap, sockets);
-    if (status) status = share_memory(sockets, std::move(plan.made));
-    if (status) status = make_failure_detector(sockets);
-    if (status) status = make_links(sockets, bootstrap);
-    if (status) make_control(sockets);
-    return status ? failure_detector_->start() : status;
+    deadline_ = deadline_.or_readable(bootstrap.news());
+    Status status = connect_all(bootstrap);
+    if (status && size_ > 1) status = bootstrap.finish();
+    const bool may_be_news = status.code == Code::kTimeout || status.code == Code::kUnavailable;
+    if (Status why = may_be_news ? bootstrap.alive() : Status::ok(); !why) status = std::move(why);
+    if (!status) bootstrap.give_up(status);
+    return status;
   }
 
   const Topology& topology() const override { return topology_; }
@@ -106,6 +104,19 @@ class ConnectedMesh : public Mesh {
   }
 
  private:
+  Status connect_all(Bootstrap& bootstrap) {
+    Status status = agree(bootstrap);
+    std::vector<PeerSockets> sockets(at(size_));
+    ArenaPlan plan;
+    if (status) status = plan_memory(bootstrap, plan);
+    if (status && size_ > 1) status = meet(bootstrap, sockets);
+    if (status) status = share_memory(sockets, std::move(plan.made));
+    if (status) status = make_failure_detector(sockets);
+    if (status) status = make_links(sockets, bootstrap);
+    if (status) make_control(sockets);
+    return status ? failure_detector_->start() : status;
+  }
+
   bool beside(int peer) const {
     return topology_.host_of[at(peer)] == topology_.host_of[at(rank_)];
   }

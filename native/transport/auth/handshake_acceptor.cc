@@ -35,10 +35,11 @@ Status HandshakeAcceptor::call(int number, Fd socket, const Claim& claim, const 
 Result<std::vector<Connection>> HandshakeAcceptor::wait(Deadline deadline) {
   const bool full = callers() >= kMostCallers;
   std::vector<pollfd> items;
-  items.reserve(talks_.size() + listeners_.size());
+  items.reserve(talks_.size() + listeners_.size() + 1);
   for (const Talk& talk : talks_) items.push_back({talk.socket.get(), POLLIN, 0});
   for (const Listener& listening : listeners_)
     items.push_back({full ? -1 : listening.listener.get(), POLLIN, 0});
+  items.push_back(deadline.descriptor());
   const int longest = talks_.empty() ? 1000 : kRoundMs;
   if (::poll(items.data(), items.size(), deadline.remaining_ms(longest)) < 0 && errno != EINTR)
     return errno_status("poll failed", kRoom, errno);

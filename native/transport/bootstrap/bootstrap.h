@@ -15,6 +15,15 @@ class Bootstrap {
   virtual ~Bootstrap() = default;
   // Collective: every rank gives bytes, every rank gets all of them, indexed by rank.
   virtual Result<std::vector<std::string>> allgather(const std::string& mine) = 0;
+
+  // For while ranks wait for each other outside of the bootstrap, which is the first to hear that
+  // one of them is gone: a descriptor that can be read then (-1: none), and why.
+  virtual int news() const { return -1; }
+  virtual Status alive() { return Status::ok(); }
+  // Collective: no rank comes back from it before all have come to it, if the carrier can tell.
+  virtual Status finish() { return Status::ok(); }
+  // This rank leaves without the others, for this reason; they hear it from whoever can tell them.
+  virtual void give_up(const Status& /*why*/) {}
 };
 
 }  // namespace hvd

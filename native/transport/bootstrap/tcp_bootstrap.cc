@@ -1,10 +1,10 @@
 #include "transport/bootstrap/tcp_bootstrap.h"
 
 #include <poll.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <thread>
 
 #include "base/log.h"
 #include "transport/socket/pack.h"
@@ -16,6 +16,7 @@ namespace {
 constexpr std::uint8_t kPurpose = 0xB0;  // no purpose of rendezvous.h
 constexpr double kGraceSeconds = 2;
 const char* const kRoom = "transport/tcp_bootstrap";
+const char* const kClosed = "the peer closed the connection";
 
 std::string seconds(double value) {
   std::string text = std::to_string(value);
@@ -70,6 +71,23 @@ Status fault_of(const Claim& claim, int size, const std::vector<Fd>& peers) {
   return Status::ok();
 }
 
+Status dropped_out(int rank, const std::string& why, Code code = Code::kUnavailable) {
+  return Status::make(code, "rank " + std::to_string(rank) + " dropped out of the start: " + why,
+                      kRoom, rank);
+}
+
+// A descriptor that cannot be waited for (a file) is left out.
+void add_to(const Fd& epoll, int descriptor, std::uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  static_cast<void>(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, descriptor, &event));
+}
+
+bool has_hung_up(const Fd& socket) {
+  pollfd item{socket.get(), POLLRDHUP, 0};
+  return ::poll(&item, 1, 0) > 0;
+}
+
 bool insecure_by_choice() {
   const char* const value = std::getenv("HVD_INSECURE");  // NOLINT(concurrency-mt-unsafe)
   return value != nullptr && std::string_view(value) == "1";
@@ -104,6 +122,8 @@ Result<std::unique_ptr<TcpBootstrap>> TcpBootstrap::connect(int rank, int size,
   std::unique_ptr<TcpBootstrap> bootstrap(new TcpBootstrap(rank, size, timeout_s, secret));
   bootstrap->known_ = std::move(known);
   if (size == 1) return bootstrap;
+  bootstrap->news_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  for (const Acquaintance& one : bootstrap->known_) add_to(bootstrap->news_, one.pidfd, EPOLLIN);
   Status status = check_secret(host, secret);
   if (status)
     status = rank == 0 ? bootstrap->gather_ranks(host, port) : bootstrap->reach_root(host, port);
@@ -112,7 +132,7 @@ Result<std::unique_ptr<TcpBootstrap>> TcpBootstrap::connect(int rank, int size,
 }
 
 Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
-  const Deadline deadline = Deadline::after_seconds(timeout_s_);
+  const Deadline deadline = patience(timeout_s_);
   Result<Fd> listener = listen_tcp(host, port, size_ + static_cast<int>(kListenBacklog));
   if (!listener.is_ok()) return listener.status();
   HandshakeAcceptor acceptor;
@@ -121,7 +141,7 @@ Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
   });
   peers_.resize(static_cast<std::size_t>(size_));
   while (!missing(peers_).empty()) {
-    if (Status status = all_live(); !status) {
+    if (Status status = alive(); !status) {
       answer_all(status, "");
       return status;
     }
@@ -137,7 +157,36 @@ Status TcpBootstrap::gather_ranks(const std::string& host, std::uint16_t port) {
   return Status::ok();
 }
 
-Status TcpBootstrap::all_live() const {
+void TcpBootstrap::give_up(const Status& why) {
+  if (rank_ == 0) answer_all(why, "");
+}
+
+Deadline TcpBootstrap::patience(double seconds) const {
+  return Deadline::after_seconds(seconds).or_readable(news_.get());
+}
+
+// Where nobody listens yet there is nothing to wait on but time, and news.
+void TcpBootstrap::nap(std::chrono::milliseconds longest, Deadline deadline) const {
+  pollfd item = deadline.descriptor();
+  static_cast<void>(::poll(&item, 1, deadline.remaining_ms(static_cast<int>(longest.count()))));
+}
+
+void TcpBootstrap::heed(const Fd& socket) { add_to(news_, socket.get(), EPOLLRDHUP); }
+
+Status TcpBootstrap::alive() {
+  if (Status status = known_live(); !status) return status;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (!peers_[i] || !has_hung_up(peers_[i])) continue;
+    if (rank_ == 0) return dropped_out(static_cast<int>(i), kClosed);
+    // Rank 0 may have said why before it went away.
+    const Result<std::string> frame = receive_frame(peers_[0], Deadline::after_seconds(0));
+    const Result<std::string> said = frame.is_ok() ? opened(frame.value()) : frame;
+    return said.is_ok() || !frame.is_ok() ? dropped_out(0, kClosed) : said.status();
+  }
+  return Status::ok();
+}
+
+Status TcpBootstrap::known_live() const {
   for (const Acquaintance& one : known_) {
     pollfd item{one.pidfd, POLLIN, 0};
     if (::poll(&item, 1, 0) > 0)
@@ -153,6 +202,7 @@ Status TcpBootstrap::all_live() const {
 Status TcpBootstrap::accept_connection(Connection connection) {
   Status fault = fault_of(connection.claim, size_, peers_);
   if (fault) {
+    heed(connection.socket);
     peers_[static_cast<std::size_t>(connection.claim.rank)] = std::move(connection.socket);
     return fault;
   }
@@ -195,7 +245,7 @@ Result<Fd> TcpBootstrap::introduce(Fd socket, Deadline deadline) const {
 }
 
 Status TcpBootstrap::reach_root(const std::string& host, std::uint16_t port) {
-  const Deadline deadline = Deadline::after_seconds(timeout_s_);
+  const Deadline deadline = patience(timeout_s_);
   std::chrono::milliseconds pause{2};
   for (;;) {
     Result<Fd> socket = connect_tcp(host, port, deadline);
@@ -204,15 +254,16 @@ Status TcpBootstrap::reach_root(const std::string& host, std::uint16_t port) {
     if (socket.is_ok() && socket.value()) {
       // Rank 0 gives up after its own timeout, and then says who is missing: worth waiting for.
       const Result<std::string> frame =
-          receive_frame(socket.value(), Deadline::after_seconds(timeout_s_ + kGraceSeconds));
+          receive_frame(socket.value(), patience(timeout_s_ + kGraceSeconds));
       if (frame.is_ok()) {
         const Result<std::string> go = opened(frame.value());
         if (!go.is_ok()) return go.status();
+        heed(socket.value());
         peers_.push_back(socket.take());
         return Status::ok();
       }
     }
-    if (Status status = all_live(); !status) return status;
+    if (Status status = known_live(); !status) return status;
     if (deadline.expired())
       return Status::make(Code::kTimeout,
                           "rank 0 did not answer at " + host + ":" + std::to_string(port) +
@@ -220,8 +271,7 @@ Status TcpBootstrap::reach_root(const std::string& host, std::uint16_t port) {
                               "; look whether it started and whether the address is right" +
                               (socket.is_ok() ? "" : " (" + socket.status().message + ")"),
                           kRoom, 0);
-    // Nobody listens yet: there is nothing to wait on but time.
-    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));
+    nap(pause, deadline);
     pause = std::min(pause * 2, std::chrono::milliseconds(50));
   }
 }
@@ -237,17 +287,15 @@ void TcpBootstrap::answer_all(const Status& status, const std::string& payload) 
 }
 
 Result<std::vector<std::string>> TcpBootstrap::allgather_at_root(const std::string& mine) {
-  const Deadline deadline = Deadline::after_seconds(timeout_s_);
+  const Deadline deadline = patience(timeout_s_);
   Packer all;
   all.text(mine);
   std::vector<std::string> parts{mine};
   for (int rank = 1; rank < size_; ++rank) {
     Result<std::string> part = receive_frame(peers_[static_cast<std::size_t>(rank)], deadline);
     if (!part.is_ok()) {
-      Status status = Status::make(
-          part.status().code,
-          "rank " + std::to_string(rank) + " dropped out of the start: " + part.status().message,
-          kRoom, rank);
+      Status status = alive();
+      if (status) status = dropped_out(rank, part.status().message, part.status().code);
       answer_all(status, "");
       return status;
     }
@@ -262,14 +310,15 @@ Result<std::vector<std::string>> TcpBootstrap::allgather(const std::string& mine
   if (size_ == 1) return std::vector<std::string>{mine};
   if (rank_ == 0) return allgather_at_root(mine);
   // Rank 0 may use its whole timeout for the slowest rank before it answers.
-  const Deadline deadline = Deadline::after_seconds(2 * timeout_s_);
+  const Deadline deadline = patience(2 * timeout_s_);
   const Status sent = send_frame(peers_[0], mine, deadline);
   if (sent.code == Code::kInvalidArgument) return sent;
   // Also when it takes nothing any more: it may have said why before it went away.
   const Result<std::string> frame = receive_frame(peers_[0], deadline);
   if (!frame.is_ok()) {
+    if (Status status = known_live(); !status) return status;
     const Status& why = sent ? frame.status() : sent;
-    return Status::make(why.code, "rank 0 dropped out of the start: " + why.message, kRoom, 0);
+    return dropped_out(0, why.message, why.code);
   }
   const Result<std::string> payload = opened(frame.value());
   if (!payload.is_ok()) return payload.status();

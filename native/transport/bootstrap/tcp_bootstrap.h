@@ -18,7 +18,7 @@
 namespace hvd {
 
 // A rank of this host that was met before, by its pidfd, which the caller keeps open: when it has
-// ended there is no use in waiting for it.
+// ended there is no use in waiting for it. Any descriptor serves that becomes readable then.
 struct Acquaintance {
   int rank;
   int pidfd;
@@ -34,12 +34,19 @@ class HVD_VISIBLE TcpBootstrap : public Bootstrap {
                                                        std::vector<Acquaintance> known = {});
 
   Result<std::vector<std::string>> allgather(const std::string& mine) override;
+  int news() const override { return news_.get(); }
+  Status alive() override;
+  Status finish() override { return allgather("").status(); }
+  void give_up(const Status& why) override;
 
  private:
   TcpBootstrap(int rank, int size, double timeout_s, const std::string& secret);
 
   Status gather_ranks(const std::string& host, std::uint16_t port);
-  Status all_live() const;
+  Status known_live() const;
+  Deadline patience(double seconds) const;
+  void nap(std::chrono::milliseconds longest, Deadline deadline) const;
+  void heed(const Fd& socket);
   Status accept_connection(Connection connection);
   Status late(const std::string& host, std::uint16_t port, int refused);
   Status reach_root(const std::string& host, std::uint16_t port);
@@ -52,6 +59,7 @@ class HVD_VISIBLE TcpBootstrap : public Bootstrap {
   double timeout_s_;
   std::string key_;
   std::vector<Acquaintance> known_;
+  Fd news_;                // an epoll of those, and of the ends of peers_
   std::vector<Fd> peers_;  // rank 0: a socket per rank (its own empty); the others: rank 0's alone
 };
 

@@ -99,9 +99,9 @@ void set_tcp(const Fd& socket, int option, int value) {
 
 Status wait_ready(const Fd& socket, short events, Deadline deadline) {
   for (;;) {
-    pollfd item{socket.get(), events, 0};
-    const int ready = ::poll(&item, 1, deadline.remaining_ms());
-    if (ready > 0) return Status::ok();
+    std::array<pollfd, 2> items{pollfd{socket.get(), events, 0}, deadline.descriptor()};
+    const int ready = ::poll(items.data(), items.size(), deadline.remaining_ms());
+    if (items[0].revents != 0 && ready > 0) return Status::ok();
     if (ready < 0 && errno != EINTR) return errno_status("poll failed", kRoom, errno);
     if (deadline.expired()) return Status::make(Code::kTimeout, "the peer does not answer", kRoom);
   }

@@ -175,6 +175,59 @@ TEST_CASE("faults: SIGKILL in the middle of a transfer is known to every survivo
   }
 }
 
+TEST_CASE("faults: a rank that goes while the mesh is made is waited for by nobody") {
+  constexpr double kAlways = 600;  // longer than any test may take
+
+  // Rank 2 takes part in some exchanges, and then no more.
+  class Leaver : public Bootstrap {
+   public:
+    Leaver(TcpBootstrap& inner, int exchanges) : inner_(inner), left_(exchanges) {}
+    Result<std::vector<std::string>> allgather(const std::string& mine) override {
+      Result<std::vector<std::string>> all = inner_.allgather(mine);
+      if (--left_ == 0) return Status::make(Code::kInternal, "mine", "test");
+      return all;
+    }
+    int news() const override { return inner_.news(); }
+    Status alive() override { return inner_.alive(); }
+    Status finish() override {
+      return left_ == 1 ? Status::make(Code::kInternal, "mine", "test") : inner_.finish();
+    }
+    void give_up(const Status& why) override { inner_.give_up(why); }
+
+   private:
+    TcpBootstrap& inner_;
+    int left_;
+  };
+
+  for (const std::string transport : {"shm", "tcp"}) {
+    for (const int guilty : {0, 2}) {
+      for (int exchanges = 1; exchanges <= (transport == "tcp" ? 3 : 4); ++exchanges) {
+        CAPTURE(transport);
+        CAPTURE(guilty);
+        CAPTURE(exchanges);
+        const std::uint16_t port = free_port();
+        test::run_ranks(3, [&](int rank) {
+          auto bootstrap = TcpBootstrap::connect(rank, 3, "127.0.0.1", port, kAlways);
+          REQUIRE_MESSAGE(bootstrap.is_ok(), bootstrap.status().message);
+          Leaver leaver(*bootstrap.value(), rank == guilty ? exchanges : 1000);
+          MeshOptions options;
+          options.transport = transport;
+          options.start_timeout_s = kAlways;
+          const Status status = connect_mesh(rank, 3, leaver, options).status();
+          REQUIRE_FALSE(status);
+          if (rank == guilty) return;
+          // Whoever is first to notice goes too, and may be the one whom another one names.
+          const auto says = [&](const char* text) {
+            return status.message.find(text) != std::string::npos;
+          };
+          CHECK_MESSAGE((says("mine") || says("dropped out of the start") || says("cannot reach")),
+                        status.message);
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE(
     "faults: strangers at the listening sockets are dropped, and the ranks meet nevertheless") {
   // Rank 1 comes late; until then strangers knock at rank 0's sockets, found as any process could

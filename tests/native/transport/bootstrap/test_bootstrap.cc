@@ -1,5 +1,6 @@
 // The TCP bootstrap: exchange, missing ranks, wrong ranks, strangers.
 #include <doctest/doctest.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -81,6 +82,34 @@ TEST_CASE("bootstrap: a rank that is known is not waited for when its process ha
     CHECK(mentions(bootstrap.status(), "rank 2 exited"));
   });
   ::waitpid(known, nullptr, 0);
+}
+
+TEST_CASE("bootstrap: whoever waits alone comes back as soon as there is news") {
+  for (const int rank : {0, 1}) {
+    CAPTURE(rank);
+    const Fd news(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    std::thread later([&] { REQUIRE(::eventfd_write(news.get(), 1) == 0); });
+    const Status status =
+        TcpBootstrap::connect(rank, 2, kHost, free_port(), kAlways, "", {{rank, news.get()}})
+            .status();
+    later.join();
+    CHECK(status.code == Code::kRankDied);
+  }
+}
+
+TEST_CASE("bootstrap: a rank that comes and goes again is named, and nobody is waited for") {
+  const std::uint16_t port = free_port();
+  std::atomic<int> ended{0};
+  test::run_ranks(3, [&](int rank) {  // of four
+    if (rank == 2) {
+      while (ended < 2) static_cast<void>(TcpBootstrap::connect(2, 4, kHost, port, 0.2));
+      return;
+    }
+    const Status status = TcpBootstrap::connect(rank, 4, kHost, port, kAlways).status();
+    ++ended;
+    CHECK_MESSAGE(mentions(status, "rank 2 dropped out of the start"), status.message);
+    CHECK(status.rank == 2);
+  });
 }
 
 TEST_CASE("bootstrap: the ranks that are missing are named on those that came") {
