@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.core import session
-from hvd_kernel.elastic.updates import HostUpdateResult, notification_manager
+from hvd_kernel.elastic.updates import notification_manager
 from hvd_kernel.errors import OutOfMemory, RankDied
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ def _notices_are_heeded() -> Iterator[None]:
 
         restore()
         _tell(Leaving())
-        notification_manager.handle_hosts_updated(time.time(), HostUpdateResult.removed)
+        notification_manager.handle_own_notice()
 
     for number in _NOTICES:
         before[number] = signal.signal(number, leave_soon)

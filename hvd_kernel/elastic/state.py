@@ -16,6 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hvd_kernel.core import ops, session
 from hvd_kernel.elastic.updates import HostUpdateResult
 from hvd_kernel.errors import HostsUpdatedInterrupt, StateLost
@@ -117,27 +119,28 @@ class State(ABC):
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raise where rank 0 has heard that hosts have changed. Collective; cheaper than ``commit``.
+        """Raise where any rank has heard that hosts have changed. Collective; cheaper than ``commit``.
 
         Raises
         ------
         HostsUpdatedInterrupt
-            Hosts have changed: on all ranks together, because all take rank 0's word.
+            Hosts have changed: on all ranks together.
         """
-        before, latest, changes = self._bcast_object(self._heard())
-        self._last_updated_timestamp = latest
-        if latest > before:
+        latest, removed, added = map(float, ops.allreduce(self._heard(), op=ops.Max, name="elastic.hosts"))
+        if latest:
             self.agree()  # while those who leave are still there
-            raise HostsUpdatedInterrupt(changes == HostUpdateResult.removed)
+            self._last_updated_timestamp = max(latest, self._last_updated_timestamp)
+            raise HostsUpdatedInterrupt(skip_sync=bool(removed and not added))
 
-    def _heard(self) -> tuple[float, float, int]:
-        """Return the time of the last update that was acted on, of the latest, and what has changed in between."""
-        latest, changes = self._last_updated_timestamp, HostUpdateResult.no_update
+    def _heard(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return when hosts have changed, 0 if they have not, and whether some were removed or added."""
+        latest, changes = 0.0, HostUpdateResult.no_update
         while not self._host_messages.empty():
             timestamp, change = self._host_messages.get()
             if timestamp > self._last_updated_timestamp:
                 latest, changes = max(latest, timestamp), changes | change
-        return self._last_updated_timestamp, latest, changes
+        flags = [bool(changes & each) for each in (HostUpdateResult.removed, HostUpdateResult.added)]
+        return np.array([latest, *flags], dtype=np.float64)
 
     @abstractmethod
     def save(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
 
 from hvd_kernel.core import session
@@ -42,7 +43,7 @@ class WorkerNotificationManager:
     >>> manager, state = WorkerNotificationManager(), ObjectState(epoch=0)
     >>> manager.register_listener(state)
     >>> manager.handle_hosts_updated(1.0, HostUpdateResult.added)
-    >>> state.commit()  # on all ranks, when rank 0 has heard of it
+    >>> state.commit()  # on all ranks, when any of them has heard of it
     Traceback (most recent call last):
     hvd_kernel.errors.HostsUpdatedInterrupt: the hosts of the job have changed
     """
@@ -50,6 +51,7 @@ class WorkerNotificationManager:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._hears_driver = False
+        self._latest = 0.0
 
     def init(
         self,
@@ -83,9 +85,14 @@ class WorkerNotificationManager:
         self._listeners.remove(listener)
 
     def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Tell every rank: hosts have changed at that time."""
+        """Tell every state: hosts have changed at that time."""
+        self._latest = max(self._latest, timestamp)
         for listener in list(self._listeners):
             listener.on_hosts_updated(timestamp, update_res)
+
+    def handle_own_notice(self) -> None:
+        """Tell every state: this process has to end soon. After all that was told; no clock is asked, hosts differ."""
+        self.handle_hosts_updated(math.nextafter(self._latest, math.inf), HostUpdateResult.removed)
 
 
 notification_manager = WorkerNotificationManager()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 from hvdtest.launch import free_port
@@ -53,13 +53,25 @@ class FakeDriver:
                 self.ready[worker] = message
         return {worker: self.ready.pop(worker) for worker in workers}
 
-    def place(self, generation: int, ranks: Mapping[int, int], before: Mapping[int, int], root: int = 0) -> None:
-        """Give these workers their ranks in the next generation; ``before``: their ranks in the one before."""
+    def place(
+        self,
+        generation: int,
+        ranks: Mapping[int, int],
+        before: Mapping[int, int],
+        root: int = 0,
+        only: Collection[int] | None = None,
+    ) -> None:
+        """Give workers their ranks in the next generation.
+
+        ``before``: their ranks in the one before; ``only``: those that are told.
+        """
         workers = {rank: worker for worker, rank in ranks.items()}
         old = tuple(before.get(workers[rank], -1) for rank in range(len(ranks)))
         fresh = tuple(rank for rank, number in enumerate(old) if number < 0)
         size, port = len(ranks), free_port()
         for worker, rank in ranks.items():
+            if only is not None and worker not in only:
+                continue
             place = Place(
                 *(generation, rank, size, rank, size, 0, 1, "localhost", "127.0.0.1", port, f"secret of {generation}"),
                 root=root,

@@ -7,6 +7,7 @@ Words.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,8 @@ from hvdtest.fake_driver import FakeDriver
 from hvdtest.launch import RankPool
 
 pytestmark = pytest.mark.mp
+
+SETTLED_WITHIN_S = 20.0
 
 Plan = Sequence[Mapping[int, int]]
 
@@ -119,3 +122,107 @@ def test_ranks_meet_again_by_other_numbers(driver: FakeDriver, plan: str, transp
         }
         assert not any(one.failed for one in ready.values())
         assert len({one.port for one in ready.values()}) == len(ready), "each keeps a port of its own"
+
+
+def sets_follow() -> list[Any]:
+    """Sets all of whose members stay come back as the same objects, by other ranks; others say who has left."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel.core import process_sets, session
+
+    me = int(os.environ["WORKER"])
+    ends, start = hvd.ProcessSet([0, 3]), hvd.ProcessSet([0, 1])
+    joined: list[Any] = []
+    if me == 4:  # comes with the second generation, in which the ends have other numbers
+        ends, start = hvd.ProcessSet([1, 2]), hvd.ProcessSet([0, 2])
+    hvd.init(process_sets=[ends, start])
+    if me != 4:
+        joined.append([ends.process_set_id, start.process_set_id])
+        process_sets.reset_communicator()
+    session.allow_collectives()
+    assert ends.ranks == [1, 2], f"{ends}"
+    assert start.process_set_id is None
+    assert ends.included() == (me in {0, 3})
+    if ends.included():
+        same(hvd.allreduce(torch.tensor([float(me)]), op=hvd.Sum, process_set=ends), torch.tensor([3.0]))
+    lost = "The process set of ranks [0, 1] is not registered any more: [1] of them left the job."
+    unknown = "Process set provided does not exist, or has not been registered."
+    raises(ValueError, unknown if me == 4 else lost, hvd.allreduce, torch.ones(1), process_set=start)
+    joined.append([ends.process_set_id])
+    hvd.barrier()
+    hvd.shutdown()
+    return joined
+
+
+def test_process_sets_follow_their_members(driver: FakeDriver) -> None:
+    def leave() -> FakeDriver:
+        driver.serve([{0: 0, 1: 1, 2: 2, 3: 3}, {2: 0, 0: 1, 3: 2, 4: 3}])
+        return driver
+
+    with workers(driver, 5) as pool, ThreadPoolExecutor(1) as executor:
+        served = executor.submit(leave)
+        found = pool.run(sets_follow_or_leaves)
+        served.result()
+    assert found == [[[1, 2], [1]], "left", [[1, 2], [1]], [[1, 2], [1]], [[1]]]
+
+
+def sets_follow_or_leaves() -> Any:
+    try:
+        return sets_follow()
+    except SystemExit:
+        return "left"
+
+
+def resets_over_and_over(count: int) -> dict[str, Any]:
+    """What this process has of everything before and after; ranks change their numbers each time."""
+    from pathlib import Path
+
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel.core import process_sets, session
+
+    def load() -> dict[str, int]:
+        shared = [
+            one for one in Path("/proc/self/maps").read_text().splitlines() if "memfd:" in one or "/dev/shm" in one
+        ]
+        kinds = {kind: len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd")}
+        links = sorted(str(one.readlink()).split(":")[0] for one in Path("/proc/self/fd").iterdir() if one.exists())
+        return {**kinds, "shared": len(shared), "links": links}
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    def work() -> None:
+        total = hvd.allreduce(torch.full((1000,), 1.0), name="x", op=hvd.Sum)
+        assert float(total[0]) == hvd.size()
+        assert mine.included() == (os.environ["WORKER"] == "0"), "it follows its member"
+
+    hvd.init(process_sets="dynamic")
+    mine = hvd.add_process_set([0])
+    work()
+    before, rss = {}, 0
+    for number in range(count + 20):
+        if number == 20:
+            before, rss = load(), resident()
+        process_sets.reset_communicator()
+        work()
+    deadline = time.monotonic() + SETTLED_WITHIN_S
+    while load() != before and time.monotonic() < deadline:
+        time.sleep(0.01)  # a thread that was joined, and what it had, may be listed for a moment longer
+    after, grown, generations_of_this = load(), resident() - rss, session.generation()
+    hvd.barrier()
+    hvd.shutdown()
+    return {"before": before, "after": after, "grown": grown, "generations": generations_of_this}
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.nightly)])
+def test_nothing_grows_with_the_resets(driver: FakeDriver, count: int) -> None:
+    plan = [{0: number % 2, 1: 1 - number % 2} for number in range(count + 21)]
+    with workers(driver, 2) as pool:
+        _, found = serve(driver, pool, plan, resets_over_and_over, count, timeout=600)
+    for one in found:
+        assert one["generations"] == count + 21
+        assert one["before"] == one["after"], one
+        assert one["grown"] < (4 << 20), "memory stays"

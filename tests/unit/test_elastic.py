@@ -337,6 +337,7 @@ def test_a_peer_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
         mine.reset_communicator()
         (known,) = met
         assert (list(known.pidfds), known.patience_s) == ([1, 2], 600.0)
+        mine.look()
         ranks[1].communicate(timeout=60)
         with pytest.raises(RankDied, match="rank 2 exited before the ranks could rendezvous again") as caught:
             mine.reset_communicator()
