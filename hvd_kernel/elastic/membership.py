@@ -33,8 +33,8 @@ _NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 class Membership(ABC):
     """Who the other ranks are, and who says so."""
 
-    root = 0
-    """The rank whose values all take."""
+    root: int | None = None
+    """The rank whose values all take; None: they see who has the newest."""
 
     fresh: tuple[int, ...] = ()
     """The ranks that are new in the job."""
@@ -74,7 +74,7 @@ class DrivenRanks(Membership):
         worker().leave(reason, step)
 
     @property
-    def root(self) -> int:  # type: ignore[override]
+    def root(self) -> int | None:  # type: ignore[override]
         """As the driver has chosen: of those with the newest values the oldest."""
         return self._place.root
 

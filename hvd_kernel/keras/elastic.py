@@ -20,6 +20,7 @@ from hvd_kernel.elastic import (
     State,
     StepGuard,
 )
+from hvd_kernel.elastic.state import Snapshot
 from hvd_kernel.keras.flavour import BACKEND, array_of, assign, keras, variables_of
 from hvd_kernel.keras.functions import broadcast_variables
 
@@ -98,6 +99,17 @@ class KerasState(ObjectState):
         broadcast_variables(self._tracked(), self.root, "elastic.variables")
         super().sync()
         self._snapshot = self._values()
+
+    def snapshot(self) -> Snapshot:
+        """Return the variables and values that were saved; which variables are the same on all ranks is not known."""
+        values = super().snapshot()
+        return values._replace(own={**values.own, "variables": list(self._snapshot)})
+
+    def load_snapshot(self, snapshot: Snapshot, number: int) -> None:
+        """Take variables and values that were stored."""
+        super().load_snapshot(snapshot, number)
+        self._snapshot = list(snapshot.own["variables"])
+        self.restore()
 
     def _tracked(self) -> list[Any]:
         return [*self.model.variables, *variables_of(self.optimizer)]

@@ -137,6 +137,12 @@ def test_what_has_no_snapshot_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(NotImplementedError, match="Counter has no snapshot"):
         elastic.Checkpoint(tmp_path).attach(Counter())
+
+    class More(elastic.ObjectState):
+        def save(self) -> None: ...
+
+    with pytest.raises(NotImplementedError, match=r"More has a save\(\) of its own, .* that of ObjectState"):
+        elastic.Checkpoint(tmp_path).attach(More(x=1))
     with pytest.raises(ValueError, match="every=0 and keep=2"):
         elastic.Checkpoint(tmp_path, every=0)
     with pytest.raises(ValueError, match="call its attach"):
@@ -276,6 +282,25 @@ class Played:
 
     def size(self) -> int:
         return self.now[1]
+
+
+def test_a_folder_that_not_all_ranks_write_to_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    played = Played(monkeypatch)
+    state = trained()
+    checkpoint = elastic.Checkpoint(tmp_path)
+    checkpoint.attach(state)
+    played.now = 0, 2
+    with caplog.at_level(logging.WARNING, "hvd_kernel"):
+        for _ in range(3):
+            assert not caplog.records, "others may be slow"
+            state.commit()
+            checkpoint.wait()
+    (said,) = [record.message for record in caplog.records]
+    assert "commit-0000000001-0 has only the shards shard-00000-of-00002-" in said
+    assert "one that all hosts share" in said
+    assert [one.number for one in stored(tmp_path)] == [3, 2]
 
 
 def trained() -> elastic.State:

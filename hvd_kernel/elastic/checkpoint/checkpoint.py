@@ -10,18 +10,21 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from hvd_kernel.core import session
 from hvd_kernel.elastic.checkpoint import folder as folders
 from hvd_kernel.elastic.checkpoint import shard as shards
+from hvd_kernel.elastic.checkpoint.files import remove_folder
 from hvd_kernel.elastic.checkpoint.shard import Damaged, Shard
 from hvd_kernel.elastic.checkpoint.values import Encoder, Tensor, decode
 from hvd_kernel.elastic.state import Snapshot, State
 from hvd_kernel.errors import StateLost
 
 SMALLEST_SHARD = 1 << 20  # bytes: less is not worth another file
+_REMEMBERED = 3  # a rank that writes the last may still be at the one before it, and has ended the first
 _LOG = logging.getLogger("hvd_kernel")
 
 
@@ -79,6 +82,7 @@ class Checkpoint:
         self._state: State | None = None
         self._writer: threading.Thread | None = None
         self._failure: OSError | None = None
+        self._written: deque[Path] = deque(maxlen=_REMEMBERED)  # by rank 0
 
     def attach(self, state: State) -> None:
         """Store commits of this state, and have ``elastic.run`` load it before the first sync of a job.
@@ -88,7 +92,7 @@ class Checkpoint:
         NotImplementedError
             The state is of a kind that says nothing about what it keeps.
         """
-        state.snapshot()
+        _check_tells_all(state)
         self._state = state
         state.register_source(self.load)
         state.register_commit_callbacks([self._on_commit])
@@ -167,12 +171,29 @@ class Checkpoint:
 
     def _write(self, number: int, attempt: str, rank: int, count: int, part: Shard) -> None:
         try:
-            shards.write(folders.prepared(self.directory, number, attempt), rank, count, part)
+            path = folders.prepared(self.directory, number, attempt)
+            shards.write(path, rank, count, part)
             if rank == 0:
+                self._written.append(path)
+                self._check_others()
                 folders.prune(self.directory, self.keep)
         except OSError as error:
             self._failure = error
             _LOG.warning("checkpoint: commit %d is not stored: %s. Training goes on; older ones stay.", number, error)
+
+    def _check_others(self) -> None:
+        """Say when the one before the last is not complete: the others have begun the next, so they have ended it."""
+        if len(self._written) < _REMEMBERED:
+            return
+        for one in folders.stored(self.directory):
+            if one.path == self._written[0] and not one.complete:
+                _LOG.warning(
+                    "checkpoint: %s has only the shards %s. Others could not be written, or have been elsewhere: the "
+                    "folder has to be one that all hosts share.",
+                    one.path,
+                    ", ".join(path.name for path in one.shards),
+                )
+                remove_folder(one.path)
 
     def _join(self) -> None:
         if self._writer is not None:
@@ -183,6 +204,17 @@ class Checkpoint:
         if self._state is None:
             raise ValueError("The checkpoint has no state yet: call its attach(state) first.")
         return self._state
+
+
+def _check_tells_all(state: State) -> None:
+    """Refuse a class that saves something of its own and whose snapshot is that of a class above it."""
+    state.snapshot()
+    saves, tells = (next(one for one in type(state).__mro__ if name in vars(one)) for name in ("save", "snapshot"))
+    if not issubclass(tells, saves):
+        raise NotImplementedError(
+            f"{saves.__name__} has a save() of its own, and its snapshot() is that of {tells.__name__}: a checkpoint "
+            "would lack what only save() knows. Give it snapshot() and load_snapshot()."
+        )
 
 
 def share_of(tensors: dict[str, Tensor], rank: int, ranks: int) -> tuple[int, dict[str, Tensor]]:

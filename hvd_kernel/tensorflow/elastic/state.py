@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from hvd_kernel.core import ops
 from hvd_kernel.elastic import ObjectState
+from hvd_kernel.elastic.state import Snapshot
 
 _NAME = "elastic.variable"
 _CARRIED = {"uint32": "int32", "uint64": "int64"}
@@ -62,6 +63,17 @@ class _VariablesState(ObjectState):
         self._assign(tracked, values)
         super().sync()
         self._snapshot = tuple(values)
+
+    def snapshot(self) -> Snapshot:
+        """Return the variables and values that were saved; which variables are the same on all ranks is not known."""
+        values = super().snapshot()
+        return values._replace(own={**values.own, "variables": list(self._snapshot)})
+
+    def load_snapshot(self, snapshot: Snapshot, number: int) -> None:
+        """Take variables and values that were stored."""
+        super().load_snapshot(snapshot, number)
+        self._snapshot = tuple(snapshot.own["variables"])
+        self.restore()
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(self._values_of(self._tracked()))

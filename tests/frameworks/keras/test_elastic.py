@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,43 @@ def test_state_syncs_from_rank_0_and_goes_back_to_the_last_commit(keras_ranks: R
     first, second = keras_ranks.run(check_state)
     assert first == [True, 3, True, True, [True, 3], True, True]
     assert second == [False, *first[1:]]
+
+
+def check_checkpoint(folder: str) -> list[Any]:
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+
+    def made(seed: int) -> tuple[Any, Any]:
+        mine = s.model(seed)
+        mine.compile(hvd.DistributedOptimizer(k.optimizers.Adam(0.1)), loss="mse", jit_compile=False)
+        return mine, hvd.elastic.KerasState(mine, epoch=0)
+
+    mine, state = made(0)
+    stored = hvd.elastic.Checkpoint(folder)
+    stored.attach(state)
+    x, y = s.data(batches=1)
+    mine.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    state.epoch = 5
+    state.commit()
+    stored.wait()
+    hvd.allgather_object(None)  # rank 0 has written
+    other, again = made(hvd.rank() + 1)
+    taken = hvd.elastic.Checkpoint(folder)
+    taken.attach(again)
+    again.sync_from()
+    return [
+        s.weights(other) == s.weights(mine),
+        again.epoch,
+        again.commit_number,
+        len(again.snapshot().own["variables"]),
+    ]
+
+
+def test_a_checkpoint_has_model_and_optimizer(keras_ranks: RankPool, tmp_path: Path) -> None:
+    first, second = keras_ranks.run(check_checkpoint, str(tmp_path))
+    assert first == second
+    assert first[:3] == [True, 5, 1]
+    assert first[3] > 4, "also the optimizer's"
 
 
 def check_counters() -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,31 @@ def test_variables_are_restored_and_synced(tf_ranks: RankPool) -> None:
             "synced": [[1.0, 2.0], 0, 0, []],
             "committed": [[7.0, 7.0], 0, 3, []],
         }
+
+
+def stored(folder: str) -> list[Any]:
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+
+    hvd.init()
+    w, b = tf.Variable([1.0, 2.0 + hvd.rank()]), tf.Variable([0.5], dtype=tf.bfloat16)
+    state = hvd.elastic.TensorFlowState([w, b], epoch=3)
+    checkpoint = hvd.elastic.Checkpoint(folder)
+    checkpoint.attach(state)
+    state.sync_from()
+    state.commit()
+    checkpoint.wait()
+    hvd.allgather_object(None)  # rank 0 has written
+    v, c = tf.Variable([0.0, 0.0]), tf.Variable([0.0], dtype=tf.bfloat16)
+    again = hvd.elastic.TensorFlowState([v, c], epoch=0)
+    hvd.elastic.Checkpoint(folder).attach(again)
+    again.sync_from()
+    return [v.numpy().tolist(), float(c.numpy()[0]), again.epoch, again.commit_number]
+
+
+def test_a_checkpoint_has_the_variables(tf_ranks: RankPool, tmp_path: Path) -> None:
+    assert tf_ranks.run(stored, str(tmp_path)) == [[[1.0, 2.0], 0.5, 3, 1]] * 2
 
 
 def in_a_session() -> dict[str, Any]:

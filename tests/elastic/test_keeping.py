@@ -1,0 +1,74 @@
+"""What a failure costs, by a real hvdrun: one step with a StepGuard, steps since the last commit without one, no bit ever."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hvdtest.hvdrun import HVDRUN
+from hvdtest.launch import clean_environment
+
+pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.usefixtures("mark")]
+
+KEEPING = Path(__file__).with_name("keeping.py")
+STEPS = 8
+
+Kills = Mapping[int, Mapping[str, Sequence[int]]]
+
+
+class Job:
+    """One job, and what it has left."""
+
+    def __init__(self, folder: Path, how: str, kills: Kills | None = None, checkpoint: Path | None = None) -> None:
+        folder.mkdir()
+        (folder / "calls").mkdir()
+        self.end = folder / "end"
+        plan = {"how": how, "kills": kills or {}, "checkpoint": checkpoint and str(checkpoint)}
+        plan |= {"end": str(self.end), "calls": str(folder / "calls")}
+        (folder / "plan").write_text(json.dumps(plan))
+        command = [*HVDRUN, "-np", "2", "--min-np", "1", sys.executable, "-P", str(KEEPING), str(folder / "plan")]
+        ran = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False)
+        self.status, self.told = ran.returncode, ran.stdout + ran.stderr
+        self.bits = self.end.read_text() if self.end.exists() else ""
+        self.begun = {int(path.name): int(path.read_text()) for path in (folder / "calls").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What training ends with when nothing happens, guarded and committed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    jobs = {how: Job(folder / how, how) for how in ("guard", "commit")}
+    assert [job.status for job in jobs.values()] == [0, 0], [job.told for job in jobs.values()]
+    return {how: job.bits for how, job in jobs.items()}
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+@pytest.mark.parametrize("place", ["backward", "voted", "stepped"])
+def test_a_kill_costs_one_step(place: str, guilty: int, undisturbed: dict[str, str], tmp_path: Path) -> None:
+    killed = Job(tmp_path / "killed", "guard", {3: {place: [guilty]}})
+    assert killed.status == 0, killed.told
+    assert killed.bits == undisturbed["guard"]
+    assert killed.begun[1 - guilty] <= STEPS + 1, "of the one that was there all the time"
+    assert killed.begun[2] >= STEPS - 4, "the new one went on where the other was"
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_21_all_goes_back_to_the_commit_bit_for_bit(guilty: int, undisturbed: dict[str, str], tmp_path: Path) -> None:
+    killed = Job(tmp_path / "killed", "commit", {3: {"backward": [guilty]}})
+    assert killed.status == 0, killed.told
+    assert killed.bits == undisturbed["commit"]
+    assert killed.begun[1 - guilty] == STEPS + 2, "step 2 was done, and step 3 begun, since the commit"
+
+
+def test_a_job_that_lost_all_ranks_resumes(undisturbed: dict[str, str], tmp_path: Path) -> None:
+    lost = Job(tmp_path / "lost", "commit", {5: {"backward": [0, 1]}}, tmp_path / "checkpoints")
+    assert lost.status != 0
+    resumed = Job(tmp_path / "resumed", "commit", None, tmp_path / "checkpoints")
+    assert resumed.status == 0, resumed.told
+    assert f"checkpoint: resumed from {tmp_path}/checkpoints/commit-0000000002-" in resumed.told
+    assert resumed.bits == undisturbed["commit"]
+    assert resumed.begun == {0: STEPS - 4, 1: STEPS - 4}
