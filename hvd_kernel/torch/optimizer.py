@@ -19,7 +19,7 @@ from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
 from hvd_kernel.torch.compression import Compression, Compressor
 from hvd_kernel.torch.mpi_ops import allreduce
 from hvd_kernel.torch.training.adasum_optimizer import AdasumMixin, distributed_adasum
-from hvd_kernel.torch.training.buckets import why_not
+from hvd_kernel.torch.training.buckets import are_wanted, why_not
 from hvd_kernel.torch.training.reducer import Reducer
 from hvd_kernel.torch.training.slots import Homes, Plan
 from hvd_kernel.torch.training.wrapping import Groups, Wrapped, check_passes, checked_groups, checked_names, derived
@@ -203,7 +203,8 @@ def _homes(asked: bool | None, process_set: ProcessSet, compression: type[Compre
     reason = why_not(process_set, compression)
     if asked and reason:
         raise ValueError(f"gradients_in_buckets=True is not possible: {reason}.")
-    return Homes(asked is not False and not reason and session.size() > 1, bool(asked))
+    allowed = asked is not False
+    return Homes(allowed and are_wanted(process_set, compression), allowed, insisted=bool(asked))
 
 
 def _members(groups: Groups, reducer: Reducer) -> Sequence[Sequence[Tensor]]:

@@ -10,6 +10,14 @@ from hvdtest.elastic_soak import Soak
 pytestmark = [pytest.mark.mp, pytest.mark.nightly]
 
 
+def test_an_optimizer_that_was_made_on_two_hosts_goes_on_with_one_made_on_one(tmp_path: Path) -> None:
+    """Only the new rank's had its gradients in shared memory, for which it asked the other, for ever."""
+    apart, together = {"localhost": 1, "127.0.0.1": 1}, {"localhost": 2}
+    soaked = Soak(tmp_path, 1, hosts=apart).move(apart, together, apart)
+    assert soaked.same, soaked.summary()
+    assert (soaked.lost, soaked.more, soaked.left) == (0, 0, 0), soaked.summary()
+
+
 def test_a_training_ends_with_the_bits_of_one_without_faults(tmp_path: Path) -> None:
     soaked = Soak(tmp_path, 5).run(8)
     assert soaked.same, soaked.summary()

@@ -8,6 +8,7 @@ Words.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -17,8 +18,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +88,13 @@ class Soak:
         kinds: Mapping[str, float] = KINDS,
         cooldown: str = "1 1",
         whole: float = WHOLE,
+        hosts: Mapping[str, int] = FULL,
     ) -> None:
         self.folder, self.chance, self.mark = folder, random.Random(seed), f"HVD_SOAK_{os.getpid()}_{seed}"
         self.kinds, self.whole = kinds, whole
         self.killed: list[float] = []
-        self.hosts = dict(FULL)
+        self.hosts = dict(hosts)
+        self.moved_at = 0
         self.said = folder / "stderr"
         self.result = Soaked()
         self._write_hosts()
@@ -98,20 +102,36 @@ class Soak:
         script.write_text(f"#!/bin/sh\ncat {folder}/hosts\n")
         script.chmod(0o755)
         self.command = [
-            *(*HVDRUN, "-np", "4", "--min-np", str(LEAST), "--max-np", "4", "--host-discovery-script", str(script)),
+            *(
+                *HVDRUN,
+                "-np",
+                str(sum(hosts.values())),
+                "--min-np",
+                str(LEAST),
+                "--max-np",
+                "4",
+                "--host-discovery-script",
+                str(script),
+            ),
             *("--discovery-interval", "0.1", *(["--blacklist-cooldown-range", *cooldown.split()] if cooldown else [])),
         ]
 
     def run(self, faults: int) -> Soaked:
         """Begin, do so many faults, let it end, and compare."""
+        return self._trained(itertools.repeat(self._fault, faults))
+
+    def move(self, *hosts: dict[str, int]) -> Soaked:
+        """Begin where the first of these are, and go on where the next are; compare."""
+        return self._trained(partial(self._move, each) for each in hosts[1:])
+
+    def _trained(self, faults: Iterable[Callable[[subprocess.Popen[bytes]], Callable[[], bool]]]) -> Soaked:
         words = [sys.executable, "-P", str(FOLDER / "soaking.py"), str(self.folder), str(SAMPLES)]
         with self.said.open("w") as said:
             job = subprocess.Popen([*self.command, *words], env=self._env(), stdout=said, stderr=said)
             try:
                 self._until(lambda: self._step() > 0, job)
-                for _ in range(faults):
-                    self._do(job, self.chance.choices([*self.kinds], [*self.kinds.values()])[0])
-                    if not self._until(self._recovered(), job):
+                for fault in faults:
+                    if not self._until(fault(job), job):
                         break
                 (self.folder / "enough").touch()
                 assert job.wait(PATIENCE_S) == 0, self.said.read_text()[-3000:]
@@ -123,6 +143,24 @@ class Soak:
 
     def _env(self) -> dict[str, str]:
         return clean_environment(**{self.mark: "1", "HVD_STOP_ABORT": "5"})
+
+    def _fault(self, job: subprocess.Popen[bytes]) -> Callable[[], bool]:
+        """Do a random one; return what is waited for."""
+        self._do(job, self.chance.choices([*self.kinds], [*self.kinds.values()])[0])
+        return self._recovered()
+
+    def _move(self, hosts: dict[str, int], _job: subprocess.Popen[bytes]) -> Callable[[], bool]:
+        before = self._members()
+        self.hosts = hosts
+        self._write_hosts()
+
+        def moved() -> bool:
+            now, step = self._members(), self._step()
+            self.moved_at = self.moved_at or (step if now != before and len(now) == sum(hosts.values()) else 0)
+            return bool(self.moved_at) and step > self.moved_at + STEPS
+
+        self.moved_at = 0
+        return moved
 
     def _do(self, job: subprocess.Popen[bytes], kind: str) -> None:
         """Do one fault; what would leave too few slots is its opposite."""

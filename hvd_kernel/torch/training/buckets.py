@@ -73,6 +73,11 @@ def why_not(process_set: ProcessSet, compression: type[Compressor]) -> str:
     return ""
 
 
+def are_wanted(process_set: ProcessSet, compression: type[Compressor]) -> bool:
+    """Tell whether there is any use in homes, by what all ranks know alike."""
+    return session.size() > 1 and not why_not(process_set, compression)
+
+
 def may_have_home(param: Tensor) -> bool:
     """Tell whether this parameter's gradient is of a kind that shared memory can hold."""
     grad = param.grad

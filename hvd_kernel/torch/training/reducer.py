@@ -148,6 +148,8 @@ class Reducer:
         if self._generation != session.generation():
             self._generation = session.generation()
             self._leave_homes()
+            # Other ranks, it may be, on other hosts: the optimizer of one that is new knows them alone.
+            self.homes.wanted = self.homes.allowed and buckets.are_wanted(self.plan.process_set, self.plan.compression)
             self._kinds_agreed = self.plan.sparse_as_dense
             self.rewind()
 

@@ -72,9 +72,10 @@ class Group:
 
 @dataclass
 class Homes:
-    """Whether gradients get homes: decided once, by all ranks, after their first round."""
+    """Whether gradients get homes: decided by all ranks after their first round, once for as long as the ranks stay."""
 
-    wanted: bool
+    wanted: bool  # as far as this rank can tell, and all others tell alike
+    allowed: bool = False  # the user has nothing against them
     insisted: bool = False  # the user asked for them: say so when there are none
     decided: bool = False
     arrived: list[str] = field(default_factory=list)  # in the order of this rank's first backward
