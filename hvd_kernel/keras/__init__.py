@@ -10,35 +10,11 @@
 from __future__ import annotations
 
 from hvd_kernel import __version__
-from hvd_kernel.core.build_info import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
+from hvd_kernel.core import basics
+from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
-from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, allgather_object, barrier, broadcast_object
-from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
-from hvd_kernel.core.session import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from hvd_kernel.errors import HorovodInternalError
+from hvd_kernel.core.ops import allgather_object, barrier, broadcast_object
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_kernel.keras import callbacks, elastic
 from hvd_kernel.keras.backends import Compression
 from hvd_kernel.keras.functions import (
@@ -53,17 +29,10 @@ from hvd_kernel.keras.optimizer import DistributedOptimizer, PartialDistributedO
 from hvd_kernel.keras.saving import load_model
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
     "PartialDistributedOptimizer",
     "ProcessSet",
-    "Product",
-    "Sum",
     "__version__",
     "add_process_set",
     "allgather",
@@ -75,35 +44,14 @@ __all__ = [
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
     "log",
     "log_artifact",
     "log_model",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "outputs_path",
-    "rank",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += basics.__all__

@@ -20,18 +20,7 @@ from typing import Any
 import mxnet as mx
 
 from hvd_kernel.core import handles, ops, session
-from hvd_kernel.core.build_info import (  # noqa: F401 - names of Horovod's module too
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
+from hvd_kernel.core.basics import *  # noqa: F403 - names of Horovod's module too
 from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, share_of, some
 from hvd_kernel.core.process_sets import (
     ProcessSet,
@@ -40,18 +29,6 @@ from hvd_kernel.core.process_sets import (
     init,
     remove_process_set,
     set_id,
-)
-from hvd_kernel.core.session import (  # noqa: F401 - names of Horovod's module too
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-    start_timeline,
-    stop_timeline,
 )
 from hvd_kernel.core.tensor import SCATTERED, reduction_of
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
@@ -294,7 +271,7 @@ def join() -> int:
     return ops.join()
 
 
-def shutdown() -> None:
+def shutdown() -> None:  # type: ignore[no-redef] # instead of the core's
     """Leave the other ranks when this rank's operations have ended, well or not."""
     if session.is_initialized():
         try:

@@ -16,34 +16,10 @@ from typing import Any
 
 import hvd_kernel.tensorflow.installed  # isort: split # the others need what it looks for
 from hvd_kernel import __version__
-from hvd_kernel.core.build_info import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
+from hvd_kernel.core import basics
+from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
-from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
-from hvd_kernel.core.session import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from hvd_kernel.errors import HorovodInternalError
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_kernel.tensorflow import elastic
 from hvd_kernel.tensorflow.compression import Compression
 from hvd_kernel.tensorflow.functions import (
@@ -54,12 +30,6 @@ from hvd_kernel.tensorflow.functions import (
 )
 from hvd_kernel.tensorflow.hooks import BroadcastGlobalVariablesHook, broadcast_global_variables
 from hvd_kernel.tensorflow.mpi_ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather,
     alltoall,
     barrier,
@@ -79,20 +49,13 @@ from hvd_kernel.tensorflow.training.optimizer import DistributedOptimizer
 from hvd_kernel.tensorflow.training.tape import DistributedGradientTape, PartialDistributedGradientTape
 
 __all__ = [
-    "Adasum",
-    "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
     "PartialDistributedGradientTape",
     "ProcessSet",
-    "Product",
-    "Sum",
-    "SyncBatchNormalization",
+    "SyncBatchNormalization",  # noqa: F405 - see _LATER
     "__version__",
     "add_process_set",
     "allgather",
@@ -106,47 +69,26 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
     "log",
     "log_artifact",
     "log_model",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "outputs_path",
     "process_set_included_op",
-    "rank",
     "rank_op",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += basics.__all__
 
 _LATER = {
     "SyncBatchNormalization": "hvd_kernel.tensorflow.sync_batch_norm"

@@ -16,21 +16,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_kernel.core.basics import *  # noqa: F403 - names of Horovod's module too
 from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, some
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, init, set_id
-from hvd_kernel.core.session import (  # noqa: F401 - names of Horovod's module too
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
 from hvd_kernel.core.tensor import check_op, reduction_of
 from hvd_kernel.tensorflow import gradients, library
 from hvd_kernel.tensorflow.calls import bits, call, order

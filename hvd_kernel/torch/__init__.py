@@ -9,15 +9,15 @@ module, for training that outlives a failure; ``__version__`` is the version of 
 
 from __future__ import annotations
 
-from torch.cuda import is_available as _check_has_gpu  # under the name that Horovod's scripts know
-
 import hvd_kernel.torch.installed  # isort: split # the others need what it looks for
 from hvd_kernel import __version__
+from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__, which is in that of mpi_ops
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_kernel.core.shared_memory import release_shared
 from hvd_kernel.torch import elastic, mpi_ops
 from hvd_kernel.torch.compression import Compression
+from hvd_kernel.torch.devices import has_gpu as _check_has_gpu  # under the name that Horovod's scripts know
 from hvd_kernel.torch.functions import (
     allgather_object,
     broadcast_object,

@@ -28,6 +28,11 @@ _LOG = logging.getLogger("hvd_kernel")
 _asked = (0, "no engine has been asked")  # the generation of the engine, and why it takes no tensor of a GPU
 
 
+def has_gpu() -> bool:
+    """Tell whether torch sees a GPU."""
+    return torch.cuda.is_available()
+
+
 def trouble() -> str:
     """Return why tensors of a GPU are staged, "" where the core takes them; each engine is asked once."""
     global _asked  # noqa: PLW0603 - of the process, as the engine

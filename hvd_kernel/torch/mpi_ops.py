@@ -13,35 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from hvd_kernel.core.build_info import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, barrier, join, poll, synchronize
-from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set  # noqa: F401 - those that are not used here are names of Horovod's module too
-from hvd_kernel.core.session import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from hvd_kernel.core import basics
+from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
+from hvd_kernel.core.ops import Average, barrier, join, poll, synchronize
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set  # noqa: F401 - those that are not used here are names of Horovod's module too
 from hvd_kernel.core.tensor import reduction_of
-from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.torch import dispatch, gradients
 from hvd_kernel.torch.async_ops import (
     allgather_async,
@@ -70,13 +46,6 @@ from hvd_kernel.torch.gradients import (  # noqa: F401 - names of Horovod's modu
 )
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -90,13 +59,6 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -105,28 +67,14 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+__all__ += basics.__all__
 
 handle_average_backwards_compatibility = reduction_of
 

@@ -8,7 +8,7 @@ Words of the plan.
   epochs, batches, commit_every
   exits    place -> {worker: how}. A place is "epoch,batch", "import", "init" (a newcomer has its place), "sync", or
            "callback" (of a reset); how is raise, kill, exit0, hang, stop (SIGSTOP), pause (the same for a second),
-           collective (one before elastic.run)
+           collective (one before elastic.run), agent (kill the host's)
   waits    epochs after whose line rank 0 waits until it is told that hosts have changed
   looks    epochs after whose line rank 0 waits until the discovery script has run twice more
 """
@@ -65,6 +65,9 @@ def act(place: str) -> None:
         hvd.allreduce(np.ones(1), name="too early")
     if how == "pause":
         subprocess.run(["sh", "-c", f"(sleep 1; kill -CONT {os.getpid()}) & kill -STOP {os.getpid()}"], check=True)
+    if how == "agent":
+        os.kill(os.getppid(), signal.SIGKILL)
+        hang_here(3600)  # until the kernel ends this process, for the agent's end
     if how in {"kill", "stop"}:
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
 

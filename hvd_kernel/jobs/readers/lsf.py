@@ -1,4 +1,4 @@
-"""LSF allocation reader: LSB_MCPU_HOSTS, LSB_DJOB_HOSTFILE, or what IBM's CSM says of the job; and jsrun's rank file.
+"""LSF allocation reader: LSB_MCPU_HOSTS, LSB_DJOB_HOSTFILE, or what IBM's CSM says of the job.
 
 On machines with CSM a job begins on a launch node, which LSF lists first, with one slot; no rank runs there.
 Tried with golden texts alone: there is no LSF here.
@@ -20,7 +20,6 @@ File = Callable[[str], str | None]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 _CSM = "/opt/ibm/csm/bin"
-_PREAMBLE = "overlapping_rs: allow\ncpu_index_using: logical\n"
 _ASK_CSM = "LSF counts cores, and the GPUs of a node are not known here: say -np"
 
 
@@ -143,45 +142,3 @@ def _compute_nodes(csm: Csm) -> tuple[Replica, ...]:
     own = Resources(Bounds(max(cores, 0)), gpus=node.discovered_gpus)
     slots = node.discovered_gpus or 1
     return tuple(Replica("host", index, name, slots, own) for index, name in enumerate(sorted(asked.compute_nodes)))
-
-
-def rank_file(spec: JobSpec, threads: int = 1) -> str:
-    """Return jsrun's explicit resource file (``--erf_input``): a line per rank, with its part of its host's CPUs.
-
-    Parameters
-    ----------
-    spec
-        Hosts that say their cores, and their GPUs if they have any.
-    threads
-        Of each core.
-
-    Raises
-    ------
-    JobError
-        A host has more slots than GPUs, or too few cores for one CPU per rank.
-    """
-    lines, before = [_PREAMBLE], ""
-    place = 0
-    for rank, replica in spec.ranks():
-        if replica.host != before:
-            lines.append("\n")
-            before, place = replica.host, 0
-        cpus = _cpus(replica, threads)
-        lines.append(
-            f"rank: {rank}: {{ hostname: {replica.host}; cpu: {{{place}-{place + cpus - 1}}} ; gpu: * ; mem: * }}\n"
-        )
-        place += cpus
-    return "".join(lines)
-
-
-def _cpus(replica: Replica, threads: int) -> int:
-    """Return the CPUs of each rank: a part for each GPU, also for those without a rank."""
-    gpus, cores = replica.resources.gpus or 0, int(replica.resources.cpu.request or 0)
-    if gpus and replica.slots > gpus:
-        raise JobError(
-            f"{replica.host}: {replica.slots} slots are more than its {gpus} GPU(s): jsrun gives a rank one."
-        )
-    cpus = cores * threads // (gpus or replica.slots)
-    if cpus < 1:
-        raise JobError(f"{replica.host}: {cores} core(s) are too few for {replica.slots} rank(s): lower the slots.")
-    return cpus

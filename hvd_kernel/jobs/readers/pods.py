@@ -56,17 +56,6 @@ def hostfile_of(env: Env) -> str:
     return next((env[name] for name in _FILES if env.get(name)), _DEFAULT)
 
 
-def discovered(text: str, name: str, slots_per_host: int) -> JobSpec:
-    """Return the hosts that discover_hosts.sh prints: those that run, without slots.
-
-    Raises
-    ------
-    JobError
-        A line that cannot be read; or no host.
-    """
-    return msgspec.structs.replace(hostfile.read(text, name, slots_per_host), kind="mpijob")
-
-
 def is_indexed_job(env: Env) -> bool:
     """Tell a pod of an Indexed Job of ours."""
     return "JOB_COMPLETION_INDEX" in env and "HVD_JOB_NAME" in env

@@ -13,68 +13,24 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "engine/controller/children.h"
+#include "engine/controller/news.h"
+#include "engine/controller/rank_state.h"
+#include "engine/controller/role.h"
 #include "engine/message/request.h"
-#include "engine/tune/autotune.h"
-#include "transport/mesh/tree.h"
+#include "engine/message/wire.h"
 
 namespace hvd {
-
-struct ControllerOptions {
-  std::int64_t fusion_threshold = 134'217'728;  // bytes; 0: no fusion
-  std::int64_t cycle_ns = 0;          // the longest time a small tensor may wait for company
-  std::size_t cache_capacity = 1024;  // names; 0: no cache
-  bool group_fusion = true;           // groups may be fused with others
-  std::int64_t stall_warning_ns = std::int64_t{60} * 1'000'000'000;  // 0: no stall check
-  std::int64_t stall_shutdown_ns = 0;  // fail what waits longer; 0: never
-  int fanout = kDefaultFanout;
-  bool note_ready = true;  // News::ready is wanted
-  TunerOptions tuner;
-};
-
-struct OutgoingMessage {
-  int to = 0;
-  std::string bytes;
-};
-
-// A rank has asked for a name (rank 0 knows when; for the timeline).
-struct Ready {
-  int rank;
-  Kind kind;
-  std::string name;
-  std::int64_t at_ns;
-};
-
-// In the agenda:
-//   a LEAVE whose status is not ok ends this rank with that status: the rank itself, rank 0, or one
-//   on its way to rank 0 has left
-//   an operation that this rank has not asked for is carried out all the same: it has joined
-//   (Response::absent, or nothing to move)
-//   what fails names only requests that this rank has made
-struct News {
-  std::vector<OutgoingMessage> outgoing;  // in order per receiver
-  std::vector<Response> agenda;       // to be carried out in this order, before what comes later
-  std::size_t cached = 0;             // responses of the agenda that came as numbers
-  std::vector<std::string> warnings;  // for the log
-  std::vector<Ready> ready;
-};
-
-struct Waiting {
-  std::string name;
-  Kind kind;
-  int set;
-  std::int64_t since_ns;
-  std::vector<int> missing;
-  std::vector<int> asked;
-};
 
 class Controller {
  public:
   Controller(int rank, int size, const ControllerOptions& options);
-  ~Controller();
 
   void ask(Request request, std::int64_t now_ns);
   // A message that is none is a Status that names the sender.
@@ -95,8 +51,31 @@ class Controller {
   std::vector<int> ranks_of(int set) const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  void ask_blocked(Request request, std::int64_t now_ns);
+  void ask_of_set(const ProcessSet& set, Request request, std::int64_t now_ns);
+  void note_ready(const RankSet& who, const Entry& entry, std::int64_t now_ns);
+
+  Status hear_requests(int place, const std::string& bytes, std::int64_t now_ns);
+  void hear_slot(int place, int slot, std::uint64_t assignments, std::int64_t now_ns);
+  Status hear_request(int place, RequestMessage& ask, std::uint64_t changes, std::int64_t now_ns);
+  Result<RankSet> senders_of(int place, const std::vector<int>& ranks) const;
+  std::optional<Status> hear_of_ranks(RequestMessage& ask, std::int64_t now_ns);
+  Status hear_of_tensors(RequestMessage& ask, RankSet who, std::uint64_t changes,
+                         std::int64_t now_ns);
+  Status hear_responses(const std::string& bytes, std::int64_t now_ns);
+  Status hear_item(const Item& item, std::string_view bytes, std::int64_t now_ns);
+
+  void release_held(std::int64_t now_ns);
+  void hand_up();
+  bool has_news() const;
+
+  RankState state_;
+  Children children_;
+  const std::unique_ptr<Role> role_;
+  const bool notes_ready_;
+  std::vector<OutgoingMessage> to_parent_;
+  std::vector<Request> held_;  // what a rank that has joined asks for waits until all have
+  std::vector<Ready> ready_;
 };
 
 }  // namespace hvd

@@ -26,10 +26,10 @@ Response response_to(const Request& request) {
 
 }  // namespace
 
-Coordinator::Coordinator(RankState& state, const ControllerOptions& options, ResponseSink& post)
+Coordinator::Coordinator(RankState& state, Children& children, const ControllerOptions& options)
     : state_(state),
+      children_(children),
       options_(options),
-      sink_(post),
       fusion_(options.fusion_threshold, options.cycle_ns, options.group_fusion),
       order_(options.cache_capacity) {
   if (options.tuner.on) tuner_ = std::make_unique<Tuner>(options.tuner);
@@ -43,23 +43,15 @@ Coordinator::Coordinator(RankState& state, const ControllerOptions& options, Res
 void Coordinator::asked(Entry& entry, std::int64_t now_ns) {
   if (entry.decided || (entry.failure && fail_late(entry))) return;
   if (!left_.empty() && entry.set->here.meets(left_)) {
-    return fail(entry, shut_down_by(state_.first_left), entry.asked);
+    return fail(entry, shut_down_by(state_.first_left()), entry.asked);
   }
-  if (!complete(entry)) {
+  if (!state_.complete(entry)) {
     if (options_.stall_warning_ns > 0) stall_timer_.start(now_ns + options_.stall_warning_ns);
     return;
   }
   entry.decided = true;
   if (is_change(entry.kind)) return change(entry);
-  fusion_.add(agree(entry, state_.joined), now_ns);
-}
-
-bool Coordinator::complete(const Entry& entry) const {
-  if (entry.asked.contains(entry.set->here)) return true;
-  if (entry.set->id != 0 || state_.joined.empty()) return false;
-  RankSet all = entry.asked;
-  all.add(state_.joined);
-  return all.contains(entry.set->here);
+  fusion_.add(agree(entry, state_.joined()), now_ns);
 }
 
 // Tells those who come after the others were failed. True: nobody is left who asks.
@@ -81,7 +73,12 @@ void Coordinator::fail(const Entry& entry, const Status& status, const RankSet& 
   message.response.names = {*entry.name};
   message.response.status = status;
   message.only = who.numbers();
-  sink_.issue(message);
+  issue(message);
+}
+
+void Coordinator::join(const Request& /*request*/, const std::vector<int>& ranks,
+                       std::int64_t now_ns) {
+  for (const int rank : ranks) join(rank, now_ns);
 }
 
 void Coordinator::join(int rank, std::int64_t now_ns) {
@@ -89,68 +86,80 @@ void Coordinator::join(int rank, std::int64_t now_ns) {
     ResponseMessage message;
     message.response.kind = Kind::kJoin;
     message.response.names = {kJoinName};
-    message.response.status = shut_down_by(state_.first_left);
+    message.response.status = shut_down_by(state_.first_left());
     message.only = {rank};
-    return sink_.issue(message);
+    return issue(message);
   }
-  state_.joined.add(rank);
+  state_.add_joined(rank);
   last_joined_ = rank;
   for (const Name& name : waiting_names()) {
-    Entry* entry = state_.table.find(name.set, name.name);
+    Entry* entry = state_.table().find(name.set, name.name);
     if (name.set == 0 && entry != nullptr) asked(*entry, now_ns);
   }
-  if (!state_.joined.contains(state_.sets.find(0)->here)) return;
+  if (!state_.joined().contains(state_.sets().find(0)->here)) return;
   flush();
   ResponseMessage message;
   message.response.kind = Kind::kJoin;
   message.response.names = {kJoinName};
   message.response.rank = last_joined_;
-  sink_.issue(message);
+  issue(message);
 }
 
 void Coordinator::leave(int rank) {
   if (left_.has(rank)) return;
   flush();
-  if (state_.first_left < 0) state_.first_left = rank;
+  state_.note_left(rank);
   // Those whose way to rank 0 led through it are cut off.
   left_.add(rank);
-  for (int one = rank + 1; one < state_.tree.size(); ++one) {
-    if (rank > 0 && state_.tree.leads_through(one, rank)) left_.add(one);
+  for (int one = rank + 1; one < state_.tree().size(); ++one) {
+    if (rank > 0 && state_.tree().leads_through(one, rank)) left_.add(one);
   }
   for (const Name& name : waiting_names()) {
-    const Entry* entry = state_.table.find(name.set, name.name);
+    const Entry* entry = state_.table().find(name.set, name.name);
     if (entry == nullptr || !entry->set->here.meets(left_)) continue;
-    fail(*entry, shut_down_by(state_.first_left), entry->asked);
+    fail(*entry, shut_down_by(state_.first_left()), entry->asked);
   }
-  if (!state_.joined.empty()) {
-    for (const int one : RankSet(state_.joined).numbers()) join(one, 0);
+  if (!state_.joined().empty()) {
+    for (const int one : RankSet(state_.joined()).numbers()) join(one, 0);
   }
   ResponseMessage message;
   message.response.kind = Kind::kLeave;
   message.response.rank = rank;
-  sink_.issue(message);
+  issue(message);
 }
 
-void Coordinator::park(int rank, bool parked, std::int64_t now_ns) {
-  if (parked) {
-    parked_.add(rank);
-  } else {
-    parked_.remove(rank);
-    resumed_ns_[rank] = now_ns;
+void Coordinator::park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) {
+  const bool parked = request.sizes.front() != 0;
+  for (const int rank : ranks) {
+    if (parked) {
+      parked_.add(rank);
+    } else {
+      parked_.remove(rank);
+      resumed_ns_[rank] = now_ns;
+    }
   }
 }
 
-void Coordinator::blocked(int rank, const Blocked& blocked, std::int64_t now_ns) {
-  if (options_.stall_warning_ns <= 0) return;
-  deadlocks_.say(rank, blocked, now_ns);
+Status Coordinator::blocked(Request request, const std::vector<int>& ranks, std::int64_t now_ns) {
+  const Result<Blocked> said = blocked_of(request);
+  if (!said) return said.status();
+  if (options_.stall_warning_ns <= 0) return Status::ok();
+  for (const int rank : ranks) {
+    deadlocks_.say(rank, said.value(), now_ns);
+    fail_deadlocked();
+  }
+  return Status::ok();
+}
+
+void Coordinator::fail_deadlocked() {
   const std::vector<const Entry*> proven =
-      deadlocks_.proven(std::as_const(state_.table), state_.joined);
+      deadlocks_.proven(std::as_const(state_).table(), state_.joined());
   std::vector<std::pair<Name, Status>> failures;
   failures.reserve(proven.size());
   for (const Entry* entry : proven)
     failures.emplace_back(Name{entry->set->id, *entry->name}, deadlocked(*entry, proven));
   for (const auto& [name, status] : failures) {
-    const Entry* entry = state_.table.find(name.set, name.name);
+    const Entry* entry = state_.table().find(name.set, name.name);
     if (entry != nullptr) fail(*entry, status, entry->asked);
   }
 }
@@ -162,7 +171,7 @@ void Coordinator::work(std::int64_t now_ns) {
 }
 
 std::int64_t Coordinator::due_in(std::int64_t now_ns) const {
-  const bool waits = state_.table.count_waiting() > 0;
+  const bool waits = state_.table().count_waiting() > 0;
   return sooner(fusion_.due_in(now_ns), waits ? stall_timer_.due_in(now_ns) : -1);
 }
 
@@ -170,13 +179,37 @@ std::vector<std::string> Coordinator::take_warnings() { return std::exchange(war
 
 std::vector<Coordinator::Name> Coordinator::waiting_names() const {
   std::vector<Name> names;
-  for (const Entry* entry : std::as_const(state_.table).waiting()) {
+  for (const Entry* entry : std::as_const(state_.table()).waiting()) {
     if (!entry->decided) names.push_back({entry->set->id, *entry->name});
   }
   return names;
 }
 
 void Coordinator::flush() { issue(fusion_.take_all()); }
+
+void Coordinator::issue(const ResponseMessage& message) {
+  std::string item;
+  append_response(item, message);
+  children_.post(message, item);
+  obey(state_.learn(message));
+}
+
+void Coordinator::issue(const std::vector<int>& slots) {
+  std::string item;
+  append_cached(item, slots);
+  children_.post(slots, item);
+  obey(state_.learn(slots));
+}
+
+// Rank 0 has contradicted itself: our own bug, which ends this engine.
+void Coordinator::obey(const Status& status) {
+  if (status) return;
+  Response response;
+  response.kind = Kind::kLeave;
+  response.rank = 0;
+  response.status = status;
+  state_.put_on_agenda(std::move(response));
+}
 
 void Coordinator::issue(const std::vector<FusionManager::FusedResponse>& all) {
   order_.begin_round();
@@ -193,7 +226,7 @@ void Coordinator::issue(const FusionManager::FusedResponse& fused) {
   for (const Agreed& one : fused) {
     if (one.slot >= 0) slots.push_back(one.slot);
   }
-  if (slots.size() == fused.size()) return sink_.issue(slots);
+  if (slots.size() == fused.size()) return issue(slots);
   ResponseMessage message;
   Response& response = message.response;
   const Agreed& first = fused.front();
@@ -205,23 +238,23 @@ void Coordinator::issue(const FusionManager::FusedResponse& fused) {
   for (const Agreed& one : fused) {
     response.names.push_back(one.request->name);
     if (one.absent && response.status) response.absent.push_back(*one.request);
-    const Entry* known = one.slot >= 0 ? state_.table.at_slot(one.slot) : nullptr;
+    const Entry* known = one.slot >= 0 ? state_.table().at_slot(one.slot) : nullptr;
     const std::vector<std::int64_t>& sizes = known != nullptr ? known->sizes : one.sizes;
     response.sizes.insert(response.sizes.end(), sizes.begin(), sizes.end());
   }
-  if (state_.cache) keep(fused, message);
-  sink_.issue(message);
+  if (state_.caches()) keep(fused, message);
+  issue(message);
 }
 
 // Slots for what is worth one.
 void Coordinator::keep(const FusionManager::FusedResponse& fused, ResponseMessage& message) {
-  message.version = state_.assignments + 1;
+  message.version = state_.assignments() + 1;
   message.slots.assign(fused.size(), -1);
   bool any = false;
   for (std::size_t i = 0; i < fused.size(); ++i) {
     const Agreed& one = fused[i];
     if (!one.keep) continue;
-    const Entry* entry = state_.table.find(one.request->set, one.request->name);
+    const Entry* entry = state_.table().find(one.request->set, one.request->name);
     int slot = entry != nullptr ? entry->slot : -1;
     if (slot >= 0) {
       order_.touch(slot);
@@ -240,19 +273,19 @@ void Coordinator::keep(const FusionManager::FusedResponse& fused, ResponseMessag
 
 // What changes sets and regions takes effect before anything else is agreed on.
 void Coordinator::change(const Entry& entry) {
-  const Agreed agreed = agree(entry, state_.joined);
+  const Agreed agreed = agree(entry, state_.joined());
   flush();
   ResponseMessage message;
   message.response = response_to(*agreed.request);
   message.response.status = agreed.status;
   if (agreed.status) change(*agreed.request, message.response);
-  sink_.issue(message);
+  issue(message);
 }
 
 Status Coordinator::check_set(const std::vector<std::int64_t>& ranks) const {
   const char* fault = nullptr;
-  if (!state_.sets.valid(ranks)) fault = "Attempted to register process set with invalid ranks: ";
-  if (fault == nullptr && state_.sets.same_as(ranks) >= 0) {
+  if (!state_.sets().valid(ranks)) fault = "Attempted to register process set with invalid ranks: ";
+  if (fault == nullptr && state_.sets().same_as(ranks) >= 0) {
     fault = "Attempted to add a duplicate process set: ";
   }
   if (fault == nullptr) return Status::ok();
@@ -265,12 +298,12 @@ void Coordinator::change(const Request& request, Response& response) {
     case Kind::kAddSet:
       response.status = check_set(request.sizes);
       if (!response.status) return;
-      response.sizes = {state_.sets.next_id()};
+      response.sizes = {state_.sets().next_id()};
       response.sizes.insert(response.sizes.end(), request.sizes.begin(), request.sizes.end());
       return;
     case Kind::kRemoveSet: {
       const bool there = argument > 0 && argument < kMostSets &&
-                         state_.sets.find(static_cast<int>(argument)) != nullptr;
+                         state_.sets().find(static_cast<int>(argument)) != nullptr;
       response.sizes = {argument, there ? 1 : 0};
       if (there) remove_set(static_cast<int>(argument));
       return;
@@ -287,10 +320,10 @@ void Coordinator::change(const Request& request, Response& response) {
 
 void Coordinator::remove_set(int id) {
   for (const Name& name : waiting_names()) {
-    const Entry* entry = state_.table.find(name.set, name.name);
+    const Entry* entry = state_.table().find(name.set, name.name);
     if (name.set == id && entry != nullptr) fail(*entry, removed_set(id), entry->asked);
   }
-  for (const int slot : state_.table.slots_of(id)) order_.free(slot);
+  for (const int slot : state_.table().slots_of(id)) order_.free(slot);
 }
 
 void Coordinator::inspect(std::int64_t now_ns) {
@@ -298,20 +331,20 @@ void Coordinator::inspect(std::int64_t now_ns) {
   const std::int64_t shutdown_ns = shutdown_after(options_);
   std::vector<Waiting> late;
   bool report = false;
-  for (Entry* entry : state_.table.waiting()) {
+  for (Entry* entry : state_.table().waiting()) {
     if (entry->decided || now_ns - entry->since_ns < options_.stall_warning_ns) continue;
     late.push_back(state_.waiting(*entry));
     report = report || now_ns - entry->warned_ns >= options_.stall_warning_ns;
   }
   if (report) {
     warnings_.push_back(stall_text(late, options_.stall_warning_ns, shutdown_ns, now_ns));
-    for (const Waiting& one : late) state_.table.find(one.set, one.name)->warned_ns = now_ns;
+    for (const Waiting& one : late) state_.table().find(one.set, one.name)->warned_ns = now_ns;
   }
   for (const Waiting& one : late) {
     if (shutdown_ns > 0 && now_ns - stalls_since(one, now_ns) >= shutdown_ns)
       shut_down(one, now_ns);
   }
-  for (const Entry* entry : std::as_const(state_.table).waiting()) {
+  for (const Entry* entry : std::as_const(state_.table()).waiting()) {
     if (entry->decided) continue;
     std::int64_t next = entry->warned_ns + options_.stall_warning_ns;
     if (shutdown_ns > 0)
@@ -333,7 +366,7 @@ std::int64_t Coordinator::stalls_since(const Waiting& waiting, std::int64_t now_
 
 // Fails it for those who wait, and remembers to fail it for those who come later.
 void Coordinator::shut_down(const Waiting& late, std::int64_t now_ns) {
-  Entry& entry = *state_.table.find(late.set, late.name);
+  Entry& entry = *state_.table().find(late.set, late.name);
   const Status status = stalled(late, now_ns);
   const RankSet asked = entry.asked;
   if (!entry.failure) entry.failure = std::make_unique<Failure>();
@@ -344,14 +377,14 @@ void Coordinator::shut_down(const Waiting& late, std::int64_t now_ns) {
 
 // One step of the tuner ends whenever nobody waits any more.
 void Coordinator::tune(std::int64_t now_ns) {
-  if (step_bytes_ == 0 || !fusion_.empty() || state_.table.count_waiting() > 0) return;
+  if (step_bytes_ == 0 || !fusion_.empty() || state_.table().count_waiting() > 0) return;
   const std::optional<Tunables> tunables = tuner_->step(std::exchange(step_bytes_, 0), now_ns);
   if (!tunables) return;
   fusion_.change(tunables->fusion_threshold, tunables->cycle_ns);
   ResponseMessage message;
   message.response.kind = Kind::kTune;
   message.response.tunables = *tunables;
-  sink_.issue(message);
+  issue(message);
 }
 
 }  // namespace hvd

@@ -7,43 +7,35 @@
 #include <string>
 #include <vector>
 
-#include "engine/controller/controller.h"
+#include "engine/controller/children.h"
 #include "engine/controller/deadlock.h"
 #include "engine/controller/fusion.h"
+#include "engine/controller/news.h"
 #include "engine/controller/rank_state.h"
 #include "engine/controller/response_cache.h"
+#include "engine/controller/role.h"
 #include "engine/controller/stall.h"
 #include "engine/message/wire.h"
 #include "engine/tune/autotune.h"
 
 namespace hvd {
 
-// Where decisions go: to all whom they concern, rank 0 included, at once and in this order.
-class ResponseSink {
+class Coordinator final : public Role {
  public:
-  virtual ~ResponseSink() = default;
-  virtual void issue(const ResponseMessage& message) = 0;
-  virtual void issue(const std::vector<int>& slots) = 0;
-};
+  // What it decides goes into the state of rank 0 and to its children, at once and in this order.
+  Coordinator(RankState& state, Children& children, const ControllerOptions& options);
 
-class Coordinator {
- public:
-  Coordinator(RankState& state, const ControllerOptions& options, ResponseSink& post);
+  void asked(Entry& entry, std::int64_t now_ns) override;
+  void join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) override;
+  void leave(int rank) override;
+  void park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) override;
+  Status blocked(Request request, const std::vector<int>& ranks, std::int64_t now_ns) override;
+  void carried_out(std::int64_t bytes) override { step_bytes_ += bytes; }
 
-  // Somebody has asked. The entry may be gone afterwards.
-  void asked(Entry& entry, std::int64_t now_ns);
-  void join(int rank, std::int64_t now_ns);
-  void leave(int rank);
-  // The rank waits for the person at a prompt, or no longer: what waits for it is not stalled.
-  void park(int rank, bool parked, std::int64_t now_ns);
-  // The rank asks for nothing else than this before what it waits for has ended.
-  void blocked(int rank, const Blocked& blocked, std::int64_t now_ns);
-  void carried_out(std::int64_t bytes) { step_bytes_ += bytes; }
-  void work(std::int64_t now_ns);  // what is due
-
-  std::int64_t due_in(std::int64_t now_ns) const;
-  bool idle() const { return fusion_.empty() && state_.joined.empty(); }
-  std::vector<std::string> take_warnings();
+  void work(std::int64_t now_ns) override;
+  std::int64_t due_in(std::int64_t now_ns) const override;
+  bool idle() const override { return fusion_.empty() && state_.joined().empty(); }
+  std::vector<std::string> take_warnings() override;
 
  private:
   struct Name {
@@ -51,7 +43,8 @@ class Coordinator {
     std::string name;
   };
   std::vector<Name> waiting_names() const;
-  bool complete(const Entry& entry) const;
+  void join(int rank, std::int64_t now_ns);
+  void fail_deadlocked();
   bool fail_late(Entry& entry);
   void fail(const Entry& entry, const Status& status, const RankSet& who);
   void change(const Entry& entry);
@@ -59,6 +52,9 @@ class Coordinator {
   Status check_set(const std::vector<std::int64_t>& ranks) const;
   void remove_set(int id);
   void flush();
+  void issue(const ResponseMessage& message);
+  void issue(const std::vector<int>& slots);
+  void obey(const Status& status);
   void issue(const std::vector<FusionManager::FusedResponse>& all);
   void issue(const FusionManager::FusedResponse& fused);
   void keep(const FusionManager::FusedResponse& fused, ResponseMessage& message);
@@ -68,8 +64,8 @@ class Coordinator {
   void tune(std::int64_t now_ns);
 
   RankState& state_;
+  Children& children_;
   const ControllerOptions options_;
-  ResponseSink& sink_;
   FusionManager fusion_;
   CacheLru order_;
   std::unique_ptr<Tuner> tuner_;  // none: the user has decided

@@ -60,9 +60,12 @@ class MessageTable {
  public:
   Entry& at(const ProcessSet& set, const std::string& name);  // makes it when there is none
   Entry* find(int set, const std::string& name);
+  // Null: nothing has this slot.
   Entry* at_slot(int slot) {
-    const auto at = static_cast<std::size_t>(slot);
-    return slot >= 0 && at < slots_.size() ? slots_[at] : nullptr;
+    return is_used(slot) ? slots_[static_cast<std::size_t>(slot)] : nullptr;
+  }
+  const Entry* at_slot(int slot) const {
+    return is_used(slot) ? slots_[static_cast<std::size_t>(slot)] : nullptr;
   }
   // All that somebody waits for, the oldest first.
   std::vector<Entry*> waiting();
@@ -88,6 +91,9 @@ class MessageTable {
  private:
   using Names = std::unordered_map<std::string, Entry>;
 
+  bool is_used(int slot) const {
+    return slot >= 0 && static_cast<std::size_t>(slot) < slots_.size();
+  }
   void begin(Entry& entry, Kind kind, std::int64_t now_ns);
 
   std::vector<Names> sets_;  // by id

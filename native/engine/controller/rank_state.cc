@@ -37,7 +37,7 @@ Status removed_set(int id) {
 
 Status RankState::learn(const ResponseMessage& message) {
   const Response& response = message.response;
-  const ProcessSet* set = sets.find(response.set);
+  const ProcessSet* set = sets_.find(response.set);
   if (set == nullptr) return senseless("a process set that does not exist");
   if (response.kind == Kind::kPark || response.kind == Kind::kBlocked)
     return senseless("a kind of request that has no response");
@@ -49,12 +49,12 @@ Status RankState::learn(const ResponseMessage& message) {
 
 Status RankState::learn_answers(const ResponseMessage& message, const ProcessSet& set) {
   const Response& response = message.response;
-  const RankSet who = message.only.empty() ? set.here : numbers_of(tree, message.only);
-  if (response.kind == Kind::kJoin) joined.remove(who);
+  const RankSet who = message.only.empty() ? set.here : numbers_of(tree_, message.only);
+  if (response.kind == Kind::kJoin) joined_.remove(who);
   std::size_t size_at = 0;
   std::uint64_t version = message.version;
   for (std::size_t i = 0; i < response.names.size(); ++i) {
-    Entry& entry = table.at(set, response.names[i]);
+    Entry& entry = table_.at(set, response.names[i]);
     if (!message.slots.empty()) {
       const std::size_t sizes = response.kind == Kind::kAlltoall
                                     ? response.sizes.size()
@@ -63,8 +63,8 @@ Status RankState::learn_answers(const ResponseMessage& message, const ProcessSet
       if (sized && size_at + sizes > response.sizes.size())
         return senseless("sizes for tensors that nobody requested");
       if (message.slots[i] >= 0) {
-        table.assign(entry, message.slots[i], version);
-        assignments = std::max(assignments, version++);
+        table_.assign(entry, message.slots[i], version);
+        assignments_ = std::max(assignments_, version++);
         entry.known_kind = response.kind;
         entry.shared = response.shared;
         const std::int64_t* first = response.sizes.data() + size_at;
@@ -72,16 +72,16 @@ Status RankState::learn_answers(const ResponseMessage& message, const ProcessSet
       }
       size_at += sizes;
     }
-    table.answer(entry, who);
+    table_.answer(entry, who);
     remember_failure(entry, response.status, who);
-    table.drop_if_empty(entry);
+    table_.drop_if_empty(entry);
   }
   return Status::ok();
 }
 
 // Ranks between do not let those wait for company who will be told that they are late.
 void RankState::remember_failure(Entry& entry, const Status& status, const RankSet& who) const {
-  if (is_root() || tree.count() == 1) return;
+  if (is_root() || tree_.count() == 1) return;
   if (status) {
     entry.failure.reset();
   } else if (status.code == Code::kStalled) {
@@ -92,53 +92,71 @@ void RankState::remember_failure(Entry& entry, const Status& status, const RankS
 void RankState::put_on_agenda(const ResponseMessage& message, const ProcessSet& set) {
   const bool mine = message.only.empty() ? set.here.has(own())
                                          : std::find(message.only.begin(), message.only.end(),
-                                                     tree.rank()) != message.only.end();
+                                                     tree_.rank()) != message.only.end();
   if (!mine) return;
-  Response& response = agenda.emplace_back(message.response);
-  if (response.kind == Kind::kJoin) response.names = {std::exchange(join_name, {})};
+  Response& response = agenda_.emplace_back(message.response);
+  if (response.kind == Kind::kJoin) response.names = {std::exchange(join_name_, {})};
   if (response.kind != Kind::kLeave) return;
-  if (first_left < 0) first_left = response.rank;
-  if (response.rank == tree.rank() || tree.leads_through(tree.rank(), response.rank)) {
-    response.status = shut_down_by(first_left);
+  note_left(response.rank);
+  if (response.rank == tree_.rank() || tree_.leads_through(tree_.rank(), response.rank)) {
+    response.status = shut_down_by(first_left_);
   }
 }
 
 Waiting RankState::waiting(const Entry& entry) const {
   RankSet missing = without(entry.set->here, entry.asked);
-  if (entry.set->id == 0) missing.remove(joined);
+  if (entry.set->id == 0) missing.remove(joined_);
   return {*entry.name,
           entry.kind,
           entry.set->id,
           entry.since_ns,
-          tree.ranks_of(missing),
-          tree.ranks_of(entry.asked)};
+          tree_.ranks_of(missing),
+          tree_.ranks_of(entry.asked)};
+}
+
+bool RankState::complete(const Entry& entry) const {
+  const RankSet& members = entry.set->here;
+  if (entry.asked.contains(members)) return true;
+  if (entry.set->id != 0 || joined_.empty()) return false;
+  RankSet all = entry.asked;
+  all.add(joined_);
+  return all.contains(members);
+}
+
+void RankState::take_agenda(News& news) {
+  news.agenda = std::exchange(agenda_, {});
+  news.cached = std::exchange(cached_, 0);
+}
+
+void RankState::note_left(int rank) {
+  if (first_left_ < 0) first_left_ = rank;
 }
 
 void RankState::end(int rank) {
   Response response;
   response.kind = Kind::kLeave;
   response.rank = rank;
-  if (first_left < 0) first_left = rank;
-  response.status = shut_down_by(first_left);
-  agenda.push_back(std::move(response));
+  note_left(rank);
+  response.status = shut_down_by(first_left_);
+  agenda_.push_back(std::move(response));
 }
 
 Status RankState::learn_change(const Response& response) {
   if (response.kind == Kind::kTune) {
-    cache = response.tunables.cache;
+    caches_ = response.tunables.cache;
   } else if (response.kind == Kind::kAddSet) {
     const std::vector<std::int64_t> ranks(response.sizes.begin() + (response.sizes.empty() ? 0 : 1),
                                           response.sizes.end());
-    if (!sets.valid(ranks) || response.sizes.front() != sets.next_id()) {
+    if (!sets_.valid(ranks) || response.sizes.front() != sets_.next_id()) {
       return senseless("an invalid process set");
     }
-    sets.add(sets.next_id(), ranks);
+    sets_.add(sets_.next_id(), ranks);
   } else if (response.kind == Kind::kRemoveSet) {
     if (response.sizes.size() != 2)
       return senseless("the removal of a process set that does not exist");
     if (response.sizes[1] != 1) return Status::ok();
     const int id = static_cast<int>(response.sizes[0]);
-    if (id <= 0 || sets.find(id) == nullptr)
+    if (id <= 0 || sets_.find(id) == nullptr)
       return senseless("the removal of a process set that does not exist");
     remove_set(id);
   }
@@ -147,17 +165,17 @@ Status RankState::learn_change(const Response& response) {
 
 // What this rank has asked for in the set and rank 0 had not heard of in time.
 void RankState::remove_set(int id) {
-  for (const Entry* entry : std::as_const(table).waiting()) {
+  for (const Entry* entry : std::as_const(table_).waiting()) {
     if (entry->set->id != id || !entry->asked.has(own())) continue;
     Response response;
     response.kind = entry->kind;
     response.set = id;
     response.names = {*entry->name};
     response.status = removed_set(id);
-    agenda.push_back(std::move(response));
+    agenda_.push_back(std::move(response));
   }
-  table.forget_set(id);
-  sets.remove(id);
+  table_.forget_set(id);
+  sets_.remove(id);
 }
 
 Status RankState::learn(const std::vector<int>& slots) {
@@ -165,7 +183,7 @@ Status RankState::learn(const std::vector<int>& slots) {
   response.names.reserve(slots.size());
   const ProcessSet* set = nullptr;
   for (const int slot : slots) {
-    Entry* entry = table.at_slot(slot);
+    Entry* entry = table_.at_slot(slot);
     if (entry == nullptr || (set != nullptr && entry->set != set)) {
       return senseless("a cache slot that is not in use");
     }
@@ -174,13 +192,13 @@ Status RankState::learn(const std::vector<int>& slots) {
     response.shared = entry->shared;
     response.names.push_back(*entry->name);
     response.sizes.insert(response.sizes.end(), entry->sizes.begin(), entry->sizes.end());
-    table.answer(*entry);
+    table_.answer(*entry);
     if (entry->failure && !is_root()) entry->failure.reset();
   }
   response.set = set->id;
   if (!set->here.has(own())) return Status::ok();
-  agenda.push_back(std::move(response));
-  ++cached;
+  agenda_.push_back(std::move(response));
+  ++cached_;
   return Status::ok();
 }
 

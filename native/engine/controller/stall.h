@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "engine/controller/controller.h"
+#include "engine/controller/news.h"
 
 namespace hvd {
 

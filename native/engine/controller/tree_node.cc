@@ -16,27 +16,18 @@ void set_bit(std::vector<std::uint64_t>& words, int slot) {
 
 void TreeNode::asked(Entry& entry, std::int64_t now_ns) {
   const bool late = entry.failure && entry.failure->owed.meets(entry.asked);
-  if (late || !keeps_ || complete(entry)) return send(entry);
+  if (late || !keeps_ || state_.complete(entry)) return send(entry);
   if (patience_ns_ >= 0) stall_timer_.start(now_ns + patience_ns_);
-}
-
-bool TreeNode::complete(const Entry& entry) const {
-  const RankSet& members = entry.set->here;
-  if (entry.asked.contains(members)) return true;
-  if (entry.set->id != 0 || state_.joined.empty()) return false;
-  RankSet all = entry.asked;
-  all.add(state_.joined);
-  return all.contains(members);
 }
 
 void TreeNode::send(Entry& entry) {
   if (entry.sent.contains(entry.asked)) return;
   const RankSet& members = entry.set->here;
   const bool whole = entry.sent.empty() && entry.asked.contains(members);
-  if (whole && state_.cache && entry.slot >= 0 && entry.by_slot.contains(members)) {
+  if (whole && state_.caches() && entry.slot >= 0 && entry.by_slot.contains(members)) {
     set_bit(up_.slots, entry.slot);
     entry.sent_slot = entry.slot;
-    entry.sent_version = state_.assignments;
+    entry.sent_version = state_.assignments();
   } else {
     const RankSet fresh = without(entry.asked, entry.sent);
     spell_out(entry);
@@ -44,7 +35,8 @@ void TreeNode::send(Entry& entry) {
       const RankSet who = both(variant.ranks, fresh);
       if (who.empty()) continue;
       const bool all = whole && who.contains(members);
-      up_.full.push_back({*variant.request, all ? std::vector<int>() : state_.tree.ranks_of(who)});
+      up_.full.push_back(
+          {*variant.request, all ? std::vector<int>() : state_.tree().ranks_of(who)});
     }
   }
   entry.sent = entry.asked;
@@ -55,46 +47,64 @@ void TreeNode::send(Entry& entry) {
 }
 
 void TreeNode::join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) {
-  for (const int rank : ranks) state_.joined.add(state_.tree.number_of(rank));
+  for (const int rank : ranks) state_.add_joined(state_.tree().number_of(rank));
   up_.full.push_back({request, ranks});
-  for (Entry* entry : state_.table.waiting()) {
+  for (Entry* entry : state_.table().waiting()) {
     if (entry->set->id == 0) asked(*entry, now_ns);
   }
 }
 
-void TreeNode::leave(const std::vector<int>& ranks) {
+void TreeNode::leave(int rank) {
   Request request;
   request.kind = Kind::kLeave;
   keep_nothing();
+  up_.full.push_back({std::move(request), {rank}});
+}
+
+void TreeNode::park(Request request, const std::vector<int>& ranks, std::int64_t /*now_ns*/) {
   up_.full.push_back({std::move(request), ranks});
 }
 
-void TreeNode::pass_on(Request request, const std::vector<int>& ranks) {
+// Rank 0 is to know all that they wait for, though others of the subtree have not asked yet.
+Status TreeNode::blocked(Request request, const std::vector<int>& ranks, std::int64_t /*now_ns*/) {
+  send_all();
   up_.full.push_back({std::move(request), ranks});
+  return Status::ok();
 }
 
-void TreeNode::send_all() {
-  for (Entry* entry : state_.table.waiting()) send(*entry);
-}
-
+// After a departure: rank 0 will fail it.
 void TreeNode::keep_nothing() {
   if (std::exchange(keeps_, false)) send_all();
 }
 
+void TreeNode::send_all() {
+  for (Entry* entry : state_.table().waiting()) send(*entry);
+}
+
 void TreeNode::again(int slot, std::uint64_t version) {
-  for (Entry* entry : state_.table.waiting()) {
+  for (Entry* entry : state_.table().waiting()) {
     if (entry->sent_slot != slot || entry->sent_version != version) continue;
-    if (entry->slot == slot) state_.table.forget_slot(*entry);
+    if (entry->slot == slot) state_.table().forget_slot(*entry);
     entry->sent_slot = -1;
     entry->sent.clear();
     return send(*entry);
   }
 }
 
-void TreeNode::check(std::int64_t now_ns) {
+// Those who wait with others who were late are late themselves: rank 0 is to tell them, too.
+void TreeNode::learned(const Response& response, std::int64_t now_ns) {
+  if (response.kind == Kind::kLeave) keep_nothing();
+  if (response.status.code != Code::kStalled) return;
+  for (const std::string& name : response.names) {
+    Entry* const entry = state_.table().find(response.set, name);
+    if (entry != nullptr && !entry->asked.empty()) asked(*entry, now_ns);
+  }
+}
+
+void TreeNode::work(std::int64_t now_ns) {
   if (!stall_timer_.due(now_ns)) return;
   stall_timer_.sleep();
-  for (Entry* entry : state_.table.waiting()) {
+  for (Entry* entry : state_.table().waiting()) {
     if (entry->sent.contains(entry->asked)) continue;
     if (entry->since_ns + patience_ns_ <= now_ns) {
       send(*entry);
@@ -105,13 +115,13 @@ void TreeNode::check(std::int64_t now_ns) {
 }
 
 std::int64_t TreeNode::due_in(std::int64_t now_ns) const {
-  return state_.table.count_waiting() == 0 ? -1 : stall_timer_.due_in(now_ns);
+  return state_.table().count_waiting() == 0 ? -1 : stall_timer_.due_in(now_ns);
 }
 
-std::string TreeNode::take() {
+std::string TreeNode::take_requests() {
   if (up_.empty()) return {};
-  up_.assignments = state_.assignments;
-  up_.changes = state_.sets.changes();
+  up_.assignments = state_.assignments();
+  up_.changes = state_.sets().changes();
   std::string bytes = encode(up_);
   up_.slots.clear();
   up_.full.clear();

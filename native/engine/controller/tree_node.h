@@ -8,39 +8,36 @@
 #include <vector>
 
 #include "engine/controller/rank_state.h"
+#include "engine/controller/role.h"
 #include "engine/controller/stall.h"
 #include "engine/message/wire.h"
 
 namespace hvd {
 
-class TreeNode {
+class TreeNode final : public Role {
  public:
   // patience_ns: how long an incomplete request is kept; negative: for ever.
   TreeNode(RankState& state, std::int64_t patience_ns) : state_(state), patience_ns_(patience_ns) {}
 
-  // Somebody has asked.
-  void asked(Entry& entry, std::int64_t now_ns);
-  // Joins and departures are not collected.
-  void join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns);
-  void leave(const std::vector<int>& ranks);
-  // Rank 0 is to know, and nobody is answered.
-  void pass_on(Request request, const std::vector<int>& ranks);
-  // Also what others of the subtree have not asked for yet.
-  void send_all();
-  // After a departure nothing is kept: rank 0 will fail it.
-  void keep_nothing();
-  // The parent does not know this slot any more.
-  void again(int slot, std::uint64_t version);
-  void check(std::int64_t now_ns);
-  // The requests to be sent; empty: none.
-  std::string take();
-  bool has_requests() const { return !up_.empty(); }
+  void asked(Entry& entry, std::int64_t now_ns) override;
+  // Joins, departures and prompts are not collected.
+  void join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) override;
+  void leave(int rank) override;
+  void park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) override;
+  Status blocked(Request request, const std::vector<int>& ranks, std::int64_t now_ns) override;
 
-  std::int64_t due_in(std::int64_t now_ns) const;
+  void work(std::int64_t now_ns) override;
+  std::int64_t due_in(std::int64_t now_ns) const override;
+
+  bool has_requests() const override { return !up_.empty(); }
+  std::string take_requests() override;
+  void again(int slot, std::uint64_t version) override;
+  void learned(const Response& response, std::int64_t now_ns) override;
 
  private:
-  bool complete(const Entry& entry) const;
   void send(Entry& entry);
+  void send_all();
+  void keep_nothing();
 
   RankState& state_;
   std::int64_t patience_ns_;

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hvd_kernel.jobs import Bounds, JobError, JobSpec, Replica, Resources
+from hvd_kernel.jobs import Bounds, JobError, JobSpec, Resources
 from hvd_kernel.jobs.readers import lsf
 
 PLAIN = {
@@ -140,38 +140,4 @@ def test_who_is_in_a_job(env: dict[str, str], speaks: bool) -> None:
 def test_what_is_wrong(read: Callable[[], JobSpec], said: str) -> None:
     with pytest.raises(JobError) as caught:
         read()
-    assert str(caught.value) == said
-
-
-def test_the_rank_file_of_jsrun() -> None:
-    nodes = tuple(Replica("host", at, name, 2, Resources(Bounds(4), gpus=2)) for at, name in enumerate("ab"))
-    assert lsf.rank_file(JobSpec("lsf", nodes, np=3), threads=4) == (
-        "overlapping_rs: allow\n"
-        "cpu_index_using: logical\n"
-        "\n"
-        "rank: 0: { hostname: a; cpu: {0-7} ; gpu: * ; mem: * }\n"
-        "rank: 1: { hostname: a; cpu: {8-15} ; gpu: * ; mem: * }\n"
-        "\n"
-        "rank: 2: { hostname: b; cpu: {0-7} ; gpu: * ; mem: * }\n"
-    )
-
-
-def test_a_rank_file_leaves_each_gpu_its_cores() -> None:
-    one = JobSpec("lsf", (Replica("host", 0, "a", 1, CORES),))
-    assert lsf.rank_file(one).splitlines()[3] == "rank: 0: { hostname: a; cpu: {0-6} ; gpu: * ; mem: * }"
-    bare = JobSpec("lsf", (Replica("host", 0, "a", 3, Resources(Bounds(6))),))
-    assert lsf.rank_file(bare).splitlines()[-1] == "rank: 2: { hostname: a; cpu: {4-5} ; gpu: * ; mem: * }"
-
-
-@pytest.mark.parametrize(
-    ("slots", "own", "said"),
-    [
-        (7, CORES, "a: 7 slots are more than its 6 GPU(s): jsrun gives a rank one."),
-        (4, Resources(Bounds(3)), "a: 3 core(s) are too few for 4 rank(s): lower the slots."),
-        (1, Resources(), "a: 0 core(s) are too few for 1 rank(s): lower the slots."),
-    ],
-)
-def test_rank_files_that_cannot_be(slots: int, own: Resources, said: str) -> None:
-    with pytest.raises(JobError) as caught:
-        lsf.rank_file(JobSpec("lsf", (Replica("host", 0, "a", slots, own),)))
     assert str(caught.value) == said

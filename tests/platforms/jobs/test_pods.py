@@ -69,13 +69,6 @@ def test_a_worker_is_no_launcher() -> None:
     assert not pods.is_mpijob_launcher({})
 
 
-def test_discovered_hosts_have_no_slots() -> None:
-    spec = pods.discovered("\n".join(WORKERS) + "\n", "discover_hosts.sh", 8)
-    assert spec.kind == "mpijob"
-    assert parts(spec) == [("host", 0, WORKERS[0], 8), ("host", 1, WORKERS[1], 8)]
-    assert [each.slots for each in pods.discovered("a:2\nb\n", "discover_hosts.sh", 8).replicas] == [2, 8]
-
-
 def test_a_pod_of_an_indexed_job() -> None:
     assert pods.is_indexed_job(INDEXED)
     assert pods.own(INDEXED) == 2

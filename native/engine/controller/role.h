@@ -1,0 +1,45 @@
+// What a rank's place in the tree makes of it: rank 0 decides (coordinator.h), the others hand up
+// to their parent what their subtree asks for (tree_node.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/controller/message_table.h"
+#include "engine/message/wire.h"
+
+namespace hvd {
+
+class Role {
+ public:
+  virtual ~Role() = default;
+
+  // Somebody of the subtree has asked. The entry may be gone afterwards.
+  virtual void asked(Entry& entry, std::int64_t now_ns) = 0;
+  virtual void join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) = 0;
+  virtual void leave(int rank) = 0;
+  // The ranks wait for the person at a prompt, or no longer: what waits for them is not stalled.
+  virtual void park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) = 0;
+  // The ranks ask for nothing else than they say before what they wait for has ended (deadlock.h).
+  virtual Status blocked(Request request, const std::vector<int>& ranks, std::int64_t now_ns) = 0;
+  // An operation of so many bytes has been carried out.
+  virtual void carried_out(std::int64_t /*bytes*/) {}
+
+  virtual void work(std::int64_t now_ns) = 0;  // what is due
+  virtual std::int64_t due_in(std::int64_t now_ns) const = 0;
+  // It waits for nothing besides the requests in the table.
+  virtual bool idle() const { return true; }
+  virtual std::vector<std::string> take_warnings() { return {}; }
+
+  // Towards the parent: the requests to be sent, empty: none.
+  virtual bool has_requests() const { return false; }
+  virtual std::string take_requests() { return {}; }
+  // From the parent: it does not know this slot any more.
+  virtual void again(int /*slot*/, std::uint64_t /*version*/) {}
+  // From the parent: what this rank's tables say already.
+  virtual void learned(const Response& /*response*/, std::int64_t /*now_ns*/) {}
+};
+
+}  // namespace hvd
