@@ -48,7 +48,8 @@ class Deal:
 
     def after(self, progress: Progress) -> tuple[int, frozenset[int]]:
         """Return what is processed when the ranks have come so far."""
-        taken = [self.cards[rank :: self.size][:count] for rank, count in enumerate(progress.taken)]
+        counted = enumerate(progress.taken)
+        taken = [self.cards[rank : rank + count * self.size : self.size] for rank, count in counted]
         first, others = self.processed
         return prefix_and_rest(self.order, (first, others.union(progress.single, *taken)))
 
