@@ -235,7 +235,7 @@ class ClusterManager:
             self.session = Session.start(spec, progress)
         except KeyboardInterrupt:
             who, them = ("1 rank", "it") if spec.n == 1 else (f"{spec.n} ranks", "them")
-            lost = f"the start of {who} was interrupted, and nothing is left of it; %%hvdrun starts {them} anew"
+            lost = f"the start of {who} was interrupted and undone; %%hvdrun starts {them} anew"
             raise Interrupted(lost) from None
         self._ended_spec = None
         self.samples.clear()

@@ -128,17 +128,17 @@ WHERE = (
     Flag(("--hostfile",), "hostfile", "the same, from a file of lines `host slots=N`", "FILE"),
     Flag(("--gpus",), "gpus", "GPUs of each host, assigned to its ranks in turn", "auto|all|0,1|none", _gpus),
     Flag((MPI_ARGS,), "mpi_args", "more arguments for mpiexec", "'...'", _words),
-    Flag(("--job",), "job", "ranks, hosts, limits and variables as a platform's file says", "FILE"),
+    Flag(("--job",), "job", "ranks, hosts, limits and variables from a platform's file", "FILE"),
 )
 RANKS = (Flag(_RANKS, "ranks", "only these ranks", "0,2-3|::2|all|root"),)
-ONE_RANK = (Flag(("--rank", *_RANKS), "ranks", "only this rank, or these", "0,2-3|::2|all|root"),)
+ONE_RANK = (Flag(("--rank", *_RANKS), "ranks", "only these ranks", "0,2-3|::2|all|root"),)
 CELL = (
-    Flag(("--local",), "local", "run the cell also here, in the notebook, afterwards", action=_YES),
+    Flag(("--local",), "local", "run the cell in the notebook, too, afterwards", action=_YES),
     Flag(("--push",), "push", "copy variables from the notebook to the ranks first", "a,b", _names),
     Flag(
         ("--pull",),
         "pull",
-        "bring variables of the ranks here afterwards: c[0] is rank 0's; with --ranks 2 c is rank 2's",
+        "copy variables from the ranks afterwards: c[0] is rank 0's; with --ranks 2 c is rank 2's",
         "c",
         _names,
     ),
@@ -146,7 +146,7 @@ CELL = (
     Flag(
         ("--bg",),
         "bg",
-        "in the background, behind the jobs that are there: %hvdjobs, %hvdcancel NAME",
+        "run in the background, after the jobs in the queue: see %hvdjobs, %hvdcancel NAME",
         "NAME",
         _job,
         bare=True,
@@ -154,7 +154,7 @@ CELL = (
     Flag(  # spelt as in IPython's %%script
         ("--no-raise-error",),
         "raise_error",
-        "show what fails on the ranks, but let the cell succeed; the names of -o and --pull are then the error",
+        "show errors of the ranks, but let the cell succeed; the names of -o and --pull then hold the error",
         action=_NO,
     ),
 )
@@ -169,16 +169,16 @@ FORCE = (
 )
 STRICT = (Flag(("--strict",), "strict", "check: a difference fails the cell", action=_YES),)
 LOGS = (
-    Flag(("--cell",), "cell", "of one cell, by the number that the notebook gives it: [7]", "N", _count),
+    Flag(("--cell",), "cell", "only of one cell, by its number in the notebook: [7]", "N", _count),
     Flag(("--tail",), "tail", "the last N lines (100)", "N", _count),
-    Flag(("--stream",), "stream", "one stream alone", choices=("stdout", "stderr")),
-    Flag(("--path",), "path", "where the files are, for other tools", action=_YES),
+    Flag(("--stream",), "stream", "only one stream", choices=("stdout", "stderr")),
+    Flag(("--path",), "path", "print the paths of the files", action=_YES),
 )
 KEEP = (
     Flag(
         ("--keep",),
         "keep",
-        "the ranks outlive this kernel: %hvd attach after its restart",
+        "keep the ranks when this kernel ends: %hvd attach after its restart",
         "NAME",
         _cluster_to_keep,
         bare=True,
@@ -191,7 +191,7 @@ RESPAWN = (
     Flag(("--drop",), "drop", "resize: ranks that leave, instead of the youngest", "0,2-3|::2|root"),
     Flag(("--respawn",), "respawn", "start: whether a cell first replaces dead ranks", choices=("auto", "off")),
 )
-TRACK = (Flag(("--per-rank",), "per_rank", "track: every rank writes, not rank 0 alone", action=_YES),)
+TRACK = (Flag(("--per-rank",), "per_rank", "track: every rank writes, not only rank 0", action=_YES),)
 TIMELINE = (Flag(("--mark-cycles",), "mark_cycles", "timeline: mark every round of the negotiation", action=_YES),)
 WAIT = (
     Flag(("--wait",), "wait", "wait for the jobs named, or for all; fail as their cells would fail", action=_YES),

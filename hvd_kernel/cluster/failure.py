@@ -11,7 +11,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol.messages import Failure
 
 RESTART = "`%hvd restart` starts fresh ranks (their variables are gone)"
-RESPAWN = f"`%hvd respawn` puts fresh ranks in the place of the dead; {RESTART}"
+RESPAWN = f"`%hvd respawn` replaces the dead ranks with fresh ones; {RESTART}"
 TAIL_LINES = 25
 _NOISE = (
     "iopub_welcome",

@@ -212,7 +212,7 @@ def _complete(comm: Any, request: Any, seconds: float) -> None:
         if time.monotonic() > deadline:
             raise HvdTimeout(
                 f"not all {comm.Get_size()} ranks were heard over MPI within {seconds:g} s; this is rank "
-                f"{comm.Get_rank()}, on host {socket.gethostname()}. Look whether all of them call init(). If they do, "
+                f"{comm.Get_rank()}, on host {socket.gethostname()}. Check that all of them call init(). If they do, "
                 "MPI does not connect their hosts: each needs a name of its own, and an address that only it has "
                 "(Open MPI: --mca btl_tcp_if_include NETWORK, as in 10.0.0.0/24). HVD_START_TIMEOUT sets the time."
             )

@@ -55,7 +55,7 @@ def of_file(path: Path, kind: str = "") -> JobSpec:
     """
     text = text_of(str(path))
     if text is None:
-        raise JobError(f"{path}: there is no such file, or it is not text: look at the path.")
+        raise JobError(f"{path}: there is no such file, or it is not text: check the path.")
     from hvd_kernel.jobs import formats  # noqa: PLC0415 - as above
 
     return formats.read(text, str(path), kind, text_of)

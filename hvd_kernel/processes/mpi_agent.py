@@ -43,7 +43,7 @@ def connect(address: str, secret: str) -> socket.socket:
             if authentication.prove(connection, secret):
                 connection.settimeout(None)
                 return connection
-            why = "what answers there does not know the secret of this run"
+            why = "the process that answers there does not have the secret of this run"
         except OSError as error:
             why = error
         connection.close()

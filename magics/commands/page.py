@@ -10,7 +10,7 @@ from hvd_kernel.magics.commands.words.table import WORDS
 _HEAD = """# Magics
 
 Written by `python -m hvd_kernel.magics` from the tables in `magics/commands/index.py` and
-`magics/commands/words/table.py`; a test compares them. Every magic tells the same of itself: `%hvd?`, `%%hvdrun?`.
+`magics/commands/words/table.py`; a test compares them. The same is shown by `%hvd?`, `%%hvdrun?`.
 [Working in the notebook](notebook.md) says when to use which. A line that is written wrongly raises `UsageError`, which
 names the part and says how the magic is written; it does nothing then.
 """

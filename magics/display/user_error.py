@@ -21,4 +21,4 @@ def user_errors() -> Iterator[None]:
     except Interrupted:
         raise
     except KeyboardInterrupt:
-        raise Interrupted("what the ranks were asked for goes on, nobody waits for it") from None
+        raise Interrupted("the request to the ranks continues, but nothing waits for its result") from None

@@ -39,7 +39,7 @@ CAST_S = 2.0
 """How long a cast waits for a rank that it names and that is at no prompt yet."""
 
 NOBODY = (
-    "input, getpass and breakpoint need a person, and this notebook runs without one "
+    "input, getpass and breakpoint need a user, and this notebook runs without one "
     "(as under nbconvert, papermill and nbval). Leave them out, or set PYTHONBREAKPOINT=0 to ignore breakpoints"
 )
 _CAST = re.compile(r"@(@?)(all|root|[\d:][\d,:-]*) (.*)", re.DOTALL)

@@ -112,7 +112,7 @@ def test_nobody_in_front_is_a_clear_error_there_and_the_next_cell_works(kernel: 
     cell = "%%hvdrun\nif rank == 1: input('? ')\nhvd.barrier()"
     outcome = kernel.run(cell, allow_error=True)
     assert outcome.reply["ename"] == "StdinNotImplementedError"
-    assert "need a person, and this notebook runs without one" in outcome.reply["evalue"]
+    assert "need a user, and this notebook runs without one" in outcome.reply["evalue"]
     assert "StdinNotImplementedError on rank 1" in outcome.error
     assert "[0,2] released, because rank 1 failed" in outcome.error
     outcome = kernel.run("%%hvdrun\nif rank == 2: breakpoint()\nhvd.barrier()", allow_error=True)

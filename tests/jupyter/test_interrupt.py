@@ -472,7 +472,7 @@ def test_b2_interrupt_while_ranks_start(kernel: Kernel, presses: int) -> None:
         kernel.press()
     outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
     assert outcome.error == (
-        "KeyboardInterrupt: the start of 2 ranks was interrupted, and nothing is left of it; %%hvdrun starts them anew"
+        "KeyboardInterrupt: the start of 2 ranks was interrupted and undone; %%hvdrun starts them anew"
     )
     assert kernel.run("%%hvdrun -np 2\nrank", timeout=120).shown == ["[0] 0\n[1] 1"]
 

@@ -113,7 +113,7 @@ hvd_kernel.run(dies, np=2)
     [
         (
             "reuse=True, env={'A': 'b'}",
-            "UsageError: run(reuse=True) cannot be honoured: env is settled when a rank starts",
+            "UsageError: run(reuse=True) cannot be honoured: env is fixed when a rank starts",
         ),
         ("np=0", "ConfigError: run(np=0) cannot be honoured: give a number of ranks"),
     ],

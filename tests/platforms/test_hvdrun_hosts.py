@@ -81,7 +81,7 @@ def test_environment_and_folder_on_another_host(ssh: tuple[dict[str, str], Path]
     [
         ("closed", "60", "host closed cannot be used: ssh cannot log in there: `ssh "),
         ("bare", "60", "has no hvd_kernel of the same version: install it there, at the same path"),
-        ("mute", "2", "host mute did not answer within 2 s: look whether it is up"),
+        ("mute", "2", "host mute did not answer within 2 s: check that it is up"),
     ],
 )
 def test_a_host_that_cannot_be_used(ssh: tuple[dict[str, str], Path], host: str, seconds: str, said: str) -> None:

@@ -220,7 +220,7 @@ def test_the_status_of_a_rank_that_a_fake_jsrun_started_is_the_jobs(tmp_path: Pa
     nowhere = ran([*HVDRUN, "--jsrun", "-np", "1", "true"], PATH=lsf["PATH"])
     assert (nowhere.returncode, nowhere.stderr.splitlines()[-1]) == (
         2,
-        "hvdrun: --jsrun is for the hosts of an LSF job, where jsrun is on PATH: leave it or -H out",
+        "hvdrun: --jsrun is for the hosts of an LSF job, where jsrun is on PATH: leave out one of them",
     )
     uneven = ran([*HVDRUN, "--jsrun", "-np", "3", "true"], **lsf | {"LSB_MCPU_HOSTS": "127.0.0.1 2 127.0.0.2 2"})
     assert uneven.returncode == 2

@@ -98,7 +98,7 @@ def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str], agen
             os.close(ended)
             assert [one for one in agents.every if one.hello] == [agent]
             assert wrong.wait() == 1
-            assert "what answers there does not know the secret of this run" in wrong.communicate()[1]
+            assert "the process that answers there does not have the secret of this run" in wrong.communicate()[1]
     agents.end()
     assert right.wait(PATIENCE_S) == 0
 
@@ -120,7 +120,7 @@ def test_one_who_hangs_up_has_proved_nothing(family: socket.AddressFamily, reads
                 == 2 * authentication.LENGTH
             )
         assert process.wait(PATIENCE_S) == 1
-    assert "what answers there does not know the secret of this run" in process.communicate()[1]
+    assert "the process that answers there does not have the secret of this run" in process.communicate()[1]
 
 
 def test_a_rank_takes_orders_from_nobody_else() -> None:
@@ -133,7 +133,7 @@ def test_a_rank_takes_orders_from_nobody_else() -> None:
             connection.sendall(b"\2" * authentication.LENGTH)
             assert process.wait(PATIENCE_S) == 1
             assert connection.recv(1) == b"", "not even a hello"
-    assert "does not know the secret" in process.communicate()[1]
+    assert "does not have the secret" in process.communicate()[1]
 
 
 def unplugged(*_: object) -> bytes:

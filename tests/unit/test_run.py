@@ -81,7 +81,7 @@ def test_the_signature_is_horovods_and_lazily_there() -> None:
         ({"num_proc": "4"}, ConfigError, "run(np='4')"),
         ({"func": 3}, TypeError, "got 3"),
         ({"reuse": True}, UsageError, "this is not a notebook"),
-        ({"reuse": True, "env": {"A": "b"}}, UsageError, "env is settled when a rank starts"),
+        ({"reuse": True, "env": {"A": "b"}}, UsageError, "env is fixed when a rank starts"),
     ],
 )
 def test_what_cannot_be_honoured_is_named(given: dict[str, object], error: type[Exception], text: str) -> None:

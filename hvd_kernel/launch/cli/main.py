@@ -110,7 +110,9 @@ def _size(request: Request) -> Size:
         return Size(request.np, request.hosts or "", "")
     found = without_flags(os.environ | request.env, request.np)
     if request.use_jsrun and (said or found.via != JSRUN):
-        raise UsageError("hvdrun: --jsrun is for the hosts of an LSF job, where jsrun is on PATH: leave it or -H out")
+        raise UsageError(
+            "hvdrun: --jsrun is for the hosts of an LSF job, where jsrun is on PATH: leave out one of them"
+        )
     if not request.np or found.via or found.part:
         sys.stderr.write(f"hvdrun: {found.sentence}\n")
     return found

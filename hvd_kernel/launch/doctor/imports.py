@@ -124,7 +124,9 @@ def _name(module: str, attribute: str, file: str, line: int) -> Iterator[Finding
     if not names.has(module, attribute):
         yield Finding(file, line, what, Verdict.NOT, f"{module} has no such name here", "leave it out")
     elif names.raises(module, attribute):
-        yield Finding(file, line, what, Verdict.NOTE, "it can be imported; a call of it raises, and says what to use")
+        yield Finding(
+            file, line, what, Verdict.NOTE, "it can be imported; calling it raises an error that says what to use"
+        )
 
 
 def _used(node: ast.AST, name: str, seen: _Seen) -> Iterator[Finding]:

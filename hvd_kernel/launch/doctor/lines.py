@@ -23,7 +23,7 @@ _ASKS = {"-h", "--help", "-v", "--version", "-cb", "--check-build"}
 _INSTALLERS = {"pip", "pip3", "uv", "conda", "mamba", "micromamba", "poetry"}
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _EXPANDED = re.compile(r"\$\([^()]*\)|\$\{[^{}]*\}|\$\w+|`[^`]*`")
-_UNREAD = "what its variables hold is known when it runs"
+_UNREAD = "the values of its variables are known only when it runs"
 _DESCRIPTOR = re.compile(r"(?<!\S)[0-9]+(?=[<>])")
 _DEPTH = 4
 
@@ -86,14 +86,14 @@ def _inside(words: Sequence[str], name: str, number: int, depth: int) -> list[Fi
 
 def _mpirun(words: list[str], name: str, number: int) -> list[Finding]:
     line = " ".join(words)
-    remedy = "hvdrun -- in front of it; or `hvdrun --install-mpirun DIR`, and DIR first in PATH"
+    remedy = "put `hvdrun --` in front of it, or use `hvdrun --install-mpirun DIR` and put DIR first in PATH"
     try:
         said = mpirun.parse(join([_EXPANDED.sub("1", word) for word in words]), "it")
     except JobError as error:
         if _EXPANDED.search(line):
             return [Finding(name, number, short(line), Verdict.LINE, _UNREAD, remedy, "mpirun")]
         return [Finding(name, number, short(line), Verdict.NOT, "hvdrun cannot read it", str(error).partition(": ")[2])]
-    found = [Finding(name, number, short(line), Verdict.LINE, "hvdrun reads it as it stands", remedy, "mpirun")]
+    found = [Finding(name, number, short(line), Verdict.LINE, "hvdrun reads it unchanged", remedy, "mpirun")]
     for each in said.environment:
         found += variables.of(each.name, each.value, name, number) if each.value is not None else []
     for warning in said.warnings:

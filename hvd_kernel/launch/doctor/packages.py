@@ -11,7 +11,7 @@ from hvd_kernel.compat import tree
 from hvd_kernel.launch.doctor.finding import Finding, Verdict
 
 TORCH, PYTHON = "2.4", "3.11"
-INSTEAD = "hvd_kernel in its place; for who requires horovod by name the wheel of `hvdrun --build-horovod-shim DIR`"
+INSTEAD = "use hvd_kernel; for packages that require horovod by name, the wheel of `hvdrun --build-horovod-shim DIR`"
 _OLDEST = {"torch": TORCH, "pytorch": TORCH, "python": PYTHON}
 _NAME = r"(?P<name>horovod|torch|pytorch|python)"
 _REQUIRED = re.compile(
@@ -69,7 +69,7 @@ def of(requirement: str, file: str, line: int) -> list[Finding]:
 
 def _pinned(spec: str) -> str:
     version = tree.__version__
-    return "" if _specifiers(spec).contains(version) else f"that wheel is {version}: have the requirement admit it"
+    return "" if _specifiers(spec).contains(version) else f"that wheel is {version}: relax the requirement"
 
 
 def _admits(spec: str, oldest: str) -> bool:

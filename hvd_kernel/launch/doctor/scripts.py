@@ -14,7 +14,7 @@ _INSTRUCTION = re.compile(r"\s*([A-Za-z]+)\s+(.*)", re.DOTALL)
 _PAIR = re.compile(r"""([A-Za-z_]\w*)=("[^"]*"|'[^']*'|\S*)""")
 _HOROVODS_IMAGE = re.compile(r"(?:^|/)horovod(?:[/:@-]|$)")
 _PYTHON_IMAGE = re.compile(r"(?:\S*/)?python:([0-9.]+)")
-_IMAGE = f"an image with Python {packages.PYTHON} and torch {packages.TORCH} or newer; install hvd_kernel in it"
+_IMAGE = f"use an image with Python {packages.PYTHON} and torch {packages.TORCH} or newer; install hvd_kernel in it"
 _FLAGS = re.compile(r"^(?:--\S+\s+)+")
 
 
@@ -52,7 +52,7 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
 def _from(text: str, name: str, number: int) -> list[Finding]:
     image = text.partition(" ")[0]
     if _HOROVODS_IMAGE.search(image):
-        return [Finding(name, number, f"FROM {image}", Verdict.LINE, "Horovod's image has Horovod in it", _IMAGE)]
+        return [Finding(name, number, f"FROM {image}", Verdict.LINE, "this image contains Horovod", _IMAGE)]
     python = _PYTHON_IMAGE.match(image)
     return packages.of(f"python=={python[1]}", name, number) if python else []
 

@@ -59,7 +59,7 @@ def unreachable(host: str, command: Sequence[str], status: int, said: str) -> Cl
 def silent(host: str, seconds: float, said: str) -> ClusterError:
     """Explain that a host's agent has not spoken in time."""
     return ClusterError(
-        f"host {host} did not answer within {seconds:g} s: look whether it is up and `ssh {host} true` works, "
+        f"host {host} did not answer within {seconds:g} s: check that it is up and that `ssh {host} true` works, "
         f"or raise --start-timeout.{_quoted(said)}"
     )
 

@@ -138,7 +138,7 @@ def _notebook(asked: Asked) -> Any:
     if asked.reuse is False:
         return None
     if option := need_fresh(asked):
-        refuse_reuse(asked, f"{option} is settled when a rank starts")
+        refuse_reuse(asked, f"{option} is fixed when a rank starts")
         return None
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None

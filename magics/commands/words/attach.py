@@ -37,7 +37,7 @@ def _check_alone(context: Context) -> None:
     if session is None:
         return
     if session.kept:
-        raise UsageError(f"this notebook has {session.kept} already: restart its kernel to let go of it")
+        raise UsageError(f"this notebook has {session.kept} already: restart its kernel to detach it")
     raise UsageError("this notebook has ranks of its own: `%hvd stop` ends them, then attach")
 
 

@@ -105,13 +105,13 @@ WORDS: dict[str, Word] = {
     "clean": Word(
         clean,
         "%hvd clean",
-        "remove what clusters of kernels that are gone have left (--dry-run: list; --kept NAME: end kept ranks)",
+        "remove what clusters of ended kernels have left behind (--dry-run: list; --kept NAME: end kept ranks)",
         anytime=True,
     ),
     "track": Word(
         track,
         "%hvd track jsonl tensorboard:runs",
-        "write what hvd.log is given there, also mlflow, polyaxon, off (--per-rank; %hvd track show lists the runs)",
+        "write the values of hvd.log there, also mlflow, polyaxon, off (--per-rank; %hvd track show lists the runs)",
         more_words=9,
         anytime=True,
     ),

@@ -168,14 +168,14 @@ def test_what_is_said_names_the_line_to_write() -> None:
     text = "mpirun -np 2 python a.py\nhorovodrun -np 2 python a.py\nsrun python a.py\npip install horovod==0.27\n"
     assert [(each.said, each.remedy) for each in found("a.sh", text)] == [
         (
-            "hvdrun reads it as it stands",
-            "hvdrun -- in front of it; or `hvdrun --install-mpirun DIR`, and DIR first in PATH",
+            "hvdrun reads it unchanged",
+            "put `hvdrun --` in front of it, or use `hvdrun --install-mpirun DIR` and put DIR first in PATH",
         ),
         ("hvdrun has its flags", "`hvdrun --install-horovodrun` once, or write hvdrun in its place"),
         ("`import horovod` is not known there", "`hvdrun --install-horovod` once"),
         (
-            "that wheel is 0.28.1: have the requirement admit it",
-            "hvd_kernel in its place; for who requires horovod by name the wheel of `hvdrun --build-horovod-shim DIR`",
+            "that wheel is 0.28.1: relax the requirement",
+            "use hvd_kernel; for packages that require horovod by name, the wheel of `hvdrun --build-horovod-shim DIR`",
         ),
     ]
 
