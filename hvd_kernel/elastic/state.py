@@ -14,6 +14,7 @@ import queue
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,7 +95,8 @@ class State(ABC):
 
     def on_reset(self) -> None:
         """Forget what was heard of hosts, and fit what depends on the ranks."""
-        self._host_messages = queue.SimpleQueue()
+        if not session.has_driver():  # else it has been done when the place came: what was told since then is news
+            self.forget_host_updates()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -102,6 +104,12 @@ class State(ABC):
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
         """Take note that hosts have changed. Any thread; ``check_host_updates`` acts on it."""
         self._host_messages.put((timestamp, update_res))
+
+    def forget_host_updates(self) -> None:
+        """Forget what was heard of hosts. Any thread."""
+        with suppress(queue.Empty):
+            while True:
+                self._host_messages.get_nowait()
 
     def commit(self) -> None:
         """Save, and look for hosts that have changed. Collective: best right after an optimizer's step.
@@ -135,10 +143,11 @@ class State(ABC):
     def _heard(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return when hosts have changed, 0 if they have not, and whether some were removed or added."""
         latest, changes = 0.0, HostUpdateResult.no_update
-        while not self._host_messages.empty():
-            timestamp, change = self._host_messages.get()
-            if timestamp > self._last_updated_timestamp:
-                latest, changes = max(latest, timestamp), changes | change
+        with suppress(queue.Empty):
+            while True:
+                timestamp, change = self._host_messages.get_nowait()
+                if timestamp > self._last_updated_timestamp:
+                    latest, changes = max(latest, timestamp), changes | change
         flags = [bool(changes & each) for each in (HostUpdateResult.removed, HostUpdateResult.added)]
         return np.array([latest, *flags], dtype=np.float64)
 

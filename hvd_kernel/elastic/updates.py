@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from hvd_kernel.core import session
 
@@ -32,6 +32,14 @@ class Listener(Protocol):
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
         """Take note of an update."""
+
+
+@runtime_checkable
+class Forgetful(Protocol):
+    """A listener that can forget."""
+
+    def forget_host_updates(self) -> None:
+        """Forget what was told: the ranks have new places, in which it is considered."""
 
 
 class WorkerNotificationManager:
@@ -72,6 +80,12 @@ class WorkerNotificationManager:
 
         self._hears_driver = True
         driver().on_hosts_updated(self._handle)
+        driver().on_placed(self._forget)
+
+    def _forget(self) -> None:
+        for listener in list(self._listeners):
+            if isinstance(listener, Forgetful):
+                listener.forget_host_updates()
 
     def _handle(self, update: HostsUpdated) -> None:
         self.handle_hosts_updated(update.time, update.change)

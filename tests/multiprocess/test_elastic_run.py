@@ -171,7 +171,11 @@ def test_hosts_that_change_cost_no_step_and_who_is_removed_leaves_quietly(driver
             driver.tell(worker, HostsUpdated(time.time(), 3))
         said = driver.until_ready(0, 1, 2, 3)
         driver.tell(1, Removed("its host goes"))
-        driver.place(2, {0: 0, 2: 1, 3: 2}, {0: 0, 2: 2})
+        stay = {0: 0, 2: 1, 3: 2}
+        driver.place(2, stay, {0: 0, 2: 2})
+        driver.tell(2, HostsUpdated(time.time(), 2))  # behind its place: news, though it has yet to get there
+        assert not any(one.failed for one in driver.until_ready(*stay).values())
+        driver.place(3, stay, stay)
         return said
 
     said, found = play(driver, workers(driver, 4), script, hosts_change, str(tmp_path))
@@ -180,6 +184,24 @@ def test_hosts_that_change_cost_no_step_and_who_is_removed_leaves_quietly(driver
     left = [found[worker] for worker in (0, 2, 3)]
     assert [one["tried"] for one in left] == [STEPS, STEPS, STEPS - 11], "nothing is done again"
     assert len({one["digest"] for one in left}) == 1
+
+
+@pytest.mark.nightly
+def test_ranks_that_come_take_the_values_of_the_others(driver: FakeDriver, tmp_path: Path) -> None:
+    def script() -> None:
+        first, all_of_them = {0: 0, 1: 1}, {0: 0, 1: 1, 2: 2, 3: 3}
+        driver.until_ready(*first)
+        driver.place(1, first, {})
+        until([tmp_path / str(worker) for worker in first])
+        driver.tell(1, HostsUpdated(time.time(), 2))
+        driver.tell(0, HostsUpdated(time.time(), 2))
+        driver.until_ready(*all_of_them)
+        driver.place(2, all_of_them, first)
+
+    _, found = play(driver, workers(driver, 4), script, hosts_change, str(tmp_path))
+    assert [one["tried"] for one in found] == [STEPS, STEPS, STEPS - 11, STEPS - 11]
+    assert [one["sizes"] for one in found] == [[2] * 11 + [4] * (STEPS - 11)] * 4
+    assert len({one["digest"] for one in found}) == 1
 
 
 def is_told_to_end(folder: str) -> Any:
@@ -220,6 +242,7 @@ def test_a_notice_leads_to_a_planned_end(driver: FakeDriver, tmp_path: Path, not
     assert said_by(said) == {0, 1, 2}, "all have entered elastic.run"
     assert found[1] == {"left": 0, "tried": 11}
     assert [found[worker]["sizes"] for worker in (0, 2)] == [[3] * 11 + [2] * (STEPS - 11)] * 2
+    assert found[0]["digest"] == found[2]["digest"]
 
 
 def said_by(said: list[Any]) -> set[int]:

@@ -40,12 +40,17 @@ class DriverChannel:
         self._is_asking = False
         self._is_over = False
         self._pushed: list[Callable[[], None]] = []
+        self._placed: list[Callable[[], None]] = []
         self._hosts_updated: list[Callable[[HostsUpdated], None]] = []
         self._readable = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def on_hosts_updated(self, call: Callable[[HostsUpdated], None]) -> None:
         """Call this, in a thread, whenever the driver says that hosts have come or gone."""
         self._hosts_updated.append(call)
+
+    def on_placed(self, call: Callable[[], None]) -> None:
+        """Call this, in a thread, whenever a place comes: in it all is considered that the driver has told before."""
+        self._placed.append(call)
 
     def on_pushed(self, call: Callable[[], None]) -> None:
         """Call this, in a thread, whenever an answer comes that nobody waits for; it is taken after this returns."""
@@ -107,6 +112,8 @@ class DriverChannel:
                     self._changed.notify_all()
 
     def _keep(self, answer: Answer) -> None:
+        for call in self._placed if isinstance(answer, Place) else ():
+            call()
         with self._changed:
             if self._answer is None:
                 os.eventfd_write(self._readable, 1)
