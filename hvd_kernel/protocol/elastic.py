@@ -27,6 +27,9 @@ VARIABLE = "HVD_ELASTIC_DRIVER"
 WORKER = "HVD_WORKER"
 """Tells a worker its number."""
 
+SLOT = "HVD_SLOT"
+"""Tells a worker its slot on its host."""
+
 GENERATION = "HVD_GENERATION"
 """Tells a rank the generation that it is in."""
 

@@ -85,6 +85,13 @@ PACKAGE_SETTINGS = (
         set_by_others=True,
     ),
     Setting(
+        ("HVD_SLOT",),
+        anything,
+        "",
+        "of an elastic job: this process's slot on its host, which it keeps where hvd.local_rank() changes",
+        set_by_others=True,
+    ),
+    Setting(
         ("HVD_COMPAT",),
         one_of("0", "1", "shadow"),
         "1",

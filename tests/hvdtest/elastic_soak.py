@@ -242,10 +242,7 @@ class Soak:
 
         end = torch.load(self.folder / "end.pt", weights_only=False)
         result, history = self.result, end["history"]
-        words = [sys.executable, "-P", str(FOLDER / "replaying.py"), str(self.folder), str(SAMPLES)]
-        env = self._env() | {"PYTHONPATH": str(FOLDER)}
-        subprocess.run([*HVDRUN, "-np", "4", *words], env=env, check=True, timeout=PATIENCE_S, capture_output=True)
-        again = torch.load(self.folder / "replay.pt")
+        again = replayed(history)
         result.same = all(torch.equal(end["model"][name], again[name]) for name in again)
         result.sizes = Counter(len(batches) for _, batches in history)
         result.resets = len(re.findall(r"generation \d+ begins", self.said.read_text()))
@@ -270,3 +267,25 @@ class Soak:
         for number in range(1, len(steps)):
             if sizes[number] > sizes[number - 1]:
                 self.result.growth_s.append(at[number] - at[number - 1])
+
+
+def replayed(history: Iterable[tuple[int, list[list[int]]]]) -> dict[str, Any]:
+    """Parameters of the same steps in one process, without a rank: each on the samples that so many ranks had."""
+    import torch
+
+    sys.path.append(str(FOLDER))
+    from soaking import gradient, model_and_data
+
+    torch.set_num_threads(1)
+    model, images, labels = model_and_data(SAMPLES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _, batches in history:
+        sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        for samples in batches:
+            gradient(model, images, labels, samples)
+            for total, parameter in zip(sums, model.parameters(), strict=True):
+                total.add_(parameter.grad)
+        for total, parameter in zip(sums, model.parameters(), strict=True):
+            parameter.grad = total / len(batches)
+        optimizer.step()
+    return dict(model.state_dict())

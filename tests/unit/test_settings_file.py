@@ -39,7 +39,7 @@ def test_every_setting_but_those_that_others_set_has_a_traitlet_of_its_own() -> 
     assert len(set(names)) == len(names)
     assert {row.variables[0] for row in SETTINGS} - {row.variables[0] for row in ROWS} == {
         *("HOROVOD_RANK", "HOROVOD_CONTROLLER_ADDR", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HVD_BOOTSTRAP"),
-        *("HVD_FAILPOINT", "HVD_TRACK_RUN", "HVD_SECRET_KEY", "HVD_CUDA_DRIVER", "HVD_WORKER"),
+        *("HVD_FAILPOINT", "HVD_TRACK_RUN", "HVD_SECRET_KEY", "HVD_CUDA_DRIVER", "HVD_WORKER", "HVD_SLOT"),
     }
     assert not set(names) & set(dir(IPythonKernel)), "these names mean something else in ipykernel's kernel"
     assert set(names) <= set(HvdKernel.class_trait_names(config=True))

@@ -259,6 +259,11 @@ def test_a_command_line_as_horovods_names(monkeypatch: pytest.MonkeyPatch) -> No
     assert (args.num_proc, args.hosts, args.command) == (2, "localhost:2", ["python", "train.py"])
     assert (args.fusion_threshold_mb, args.no_stall_check, args.cycle_time_ms, args.nics) == (3, True, None, {"lo"})
     assert (args.run_func, args.use_mpi, args.min_num_proc) == (None, False, None)
+    words = "--min-np 2 --max-np 4 --host-discovery-script h.sh --reset-limit 0 --elastic-timeout 9 python train.py"
+    monkeypatch.setattr(sys, "argv", ["horovodrun", *words.split()])
+    args = launch.parse_args()
+    assert (args.num_proc, args.min_num_proc, args.max_num_proc, args.host_discovery_script) == (2, 2, 4, "h.sh")
+    assert (args.reset_limit, args.elastic_timeout, args.slots, args.cooldown_range) == (0, 9.0, None, None)
     assert [launch.is_gloo_used(), launch.is_gloo_used(use_mpi=True)] == [True, False]
     monkeypatch.setattr(sys, "argv", ["horovodrun", "-np", "none", "true"])
     with pytest.raises(UsageError, match="none"):

@@ -28,14 +28,18 @@ _UNSAID = (  # attributes that hvdrun's flags never set
     "disable_cache",
     "check_build",
     "binding_args",
-    "host_discovery_script",
-    "min_num_proc",
-    "max_num_proc",
-    "slots",
-    "elastic_timeout",
-    "reset_limit",
-    "cooldown_range",
 )
+
+
+_ELASTIC = {  # attribute -> field of hvdrun's options of elastic jobs
+    "host_discovery_script": "script",
+    "min_num_proc": "min_np",
+    "max_num_proc": "max_np",
+    "slots": "slots",
+    "elastic_timeout": "timeout_s",
+    "reset_limit": "reset_limit",
+    "cooldown_range": "cooldown_s",
+}
 
 
 def run_commandline() -> None:
@@ -76,6 +80,8 @@ def parse_args() -> argparse.Namespace:
         "use_jsrun": False,
         "mpi_args": shlex.join(request.mpi_args) or None,
     }
+    elastic = {theirs: getattr(request.elastic, ours, None) for theirs, ours in _ELASTIC.items()}
+    said |= elastic | {"host_discovery_script": elastic["host_discovery_script"] or None}
     return argparse.Namespace(**(dict.fromkeys(_UNSAID) | config_parser.args_of_env(request.env) | said))
 
 

@@ -36,6 +36,7 @@ class Orders:
         far = worker.host.handle.remote
         own = {
             elastic.WORKER: str(worker.number),
+            elastic.SLOT: str(worker.slot),
             "HOROVOD_HOSTNAME": worker.host.name,
             "HVD_HOST": worker.host.name,  # two names of one machine are two hosts
         }
