@@ -187,7 +187,8 @@ class Engine:
         """Collective. Nobody may use the region any more, here or on another rank."""
     def shared_memory(self, region: int) -> memoryview:
         """This rank's part: writable bytes; valid until it is released or the engine shuts down."""
-    def start_timeline(self, path: str, mark_cycles: bool = False) -> None: ...
+    def start_timeline(self, path: str, mark_cycles: bool = False, goes_on: bool = False) -> None:
+        """goes_on: behind what the file has already, with a mark that the ranks have met again."""
     def stop_timeline(self) -> None: ...
     def device_trouble(self) -> str | None:
         """Why tensors on a device are refused here (ValueError; such a call does not count); None: they are taken.

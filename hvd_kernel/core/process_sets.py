@@ -118,16 +118,16 @@ def _reset(
     if session.has_driver():
         _join_job(comm, held, pidfds={} if known is None else known.pidfds)
     else:
-        _join(comm, dynamic=False, known=known)
+        _join(comm, dynamic=False, known=known, again=True)
         _unfinished = session.generation(), held
         _bring_back(held, fresh=fresh, before=before)
     _unfinished = None
 
 
-def _join(comm: Any, *, dynamic: bool, known: session.KnownPeers | None = None) -> None:
+def _join(comm: Any, *, dynamic: bool, known: session.KnownPeers | None = None, again: bool = False) -> None:
     global _comm, _dynamic  # noqa: PLW0603 - of the process, as the engine
     before = session.generation()
-    session.init(comm, known)
+    session.init(comm, known, again=again)
     if session.generation() != before:
         _comm = session.generation(), comm
         global_process_set.mpi_comm = comm if hasattr(comm, "Get_size") else None
@@ -155,7 +155,7 @@ def _meet(held: _Held, sets: Sequence[ProcessSet], place: Place, watched: Mappin
     session.shutdown()  # of a place before this, which has come to nothing
     meeting = session.Rendezvous(place.rank, place.size, place.address, place.port, place.secret, watched)
     session.set_rendezvous(meeting)
-    _join(None, dynamic=held.dynamic)
+    _join(None, dynamic=held.dynamic, again=place.generation > 1)
     _unfinished = session.generation(), held
     is_newcomer = _bring_back(held, fresh=not _has_met, before=place.before) and not _has_met
     if is_newcomer:

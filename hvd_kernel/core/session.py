@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -19,13 +20,14 @@ from typing import TYPE_CHECKING, Any, cast
 from hvd_kernel.core import handshake, topology
 from hvd_kernel.core.driver.newcomer import NewcomersEngine
 from hvd_kernel.core.stacks import agent_channel
-from hvd_kernel.errors import NotInitialized
+from hvd_kernel.errors import HorovodInternalError, NotInitialized
 from hvd_kernel.settings import lookup, network
 from hvd_kernel.tracking import process as tracking
 
 if TYPE_CHECKING:
     from hvd_kernel._native import Engine
 
+_LOG = logging.getLogger("hvd_kernel")
 _lock = threading.RLock()  # init and shutdown, never the hot path
 _engine: Engine | None = None
 _generation = 0
@@ -69,11 +71,17 @@ class _Recorded:
     """The newest timeline of this process."""
 
     path: str = ""
+    marks_cycles: bool = False
     goes_on: bool = False
+    went_on: bool = False  # when the ranks left each other
 
-    def begin(self, path: str) -> None:
+    def begin(self, path: str, *, marks_cycles: bool) -> None:
         """Take note of a new one."""
-        self.path, self.goes_on = str(Path(path).absolute()), True
+        self.path, self.marks_cycles, self.goes_on = str(Path(path).absolute()), marks_cycles, True
+
+    def pause(self) -> None:
+        """Take note that the ranks leave each other; they may meet again."""
+        self.went_on, self.goes_on = self.goes_on, False
 
 
 _timeline = _Recorded()
@@ -108,19 +116,19 @@ def _begin_another_generation() -> None:
         running.abort("it has been given a place in another generation of the job")
 
 
-def init(comm: Any = None, known: KnownPeers | None = None) -> None:
+def init(comm: Any = None, known: KnownPeers | None = None, *, again: bool = False) -> None:
     """Join the other ranks; returns when the links to all of them are up. Does nothing while initialised.
 
     ``comm``: None (the ranks are found from the environment, see topology), an mpi4py communicator, or a list of
-    ranks of MPI_COMM_WORLD.
+    ranks of MPI_COMM_WORLD. ``again``: they have met before, and a timeline goes on in its file.
     """
     with _lock:
         if _engine is None:
             connect_to_agent()
-            _start(comm, known)
+            _start(comm, known, again=again)
 
 
-def _start(comm: Any, known: KnownPeers | None) -> None:
+def _start(comm: Any, known: KnownPeers | None, *, again: bool) -> None:
     global _engine, _generation, _rounds, _registered, _environment, _beside_rank_0, _by_mpi  # noqa: PLW0603 - of the one engine
     from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
 
@@ -128,6 +136,7 @@ def _start(comm: Any, known: KnownPeers | None) -> None:
     if known is not None:
         env["HVD_START_TIMEOUT"] = f"{known.patience_s:g}"
     options = lookup.engine_options(env)
+    timeline = _timeline_of(options, again=again)
     _rounds += 1
     found = known or _rendezvous
     peers = topology.find(comm, env, _rounds, found.pidfds if found is not None else None)
@@ -145,14 +154,35 @@ def _start(comm: Any, known: KnownPeers | None) -> None:
     if peers.rank == 0:
         lookup.tell(env)
     _generation += 1
-    if path := options.get("timeline"):
-        _timeline.begin(path)
+    if timeline is not None:
+        _record(_engine, *timeline, again=again)
     _by_mpi = peers.by_mpi
     _environment = {name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "HVD_"))}
     if not _registered:
         _registered = True
         atexit.register(shutdown)
         os.register_at_fork(after_in_child=_forget)
+
+
+def _timeline_of(options: dict[str, str], *, again: bool) -> tuple[str, bool] | None:
+    """Return the file of a timeline, and whether it marks cycles. A new one begins with the engine, by its options."""
+    path, marks_cycles = options.get("timeline", ""), options.get("mark_cycles") == "1"
+    if again:
+        options.pop("timeline", None)
+        if _timeline.went_on:
+            path, marks_cycles = _timeline.path, _timeline.marks_cycles
+    return (path, marks_cycles) if path else None
+
+
+def _record(engine: Engine, path: str, marks_cycles: bool, *, again: bool) -> None:
+    """Take note of a timeline; one that goes on after a reset goes on in its file."""
+    try:
+        if again:
+            engine.start_timeline(path, marks_cycles, goes_on=True)
+    except HorovodInternalError as error:  # as where the engine cannot begin one
+        _LOG.warning("%s", error)
+        return
+    _timeline.begin(path, marks_cycles=marks_cycles)
 
 
 def shutdown() -> None:
@@ -175,7 +205,7 @@ def shutdown() -> None:
         leaving, _engine = _engine, None
         leaving.make_current(False)
         leaving.shutdown()
-        _timeline.goes_on = False
+        _timeline.pause()
         for name, value in leaving.counters().items():
             _before[name] = _before.get(name, 0) + value
 
@@ -303,7 +333,7 @@ def record_timeline(file_path: str, mark_cycles: bool = False) -> None:
     if _beside_rank_0 and (why := _unwritable(Path(path))):
         raise ValueError(f"the timeline {path} cannot be written: {why}.")
     running.start_timeline(path, mark_cycles)
-    _timeline.begin(path)
+    _timeline.begin(path, marks_cycles=mark_cycles)
 
 
 def timeline() -> tuple[str, bool]:

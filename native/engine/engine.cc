@@ -294,13 +294,14 @@ SharedPart Engine::part_of(std::int64_t region) const {
   return {mesh_->heap_holder(), data, static_cast<std::size_t>(regions_->bytes_of(region))};
 }
 
-Status Engine::start_timeline(const std::string& path, bool mark_cycles) {
+Status Engine::start_timeline(const std::string& path, bool mark_cycles, bool goes_on) {
   if (forked()) return in_a_child();
   if (topology_.rank != 0) return Status::ok();
   const MutexLock lock(timeline_mutex_);
   timeline_.reset();  // writes what it has before the new one begins, perhaps in the same file
   const auto look = [this](bool last) { devices_->write_courses(trace_, last); };
-  Result<std::unique_ptr<Timeline>> timeline = Timeline::start(trace_, path, mark_cycles, look);
+  Result<std::unique_ptr<Timeline>> timeline =
+      Timeline::start(trace_, path, mark_cycles, look, goes_on ? topology_.size : 0);
   if (!timeline) return timeline.status();
   timeline_ = timeline.take();
   if (const RundownScope scope(rundown_guard_); scope)

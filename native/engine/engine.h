@@ -99,7 +99,8 @@ class HVD_VISIBLE Engine {
   std::vector<int> ranks_of(int set) const;
   SharedPart part_of(std::int64_t region) const;
   // Rank 0 writes, elsewhere nothing happens. A second start goes on in another file.
-  Status start_timeline(const std::string& path, bool mark_cycles);
+  // goes_on: behind what the file has already.
+  Status start_timeline(const std::string& path, bool mark_cycles, bool goes_on = false);
   void stop_timeline();  // returns when the file is complete
 
   void abort(const std::string& message);

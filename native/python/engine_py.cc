@@ -208,10 +208,10 @@ py::object wait(Engine& self, std::int64_t handle, double timeout_s) {
   }
 }
 
-void start_timeline(Engine& self, const std::string& path, bool mark_cycles) {
+void start_timeline(Engine& self, const std::string& path, bool mark_cycles, bool goes_on) {
   const Status status = [&] {
     const py::gil_scoped_release unlocked;
-    return self.start_timeline(path, mark_cycles);
+    return self.start_timeline(path, mark_cycles, goes_on);
   }();
   if (!status) raise(status);
 }
@@ -308,7 +308,8 @@ void define_engine(py::module_& module) {
       .def_property_readonly("is_homogeneous", topology_field<&Topology::homogeneous>())
       .def("transport_to", &transport_to, "peer"_a)
       .def("make_current", &make_current, "current"_a = true)
-      .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a = false)
+      .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a = false,
+           "goes_on"_a = false)
       .def("stop_timeline", &Engine::stop_timeline, unlocked)
       .def("device_trouble", &device_trouble)
       .def("poll", &poll, "handle"_a)

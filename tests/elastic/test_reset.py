@@ -78,9 +78,11 @@ def test_26_a_process_set_that_has_lost_a_member_says_so(tmp_path: Path) -> None
     assert all("'ValueError at step 15'" in line for line in survivors), lines
 
 
-def test_26_the_timeline_begins_anew_and_is_json(tmp_path: Path) -> None:
+def test_26_the_timeline_goes_on_and_marks_the_reset(tmp_path: Path) -> None:
     job(tmp_path, 2, 1, HOROVOD_TIMELINE=str(tmp_path / "timeline.json"))
     events = json.loads((tmp_path / "timeline.json").read_text())
-    [row] = [event["pid"] for event in events if event.get("args", {}).get("name") == "allreduce.step"]
-    times = sum(event.get("name") == "ALLREDUCE" and event["pid"] == row for event in events)
-    assert times == 10, "of the 20 steps those after the reset"
+    rows = [event for event in events if event.get("name") == "process_name"]
+    steps = [event["pid"] for event in rows if event["args"]["name"] == "allreduce.step"]
+    done = [sum(event.get("name") == "ALLREDUCE" and event["pid"] == row for event in events) for row in steps]
+    assert done == [10, 10], "before the reset and after it"
+    assert [event["args"] for event in events if event.get("name") == "RESET"] == [{"ranks": 2}]

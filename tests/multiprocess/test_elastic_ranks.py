@@ -6,10 +6,12 @@ Words.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,10 +176,34 @@ def sets_follow_or_leaves() -> Any:
         return "left"
 
 
+def recorded(plan: list[dict[str, int]]) -> None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel.core import session
+
+    for number, ranks in generations(plan):
+        session.allow_collectives()
+        hvd.allreduce(torch.ones(len(ranks)), name=f"in {number}")
+        hvd.barrier()
+
+
+def test_a_timeline_goes_on_in_its_file_and_marks_the_resets(driver: FakeDriver, tmp_path: Path) -> None:
+    """Rank 0, which writes it, is another process each time."""
+    plan: Plan = [{0: 0, 1: 1, 2: 2}, {1: 0, 0: 1, 2: 2}, {2: 0, 1: 1}]
+    file = tmp_path / "timeline.json"
+    with workers(driver, 3, HOROVOD_TIMELINE=str(file), HOROVOD_AUTOTUNE="1") as pool:
+        serve(driver, pool, plan, recorded, plan)
+    events = json.loads(file.read_text())
+    assert [event["args"] for event in events if event.get("name") == "RESET"] == [{"ranks": 3}, {"ranks": 2}]
+    rows = [event["args"]["name"] for event in events if event.get("name") == "process_name"]
+    assert [row for row in rows if "in " in row] == [f"allreduce.in {number}" for number in (1, 2, 3)]
+    numbers = [event["pid"] for event in events if event.get("name") == "process_name"]
+    assert len(set(numbers)) == len(numbers)
+
+
 def resets_over_and_over(count: int) -> dict[str, Any]:
     """What this process has of everything before and after; ranks change their numbers each time."""
-    from pathlib import Path
-
     import torch
 
     import hvd_kernel.torch as hvd

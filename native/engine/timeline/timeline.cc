@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -33,6 +34,24 @@ class ArrayFile {
     if (!status) return status;
     return file;
   }
+
+  // Opens an array that was complete, to add to it; no file at all: there is none.
+  static std::optional<ArrayFile> reopen(const std::string& path) {
+    ArrayFile file;
+    file.fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    const off_t size = file.fd_ ? ::lseek(file.fd_.get(), 0, SEEK_END) : 0;
+    file.end_ = size - static_cast<off_t>(kEnd.size());
+    if (file.end_ <= 0 || file.text_at(file.end_, kEnd.size()) != kEnd) return std::nullopt;
+    return file;
+  }
+
+  std::string text_at(off_t at, std::size_t most) const {
+    std::string text(most, '\0');
+    const ssize_t got = ::pread(fd_.get(), text.data(), most, at);
+    text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return text;
+  }
+  off_t end() const { return end_; }
 
   // Elements with commas between them.
   Status append(const std::string& elements) { return write(",\n" + elements); }
@@ -69,6 +88,39 @@ class ArrayFile {
   Fd fd_;
   off_t end_ = 0;  // where the closing bracket is
 };
+
+std::int64_t epoch_us() {
+  const auto epoch = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(epoch).count();
+}
+
+// What is written: from an origin on, to which times are relative.
+struct Begun {
+  ArrayFile file;
+  TimelineEvents events;
+};
+
+Result<Begun> begun(const std::string& path, bool mark_cycles) {
+  const std::int64_t origin_ns = now_ns();
+  Result<ArrayFile> file = ArrayFile::create(path, TimelineEvents::first(epoch_us()));
+  if (!file) return file.status();
+  return Begun{file.take(), TimelineEvents(origin_ns, mark_cycles)};
+}
+
+// Rows get numbers that the file cannot have yet: each one that it has takes more than a byte.
+std::optional<Begun> taken_up(const std::string& path, bool mark_cycles, int ranks_now) {
+  constexpr std::size_t kFirst = 512;  // bytes in which the first event is
+  std::optional<ArrayFile> file = ArrayFile::reopen(path);
+  if (!file) return std::nullopt;
+  const std::optional<std::int64_t> origin_us =
+      TimelineEvents::epoch_of_first(file->text_at(0, kFirst));
+  if (!origin_us) return std::nullopt;
+  const std::int64_t now = now_ns();
+  TimelineEvents events(now - (epoch_us() - *origin_us) * 1000, mark_cycles, file->end());
+  const Status status = file->append(events.reset(ranks_now, now));
+  if (!status) return std::nullopt;
+  return Begun{std::move(*file), std::move(events)};
+}
 
 void give_up_writing(const std::string& why) {
   log(Level::kWarning, kWhere, why + ": it ends here, training goes on");
@@ -158,15 +210,13 @@ struct Timeline::State {
 };
 
 Result<std::unique_ptr<Timeline>> Timeline::start(const Trace& trace, const std::string& path,
-                                                  bool mark_cycles, Look look) {
-  const auto epoch = std::chrono::system_clock::now().time_since_epoch();
-  const std::int64_t origin_ns = now_ns();
-  Result<ArrayFile> file = ArrayFile::create(
-      path,
-      TimelineEvents::first(std::chrono::duration_cast<std::chrono::microseconds>(epoch).count()));
-  if (!file) return file.status();
-  auto state = std::make_unique<State>(trace, file.take(), TimelineEvents(origin_ns, mark_cycles),
-                                       std::move(look));
+                                                  bool mark_cycles, Look look, int ranks_now) {
+  std::optional<Begun> old;
+  if (ranks_now > 0) old = taken_up(path, mark_cycles, ranks_now);
+  Result<Begun> made = old ? Result<Begun>(std::move(*old)) : begun(path, mark_cycles);
+  if (!made) return made.status();
+  auto state = std::make_unique<State>(trace, std::move(made.value().file),
+                                       std::move(made.value().events), std::move(look));
   Status status = start_thread(
       state->thread, [mine = state.get()] { mine->run(); },
       [](const char* what) { give_up_writing(what); });

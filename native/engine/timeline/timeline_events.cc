@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <tuple>
 #include <utility>
@@ -96,6 +97,22 @@ std::string TimelineEvents::first(std::int64_t epoch_us) {
          number(epoch_us) + "}}";
 }
 
+std::optional<std::int64_t> TimelineEvents::epoch_of_first(std::string_view text) {
+  constexpr std::string_view kWord = R"("start_time_since_epoch_in_micros":)";
+  const std::size_t at = text.find(kWord);
+  if (at == std::string_view::npos) return std::nullopt;
+  text.remove_prefix(at + kWord.size());
+  std::int64_t epoch_us = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), epoch_us);
+  if (error != std::errc() || epoch_us <= 0) return std::nullopt;
+  return epoch_us;
+}
+
+std::string TimelineEvents::reset(int ranks, std::int64_t at_ns) const {
+  return R"({"name":"RESET","ph":"i","s":"g","pid":0,"tid":0,"ts":)" + micros(at_ns) +
+         R"(,"args":{"ranks":)" + std::to_string(ranks) + "}}";
+}
+
 std::string TimelineEvents::lost(std::uint64_t records, std::int64_t at_ns) const {
   return R"({"name":"RECORDS_LOST","ph":"i","s":"g","pid":0,"tid":0,"ts":)" + micros(at_ns) +
          R"(,"args":{"records":)" + std::to_string(records) + "}}";
@@ -104,7 +121,7 @@ std::string TimelineEvents::lost(std::uint64_t records, std::int64_t at_ns) cons
 TimelineEvents::Row& TimelineEvents::row_of(const std::string& name, std::string& out) {
   const auto [row, added] = rows_.try_emplace(name);
   if (added) {
-    row->second.pid = static_cast<int>(rows_.size());
+    row->second.pid = after_row_ + static_cast<std::int64_t>(rows_.size());
     const std::string pid = number(row->second.pid);
     append(out, R"({"name":"process_name","ph":"M","pid":)" + pid + R"(,"tid":0,"args":{"name":)" +
                     json_text(name) + "}}");

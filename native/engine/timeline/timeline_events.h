@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,11 +27,16 @@ bool negotiates(const TraceRecord& record);
 
 class TimelineEvents {
  public:
-  TimelineEvents(std::int64_t origin_ns, bool mark_cycles)
-      : origin_ns_(origin_ns), mark_cycles_(mark_cycles) {}
+  // Rows are numbered from after_row + 1 on.
+  TimelineEvents(std::int64_t origin_ns, bool mark_cycles, std::int64_t after_row = 0)
+      : origin_ns_(origin_ns), after_row_(after_row), mark_cycles_(mark_cycles) {}
 
   // The first event: when the origin was, in microseconds since the epoch.
   static std::string first(std::int64_t epoch_us);
+  // What it says, from a text in which it stands.
+  static std::optional<std::int64_t> epoch_of_first(std::string_view text);
+  // The ranks have met again, and are so many.
+  std::string reset(int ranks, std::int64_t at_ns) const;
   // The events of the records, with commas between them; may be empty. Records of one operation
   // must come in the same call, its negotiation first.
   std::string of(const std::vector<TraceRecord>& records);
@@ -43,7 +49,7 @@ class TimelineEvents {
     std::int64_t at_ns;
   };
   struct Row {
-    int pid = 0;
+    std::int64_t pid = 0;
     std::vector<std::int64_t> lanes;  // of each, where its last bar ends
     std::vector<Asked> asked;         // by whom, since the last negotiation
   };
@@ -57,8 +63,9 @@ class TimelineEvents {
   void cycle(const TraceRecord& record, std::string& out) const;
   std::string micros(std::int64_t at_ns) const;
 
-  const std::int64_t origin_ns_;
-  const bool mark_cycles_;
+  std::int64_t origin_ns_;
+  std::int64_t after_row_;
+  bool mark_cycles_;
   std::map<std::string, Row, std::less<>> rows_;
 };
 

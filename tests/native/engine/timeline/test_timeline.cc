@@ -9,6 +9,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <random>
 #include <set>
@@ -125,8 +126,9 @@ std::size_t check_nesting(const std::vector<std::string>& events) {
 }
 
 std::unique_ptr<Timeline> started(const Trace& trace, const std::string& path,
-                                  bool mark_cycles = false) {
-  Result<std::unique_ptr<Timeline>> timeline = Timeline::start(trace, path, mark_cycles);
+                                  bool mark_cycles = false, int ranks_now = 0) {
+  Result<std::unique_ptr<Timeline>> timeline =
+      Timeline::start(trace, path, mark_cycles, nullptr, ranks_now);
   REQUIRE_MESSAGE(timeline, timeline.status().message);
   return timeline.take();
 }
@@ -315,6 +317,47 @@ TEST_CASE(
   CHECK(events.size() == 1 + 2 + 4);
   CHECK(count_of(events, "before") == 0);
   CHECK(count_of(events, "\"name\":\"after \\\"quoted\\\" \xE2\x82\xAC\\u000a\"") == 1);
+}
+
+TEST_CASE("timeline: one that goes on after a reset marks it, and has rows of its own") {
+  TempFolder folder;
+  const std::string path = folder.file("a.json");
+  const std::string early(300, 'e');
+  for (int ranks = 1; ranks <= 3; ++ranks) {  // of an engine each, with a trace of its own
+    Trace trace(64);
+    auto timeline = started(trace, path, false, ranks == 1 ? 0 : ranks);
+    trace.add(now_ns(), 5, "ALLREDUCE", ranks == 1 ? early.c_str() : "late", 16, 1);
+  }
+  const std::vector<std::string> events = events_in(read_file(path));
+  CHECK(count_of(events, "start_time_since_epoch_in_micros") == 1);
+  CHECK(count_of(events, R"("name":"RESET")") == 2);
+  CHECK(count_of(events, R"("args":{"ranks":3}})") == 1);
+  std::set<std::string> rows;
+  double last = 0;
+  for (const std::string& event : events) {
+    if (event.find(R"("name":"process_name")") != std::string::npos)
+      rows.insert(field(event, "pid"));
+    if (event.find(R"("ts":)") == std::string::npos) continue;
+    const double at = std::strtod(field(event, "ts").c_str(), nullptr);
+    CHECK(at >= last);
+    last = at;
+  }
+  CHECK(rows.size() == 1 + 3);
+}
+
+TEST_CASE("timeline: one that would go on begins anew where there is none that is whole") {
+  TempFolder folder;
+  Trace trace(64);
+  for (const std::string text : {"", "[]", "[\n{}\n]\n", "[\n{}", "no JSON at all\n]\n"}) {
+    const std::string path = folder.file("a.json");
+    std::ofstream(path) << text;
+    started(trace, path, false, 2).reset();
+    const std::vector<std::string> events = events_in(read_file(path));
+    CHECK(count_of(events, "start_time_since_epoch_in_micros") == 1);
+    CHECK(count_of(events, "RESET") == 0);
+  }
+  started(trace, folder.file("new.json"), false, 2).reset();
+  CHECK(events_in(read_file(folder.file("new.json"))).size() == 1);
 }
 
 TEST_CASE("timeline: a second one goes on in another file") {
