@@ -212,8 +212,8 @@ def _complete(comm: Any, request: Any, seconds: float) -> None:
         if time.monotonic() > deadline:
             raise HvdTimeout(
                 f"not all {comm.Get_size()} ranks were heard over MPI within {seconds:g} s; this is rank "
-                f"{comm.Get_rank()}, on host {socket.gethostname()}. Check that all of them call init(). If they do, "
-                "MPI does not connect their hosts: each needs a name of its own, and an address that only it has "
+                f"{comm.Get_rank()}, on host {socket.gethostname()}. Check whether all of them call init(). If they "
+                "do, MPI does not connect their hosts: each needs a name of its own, and an address that only it has "
                 "(Open MPI: --mca btl_tcp_if_include NETWORK, as in 10.0.0.0/24). HVD_START_TIMEOUT sets the time."
             )
         time.sleep(_LOOK_S)
@@ -305,8 +305,8 @@ class _HttpStore:
                 return answer
             if time.monotonic() > deadline:
                 raise HvdTimeout(
-                    f"{self} had no address of rank 0 within {self.patience_s:g} s; its last answer was {answer}. Look "
-                    "whether rank 0 calls init(). HOROVOD_GLOO_TIMEOUT_SECONDS sets the time."
+                    f"{self} had no address of rank 0 within {self.patience_s:g} s; its last answer was {answer}. "
+                    "Check whether rank 0 calls init(). HOROVOD_GLOO_TIMEOUT_SECONDS sets the time."
                 )
             time.sleep(_STORE_LOOK_S)
 

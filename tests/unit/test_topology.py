@@ -201,7 +201,7 @@ def test_a_store_without_rank_0s_address_is_named(
 ) -> None:
     env, kept = stored
     with pytest.raises(
-        HvdTimeout, match=r"the store at 127.0.0.1:\d+ .* its last answer was 404 Not Found. Look whether"
+        HvdTimeout, match=r"the store at 127.0.0.1:\d+ .* its last answer was 404 Not Found. Check whether"
     ):
         who(env | {"HOROVOD_GLOO_TIMEOUT_SECONDS": "0.01"})
     kept["/hvd_kernel/1"] = b"elsewhere"
