@@ -103,17 +103,17 @@ def connect_to_agent() -> None:
     if has_driver() and not agent_channel.is_connected():
         from hvd_kernel.core.driver.channel import driver  # noqa: PLC0415 - only such a job needs it
 
-        driver().on_pushed(_begin_another_generation)
+        driver().on_pushed(_leave_generation)
         agent_channel.connect(lambda: _engine, driver().hear)
     else:
         agent_channel.connect(lambda: _engine)
 
 
-def _begin_another_generation() -> None:
-    """Release this rank, and those that wait for it: the driver has a place for it in another generation."""
+def _leave_generation(why: str) -> None:
+    """Release this rank, and those that wait for it: the driver has another generation in mind."""
     running = _engine
     if running is not None:
-        running.abort("it has been given a place in another generation of the job")
+        running.abort(why)
 
 
 def init(comm: Any = None, known: KnownPeers | None = None, *, again: bool = False) -> None:

@@ -7,6 +7,7 @@ A rank is connected with the agent of its host (processes/rank_channel.py), whic
                                   <-  Place       when all workers of the new generation are ready
     Registered                    ->              it has entered elastic.run: it can act on changes
                                   <-  HostsUpdated
+                                  <-  Lost        a worker has failed, and this one has not noticed
     Ready(generation, why)        ->              it has left its communicator, because of a failure or a change
                                   <-  Place | Removed
 
@@ -91,6 +92,13 @@ class Removed(ElasticMessage, frozen=True):
     why: str = ""
 
 
+class Lost(ElasticMessage, frozen=True):
+    """A worker of the generation has failed: who still waits to meet it, or has not noticed, leaves and is Ready."""
+
+    generation: int
+    why: str = ""
+
+
 class HostsUpdated(ElasticMessage, frozen=True):
     """Hosts have come or gone: meet again at the next commit."""
 
@@ -99,7 +107,7 @@ class HostsUpdated(ElasticMessage, frozen=True):
 
 
 FromWorker = Ready | Registered | Leaving | Finished
-ToWorker = Place | Removed | HostsUpdated
+ToWorker = Place | Removed | Lost | HostsUpdated
 
 _encode = msgspec.json.Encoder().encode
 _from_worker = msgspec.json.Decoder[FromWorker](FromWorker)

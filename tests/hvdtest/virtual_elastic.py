@@ -256,6 +256,8 @@ class VirtualJob:
                     self._go(worker, self.random.uniform(0.0, 0.5), lambda: self._meet(worker))
             case p.HostsUpdated():
                 worker.told = True
+            case p.Lost(generation):
+                self._fail(worker, generation)
             case p.Removed() if self._enter(worker, "removed"):
                 slow = 2 * self.settings.leave_s if self.random.random() < self.chances.hang else 1.0
                 self._go(worker, self.random.uniform(0.0, slow), lambda: self.kill(worker, 0))
@@ -274,9 +276,9 @@ class VirtualJob:
                 if self._enter(each, "training") and not each.registered:
                     each.registered = True
                     self._say(each, p.Registered())
+            if not all(each.alive for each in here):
+                self._break(worker.generation)
             self.later(self.random.uniform(0.1, 2.0), partial(self._tick, worker.generation))
-        elif any(not each.alive or each.phase not in {"placed", "meeting"} for each in group):
-            self._break(worker.generation)
 
     def _miss(self, worker: VirtualWorker, generation: int) -> None:
         if worker.generation == generation and worker.phase == "meeting":
@@ -315,9 +317,9 @@ class VirtualJob:
             self._go(worker, self.random.uniform(0.0, 1.0), lambda: self.kill(worker, 0))
 
     def _break(self, generation: int) -> None:
-        """Have the members of a generation see, each in its time, that another one is gone."""
+        """Have those in a communicator see, each in its time, that another one is gone; who has yet to meet it does not."""
         for each in self._group(generation) if generation else ():
-            if each.phase in {"placed", "meeting", "training", "told"}:
+            if each.phase in {"training", "told"}:
                 self._go(each, self.random.uniform(0.01, 1.0), partial(self._fail, each, generation))
 
     def _fail(self, worker: VirtualWorker, generation: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hvdtest.fake_driver import FakeDriver
 from hvdtest.launch import clean_environment
 
-from hvd_kernel.protocol.elastic import HostsUpdated, Leaving, Ready, Registered, Removed
+from hvd_kernel.protocol.elastic import HostsUpdated, Leaving, Lost, Ready, Registered, Removed
 
 RANK = """
 import json, select, sys
@@ -24,9 +24,12 @@ if sys.argv[1] == "connected":
     agent_channel.connect(lambda: None, lambda data: driver().hear(data))
 updates = []
 driver().on_hosts_updated(lambda update: updates.append([update.time, update.change]))
+reasons = []
+driver().on_pushed(reasons.append)
 commands = {
+    "reasons": lambda: reasons,
     "ask": lambda generation, seconds: str(driver().ask_place(Ready(generation, step=4, port=5), seconds)),
-    "see": lambda seconds: [driver().has_answer(), len(select.select([driver().fileno()], [], [], seconds)[0])],
+    "see": lambda seconds: [driver().is_over(), len(select.select([driver().fileno()], [], [], seconds)[0])],
     "updates": lambda: updates,
     "leave": lambda: driver().send(Leaving()),
     "register": lambda: driver().send(Registered()),
@@ -111,6 +114,24 @@ def test_the_newest_of_pushed_answers_is_taken_without_a_question(driver: FakeDr
     assert worker.do("see", 0) == [False, 0]
     worker.do("leave")
     assert driver.heard() == (7, Leaving()), "and it has not said that it is ready"
+
+
+def test_a_generation_that_has_lost_a_worker_is_left(driver: FakeDriver, worker: Worker) -> None:
+    worker.begin("ask", 0, 60)
+    driver.heard()
+    driver.place(1, {7: 0, 3: 1}, {})
+    assert "Place(generation=1, rank=0, size=2" in worker.answer()
+    driver.tell(7, Lost(0, "of another generation"))
+    driver.tell(7, Lost(1, "exit status 3"))
+    assert worker.do("see", 60) == [True, 1]
+    assert worker.do("reasons") == ["a rank has failed: exit status 3"]
+    worker.begin("ask", 1, 60)
+    assert driver.heard() == (7, Ready(1, step=4, port=5))
+    driver.tell(7, Lost(1, "again"))
+    driver.place(2, {7: 0}, {7: 0})
+    assert "Place(generation=2, rank=0, size=1" in worker.answer()
+    assert worker.do("see", 0) == [False, 0]
+    assert worker.do("reasons") == ["a rank has failed: exit status 3"]
 
 
 def test_hosts_that_change_are_told_of(driver: FakeDriver, worker: Worker) -> None:

@@ -303,6 +303,25 @@ def test_a_newcomer_that_fails_in_the_reset_is_replaced_too(phase: str) -> None:
     assert (len(job.ranks()), job.ranks()[0][2], len(job.workers)) == (4, 0, 6)
 
 
+def test_who_waits_to_meet_one_that_has_failed_is_told() -> None:
+    job = trains()
+    enter = job._enter
+
+    def dies(worker: VirtualWorker, entered: str) -> bool:
+        if (worker.number, entered) == (4, "placed"):
+            job.kill(worker, 3)
+        return enter(worker, entered) and worker.alive
+
+    job._enter = dies  # type: ignore[method-assign]
+    job.kill(worker(job, 3))
+    begun = job.now
+    while job.driver.generation < 3 and job.now < begun + 60.0:
+        job.run(0.1)
+    assert job.now < begun + 20.0, "nobody has waited until the others were too late"
+    lost = p.Lost(2, "exit status 3")
+    assert told(job, p.Lost) == [(0, lost), (1, lost), (2, lost)]
+
+
 def test_a_failure_and_a_change_of_the_hosts_are_one_reset() -> None:
     job = trains(replace(FOUR, np=2, last_call_s=1.0), {A: 2})
     job.kill(worker(job, 0))

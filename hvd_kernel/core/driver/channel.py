@@ -13,6 +13,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -20,7 +21,7 @@ from hvd_kernel.core.stacks import agent_channel
 from hvd_kernel.errors import HorovodInternalError, HvdTimeout
 from hvd_kernel.processes import rank_channel
 from hvd_kernel.protocol import elastic
-from hvd_kernel.protocol.elastic import FromWorker, HostsUpdated, Place, Ready, Removed
+from hvd_kernel.protocol.elastic import FromWorker, HostsUpdated, Lost, Place, Ready, Removed
 
 Answer = Place | Removed
 
@@ -37,9 +38,10 @@ class DriverChannel:
         self._changed = threading.Condition()
         self._answer: Answer | None = None  # the newest, until it is taken
         self._taken = 0  # the generation of the newest that was
+        self._lost: Lost | None = None  # that generation has lost a worker
         self._is_asking = False
-        self._is_over = False
-        self._pushed: list[Callable[[], None]] = []
+        self._is_gone = False
+        self._pushed: list[Callable[[str], None]] = []
         self._placed: list[Callable[[], None]] = []
         self._hosts_updated: list[Callable[[HostsUpdated], None]] = []
         self._readable = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -52,17 +54,17 @@ class DriverChannel:
         """Call this, in a thread, whenever a place comes: in it all is considered that the driver has told before."""
         self._placed.append(call)
 
-    def on_pushed(self, call: Callable[[], None]) -> None:
-        """Call this, in a thread, whenever an answer comes that nobody waits for; it is taken after this returns."""
+    def on_pushed(self, call: Callable[[str], None]) -> None:
+        """Call this with the reason, in a thread, when the generation is over; an answer is taken after it returns."""
         self._pushed.append(call)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while there is an answer that nobody has taken."""
+        """Return a descriptor that is readable while there is no use in waiting: see ``is_over``."""
         return self._readable
 
-    def has_answer(self) -> bool:
-        """Tell whether there is an answer that nobody has taken."""
-        return self._answer is not None
+    def is_over(self) -> bool:
+        """Tell whether the generation is over that was given last: it has lost a worker, or another answer waits."""
+        return self._answer is not None or self._lost is not None
 
     def ask_place(self, ready: Ready, patience_s: float) -> Answer:
         """Say that this worker is ready, and wait for its place; one that was pushed is taken without a question.
@@ -75,17 +77,19 @@ class DriverChannel:
             The driver is gone.
         """
         with self._changed:
+            self._lost = None
             if self._answer is None:
+                self._rest()
                 self.send(ready)
             self._is_asking = True
             try:
-                self._changed.wait_for(lambda: self._answer is not None or self._is_over, patience_s)
+                self._changed.wait_for(lambda: self._answer is not None or self._is_gone, patience_s)
             finally:
                 self._is_asking = False
             answer, self._answer = self._answer, None
             if answer is None:
-                raise HorovodInternalError(_GONE) if self._is_over else _late(patience_s)
-            os.eventfd_read(self._readable)
+                raise HorovodInternalError(_GONE) if self._is_gone else _late(patience_s)
+            self._rest()
             if isinstance(answer, Place):
                 self._taken = answer.generation
             return answer
@@ -93,7 +97,7 @@ class DriverChannel:
     def send(self, message: FromWorker) -> None:
         """Tell the driver. Any thread."""
         if not agent_channel.is_connected():
-            self._is_over = True
+            self._is_gone = True
         agent_channel.send(elastic.encode(message))
 
     def hear(self, data: bytes) -> None:
@@ -106,10 +110,24 @@ class DriverChannel:
                 return  # of a generation that is over
             case Place() | Removed() as answer:
                 self._keep(answer)
+            case Lost() as lost:
+                self._lose(lost)
             case None:
                 with self._changed:
-                    self._is_over = True
+                    self._is_gone = True
                     self._changed.notify_all()
+
+    def _rest(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._readable)
+
+    def _lose(self, lost: Lost) -> None:
+        with self._changed:
+            if lost.generation == self._taken and not (self._is_asking or self.is_over()):
+                self._lost = lost
+                os.eventfd_write(self._readable, 1)
+                for call in self._pushed:
+                    call(f"a rank has failed: {lost.why}")
 
     def _keep(self, answer: Answer) -> None:
         for call in self._placed if isinstance(answer, Place) else ():
@@ -120,7 +138,7 @@ class DriverChannel:
             self._answer = since(self._answer, answer)
             self._changed.notify_all()
             for call in () if self._is_asking else self._pushed:
-                call()
+                call("it has been given a place in another generation of the job")
 
 
 def since(older: Answer | None, newer: Answer) -> Answer:

@@ -68,10 +68,10 @@ class Worker:
             except HorovodInternalError as error:
                 self.leave(f"{type(error).__name__}: {error}")
             except Exception:
-                if not self.channel.has_answer():
+                if not self.channel.is_over():
                     raise  # else it is of a generation that was to be and is not
             else:
-                self._has_met = not self.channel.has_answer()  # else that generation is over already
+                self._has_met = not self.channel.is_over()
                 if self._has_met:
                     self._keep_port(None)
                     return

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.reset import settle
+from hvd_kernel.launch.elastic.reset import reason, settle
 from hvd_kernel.launch.elastic.settings import Settings
 from hvd_kernel.launch.elastic.state import Failure, JobState, Worker
 from hvd_kernel.launch.elastic.timers import For
 from hvd_kernel.launch.elastic.verdict import failed, is_in_minority
 from hvd_kernel.launch.outcome import told
-from hvd_kernel.protocol.elastic import Finished, FromWorker, Leaving, Ready, Registered, Removed
+from hvd_kernel.protocol.elastic import Finished, FromWorker, Leaving, Lost, Ready, Registered, Removed
 
 Flow = Iterator[e.Action]
 
@@ -126,6 +126,7 @@ class Driver:
         job = self._job
         is_member = worker in job.members
         job.broken |= is_member
+        job.released &= not is_member  # who has been told may wait for another one by now
         job.finishing |= is_member and worker.finished
         return is_member
 
@@ -184,6 +185,10 @@ class Driver:
                 job.overdue = True  # where slots are there now, workers in them may still come
             case For.LAST_CALL:
                 job.last_call_over = True
+            case For.RELEASE:
+                job.released = True
+                for each in job.training:
+                    yield e.SendTo(each.number, Lost(job.generation, reason(job)))
             case For.RESET:
                 for each in job.training:
                     yield from self._replace(each, f"it has not come to the reset within {limit}", now)

@@ -25,8 +25,8 @@ def begin(job: JobState, plan: Assignment) -> Iterator[Action]:
         if other not in members and not other.finished:
             yield from dismiss(job, other, "the job is smaller now")
     job.failures, job.cut_off, job.announcement, job.ended_well = [], {}, None, 0
-    job.broken = job.abandoned = job.finishing = job.overdue = False
-    job.timers.cancel(For.SLOTS, For.RESET)
+    job.broken = job.abandoned = job.released = job.finishing = job.overdue = False
+    job.timers.cancel(For.SLOTS, For.RELEASE, For.RESET)
     job.waits_since = 0.0
     if before:
         hosts = ", ".join(dict.fromkeys(each.host for each in plan.ranks))

@@ -189,8 +189,17 @@ def _watch_cooldowns(job: JobState, now: float) -> Iterator[Action]:
 
 
 def _watch_stragglers(job: JobState) -> Iterator[Action]:
-    """Have members replaced who train on for too long where the others have left the communicator."""
+    """Have members told of a failure who have not noticed it, and replaced who do not come for too long."""
     if not (job.training and (job.abandoned or job.has_lost)):
-        job.timers.cancel(For.RESET)
-    elif not job.timers.runs(For.RESET):
+        job.timers.cancel(For.RELEASE, For.RESET)
+        return
+    if not job.timers.runs(For.RESET):
         yield job.timers.set(For.RESET, job.settings.patience_s)
+    if reason(job) and not (job.released or job.timers.runs(For.RELEASE)):
+        yield job.timers.set(For.RELEASE, job.settings.release_s)
+
+
+def reason(job: JobState) -> str:
+    """Return why the generation has failed, as those know it who have left it; empty: it has not."""
+    theirs = [each.ready.reason or "it has failed" for each in job.waiting if each.ready and each.ready.failed]
+    return next((each.why for each in job.failures if each.joined), next(iter(theirs), ""))

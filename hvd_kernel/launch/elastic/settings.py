@@ -21,6 +21,8 @@ class Settings:
     """Longest wait for a new worker to come to hvd.init()."""
     patience_s: float = 600.0
     """Longest wait for a worker to come to a reset to which others have come."""
+    release_s: float = 2.0
+    """A failure that a member has not noticed by then, as it waits to meet the others, is told to it."""
     reset_limit: int | None = None
     """So many resets may be; one more ends the job. New hosts alone ask for none then."""
     max_restarts: int | None = None

@@ -86,6 +86,7 @@ class JobState:
     failures: list[Failure] = field(default_factory=list)
     broken: bool = False  # a member has ended
     abandoned: bool = False  # one has left the communicator
+    released: bool = False  # those who had not noticed a failure have been told
     finishing: bool = False  # the training of one that has ended had returned
     ended_well: int = 0  # with status 0, unasked
     cut_off: dict[int, int] = field(default_factory=dict)  # members on hosts that do not answer -> rank

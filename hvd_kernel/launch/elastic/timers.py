@@ -13,6 +13,7 @@ class For(Enum):
     SLOTS = auto()  # the wait for enough slots
     LAST_CALL = auto()  # the time in which changes of the hosts become one
     COOLDOWN = auto()  # a slot or host is used again
+    RELEASE = auto()  # members who have not noticed a failure are told of it
     RESET = auto()  # those that a reset waits for have failed
     START = auto()  # one worker has not come to init
     LEAVE = auto()  # one worker has not ended
