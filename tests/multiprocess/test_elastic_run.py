@@ -15,7 +15,7 @@ from hvdtest.exact import raises
 from hvdtest.fake_driver import FakeDriver
 from hvdtest.launch import RankPool
 
-from hvd_kernel.protocol.elastic import Finished, HostsUpdated, Leaving, Place, Ready, Registered, Removed
+from hvd_kernel.protocol.elastic import Finished, HostsUpdated, Leaving, Lost, Place, Ready, Registered, Removed
 
 pytestmark = pytest.mark.mp
 
@@ -286,6 +286,22 @@ def test_a_place_that_comes_while_the_ranks_wait_ends_that_wait(driver: FakeDriv
 
     asked, met = play(driver, workers(driver, 3, HVD_START_TIMEOUT="600"), script, meets_whom_it_can)
     assert asked, "nobody has said again that it is ready"
+    assert met == [[1, 2], [0, 2], [0, 1]]
+
+
+def test_a_failure_that_is_told_while_the_ranks_wait_ends_that_wait(driver: FakeDriver) -> None:
+    def script() -> set[int]:
+        driver.until_ready(0, 1, 2)
+        driver.place(1, {0: 0, 1: 1, 2: 2}, {}, only=(0, 1))
+        for worker in (0, 1):
+            driver.tell(worker, Lost(1, "exit status 3"))
+        said = driver.until_ready(0, 1)
+        driver.place(2, {1: 0, 0: 1}, {0: 0, 1: 1})
+        driver.tell(2, Place(3, 0, 1, 0, 1, 0, 1, "localhost", "127.0.0.1", 1, ""))
+        return {one.generation for one in said.values()}
+
+    left, met = play(driver, workers(driver, 3, HVD_START_TIMEOUT="600"), script, meets_whom_it_can)
+    assert left == {1}
     assert met == [[1, 2], [0, 2], [0, 1]]
 
 

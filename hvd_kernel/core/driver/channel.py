@@ -38,7 +38,7 @@ class DriverChannel:
         self._changed = threading.Condition()
         self._answer: Answer | None = None  # the newest, until it is taken
         self._taken = 0  # the generation of the newest that was
-        self._lost: Lost | None = None  # that generation has lost a worker
+        self._lost = 0  # the newest generation that has lost a worker
         self._is_asking = False
         self._is_gone = False
         self._pushed: list[Callable[[str], None]] = []
@@ -64,7 +64,7 @@ class DriverChannel:
 
     def is_over(self) -> bool:
         """Tell whether the generation is over that was given last: it has lost a worker, or another answer waits."""
-        return self._answer is not None or self._lost is not None
+        return self._answer is not None or 0 < self._taken <= self._lost
 
     def ask_place(self, ready: Ready, patience_s: float) -> Answer:
         """Say that this worker is ready, and wait for its place; one that was pushed is taken without a question.
@@ -77,9 +77,7 @@ class DriverChannel:
             The driver is gone.
         """
         with self._changed:
-            self._lost = None
             if self._answer is None:
-                self._rest()
                 self.send(ready)
             self._is_asking = True
             try:
@@ -92,6 +90,8 @@ class DriverChannel:
             self._rest()
             if isinstance(answer, Place):
                 self._taken = answer.generation
+                if self.is_over():
+                    os.eventfd_write(self._readable, 1)
             return answer
 
     def send(self, message: FromWorker) -> None:
@@ -123,8 +123,9 @@ class DriverChannel:
 
     def _lose(self, lost: Lost) -> None:
         with self._changed:
-            if lost.generation == self._taken and not (self._is_asking or self.is_over()):
-                self._lost = lost
+            was_over = self.is_over()
+            self._lost = max(self._lost, lost.generation)
+            if self.is_over() and not (was_over or self._is_asking):
                 os.eventfd_write(self._readable, 1)
                 for call in self._pushed:
                     call(f"a rank has failed: {lost.why}")
