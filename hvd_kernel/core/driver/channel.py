@@ -131,8 +131,8 @@ class DriverChannel:
                     call(f"a rank has failed: {lost.why}")
 
     def _keep(self, answer: Answer) -> None:
-        for call in self._placed if isinstance(answer, Place) else ():
-            call()
+        for placed in self._placed if isinstance(answer, Place) else ():
+            placed()
         with self._changed:
             if self._answer is None:
                 os.eventfd_write(self._readable, 1)
