@@ -16,6 +16,7 @@ from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.jobs import Job, Jobs
 from hvd_kernel.processes import detached as kept
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
@@ -214,6 +215,10 @@ class ClusterManager:
             if each.note.place == self.place and not each.note.kernel:
                 remedy = f"`%hvd stop`, then `%hvd attach {each.note.name}`"
                 say(f"these ranks are fresh; {each.note.name} was kept and has its variables: {remedy}")
+
+    def replaces_dead(self) -> bool:
+        """Tell whether dead ranks are replaced without a word of the user."""
+        return (self.respawn or lookup.value("HVD_RESPAWN", os.environ)) == "auto"
 
     def start(self, spec: ClusterSpec, progress: Say) -> Session:
         """Start a cluster; one that runs is stopped first, unless ``spec`` asks for what is not there.

@@ -35,7 +35,7 @@ def drive(
     if job is not None:
         job.cell = number
     session.make_ready()  # a press ends this; from the start of the ranks on it is theirs
-    begin = partial(session.run, code, ranks, number)
+    begin = partial(session.run, code, ranks, number, replaces=manager.replaces_dead())
     return watched(session, manager, writer, begin, timeout=timeout, job=job)
 
 

@@ -189,7 +189,7 @@ DRY_RUN = (Flag(("--dry-run",), "dry_run", "clean: only list", action=_YES),)
 RESPAWN = (
     Flag(("--restore",), "restore", "respawn, resize: variables that fresh ranks get from the others", "a,b", _names),
     Flag(("--drop",), "drop", "resize: ranks that leave, instead of the youngest", "0,2-3|::2|root"),
-    Flag(("--respawn",), "respawn", "start: whether a cell first replaces dead ranks", choices=("auto", "off")),
+    Flag(("--respawn",), "respawn", "start: whether cells replace dead ranks by themselves", choices=("auto", "off")),
 )
 TRACK = (Flag(("--per-rank",), "per_rank", "track: every rank writes, not only rank 0", action=_YES),)
 TIMELINE = (Flag(("--mark-cycles",), "mark_cycles", "timeline: mark every round of the negotiation", action=_YES),)

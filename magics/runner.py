@@ -13,6 +13,7 @@ from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics.display.rank_failures import merged_error
 from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted
+from hvd_kernel.magics.rejoin import Rejoin
 from hvd_kernel.magics.shell.prompts import Prompts
 from hvd_kernel.protocol.messages import Failure, MetricsSample, RankDone, Whereabouts
 
@@ -61,6 +62,7 @@ class Watch:
         self._pressed_at = 0.0
         self._late = False
         self._stalls = StallMonitor(session, ranks)
+        self._rejoin = Rejoin(session, run, renderer)
         self._explained = ""
         self._why = ""  # ranks waited when the cell was interrupted
         self._where: dict[int, Whereabouts] = {}  # of ranks that did not respond
@@ -86,6 +88,7 @@ class Watch:
                             self._failures[event.rank] = event.failure
                 elif self._run.done:
                     self._left.clear()
+                self._rejoin.tick()
                 self._explain()
                 self._renderer.tick()
                 self.prompts.tick()

@@ -273,10 +273,13 @@ class Executor:
     def _ask(self, action: e.Ask) -> None:
         content = {"verb": action.verb, **action.content}
         report = Report(lambda rank, said: self.deliver(e.RankAnswered(action.ticket, rank, said)))
-        self.wire.request(sorted(action.ranks), "hvd_request", content, report, urgent=action.urgent)
+        busy = self.latest.busy if self.latest is not None else set()  # they wait within the cell, and hear on control
+        for ranks, urgent in ((action.ranks & busy, True), (action.ranks - busy, action.urgent)):
+            if ranks:
+                self.wire.request(sorted(ranks), "hvd_request", content, report, urgent=urgent)
 
     def _rendezvous(self, action: e.Rendezvous) -> None:
-        peers = {rank: (who.pid, who.host) for rank, who in action.members.items()}
+        peers = {rank: (who.pid, who.host, who.first) for rank, who in action.members.items()}
         rendezvous = {
             "size": len(peers),
             "secret": secrets.token_hex(32),

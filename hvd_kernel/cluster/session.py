@@ -10,7 +10,9 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,8 +146,10 @@ class Session:
         """The latest sample of each rank in the latest run."""
         return dict(self.latest.metrics) if self.latest else {}
 
-    def run(self, code: str, ranks: Sequence[int] | None = None, cell: int = 0) -> Run:
+    def run(self, code: str, ranks: Sequence[int] | None = None, cell: int = 0, *, replaces: bool = False) -> Run:
         """Start a cell on all ranks, or on some, and return its stream of events.
+
+        ``replaces``: whoever reads them replaces ranks that die while others wait for that (``rejoin``).
 
         Raises
         ------
@@ -155,7 +159,7 @@ class Session:
         targets = chosen_ranks(ranks, self.n)
         self.make_ready()
         self.executor.recorder.note()
-        run = Run(targets, cell, lambda force: self._values(run, force))
+        run = Run(targets, cell, lambda force: self._values(run, force), replaces=replaces)
         self.executor.latest = run
         self._runs += 1
         self._wire.request(targets, "execute_request", run.request(code, self._runs), run)
@@ -292,6 +296,41 @@ class Session:
                 self.executor.remember()
         return done
 
+    def rejoin(self, run: Run, prepare: Callable[[Respawned], None], progress: Progress | None = None) -> Respawned:
+        """Replace the dead while the others wait in ``elastic.run``, and have the cell go on on all ranks.
+
+        ``prepare`` is called when all have met, before the fresh ranks run the cell.
+
+        Raises
+        ------
+        ClusterError
+            It could not be done; nobody waits any more, and the cell ends.
+        """
+        try:
+            run.check_all_in()
+            asked: dict[str, Any] = {"say": progress or _silence, "in_cell": True}
+            done: Respawned = self.executor.call(events.ReplaceRequested, None, **asked)
+        except ClusterError as error:
+            self._urge(run, "give_up", {"why": f"the ranks could not meet again: {error}"})
+            self._settle(run.give_up)
+            raise
+        prepare(done)
+        newest = max((waits.commits for waits in run.waiting.values()), default=0)
+        root = min((rank for rank, waits in run.waiting.items() if waits.commits == newest), default=0)
+        self._settle(partial(self._go_on, run, root, done.ranks))
+        return done
+
+    def _settle(self, act: Callable[[], None]) -> None:
+        """Have the I/O thread do something, and return when it has."""
+        done = threading.Event()
+        self._wire.soon(act)
+        self._wire.soon(done.set)
+        done.wait(_ANSWER_S)
+
+    def _urge(self, run: Run, verb: str, content: dict[str, Any]) -> None:
+        asked = {"verb": verb, **content}
+        self._wire.request(sorted(run.waiting), "hvd_request", asked, Gather((), verb), urgent=True)
+
     def resize(
         self, n: int, drop: Sequence[int] = (), *, restore: Sequence[str] = (), progress: Progress | None = None
     ) -> Resized:
@@ -377,6 +416,12 @@ class Session:
         return [rank for rank in chosen if rank not in self.ranks.dead]
 
     # I/O thread.
+
+    def _go_on(self, run: Run, root: int, fresh: tuple[int, ...]) -> None:
+        joining = [rank for rank in fresh if run.lost.pop(rank, None) is not None]
+        self._wire.request(joining, "execute_request", run.request_again(self._runs, root, fresh), run)
+        self._urge(run, "go_on", {"root": root, "fresh": fresh})
+        run.waiting.clear()
 
     def _spare_when_idle(self) -> None:
         if self.running:

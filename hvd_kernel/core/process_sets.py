@@ -309,7 +309,8 @@ def _bring_back(held: _Held, *, fresh: bool, before: Sequence[int] | None = None
     global _dynamic  # noqa: PLW0603 - of the process, as the engine
     size = session.size()
     begin = _FRESH if fresh else _DYNAMIC if held.dynamic else _KNOWING
-    now = {ranks: registry.renumbered(ranks, before) for ranks in held.sets}
+    known = dict.fromkeys((*held.sets, *(old for _, old in held.objects)))  # a set of all ranks is in the latter alone
+    now = {ranks: registry.renumbered(ranks, before) for ranks in known}
     mine = [(_SET, *registry.flags(registry.checked(ranks, size))) for ranks in now.values() if ranks]
     told: list[tuple[int, list[tuple[int, ...]]]] = []
     for kind, *flags in registry.everyone("process_set.reset", [(begin, *bytes(size)), *mine]):

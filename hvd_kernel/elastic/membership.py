@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.core import session
 from hvd_kernel.elastic.updates import notification_manager
 from hvd_kernel.errors import OutOfMemory, RankDied
+from hvd_kernel.protocol import cell_ranks
 
 if TYPE_CHECKING:
+    from hvd_kernel.elastic.peer_processes import PeerProcesses
     from hvd_kernel.protocol.elastic import FromWorker, Place
 
 ENDED = "elastic.run ended"
@@ -45,6 +47,10 @@ class Membership(ABC):
 
     def leave(self, reason: str | None, step: int) -> None:  # noqa: B027 - without a driver nobody asks
         """Take note of why this rank leaves the others (None: it is planned), and of its state's commits."""
+
+    def meet_again(self, peers: PeerProcesses) -> None:
+        """Leave the other ranks, and join those that there are then; raises as ``PeerProcesses.reset_communicator``."""
+        peers.reset_communicator()
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -105,7 +111,8 @@ class DrivenRanks(Membership):
 
 def membership() -> Membership:
     """Return this rank's."""
-    return DrivenRanks() if session.has_driver() else SameRanks()
+    found: Membership | None = cell_ranks.provided()
+    return found or (DrivenRanks() if session.has_driver() else SameRanks())
 
 
 @contextmanager

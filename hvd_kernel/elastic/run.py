@@ -111,7 +111,9 @@ def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int
         try:
             with members.entered():
                 return _until_done(
-                    _Training(call, state, peers, members), reset or peers.reset_communicator, reset_limit
+                    _Training(call, state, peers, members),
+                    reset or functools.partial(members.meet_again, peers),
+                    reset_limit,
                 )
         except HorovodInternalError as error:
             for remedy in (text for kind, text in _REMEDIES.items() if isinstance(error, kind)):

@@ -90,6 +90,11 @@ class WorkerNotificationManager:
     def _handle(self, update: HostsUpdated) -> None:
         self.handle_hosts_updated(update.time, update.change)
 
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Who is told."""
+        return tuple(self._listeners)
+
     def register_listener(self, listener: Listener) -> None:
         """Tell this one from now on."""
         self._listeners.append(listener)

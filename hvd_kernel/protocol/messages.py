@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
-T = TypeVar("T", "MetricsSample", "Failure", "Whereabouts", "Prompt")
+T = TypeVar("T", "MetricsSample", "Failure", "Whereabouts", "Prompt", "Waiting")
 
 METRICS_TYPE = "hvd_metrics"
 """msg_type under which a rank's telemetry thread publishes a MetricsSample on its iopub."""
@@ -27,6 +27,9 @@ LEFT_OUT_TYPE = "hvd_left_out"
 
 PROMPT_TYPE = "hvd_prompt"
 """msg_type under which a rank publishes a Prompt on its iopub."""
+
+WAITING_TYPE = "hvd_waiting"
+"""msg_type under which a rank publishes Waiting on its iopub."""
 
 BROKEN_TYPE = "hvd_broken"
 """msg_type under which a rank says that communication has ended in a task that is not a cell of the notebook."""
@@ -167,6 +170,24 @@ class Prompt:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """The rank waits in ``elastic.run`` until the notebook has had all ranks meet again."""
+
+    rank: int
+    reason: str = ""  # why the ranks have left each other; "": it was planned
+    commits: int = 0  # that its values have seen
+    lost: int = 0  # optimizer steps that were undone
+
+
+@dataclass(frozen=True)
+class RankLost:
+    """The rank has died in the cell, and may be replaced in it."""
+
+    rank: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
 class RankDone:
     """The rank has finished the cell."""
 
@@ -174,10 +195,10 @@ class RankDone:
     failure: Failure | None = None
 
 
-Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | RankDone | Prompt
+Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | Waiting | RankLost | RankDone | Prompt
 
 
-def to_wire(message: MetricsSample | Failure | Whereabouts | Prompt) -> dict[str, Any]:
+def to_wire(message: MetricsSample | Failure | Whereabouts | Prompt | Waiting) -> dict[str, Any]:
     """JSON-able form of a message that a rank sends."""
     return asdict(message)
 

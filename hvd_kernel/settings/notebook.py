@@ -30,7 +30,7 @@ NOTEBOOK_SETTINGS = (
         ("HVD_RESPAWN",),
         one_of("auto", "off"),
         "off",
-        "auto: a notebook's next cell after a rank's death replaces it first, as with `%hvd start --respawn auto`",
+        "auto: cells replace ranks that die: elastic.run at once, others at the next cell; as `--respawn auto`",
         flag="--respawn",
     ),
     Setting(

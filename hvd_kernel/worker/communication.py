@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,12 +33,12 @@ def start() -> None:
     _prove()
 
 
-def reset_communicator(*, fresh: bool = False) -> None:
+def reset_communicator(*, fresh: bool = False, before: Sequence[int] | None = None) -> None:
     """Replace communication that an abort has ended; process sets come back. All ranks call this together.
 
-    fresh: this rank stands for one that has died, and has met nobody yet.
+    fresh: this rank has met nobody yet. before: of each rank its number before, -1: it was not there; None: the same.
     """
-    process_sets.reset_to_all_ranks(fresh=fresh)
+    process_sets.reset_to_all_ranks(fresh=fresh, before=before)
     _prove()
 
 

@@ -30,6 +30,7 @@ class _Held:
     def __init__(self) -> None:
         self._keeper: socket.socket | None = None
         self._pidfds: dict[int, int] = {}
+        self._ranks: dict[tuple[int, str], int] = {}  # by process, in the latest communicator
         self.names: dict[str, int] = {}  # what cells find under the names that change with the ranks
 
     def reserve(self, host: str) -> int:
@@ -43,6 +44,19 @@ class _Held:
         self._keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._keeper.bind((host, 0))
         return int(self._keeper.getsockname()[1])
+
+    def before(self, ranks: Mapping[int, tuple[int, str, int]]) -> list[int]:
+        """Return of each rank its number in the communicator in which this rank was last, -1: it was not there.
+
+        ``ranks``: pid, host and number at the start of each.
+        """
+        if not self._ranks:  # this rank was in that of the start, or in none
+            return [first for _, (_, _, first) in sorted(ranks.items())]
+        return [self._ranks.get((pid, host), -1) for _, (pid, host, _) in sorted(ranks.items())]
+
+    def met(self, ranks: Mapping[int, tuple[int, str, int]]) -> None:
+        """Take note of who is in the communicator that there is now."""
+        self._ranks = {(pid, host): rank for rank, (pid, host, _) in ranks.items()}
 
     def look_at(self, others: Mapping[int, int]) -> dict[int, int]:
         """Return handles of the others' processes, by rank, so that nobody waits for one that has ended.
@@ -84,7 +98,8 @@ def leave(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -
 def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Leave the old communicator and make one with the ranks that there are now; a fresh rank gets its names too."""
     here = socket.gethostname()
-    others = {int(rank): pid for rank, (pid, host) in content["ranks"].items() if host == here}
+    ranks = {int(rank): who for rank, who in content["ranks"].items()}
+    others = {rank: pid for rank, (pid, host, _) in ranks.items() if host == here}
     control.become(next(rank for rank, pid in others.items() if pid == os.getpid()))
     others.pop(control.rank)
     if not _held.names and session.is_initialized():
@@ -92,7 +107,8 @@ def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
     size, host, port, secret = (content[word] for word in ("size", "host", "port", "secret"))
     session.set_rendezvous(session.Rendezvous(control.rank, size, host, port, secret, _held.look_at(others)))
     fresh = control.rank in content["fresh"]
-    communication.reset_communicator(fresh=fresh)
+    communication.reset_communicator(fresh=fresh, before=_held.before(ranks))
+    _held.met(ranks)
     if fresh:
         control.names.update(frontend.ready(control.rank, size))
     before, _held.names = _held.names, _numbers()

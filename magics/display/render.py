@@ -24,6 +24,7 @@ from hvd_kernel.protocol.messages import (
     LeftOut,
     MetricsSample,
     RankDone,
+    RankLost,
     RichOutput,
     TextDelta,
 )
@@ -31,6 +32,7 @@ from hvd_kernel.protocol.messages import (
 if TYPE_CHECKING:
     from hvd_kernel.magics.display.writer import Writer
     from hvd_kernel.widgets import Dashboard
+    from hvd_kernel.widgets.marks import Kind
 
 SHOW_AFTER_S = 1.0
 """A cell that runs this long gets its dashboard where a person looks on."""
@@ -56,6 +58,7 @@ class Renderer:
         self._before = dict(before or {})
         self._buffers = {rank: OutputBuffer(limits, self._where) for rank in ranks}
         self._failures: dict[int, Failure] = {}
+        self._lost: set[int] = set()  # ranks that have died and may be replaced
         self._trained = False
         self.latest: dict[int, MetricsSample] = {}
         self._handle: Any = None
@@ -74,9 +77,12 @@ class Renderer:
             self._trained = self._trained or self._is_training(event)
             self.latest[event.rank] = event
             self._board.feed(event)
+        elif isinstance(event, RankLost):
+            self._board.mark("died", f"rank {event.rank} died")
+            self._lost.add(event.rank)
         elif isinstance(event, RankDone) and event.failure:
             self._failures[event.rank] = event.failure
-            if event.failure.ename == "RankDied" and not event.failure.secondary:
+            if event.rank not in self._lost and event.failure.ename == "RankDied" and not event.failure.secondary:
                 self._board.mark("died", f"rank {event.rank} died")
 
     def tick(self) -> None:
@@ -88,6 +94,11 @@ class Renderer:
         if self._handle is None:
             self._handle = self._writer.live(self._board)
         self._board.flush()
+
+    def mark(self, kind: Kind, text: str) -> None:
+        """Mark this moment on the time axis."""
+        self._lost.clear()
+        self._board.mark(kind, text)
 
     def explain(self, sentence: str) -> None:
         """Show, where somebody looks, why ranks wait; "" when they no longer do."""

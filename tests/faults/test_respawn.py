@@ -270,7 +270,7 @@ def test_a2_a_death_of_this_very_moment_is_noticed(session: Session) -> None:
 
 
 def test_a_rank_that_is_stopped_is_not_dead_but_silent(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hvd_kernel.cluster.ranks.respawn._SIGN_S", 0.5)
+    monkeypatch.setattr("hvd_kernel.cluster.ranks.rejoin._SIGN_S", 0.5)
     stopped = psutil.Process(session.status()[3].pid)
     stopped.suspend()
     # One thread of it has to take its turn before all stop: until then the others may answer.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hvd_kernel.protocol.messages import Event, Failure, Frame, MetricsSample, RankDone, Whereabouts, to_wire
 
@@ -90,6 +90,14 @@ class ScriptedRun:
         self._open = set(ranks)
         self.failures: list[Failure] = []
         self.holding: set[int] = set()
+
+    replaces = False
+    waiting: ClassVar[dict[int, Any]] = {}
+    lost: ClassVar[dict[int, Any]] = {}
+
+    @property
+    def busy(self) -> set[int]:
+        return set(self._open)
 
     @property
     def done(self) -> bool:

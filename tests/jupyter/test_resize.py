@@ -103,8 +103,17 @@ def test_processes_stay_numbers_follow_and_clients_see_it(own: Session, tmp_path
     said = f"import atexit, pathlib\nx = rank\natexit.register(pathlib.Path({str(tmp_path)!r}, f'left-{{rank}}').touch)"
     execute(own, f"{said}\nprint('said by', rank)", cell=7)
     before = pids(own)
+    execute(own, "hvd.shutdown(); hvd.init(process_sets='dynamic')")
+    execute(own, "pair, gone = hvd.add_process_set([1, 2]), hvd.add_process_set([0, 1])")
     assert own.resize(2, [0, 3]).numbers == {1: 0, 2: 1}
     assert pids(own) == before[1:3]
+    assert execute(own, "pair.ranks, pair.process_set_id is None, gone.process_set_id").run.values() == dict.fromkeys(
+        (0, 1), ([0, 1], False, None)
+    )
+    lost = execute(own, "hvd.allreduce(__import__('torch').ones(1), process_set=gone)").failures
+    assert {rank: (each.ename, "0" in each.evalue) for rank, each in lost.items()} == dict.fromkeys(
+        (0, 1), ("ValueError", True)
+    )
     assert not living({before[0], before[3]})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["left-0", "left-3"], "exit handlers have run"
     assert_whole(own, 2)

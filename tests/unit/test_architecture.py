@@ -66,7 +66,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "integrations": {"torch"},
     "data": set(),
     "compat": CORE | {"tracking", "frameworks"},
-    "worker": CORE | {"torch", "compat", "tracking", "frameworks"},
+    "worker": CORE | {"torch", "compat", "tracking", "frameworks", "elastic"},
     "jobs": {"errors", "processes", "settings"},
     "diagnosis": SHARED | {"frameworks"},
     "launch": SHARED | {"jobs", "diagnosis", "tracking", "compat", "frameworks"},

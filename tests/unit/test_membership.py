@@ -53,7 +53,10 @@ def ask_for_something(world: VirtualCluster) -> None:
     else:
         ranks = frozenset(choose.sample(range(world.n), choose.randint(1, world.n)))
         request = world.request(
-            e.ReplaceRequested, choose.choice([None, None, None, ranks]), force=choose.random() < 0.3
+            e.ReplaceRequested,
+            choose.choice([None, None, None, ranks]),
+            force=choose.random() < 0.3,
+            in_cell=choose.random() < 0.2,
         )
     if choose.random() < 0.3:
         world.later(choose.uniform(0.0, 3.0), lambda: world.deliver(e.Cancelled(request)))
@@ -278,6 +281,15 @@ def test_named_ranks_leave_and_the_others_keep_their_order() -> None:
     assert pids(world) == before[1:3]
     world.deliver(e.RankDied(2, before[2]))
     assert world.membership.ranks.dead == {1}, "a process is known by its pid, whatever its number was"
+
+
+def test_ranks_that_wait_within_a_cell_meet_again_also_where_nobody_is_dead() -> None:
+    world = started(2)
+    world.on_awaitcell = lambda _: pytest.fail("the cell is not to end")  # type: ignore[method-assign]
+    request = world.request(e.ReplaceRequested, None, in_cell=True)
+    world.run()
+    assert answer(world, request) == e.Done(request, Respawned((), 0))
+    assert {each.generation for each in world.processes} == {world.generation} == {1}
 
 
 def test_a_resize_that_is_cancelled_is_finished_by_a_respawn() -> None:

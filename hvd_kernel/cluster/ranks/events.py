@@ -41,6 +41,7 @@ class ReplaceRequested(Struct, frozen=True):
     ranks: frozenset[int] | None
     force: bool = False
     restore: tuple[str, ...] = ()
+    in_cell: bool = False  # the others wait for it within a cell; they are to meet again, whether or not any is dead
 
 
 class ResizeRequested(Struct, frozen=True):

@@ -29,7 +29,7 @@ class Ranks:
         self.kept = ""  # the cluster's name, where it outlives this kernel
         self.generation = 0  # how often the ranks have met
         self.leaving: set[int] = set()  # they have been asked to end
-        self.apart = False  # these ranks have not met in this number
+        self.apart = False  # these ranks may have met in part, or not in this number
 
     @property
     def everybody(self) -> set[int]:
@@ -48,7 +48,8 @@ class Ranks:
     def introduce(self, rank: int, said: Mapping[str, str | int]) -> RankStatus:
         """Take a rank's own word on who it is."""
         pid, host, device = int(said["pid"]), str(said["host"]), str(said["device"])
-        self.members[rank] = RankStatus(rank, pid, host, alive=True, device=device)
+        before = self.members.get(rank) or RankStatus(rank, pid, host, alive=True, device=device, first=rank)
+        self.members[rank] = replace(before, pid=pid, host=host, device=device)
         return self.members[rank]
 
     def make_way(self, ranks: set[int]) -> None:

@@ -147,6 +147,7 @@ class Rejoin(Operation):
         ranks.generation += 1
         living = {rank: who for rank in ranks.everybody if (who := ranks.process(rank)) is not None}
         ticket = self.ticket()
+        ranks.apart = True  # whatever interrupts this
         yield Rendezvous(ticket, ranks.generation, living, frozenset(dead), place)
         answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, _RENDEZVOUS_S)
         self._check_alive(dead)

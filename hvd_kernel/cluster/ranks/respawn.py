@@ -24,10 +24,11 @@ class Replace(Rejoin):
         chosen = set(ranks.dead if self._asked.ranks is None else self._asked.ranks)
         living = chosen - ranks.dead
         self._check(chosen, living)
-        if not (chosen or ranks.bare or ranks.apart):
+        if not (chosen or ranks.bare or ranks.apart or self._asked.in_cell):
             return Respawned((), 0, silent=tuple(sorted(silent)))
         yield from self.end(living)
-        yield from self.await_cell("`%hvd respawn`")
+        if not self._asked.in_cell:
+            yield from self.await_cell("`%hvd respawn`")
         return (yield from self.rejoin())
 
     def _check(self, chosen: set[int], living: set[int]) -> None:

@@ -15,10 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.protocol.messages import (
     LEFT_OUT_TYPE,
     METRICS_TYPE,
     PROMPT_TYPE,
+    WAITING_TYPE,
     Cleared,
     Event,
     Failure,
@@ -26,8 +29,10 @@ from hvd_kernel.protocol.messages import (
     MetricsSample,
     Prompt,
     RankDone,
+    RankLost,
     RichOutput,
     TextDelta,
+    Waiting,
     from_wire,
 )
 
@@ -62,12 +67,18 @@ _OUTPUTS: dict[str, Callable[[int, Mapping[str, Any]], Event]] = {
 class Run:
     """The events of one cell. Made by ``Session.run``."""
 
-    def __init__(self, ranks: tuple[int, ...], cell: int, fetch: Callable[[bool], dict[int, Any]]) -> None:
+    def __init__(
+        self, ranks: tuple[int, ...], cell: int, fetch: Callable[[bool], dict[int, Any]], *, replaces: bool = False
+    ) -> None:
+        """Begin; ``replaces``: ranks that die may be replaced while the cell runs; until then they are ``lost``."""
         self.ranks = ranks
         self.cell = cell
         self.failures: list[Failure] = []
         self.metrics: dict[int, MetricsSample] = {}
         self.aborted = False  # a rank's engine has been aborted: the communicator must be reset before the next cell
+        self.replaces = replaces
+        self.lost: dict[int, Failure] = {}  # ranks that have died, if they may be replaced
+        self.waiting: dict[int, Waiting] = {}  # ranks that wait in elastic.run
         self.holding = set[int]()  # ranks that have left the cell with an error of all, and not released the others
         self._fetch = fetch
         self._code = ""
@@ -83,7 +94,7 @@ class Run:
     def request(self, code: str, run: int) -> dict[str, Any]:
         """Return the content of the message that asks a rank for it; ``run``: its number among this cluster's."""
         self._code = code
-        ours = {"cell": self.cell, "run": run, "kernel": _KERNEL}
+        ours = {"cell": self.cell, "run": run, "kernel": _KERNEL, "elastic": {"replaces": self.replaces}}
         how = {"silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
         return {"code": code, **how, "hvd": ours}
 
@@ -93,6 +104,36 @@ class Run:
         from ipykernel.compiler import get_file_name  # noqa: PLC0415 - only for a rank that cannot say it itself
 
         return Path(get_file_name(self._code)).name if self._code else ""  # type: ignore[no-untyped-call]
+
+    def request_again(self, run: int, root: int, fresh: tuple[int, ...]) -> dict[str, Any]:
+        """Return the same for a fresh rank: all take the values of ``root``."""
+        content = self.request(self._code, run)
+        content["hvd"]["elastic"] |= {"joins": True, "root": root, "fresh": fresh}
+        return content
+
+    @property
+    def busy(self) -> set[int]:
+        """The ranks that live and have not ended the cell."""
+        return set(self.ranks) - self._ended - self.lost.keys()
+
+    def check_all_in(self) -> None:
+        """Refuse to go on without ranks that have ended the cell: they do not come back to it.
+
+        Raises
+        ------
+        ClusterError
+            There are some.
+        """
+        if self._ended:
+            raise ClusterError(f"{named(self._ended)} has ended the cell, and does not come back to it")
+
+    def give_up(self) -> None:
+        """Take the ranks that were lost as dead: nobody replaces them in this cell. I/O thread."""
+        self.replaces = False
+        self.waiting.clear()
+        for rank, failure in list(self.lost.items()):
+            self.on_dead(rank, failure)
+        self.lost.clear()
 
     @property
     def done(self) -> bool:
@@ -147,7 +188,10 @@ class Run:
     def on_output(self, rank: int, kind: str, content: Mapping[str, Any]) -> bool:
         """Turn one iopub message into events; True when nothing more can come."""
         read = _OUTPUTS.get(kind)
-        if read is not None:
+        if kind == WAITING_TYPE:
+            self.waiting[rank] = waits = from_wire(Waiting, dict(content))
+            self._events.put(waits)
+        elif read is not None:
             self._events.put(read(rank, content))
         elif kind == METRICS_TYPE:
             sample = from_wire(MetricsSample, dict(content))
@@ -164,8 +208,13 @@ class Run:
         return self._maybe_end(rank)
 
     def on_dead(self, rank: int, failure: Failure) -> None:
-        """End the rank without its reply."""
+        """End the rank without its reply, unless it may be replaced."""
         self.aborted = True
+        self.waiting.pop(rank, None)
+        if self.replaces and rank not in self._ended:
+            self.lost[rank] = failure
+            self._events.put(RankLost(rank, failure))
+            return
         self._replies[rank] = failure
         self._idle.add(rank)
         self._maybe_end(rank)

@@ -23,6 +23,7 @@ from IPython.core.interactiveshell import ExecutionResult
 
 from hvd_kernel.protocol.messages import Failure, to_wire
 from hvd_kernel.worker import communication
+from hvd_kernel.worker.elastic_cell import ElasticCell
 from hvd_kernel.worker.shell.prompt import Prompts
 
 _REASON_CHARS = 300
@@ -47,6 +48,7 @@ class Control:
     """Cells of this rank. Everything runs on the main thread but ``interrupt``."""
 
     prompts: Prompts  # of the cells' code, set by the rank's kernel
+    elastic: ElasticCell  # the same
     on_rank: Callable[[int], None]  # told when this rank gets another number, set by the rank's kernel
     latest = Latest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import importlib
 import json
@@ -10,7 +11,9 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import ipyparallel.engine.app as ipp_app
@@ -22,9 +25,10 @@ from traitlets.config import Config
 
 from hvd_kernel.core import metrics
 from hvd_kernel.core.stacks import call_stack
-from hvd_kernel.protocol import rank_log
+from hvd_kernel.protocol import cell_ranks, rank_log
 from hvd_kernel.protocol.messages import HALF_OPEN_MS, REMEMBERED_MESSAGES
 from hvd_kernel.worker import communication, telemetry
+from hvd_kernel.worker.elastic_cell import ElasticCell
 from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.output import traceback_frames
 from hvd_kernel.worker.output.capture import Output
@@ -138,6 +142,8 @@ class RankKernel(TaskKernel):
         self.control = Control(self.engine_id, self.shell)
         self.control.prompts = prompt.Prompts(self.engine_id, self._publish, communication.park)
         self.control.on_rank = self._take_rank
+        cell_ranks.provide(self._membership)
+        self.control.elastic = ElasticCell(lambda: self.control.rank, self._publish_for_cell)
         self.debugging = debugger.Debugging(self.shell)
         self.debugging.install()
         self.telemetry = telemetry.Telemetry(self.engine_id, self._publish, lambda: self.control.prompts.parked)
@@ -156,6 +162,7 @@ class RankKernel(TaskKernel):
             self.output.during(parent, asked["cell"], asked["kernel"]),
             self.shell.display_pub.during(),
             frontend.during_cell(self.control.names, code),
+            self.control.elastic.during(asked.get("elastic", {})),
         ):
             await super().execute_request(stream, ident, parent)
         if self.for_the_log:
@@ -181,6 +188,14 @@ class RankKernel(TaskKernel):
             return reply | {"status": "ok"}
         return reply | {"status": "error", "ename": failure["ename"], "evalue": failure["evalue"], "traceback": []}
 
+    def _membership(self) -> Any:
+        from hvd_kernel.worker.cell_membership import CellRanks  # noqa: PLC0415 - only elastic.run needs it
+
+        return CellRanks(self.control.elastic)
+
+    def _publish_for_cell(self, kind: str, content: dict[str, Any]) -> None:
+        self._publish(kind, content, self.get_parent("shell"))
+
     def _take_rank(self, rank: int) -> None:
         self.engine_id = self.control.prompts.rank = self.telemetry.rank = rank
 
@@ -191,10 +206,22 @@ class RankKernel(TaskKernel):
 
     async def hvd_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Answer a request; an error travels as text."""
+        answer: Future[handlers.Answer] = Future()
         try:
-            content, buffers = handlers.answer(self.control, parent["content"], parent["buffers"])
+            given = handlers.answer(self.control, parent["content"], parent["buffers"])
         except Exception as error:  # noqa: BLE001 - whatever it is, the notebook must hear of it
-            content, buffers = {"error": f"{type(error).__name__}: {error}"}, []
+            answer.set_exception(error)
+        else:
+            if isinstance(given, Future):  # this thread goes on: it has to hear of an interrupt
+                loop, reply = asyncio.get_running_loop(), partial(self._reply, stream, ident, parent)
+                given.add_done_callback(lambda done: loop.call_soon_threadsafe(reply, done))
+                return
+            answer.set_result(given)
+        self._reply(stream, ident, parent, answer)
+
+    def _reply(self, stream: Any, ident: Any, parent: dict[str, Any], answer: Future[handlers.Answer]) -> None:
+        error = answer.exception()
+        content, buffers = answer.result() if error is None else ({"error": f"{type(error).__name__}: {error}"}, [])
         self.session.send(stream, "hvd_reply", content, parent=parent, ident=ident, buffers=buffers)
 
     # A cell's "busy", "idle" and "execute_input" have no reader here: eight messages less per cell on four ranks.

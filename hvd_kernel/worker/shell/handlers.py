@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
@@ -24,14 +27,19 @@ if TYPE_CHECKING:
     from hvd_kernel.worker.shell.control import Control
 
 Answer = tuple[dict[str, Any], list[Any]]
+TOGETHER = {"rendezvous", "restore"}
+"""Verbs that all ranks do together: of a rank that waits in a cell, its main thread does them."""
+
 Handler = Callable[["Control", Mapping[str, Any], list[Any]], Answer]
 
 
-def answer(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
-    """Do what a ``hvd_request`` says; return the reply's content and buffers."""
+def answer(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer | Future[Answer]:
+    """Do what a ``hvd_request`` says; return the reply's content and buffers, or who will have them."""
     handler = TABLE.get(content["verb"])
     if handler is None:
         raise ValueError(f"unknown verb {content['verb']!r}: notebook and ranks run different versions of hvd_kernel")
+    if content["verb"] in TOGETHER and threading.current_thread() is not threading.main_thread():
+        return control.elastic.hand_over(partial(handler, control, content, buffers))
     return handler(control, content, buffers)
 
 
@@ -99,6 +107,17 @@ def _reset_communicator(_control: Control, _content: Mapping[str, Any], _buffers
     return {}, []
 
 
+def _go_on(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Have ``elastic.run`` go on, which waits: all have met."""
+    control.elastic.end_wait("", content["root"], tuple(content["fresh"]))
+    return {}, []
+
+
+def _give_up(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    control.elastic.end_wait(content["why"], None, ())
+    return {}, []
+
+
 def _lookup(names: dict[str, Any], name: str) -> Any:
     if name not in names:
         raise NameError(f"name {name!r} is not defined there")
@@ -119,6 +138,8 @@ TABLE: dict[str, Handler] = {
     "latest": latest.answer,
     "rendezvous_address": rendezvous.offer,
     "rendezvous": rendezvous.join,
+    "go_on": _go_on,
+    "give_up": _give_up,
     "leave": rendezvous.leave,
     "kept": replicate.kept_names,
     "restore": replicate.restore,

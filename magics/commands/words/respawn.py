@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics.cluster_size import fresh
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
-from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster.ranks.rejoin import Respawned
@@ -40,7 +38,7 @@ def respawn(
 def if_wanted(context: Context) -> None:
     """Replace dead ranks before a cell, where the user has asked for that to happen by itself."""
     session = context.manager.session
-    if session is not None and session.dead and (context.manager.respawn or _default()) == "auto":
+    if session is not None and session.dead and context.manager.replaces_dead():
         respawn(context)
 
 
@@ -55,7 +53,3 @@ def _silent(ranks: tuple[int, ...]) -> str:
     does, it = ("does", "it") if len(ranks) == 1 else ("do", "them")
     remedy = f"`%hvd stacks` shows where, `%hvd respawn {spans(ranks)} --force` replaces {it}"
     return f", but {named(ranks)} {does} not answer: {remedy}"
-
-
-def _default() -> str:
-    return lookup.value("HVD_RESPAWN", os.environ)

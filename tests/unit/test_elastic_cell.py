@@ -1,0 +1,109 @@
+"""A rank that waits in elastic.run for the notebook: what its main thread does meanwhile, and which steps were undone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hvd_kernel.core import metrics, session
+from hvd_kernel.elastic.membership import ENDED, membership
+from hvd_kernel.errors import HvdTimeout, OutOfMemory, RankDied, RankFailed
+from hvd_kernel.protocol import cell_ranks
+from hvd_kernel.protocol.messages import WAITING_TYPE
+from hvd_kernel.worker.cell_membership import CellRanks, Commits
+from hvd_kernel.worker.elastic_cell import ElasticCell
+
+AUTO = {"replaces": True}
+
+
+@pytest.fixture
+def published() -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    yield []
+    cell_ranks.provide(None)
+
+
+@pytest.fixture
+def cell(published: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch) -> ElasticCell:
+    monkeypatch.setattr(session, "setting", lambda _name: "0.2")
+    made = ElasticCell(lambda: 3, lambda kind, content: published.append((kind, content)))
+    cell_ranks.provide(lambda: CellRanks(made))
+    return made
+
+
+def test_who_waits_says_so_does_what_it_is_given_in_its_own_thread_and_goes_on(
+    cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
+) -> None:
+    threads: list[str] = []
+
+    def act() -> tuple[dict[str, Any], list[Any]]:
+        threads.append(threading.current_thread().name)
+        return {"done": True}, []
+
+    def notebook() -> None:
+        while not published:
+            pass
+        given.append(cell.hand_over(act).result(5))
+        cell.end_wait("", 2, (1,))
+
+    given: list[Any] = []
+    other = threading.Thread(target=notebook)
+    with cell.during(AUTO):
+        other.start()
+        cell.wait("RankDied: rank 1", 7, 2)
+        other.join()
+        assert (membership().root, membership().fresh) == (2, (1,))
+    told = {"rank": 3, "reason": "RankDied: rank 1", "commits": 7, "lost": 2}
+    assert published == [(WAITING_TYPE, told)]
+    assert given == [({"done": True}, [])]
+    assert threads == [threading.current_thread().name]
+
+
+def test_a_notebook_that_gives_up_or_says_nothing_ends_the_wait_with_an_error(
+    cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
+) -> None:
+    with cell.during(AUTO):
+        with pytest.raises(HvdTimeout, match=r"the notebook has not spoken for 0\.2 s"):
+            cell.wait("", 0, 0)
+        other = threading.Thread(target=lambda: (await_first(published), cell.end_wait("no memory", 0, ())))
+        published.clear()
+        other.start()
+        with pytest.raises(RankDied, match="no memory"):
+            cell.wait("", 0, 0)
+        other.join()
+
+
+def await_first(published: list[Any]) -> None:
+    while not published:
+        pass
+
+
+def test_who_does_not_wait_is_given_nothing(cell: ElasticCell) -> None:
+    assert "does not wait" in str(cell.hand_over(lambda: ({}, [])).exception())
+    cell.end_wait("nobody hears it", None, ())
+
+
+def test_a_death_is_recovered_from_only_where_the_notebook_replaces_the_dead(cell: ElasticCell) -> None:
+    died = RankDied("rank 1 has died", 1)
+    with cell.during({}):
+        assert not membership().can_recover_from(died)
+        assert membership().can_recover_from(RankFailed("rank 1 failed"))
+    with cell.during(AUTO):
+        assert membership().can_recover_from(died)
+        assert not membership().can_recover_from(RankDied(f"{ENDED} on rank 1", 1))
+        assert not membership().can_recover_from(OutOfMemory("no memory"))
+
+
+def test_undone_are_the_steps_since_the_last_commit_or_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = 10
+    monkeypatch.setattr(metrics, "snapshot", lambda: metrics.Snapshot(step, 0))
+    commits = Commits()
+    step = 13
+    assert commits.lost(0) == 3
+    commits.note(4)
+    assert commits.lost(4) == 0
+    step = 18
+    assert commits.lost(4) == 5
+    assert commits.lost(8) == 1, "four steps were voted for"

@@ -1,0 +1,142 @@
+"""When ranks that died in a cell are replaced within it, and what is shown of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hvd_kernel.cluster.ranks.rejoin import Respawned
+from hvd_kernel.cluster.requests.cell_run import Run
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.magics.rejoin import Rejoin
+from hvd_kernel.protocol.messages import WAITING_TYPE, Failure, RankDone, RankLost, Waiting, to_wire
+
+
+class Session:
+    """Of three ranks; ``rejoin`` ends when it is let."""
+
+    n = 3
+
+    def __init__(self, outcome: Respawned | Exception) -> None:
+        self.dead: tuple[int, ...] = ()
+        self.generation = 4
+        self.calls = 0
+        self.asked: list[tuple[str, list[int], bool]] = []
+        self.outcome = outcome
+        self.let = threading.Event()
+        self.ranks = self.executor = self.wire = self
+
+    def soon(self, act: Callable[[], None]) -> None:
+        act()
+
+    def ask(self, verb: str, ranks: list[int], _content: dict[str, Any], *, urgent: bool) -> Any:
+        self.asked.append((verb, list(ranks), urgent))
+        return {rank: ({"choice": "off", "run": ""}, []) for rank in ranks}
+
+    def rejoin(self, _run: Run, prepare: Callable[[Respawned], None]) -> Respawned:
+        self.calls += 1
+        self.let.wait(10)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        prepare(self.outcome)
+        return self.outcome
+
+
+class Renderer:
+    """Remembers what is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def mark(self, kind: str, label: str) -> None:
+        self.shown.append(f"{kind}: {label}")
+
+    def tell(self, text: str) -> None:
+        self.shown.append(text)
+
+
+def begun(outcome: Respawned | Exception) -> tuple[Run, Session, Renderer, Rejoin]:
+    run = Run((0, 1, 2), 1, lambda _force: {}, replaces=True)
+    session, renderer = Session(outcome), Renderer()
+    return run, session, renderer, Rejoin(session, run, renderer)  # type: ignore[arg-type]
+
+
+def die(run: Run, session: Session, rank: int) -> None:
+    session.dead = (*session.dead, rank)
+    run.on_dead(rank, Failure(rank, "RankDied", "killed", (), 1.0))
+
+
+def wait(run: Run, rank: int, lost: int = 0) -> None:
+    run.on_output(rank, WAITING_TYPE, to_wire(Waiting(rank, "RankDied", 5, lost)))
+
+
+def until_told(rejoin: Rejoin, session: Session) -> None:
+    session.let.set()
+    work = rejoin._work
+    assert work is not None
+    work.exception(10)
+    rejoin.tick()
+
+
+def test_it_begins_when_all_that_live_wait_and_only_once() -> None:
+    run, session, renderer, rejoin = begun(Respawned((1,), 0, ("model",)))
+    rejoin.tick()
+    die(run, session, 1)
+    wait(run, 0, lost=3)
+    rejoin.tick()
+    assert session.calls == 0, "rank 2 still trains"
+    wait(run, 2)
+    for _ in range(3):
+        rejoin.tick()
+    until_told(rejoin, session)
+    assert session.calls == 1
+    assert session.asked == [("track", [0], True), ("track", [1], False)]
+    assert renderer.shown == [
+        "joined: rank 1 joined, generation 4",
+        "rank 1 is fresh: it has model from rank 0; other variables are missing\n",
+        "lost: 3 steps lost",
+    ]
+    assert [run.next(0) for _ in range(3)] == [
+        RankLost(1, Failure(1, "RankDied", "killed", (), 1.0)),
+        Waiting(0, "RankDied", 5, 3),
+        Waiting(2, "RankDied", 5, 0),
+    ]
+
+
+def test_why_it_could_not_be_done_is_told() -> None:
+    run, session, renderer, rejoin = begun(ClusterError("no memory"))
+    die(run, session, 1)
+    wait(run, 0)
+    wait(run, 2)
+    rejoin.tick()
+    until_told(rejoin, session)
+    assert renderer.shown == ["no memory\n"]
+    run.give_up()  # as the session does
+    rejoin.tick()
+    assert session.calls == 1, "it is not tried again and again"
+
+
+def test_a_death_that_nobody_waits_for_ends_with_the_others() -> None:
+    run, session, _, rejoin = begun(Respawned((), 0))
+    die(run, session, 1)
+    for rank in (0, 2):
+        run.on_reply(rank, {"hvd": {}}, [])
+        run.on_silence(rank)
+        assert not run.finished
+    rejoin.tick()
+    assert run.finished
+    assert session.calls == 0
+    ended = {event.rank: event.failure for event in iter(lambda: run.next(0), None) if isinstance(event, RankDone)}
+    assert {rank: each and each.ename for rank, each in ended.items()} == {0: None, 1: "RankDied", 2: None}
+
+
+def test_who_has_ended_the_cell_does_not_come_back_to_it() -> None:
+    run, *_ = begun(Respawned((), 0))
+    run.check_all_in()
+    run.on_reply(2, {"hvd": {}}, [])
+    run.on_silence(2)
+    with pytest.raises(ClusterError, match="rank 2 has ended the cell"):
+        run.check_all_in()
