@@ -8,6 +8,7 @@ Words.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import os
 import random
@@ -171,11 +172,14 @@ class Soak:
         workers = self._workers()
         if len(workers.intersection(self._members())) < 2:
             kind = "stop" if kind in {"kill", "leave"} else kind
-        if kind in {"go", "come"}:
-            some = [name for name in FULL if (self.hosts[name] > 0 if kind == "go" else self.hosts[name] < FULL[name])]
-            self.hosts[self.chance.choice(some)] += 1 if kind == "come" else -1
+        change = 1 if kind == "come" else -1
+        may = [name for name in FULL if 0 <= self.hosts[name] + change <= FULL[name]]
+        may = [name for name in may if self._has_survivors(self.hosts | {name: self.hosts[name] + change})]
+        if kind in {"go", "come"} and may:
+            self.hosts[self.chance.choice(may)] += change
             self._write_hosts()
         else:
+            kind = "stop" if kind in {"go", "come"} else kind
             pid = self.chance.choice(sorted(workers))
             if kind == "kill" and pid in self._members():
                 self.killed.append(time.time())
@@ -221,6 +225,16 @@ class Soak:
             return {int(word) for word in (self.folder / "members").read_text().split()}
         except FileNotFoundError:
             return set()
+
+    def _has_survivors(self, hosts: Mapping[str, int]) -> bool:
+        """Tell whether a rank of the newest generation keeps its slot, or nobody would have the state."""
+        for pid in self._members() & self._workers():
+            with contextlib.suppress(OSError):
+                variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+                found = dict(each.split("=", 1) for each in variables if "=" in each)
+                if int(found["HVD_SLOT"]) < hosts[found["HOROVOD_HOSTNAME"]]:
+                    return True
+        return False
 
     def _workers(self) -> set[int]:
         """Process ids of all ranks, those that only start too."""
@@ -274,15 +288,14 @@ def replayed(history: Iterable[tuple[int, list[list[int]]]]) -> dict[str, Any]:
     import torch
 
     sys.path.append(str(FOLDER))
-    from soaking import gradient, model_and_data
-
+    training: Any = importlib.import_module("soaking")
     torch.set_num_threads(1)
-    model, images, labels = model_and_data(SAMPLES)
+    model, images, labels = training.model_and_data(SAMPLES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _, batches in history:
         sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
         for samples in batches:
-            gradient(model, images, labels, samples)
+            training.gradient(model, images, labels, samples)
             for total, parameter in zip(sums, model.parameters(), strict=True):
                 total.add_(parameter.grad)
         for total, parameter in zip(sums, model.parameters(), strict=True):
