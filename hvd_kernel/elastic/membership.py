@@ -53,8 +53,8 @@ class Membership(ABC):
         peers.reset_communicator()
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Be within ``elastic.run``."""
+    def entered(self, *, resumes: bool) -> Iterator[None]:  # noqa: ARG002 - who has a driver tells it
+        """Be within ``elastic.run``; ``resumes``: with a state that can begin from files."""
         yield
 
 
@@ -98,13 +98,13 @@ class DrivenRanks(Membership):
         return place
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self, *, resumes: bool) -> Iterator[None]:
         """Act on changes of hosts, and on notices that this process has to end soon."""
         from hvd_kernel.protocol.elastic import Finished, Registered  # noqa: PLC0415 - only such a job needs it
 
         notification_manager.init()
         with _notices_are_heeded():
-            _tell(Registered())
+            _tell(Registered(resumes))
             yield
             _tell(Finished())
 

@@ -109,7 +109,7 @@ def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int
         session.allow_collectives()
         call = functools.partial(func, state, *args, **kwargs)
         try:
-            with members.entered():
+            with members.entered(resumes=state.resumes):
                 return _until_done(
                     _Training(call, state, peers, members),
                     reset or functools.partial(members.meet_again, peers),

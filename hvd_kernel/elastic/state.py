@@ -181,6 +181,11 @@ class State(ABC):
         """Have this called on the root before the first sync of a job in which no rank has trained: it loads values."""
         self._source = source
 
+    @property
+    def resumes(self) -> bool:
+        """Whether it begins from files where no rank has trained."""
+        return self._source is not None
+
     def recover(self) -> None:
         """After a failure: keep the last step where it is whole, and go back to the last commit where it is not."""
         if self._is_whole and self._number > self._saved_number:

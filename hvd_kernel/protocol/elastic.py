@@ -55,6 +55,8 @@ class Ready(ElasticMessage, frozen=True):
 class Registered(ElasticMessage, frozen=True):
     """The worker has entered ``elastic.run``: it acts on HostsUpdated from here on."""
 
+    resumes: bool = False  # its state begins from files where no rank has trained: a job that has lost all goes on
+
 
 class Leaving(ElasticMessage, frozen=True):
     """The worker was asked from outside (SIGTERM, SIGUSR1) to end soon: give its place up, and do not replace it."""

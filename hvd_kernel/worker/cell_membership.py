@@ -55,7 +55,7 @@ class CellRanks(Membership):
         self._cell.wait(reason, commits, self._commits.lost(commits) if reason else 0)
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self, *, resumes: bool) -> Iterator[None]:  # noqa: ARG002 - nobody restarts a cell's ranks
         """Count the commits."""
         for state in notification_manager.listeners:
             if isinstance(state, State):

@@ -237,6 +237,22 @@ def test_a_checkpoint_has_a_job_go_on_that_has_lost_all_workers() -> None:
     assert job.checks.places[4].fresh == (0, 1, 2, 3)
 
 
+def test_a_state_that_begins_from_files_is_said_by_its_rank() -> None:
+    job = trains()
+    job.deliver(e.WorkerSaid(2, p.Registered(resumes=True)))
+    for _ in range(2):
+        for each in job.living():
+            job.kill(each)
+        job.run(20.0)
+    assert (job.driver.generation, len(job.ranks())) == (3, 4)
+    for each in job.living():
+        job.kill(each)
+    job.run()
+    assert job.end is not None, "each slot has failed three times"
+    assert job.end.why == "waited for 2 slots, had 0 (--elastic-timeout, 60 s)"
+    assert job.end.worker in range(8, 12), "one of the last that failed"
+
+
 def test_below_min_np_the_ranks_wait_and_keep_their_state() -> None:
     job = trains(replace(FOUR, min_np=4))
     job.discover({A: 2})

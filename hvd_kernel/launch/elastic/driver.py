@@ -97,8 +97,9 @@ class Driver:
                 worker.ready, worker.finished, job.proven = message, False, True
                 job.abandoned |= worker in job.members
                 job.timers.cancel(For.START, worker=worker.number)
-            case Registered():
+            case Registered(resumes):
                 worker.registered, worker.finished = True, False
+                job.resumes |= resumes
             case Finished():
                 worker.finished = True
             case Leaving() if not (worker.leaving or worker.dismissed):

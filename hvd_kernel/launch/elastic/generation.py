@@ -24,7 +24,7 @@ def begin(job: JobState, plan: Assignment) -> Iterator[Action]:
     for other in job.alive:
         if other not in members and not other.finished:
             yield from dismiss(job, other, "the job is smaller now")
-    job.failures, job.cut_off, job.announcement, job.ended_well = [], {}, None, 0
+    job.failures, job.before, job.cut_off, job.announcement, job.ended_well = [], [], {}, None, 0
     job.broken = job.abandoned = job.released = job.finishing = job.overdue = False
     job.timers.cancel(For.SLOTS, For.RELEASE, For.RESET)
     job.waits_since = 0.0

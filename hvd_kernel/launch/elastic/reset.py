@@ -51,7 +51,7 @@ def _go_on(job: JobState, plan: Assignment, now: float) -> Iterator[Action]:
             yield from _send_away(job, [each for each in job.alive if not each.joined], "no reset is left")
         return
     has_survivors = any(job.workers[each].joined for each in plan.workers)
-    if not (has_survivors or job.stateless or job.settings.checkpoint):
+    if not (has_survivors or job.stateless or job.can_resume):
         yield failed(job, NO_HOSTS)
         return
     yield from _start(job, plan)

@@ -40,6 +40,6 @@ class Settings:
     end_grace_s: float = 5.0
     """From SIGTERM to SIGKILL."""
     checkpoint: bool = False
-    """Workers take their state from files: a job that has lost all of them goes on with fresh ones."""
+    """Workers take their state from files: a job that has lost all of them goes on with fresh ones. They may say so."""
     seed: int = 0
     """Of the random part of cooldowns."""

@@ -92,6 +92,8 @@ class JobState:
     cut_off: dict[int, int] = field(default_factory=dict)  # members on hosts that do not answer -> rank
     announcement: Announcement | None = None
     # Since all was lost, or ever.
+    resumes: bool = False  # fresh workers begin from files
+    before: list[Failure] = field(default_factory=list)  # of those that were lost
     lost_at: int = 0  # the generation after which the job went on with fresh workers
     proven: bool = False  # one has come to init since
     restarts: int = 0
@@ -139,6 +141,11 @@ class JobState:
     def is_finishing(self) -> bool:
         """Whether the training of one of them has returned: who ends now has not left early."""
         return self.finishing or any(each.finished for each in self.members)
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether fresh workers may go on where none is left."""
+        return self.resumes or self.settings.checkpoint
 
     @property
     def needed(self) -> int:

@@ -12,7 +12,8 @@ NO_HOSTS = "No hosts from previous set remaining, unable to broadcast state."
 
 def failed(job: JobState, why: str) -> End:
     """Return the end of a job that cannot go on."""
-    first = next((each for each in job.failures if not each.consequence), next(iter(job.failures), None))
+    failures = job.failures or job.before
+    first = next((each for each in failures if not each.consequence), next(iter(failures), None))
     if first is None:
         return End("failed", why)
     return End("failed", why, first.worker)
@@ -28,11 +29,12 @@ def over(job: JobState) -> Iterator[Action]:
         return
     if job.ended_well or job.finishing:
         yield from _all_ended(job)
-    elif not job.settings.checkpoint:
+    elif not job.can_resume:
         yield failed(job, "all workers have failed" if job.failures else "all workers have been told to leave")
     else:
         yield Say("all workers are lost: fresh ones start from the last checkpoint")
-        job.lost_at, job.failures, job.broken = job.generation, [], False
+        job.before, job.failures = job.failures, []
+        job.lost_at, job.broken = job.generation, False
         job.proven = any(each.ready for each in job.alive)
 
 
