@@ -46,9 +46,13 @@ def inside_core() -> bool:
     return frame is not None and frame.f_globals.get("__name__") == "hvd_kernel.core.handles"
 
 
-def call_of(frame: FrameType, line: int) -> Call:
-    """Return a frame as a call, which holds none of its variables."""
-    return Call(frame.f_code, line, str(frame.f_globals.get("__name__", "")))
+def call_of(frame: FrameType, line: int | None) -> Call:
+    """Return a frame as a call, which holds none of its variables.
+
+    ``line``: Python has None where the frame is between two lines; then it is the function's first one.
+    """
+    code = frame.f_code
+    return Call(code, code.co_firstlineno if line is None else line, str(frame.f_globals.get("__name__", "")))
 
 
 def calls(frame: FrameType | None) -> Iterator[tuple[FrameType, Call]]:
