@@ -20,8 +20,8 @@ class Buffer:
     """64-byte-aligned memory owned by the core; readable and writable through the buffer protocol (bytes, 1-d).
 
     On a device it has ``__cuda_array_interface__`` instead (version 3, bytes, 1-d; no stream to wait for: the
-    outcome's mark is what to follow first) and raises BufferError. It goes back behind what every stream that has
-    followed the mark has been given by then; it may outlive the engine.
+    outcome's event is what to wait for first) and raises BufferError. It goes back behind what every stream that has
+    waited for the event has been given by then; it may outlive the engine.
     """
 
     @property
@@ -40,16 +40,16 @@ class Buffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
-class Mark:
+class DeviceEvent:
     """Behind it the results of an operation on a device are there, and its inputs no longer used.
 
     Both methods raise the typed error where that will never be: the device has failed, or the engine ended before.
     """
 
-    def follow(self, stream: int) -> None:
+    def stream_wait(self, stream: int) -> None:
         """What the stream is given from now on comes behind the operation. Nobody waits here."""
-    def reached(self) -> bool:
-        """Never blocks."""
+    def query(self) -> bool:
+        """True: it is over. Never blocks."""
 
 @final
 class Outcome:
@@ -62,7 +62,7 @@ class Outcome:
     @property
     def number(self) -> int: ...
     @property
-    def mark(self) -> Mark | None:
+    def event(self) -> DeviceEvent | None:
         """None: an operation on the host."""
 
 @final
@@ -98,7 +98,7 @@ class Engine:
     A tensor argument is (pointer, shape, dtype): contiguous CPU memory that the caller keeps alive and does not
     touch until the handle is done. Of a device: (..., device, stream), contiguous memory of that device which is
     ready behind what the stream has been given so far; all tensors of a call have the same two. The caller keeps it
-    until a stream has followed the outcome's mark. An empty name becomes "<op>.noname.<handle>".
+    until a stream has waited for the outcome's event. An empty name becomes "<op>.noname.<handle>".
     Enqueue raises ValueError at once for a duplicate name or a bad argument; everything the ranks find out
     together is raised by wait(), on every rank. waits=True: the caller waits for it next, and begins in this call.
     """
@@ -200,7 +200,7 @@ class Engine:
     def wait(self, handle: int, timeout_s: float = -1.0) -> Outcome | None:
         """Block until done; None where there is nothing to tell. Looks at Python's signals, so Ctrl-C works.
 
-        An operation on a device is done when it has been given to the device; Outcome.mark tells the rest.
+        An operation on a device is done when it has been given to the device; Outcome.event tells the rest.
 
         Raises the operation's error; errors.HvdTimeout after timeout_s (the handle stays valid then).
         """

@@ -68,15 +68,15 @@ def behind(finish: Finish, touched: Sequence[Tensor]) -> Finish:
     first = touched[0]
     begun = _stream_of(first).cuda_stream
 
-    def follow(outcome: Any) -> Any:
+    def go_on(outcome: Any) -> Any:
         stream = _stream_of(first)
-        outcome.mark.follow(stream.cuda_stream)
+        outcome.event.stream_wait(stream.cuda_stream)
         if stream.cuda_stream != begun:
             for tensor in touched:  # its memory is free for others behind this stream only
                 tensor.record_stream(stream)
         return finish(outcome)
 
-    return follow
+    return go_on
 
 
 def adopted(buffer: Any, kind: torch.dtype) -> Tensor:

@@ -65,11 +65,11 @@ void Told::ended(Task& task) noexcept {
   outcome.text = "";
   outcome.rank = -1;
   outcome.number = -1;
-  hvd_event event{task.mark};
+  hvd_event event{task.event};
   if (task.ending == nullptr || task.ending->is_ok()) {
     show_outputs(task, outcome);
     if (task.request.kind == Kind::kJoin) outcome.number = task.number;
-    if (event.mark != nullptr) outcome.event = &event;
+    if (event.of_device != nullptr) outcome.event = &event;
   } else {
     outcome.code = static_cast<std::int32_t>(task.ending->code);
     outcome.rank = task.ending->rank;
@@ -91,14 +91,14 @@ void drop(hvd_buffer* buffer) noexcept {
 
 std::int32_t follow(hvd_event* event, void* stream, char* text, std::size_t text_size) noexcept {
   if (event == nullptr) return HVD_OK;
-  return guarded(text, text_size, [&] { return event->mark->stream_wait(stream); });
+  return guarded(text, text_size, [&] { return event->of_device->stream_wait(stream); });
 }
 
 std::int32_t reached(hvd_event* event) noexcept {
   if (event == nullptr) return 1;
   bool there = false;
   const std::int32_t code = guarded(nullptr, 0, [&] {
-    const Result<bool> now = event->mark->query();
+    const Result<bool> now = event->of_device->query();
     there = now && now.value();
     return now.status();
   });

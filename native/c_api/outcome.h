@@ -16,7 +16,7 @@ struct hvd_buffer {
 
 // Lives as long as a call of `done`.
 struct hvd_event {
-  hvd::DeviceEventPtr mark;
+  hvd::DeviceEventPtr of_device;
 };
 
 namespace hvd::c_api {

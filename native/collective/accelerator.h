@@ -73,7 +73,7 @@ class Accelerator {
   virtual ~Accelerator() = default;
 
   // Any thread. kInvalidArgument: there is no such device.
-  virtual Result<DeviceEventPtr> mark(int device, void* stream) = 0;
+  virtual Result<DeviceEventPtr> record(int device, void* stream) = 0;
   // Device memory, 256-byte aligned; given back behind all work that uses it. For what comes behind
   // the events of the operation that is being carried out, or of a later one. kUnavailable: there
   // is not that much.

@@ -8,7 +8,7 @@ namespace hvd::cuda {
 namespace {
 
 // All events are ours: the core only hands them through.
-CUevent event_of(const DeviceEventPtr& mark) { return static_cast<CudaEvent&>(*mark).event(); }
+CUevent event_of(const DeviceEventPtr& event) { return static_cast<CudaEvent&>(*event).event(); }
 
 // What is given to `later` comes behind what `sooner` has been given.
 Status queue_behind(Device& later, Device& sooner) {
@@ -36,7 +36,7 @@ CudaAccelerator::CudaAccelerator(const Driver& driver, Mesh& mesh, Backend& cpu,
 
 CudaAccelerator::~CudaAccelerator() { device_context_->leave(); }
 
-Result<DeviceEventPtr> CudaAccelerator::mark(int device, void* stream) {
+Result<DeviceEventPtr> CudaAccelerator::record(int device, void* stream) {
   const auto on = device_context_->device(device);
   if (!on) return on.status();
   return record_event(on.value(), static_cast<CUstream>(stream));
@@ -70,8 +70,9 @@ Result<Backend*> CudaAccelerator::begin(int device, const Group& group, std::siz
   home_ = communicator.value()->home;
   abroad_ = on.value();
   if (Status status = begin_measuring(); !status) return status;
-  for (const DeviceEventPtr& mark : ready) {
-    if (Status status = home_->stream_wait(home_->stream(), event_of(mark)); !status) return status;
+  for (const DeviceEventPtr& event : ready) {
+    if (Status status = home_->stream_wait(home_->stream(), event_of(event)); !status)
+      return status;
   }
   if (Status status = home_->in_flight_limiter().step(*home_, mesh_.abort()); !status)
     return status;

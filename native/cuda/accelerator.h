@@ -20,7 +20,7 @@ class CudaAccelerator final : public Accelerator {
                                                        const AcceleratorOptions& options);
   ~CudaAccelerator() override;
 
-  Result<DeviceEventPtr> mark(int device, void* stream) override;
+  Result<DeviceEventPtr> record(int device, void* stream) override;
   Result<std::shared_ptr<void>> allocate(int device, std::size_t bytes) override;
   Result<Backend*> begin(int device, const Group& group, std::size_t bytes,
                          const std::vector<DeviceEventPtr>& ready) override;

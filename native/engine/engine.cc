@@ -78,8 +78,8 @@ DeviceRules device_rules(const EngineOptions& options, int rank) {
 }
 
 // An error: it will never be.
-bool reached_or_lost(DeviceEvent& mark) {
-  const Result<bool> reached = mark.query();
+bool reached_or_lost(DeviceEvent& event) {
+  const Result<bool> reached = event.query();
   return !reached || reached.value();
 }
 
@@ -243,7 +243,7 @@ Result<bool> Engine::poll(std::int64_t handle, bool reached) {
   const TaskPtr task = handles_.find(handle);
   if (task == nullptr) return no_such_handle(handle);
   if (!task->done()) return false;
-  if (reached && task->mark != nullptr && !reached_or_lost(*task->mark)) return false;
+  if (reached && task->event != nullptr && !reached_or_lost(*task->event)) return false;
   handles_.free_name(*task);
   return true;
 }
@@ -267,7 +267,7 @@ Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
   outcome->outputs = std::move(task->outputs);
   outcome->sizes = std::move(task->sizes);
   outcome->number = task->number;
-  outcome->mark = task->mark;
+  outcome->event = task->event;
   return outcome;
 }
 

@@ -38,7 +38,7 @@ struct Outcome {
   std::vector<std::int64_t> sizes;  // alltoall: the rows that came from every place
   std::int64_t number = -1;         // join: the last rank; addset: the id; allocate: the region;
                                     // removeset: 1 when there was such a set, else 0
-  DeviceEventPtr mark;              // of tensors on a device: behind which the outputs are, or why
+  DeviceEventPtr event;             // of tensors on a device: behind which the outputs are, or why
                                     // they will never be; null: they are there
 };
 

@@ -187,7 +187,7 @@ py::object device_trouble(Engine& self) {
 py::object told(std::unique_ptr<Outcome> outcome) {
   if (!outcome->status) raise(outcome->status);
   const bool nothing = outcome->outputs.empty() && outcome->sizes.empty() && outcome->number < 0 &&
-                       outcome->mark == nullptr;
+                       outcome->event == nullptr;
   return nothing ? py::object(py::none()) : py::cast(std::move(outcome));
 }
 

@@ -69,14 +69,14 @@ void define_outcome(py::module_& module) {
       .def_property_readonly("__cuda_array_interface__", &cuda_array)
       .def("__len__", [](const Buffer& self) { return self.bytes; })
       .def_buffer([](Buffer& self) { return bytes_on_host(self); });
-  py::class_<DeviceEvent, DeviceEventPtr>(module, "Mark", py::is_final())
-      .def("follow", &stream_wait, "stream"_a)
-      .def("reached", &query);
+  py::class_<DeviceEvent, DeviceEventPtr>(module, "DeviceEvent", py::is_final())
+      .def("stream_wait", &stream_wait, "stream"_a)
+      .def("query", &query);
   py::class_<Outcome>(module, "Outcome", py::is_final())
       .def_property_readonly("buffers", [](const Outcome& self) { return self.outputs; })
       .def_property_readonly("sizes", [](const Outcome& self) { return self.sizes; })
       .def_property_readonly("number", [](const Outcome& self) { return self.number; })
-      .def_property_readonly("mark", [](const Outcome& self) { return self.mark; });
+      .def_property_readonly("event", [](const Outcome& self) { return self.event; });
   py::class_<SharedPart>(module, "_SharedPart", py::buffer_protocol(), py::is_final())
       .def_buffer([](SharedPart& self) { return bytes_of(self.data, self.bytes); });
 }

@@ -52,7 +52,7 @@ int device_of(py::handle number) {
   throw py::value_error("device " + std::to_string(value) + " is not a valid device number");
 }
 
-// One mark stands for all inputs of a request.
+// One event stands for all inputs of a request.
 void* stream_of(py::handle number, const Request& request, const Memory& memory) {
   void* const stream = pointer(number);
   if (!request.on_device() || stream == memory.stream) return stream;

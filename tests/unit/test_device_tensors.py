@@ -59,7 +59,7 @@ def test_what_is_no_tensor_on_a_device_is_named(
 def test_results_on_the_host_have_no_mark_and_are_no_cuda_arrays(engine: Engine) -> None:
     outcome = engine.wait(engine.allgather("g", [IN]))
     assert outcome is not None
-    assert outcome.mark is None
+    assert outcome.event is None
     (buffer,) = outcome.buffers
     assert buffer.device == -1
     assert not hasattr(buffer, "__cuda_array_interface__")

@@ -37,19 +37,19 @@ class FakeBuffer:
         return self._bytes.__array_interface__
 
 
-class FakeMark:
+class FakeEvent:
     def __init__(self, log: list[Any], fails: Exception | None) -> None:
         self._log, self._fails = log, fails
 
-    def follow(self, stream: int) -> None:
-        self._log.append(("follow", stream))
+    def stream_wait(self, stream: int) -> None:
+        self._log.append(("stream_wait", stream))
         if self._fails is not None:
             raise self._fails
 
 
 class FakeOutcome:
-    def __init__(self, mark: FakeMark, buffers: list[FakeBuffer]) -> None:
-        self.mark, self.buffers, self.sizes = mark, buffers, [1, 2]
+    def __init__(self, event: FakeEvent, buffers: list[FakeBuffer]) -> None:
+        self.event, self.buffers, self.sizes = event, buffers, [1, 2]
 
 
 class FakeEngine:
@@ -88,7 +88,7 @@ class FakeEngine:
         self.log.append("wait")
         if self.writes is not None:
             ctypes.memmove(self._places[-1][1], self.writes.ctypes.data, self.writes.nbytes)
-        return FakeOutcome(FakeMark(self.log, self.fails), self.buffers)
+        return FakeOutcome(FakeEvent(self.log, self.fails), self.buffers)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_in_place_five_words_go_to_the_core_and_the_stream_follows(core: FakeEng
     handle = hvd.allreduce_async_(x, name="x", op=hvd.Sum)
     assert core.log == [("allreduce", [(x.data_ptr(), x.data_ptr(), (2, 3), FLOAT, 1, 0xA1)])]
     assert hvd.synchronize(handle) is x
-    assert core.log[1:] == ["wait", ("follow", 0xA1)]
+    assert core.log[1:] == ["wait", ("stream_wait", 0xA1)]
     assert "recorded" not in x.__dict__, "its own stream orders its memory"
 
 
@@ -127,7 +127,7 @@ def test_a_result_is_looked_at_only_behind_the_operation(core: FakeEngine, cuda:
     assert hvd.allreduce_(x, name="x", op=hvd.Sum) is x
     (_, [place]), *rest = core.log
     assert place[0] == place[1] != x.data_ptr()
-    assert (place[2:], rest) == (((3, 2), INT64, 1, 0xA1), ["wait", ("follow", 0xA1)])
+    assert (place[2:], rest) == (((3, 2), INT64, 1, 0xA1), ["wait", ("stream_wait", 0xA1)])
     assert x.tolist() == [[5, 4], [3, 2], [1, 0]]
 
 
@@ -136,7 +136,7 @@ def test_another_stream_at_the_end_is_recorded_on_all_that_was_touched(core: Fak
     handle = hvd.allreduce_async(x, name="x", op=hvd.Sum)
     with cuda.stream(0xB1):
         out = hvd.synchronize(handle)
-    assert core.log[1:] == ["wait", ("follow", 0xB1)]
+    assert core.log[1:] == ["wait", ("stream_wait", 0xB1)]
     assert out is not x
     assert [t.__dict__["recorded"] for t in (x, out)] == [[0xB1], [0xB1]]
 
@@ -164,7 +164,7 @@ def test_the_others_with_an_output(
     out = getattr(hvd, name)(x, name="x", **how)
     [(_, [place]), *rest] = core.log
     assert place == (x.data_ptr(), out.data_ptr(), (2, 3), INT64, 1, 0xA1)
-    assert (out is x, rest) == (name.endswith("_"), ["wait", ("follow", 0xA1)])
+    assert (out is x, rest) == (name.endswith("_"), ["wait", ("stream_wait", 0xA1)])
     assert (out.shape, out.device) == ((1, 3) if name == "reducescatter" else (2, 3), torch.device("cuda", 1))
 
 
@@ -176,7 +176,7 @@ def test_gathered_rows_are_memory_of_the_core_without_a_copy(core: FakeEngine, c
         "allgather",
         [(x.data_ptr(), (2, 2), INT64, 1, 0xA1), (y.data_ptr(), (1, 2), FLOAT, 1, 0xA1)],
     )
-    assert core.log[1:] == ["wait", ("follow", 0xA1)]
+    assert core.log[1:] == ["wait", ("stream_wait", 0xA1)]
     assert first.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert first.data_ptr() == core.buffers[0]._bytes.ctypes.data
     assert (second.shape, second.dtype, second.device) == ((0, 2), torch.float32, torch.device("cuda", 1))
@@ -198,7 +198,7 @@ def test_a_group_is_one_operation_with_one_wait(in_place: bool, core: FakeEngine
     with cuda.stream(0xB1):
         out = hvd.synchronize(handle)
     assert [place[2:] for place in core.log[0][1]] == [((3,), INT64, 1, 0xA1), ((2,), INT64, 1, 0xA1)]
-    assert core.log[1:] == ["wait", ("follow", 0xB1)]
+    assert core.log[1:] == ["wait", ("stream_wait", 0xB1)]
     assert all((a is b) == in_place for a, b in zip(tensors, out, strict=True))
     assert all(t.__dict__["recorded"] == [0xB1] for t in (*tensors, *out))
 
@@ -223,7 +223,7 @@ def staged(core: FakeEngine) -> list[Any]:
     for name in ("x", "y"):
         hvd.allreduce_(x, name=name, op=hvd.Sum)
         places.append(core.log[-2][1][0])
-    assert ("follow", 0xA1) not in core.log
+    assert ("stream_wait", 0xA1) not in core.log
     return places
 
 

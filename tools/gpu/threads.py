@@ -123,7 +123,7 @@ def _one(engine: Engine, device: Device, name: str, memory: Any, size: int, toge
         for handle in handles:
             outcome = engine.wait(handle)
             assert outcome is not None
-            outcome.mark.follow(device.stream)
+            outcome.event.stream_wait(device.stream)
         device.wait()
 
     seconds = []

@@ -57,13 +57,13 @@ const char* why_not_done(const DeviceOperation& operation) {
 }  // namespace
 
 bool DoneEvent::over() {
-  const Result<bool> there = mark_->query();
+  const Result<bool> there = event_->query();
   return !there || there.value();
 }
 
 void DoneEvent::lose_unless_reached(const Ending& cause) noexcept {
   try {
-    const Result<bool> there = mark_->query();
+    const Result<bool> there = event_->query();
     if (there && there.value()) return;
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the reason; then it is lost
   }
@@ -200,7 +200,7 @@ Status Devices::available() { return accelerators_.get().status(); }
 Result<DeviceEventPtr> Devices::ready(int device, void* stream) {
   const Result<Accelerator*> accelerator = accelerators_.get();
   if (!accelerator) return accelerator.status();
-  return accelerator.value()->mark(device, stream);
+  return accelerator.value()->record(device, stream);
 }
 
 Result<Placement> Devices::placement(int device) {
@@ -232,10 +232,10 @@ Result<Devices::Begun> Devices::begin(DeviceOperation operation, const Group& gr
 Result<DeviceEventPtr> Devices::end() {
   Result<DeviceEventPtr> done = accelerators_.loaded()->end();
   if (!done) return done.status();
-  auto mark = std::make_shared<DoneEvent>(done.take(), mutex_);
+  auto event = std::make_shared<DoneEvent>(done.take(), mutex_);
   const MutexLock lock(*mutex_);
-  outstanding_.given(mark->captured() ? nullptr : mark);
-  return DeviceEventPtr(std::move(mark));
+  outstanding_.given(event->captured() ? nullptr : event);
+  return DeviceEventPtr(std::move(event));
 }
 
 void Devices::keep_courses() {

@@ -38,20 +38,20 @@ namespace hvd {
 class DoneEvent final : public DeviceEvent {
  public:
   // abandoning: held until the devices are let go.
-  DoneEvent(DeviceEventPtr mark, std::shared_ptr<Mutex> abandoning)
-      : mark_(std::move(mark)), abandoning_(std::move(abandoning)) {}
+  DoneEvent(DeviceEventPtr event, std::shared_ptr<Mutex> abandoning)
+      : event_(std::move(event)), abandoning_(std::move(abandoning)) {}
 
   Status stream_wait(void* stream) override {
     if (Status lost = cause(); !lost) return lost;
-    return mark_->stream_wait(stream);
+    return event_->stream_wait(stream);
   }
   Result<bool> query() override {
     if (Status lost = cause(); !lost) return lost;
-    return mark_->query();
+    return event_->query();
   }
-  bool captured() const override { return mark_->captured(); }
-  std::optional<DeviceSpan> span() override { return mark_->span(); }
-  bool span_comes() override { return mark_->span_comes(); }
+  bool captured() const override { return event_->captured(); }
+  std::optional<DeviceSpan> span() override { return event_->span(); }
+  bool span_comes() override { return event_->span_comes(); }
 
   bool over();  // as the device says it: reached, or nothing comes any more
   // Once; what is not known to be reached is lost.
@@ -60,7 +60,7 @@ class DoneEvent final : public DeviceEvent {
  private:
   HVD_VISIBLE Status cause() const;
 
-  const DeviceEventPtr mark_;
+  const DeviceEventPtr event_;
   const std::shared_ptr<Mutex> abandoning_;
   Ending cause_;  // written before lost_
   std::atomic<bool> lost_{false};

@@ -422,7 +422,7 @@ Status Executor::end_on_device(const Work& work) {
   if (!done) return done.status();
   done_ = done.value();
   for (const TaskPtr& task : work.tasks) {
-    if (task != nullptr) task->mark = done.value();
+    if (task != nullptr) task->event = done.value();
   }
   return Status::ok();
 }

@@ -67,7 +67,7 @@ struct Task {
   std::vector<std::shared_ptr<Buffer>> outputs;
   std::vector<std::int64_t> sizes;
   std::int64_t number = -1;
-  DeviceEventPtr mark;  // behind which the outputs are; null: they are there
+  DeviceEventPtr event;  // behind which the outputs are; null: they are there
   Word state{kRunning};
 
   static constexpr std::uint32_t kRunning = 0;

@@ -118,7 +118,7 @@ Reduction sum() {
 // One operation as the engine does it; the frontend's stream comes behind it.
 void operate(Seat& seat, int device, const Group& group,
              const std::function<Status(Backend&)>& operation) {
-  auto ready = seat.accelerator().mark(device, seat.stream(device));
+  auto ready = seat.accelerator().record(device, seat.stream(device));
   REQUIRE(ready.status().message == "");
   const auto backend = seat.accelerator().begin(device, group, 64, {ready.value()});
   REQUIRE(backend.status().message == "");
@@ -141,7 +141,7 @@ void await_peace(Seat& seat) {
 
 Numbers numbers_of(int rank) { return {rank + 1, 10 * (rank + 1), -rank, 7}; }
 
-TEST_CASE("an operation between a ready mark and a done mark, on every way") {
+TEST_CASE("an operation between a ready event and a done event, on every way") {
   for (const char* const operations : {"ring", "staged"}) {
     CAPTURE(operations);
     with_seats(
@@ -170,14 +170,14 @@ TEST_CASE("teams meet each for itself, once") {
   });
 }
 
-TEST_CASE("the host does not wait: the operation comes behind the ready mark") {
+TEST_CASE("the host does not wait: the operation comes behind the ready event") {
   with_seats(2, 1, [](Seat& seat) {
     const Tensor tensor(seat, 0, numbers_of(seat.rank()));
     allreduce(seat, 0, everybody(2, seat.rank()), tensor);  // they have met
     const auto device = Device::open(fake_driver(), 0, seat.rank());
     CUstream const late = device.value()->stream();
     fake_cuda_hold(late);
-    auto ready = seat.accelerator().mark(0, late);
+    auto ready = seat.accelerator().record(0, late);
     const Group group = everybody(2, seat.rank());
     const auto backend = seat.accelerator().begin(0, group, 64, {ready.value()});
     REQUIRE(backend.value()->allreduce(group, {tensor.operand()}, sum()).message == "");
@@ -214,13 +214,13 @@ TEST_CASE("how long operations take, and are waited for") {
   });
 }
 
-TEST_CASE("marks have spans by the host's clock where operations are measured") {
+TEST_CASE("events have spans by the host's clock where operations are measured") {
   with_seats(1, 1, [](Seat& seat) {
     const Group group = everybody(1, 0);
     const Tensor tensor(seat, 0, numbers_of(0));
     const auto slow = Device::open(fake_driver(), 0, 0);
     const auto operation = [&](CUstream inputs) {
-      auto ready = seat.accelerator().mark(0, inputs);
+      auto ready = seat.accelerator().record(0, inputs);
       const auto backend = seat.accelerator().begin(0, group, 16, {ready.value()});
       REQUIRE(backend.value()->allreduce(group, {tensor.operand()}, sum()).message == "");
       return seat.accelerator().end().take();
@@ -373,7 +373,7 @@ TEST_CASE("no memory is shared where the way is not the ring") {
 
 TEST_CASE("a device that is not there is named by whatever asks for it") {
   with_seats(1, 1, [](Seat& seat) {
-    CHECK(seat.accelerator().mark(3, nullptr).status().code == Code::kInvalidArgument);
+    CHECK(seat.accelerator().record(3, nullptr).status().code == Code::kInvalidArgument);
     CHECK(seat.accelerator().allocate(3, 1).status().code == Code::kInvalidArgument);
     CHECK(seat.accelerator().begin(3, everybody(1, 0), 4, {}).status().message ==
           "rank 0: there is no device 3, this process sees 1 (CUDA_VISIBLE_DEVICES)");
@@ -398,7 +398,7 @@ void wait_for_one_that_never_comes() {
     allreduce(seat, 0, group, tensor);
     tensor.read();
     if (seat.rank() == 1) return;
-    auto ready = seat.accelerator().mark(0, seat.stream(0));
+    auto ready = seat.accelerator().record(0, seat.stream(0));
     const auto backend = seat.accelerator().begin(0, group, 64, {ready.value()});
     REQUIRE(backend.status().message == "");
     REQUIRE(backend.value()->allreduce(group, {tensor.operand()}, sum()).message == "");
@@ -423,7 +423,7 @@ TEST_CASE("A20 an exception on the way lets the device go all the same") {
   arm_failpoints("");
 }
 
-TEST_CASE("the mark of what becomes part of a graph says so") {
+TEST_CASE("the event of what becomes part of a graph says so") {
   with_seats(1, 1, [](Seat& seat) {
     const Group group = everybody(1, seat.rank());
     for (const bool captured : {false, true}) {
@@ -437,13 +437,13 @@ TEST_CASE("the mark of what becomes part of a graph says so") {
   });
 }
 
-TEST_CASE("marks and memory outlive the accelerator") {
+TEST_CASE("events and memory outlive the accelerator") {
   with_seats(1, 1, [](Seat& seat) {
-    const auto mark = seat.accelerator().mark(0, nullptr);
+    const auto event = seat.accelerator().record(0, nullptr);
     const auto memory = seat.accelerator().allocate(0, 64);
     seat.leave();
-    CHECK(mark.value()->stream_wait(nullptr).message == "");
-    CHECK(mark.value()->query().is_ok());
+    CHECK(event.value()->stream_wait(nullptr).message == "");
+    CHECK(event.value()->query().is_ok());
   });
 }
 
@@ -481,7 +481,7 @@ TEST_CASE("the plugin opens an accelerator where there is a driver") {
       plugins()(kAcceleratorVersion, *meshes[0], cpu, options, why));
   REQUIRE(opened != nullptr);
   CHECK(why.message == "");
-  CHECK(opened->mark(0, nullptr).is_ok());
+  CHECK(opened->record(0, nullptr).is_ok());
 }
 
 }  // namespace

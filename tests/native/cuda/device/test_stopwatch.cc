@@ -81,8 +81,8 @@ TEST_CASE("stopwatch: a stream that waits is exposed, one that comes later is no
     CHECK(waited >= kWhileNs);
     watch->wait(device, behind_a_while(*device), done);
     CHECK(watch->times().exposed_ns == waited);
-    CudaEvent mark(device, done, watch);
-    REQUIRE(mark.stream_wait(device->stream()).message == "");
+    CudaEvent event(device, done, watch);
+    REQUIRE(event.stream_wait(device->stream()).message == "");
     finish(*device, timed(*device));
     CHECK(watch->times().exposed_ns == waited);
     CHECK(watch->times().busy_ns == 0);
@@ -112,11 +112,11 @@ TEST_CASE("stopwatch: what is captured is not timed") {
     const auto device = opened();
     const auto watch = std::make_shared<Stopwatch>();
     const Device::Event done = timed(*device);
-    CudaEvent mark(device, done, watch);
+    CudaEvent event(device, done, watch);
     const std::size_t events = counts().events;
     fake_cuda_set_capturing(device->stream(), 1);
     CHECK(device->captures(device->stream()));
-    REQUIRE(mark.stream_wait(device->stream()).message == "");
+    REQUIRE(event.stream_wait(device->stream()).message == "");
     CHECK(counts().events == events);
     fake_cuda_set_capturing(device->stream(), 0);
     finish(*device, done);
@@ -143,8 +143,8 @@ TEST_CASE("measured: a device's times by the host's clock, also where the anchor
     if (late) measured.anchor = anchor();
     const Device::Event done = timed(*device);
     finish(*device, done);
-    MeasuredEvent mark(device, done, nullptr, measured);
-    const auto span = mark.span();
+    MeasuredEvent event(device, done, nullptr, measured);
+    const auto span = event.span();
     REQUIRE(span.has_value());
     CHECK(span->queued_ns >= measured.given_ns);
     if (late) CHECK(span->queued_ns == measured.given_ns);

@@ -282,7 +282,7 @@ class FakeAccelerator final : public Accelerator {
         backend_(device_, cpu, mesh.topology().rank) {}
   ~FakeAccelerator() override { device_->note("gone"); }
 
-  Result<DeviceEventPtr> mark(int device, void* stream) override {
+  Result<DeviceEventPtr> record(int device, void* stream) override {
     if (device >= kFakeDevices) {
       return Status::make(Code::kInvalidArgument,
                           "there is no device " + std::to_string(device) + " here", "fake");
@@ -305,7 +305,7 @@ class FakeAccelerator final : public Accelerator {
                          const std::vector<DeviceEventPtr>& ready) override {
     std::string text = "begin " + std::to_string(device) + " set " + std::to_string(group.id) +
                        " bytes " + std::to_string(bytes) + ":";
-    for (const DeviceEventPtr& mark : ready) text += " " + static_cast<FakeEvent&>(*mark).name();
+    for (const DeviceEventPtr& event : ready) text += " " + static_cast<FakeEvent&>(*event).name();
     device_->note(text);
     while (device_->stuck && !mesh_.abort().raised()) std::this_thread::yield();
     if (device_->stuck) return mesh_.abort().cause();

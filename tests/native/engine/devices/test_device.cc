@@ -12,8 +12,8 @@ constexpr std::size_t kCount = 257;
 
 void check_given(const Outcome& outcome) {
   CHECK(outcome.status.message == "");
-  REQUIRE((outcome.mark != nullptr));
-  const Result<bool> reached = outcome.mark->query();
+  REQUIRE((outcome.event != nullptr));
+  const Result<bool> reached = outcome.event->query();
   REQUIRE(reached.is_ok());
   CHECK(reached.value());
 }
@@ -117,7 +117,7 @@ TEST_CASE("device: broadcast, alltoall and reducescatter") {
   }
 }
 
-TEST_CASE("device: operations come behind the marks of all their tensors, and nothing else") {
+TEST_CASE("device: operations come behind the events of all their tensors, and nothing else") {
   FakeMachine machine(2);
   Engines engines =
       engines_on(machine, 2, {{"cycle_time_ms", "60000"}, {"fusion_threshold", "64"}});
@@ -136,7 +136,7 @@ TEST_CASE("device: operations come behind the marks of all their tensors, and no
           std::vector<std::string>{"open",
                                    "begin 0 set 0 bytes 64: device 0 stream 17 device 0 stream 18",
                                    "allreduce of 2 on 0", "end"});
-    CHECK(outcome.mark->stream_wait(stream_of(19)).is_ok());
+    CHECK(outcome.event->stream_wait(stream_of(19)).is_ok());
     CHECK(machine[rank].told() == std::vector<std::string>{"stream 19 follows operation 0"});
   });
 }
@@ -152,12 +152,12 @@ TEST_CASE(
     const auto handle = start(engine, request, {in_place(values, 4)});
     const auto other = start(engine, device_request<float>("y", 4, 0), {in_place(values, 4)});
     const Outcome outcome = outcome_of(engine, other);
-    CHECK_FALSE(outcome.mark->query().value());
+    CHECK_FALSE(outcome.event->query().value());
     CHECK(engine.poll(handle, false).value());  // given
     CHECK_FALSE(query(engine, handle));
     machine[rank].held = false;
     CHECK(query(engine, handle));
-    CHECK(outcome.mark->query().value());
+    CHECK(outcome.event->query().value());
     CHECK(outcome_of(engine, handle).status.message == "");
     CHECK(engine.poll(handle).status().code == Code::kInvalidArgument);
   });
@@ -173,7 +173,7 @@ TEST_CASE("device: a device that has failed tells so where its result is asked f
     machine[rank].failed = true;
     CHECK(query(engine, handle));  // it will never be; wait() does not wait for it
     const Outcome outcome = outcome_of(engine, handle);
-    CHECK(outcome.mark->query().status().message == "the fake device has failed");
+    CHECK(outcome.event->query().status().message == "the fake device has failed");
   });
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("device: host tensors know nothing of it, and nobody else's thread beg
     check_usable(engine, "host");
     auto values = small_numbers<float>(rank, 5);
     const Outcome outcome = run(engine, request_for<float>("h", 5), {in_place(values)});
-    CHECK((outcome.mark == nullptr));
+    CHECK((outcome.event == nullptr));
     CHECK(machine[rank].told().empty());  // not even loaded
     const auto by_callers = engine.counters().caller_runs.load();
     const auto fast_paths = engine.counters().fast_paths.load();

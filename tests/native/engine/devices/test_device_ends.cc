@@ -146,12 +146,13 @@ TEST_CASE(
     CHECK(outcome.status.code == Code::kInternal);
     CHECK(outcome.status.message == "rank 1: the fake cannot launch");
     CHECK(outcome.status.rank == 1);
-    CHECK((outcome.mark == nullptr));
+    CHECK((outcome.event == nullptr));
     CHECK(has(machine[rank].told(), "abandon"));  // before anybody is told
   });
 }
 
-TEST_CASE("device: after an abort a mark that was not reached tells the cause, the others go on") {
+TEST_CASE(
+    "device: after an abort an event that was not reached tells the cause, the others go on") {
   FakeMachine machine(2);
   Engines engines = engines_on(machine, 2);
   on_every_rank(engines, [&](Engine& engine, int rank) {
@@ -167,12 +168,12 @@ TEST_CASE("device: after an abort a mark that was not reached tells the cause, t
     const auto waits = engine.enqueue(plain_request(Kind::kBarrier, "never"), {});
     if (waits.is_ok()) CHECK(outcome_of(engine, waits.value()).status.code == Code::kAborted);
     CHECK(has(machine[rank].told(), "abandon"));
-    CHECK(done.mark->query().value());
-    CHECK(done.mark->stream_wait(nullptr).is_ok());
-    CHECK(lost.mark->stream_wait(nullptr).message == "Rank 1 failed: enough");
-    CHECK(lost.mark->query().status().rank == 1);
+    CHECK(done.event->query().value());
+    CHECK(done.event->stream_wait(nullptr).is_ok());
+    CHECK(lost.event->stream_wait(nullptr).message == "Rank 1 failed: enough");
+    CHECK(lost.event->query().status().rank == 1);
     engine.shutdown();
-    CHECK(lost.mark->stream_wait(nullptr).code == Code::kAborted);
+    CHECK(lost.event->stream_wait(nullptr).code == Code::kAborted);
     CHECK(machine[rank].told().back() == "gone");
   });
 }
@@ -196,8 +197,8 @@ TEST_CASE("device: in peace an engine leaves when its device and those that use 
     machine[rank].busy = false;
     leaving.join();
     CHECK(machine[rank].told() == std::vector<std::string>{"abandon", "gone"});
-    CHECK(outcome.mark->query().value());
-    CHECK(outcome.mark->stream_wait(nullptr).is_ok());
+    CHECK(outcome.event->query().value());
+    CHECK(outcome.event->stream_wait(nullptr).is_ok());
   });
   engines.clear();
   for (Outcome& outcome : outcomes) {  // its memory outlives the engine

@@ -97,7 +97,7 @@ TEST_CASE("device: A23 a device that hangs is the end on all ranks, with what ha
     const auto late = engine.enqueue(plain_request(Kind::kBarrier, "late"), {});
     if (late.is_ok()) CHECK(outcome_of(engine, late.value()).status.message == status.message);
     CHECK(has(machine[rank].told(), "abandon"));
-    CHECK(outcome.mark->stream_wait(nullptr).message == status.message);
+    CHECK(outcome.event->stream_wait(nullptr).message == status.message);
   });
 }
 
