@@ -66,6 +66,17 @@ def test_a_signal_ends_the_job(hanging: tuple[subprocess.Popen[str], ElasticJob]
     assert process.returncode == 128 + number, job.ended(process.returncode, out, err).told
 
 
+def test_ranks_that_train_clean_up_before_they_end(tmp_path: Path, mark: str) -> None:
+    """They took the SIGTERM for a notice, waited for a driver that had ended, and were killed five seconds later."""
+    job = ElasticJob(tmp_path, epochs=100_000)
+    process = job.start("-np", "2", "--min-np", "1")
+    until_line(job)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + signal.SIGINT, err
+    assert sorted(line.partition(":")[2] for line in out.splitlines()) == [f"worker {n} has cleaned up" for n in (0, 1)]
+
+
 def test_sigquit_tells_where_all_ranks_are(hanging: tuple[subprocess.Popen[str], ElasticJob]) -> None:
     process, _ = hanging
     process.send_signal(signal.SIGQUIT)

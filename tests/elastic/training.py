@@ -15,6 +15,7 @@ Words of the plan.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -144,6 +145,7 @@ def train(state: State) -> list[int]:
 
 def main() -> list[int]:
     act("import")
+    atexit.register(lambda: sys.stdout.write(f"worker {worker} has cleaned up\n"))
     hvd.init()
     act("init")
     notification_manager.register_listener(changes)

@@ -278,6 +278,8 @@ class ElasticJob:
         for host in self._hosts.all:
             if not host.card:  # its agent has not come up: nothing of it runs
                 self._abandon(host)
+        for worker in self._workers.running:  # SIGTERM alone is a notice to it, which it acts on at its next commit
+            worker.host.send(partial(m.TellRank, worker.number, elastic.encode(elastic.Removed(action.why))))
         self._agents.stop(self._job.grace_s)
 
     def _abandon(self, host: HostAgent) -> None:
