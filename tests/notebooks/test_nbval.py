@@ -19,9 +19,8 @@ PATIENT = ["--timeout", "300", "--nbval-kernel-startup-timeout", "200"]
 ELSEWHERE = {"06_keras": "tf221"}
 HERE = [path for path in ALL if path.stem not in ELSEWHERE]
 BY_NIGHT = [pytest.param(path, marks=pytest.mark.nightly, id=f"{path.stem}-again") for path in HERE]
-ONCE = [
-    pytest.param(path, marks=pytest.mark.nightly if path.stem == "01_quickstart" else (), id=path.stem) for path in HERE
-]
+LONG = {"01_quickstart", "05_elastic"}  # the one runs in test_demo.py; of the other tests/jupyter has the parts
+ONCE = [pytest.param(path, marks=pytest.mark.nightly if path.stem in LONG else (), id=path.stem) for path in HERE]
 
 
 @pytest.mark.parametrize("notebook", [*ONCE, *BY_NIGHT])
