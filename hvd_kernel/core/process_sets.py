@@ -296,8 +296,11 @@ def _hold() -> _Held:
     dynamic = _dynamic == session.generation()
     if not session.is_initialized():
         return _Held(dynamic=dynamic)
-    _global, *sets = registry.registered().values()
-    objects = tuple((one, tuple(one.ranks or ())) for one in registry.objects())
+    everyone, *sets = registry.registered().values()
+    bound = ((one, tuple(one.ranks or ())) for one in registry.objects())
+    objects = tuple((one, ranks) for one, ranks in bound if ranks in {everyone, *sets})
+    if any(ranks == everyone for _, ranks in objects):
+        sets.append(everyone)  # it may not be that of all ranks afterwards
     return _Held(tuple(sets), objects, dynamic)
 
 
@@ -309,8 +312,7 @@ def _bring_back(held: _Held, *, fresh: bool, before: Sequence[int] | None = None
     global _dynamic  # noqa: PLW0603 - of the process, as the engine
     size = session.size()
     begin = _FRESH if fresh else _DYNAMIC if held.dynamic else _KNOWING
-    known = dict.fromkeys((*held.sets, *(old for _, old in held.objects)))  # a set of all ranks is in the latter alone
-    now = {ranks: registry.renumbered(ranks, before) for ranks in known}
+    now = {ranks: registry.renumbered(ranks, before) for ranks in held.sets}
     mine = [(_SET, *registry.flags(registry.checked(ranks, size))) for ranks in now.values() if ranks]
     told: list[tuple[int, list[tuple[int, ...]]]] = []
     for kind, *flags in registry.everyone("process_set.reset", [(begin, *bytes(size)), *mine]):
