@@ -36,7 +36,7 @@ FIGURES: dict[str, tuple[str, Callable[..., str]]] = {
     "R27": ("the chaos test, run again and again", sessions.flakes),
     "R31": ("a rank of an elastic job killed, until the next step with a fresh process in its slot", elastic.killed),
     "R32": ("the same where the others go on at once, and the fresh process joins later", elastic.killed_and_left),
-    "R33": ("a slot of an elastic job comes back: the pause of the steps", elastic.grown),
+    "R33": ("an elastic job of two ranks has a host of two more: the pause of the steps", elastic.grown),
     "R28": ("listeners on a wildcard address", sessions.listeners),
 }
 

@@ -29,6 +29,7 @@ def killed_and_left(times: int = 20) -> str:
 
 
 def grown(times: int = 20) -> str:
-    """The pause of the steps when a slot goes and comes again."""
-    _, found = _times({"go": 0.5, "come": 0.5}, times, "")
-    return shared.spread(found)
+    """The pause of the steps when two ranks become four."""
+    two, four = {"localhost": 2}, {"localhost": 2, "127.0.0.1": 2}
+    with tempfile.TemporaryDirectory() as folder:
+        return shared.spread(Soak(Path(folder), 7, hosts=two).move(two, *[four, two] * times).growth_s)

@@ -6,10 +6,13 @@ Words, beside those of protocol/elastic.py.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
 
 from hvd_kernel.core.driver.channel import DriverChannel, since
@@ -20,6 +23,8 @@ from hvd_kernel.protocol.elastic import GENERATION, Place, Ready, Removed
 Meet = Callable[[Place, Mapping[int, int]], None]
 
 _REASON_CHARS = 300
+_LATER = {"torch": "torch._dynamo"}
+"""What comes with a framework's first optimizer, and takes seconds."""
 _LOG = logging.getLogger("hvd_kernel")
 
 
@@ -78,6 +83,8 @@ class Worker:
 
     def _next_place(self, patience_s: float) -> Place:
         generation = self.place.generation if self.place is not None else 0
+        if generation == 0:
+            _import_what_comes_later()
         failed, reason = self._reason is not None, (self._reason or "")[:_REASON_CHARS]
         answer = self.channel.ask_place(Ready(generation, failed, reason, self._step, self._new_port()), patience_s)
         if isinstance(answer, Removed):
@@ -108,6 +115,14 @@ class Worker:
         if self._keeper is not None:
             self._keeper.close()
         self._keeper = keeper
+
+
+def _import_what_comes_later() -> None:
+    """Import what would be imported while the other ranks wait: they train on until this one is ready."""
+    for framework, module in _LATER.items():
+        if framework in sys.modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
 
 
 def variables(place: Place) -> dict[str, str]:
