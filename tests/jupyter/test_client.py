@@ -67,7 +67,7 @@ def test_the_magic_gives_a_client_and_px(kernel: Kernel) -> None:
     assert kernel.run("import hvd_kernel\nmine = hvd_kernel.client()\nmine is rc, mine.ids").shown == [
         "(False, [0, 1, 2])"
     ]
-    assert "no name of a variable" in kernel.run("%hvd client 1x", allow_error=True).error
+    assert "is not a name of a variable" in kernel.run("%hvd client 1x", allow_error=True).error
     kernel.run("rc.close()\nmine.close()")
 
 
