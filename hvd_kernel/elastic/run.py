@@ -32,7 +32,8 @@ Train = Callable[..., Any]
 ENDED_NOTE = f"({ENDED}: this rank does not come back to it)"  # whoever aborts for the error passes its notes on
 _REASON_CHARS = 300
 _REMEDIES: dict[type[HorovodInternalError], str] = {  # of what elastic.run raises, for whoever reads it
-    RankDied: "elastic.run cannot replace a rank that died: that needs a driver. Start all ranks again.",
+    RankDied: "elastic.run had nobody to replace the rank that died: start scripts with `hvdrun --min-np N`, and a "
+    "notebook's ranks with `%hvd start --respawn auto`.",
     OutOfMemory: "elastic.run does not try again: there would be no more memory. Smaller tensors or batches need less.",
     HvdTimeout: "elastic.run waits HVD_ELASTIC_TIMEOUT (or HOROVOD_ELASTIC_TIMEOUT) seconds for all ranks to come.",
 }

@@ -104,7 +104,7 @@ class Lost(ElasticMessage, frozen=True):
 class HostsUpdated(ElasticMessage, frozen=True):
     """Hosts have come or gone: meet again at the next commit."""
 
-    time: float  # seconds since the epoch
+    time: float  # seconds of the driver's monotonic clock
     change: int  # HostUpdateResult: 1 removed, 2 added, 3 both
 
 

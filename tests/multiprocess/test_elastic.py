@@ -310,7 +310,7 @@ def ends_while_the_others_meet(failing: int, later: bool, folder: str) -> None:
     sentence = f"rank {failing} exited before the ranks could rendezvous again"
     error = raises(RankDied, sentence, training, elastic.ObjectState(x=0))
     assert error.rank == failing
-    assert "needs a driver" in error.__notes__[0]
+    assert "hvdrun --min-np" in error.__notes__[0]
 
 
 @pytest.mark.parametrize(

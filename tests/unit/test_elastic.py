@@ -239,7 +239,7 @@ def test_what_cannot_be_recovered_from_is_raised(monkeypatch: pytest.MonkeyPatch
         state.check_host_updates()  # communication works on
     generation = session.generation()
     hopeless = [
-        (RankDied("Rank 1 died"), "needs a driver"),
+        (RankDied("Rank 1 died"), "hvdrun --min-np"),
         (OutOfMemory("too large"), "there would be no more memory"),
     ]
     for failed, remedy in hopeless:

@@ -43,7 +43,7 @@ class Driver:
         event
             What has happened.
         now
-            When, in seconds since the epoch.
+            When, in seconds of a monotonic clock.
         """
         actions: list[e.Action] = []
         if isinstance(event, e.TimerFired) and not self._job.timers.knows(event.ticket):

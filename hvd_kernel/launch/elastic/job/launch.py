@@ -182,7 +182,7 @@ class ElasticJob:
                 event = self._events.popleft()
                 if isinstance(event, events.HostsFound):
                     self._orders.slots = {found.name: found.slots for found in event.hosts}
-                actions = self._driver.step(event, time.time())
+                actions = self._driver.step(event, time.monotonic())
                 self._meetings.expect(actions, self._workers)
                 for action in actions:
                     self._actions[type(action)](action)
