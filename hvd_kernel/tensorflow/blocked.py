@@ -36,11 +36,15 @@ LOOK_S = 0.15
 WAIT_S = 0.4
 """What has waited so long is looked at: with the other ranks' looks, told within a second."""
 
+MOST_S = 10.0
+"""Between two times that the same is said."""
+
 _EXECUTE, _CONTEXT = "tensorflow.python.eager.execute", "tensorflow.python.eager.context"
 _SESSION = "tensorflow.python.client.session"
 _HANDLES = "hvd_kernel.core.handles"
 
 _callers: set[int] = set()
+_said = ("", 0.0, 0.0)  # to the core: what, when it is said again, and after how many seconds then
 _counted: WeakKeyDictionary[Any, tuple[int, Counts | None]] = WeakKeyDictionary()  # of graphs, at their versions
 
 
@@ -62,6 +66,8 @@ def _watch() -> None:
     while not never.wait(LOOK_S):
         if library.calls_under_way() or call_stack.inside_core():
             look()
+        else:
+            _forget()
 
 
 def look() -> None:
@@ -74,10 +80,32 @@ def look() -> None:
     pending: Any = engine.pending()
     own = [each for each in pending if engine.rank not in each["missing"]]
     if not own or min(each["seconds"] for each in own) < WAIT_S:
+        _forget()
         return
     left = may_ask()
-    if left is not None:
-        engine.blocked(at, [(each["process_set"], each["name"]) for each in own], sorted(left))
+    waits = [(each["process_set"], each["name"]) for each in own]
+    if left is not None and _is_news(f"{waits} {sorted(left)}", at):
+        engine.blocked(at, waits, sorted(left))
+
+
+def _forget() -> None:
+    global _said  # noqa: PLW0603 - of the thread that watches
+    _said = "", 0.0, 0.0
+
+
+def _is_news(what: str, now: float) -> bool:
+    """Tell whether to say it: at once where it is new, then ever more rarely, since the core may not have believed it.
+
+    A rank's word counts only while the core knows all that the rank has asked for. Where another one is late, all who
+    wait for it say so.
+    """
+    global _said  # noqa: PLW0603 - of the thread that watches
+    before, due, pause = _said
+    if what == before and now < due:
+        return False
+    pause = min(2 * pause, MOST_S) if what == before else LOOK_S
+    _said = what, now + pause, pause
+    return True
 
 
 def may_ask() -> set[str] | None:

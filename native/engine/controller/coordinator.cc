@@ -145,15 +145,13 @@ Status Coordinator::blocked(Request request, const std::vector<int>& ranks, std:
   if (!said) return said.status();
   if (options_.stall_warning_ns <= 0) return Status::ok();
   for (const int rank : ranks) {
-    deadlocks_.say(rank, said.value(), now_ns);
-    fail_deadlocked();
+    fail_all(
+        deadlocks_.say(rank, said.value(), std::as_const(state_).table(), state_.joined(), now_ns));
   }
   return Status::ok();
 }
 
-void Coordinator::fail_deadlocked() {
-  const std::vector<const Entry*> proven =
-      deadlocks_.proven(std::as_const(state_).table(), state_.joined());
+void Coordinator::fail_all(const std::vector<const Entry*>& proven) {
   std::vector<std::pair<Name, Status>> failures;
   failures.reserve(proven.size());
   for (const Entry* entry : proven)

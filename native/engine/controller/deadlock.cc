@@ -93,10 +93,6 @@ bool holds(const Blocked& blocked, const MessageTable& table, int own) {
                      [&](const Entry* entry) { return entry->since_ns <= blocked.at_ns; });
 }
 
-void Deadlocks::say(int rank, Blocked blocked, std::int64_t now_ns) {
-  words_[rank] = {std::move(blocked), now_ns};
-}
-
 bool Deadlocks::holds(const Word& word, const std::vector<const Entry*>& asked) const {
   return sorted(word.blocked.waits) == names_of(asked) &&
          std::all_of(asked.begin(), asked.end(), [&](const Entry* entry) {
@@ -116,28 +112,42 @@ bool Deadlocks::may_come(const Entry& entry, const RankSet& stuck, const RankSet
   });
 }
 
-// Whoever waits for something that may come may go on, and ask for anything then.
-std::vector<const Entry*> Deadlocks::proven(const MessageTable& table, const RankSet& joined) {
-  std::map<int, std::vector<const Entry*>> asked;
-  RankSet stuck;
+bool Deadlocks::may_go_on(const std::vector<const Entry*>& asked, const RankSet& stuck,
+                          const RankSet& joined) const {
+  return std::any_of(asked.begin(), asked.end(),
+                     [&](const Entry* entry) { return may_come(*entry, stuck, joined); });
+}
+
+// Of those whose word still holds.
+Deadlocks::Asked Deadlocks::asked_by_all(const MessageTable& table) {
+  Asked all;
   for (auto word = words_.begin(); word != words_.end();) {
-    std::vector<const Entry*> its = asked_by(table, word->first);
-    if (its.empty() || !holds(word->second, its)) {
+    std::vector<const Entry*> asked = asked_by(table, word->first);
+    if (!asked.empty() && holds(word->second, asked)) {
+      all[word->first] = std::move(asked);
+      ++word;
+    } else {
+      spoken_.remove(word->first);
       word = words_.erase(word);
-      continue;
     }
-    stuck.add(word->first);
-    asked[word->first] = std::move(its);
-    ++word;
   }
+  return all;
+}
+
+// Whoever waits for something that may come may go on, and ask for anything then. The one who has
+// just spoken is looked at first: as a rule it waits for a rank that is only late.
+std::vector<const Entry*> Deadlocks::say(int rank, Blocked blocked, const MessageTable& table,
+                                         const RankSet& joined, std::int64_t now_ns) {
+  words_[rank] = {std::move(blocked), now_ns};
+  spoken_.add(rank);
+  if (may_go_on(asked_by(table, rank), spoken_, joined)) return {};
+  const Asked asked = asked_by_all(table);
+  RankSet stuck = spoken_;
   for (bool changed = true; std::exchange(changed, false);) {
-    for (const int rank : stuck.numbers()) {
-      const std::vector<const Entry*>& its = asked[rank];
-      if (std::any_of(its.begin(), its.end(),
-                      [&](const Entry* entry) { return may_come(*entry, stuck, joined); })) {
-        stuck.remove(rank);
-        changed = true;
-      }
+    for (const int one : stuck.numbers()) {
+      if (!may_go_on(asked.at(one), stuck, joined)) continue;
+      stuck.remove(one);
+      changed = true;
     }
   }
   std::vector<const Entry*> all;

@@ -37,19 +37,25 @@ bool holds(const Blocked& blocked, const MessageTable& table, int own);
 // Rank 0.
 class Deadlocks {
  public:
-  void say(int rank, Blocked blocked, std::int64_t now_ns);
-  // What can never be complete, as far as ranks have said; the entries are the table's.
-  std::vector<const Entry*> proven(const MessageTable& table, const RankSet& joined);
+  // A rank has said it. Returns what can never be complete now that is known, of the table.
+  std::vector<const Entry*> say(int rank, Blocked blocked, const MessageTable& table,
+                                const RankSet& joined, std::int64_t now_ns);
 
  private:
   struct Word {
     Blocked blocked;
     std::int64_t at_ns;  // by rank 0's clock
   };
+  using Asked = std::map<int, std::vector<const Entry*>>;
+
   bool holds(const Word& word, const std::vector<const Entry*>& asked) const;
   bool may_come(const Entry& entry, const RankSet& stuck, const RankSet& joined) const;
+  bool may_go_on(const std::vector<const Entry*>& asked, const RankSet& stuck,
+                 const RankSet& joined) const;
+  Asked asked_by_all(const MessageTable& table);
 
   std::map<int, Word> words_;
+  RankSet spoken_;  // whose words they are
 };
 
 // For one of them: who waits for what, and the remedy.
