@@ -13,7 +13,8 @@ from typing import Any
 
 BARRIER = "barrier.noname"  # a barrier meets a barrier
 _NO_COLLECTIVES = frozenset(
-    f"Hvd{name}" for name in ("Size", "Rank", "LocalSize", "LocalRank", "ProcessSetIncluded", "Ticket", "Step")
+    f"Hvd{name}"
+    for name in ("Size", "Rank", "LocalSize", "LocalRank", "ProcessSetIncluded", "Ticket", "Step", "Samples")
 )
 _ONCE = frozenset(("PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Case", "StatelessCase"))
 _OPAQUE = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc", "RemoteCall", "SymbolicGradient", "HvdJoin"))

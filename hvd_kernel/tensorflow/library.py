@@ -23,7 +23,7 @@ from hvd_kernel.core import metrics
 _OURS = re.compile(
     r"(?:\{\{[^\n]*\}\} )?(?P<text>[^\n]*?) \[hvd_kernel\.errors\.(?P<name>\w+)(?:, rank (?P<rank>\d+))?\]"
 )
-_COUNTERS = ("calls", "forwarded", "given", "returned", "steps")
+_COUNTERS = ("calls", "forwarded", "given", "returned", "steps", "samples")
 
 
 @functools.cache
@@ -49,7 +49,7 @@ def ops() -> Any:
     table = ctypes.CDLL(str(folder / "libhvd_core.so")).hvd_core_table
     table.restype = ctypes.c_void_p
     library.hvd_tf_set_core(ctypes.c_void_p(table()))
-    metrics.count_by(_steps)
+    metrics.count_by(_trained)
     return made
 
 
@@ -61,7 +61,8 @@ def counters() -> dict[str, int]:
     dict
         ``calls``: operations; ``forwarded``: inputs whose memory became the result's; ``given``: results that
         TensorFlow has taken over from the core as they were; ``returned``: those of them that it has given back;
-        ``steps``: reductions of all gradients of a step, by tapes and optimizers, wherever they ran.
+        ``steps``: reductions of all gradients of a step, by tapes and optimizers, wherever they ran; ``samples``: what
+        ``count_samples`` was given.
     """
     ops()
     numbers = (ctypes.c_int64 * len(_COUNTERS))()
@@ -110,8 +111,9 @@ def translated(error: BaseException) -> BaseException:
     return ours
 
 
-def _steps() -> tuple[int, int]:
-    return counters()["steps"], 0  # what of a step's tensors are samples a reduction cannot know
+def _trained() -> tuple[int, int]:
+    numbers = counters()
+    return numbers["steps"], numbers["samples"]
 
 
 @functools.cache

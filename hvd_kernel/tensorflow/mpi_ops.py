@@ -209,6 +209,34 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
     return met
 
 
+def count_samples(number: Any) -> Any:
+    """Count samples of the training, for the panel's samples/s: once in each step, with the size of this rank's batch.
+
+    Steps are counted without it. Which dimension of which tensor of a loop of one's own is the batch nobody can know;
+    ``fit`` of Keras needs no such line.
+
+    Parameters
+    ----------
+    number
+        An integer, or a tensor of one: in a graph it is counted whenever that runs.
+
+    Raises
+    ------
+    tf.errors.InvalidArgumentError
+        It is no scalar.
+
+    Example
+    -------
+    ::
+
+        @tf.function
+        def step(images, labels):
+            hvd.count_samples(tf.shape(images)[0])
+            ...
+    """
+    return library.ops().hvd_samples(tf.cast(number, tf.int64))
+
+
 # Asked when they run: a graph that was traced before a new init() is right after it.
 
 

@@ -12,7 +12,9 @@ namespace hvd::tf {
 
 Counters counters{};
 
-void count(std::int64_t* counter) { __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
+void count(std::int64_t* counter, std::int64_t more) {
+  __atomic_fetch_add(counter, more, __ATOMIC_RELAXED);
+}
 
 namespace {
 

@@ -62,9 +62,9 @@ void end(Call* call, const Status& status);
 
 // What has been counted so far: hvd_tf_counters.
 struct Counters {
-  std::int64_t calls, forwarded, given, returned, steps;
+  std::int64_t calls, forwarded, given, returned, steps, samples;
 };
 extern Counters counters;
-void count(std::int64_t* counter);
+void count(std::int64_t* counter, std::int64_t more = 1);
 
 }  // namespace hvd::tf

@@ -4,11 +4,12 @@
 
 #include "tf/call.h"
 #include "tf/core.h"
+#include "tf/memory.h"
 
 namespace hvd::tf {
 namespace {
 
-constexpr int kInt32 = 3, kUint8 = 4;
+constexpr int kUint8 = 4;
 
 void fail(TF_OpKernelContext* context, const Status& status) {
   tf()->OpKernelContext_Failure(context, status.get());
@@ -73,5 +74,14 @@ void ticket(void* /*fact*/, TF_OpKernelContext* context) {
 }
 
 void step(void* /*fact*/, TF_OpKernelContext* /*context*/) { count(&counters.steps); }
+
+void samples(void* /*fact*/, TF_OpKernelContext* context) {
+  Tensor number;
+  if (const Status status = input(context, 0, &number); !status) return fail(context, status);
+  if (tf()->NumDims(number.get()) != 0) {
+    return fail(context, {Code::kInvalidArgument, "the number of samples must be a scalar"});
+  }
+  count(&counters.samples, *static_cast<const std::int64_t*>(tf()->TensorData(number.get())));
+}
 
 }  // namespace hvd::tf

@@ -22,5 +22,7 @@ void included(void* fact, TF_OpKernelContext* context);
 void ticket(void* fact, TF_OpKernelContext* context);
 // No output: counts a step of training each time it runs.
 void step(void* fact, TF_OpKernelContext* context);
+// So too: counts as many samples as its input says.
+void samples(void* fact, TF_OpKernelContext* context);
 
 }  // namespace hvd::tf

@@ -97,8 +97,9 @@ void* make_fact(TF_OpKernelConstruction* construction) {
 void delete_fact(void* fact) { const std::unique_ptr<Fact> deleted(static_cast<Fact*>(fact)); }
 
 void add_fact(const char* type, std::vector<std::string> attributes,
-              std::vector<std::string> outputs, ShapeFunction shape, Compute compute) {
-  const Op op{type, std::move(attributes), {}, std::move(outputs), shape, true};
+              std::vector<std::string> outputs, ShapeFunction shape, Compute compute,
+              std::vector<std::string> inputs = {}) {
+  const Op op{type, std::move(attributes), std::move(inputs), std::move(outputs), shape, true};
   define(op);
   implement(op, [&](const char* device) {
     return tf()->NewKernelBuilder(type, device, make_fact, compute, delete_fact);
@@ -158,6 +159,7 @@ void add_all() {
   add_fact("HvdProcessSetIncluded", {kSet}, {"included: int32"}, scalar, included);
   add_fact("HvdTicket", {}, {kTicket}, vector, ticket);
   add_fact("HvdStep", {}, {}, no_output, step);
+  add_fact("HvdSamples", {}, {}, no_output, samples, {"samples: int64"});
 }
 
 // At the end of the file: what stands above is ready when it runs.
@@ -198,10 +200,10 @@ __attribute__((visibility("default"))) std::int64_t hvd_tf_begun(char* text, std
 }
 
 // Calls, inputs whose memory became the output's, results given away as they were, and given back;
-// steps of training.
-__attribute__((visibility("default"))) void hvd_tf_counters(std::int64_t out[5]) {
+// steps of training, and their samples.
+__attribute__((visibility("default"))) void hvd_tf_counters(std::int64_t out[6]) {
   const hvd::tf::Counters& now = hvd::tf::counters;
   out[0] = now.calls, out[1] = now.forwarded, out[2] = now.given, out[3] = now.returned;
-  out[4] = now.steps;
+  out[4] = now.steps, out[5] = now.samples;
 }
 }

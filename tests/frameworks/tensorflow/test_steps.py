@@ -61,6 +61,37 @@ def test_every_reduction_of_a_tapes_gradients_is_one_step(tf_ranks: RankPool) ->
     assert tf_ranks.run(tapes) == [expected, expected]
 
 
+def samples() -> list[Any]:
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+    from hvd_kernel.core import metrics
+
+    hvd.init()
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def step(batch: Any) -> Any:
+        hvd.count_samples(tf.shape(batch)[0])
+        for _ in tf.range(2):
+            hvd.count_samples(1)
+        return batch
+
+    def taken(act: Any) -> list[int]:
+        before = metrics.snapshot()
+        act()
+        after = metrics.snapshot()
+        return [after.step - before.step, after.samples - before.samples]
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be a scalar"):
+        hvd.count_samples([3])
+    graph = taken(lambda: [step(tf.zeros([rows, 2])) for rows in (5, 7, 5)])
+    return [graph, taken(lambda: hvd.count_samples(32)), taken(lambda: hvd.count_samples(tf.constant(4)))]
+
+
+def test_samples_are_those_that_the_user_counts(tf_ranks: RankPool) -> None:
+    assert tf_ranks.run(samples) == [[[0, 23], [0, 32], [0, 4]]] * 2
+
+
 def sessions() -> list[int]:
     import tensorflow as tf
 
