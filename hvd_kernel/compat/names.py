@@ -17,6 +17,7 @@ _TF_UTIL = "hvd_kernel.tensorflow.util"
 _TF_GRADIENTS = "hvd_kernel.tensorflow.gradients"
 _PROBES = "hvd_kernel.core.build_info"
 _SETS = "hvd_kernel.core.process_sets"
+_REGISTRY = "hvd_kernel.core.process_set_registry"
 _RUN = "hvd_kernel.launch.run.api"  # a rank has no use for a launcher
 
 
@@ -32,8 +33,8 @@ def _run() -> Any:
 def _process_set_ids_and_ranks() -> Any:
     def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
         """Return the ranks of each registered set by its id."""
-        sets = importlib.import_module("hvd_kernel.core.process_sets")
-        return {number: list(ranks) for number, ranks in sets._registered().items()}  # noqa: SLF001 - Horovod has it public
+        registry = importlib.import_module(_REGISTRY)
+        return {number: list(ranks) for number, ranks in registry.registered().items()}
 
     return get_process_set_ids_and_ranks
 

@@ -188,6 +188,7 @@ def recorded(plan: list[dict[str, int]]) -> None:
         hvd.barrier()
 
 
+@pytest.mark.nightly
 def test_a_timeline_goes_on_in_its_file_and_marks_the_resets(driver: FakeDriver, tmp_path: Path) -> None:
     """Rank 0, which writes it, is another process each time."""
     plan: Plan = [{0: 0, 1: 1, 2: 2}, {1: 0, 0: 1, 2: 2}, {2: 0, 1: 1}]

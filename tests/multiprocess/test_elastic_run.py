@@ -249,6 +249,7 @@ def said_by(said: list[Any]) -> set[int]:
     return {worker for worker, message in said if isinstance(message, Registered)}
 
 
+@pytest.mark.nightly
 def test_all_say_when_they_have_finished(driver: FakeDriver) -> None:
     def script() -> list[Any]:
         driver.until_ready(0, 1)
@@ -276,6 +277,7 @@ def meets_whom_it_can() -> list[int]:
     return met
 
 
+@pytest.mark.nightly
 def test_a_place_that_comes_while_the_ranks_wait_ends_that_wait(driver: FakeDriver) -> None:
     def script() -> bool:
         driver.until_ready(0, 1, 2)
@@ -289,6 +291,7 @@ def test_a_place_that_comes_while_the_ranks_wait_ends_that_wait(driver: FakeDriv
     assert met == [[1, 2], [0, 2], [0, 1]]
 
 
+@pytest.mark.nightly
 def test_a_failure_that_is_told_while_the_ranks_wait_ends_that_wait(driver: FakeDriver) -> None:
     def script() -> set[int]:
         driver.until_ready(0, 1, 2)
@@ -305,6 +308,7 @@ def test_a_failure_that_is_told_while_the_ranks_wait_ends_that_wait(driver: Fake
     assert met == [[1, 2], [0, 2], [0, 1]]
 
 
+@pytest.mark.nightly
 def test_who_waits_in_vain_says_so_and_gets_another_place(driver: FakeDriver) -> None:
     def script() -> dict[int, Ready]:
         driver.until_ready(0, 1, 2)
