@@ -23,14 +23,22 @@ Kills = Mapping[int, Mapping[str, Sequence[int]]]
 class Job:
     """One job, and what it has left."""
 
-    def __init__(self, folder: Path, how: str, kills: Kills | None = None, checkpoint: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        how: str,
+        kills: Kills | None = None,
+        checkpoint: Path | None = None,
+        flags: Sequence[str] = (),
+    ) -> None:
         folder.mkdir()
         (folder / "calls").mkdir()
         self.end = folder / "end"
         plan = {"how": how, "kills": kills or {}, "checkpoint": checkpoint and str(checkpoint)}
         plan |= {"end": str(self.end), "calls": str(folder / "calls")}
         (folder / "plan").write_text(json.dumps(plan))
-        command = [*HVDRUN, "-np", "2", "--min-np", "1", sys.executable, "-P", str(KEEPING), str(folder / "plan")]
+        training = [sys.executable, "-P", str(KEEPING), str(folder / "plan")]
+        command = [*HVDRUN, "-np", "2", "--min-np", "1", *flags, *training]
         ran = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False)
         self.status, self.told = ran.returncode, ran.stdout + ran.stderr
         self.bits = self.end.read_text() if self.end.exists() else ""
@@ -64,9 +72,18 @@ def test_21_all_goes_back_to_the_commit_bit_for_bit(guilty: int, undisturbed: di
     assert killed.begun[1 - guilty] == STEPS + 2, "step 2 was done, and step 3 begun, since the commit"
 
 
-def test_a_job_that_lost_all_ranks_resumes(undisturbed: dict[str, str], tmp_path: Path) -> None:
+def test_a_job_that_lost_all_ranks_goes_on_from_its_checkpoint(undisturbed: dict[str, str], tmp_path: Path) -> None:
     lost = Job(tmp_path / "lost", "commit", {5: {"backward": [0, 1]}}, tmp_path / "checkpoints")
-    assert lost.status != 0
+    assert lost.status == 0, lost.told
+    assert f"checkpoint: resumed from {tmp_path}/checkpoints/commit-0000000002-" in lost.told
+    assert lost.bits == undisturbed["commit"]
+    assert lost.begun == {2: STEPS - 4, 3: STEPS - 4}
+
+
+def test_another_job_goes_on_from_the_checkpoint_of_one_that_ended(undisturbed: dict[str, str], tmp_path: Path) -> None:
+    kills = {5: {"backward": [0, 1]}}
+    lost = Job(tmp_path / "lost", "commit", kills, tmp_path / "checkpoints", flags=("--max-restarts", "0"))
+    assert lost.status != 0, lost.told
     resumed = Job(tmp_path / "resumed", "commit", None, tmp_path / "checkpoints")
     assert resumed.status == 0, resumed.told
     assert f"checkpoint: resumed from {tmp_path}/checkpoints/commit-0000000002-" in resumed.told

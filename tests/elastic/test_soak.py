@@ -22,4 +22,5 @@ def test_a_training_ends_with_the_bits_of_one_without_faults(tmp_path: Path) -> 
     soaked = Soak(tmp_path, 5).run(8)
     assert soaked.same, soaked.summary()
     assert (soaked.lost, soaked.more, soaked.left) == (0, 0, 0), soaked.summary()
-    assert soaked.resets > 4, "too little happened to find anything"
+    assert soaked.faults["kill"], "nobody was killed"
+    assert len(soaked.sizes) > 1, "no size has changed"
