@@ -107,6 +107,7 @@ def one_dies() -> Any:
     return training.run(act)
 
 
+@pytest.mark.nightly  # tests/elastic has the same by a real hvdrun in the default tier
 def test_a_rank_that_dies_is_replaced_and_nothing_committed_is_lost(driver: FakeDriver) -> None:
     def script() -> dict[int, Ready]:
         first = {0: 0, 1: 1, 2: 2}
@@ -219,7 +220,8 @@ def is_told_to_end(folder: str) -> Any:
         return {"left": left.code, "tried": training.tried}
 
 
-@pytest.mark.parametrize("notice", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_notice_leads_to_a_planned_end(driver: FakeDriver, tmp_path: Path, notice: int) -> None:
     """Only rank 1 has it: the others go by its word."""
 
