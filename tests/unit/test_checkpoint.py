@@ -8,7 +8,6 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,7 @@ from hvd_kernel.elastic.checkpoint.folder import stored
 from hvd_kernel.elastic.checkpoint.values import Encoder, NotStorable, decode
 from hvd_kernel.errors import StateLost
 
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HVD_BOOTSTRAP", "none")
-    hvd.init()
-    yield
-    hvd.shutdown()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()

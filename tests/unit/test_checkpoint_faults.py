@@ -9,7 +9,6 @@ import os
 import pickle
 import random
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,13 @@ import pytest
 from hvdtest.disk import Crashed, Disk, ends_at
 from hvdtest.examples import ALL
 
-import hvd_kernel.numpy as hvd
 from hvd_kernel import elastic
 from hvd_kernel.elastic.checkpoint import files, folder, shard
 from hvd_kernel.elastic.checkpoint.shard import Damaged, Shard
 from hvd_kernel.elastic.checkpoint.values import Encoder, decode
 from hvd_kernel.errors import StateLost
 
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HVD_BOOTSTRAP", "none")
-    hvd.init()
-    yield
-    hvd.shutdown()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def loaded(where: Path) -> tuple[int, list[int]]:

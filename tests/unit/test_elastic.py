@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,13 +28,7 @@ from hvd_kernel.settings import lookup
 from hvd_kernel.torch.elastic import TorchState
 from hvd_kernel.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
 
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HVD_BOOTSTRAP", "none")
-    hvd.init()
-    yield
-    hvd.shutdown()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def test_what_is_changed_in_place_is_undone_too_and_more_than_once() -> None:
