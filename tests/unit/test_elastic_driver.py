@@ -76,6 +76,16 @@ def test_members_train_on_while_newcomers_start() -> None:
     assert [(number, message.change) for number, message in told(job, p.HostsUpdated)] == [(0, 2), (1, 2)]  # type: ignore[attr-defined]
 
 
+def test_newcomers_whose_host_goes_before_they_come_are_sent_home() -> None:
+    job = trains(replace(FOUR, np=2), {A: 2})
+    job.discover(BOTH)
+    job.discover({A: 2})
+    job.run(20.0)
+    assert (job.driver.generation, sizes(job)) == (1, [(A, 0), (A, 1)])
+    assert [each.number for each in job.living()] == [0, 1], "nobody waits for a place that there is not"
+    assert not told(job, p.HostsUpdated)
+
+
 def test_a_failed_rank_is_replaced_and_the_oldest_process_is_rank_0() -> None:
     job = trains()
     job.kill(worker(job, 0))

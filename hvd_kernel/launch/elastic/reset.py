@@ -39,6 +39,7 @@ def settle(job: JobState, now: float) -> Iterator[Action]:
     if _is_settled(job, plan):
         job.timers.cancel(For.SLOTS)
         job.overdue = False
+        yield from _send_away_without_room(job, plan)
         return
     yield from _go_on(job, plan, now)
 
@@ -55,7 +56,7 @@ def _go_on(job: JobState, plan: Assignment, now: float) -> Iterator[Action]:
         yield failed(job, NO_HOSTS)
         return
     yield from _start(job, plan)
-    yield from _send_away(job, [each for each in job.alive if not each.joined and each.number in plan.leave], "no room")
+    yield from _send_away_without_room(job, plan)
     are_ready = not plan.empty and all(job.workers[each].ready for each in plan.workers)
     if are_ready and (has_survivors or not job.training):
         if job.timers.runs(For.LAST_CALL):
@@ -104,6 +105,11 @@ def _start(job: JobState, plan: Assignment) -> Iterator[Action]:
 def _send_away(job: JobState, workers: list[Worker], why: str) -> Iterator[Action]:
     for each in workers:
         yield from dismiss(job, each, why)
+
+
+def _send_away_without_room(job: JobState, plan: Assignment) -> Iterator[Action]:
+    """Dismiss newcomers whose host went before they came."""
+    yield from _send_away(job, [each for each in job.alive if not each.joined and each.number in plan.leave], "no room")
 
 
 def _wait_for_slots(job: JobState, plan: Assignment, now: float) -> Iterator[Action]:
