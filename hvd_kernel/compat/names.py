@@ -6,17 +6,14 @@ not. So nothing is imported, and nothing costs time, before it is wanted.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-_TF_UTIL = "hvd_kernel.tensorflow.util"
-_TF_GRADIENTS = "hvd_kernel.tensorflow.gradients"
-_PROBES = "hvd_kernel.core.build_info"
-_SETS = "hvd_kernel.core.process_sets"
+_UTIL = "hvd_kernel.compat.tree.common.util"
 _REGISTRY = "hvd_kernel.core.process_set_registry"
 _RUN = "hvd_kernel.launch.run.api"  # a rank has no use for a launcher
 
@@ -24,10 +21,6 @@ _RUN = "hvd_kernel.launch.run.api"  # a rank has no use for a launcher
 def _basics() -> Any:
     basics = importlib.import_module("hvd_kernel.compat.tree.common.basics")
     return basics.HorovodBasics("", "mpi_lib_v2")
-
-
-def _run() -> Any:
-    return importlib.import_module(_RUN).run
 
 
 def _process_set_ids_and_ranks() -> Any:
@@ -39,74 +32,61 @@ def _process_set_ids_and_ranks() -> Any:
     return get_process_set_ids_and_ranks
 
 
-def _util(name: str) -> Any:
-    return _of("hvd_kernel.compat.tree.common.util", name)
-
-
 def _of(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+_FOUND = {  # Horovod's module -> ours -> names that it finds there
+    "horovod.common.process_sets": {_UTIL: "is_iterable"},
+    "horovod.torch.mpi_ops": {
+        _UTIL: "check_installed_version get_average_backwards_compatibility_fun gpu_available num_rank_is_power_2"
+    },
+    "horovod.torch.optimizer": {_UTIL: "split_list"},
+    "horovod.mxnet": {_UTIL: "split_list"},
+    "horovod.mxnet.mpi_ops": {_UTIL: "check_installed_version"},
+    "horovod.tensorflow": {
+        _UTIL: "gpu_available",
+        "hvd_kernel.tensorflow.util": "_cache _executing_eagerly _make_subgraph",
+        "hvd_kernel.tensorflow.training.helpers": "LocalGradientAggregationHelper",
+    },
+    "horovod.tensorflow.mpi_ops": {
+        _UTIL: "check_installed_version get_average_backwards_compatibility_fun get_ext_suffix gpu_available "
+        "num_rank_is_power_2",
+        "hvd_kernel.tensorflow.util": "_executing_eagerly _normalize_name",
+        "hvd_kernel.core.process_sets": "add_process_set remove_process_set",
+    },
+}
+_GRADIENTS = {  # of TensorFlow's operations -> ours
+    "_allreduce": "_allreduce",
+    "_grouped_allreduce": "_grouped_allreduce",
+    "_allgather": "_allgather",
+    "_grouped_allgather": "_allgather",
+    "_broadcast": "_broadcast",
+    "_alltoall": "_alltoall",
+    "_reducescatter": "_reducescatter",
+    "_grouped_reducescatter": "_reducescatter",
+}
 OURS: dict[tuple[str, str], Callable[[], Any]] = {
-    ("horovod", "run"): _run,
-    ("horovod.runner", "run"): _run,
+    ("horovod", "run"): partial(_of, _RUN, "run"),
+    ("horovod.runner", "run"): partial(_of, _RUN, "run"),
     ("horovod.common.process_sets", "get_process_set_ids_and_ranks"): _process_set_ids_and_ranks,
-    ("horovod.common.process_sets", "is_iterable"): lambda: _util("is_iterable"),
     ("horovod.torch.mpi_ops", "_basics"): _basics,
-    ("horovod.torch.mpi_ops", "_handle_map"): lambda: importlib.import_module("hvd_kernel.core.handles")._live,  # noqa: SLF001
+    ("horovod.torch.mpi_ops", "_handle_map"): partial(_of, "hvd_kernel.core.handles", "_live"),
     ("horovod.torch.mpi_ops", "_NULL"): str,
-    ("horovod.torch.mpi_ops", "get_average_backwards_compatibility_fun"): lambda: _util(
-        "get_average_backwards_compatibility_fun"
-    ),
-    ("horovod.torch.mpi_ops", "num_rank_is_power_2"): lambda: _util("num_rank_is_power_2"),
-    ("horovod.torch.mpi_ops", "check_installed_version"): lambda: _util("check_installed_version"),
-    ("horovod.torch.mpi_ops", "gpu_available"): lambda: _util("gpu_available"),
-    ("horovod.torch.optimizer", "split_list"): lambda: _util("split_list"),
-    ("horovod.mxnet", "split_list"): lambda: _util("split_list"),
     ("horovod.mxnet.mpi_ops", "_basics"): _basics,
-    ("horovod.mxnet.mpi_ops", "check_installed_version"): lambda: _util("check_installed_version"),
-    ("horovod.tensorflow", "_executing_eagerly"): lambda: _of(_TF_UTIL, "_executing_eagerly"),
-    ("horovod.tensorflow", "_make_subgraph"): lambda: _of(_TF_UTIL, "_make_subgraph"),
-    ("horovod.tensorflow", "_cache"): lambda: _of(_TF_UTIL, "_cache"),
-    ("horovod.tensorflow", "check_num_rank_power_of_2"): lambda: _util("num_rank_is_power_2"),
-    ("horovod.tensorflow", "gpu_available"): lambda: _util("gpu_available"),
-    ("horovod.tensorflow", "LocalGradientAggregationHelper"): lambda: _of(
-        "hvd_kernel.tensorflow.training.helpers", "LocalGradientAggregationHelper"
-    ),
+    ("horovod.tensorflow", "check_num_rank_power_of_2"): partial(_of, _UTIL, "num_rank_is_power_2"),
+    ("horovod.tensorflow.mpi_ops", "check_num_rank_power_of_2"): partial(_of, _UTIL, "num_rank_is_power_2"),
     ("horovod.tensorflow.mpi_ops", "_basics"): _basics,
     **{
-        ("horovod.tensorflow.mpi_ops", name): functools.partial(_of, _PROBES, name)
-        for name in (
-            "mpi_threads_supported",
-            "mpi_enabled",
-            "mpi_built",
-            "gloo_enabled",
-            "gloo_built",
-            "nccl_built",
-            "ddl_built",
-            "ccl_built",
-            "cuda_built",
-            "rocm_built",
-        )
+        ("horovod.tensorflow.mpi_ops", f"{name}_grad"): partial(_of, "hvd_kernel.tensorflow.gradients", own)
+        for name, own in _GRADIENTS.items()
     },
     **{
-        ("horovod.tensorflow.mpi_ops", f"{name}_grad"): functools.partial(_of, _TF_GRADIENTS, name)
-        for name in ("_allreduce", "_grouped_allreduce", "_allgather", "_broadcast", "_alltoall", "_reducescatter")
+        (theirs, name): partial(_of, module, name)
+        for theirs, modules in _FOUND.items()
+        for module, names in modules.items()
+        for name in names.split()
     },
-    ("horovod.tensorflow.mpi_ops", "_grouped_allgather_grad"): lambda: _of(_TF_GRADIENTS, "_allgather"),
-    ("horovod.tensorflow.mpi_ops", "_grouped_reducescatter_grad"): lambda: _of(_TF_GRADIENTS, "_reducescatter"),
-    ("horovod.tensorflow.mpi_ops", "_normalize_name"): lambda: _of(_TF_UTIL, "_normalize_name"),
-    ("horovod.tensorflow.mpi_ops", "gpu_available"): lambda: _util("gpu_available"),
-    ("horovod.tensorflow.mpi_ops", "get_ext_suffix"): lambda: _util("get_ext_suffix"),
-    ("horovod.tensorflow.mpi_ops", "num_rank_is_power_2"): lambda: _util("num_rank_is_power_2"),
-    ("horovod.tensorflow.mpi_ops", "add_process_set"): lambda: _of(_SETS, "add_process_set"),
-    ("horovod.tensorflow.mpi_ops", "remove_process_set"): lambda: _of(_SETS, "remove_process_set"),
-    ("horovod.tensorflow.mpi_ops", "_executing_eagerly"): lambda: _of(_TF_UTIL, "_executing_eagerly"),
-    ("horovod.tensorflow.mpi_ops", "check_num_rank_power_of_2"): lambda: _util("num_rank_is_power_2"),
-    ("horovod.tensorflow.mpi_ops", "check_installed_version"): lambda: _util("check_installed_version"),
-    ("horovod.tensorflow.mpi_ops", "get_average_backwards_compatibility_fun"): lambda: _util(
-        "get_average_backwards_compatibility_fun"
-    ),
 }
 
 

@@ -13,6 +13,19 @@ from hvd_kernel.core import session
 from hvd_kernel.processes import libraries
 from hvd_kernel.settings import gpus
 
+__all__ = [
+    "ccl_built",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rocm_built",
+]
+
 
 def mpi_enabled() -> bool:
     """Tell whether MPI has brought these ranks together, as ``mpirun`` and ``hvdrun --mpi`` do.

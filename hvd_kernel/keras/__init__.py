@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 from hvd_kernel import __version__
-from hvd_kernel.core import basics
+from hvd_kernel.core import basics, build_info
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
+from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.ops import allgather_object, barrier, broadcast_object
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -55,3 +56,4 @@ __all__ = [
     "remove_process_set",
 ]
 __all__ += basics.__all__
+__all__ += build_info.__all__

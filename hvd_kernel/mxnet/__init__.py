@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hvd_kernel.mxnet.installed  # isort: split # the others need what it looks for
 from hvd_kernel import __version__
-from hvd_kernel.core import basics
+from hvd_kernel.core import basics, build_info
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
+from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_kernel.mxnet.compression import Compression
@@ -67,3 +68,4 @@ __all__ = [
     "remove_process_set",
 ]
 __all__ += basics.__all__
+__all__ += build_info.__all__

@@ -21,6 +21,7 @@ import mxnet as mx
 
 from hvd_kernel.core import handles, ops, session
 from hvd_kernel.core.basics import *  # noqa: F403 - names of Horovod's module too
+from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, share_of, some
 from hvd_kernel.core.process_sets import (
     ProcessSet,

@@ -8,14 +8,10 @@ module, for training that outlives a failure; ``__version__`` is the version of 
 from __future__ import annotations
 
 from hvd_kernel import __version__, elastic
+from hvd_kernel.core import basics
+from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather,
     allgather_object,
     allreduce,
@@ -29,32 +25,11 @@ from hvd_kernel.core.ops import (
     join,
     reducescatter,
 )
-from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
-from hvd_kernel.core.session import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_kernel.core.shared_memory import release_shared, shared_empty
-from hvd_kernel.errors import HorovodInternalError
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
     "ProcessSet",
-    "Product",
-    "Sum",
     "__version__",
     "add_process_set",
     "allgather",
@@ -64,30 +39,19 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_object",
-    "cross_rank",
-    "cross_size",
     "elastic",
     "global_process_set",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
     "log",
     "log_artifact",
     "log_model",
     "outputs_path",
-    "rank",
     "reducescatter",
     "release_shared",
     "remove_process_set",
     "shared_empty",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += basics.__all__

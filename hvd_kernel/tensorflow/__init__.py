@@ -16,8 +16,9 @@ from typing import Any
 
 import hvd_kernel.tensorflow.installed  # isort: split # the others need what it looks for
 from hvd_kernel import __version__
-from hvd_kernel.core import basics
+from hvd_kernel.core import basics, build_info
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
+from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_kernel.tensorflow import elastic
@@ -91,6 +92,7 @@ __all__ = [
     "size_op",
 ]
 __all__ += basics.__all__
+__all__ += build_info.__all__
 
 _LATER = {
     "SyncBatchNormalization": "hvd_kernel.tensorflow.sync_batch_norm"

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_kernel.core.basics import *  # noqa: F403 - names of Horovod's module too
+from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, some
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, init, set_id
 from hvd_kernel.core.tensor import check_op, reduction_of

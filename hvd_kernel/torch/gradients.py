@@ -1,4 +1,4 @@
-"""The derivative of each collective, as Horovod defines it.
+"""The derivative of each collective, as Horovod defines it, under its names and with its signatures.
 
 allreduce      the gradients reduced the same way
 allgather      the average of the gradients, of which each rank keeps its own rows
@@ -26,8 +26,6 @@ from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.core.tensor import reduction_of
 from hvd_kernel.torch import dispatch
 
-_PLAIN = (1.0, 1.0)
-
 
 def apply(function: Any, *args: Any) -> Any:
     """Run one of these functions, so that autograd takes note."""
@@ -39,31 +37,51 @@ def _back(name: str | None) -> str | None:
     return f"{name}.grad" if name else None
 
 
-class Allreduce(torch.autograd.Function):
+class HorovodAllreduce(torch.autograd.Function):
     """Out of place."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet) -> Tensor:
+    def forward(
+        ctx: Any,
+        tensor: Tensor,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+    ) -> Tensor:
         """Reduce."""
-        ctx.name, ctx.how = name, (op, scales, process_set)
+        op = reduction_of(op, average)
+        ctx.how = (None, _back(name), op, prescale_factor, postscale_factor, process_set)
+        scales = (prescale_factor, postscale_factor)
         result: Tensor = synchronize(dispatch.allreduce(tensor, name, op, scales, process_set, waits=True))
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Reduce the gradient the same way."""
-        return apply(Allreduce, grads[0], _back(ctx.name), *ctx.how), None, None, None, None
+        return apply(HorovodAllreduce, grads[0], *ctx.how), None, None, None, None, None, None
 
 
-class GroupedAllreduce(torch.autograd.Function):
+class HorovodGroupedAllreduce(torch.autograd.Function):
     """Out of place, together."""
 
     @staticmethod
     def forward(
-        ctx: Any, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *tensors: Tensor
+        ctx: Any,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         """Reduce all."""
-        ctx.name, ctx.how = name, (op, scales, process_set)
+        op = reduction_of(op, average)
+        ctx.how = (None, _back(name), op, prescale_factor, postscale_factor, process_set)
+        scales = (prescale_factor, postscale_factor)
         handle = dispatch.grouped_allreduce(tensors, name, op, scales, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
         return result
@@ -71,10 +89,10 @@ class GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Reduce the gradients the same way."""
-        return (None, None, None, None, *apply(GroupedAllreduce, _back(ctx.name), *ctx.how, *grads))
+        return (None, None, None, None, None, None, *apply(HorovodGroupedAllreduce, *ctx.how, *grads))
 
 
-class Allgather(torch.autograd.Function):
+class HorovodAllgather(torch.autograd.Function):
     """Concatenation of rows."""
 
     @staticmethod
@@ -90,7 +108,7 @@ class Allgather(torch.autograd.Function):
         return (*_own_rows(ctx.name, ctx.set, [ctx.rows], grads), None, None)
 
 
-class GroupedAllgather(torch.autograd.Function):
+class HorovodGroupedAllgather(torch.autograd.Function):
     """Concatenation of the rows of several tensors."""
 
     @staticmethod
@@ -110,14 +128,14 @@ class GroupedAllgather(torch.autograd.Function):
 def _own_rows(name: str | None, process_set: ProcessSet, rows: list[int], grads: tuple[Tensor, ...]) -> list[Tensor]:
     """Return of the averages of gathered gradients the rows that this rank had put in."""
     back, place = _back(name), process_set.rank() or 0
-    means = apply(GroupedAllreduce, back, Average, _PLAIN, process_set, *grads)
+    means = apply(HorovodGroupedAllreduce, None, back, Average, 1.0, 1.0, process_set, *grads)
     counts = torch.tensor([rows])
     everyone = synchronize(dispatch.allgather(counts, back and f"{back}.rows", process_set, waits=True))
     begins = everyone[:place].sum(0).tolist()
     return [mean[begin : begin + own] for mean, begin, own in zip(means, begins, rows, strict=True)]
 
 
-class Broadcast(torch.autograd.Function):
+class HorovodBroadcast(torch.autograd.Function):
     """The root's tensor."""
 
     @staticmethod
@@ -130,13 +148,13 @@ class Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Average; only the root's input had a part in the result."""
-        mean: Tensor = apply(Allreduce, grads[0], _back(ctx.name), Average, _PLAIN, ctx.set)
+        mean: Tensor = apply(HorovodAllreduce, grads[0], None, _back(ctx.name), Average, 1.0, 1.0, ctx.set)
         if session.rank() != ctx.root:
             mean = mean.masked_fill(torch.ones((), dtype=torch.bool, device=mean.device), 0.0)  # zero, and of the graph
         return mean, None, None, None
 
 
-class Alltoall(torch.autograd.Function):
+class HorovodAlltoall(torch.autograd.Function):
     """Rows to every rank."""
 
     @staticmethod
@@ -153,18 +171,27 @@ class Alltoall(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Send every row's gradient back; rows that were not sent have none."""
-        back, _ = apply(Alltoall, grads[0], ctx.received, _back(ctx.name), ctx.set)
+        back, _ = apply(HorovodAlltoall, grads[0], ctx.received, _back(ctx.name), ctx.set)
         if back.shape[0] < ctx.shape[0]:
             back = torch.cat([back, back.new_zeros(ctx.shape[0] - back.shape[0], *ctx.shape[1:])])
         return back, None, None, None
 
 
-class Reducescatter(torch.autograd.Function):
+class HorovodReducescatter(torch.autograd.Function):
     """Own rows of the reduction."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet) -> Tensor:
+    def forward(
+        ctx: Any,
+        tensor: Tensor,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale_factor: float,
+        postscale_factor: float,
+    ) -> Tensor:
         """Reduce and scatter."""
+        scales = (prescale_factor, postscale_factor)
         ctx.name, ctx.set, ctx.factor = name, process_set, _factor(op, scales, process_set)
         result: Tensor = synchronize(dispatch.reducescatter(tensor, name, op, scales, process_set, waits=True))
         return result
@@ -172,17 +199,25 @@ class Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Gather the gradients of all shares."""
-        return apply(Allgather, grads[0] * ctx.factor, _back(ctx.name), ctx.set), None, None, None, None
+        gathered = apply(HorovodAllgather, grads[0] * ctx.factor, _back(ctx.name), ctx.set)
+        return gathered, None, None, None, None, None
 
 
-class GroupedReducescatter(torch.autograd.Function):
+class HorovodGroupedReducescatter(torch.autograd.Function):
     """Own rows of several reductions."""
 
     @staticmethod
     def forward(
-        ctx: Any, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *tensors: Tensor
+        ctx: Any,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale_factor: float,
+        postscale_factor: float,
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         """Reduce and scatter all."""
+        scales = (prescale_factor, postscale_factor)
         ctx.name, ctx.set, ctx.factor = name, process_set, _factor(op, scales, process_set)
         handle = dispatch.grouped_reducescatter(tensors, name, op, scales, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
@@ -192,87 +227,8 @@ class GroupedReducescatter(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Gather the gradients of all shares, of each."""
         scaled = [grad * ctx.factor for grad in grads]
-        return (None, None, None, None, *apply(GroupedAllgather, _back(ctx.name), ctx.set, *scaled))
+        return (None, None, None, None, None, *apply(HorovodGroupedAllgather, _back(ctx.name), ctx.set, *scaled))
 
 
 def _factor(op: int, scales: Scales, process_set: ProcessSet) -> float:
     return scales[0] * scales[1] * ((process_set.size() or 1) if op == Sum else 1)
-
-
-# The same under Horovod's names, whose ``apply`` takes what Horovod's take.
-
-
-class HorovodAllreduce(Allreduce):
-    """Out of place."""
-
-    @classmethod
-    def apply(
-        cls,
-        tensor: Tensor,
-        average: bool | None,
-        name: str | None,
-        op: int | None,
-        prescale_factor: float,
-        postscale_factor: float,
-        process_set: ProcessSet,
-    ) -> Any:
-        """Reduce."""
-        scales = (prescale_factor, postscale_factor)
-        return apply(Allreduce, tensor, name, reduction_of(op, average), scales, process_set)
-
-
-class HorovodGroupedAllreduce(GroupedAllreduce):
-    """Out of place, together."""
-
-    @classmethod
-    def apply(
-        cls,
-        average: bool | None,
-        name: str | None,
-        op: int | None,
-        prescale_factor: float,
-        postscale_factor: float,
-        process_set: ProcessSet,
-        *tensors: Tensor,
-    ) -> Any:
-        """Reduce all."""
-        scales = (prescale_factor, postscale_factor)
-        return apply(GroupedAllreduce, name, reduction_of(op, average), scales, process_set, *tensors)
-
-
-class HorovodReducescatter(Reducescatter):
-    """Own rows of the reduction."""
-
-    @classmethod
-    def apply(
-        cls,
-        tensor: Tensor,
-        name: str | None,
-        op: int,
-        process_set: ProcessSet,
-        prescale_factor: float,
-        postscale_factor: float,
-    ) -> Any:
-        """Reduce and scatter."""
-        return apply(Reducescatter, tensor, name, op, (prescale_factor, postscale_factor), process_set)
-
-
-class HorovodGroupedReducescatter(GroupedReducescatter):
-    """Own rows of several reductions."""
-
-    @classmethod
-    def apply(
-        cls,
-        name: str | None,
-        op: int,
-        process_set: ProcessSet,
-        prescale_factor: float,
-        postscale_factor: float,
-        *tensors: Tensor,
-    ) -> Any:
-        """Reduce and scatter all."""
-        return apply(GroupedReducescatter, name, op, (prescale_factor, postscale_factor), process_set, *tensors)
-
-
-HorovodAllgather, HorovodGroupedAllgather = Allgather, GroupedAllgather
-HorovodBroadcast, HorovodAlltoall = Broadcast, Alltoall

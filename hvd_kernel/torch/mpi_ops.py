@@ -13,8 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hvd_kernel.core import basics
+from hvd_kernel.core import basics, build_info
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
+from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.ops import Average, barrier, join, poll, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set  # noqa: F401 - those that are not used here are names of Horovod's module too
 from hvd_kernel.core.tensor import reduction_of
@@ -75,6 +76,7 @@ __all__ = [
     "synchronize",
 ]
 __all__ += basics.__all__
+__all__ += build_info.__all__
 
 handle_average_backwards_compatibility = reduction_of
 
@@ -133,11 +135,10 @@ def allreduce(
     >>> hvd.allreduce(torch.tensor([1, 2]) * (hvd.rank() + 1), op=hvd.Sum)
     tensor([3, 6])
     """
-    op = reduction_of(op, average)
     small, ctx = compression.compress(tensor)
-    scales = (prescale_factor, postscale_factor)
-    result: Tensor = gradients.apply(gradients.Allreduce, small, name, op, scales, process_set)
-    return compression.decompress(result, ctx)
+    how = (None, name, reduction_of(op, average), prescale_factor, postscale_factor, process_set)
+    result: Tensor = compression.decompress(gradients.apply(gradients.HorovodAllreduce, small, *how), ctx)
+    return result
 
 
 def allreduce_(
@@ -187,10 +188,9 @@ def grouped_allreduce(
     >>> hvd.grouped_allreduce([torch.ones(1), torch.zeros(2, dtype=torch.int64)])
     [tensor([1.]), tensor([0, 0])]
     """
-    op = reduction_of(op, average)
     pairs = [compression.compress(tensor) for tensor in tensors]
-    how = (name, op, (prescale_factor, postscale_factor), process_set)
-    results = gradients.apply(gradients.GroupedAllreduce, *how, *(small for small, _ in pairs))
+    how = (None, name, reduction_of(op, average), prescale_factor, postscale_factor, process_set)
+    results = gradients.apply(gradients.HorovodGroupedAllreduce, *how, *(small for small, _ in pairs))
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 
@@ -252,7 +252,7 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
     >>> hvd.allgather(torch.full((hvd.rank() + 1,), hvd.rank()))
     tensor([0, 1, 1])
     """
-    result: Tensor = gradients.apply(gradients.Allgather, tensor, name, process_set)
+    result: Tensor = gradients.apply(gradients.HorovodAllgather, tensor, name, process_set)
     return result
 
 
@@ -274,7 +274,7 @@ def grouped_allgather(
     >>> rows.shape == (hvd.size(), 3), more.shape == (2 * hvd.size(),)
     (True, True)
     """
-    return list(gradients.apply(gradients.GroupedAllgather, name, process_set, *tensors))
+    return list(gradients.apply(gradients.HorovodGroupedAllgather, name, process_set, *tensors))
 
 
 def broadcast(
@@ -304,7 +304,7 @@ def broadcast(
     >>> hvd.broadcast(torch.tensor([hvd.rank(), 7]), root_rank=0)
     tensor([0, 7])
     """
-    result: Tensor = gradients.apply(gradients.Broadcast, tensor, root_rank, name, process_set)
+    result: Tensor = gradients.apply(gradients.HorovodBroadcast, tensor, root_rank, name, process_set)
     return result
 
 
@@ -362,7 +362,7 @@ def alltoall(
     >>> rows.tolist() == [[0, 10], [1, 2, 11, 12]][hvd.rank()]
     True
     """
-    output, received = gradients.apply(gradients.Alltoall, tensor, splits, name, process_set)
+    output, received = gradients.apply(gradients.HorovodAlltoall, tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
 
@@ -411,9 +411,9 @@ def reducescatter(
     True
     """
     small, ctx = compression.compress(tensor)
-    scales = (prescale_factor, postscale_factor)
-    result: Tensor = gradients.apply(gradients.Reducescatter, small, name, op, scales, process_set)
-    return compression.decompress(result, ctx)
+    how = (name, op, process_set, prescale_factor, postscale_factor)
+    result: Tensor = compression.decompress(gradients.apply(gradients.HorovodReducescatter, small, *how), ctx)
+    return result
 
 
 def grouped_reducescatter(
@@ -440,6 +440,6 @@ def grouped_reducescatter(
     [tensor([[1., 1.]]), tensor([0.])]
     """
     pairs = [compression.compress(tensor) for tensor in tensors]
-    how = (name, op, (prescale_factor, postscale_factor), process_set)
-    results = gradients.apply(gradients.GroupedReducescatter, *how, *(small for small, _ in pairs))
+    how = (name, op, process_set, prescale_factor, postscale_factor)
+    results = gradients.apply(gradients.HorovodGroupedReducescatter, *how, *(small for small, _ in pairs))
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]

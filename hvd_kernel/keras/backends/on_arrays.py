@@ -11,38 +11,9 @@ from typing import Any
 import numpy as np
 
 from hvd_kernel.core import ops
+from hvd_kernel.frameworks.compression import Compression  # noqa: F401 - the backend's, as in the others
 from hvd_kernel.keras.backends.reduction import Together
 from hvd_kernel.keras.flavour import array_of, keras
-
-
-class NoneCompressor:
-    """Everything travels as it is."""
-
-    @staticmethod
-    def compress(array: Any) -> tuple[Any, Any]:
-        """Return the array itself."""
-        return array, None
-
-    @staticmethod
-    def decompress(array: Any, ctx: Any) -> Any:
-        """Return the array in its own type again."""
-        return array if ctx is None else array.astype(ctx)
-
-
-class FP16Compressor(NoneCompressor):
-    """Floating point travels as float16; integers as they are."""
-
-    @staticmethod
-    def compress(array: Any) -> tuple[Any, Any]:
-        """Return a float16 copy, and the type to restore."""
-        return (array.astype(np.float16), array.dtype) if array.dtype.kind == "f" else (array, None)
-
-
-class Compression:
-    """What ``compression=`` takes."""
-
-    none = NoneCompressor
-    fp16 = FP16Compressor
 
 
 class ArrayReduction(Together):
