@@ -108,6 +108,17 @@ def test_19_the_newcomer_dies_during_the_reset(tmp_path: Path, place: str) -> No
     assert ended.column("workers")[-1] == [1, 5, 2, 3]
 
 
+def test_a_rank_is_killed_while_a_newcomer_starts(tmp_path: Path) -> None:
+    """The others go on without it, or nobody would: it waits for two epochs that they end."""
+    exits = {"import": {3: "late:3"}, "1,5": {1: "kill"}}
+    schedule = {0: "localhost:3", 1: "localhost:3 127.0.0.1:1"}
+    job = ElasticJob(tmp_path, epochs=4, starts=[0], waits=[2], exits=exits, schedule=schedule)
+    ended = job.run("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "600", "600")
+    ended.trained(3, 2, 2, 3)
+    assert ended.column("generation") == [1, 2, 2, 3]
+    assert ended.column("workers") == [[0, 1, 2], [0, 2], [0, 2], [0, 2, 3]]
+
+
 def test_25_a_newcomers_collective_before_elastic_run_is_its_own_error(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, exits={"1,0": {0: "kill"}, "init": {4: "collective"}}).run(*FOUR)
     ended.trained(4, 4, 4)

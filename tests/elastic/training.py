@@ -8,8 +8,9 @@ Words of the plan.
   epochs, batches, commit_every
   exits    place -> {worker: how}. A place is "epoch,batch", "import", "init" (a newcomer has its place), "sync", or
            "callback" (of a reset); how is raise, kill, exit0, hang, stop (SIGSTOP), pause (the same for a second),
-           collective (one before elastic.run), agent (kill the host's)
+           collective (one before elastic.run), agent (kill the host's), late:N (wait until the log has N lines)
   waits    epochs after whose line rank 0 waits until it is told that hosts have changed
+  starts   epochs after whose line rank 0 waits until a worker has come to its "late"
   looks    epochs after whose line rank 0 waits until the discovery script has run twice more
 """
 
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +66,9 @@ def act(place: str) -> None:
         hang_here(3600)
     if how == "collective":
         hvd.allreduce(np.ones(1), name="too early")
+    if how is not None and how.startswith("late:"):
+        Path(f"{plan['log']}.late").touch()
+        wait_for(lambda: lines() >= int(how[5:]), "the others do not train")
     if how == "pause":
         subprocess.run(["sh", "-c", f"(sleep 1; kill -CONT {os.getpid()}) & kill -STOP {os.getpid()}"], check=True)
     if how == "agent":
@@ -88,15 +93,26 @@ def runs() -> int:
     return len(Path(plan["runs"]).read_text())
 
 
+def lines() -> int:
+    return len(Path(plan["log"]).read_text().splitlines())
+
+
+def wait_for(what: Callable[[], bool], else_says: str) -> None:
+    limit = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < limit, else_says
+        time.sleep(0.02)
+
+
 def wait(state: State) -> None:
     """As rank 0, wait for what the plan has after an epoch."""
     if state.epoch in plan["waits"]:
         assert changes.heard.wait(PATIENCE_S), "nobody has told of changed hosts"
+    if state.epoch in plan["starts"]:
+        wait_for(Path(f"{plan['log']}.late").exists, "nobody starts")
     if state.epoch in plan["looks"]:
-        wanted, limit = runs() + 2, time.monotonic() + PATIENCE_S
-        while runs() < wanted:
-            assert time.monotonic() < limit, "the script does not run"
-            time.sleep(0.02)
+        wanted = runs() + 2
+        wait_for(lambda: runs() >= wanted, "the script does not run")
 
 
 def log(state: State) -> None:

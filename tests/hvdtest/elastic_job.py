@@ -74,6 +74,7 @@ class ElasticJob:
         exits: Exits | None = None,
         waits: Sequence[int] = (),
         looks: Sequence[int] = (),
+        starts: Sequence[int] = (),
         schedule: Mapping[int, Hosts] | None = None,
     ) -> None:
         self.folder, self.log, self.runs = folder, folder / "log.jsonl", folder / "runs"
@@ -82,6 +83,7 @@ class ElasticJob:
         self.plan = folder / "plan.json"
         plan = {"epochs": epochs, "batches": batches, "commit_every": commit_every, "exits": exits or {}}
         plan |= {"log": str(self.log), "runs": str(self.runs), "waits": [*waits], "looks": [*looks]}
+        plan |= {"starts": [*starts]}
         self.plan.write_text(json.dumps(plan))
         self.script = None if schedule is None else self._script(schedule)
 

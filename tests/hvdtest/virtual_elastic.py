@@ -75,6 +75,7 @@ class VirtualJob:
         self.calm_from = self.now + TROUBLE_S
         self.driver = Driver(settings)
         self.hosts = dict(hosts)  # what discovery answers
+        self.importing_s = (0.2, 5.0)  # of a worker that starts
         self.down: set[str] = set()  # hosts that are gone, whatever it answers
         self.workers: dict[int, VirtualWorker] = {}
         self.said: list[str] = []
@@ -196,7 +197,7 @@ class VirtualJob:
                 lambda: self._report(worker, e.WorkerExited(worker.number, 255, "ssh failed")),
             )
             return
-        self._go(worker, self.random.uniform(0.2, 5.0), lambda: self._ask(worker))
+        self._go(worker, self.random.uniform(*self.importing_s), lambda: self._ask(worker))
 
     def _go(self, worker: VirtualWorker, seconds: float, what: Callable[[], None]) -> None:
         """Have a worker do something if it still can."""

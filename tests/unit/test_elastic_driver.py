@@ -6,44 +6,11 @@ from dataclasses import replace
 
 import pytest
 from hvdtest.virtual_elastic import Chances, VirtualJob, VirtualWorker
+from hvdtest.virtual_training import BOTH, FOUR, LONG, A, B, let_finish, sizes, told, trains, worker
 
 from hvd_kernel.launch.elastic import events as e
 from hvd_kernel.launch.elastic.settings import Settings
 from hvd_kernel.protocol import elastic as p
-
-A, B = "localhost", "127.0.0.1"
-BOTH = {A: 2, B: 2}
-FOUR = Settings(
-    np=4, min_np=2, max_np=4, last_call_s=0.0, elastic_timeout_s=60.0, start_timeout_s=60.0, patience_s=60.0
-)
-LONG = 1_000_000
-
-
-def trains(settings: Settings = FOUR, hosts: dict[str, int] = BOTH, **chances: float) -> VirtualJob:
-    """A job that has been training for some time."""
-    job = VirtualJob(settings, hosts, 0, Chances(late=0.0, **chances), steps=LONG)
-    job.discover()
-    job.run(20.0)
-    return job
-
-
-def sizes(job: VirtualJob) -> list[tuple[str, int]]:
-    return [(host, slot) for host, slot, _ in job.ranks()]
-
-
-def worker(job: VirtualJob, rank: int) -> VirtualWorker:
-    return job.workers[job.ranks()[rank][2]]
-
-
-def let_finish(job: VirtualJob) -> e.End:
-    job.steps = 0
-    job.run()
-    assert job.end is not None
-    return job.end
-
-
-def told(job: VirtualJob, kind: type[p.ElasticMessage]) -> list[tuple[int, p.ElasticMessage]]:
-    return [(number, message) for number, message in job.sent if isinstance(message, kind)]
 
 
 def test_where_nothing_happens_there_is_one_generation() -> None:
@@ -65,25 +32,6 @@ def test_hosts_are_added_and_those_of_the_start_are_removed() -> None:
     assert (job.driver.generation, sizes(job)) == (3, [(B, 0), (B, 1)])
     assert [number for number, _ in told(job, p.Removed)] == [0, 1]
     assert let_finish(job) == e.End("done")
-
-
-def test_members_train_on_while_newcomers_start() -> None:
-    job = trains(replace(FOUR, np=2), {A: 2})
-    job.discover(BOTH)
-    assert [number for number in job.workers if job.workers[number].host == B] == [2, 3]
-    assert not told(job, p.HostsUpdated), "nobody is interrupted before there is somebody to meet"
-    job.run(20.0)
-    assert [(number, message.change) for number, message in told(job, p.HostsUpdated)] == [(0, 2), (1, 2)]  # type: ignore[attr-defined]
-
-
-def test_newcomers_whose_host_goes_before_they_come_are_sent_home() -> None:
-    job = trains(replace(FOUR, np=2), {A: 2})
-    job.discover(BOTH)
-    job.discover({A: 2})
-    job.run(20.0)
-    assert (job.driver.generation, sizes(job)) == (1, [(A, 0), (A, 1)])
-    assert [each.number for each in job.living()] == [0, 1], "nobody waits for a place that there is not"
-    assert not told(job, p.HostsUpdated)
 
 
 def test_a_failed_rank_is_replaced_and_the_oldest_process_is_rank_0() -> None:
@@ -312,23 +260,6 @@ def test_who_does_not_come_to_a_reset_is_replaced() -> None:
     assert (job.driver.generation, len(job.ranks())) == (2, 4)
 
 
-@pytest.mark.parametrize("phase", ["asking", "placed", "meeting", "training"])
-def test_a_newcomer_that_fails_in_the_reset_is_replaced_too(phase: str) -> None:
-    job = trains()
-    enter = job._enter
-
-    def dies(worker: VirtualWorker, entered: str) -> bool:
-        survives = enter(worker, entered)
-        if worker.number == 4 and entered == phase:
-            job.kill(worker)
-        return survives and worker.alive
-
-    job._enter = dies  # type: ignore[method-assign]
-    job.kill(worker(job, 1))
-    job.run(60.0)
-    assert (len(job.ranks()), job.ranks()[0][2], len(job.workers)) == (4, 0, 6)
-
-
 def test_who_waits_to_meet_one_that_has_failed_is_told() -> None:
     job = trains()
     enter = job._enter
@@ -346,25 +277,6 @@ def test_who_waits_to_meet_one_that_has_failed_is_told() -> None:
     assert job.now < begun + 20.0, "nobody has waited until the others were too late"
     lost = p.Lost(2, "exit status 3")
     assert told(job, p.Lost) == [(0, lost), (1, lost), (2, lost)]
-
-
-def test_a_failure_and_a_change_of_the_hosts_are_one_reset() -> None:
-    job = trains(replace(FOUR, np=2, last_call_s=1.0), {A: 2})
-    job.kill(worker(job, 0))
-    job.discover(BOTH)
-    job.run(30.0)
-    assert (job.driver.generation, len(job.ranks())) == (2, 4)
-
-
-def test_ten_hosts_one_after_the_other_are_one_reset() -> None:
-    job = trains(Settings(np=2, min_np=2, last_call_s=2.0), {A: 2})
-    hosts = {A: 2}
-    for number in range(10):
-        hosts |= {f"node{number}": 1}
-        job.discover(hosts)
-        job.run(0.15)
-    job.run(30.0)
-    assert (job.driver.generation, len(job.ranks())) == (2, 12)
 
 
 def test_hosts_that_are_gone_for_a_moment_are_not_missed() -> None:

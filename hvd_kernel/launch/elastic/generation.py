@@ -22,8 +22,9 @@ def begin(job: JobState, plan: Assignment) -> Iterator[Action]:
         worker.generation, worker.rank, worker.ready = job.generation, each.rank, None
         job.timers.cancel(For.START, worker=worker.number)
     for other in job.alive:
-        if other not in members and not other.finished:
+        if other.joined and other not in members and not other.finished:  # one that starts has the next reset
             yield from dismiss(job, other, "the job is smaller now")
+    job.slots = frozenset((each.host, each.slot) for each in plan.ranks)
     job.failures, job.before, job.cut_off, job.announcement, job.ended_well = [], [], {}, None, 0
     job.broken = job.abandoned = job.released = job.finishing = job.overdue = False
     job.timers.cancel(For.SLOTS, For.RELEASE, For.RESET)

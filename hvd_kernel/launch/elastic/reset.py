@@ -57,14 +57,30 @@ def _go_on(job: JobState, plan: Assignment, now: float) -> Iterator[Action]:
         return
     yield from _start(job, plan)
     yield from _send_away_without_room(job, plan)
-    are_ready = not plan.empty and all(job.workers[each].ready for each in plan.workers)
-    if are_ready and (has_survivors or not job.training):
-        if job.timers.runs(For.LAST_CALL):
+    possible = _possible(job, plan, now)
+    if possible is not None and (has_survivors or not job.training):
+        if job.timers.runs(For.LAST_CALL) and not _is_growing(job):
             return  # what has changed meanwhile would be the next reset
-        yield from begin(job, plan)
+        yield from begin(job, possible)
         yield from settle(job, now)
     else:
         yield from _announce(job, plan, now)
+
+
+def _possible(job: JobState, plan: Assignment, now: float) -> Assignment | None:
+    """Return the generation that can begin now; None: some have yet to come.
+
+    Those who have come wait for the processes in the slots that they had before. What comes beside them joins by the
+    next reset, as in a generation that nothing has happened to, unless there are too few without it.
+    """
+    came = {(each.host, each.slot) for each in plan.ranks if each.worker is not None and job.workers[each.worker].ready}
+    late = {(each.host, each.slot) for each in plan.ranks} - came
+    if not late:
+        return plan
+    has_survivors = any(job.workers[each].joined for each in plan.workers)
+    if job.stateless or not has_survivors or late & job.slots or len(came) < job.needed:
+        return None
+    return job.plan_of(came, now)
 
 
 def _is_settled(job: JobState, plan: Assignment) -> bool:
@@ -180,6 +196,11 @@ def _has_waited(job: JobState, now: float) -> bool:
 
 def _slots(hosts: tuple[Host, ...]) -> dict[str, int]:
     return {host.name: host.slots for host in hosts}
+
+
+def _is_growing(job: JobState) -> bool:
+    """Tell whether hosts that nobody has to wait for have come, and none has gone."""
+    return not job.stateless and job.heard is not None and _only_grows(job.hosts, job.heard)
 
 
 def _only_grows(before: tuple[Host, ...], after: tuple[Host, ...]) -> bool:

@@ -9,6 +9,7 @@ Words.
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from hvd_kernel.launch.elastic.assignment import Assignment, Living, Slot, assign
@@ -83,6 +84,7 @@ class JobState:
     watched: float = 0.0  # when the next of those that were left out is back
     overdue: bool = False  # slots have been waited for as long as may be
     # Since the generation began.
+    slots: frozenset[Slot] = frozenset()  # that it was given
     failures: list[Failure] = field(default_factory=list)
     broken: bool = False  # a member has ended
     abandoned: bool = False  # one has left the communicator
@@ -171,3 +173,10 @@ class JobState:
             | {each for each in self.blacklist.out(now) if not isinstance(each, str)}
             | {(each.host, each.slot) for each in through},
         )
+
+    def plan_of(self, slots: Collection[Slot], now: float) -> Assignment:
+        """Return the next generation in these slots alone, in each of which there is a worker."""
+        there = [each for each in self.alive if (each.host, each.slot) in slots]
+        hosts = self.ordered(self.hosts, now)
+        others = {(host.name, slot) for host in hosts for slot in range(host.slots)} - {*slots}
+        return assign([Living(each.number, each.host, each.slot, each.joined) for each in there], hosts, None, others)

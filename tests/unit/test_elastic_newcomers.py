@@ -1,0 +1,117 @@
+"""Newcomers of an elastic job, in virtual time: who waits for them, and who does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hvdtest.virtual_elastic import VirtualWorker
+from hvdtest.virtual_training import BOTH, FOUR, A, B, let_finish, sizes, told, trains, worker
+
+from hvd_kernel.launch.elastic import events as e
+from hvd_kernel.launch.elastic.settings import Settings
+from hvd_kernel.protocol import elastic as p
+
+SHRINKING = replace(FOUR, np=2, min_np=1, cooldown_s=(50.0, 60.0), last_call_s=1.0)
+"""A slot whose worker has failed stays empty for a while."""
+
+
+def test_members_train_on_while_newcomers_start() -> None:
+    job = trains(replace(FOUR, np=2), {A: 2})
+    job.discover(BOTH)
+    assert [number for number in job.workers if job.workers[number].host == B] == [2, 3]
+    assert not told(job, p.HostsUpdated), "nobody is interrupted before there is somebody to meet"
+    job.run(20.0)
+    assert [(number, message.change) for number, message in told(job, p.HostsUpdated)] == [(0, 2), (1, 2)]  # type: ignore[attr-defined]
+
+
+def test_newcomers_whose_host_goes_before_they_come_are_sent_home() -> None:
+    job = trains(replace(FOUR, np=2), {A: 2})
+    job.discover(BOTH)
+    job.discover({A: 2})
+    job.run(20.0)
+    assert (job.driver.generation, sizes(job)) == (1, [(A, 0), (A, 1)])
+    assert [each.number for each in job.living()] == [0, 1], "nobody waits for a place that there is not"
+    assert not told(job, p.HostsUpdated)
+
+
+@pytest.mark.parametrize("phase", ["asking", "placed", "meeting", "training"])
+def test_a_newcomer_that_fails_in_the_reset_is_replaced_too(phase: str) -> None:
+    job = trains()
+    enter = job._enter
+
+    def dies(worker: VirtualWorker, entered: str) -> bool:
+        survives = enter(worker, entered)
+        if worker.number == 4 and entered == phase:
+            job.kill(worker)
+        return survives and worker.alive
+
+    job._enter = dies  # type: ignore[method-assign]
+    job.kill(worker(job, 1))
+    job.run(60.0)
+    assert (len(job.ranks()), job.ranks()[0][2], len(job.workers)) == (4, 0, 6)
+
+
+@pytest.mark.parametrize("seconds_between", [0.5, 3.0])
+def test_a_failure_while_a_newcomer_starts_does_not_wait_for_it(seconds_between: float) -> None:
+    job = trains(SHRINKING, {A: 2})
+    job.importing_s = (30.0, 30.0)
+    job.discover({A: 2, B: 1})
+    job.run(seconds_between)
+    job.kill(worker(job, 1))
+    job.run(3.0)
+    assert (job.driver.generation, job.ranks()) == (2, [(A, 0, 0)]), "the one that is left goes on alone"
+    job.run(40.0)
+    assert (job.driver.generation, job.ranks()) == (3, [(A, 0, 0), (B, 0, 2)]), "the newcomer has the next reset"
+    assert [number for number, _ in told(job, p.HostsUpdated)] == [0]
+    assert let_finish(job) == e.End("done")
+
+
+def test_a_failure_waits_for_the_process_in_its_own_slot() -> None:
+    job = trains()
+    job.importing_s = (10.0, 10.0)
+    job.kill(worker(job, 1))
+    job.run(20.0)
+    assert (job.driver.generation, len(job.ranks())) == (2, 4)
+
+
+def test_a_failure_that_leaves_too_few_waits_for_a_newcomer() -> None:
+    job = trains(replace(SHRINKING, min_np=2), {A: 2})
+    job.importing_s = (10.0, 10.0)
+    job.discover({A: 2, B: 1})
+    job.run(3.0)
+    job.kill(worker(job, 1))
+    job.run(20.0)
+    assert (job.driver.generation, job.ranks()) == (2, [(A, 0, 0), (B, 0, 2)])
+
+
+def test_hosts_that_go_while_others_come_do_not_stop_the_training() -> None:
+    job = trains()
+    job.importing_s = (30.0, 30.0)
+    job.discover({A: 2, "c": 2})
+    job.run(10.0)
+    assert (job.driver.generation, sizes(job)) == (2, [(A, 0), (A, 1)])
+    job.run(40.0)
+    assert (job.driver.generation, sizes(job)) == (3, [(A, 0), (A, 1), ("c", 0), ("c", 1)])
+
+
+def test_a_failure_and_a_change_of_the_hosts_are_one_reset() -> None:
+    job = trains(replace(FOUR, np=2, last_call_s=1.0), {A: 2})
+    job.importing_s = (5.0, 5.0)
+    job.kill(worker(job, 0))
+    job.run(0.1)
+    job.importing_s = (2.0, 2.0)  # those that come are ready before the one that replaces
+    job.discover(BOTH)
+    job.run(30.0)
+    assert (job.driver.generation, len(job.ranks())) == (2, 4)
+
+
+def test_ten_hosts_one_after_the_other_are_one_reset() -> None:
+    job = trains(Settings(np=2, min_np=2, last_call_s=2.0), {A: 2})
+    hosts = {A: 2}
+    for number in range(10):
+        hosts |= {f"node{number}": 1}
+        job.discover(hosts)
+        job.run(0.15)
+    job.run(30.0)
+    assert (job.driver.generation, len(job.ranks())) == (2, 12)
