@@ -34,6 +34,7 @@ class AgentHandle:
         self.gone = False
         self.said = ""  # the end of what it, or ssh, has written besides
         self.patience = 0.0  # seconds that it may take to end
+        self.loss = ""  # what has become of its ranks where it is gone before them and ``lost`` says nothing
         agents.every.append(self)
         agents.loop.add_reader(channel.fileno(), self._receive)
 

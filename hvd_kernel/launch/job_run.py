@@ -1,6 +1,7 @@
 """What starts ranks: a ``Job`` in, an ``Outcome`` out.
 
-launch -> agents (one per host; from MPI one per rank) -> hello -> plan -> monitor: output, input, ends -> outcome
+launch -> agents (one per host; from MPI or a cluster engine one per rank) -> hello -> plan -> monitor: output, input,
+ends -> outcome
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +24,7 @@ from hvd_kernel.launch import environment
 from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.launchers.agent_listener import AgentListener
+from hvd_kernel.launch.launchers.cluster_engine import Engine, EngineRun, Invitation, by_hosts
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write, folder_of, prefixes, standard, writer
 from hvd_kernel.launch.monitor import JobMonitor
@@ -38,12 +41,14 @@ from hvd_kernel.settings.network import addresses
 JSRUN = "jsrun"
 """IBM's launcher of an LSF allocation, see ``mpi``."""
 
+_LET_GO_S = 10.0  # that an engine may take to notice that the ranks have ended
+
 
 @dataclass(frozen=True)
 class Job:
     """What is to run, and where."""
 
-    command: list[str]
+    command: list[str]  # with an engine its first word may be empty: the Python of the engine's process
     np: int
     hosts: str | None = None  # "a:2,b:2"; None: this host
     env: dict[str, str] | None = None  # added to this process's environment; an empty value is as good as none
@@ -63,6 +68,8 @@ class Job:
     mpi_args: tuple[str, ...] = ()
     part: environment.Part | None = None  # of a job with several launchers, on this host
     via: str = ""  # srun or jsrun: an allocation's own launcher, which starts the agents instead of ssh
+    engine: Engine | None = None  # of a cluster: starts the ranks' processes, in their own environment plus ``env``
+    call: bytes = b""  # what each rank carries out (``pack_call``): the command gets the path of a folder that has it
     limits: tuple[Limits, ...] = ()  # of each rank; (): none has any
     verbose: bool = False  # say on stderr what is started where
     quiet: bool = False  # write neither tracebacks of ranks that failed nor the verdict: whoever called tells of them
@@ -104,6 +111,7 @@ class Outcome:
     why: str = ""  # a limit that it has passed: "killed for memory: 1.02 GiB of its limit of 1 GiB"
     workers: tuple[int, ...] = ()  # of an elastic job, the process of each rank by the number that it alone has had
     failed_worker: int | None = None  # the process that ``failed`` was
+    answers: Mapping[int, bytes] = field(default_factory=dict)  # to the job's call, by rank; none came: it is missing
 
 
 def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = None) -> Outcome:
@@ -127,9 +135,15 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
     out, err = writer(stdout, default_out), writer(stderr, default_err)
     tell = err if job.verbose else None
     outputs: list[tuple[OutputStream, OutputStream]] = []
+    last = ExitStack()  # what is ended when the agents are
     agents, mpiexec = Agents(), Mpiexec(err, job.mpi_launcher) if job.mpi_launcher else None
     try:
-        placed = _mpi_start(job, agents, mpiexec, patience, tell) if mpiexec else _start(job, agents, patience, tell)
+        if mpiexec is not None:
+            placed = _mpi_start(job, agents, mpiexec, patience, tell)
+        elif job.engine is not None:
+            placed = _engine_start(job, job.engine, agents, patience, last)
+        else:
+            placed = _start(job, agents, patience, tell)
         outputs = _outputs(job, out, err)
         watches = lookup.engine_options(env).get("stall_warning_s") != "0"
         monitor = RankMonitor(placed, job.first, job.size, err, watches=watches)
@@ -145,6 +159,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
         return _outcome(job, running, err)
     finally:
         agents.end()
+        last.close()
         if mpiexec is not None:
             mpiexec.close()
         for output in (output for pair in outputs for output in pair):
@@ -236,6 +251,34 @@ def _placements(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [common | each for each in own]
 
 
+def _engine_start(job: Job, engine: Engine, agents: Agents, patience: float, last: ExitStack) -> list[AgentHandle]:
+    """Have an engine start the ranks' processes, and their agents the ranks; return the agent of each rank."""
+    secret = secrets.token_hex(32)
+    with AgentListener(agents, secret, [*engine.addresses]) as listener:
+        run = EngineRun(engine, Invitation(listener.address, secret, job.env or {}, engine.hidden))
+        last.callback(run.close, _LET_GO_S)
+        run.watch(agents.loop, listener, job.np)
+        placed = by_hosts(listener.wait(run, job.np, patience))
+    run.up(agents.loop)
+    hellos = [agent.hello for agent in placed]
+    hosts = [hello["host"] for hello in hellos]
+    for rank, (agent, env) in enumerate(zip(placed, _placements(job, hellos), strict=True)):
+        slot = hosts[:rank].count(hosts[rank])
+        command = [agent.hello["python"], *job.command[1:]] if not job.command[0] else job.command
+        agent.send(
+            _order(
+                job,
+                [_one(job, rank, slot, env)],
+                command=command,
+                cwd=job.cwd or agent.hello["cwd"],
+                env={"PYTHONFAULTHANDLER": "1"},
+                inherit_env=True,
+                ranks_on_host=hosts.count(hosts[rank]),
+            )
+        )
+    return placed
+
+
 def _one(job: Job, rank: int, slot: int, env: dict[str, str]) -> RankPlan:
     """Return what an agent is told of one rank; ``slot``: which one it is on its host, for cores of its own."""
     limits = job.limits[rank] if job.limits and rank != MPIEXEC else Limits()
@@ -251,7 +294,7 @@ def _reachable(holder: AgentHandle, interface: str) -> list[str]:
 
 def _order(job: Job, ranks: list[RankPlan], **rest: Any) -> StartRanks:
     """Return what an agent is told to start."""
-    usual: dict[str, Any] = {"command": job.command, "cwd": job.cwd or str(Path.cwd())}
+    usual: dict[str, Any] = {"command": job.command, "cwd": job.cwd or str(Path.cwd()), "call": job.call}
     return StartRanks(ranks=ranks, **usual | rest)
 
 
@@ -284,5 +327,6 @@ def _outcome(job: Job, ended: JobMonitor, write: Write) -> Outcome:
     codes = tuple(ended.codes[rank] for rank in range(job.np))
     cause = ended.report_failure(write, quiet=job.quiet, first=job.first)
     if cause is None:
-        return Outcome(codes)
-    return Outcome(codes, cause.rank, cause.words, shell_status(cause.code), cause.why)
+        return Outcome(codes, answers=ended.answers)
+    status = shell_status(cause.code)
+    return Outcome(codes, cause.rank, cause.words, status, cause.why, answers=ended.answers)

@@ -46,6 +46,7 @@ class JobMonitor:
     ) -> None:
         self.failures: list[Failure] = []
         self.codes: dict[int, int] = {}
+        self.answers: dict[int, bytes] = {}  # to the job's call
         self._agents, self._outputs, self._placed, self._grace_s = agents, outputs, placed, grace_s
         self._mpiexec, self._monitor = mpiexec, monitor
         self._stdin = StdinForwarder(-1, placed[0], agents.loop)
@@ -104,8 +105,8 @@ class JobMonitor:
                 self._stdin.resume()
             case m.RankExited():
                 self._exited(message.rank, message.status)
-            case m.RankKilled():
-                self._why[message.rank] = message.why
+            case m.RankKilled() | m.Answered():
+                self._note(message)
             case m.RankState():
                 self._monitor.receive(message)
                 self._look()
@@ -116,6 +117,13 @@ class JobMonitor:
             case m.StartFailed():
                 self._stop(0.0)
                 raise ClusterError(f"rank {message.rank} cannot be started on {agent.host.name}: {message.why}.")
+
+    def _note(self, message: m.RankKilled | m.Answered) -> None:
+        """Take what is told of a rank right before its end."""
+        if isinstance(message, m.Answered):
+            self.answers[message.rank] = message.data
+        else:
+            self._why[message.rank] = message.why
 
     def _call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call back after a time, and no more at the time that was said before."""
@@ -129,7 +137,10 @@ class JobMonitor:
             self._stop(0.0)
             raise loss
         for rank in missing:
-            self._taken.add(rank)
+            if self._mpiexec is not None:
+                self._taken.add(rank)
+            else:
+                self._why[rank] = agent.loss
             self._exited(rank, -signal.SIGKILL)
         if not agent.holds_ranks:
             self._expect_end_of_mpiexec(_LATE_S)

@@ -10,6 +10,7 @@ once. Variables, secrets among them, come over the channel: no command line ever
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,20 +20,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hvd_kernel
-from hvd_kernel.errors import ConfigError
+from hvd_kernel.errors import ClusterError, ConfigError
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.lifetime import take_orphans
 from hvd_kernel.processes.ports import bound
+from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, write_private
 from hvd_kernel.processes.rank_channel import RankChannels
 from hvd_kernel.processes.resources import limits
 from hvd_kernel.processes.supervise import ProcessSupervisor
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.launchers import without_launchers
 from hvd_kernel.settings.network import machine, networks
+from hvd_kernel.version import __version__
 
 _ROOM = 1 << 20  # bytes that wait for the launcher before the ranks have to
 _TERMINATED_S = 0.5  # until ranks are killed: whoever ends this process kills it a second later
@@ -45,6 +47,7 @@ class Agent(ProcessSupervisor):
         self._stays = stays
         self._ranks: dict[int, ChildProcess] = {}  # those that have not ended
         self._ended: list[tuple[int, ChildProcess]] = []
+        self._calls: dict[int, Path] = {}  # the folders of those that carry out a call
         self._has_begun = False
         self._is_paused = False
         super().__init__(Controller(channel, os.getppid()))
@@ -124,10 +127,13 @@ class Agent(ProcessSupervisor):
             except OSError as error:
                 self._refuse(one.rank, f"{error.strerror}: {error.filename}{_remedy(plan)}")
                 return
+            except ClusterError as error:
+                self._refuse(one.rank, str(error).removesuffix("."))
+                return
 
     def _start_one(self, plan: m.StartRanks, one: m.RankPlan, env: dict[str, str]) -> None:
         child = ChildProcess(
-            plan.command,
+            [*plan.command, *self._call(one.rank, plan.call)],
             env=env,
             cwd=plan.cwd,
             stdin=subprocess.PIPE if one.reads_stdin else subprocess.DEVNULL,
@@ -141,6 +147,26 @@ class Agent(ProcessSupervisor):
         self.hold(child, partial(self._on_end, one.rank, child))
         self.limit(child.pid, child.limits, partial(self._on_passed, one.rank, child))
         self._read(one.rank, child)
+
+    def _call(self, rank: int, call: bytes) -> list[str]:
+        """Return the folder in which a rank finds its call, if there is one."""
+        if not call:
+            return []
+        folder = self._calls[rank] = private_folder()
+        self.folders.append(folder)
+        write_private(folder / CALL, call)
+        return [str(folder)]
+
+    def _send_answer(self, rank: int) -> None:
+        """Send what a rank has left."""
+        folder = self._calls.pop(rank, None)
+        if folder is None:
+            return
+        answer = answer_file(folder, rank)
+        if answer.exists():
+            self.send(m.Answered(rank, answer.read_bytes()))
+        shutil.rmtree(folder, ignore_errors=True)
+        self.folders.remove(folder)
 
     def _refuse(self, rank: int, why: str) -> None:
         self.send(m.StartFailed(rank, why))
@@ -171,6 +197,7 @@ class Agent(ProcessSupervisor):
         self._ended = [one for one in (*self._ended, (rank, self._ranks.pop(rank))) if one[1].streams]
         if why := child.limits.ended():
             self.send(m.RankKilled(rank, why))
+        self._send_answer(rank)
         self.send(m.RankExited(rank, status))
 
     # What ranks write. A process that an ended one has left behind may go on writing.
@@ -242,7 +269,7 @@ def card(port: int) -> dict[str, Any]:
     """Return how this host can be reached, and what tells it from others."""
     here = machine()
     return {
-        "version": hvd_kernel.__version__,
+        "version": __version__,
         "machine": here,
         "host": os.environ.get("HVD_HOST") or f"{here}/{os.geteuid()}",
         "port": port,

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
 
+CALL = "call"
+"""Name of the file that holds the call which a rank is to carry out."""
+
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -29,6 +32,11 @@ def private_folder() -> Path:
             f"a folder of your own, or `chmod +t {place}`."
         )
     return Path(tempfile.mkdtemp(prefix="hvd-"))
+
+
+def answer_file(folder: Path, number: int) -> Path:
+    """Return where a rank leaves its answer to the call; ``number``: its own, or in an elastic job its process's."""
+    return folder / f"answer.{number}"
 
 
 def write_private(file: Path, content: bytes) -> None:

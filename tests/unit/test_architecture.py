@@ -53,7 +53,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "protocol": set(),
     "formatting": set(),
     "settings": {"errors"},
-    "processes": {"errors", "protocol", "settings"},
+    "processes": {"errors", "protocol", "settings", "version"},
     "tracking": {"errors"},
     "frameworks": {"protocol"},
     "core": CORE | {"tracking", "frameworks"},  # torchrun's store is torch's
@@ -70,6 +70,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "jobs": {"errors", "processes", "settings"},
     "diagnosis": SHARED | {"frameworks"},
     "launch": SHARED | {"jobs", "diagnosis", "tracking", "compat", "frameworks"},
+    "spark": SHARED | {"launch"},
     "bench": CORE | {"torch", "launch"},
     "cluster": SHARED | {"diagnosis"},
     "widgets": SHARED | {"diagnosis"},
@@ -80,6 +81,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
 CONTROLLER = {
     "cluster",
     "launch",
+    "spark",
     "widgets",
     "magics",
     "kernel",
@@ -100,6 +102,7 @@ AT_HOME = {  # a framework -> the rooms that import it; all others reach it thro
     "keras": {"keras", "tensorflow"},
     "jax": {"keras"},
     "mxnet": {"mxnet"},
+    "pyspark": {"spark"},
 }
 
 MAX_LINES = 500

@@ -1,4 +1,6 @@
-"""Agents that MPI has started, one for each rank: they call the launcher, and are agents like all others from there on.
+"""Agents that others have started, one for each rank: they call the launcher, and are agents like all others then.
+
+Others are MPI, and cluster engines (cluster_engine.py). With MPI:
 
     hvdrun --pipe--> agent --> mpiexec --> mpi_agent (for one rank) --> rank
        ^---------------- socket ---------------'
@@ -13,14 +15,28 @@ from __future__ import annotations
 
 import secrets
 import socket
-from typing import Self
+from typing import Protocol, Self
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import AgentHandle, Agents, check_versions
-from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel.authentication import ProvenChannel
-from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Output, RankExited, StartFailed
+from hvd_kernel.processes.channel.messages import Hello, Message
+
+_LOST = "lost with the process that held it"
+
+
+class Starter(Protocol):
+    """Who has the agents started, and explains why they do not come."""
+
+    def hear(self, agent: AgentHandle, message: Message, there: int, np: int) -> None:
+        """Take a message of an agent that is not one of them; raise where it is the end."""
+
+    def slow(self, seconds: float, there: int, np: int) -> ClusterError:
+        """Explain that they have not come in time."""
+
+    def others(self, np: int) -> ClusterError:
+        """Explain that other ranks have come than were asked for."""
 
 
 class ConnectedAgent(AgentHandle):
@@ -29,6 +45,7 @@ class ConnectedAgent(AgentHandle):
     def __init__(self, agents: Agents, connection: socket.socket, secret: str) -> None:
         super().__init__(agents, Host("localhost", 1), ProvenChannel(connection, secret))
         self._is_far = connection.family == socket.AF_INET
+        self.loss = _LOST
 
     @property
     def rank(self) -> int:
@@ -75,31 +92,36 @@ class AgentListener:
         self._agents.loop.remove_reader(self._listening.fileno())
         self._listening.close()
 
-    def wait(self, mpiexec: Mpiexec, np: int, seconds: float) -> list[ConnectedAgent]:
+    def wait(self, starter: Starter, np: int, seconds: float) -> list[ConnectedAgent]:
         """Wait until the agent of every rank has connected and said hello; return them in rank order.
 
         Raises
         ------
         ClusterError
-            mpiexec ended before that, is too slow, or started other ranks than it was asked for.
+            Who starts them ended before that, is too slow, or started other ranks than it was asked for.
         """
 
         def receive(agent: AgentHandle, message: Message) -> None:
             if not isinstance(agent, ConnectedAgent):
-                _check(message, mpiexec, len(self._ready()), np)
+                starter.hear(agent, message, self.there, np)
 
         self._agents.on_message = receive
         if not self._agents.run_until(lambda: len(self._ready()) >= np, seconds):
-            raise mpiexec.slow(seconds, len(self._ready()), np)
+            raise starter.slow(seconds, self.there, np)
         there = sorted(self._ready(), key=lambda agent: agent.rank)
         if [agent.rank for agent in there] != list(range(np)):
-            raise ClusterError(f"mpiexec did not start {np} rank(s), as -np says: leave -n and -np out of --mpi-args.")
+            raise starter.others(np)
         check_versions(there)
         for agent in [*self._agents.every]:
             if isinstance(agent, ConnectedAgent) and agent not in there:  # it has proved nothing so far
                 agent.hang_up()
                 self._agents.every.remove(agent)
         return there
+
+    @property
+    def there(self) -> int:
+        """How many have said hello, and have not gone."""
+        return len(self._ready())
 
     def _ready(self) -> list[ConnectedAgent]:
         connected = [agent for agent in self._agents.every if isinstance(agent, ConnectedAgent)]
@@ -109,16 +131,3 @@ class AgentListener:
         connection, _ = self._listening.accept()
         connection.setblocking(True)
         ConnectedAgent(self._agents, connection, self._secret)
-
-
-def _check(message: Message, mpiexec: Mpiexec, there: int, np: int) -> None:
-    """Note what mpiexec says; raise where it has ended."""
-    match message:
-        case Output():
-            mpiexec.receive(message.data, shown=False)
-        case RankExited():
-            raise mpiexec.failed(str(message.status), there, np)
-        case StartFailed():
-            raise mpiexec.failed(message.why, there, np)
-        case ChannelClosed():
-            raise mpiexec.failed("", there, np)

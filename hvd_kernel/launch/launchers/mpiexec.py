@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch.agents import AgentHandle
 from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.line_output import OutputStream, Write
+from hvd_kernel.processes.channel.messages import ChannelClosed, Message, Output, RankExited, StartFailed
 
 _SAID = 1 << 14  # bytes that are kept for messages
 
@@ -38,6 +40,22 @@ class Mpiexec:
     def blamed(self) -> tuple[int | None, int]:
         """Return the rank that it names as the first to fail, if it does, and its code."""
         return mpi_command.first_to_fail(self._text.splitlines())
+
+    def hear(self, _agent: AgentHandle, message: Message, there: int, np: int) -> None:
+        """Note what it says while the ranks come; raise where it has ended."""
+        match message:
+            case Output():
+                self.receive(message.data, shown=False)
+            case RankExited():
+                raise self.failed(str(message.status), there, np)
+            case StartFailed():
+                raise self.failed(message.why, there, np)
+            case ChannelClosed():
+                raise self.failed("", there, np)
+
+    def others(self, np: int) -> ClusterError:
+        """Explain that it has started other ranks than it was asked for."""
+        return ClusterError(f"mpiexec did not start {np} rank(s), as -np says: leave -n and -np out of --mpi-args.")
 
     def failed(self, status: str, there: int, np: int) -> ClusterError:
         """Explain that it ended before the ranks were up."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 from hvd_kernel.errors import ClusterError, RankDied, RankFailed
 from hvd_kernel.launch.elastic.job.launch import launch_elastic
@@ -16,9 +16,10 @@ from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job, Outcome, launch
 from hvd_kernel.launch.outcome import told
 from hvd_kernel.launch.run.call import Answer
-from hvd_kernel.launch.run.task import CALL, answer_file
 from hvd_kernel.processes.lifetime import claim
-from hvd_kernel.processes.private_dir import write_private
+from hvd_kernel.processes.private_dir import CALL, answer_file, write_private
+
+_TASK = ["-P", "-m", "hvd_kernel.launch.run.task"]
 
 
 def in_processes(call: bytes, job: Job, *, far: bool, elastic: ElasticOptions | None = None) -> list[Any]:
@@ -47,13 +48,26 @@ def in_processes(call: bytes, job: Job, *, far: bool, elastic: ElasticOptions | 
         folder = Path(name)
         claim(folder)
         write_private(folder / CALL, call)
-        task = ["-P", "-m", "hvd_kernel.launch.run.task", str(folder)]
-        job = replace(job, command=[*job.command, *task], quiet=True)
+        job = replace(job, command=[*job.command, *_TASK, str(folder)], quiet=True)
         if elastic is None:
             outcome = launch(job, stdout=sys.stdout, stderr=sys.stderr)
             return values_of(_answers(folder, range(job.np)), job.np, outcome)
         outcome = launch_elastic(job, elastic, stdout=sys.stdout, stderr=sys.stderr)
         return _elastic_values(folder, outcome)[: elastic.min_np]
+
+
+def in_engine(
+    call: bytes, job: Job, executable: str | None, *, stdout: IO[Any] | None, stderr: IO[Any] | None
+) -> list[Any]:
+    """Carry the call out on ranks that a cluster engine starts (``job.engine``); return the values in rank order.
+
+    Errors are those of ``in_processes``. Call and answers go over the agents' channels.
+    """
+    command = [executable or "", *_TASK]
+    job = replace(job, command=command, call=call, quiet=True)
+    outcome = launch(job, stdout=stdout or sys.stdout, stderr=stderr or sys.stderr)
+    answers = {rank: pickle.loads(answer) for rank, answer in outcome.answers.items()}  # noqa: S301 - keyed channels
+    return values_of(answers, job.np, outcome)
 
 
 def _elastic_values(folder: Path, outcome: Outcome) -> list[Any]:

@@ -1,6 +1,7 @@
 """A rank of ``hvd_kernel.run``: ``python -P -m hvd_kernel.launch.run.task FOLDER``.
 
-The folder belongs to the process that called ``run``, which alone may write there: only then is its call unpickled.
+The folder belongs to the process that called ``run``, or to the agent of this rank, which got the call over its
+channel; nobody else may write there: only then is the call unpickled.
 """
 
 from __future__ import annotations
@@ -14,17 +15,11 @@ from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.run.call import Answer, Task
-from hvd_kernel.processes.private_dir import write_private
+from hvd_kernel.processes.private_dir import CALL, answer_file, write_private
 from hvd_kernel.protocol.elastic import WORKER
 
 _NUMBERS = (WORKER, "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _REASON_CHARS = 300
-CALL = "call"
-
-
-def answer_file(folder: Path, number: int) -> Path:
-    """Return where a rank leaves its answer; ``number``: its own, or in an elastic job its process's."""
-    return folder / f"answer.{number}"
 
 
 def main(folder: Path) -> int:

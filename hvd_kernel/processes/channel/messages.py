@@ -79,6 +79,7 @@ class StartRanks(Message, frozen=True):
     is_step: bool = False  # srun or jsrun has started the agent: what it says of its own task is not theirs
     ranks_on_host: int = 0  # they share its cores and devices; 0: this is mpiexec, which hands all of them on
     stays: bool = False  # more of them may follow, in place of some that fail: the agent waits for its controller
+    call: bytes = b""  # what each carries out, in a private folder whose path is the last word of the command
 
 
 class StartFailed(Message, frozen=True):
@@ -107,6 +108,13 @@ class InputTaken(Message, frozen=True):
     """The rank has taken its input: send more."""
 
     rank: int
+
+
+class Answered(Message, frozen=True):
+    """What a rank has left as its answer to the call; its end follows."""
+
+    rank: int
+    data: bytes
 
 
 class RankKilled(Message, frozen=True):
@@ -248,7 +256,7 @@ class Refused(Message, frozen=True):
 
 ALL = (
     *(RankExited, Stop, StopRank, ChannelClosed),
-    *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, RankKilled, Terminated, Flush, Flushed),
+    *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, Answered, RankKilled, Terminated, Flush, Flushed),
     *(AskRank, RankState, RankSaid, TellRank),
     *(Connected, SetSpares, SparesReady, ReplaceRanks, RanksJoining, Resized, LimitRank),
     *(Remember, Keep, Kept, KeepFailed, Attached, Refused),

@@ -1,0 +1,225 @@
+"""Ranks that a cluster's engine starts: what holds of Spark and of Ray, by an engine that starts plain processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+from hvdtest.hvdrun import gone, lines_of, processes_with
+
+from hvd_kernel.errors import ClusterError, RankDied, RankFailed
+from hvd_kernel.launch.job_run import Job
+from hvd_kernel.launch.launchers.cluster_engine import Invitation
+from hvd_kernel.launch.run.call import pack_call
+from hvd_kernel.launch.run.in_processes import in_engine
+from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
+
+pytestmark = pytest.mark.mp
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not see this file
+
+EVERYWHERE = pytest.mark.parametrize("addresses", [[], pytest.param(["127.0.0.1"], marks=pytest.mark.nightly)])
+ACCEPT = "import pickle, sys; pickle.load(sys.stdin.buffer).accept(int(sys.argv[1]))"
+
+
+class Processes:
+    """An engine: one process for each host that is named, in this order of indices."""
+
+    name = "Pretend"
+    hidden = ("ENGINE_TOKEN",)
+
+    def __init__(self, hosts: Sequence[str], addresses: Sequence[str] = (), brings: int | None = None) -> None:
+        self.addresses = addresses
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._hosts, self._brings = hosts, brings
+
+    def work(self, invitation: Invitation) -> None:
+        for index, host in enumerate(self._hosts[: self._brings]):
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", ACCEPT, str(index)],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={name: value for name, value in os.environ.items() if name != "DRIVERS_OWN"}
+                | {"HVD_HOST": host, "INDEX": str(index), "ENGINE_TOKEN": "1"},
+            )
+            assert process.stdin is not None
+            pickle.dump(invitation, process.stdin)
+            process.stdin.close()
+            self.processes.append(process)
+        if self._brings is not None:
+            raise ValueError("no room")
+        for process in self.processes:
+            process.wait()
+
+    def cancel(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+    def explain(self, error: BaseException) -> str:
+        return f"{error}, make some"
+
+    def shortage(self) -> str:
+        return "It has 1 slot."
+
+
+def called(function: object, engine: Processes, *args: object, seconds: float = 60.0, **env: str) -> list[object]:
+    """What a function returns on the ranks of an engine."""
+    job = Job(command=["python"], np=len(engine._hosts), env=env, engine=engine, start_timeout_s=seconds)
+    return in_engine(pack_call(function, args, {}, ()), job, None, stdout=OUT[-1], stderr=OUT[-1])
+
+
+OUT: list[StringIO] = []
+
+
+@pytest.fixture(autouse=True)
+def said(mark: str) -> StringIO:
+    OUT.append(StringIO())
+    return OUT[-1]
+
+
+def place() -> tuple[int, int, int, int, str]:
+    from hvd_kernel.core import ops, session
+
+    session.init()
+    print("here is", session.rank())
+    total = ops.allreduce(np.array([session.rank() + 1.0]), "x", ops.Sum)
+    assert total.item() == 6.0
+    return session.rank(), session.local_rank(), session.local_size(), session.cross_size(), os.environ["INDEX"]
+
+
+@EVERYWHERE
+def test_ranks_go_host_by_host_from_that_of_the_first_process(addresses: list[str], said: StringIO) -> None:
+    found = called(place, Processes(["b", "a", "b"], addresses))
+    assert found == [(0, 0, 2, 2, "0"), (1, 1, 2, 1, "2"), (2, 0, 1, 2, "1")]
+    for rank in range(3):
+        assert lines_of(said.getvalue(), rank) == [f"here is {rank}"]
+
+
+def environment() -> dict[str, object]:
+    agent = environment_of(os.getppid())
+    names = ("DRIVERS_OWN", "ENGINE_TOKEN", "GIVEN", "INDEX")
+    return {name: os.environ.get(name) for name in names} | {"agent": [n for n in agent if "SECRET" in n]}
+
+
+def test_a_rank_has_the_environment_of_the_engine_with_the_users_and_no_secret_of_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DRIVERS_OWN", "1")
+    found = called(environment, Processes(["a"]), GIVEN="2")
+    assert found == [{"DRIVERS_OWN": None, "ENGINE_TOKEN": None, "GIVEN": "2", "INDEX": "0", "agent": []}]
+
+
+class Bad(Exception):
+    pass
+
+
+def fails(guilty: int) -> None:
+    from hvd_kernel.core import ops, session
+
+    session.init()
+    if session.rank() == guilty:
+        raise Bad("shard", guilty)
+    ops.barrier()
+
+
+def test_what_a_rank_raises_is_the_cause_and_the_others_end() -> None:
+    with pytest.raises(RankFailed, match=r"(?s)rank 1 of 2 raised Bad: .*raise Bad") as raised:
+        called(fails, Processes(["a", "a"]), 1)
+    cause = raised.value.__cause__
+    assert (type(cause).__name__, cause.args) == ("Bad", ("shard", 1))
+    assert raised.value.rank == 1
+
+
+def vanishes() -> None:
+    if os.environ["HOROVOD_RANK"] == "1":
+        os._exit(7)
+    time.sleep(100)
+
+
+@pytest.mark.nightly
+def test_a_rank_that_ends_is_named_with_its_status() -> None:
+    with pytest.raises(RankDied, match=r"rank 1 of 2 ended with exit status 7 before its function returned"):
+        called(vanishes, Processes(["a", "a"]))
+
+
+def ends_its_process() -> None:
+    """Kill the engine's process of rank 1: the agent's parent."""
+    if os.environ["HOROVOD_RANK"] == "1":
+        kill(int(stat_of(os.getppid())[1]), signal.SIGKILL)
+    time.sleep(100)
+
+
+def test_a_rank_ends_with_the_process_that_the_engine_has_lost() -> None:
+    with pytest.raises(RankDied, match=r"rank 1 of 2 was lost with the process that held it before"):
+        called(ends_its_process, Processes(["a", "a"]))
+
+
+def test_an_engine_that_ends_before_the_ranks_are_there_says_why() -> None:
+    with pytest.raises(
+        ClusterError, match=r"^Pretend has ended when \d of 2 ranks were up: no room, make some$"
+    ) as raised:
+        called(place, Processes(["a", "a"], brings=1))
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+class Never(Processes):
+    """One that brings a rank too few, and goes on."""
+
+    def work(self, invitation: Invitation) -> None:
+        self._hosts = self._hosts[:-1]
+        super().work(invitation)
+
+
+@pytest.mark.nightly
+def test_an_engine_without_room_is_given_up_after_a_time() -> None:
+    with pytest.raises(ClusterError) as raised:
+        called(place, Never(["a", "a"]), seconds=4.0)
+    assert str(raised.value) == (
+        "Timed out waiting for Pretend to start the ranks: 1 of 2 are up after 4 s. It has 1 slot. Give Pretend more "
+        "resources or lower the number of ranks; where resources are allocated on demand, raise start_timeout."
+    )
+
+
+def forks(marker: str) -> None:
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path(marker).with_suffix(f".{os.environ['HOROVOD_RANK']}").touch()
+    time.sleep(1000)
+
+
+DRIVER = """
+import sys
+sys.path.insert(0, {folder!r})
+import test_cluster_engine as tests
+tests.OUT.append(None)
+tests.called(tests.forks, tests.Processes(["a", "a"]), sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
+def test_nothing_outlives_the_driver(number: signal.Signals, mark: str, tmp_path: Path) -> None:
+    marker = tmp_path / "rank"
+    script = DRIVER.format(folder=str(Path(__file__).parent))
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    driver = subprocess.Popen(
+        [sys.executable, "-P", "-c", script, str(marker)],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2:
+        assert driver.poll() is None
+        assert time.monotonic() < deadline, "the ranks have not begun"
+        time.sleep(0.05)
+    driver.send_signal(number)
+    driver.wait()
+    assert gone(mark), processes_with(mark)
