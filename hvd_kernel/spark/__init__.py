@@ -1,0 +1,5 @@
+"""``hvd_kernel.spark``: ranks as tasks of a Spark job, by Horovod's names."""
+
+from hvd_kernel.spark.runner import run
+
+__all__ = ["run"]
