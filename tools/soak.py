@@ -1,6 +1,6 @@
 """Random faults in a row, by the clock or by number: python tools/soak.py --faults 100 --ranks 4 --seed 7
 
-With --elastic the faults are those of an elastic job of hvdrun: deaths, stops, ranks and hosts that leave and come.
+With --elastic the faults are those of an elastic job of hvdrun: deaths, stops, cuts, ranks and hosts that leave and come.
 
 Prints one line per fault and a summary as JSON; a fault that was not survived ends it with the sentence and the seed,
 and the sentences so far are in --replay FILE, which --from FILE plays again.
@@ -68,7 +68,7 @@ def main() -> None:
     say = sys.stdout.write
     if options.elastic:
         with tempfile.TemporaryDirectory() as folder:
-            soaked = Soak(Path(folder), options.seed).run(options.faults or 100)
+            soaked = Soak(Path(folder), options.seed, say=lambda line: say(f"{line}\n")).run(options.faults or 100)
         say(json.dumps(soaked.summary() | {"seed": options.seed}, indent=1) + "\n")
         sys.exit(not soaked.is_good)
     survived: list[tuple[Fault, float]] = []

@@ -1,10 +1,15 @@
 """Training of the elastic soak: a torch model on an ElasticSampler, which notes what each step did, and of how many ranks.
 
-python soaking.py FOLDER SAMPLES EPOCHS       step: the number of steps so far; end.pt: parameters and history
+python soaking.py FOLDER SAMPLES
+
+    step      the number of steps so far
+    history   of each step its number, its epoch and what samples each rank had, from all ranks; the last line counts
+    end.pt    parameters, and how many steps there were
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -53,7 +58,7 @@ def main(folder: Path, samples: int) -> None:
         torch.optim.SGD(model.parameters(), lr=0.05), named_parameters=model.named_parameters()
     )
     sampler = hvd.elastic.ElasticSampler(range(samples), shuffle=True, seed=5)
-    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, history=[])
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, steps=0)
 
     @hvd.elastic.run
     def train(state: hvd.elastic.TorchState) -> None:
@@ -64,10 +69,12 @@ def main(folder: Path, samples: int) -> None:
                 mine = sampler.get_indices(number, BATCH)
                 gradient(model, images, labels, mine)
                 optimizer.step()
-                state.history.append((state.epoch, hvd.allgather_object(mine)))
+                state.steps += 1
+                with (folder / "history").open("a") as history:  # not in the state, which is copied at every commit
+                    history.write(json.dumps([state.steps, state.epoch, hvd.allgather_object(mine)]) + "\n")
                 sampler.record_batch(number, BATCH)
                 state.commit()
-                note(folder, "step", str(len(state.history)))
+                note(folder, "step", str(state.steps))
                 if hvd.rank() == 0:
                     with (folder / "times").open("a") as times:
                         times.write(f"{time.time()} {hvd.size()} {os.environ['HVD_GENERATION']}\n")
@@ -77,7 +84,7 @@ def main(folder: Path, samples: int) -> None:
 
     train(state)
     if hvd.rank() == 0:
-        torch.save({"model": model.state_dict(), "history": state.history}, folder / "end.pt")
+        torch.save({"model": model.state_dict(), "steps": state.steps}, folder / "end.pt")
 
 
 if __name__ == "__main__":

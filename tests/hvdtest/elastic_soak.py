@@ -2,7 +2,8 @@
 
 Words.
   fault   what is done to the job at some step: kill, stop (for a moment), leave (SIGTERM: it gives its place up), go (a
-          host of the discovery goes, or loses a slot), come (the opposite)
+          host of the discovery goes, or loses a slot), come (the opposite), cut (the connection to a host breaks: its
+          agent is killed, and its ranks end)
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import json
 import os
 import random
 import re
@@ -29,12 +31,12 @@ from hvdtest.hvdrun import HVDRUN
 from hvdtest.launch import clean_environment
 
 FOLDER = Path(__file__).parents[1] / "elastic"
-KINDS = {"kill": 0.5, "stop": 0.15, "leave": 0.05, "go": 0.15, "come": 0.15}
+KINDS = {"kill": 0.45, "stop": 0.15, "leave": 0.05, "go": 0.15, "come": 0.15, "cut": 0.05}
 FULL = {"localhost": 2, "127.0.0.1": 2}
 LEAST = 1
 PATIENCE_S = 180.0
 STEPS = 10
-MANY = 60
+MANY = 300
 WHOLE = 0.7
 SAMPLES = 64
 
@@ -90,9 +92,10 @@ class Soak:
         cooldown: str = "1 1",
         whole: float = WHOLE,
         hosts: Mapping[str, int] = FULL,
+        say: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.folder, self.chance, self.mark = folder, random.Random(seed), f"HVD_SOAK_{os.getpid()}_{seed}"
-        self.kinds, self.whole = kinds, whole
+        self.kinds, self.whole, self.say = kinds, whole, say
         self.killed: list[float] = []
         self.hosts = dict(hosts)
         self.moved_at = 0
@@ -175,7 +178,13 @@ class Soak:
         change = 1 if kind == "come" else -1
         may = [name for name in FULL if 0 <= self.hosts[name] + change <= FULL[name]]
         may = [name for name in may if self._has_survivors(self.hosts | {name: self.hosts[name] + change})]
-        if kind in {"go", "come"} and may:
+        agents = self._agents()
+        cut = [host for host in agents if self._has_survivors(self.hosts | {host: 0})]
+        if kind == "cut":
+            kind = "cut" if cut else "stop"
+        if kind == "cut":
+            os.kill(agents[self.chance.choice(sorted(cut))], signal.SIGKILL)
+        elif kind in {"go", "come"} and may:
             self.hosts[self.chance.choice(may)] += change
             self._write_hosts()
         else:
@@ -189,9 +198,10 @@ class Soak:
                     time.sleep(0.3)
                     os.kill(pid, signal.SIGCONT)
         self.result.faults[kind] += 1
+        self.say(f"{self.result.faults.total():4d}  {kind:5s} at step {self._step()}, slots {dict(self.hosts)}")
 
     def _recovered(self) -> Callable[[], bool]:
-        """What is waited for before the next fault: some steps, and more often than not all slots in use.
+        """What is waited for before the next fault: some steps, and more often than not a rank in each slot.
 
         A slot whose worker was asked to leave stays empty until its host has gone: then more steps are enough.
         """
@@ -200,7 +210,7 @@ class Soak:
 
         def recovered() -> bool:
             done = self._step() - steps
-            return done >= 0 and (not whole or done >= MANY or len(self._workers()) == slots)
+            return done >= 0 and (not whole or done >= MANY or len(self._members() & self._workers()) == slots)
 
         return recovered
 
@@ -228,13 +238,18 @@ class Soak:
 
     def _has_survivors(self, hosts: Mapping[str, int]) -> bool:
         """Tell whether a rank of the newest generation keeps its slot, or nobody would have the state."""
-        for pid in self._members() & self._workers():
+        places = map(_place, self._members() & self._workers())
+        return any(slot < hosts[host] for host, slot in filter(None, places))
+
+    def _agents(self) -> dict[str, int]:
+        """Process ids of the agents of the hosts that have ranks."""
+        found = {}
+        for pid in self._workers():
             with contextlib.suppress(OSError):
-                variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
-                found = dict(each.split("=", 1) for each in variables if "=" in each)
-                if int(found["HVD_SLOT"]) < hosts[found["HOROVOD_HOSTNAME"]]:
-                    return True
-        return False
+                status = Path(f"/proc/{pid}/status").read_text()
+                if place := _place(pid):
+                    found[place[0]] = int(re.findall(r"^PPid:\s(\d+)$", status, re.MULTILINE)[0])
+        return found
 
     def _workers(self) -> set[int]:
         """Process ids of all ranks, those that only start too."""
@@ -255,15 +270,19 @@ class Soak:
         import torch
 
         end = torch.load(self.folder / "end.pt", weights_only=False)
-        result, history = self.result, end["history"]
+        result = self.result
+        lines = map(json.loads, (self.folder / "history").read_text().splitlines())
+        done = {number: (epoch, batches) for number, epoch, batches in lines}  # one that was undone is done again
+        history = [done[number] for number in range(1, end["steps"] + 1)]
         again = replayed(history)
         result.same = all(torch.equal(end["model"][name], again[name]) for name in again)
         result.sizes = Counter(len(batches) for _, batches in history)
         result.resets = len(re.findall(r"generation \d+ begins", self.said.read_text()))
-        for epoch in {epoch for epoch, _ in history}:
-            seen = Counter(each for its, batches in history if its == epoch for batch in batches for each in batch)
+        for _, steps in itertools.groupby(history, key=lambda step: step[0]):
+            ranks = [batches for _, batches in steps]
+            seen = Counter(each for batches in ranks for batch in batches for each in batch)
             result.lost += SAMPLES - len(seen)
-            padded = max(len(batches) for its, batches in history if its == epoch) - 1
+            padded = max(map(len, ranks)) - 1
             result.more += max(0, sum(seen.values()) - SAMPLES - padded)
         result.left = len(self._workers())
         self._measure()
@@ -281,6 +300,16 @@ class Soak:
         for number in range(1, len(steps)):
             if sizes[number] > sizes[number - 1]:
                 self.result.growth_s.append(at[number] - at[number - 1])
+
+
+def _place(pid: int) -> tuple[str, int] | None:
+    """Return the host and slot of a rank; None: it has ended."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    except OSError:
+        return None
+    found = dict(each.split("=", 1) for each in variables if "=" in each)
+    return (found["HOROVOD_HOSTNAME"], int(found["HVD_SLOT"])) if "HVD_SLOT" in found else None
 
 
 def replayed(history: Iterable[tuple[int, list[list[int]]]]) -> dict[str, Any]:
