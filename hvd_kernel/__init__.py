@@ -23,7 +23,7 @@ if sys.platform != "linux":
         "calls of the Linux kernel (memfd, pidfd, futex). On Windows use WSL 2, on macOS a Linux container."
     )
 
-__all__ = ["__version__", "client", "keep", "load_ipython_extension", "run", "unload_ipython_extension"]
+__all__ = ["__version__", "client", "keep", "load_ipython_extension", "resize", "run", "unload_ipython_extension"]
 
 _WHERE = {"keep": "hvd_kernel.protocol.replicated", "run": "hvd_kernel.launch.run.api"}
 
@@ -66,6 +66,49 @@ def client() -> Any:
     from hvd_kernel import magics  # noqa: PLC0415 - only a notebook pays for the magics
 
     return magics.client()
+
+
+def resize(n: int) -> str:
+    """Have n ranks in this notebook, also while a cell runs on them: at its next commit, if it is in ``elastic.run``.
+
+    From another thread, or a subshell, while the cell runs; ``%hvd resize`` is the same. It returns when it is done.
+
+    Parameters
+    ----------
+    n
+        The number of ranks, 1 or more.
+
+    Returns
+    -------
+    str
+        Who stays, has left and is fresh, as lines.
+
+    Raises
+    ------
+    hvd_kernel.errors.ClusterError
+        It could not be done.
+    hvd_kernel.errors.UsageError
+        This is not a notebook with ranks, or variables would be lost, which are named.
+
+    Examples
+    --------
+    In a notebook, before a cell with ``hvd.elastic.run``::
+
+        more = threading.Timer(60, hvd_kernel.resize, [6])
+        more.start()
+
+    Elsewhere:
+
+    >>> import hvd_kernel.errors
+    >>> try:
+    ...     hvd_kernel.resize(6)
+    ... except hvd_kernel.errors.UsageError:
+    ...     print("no notebook")
+    no notebook
+    """
+    from hvd_kernel import magics  # noqa: PLC0415 - only a notebook pays for the magics
+
+    return magics.resize(n)
 
 
 def load_ipython_extension(ip: Any) -> None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 
 from hvd_kernel import compat
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.commands import hvdjobs
+from hvd_kernel.magics.commands.words import resize as sizes
 from hvd_kernel.magics.commands.words.client import connected
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.shell import completion, hints
@@ -24,7 +24,15 @@ from hvd_kernel.magics.task_runs import NotebookTasks
 from hvd_kernel.protocol import notebook
 from hvd_kernel.settings import traits
 
-__all__ = ["client", "context_of", "load_ipython_extension", "manager_of", "names_of", "unload_ipython_extension"]
+__all__ = [
+    "client",
+    "context_of",
+    "load_ipython_extension",
+    "manager_of",
+    "names_of",
+    "resize",
+    "unload_ipython_extension",
+]
 
 
 @dataclass(frozen=True)
@@ -101,13 +109,29 @@ def client() -> Any:
     UsageError
         None runs here, or the magics are not loaded there.
     """
-    shell = get_ipython()
+    return connected(_here("client()"))
+
+
+def resize(n: int) -> str:
+    """Have n ranks of the IPython that runs here, as ``%hvd resize`` has; return what is to be said of it.
+
+    Raises
+    ------
+    UsageError
+        None runs here, or the magics are not loaded there; else as ``%hvd resize``.
+    """
+    return sizes.resize(_here("resize(6)"), n)
+
+
+def _here(call: str) -> Context:
+    """Return the context of the IPython that runs in this process, also where another thread asks."""
+    shell = InteractiveShell._instance  # noqa: SLF001 - get_ipython() knows it only in the shell's own threads
     context = context_of(shell) if shell is not None else None
     if context is None:
         raise UsageError(
-            "hvd_kernel.client() is for a notebook whose ranks are running: %load_ext hvd_kernel, then %hvd start -np 4"
+            f"hvd_kernel.{call} is for a notebook whose ranks are running: %load_ext hvd_kernel, then %hvd start -np 4"
         )
-    return connected(context)
+    return context
 
 
 def _configured(context: Context) -> dict[str, str]:

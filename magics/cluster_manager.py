@@ -6,6 +6,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
+    from hvd_kernel.magics.rejoin import Rejoin
     from hvd_kernel.magics.shell.prompts import Prompts
     from hvd_kernel.processes.detached import Kept
     from hvd_kernel.protocol.messages import MetricsSample
@@ -86,6 +88,7 @@ class ClusterManager:
         self.cells = CellCount()
         self.samples: dict[int, MetricsSample] = {}  # the latest of each rank, over all cells
         self.prompts: Prompts | None = None  # of the latest run
+        self.in_cell: Future[Rejoin] | None = None  # who has ranks come and leave in the cell that runs
         self.respawn = ""  # "auto" or "off" as %hvd start said it: whether a cell first replaces dead ranks
         self._busy = threading.Lock()
         self.jobs = Jobs(self._busy)

@@ -33,9 +33,12 @@ Rows = Mapping[str, Mapping[str, Any]]
 
 def differs_in_size_alone(session: Session, spec: ClusterSpec) -> bool:
     """Tell whether the ranks that live can become this cluster: on one host, without limits, one of them alive."""
-    now = session.spec
-    here = session.ranks.everybody <= session.ranks.here
-    return replace(now, n=spec.n) == spec and not now.limits and here and len(session.dead) < session.n
+    return replace(session.spec, n=spec.n) == spec and is_resizable(session) and len(session.dead) < session.n
+
+
+def is_resizable(session: Session) -> bool:
+    """Tell whether ranks can come and leave: all are on one host, and without limits."""
+    return not session.spec.limits and session.ranks.everybody <= session.ranks.here
 
 
 def resize(

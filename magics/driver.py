@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.display.render import Renderer
 from hvd_kernel.magics.display.writer import Writer
 from hvd_kernel.magics.interrupts import InterruptCount, counted
 from hvd_kernel.magics.jobs import Job
+from hvd_kernel.magics.rejoin import Rejoin
 from hvd_kernel.magics.runner import Watch
 from hvd_kernel.magics.shell.prompt_front_end import front_end_at
 from hvd_kernel.magics.shell.prompts import Prompts
@@ -52,20 +56,35 @@ def watched(
     from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
 
     before, interrupts = manager.samples, job.interrupts if job else InterruptCount()
-    with counted(interrupts):  # from before their start: a cell that ended before its ranks would refuse the next one
-        run = begin()
-        ranks, cell = run.ranks, run.cell
-        board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before)
-        renderer = Renderer(writer, board, ranks, before, cell)
-        manager.prompts = prompts = Prompts(session, renderer, ranks, front_end_at(writer))
-        watch = Watch(session, run, renderer, ranks, timeout, prompts=prompts)
-        if job is not None:
-            job.follow(lambda: watch.left, partial(steps_taken, renderer.latest, dict(before)))
-            prompts.park(looked_at=job.writer.looked_at)
-        watch.drive(interrupts)
+    manager.in_cell = running = Future[Rejoin]()  # from before their start, too: they may be fast
+    try:
+        with counted(interrupts):  # as well: a cell that ended before its ranks would refuse the next one
+            run = begin()
+            ranks, cell = run.ranks, run.cell
+            board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before)
+            renderer = Renderer(writer, board, ranks, before, cell)
+            manager.prompts = prompts = Prompts(session, renderer, ranks, front_end_at(writer))
+            watch = Watch(session, run, renderer, ranks, timeout, prompts=prompts)
+            board.on_resize = partial(_resize, watch.rejoin)
+            running.set_result(watch.rejoin)
+            if job is not None:
+                job.follow(lambda: watch.left, partial(steps_taken, renderer.latest, dict(before)))
+                prompts.park(looked_at=job.writer.looked_at)
+            watch.drive(interrupts)
+    finally:
+        manager.in_cell = None
+        if not running.done():
+            running.set_exception(UsageError("the cell has not begun"))
     manager.samples.update(renderer.latest)
     renderer.finish(watch.word())
+    watch.rejoin.settle(manager.samples, lambda text: writer.say(f"{text}\n"))
     return watch, run, renderer
+
+
+def _resize(rejoin: Rejoin, n: int) -> None:
+    """Have n ranks, as the panel asks; one that asks too late or twice is shown what is."""
+    with suppress(UsageError):
+        rejoin.resize(n)
 
 
 def steps_taken(latest: Mapping[int, MetricsSample], before: Mapping[int, MetricsSample]) -> int:

@@ -11,11 +11,21 @@ from hvd_kernel.diagnosis.stall import report, whereabouts
 from hvd_kernel.diagnosis.stall_monitor import StallMonitor
 from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.formatting.rank_labels import named, spans
+from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.display.rank_failures import merged_error
 from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted
 from hvd_kernel.magics.rejoin import Rejoin
 from hvd_kernel.magics.shell.prompts import Prompts
-from hvd_kernel.protocol.messages import Failure, MetricsSample, RankDone, Whereabouts
+from hvd_kernel.protocol.messages import (
+    Event,
+    Failure,
+    InElastic,
+    MetricsSample,
+    RankDone,
+    RankJoined,
+    RankLeft,
+    Whereabouts,
+)
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Run, Session
@@ -62,7 +72,7 @@ class Watch:
         self._pressed_at = 0.0
         self._late = False
         self._stalls = StallMonitor(session, ranks)
-        self._rejoin = Rejoin(session, run, renderer)
+        self.rejoin = Rejoin(session, run, renderer)
         self._explained = ""
         self._why = ""  # ranks waited when the cell was interrupted
         self._where: dict[int, Whereabouts] = {}  # of ranks that did not respond
@@ -78,21 +88,39 @@ class Watch:
                 self._obey(interrupts)
                 event = self._run.next(POLL_S)
                 if event is not None:
-                    self._renderer.take(event)
-                    if isinstance(event, MetricsSample):
-                        self._stalls.observe(event)
-                    self.prompts.take(event)
-                    if isinstance(event, RankDone):
-                        self._left.discard(event.rank)
-                        if event.failure:
-                            self._failures[event.rank] = event.failure
+                    self._take(event)
                 elif self._run.done:
                     self._left.clear()
-                self._rejoin.tick()
+                self.rejoin.tick()
                 self._explain()
                 self._renderer.tick()
                 self.prompts.tick()
             self._obeyed = interrupts.count
+
+    def _take(self, event: Event) -> None:
+        self._renderer.take(event)
+        self.prompts.take(event)
+        match event:
+            case MetricsSample():
+                self._stalls.observe(event)
+            case RankDone(rank, failure):
+                self._left.discard(rank)
+                if failure:
+                    self._failures[rank] = failure
+            case RankJoined(rank):
+                self._left.add(rank)
+                self._follow({*self._ranks, rank})
+            case RankLeft(rank):
+                self._left.discard(rank)
+                self._follow({*self._ranks} - {rank})
+            case InElastic() if cluster_size.is_resizable(self._session):
+                self._renderer.show_size(self._session.n)
+
+    def _follow(self, ranks: set[int]) -> None:
+        """Have these ranks from here on."""
+        if ranks != {*self._ranks}:
+            self._ranks = tuple(sorted(ranks))
+            self._stalls = StallMonitor(self._session, self._ranks)
 
     @property
     def left(self) -> list[int]:

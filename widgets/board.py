@@ -42,6 +42,14 @@ class Row(NamedTuple):
     logged: tuple[float | str | None, ...]  # in the order of Board.names; "nan", "inf" as text
 
 
+class Size(NamedTuple):
+    """The number of ranks, where the panel can change it; on the wire a list in this order (widgets/js/size.js)."""
+
+    n: int
+    wanted: int | None = None  # another one, until it is there
+    note: str = ""  # how far that is, or why it is not there
+
+
 class Board:
     """All ranks of one cell. Not thread-safe: its owner holds a lock."""
 
@@ -60,6 +68,8 @@ class Board:
         self.states: dict[int, str] | None = None
         self.marks = Marks()
         self.wait = ""  # why ranks wait, in one sentence
+        self.size: Size | None = None  # where the number of ranks can be changed
+        self._left: set[int] = set()  # ranks that have left the cell
         self.grid = Grid(len(self.ranks), limit=max(60, min(300, 6000 // max(1, len(self.ranks)))))
         self.tracks = {rank: Track((before or {}).get(rank)) for rank in self.ranks}
         self.logged: dict[int, dict[str, float]] = {rank: {} for rank in self.ranks}
@@ -71,6 +81,7 @@ class Board:
         self._fresh: set[int] = set()  # ranks with a sample since the last column
         self._seq = self._sent_columns = self._sent_lines = self._sent_marks = self._merges = 0
         self._sent_open: list[list[Any]] = []
+        self._sent_ranks = self.ranks
 
     @property
     def seconds(self) -> float:
@@ -80,7 +91,7 @@ class Board:
     def feed(self, sample: MetricsSample) -> None:
         """Take a sample of a known rank; others are ignored."""
         track = self.tracks.get(sample.rank)
-        if track is None or self.states is not None:
+        if track is None or sample.rank in self._left or self.states is not None:
             return
         if sample.rank in self._fresh and self._due(late=False):  # a new round of telemetry begins: close the last one
             self._column()
@@ -90,12 +101,34 @@ class Board:
         self._learn(self.logged[sample.rank])
         self._changed.add(sample.rank)
         self._fresh.add(sample.rank)
-        if self._due(late=len(self._fresh) < len(self.ranks)):
+        if self._due(late=len(self._fresh) < len(self._there)):
             self._column()
 
     def mark(self, kind: Kind, label: str) -> None:
         """Mark this moment on the time axis."""
         self.marks.add(self.seconds, kind, label)
+
+    def join(self, rank: int) -> None:
+        """Have a rank that is new in the cell, or in the place of one that was there."""
+        if rank not in self.tracks:
+            self.ranks = (*self.ranks, rank)
+            self.grid.widen()
+        if rank not in self.tracks or rank in self._left:
+            self.tracks[rank], self.logged[rank] = Track(None), {}
+        self._left.discard(rank)
+        self._stragglers = Stragglers(self._there)
+        self._changed.add(rank)
+
+    def leave(self, rank: int) -> None:
+        """Have a rank no more: its row stays."""
+        self._left.add(rank)
+        self._fresh.discard(rank)
+        self._stragglers = Stragglers(self._there)
+        self._changed.add(rank)
+
+    @property
+    def _there(self) -> list[int]:
+        return [rank for rank in self.ranks if rank not in self._left]
 
     def finish(self, states: Mapping[int, str]) -> None:
         """Freeze: from now on rows hold each rank's final state and its means over the cell."""
@@ -147,10 +180,10 @@ class Board:
         if self.marks.count > self._sent_marks:
             news["marks"] = self.marks.wire()
             self._sent_marks = self.marks.count
-        whole = self._merges != self.grid.merges or self._seq & (self._seq - 1) == 0
+        whole = self._merges != self.grid.merges or self._sent_ranks != self.ranks or self._seq & (self._seq - 1) == 0
         self._changed.clear()
         self._sent_columns, self._sent_lines, self._sent_open = len(self.grid.t), self.log.count, opened
-        self._merges = self.grid.merges
+        self._merges, self._sent_ranks = self.grid.merges, self.ranks
         return news, whole
 
     def row(self, rank: int) -> Row:
@@ -158,11 +191,13 @@ class Board:
         track = self.tracks[rank]
         sample, rates = track.last, self.rates(rank)
         state = self.states[rank] if self.states else sample.state if sample else "starting"
+        if rank in self._left:
+            state = "left"
         if sample is None:
             return Row(state, "", 0, None, None, None, None, None, 0, (), (None,) * len(self.names))
         return Row(
             state,
-            "" if self.states else sample.waiting_for[:MAX_NAME],
+            "" if self.states or rank in self._left else sample.waiting_for[:MAX_NAME],
             sample.step,
             _round(rates.samples_per_s),
             _round(rates.comm),
@@ -177,6 +212,8 @@ class Board:
     def rates(self, rank: int) -> Rates:
         """Over the last second while the cell runs, over the whole cell afterwards."""
         track = self.tracks[rank]
+        if self.states is None and rank in self._left:
+            return Rates()
         return track.rates() if self.states is None else track.overall()
 
     @property
@@ -186,7 +223,7 @@ class Board:
 
     def totals(self) -> Message:
         """Return the figures of all ranks together: sums of speed, means of shares and of logged values."""
-        rates = {rank: self.rates(rank) for rank in self.ranks}
+        rates = {rank: self.rates(rank) for rank in self._there}
         samples = [r.samples_per_s for r in rates.values() if r.samples_per_s is not None]
         last = [track.last for track in self.tracks.values() if track.last]
         return {
@@ -204,6 +241,7 @@ class Board:
             "unnamed": self.unnamed,
             "slow": self.slow,
             "wait": "" if self.states else self.wait,
+            "size": None if self.states or self.size is None else list(self.size),
             "totals": self.totals(),
         }
 
@@ -217,7 +255,7 @@ class Board:
 
     def _due(self, *, late: bool) -> bool:
         """Whether to close a column: as soon as all ranks have spoken, a little later without those that have not."""
-        return (late or len(self._fresh) == len(self.ranks)) and self.grid.due(self.seconds, late=late)
+        return (late or len(self._fresh) == len(self._there)) and self.grid.due(self.seconds, late=late)
 
     def _column(self) -> None:
         rates = [self.rates(rank) for rank in self.ranks]

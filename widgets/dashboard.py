@@ -15,7 +15,7 @@ import anywidget
 import traitlets
 
 from hvd_kernel.protocol.messages import READABLE, MetricsSample
-from hvd_kernel.widgets.board import Board
+from hvd_kernel.widgets.board import Board, Size
 from hvd_kernel.widgets.marks import Kind
 from hvd_kernel.widgets.picture import render
 from hvd_kernel.widgets.summary import summary
@@ -23,6 +23,9 @@ from hvd_kernel.widgets.summary import summary
 HERE = Path(__file__).parent
 FLUSH_S = 0.1
 """Increments leave at most this often."""
+
+MOST_RANKS = 1 << 16
+"""No page asks for more."""
 
 Bundle = tuple[dict[str, Any], dict[str, Any]]
 
@@ -42,15 +45,18 @@ class Panel(anywidget.AnyWidget):
         from_json=lambda _value, _panel: None,  # the browser has nothing to say about what ranks did
     )
 
-    def __init__(self, current: Callable[[], dict[str, Any]]) -> None:
-        self.current = current
+    def __init__(self, current: Callable[[], dict[str, Any]], resize: Callable[[int], None]) -> None:
+        self.current, self._resize = current, resize
         super().__init__()
         setattr(self.comm, READABLE, True)
         self.on_msg(self._answer)
 
     def _answer(self, _panel: object, content: object, _buffers: object) -> None:
-        if content == "snapshot":
-            self.send_state("snapshot")
+        match content:
+            case "snapshot":
+                self.send_state("snapshot")
+            case {"resize": int(n)} if not isinstance(n, bool) and 0 < n <= MOST_RANKS:
+                self._resize(n)
 
 
 class Dashboard:
@@ -65,6 +71,7 @@ class Dashboard:
         self._board = Board(ranks, title, time.monotonic, before)
         self._panel: Panel | None = None
         self._flushed = 0.0
+        self.on_resize: Callable[[int], None] = lambda _n: None  # of a page that asks for so many ranks, on any thread
 
     def feed(self, sample: MetricsSample) -> None:
         """Take a rank's telemetry."""
@@ -80,6 +87,21 @@ class Dashboard:
         """Mark this moment on the time axis."""
         with self._lock:
             self._board.mark(kind, label)
+
+    def join(self, rank: int) -> None:
+        """Have a rank that is new in the cell, or in the place of one that was there."""
+        with self._lock:
+            self._board.join(rank)
+
+    def leave(self, rank: int) -> None:
+        """Have a rank no more."""
+        with self._lock:
+            self._board.leave(rank)
+
+    def show_size(self, n: int, wanted: int | None, note: str) -> None:
+        """Show how many ranks there are, to be changed there, how many are wanted, and how far that is."""
+        with self._lock:
+            self._board.size = Size(n, wanted, note)
 
     def explain(self, sentence: str) -> None:
         """Say why ranks wait, "" when they do not."""
@@ -120,10 +142,13 @@ class Dashboard:
 
     def _repr_mimebundle_(self, **_options: object) -> Bundle:
         if self._panel is None:
-            self._panel = Panel(self._snapshot)
+            self._panel = Panel(self._snapshot, self._resize)
         live = self._panel._repr_mimebundle_() or ({}, {})
         data, metadata = self.static_bundle()
         return {**live[0], **data}, {**live[1], **metadata}
+
+    def _resize(self, n: int) -> None:
+        self.on_resize(n)
 
     def _snapshot(self) -> dict[str, Any]:
         with self._lock:

@@ -170,6 +170,13 @@ class Grid:
         for name, columns in self.curves.items():
             columns.append([_short(v) for v in column.get(name, [None] * self.ranks)])
 
+    def widen(self) -> None:
+        """Have one rank more, with holes so far."""
+        self.ranks += 1
+        for columns in self.curves.values():
+            for column in columns:
+                column.append(None)
+
     def _merge(self) -> None:
         self.merges += 1
         self.width *= 2

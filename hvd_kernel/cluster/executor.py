@@ -250,10 +250,14 @@ class Executor:
             self.wire.forget(rank, failure.replaced(rank))
 
     def _renumber(self, action: e.Renumber) -> None:
-        """Have everything here know the ranks by their new numbers; a cell that has ended is of those before."""
+        """Have everything here know the ranks by their new numbers; a cell that has ended is of those before.
+
+        In one that runs no rank has another number.
+        """
         numbers = action.numbers
         self.spec = replace(self.spec, n=action.n)
-        self.latest = None
+        if self.latest is not None and self.latest.finished:
+            self.latest = None
         self.recorder.renumber(numbers, {who.pid for who in self.ranks.members.values()})
         rank_files.renumber(self.launched.folder, numbers)
         self.wire.renumber(numbers)

@@ -10,17 +10,17 @@ from __future__ import annotations
 import atexit
 import os
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.executor import Executor
 from hvd_kernel.cluster.launcher import Launched, possible
+from hvd_kernel.cluster.meeting import Meeting
 from hvd_kernel.cluster.ranks import events
 from hvd_kernel.cluster.ranks.deferred_interrupt import deferred
+from hvd_kernel.cluster.ranks.operation import named
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.cluster.ranks.rejoin import Respawned
 from hvd_kernel.cluster.ranks.resize import Resized
@@ -306,35 +306,14 @@ class Session:
         ClusterError
             It could not be done; nobody waits any more, and the cell ends.
         """
-        try:
-            run.check_all_in()
-            asked: dict[str, Any] = {"say": progress or _silence, "in_cell": True}
-            done: Respawned = self.executor.call(events.ReplaceRequested, None, **asked)
-        except ClusterError as error:
-            self._urge(run, "give_up", {"why": f"the ranks could not meet again: {error}"})
-            self._settle(run.give_up)
-            raise
-        prepare(done)
-        newest = max((waits.commits for waits in run.waiting.values()), default=0)
-        root = min((rank for rank, waits in run.waiting.items() if waits.commits == newest), default=0)
-        self._settle(partial(self._go_on, run, root, done.ranks))
-        return done
-
-    def _settle(self, act: Callable[[], None]) -> None:
-        """Have the I/O thread do something, and return when it has."""
-        done = threading.Event()
-        self._wire.soon(act)
-        self._wire.soon(done.set)
-        done.wait(_ANSWER_S)
-
-    def _urge(self, run: Run, verb: str, content: dict[str, Any]) -> None:
-        asked = {"verb": verb, **content}
-        self._wire.request(sorted(run.waiting), "hvd_request", asked, Gather((), verb), urgent=True)
+        return Meeting(self.executor, run, self._runs).replace_dead(prepare, progress or _silence)
 
     def resize(
         self, n: int, drop: Sequence[int] = (), *, restore: Sequence[str] = (), progress: Progress | None = None
     ) -> Resized:
         """Have n ranks: who lives stays, with its variables; the youngest leave, or those that are named; others come.
+
+        While a cell runs it is done at its next commit (``resize_in_cell``), or when it has ended.
 
         Parameters
         ----------
@@ -348,13 +327,52 @@ class Session:
         ClusterError
             Nobody would be left, or ranks do not come; the message says what to do.
         """
-        asked = (n, frozenset(drop), tuple(restore))
+        run = self.latest
+        done: Resized | None = None
+        if run is not None and not run.finished and not drop:
+            done = self.resize_in_cell(run, n, restore=restore, progress=progress)
+        if done is None:
+            asked = (n, frozenset(drop), tuple(restore))
+            try:
+                done = self.executor.call(events.ResizeRequested, *asked, say=progress or _silence)
+            finally:
+                if self.kept:
+                    self.executor.remember()
+        assert done is not None
+        return done
+
+    def resize_in_cell(
+        self,
+        run: Run,
+        n: int,
+        *,
+        restore: Sequence[str] = (),
+        prepare: Callable[[Respawned], None] = lambda _given: None,
+        progress: Progress | None = None,
+    ) -> Resized | None:
+        """Have n ranks at the next commit of a cell in ``elastic.run``, which goes on; None: it has ended before.
+
+        Any thread, while another one reads the run. ``prepare`` is called when all have met, before the fresh ranks run
+        the cell. The ranks with the highest numbers leave: no other gets another number.
+
+        Raises
+        ------
+        ClusterError
+            Another resize waits for its commit, the cell is on some ranks only, or it could not be done.
+        """
+        if n == self.n and not self.dead:
+            return Resized(n, n, (), {rank: rank for rank in range(n)})
+        if n < 1:
+            raise ClusterError(f"no rank would be left to continue from: {failure.RESTART}")
+        if run.resizing:
+            raise ClusterError("the ranks are being resized already: at the cell's next commit, or when it ends")
+        if far := self.ranks.everybody - self.ranks.here:
+            raise ClusterError(f"{named(far)} on another host, and a resize is for one host: {failure.RESTART}")
         try:
-            done: Resized = self.executor.call(events.ResizeRequested, *asked, say=progress or _silence)
+            return Meeting(self.executor, run, self._runs).resize(n, tuple(restore), prepare, progress or _silence)
         finally:
             if self.kept:
                 self.executor.remember()
-        return done
 
     def status(self) -> list[RankStatus]:
         """Return every rank's process, dead ones included."""
@@ -416,12 +434,6 @@ class Session:
         return [rank for rank in chosen if rank not in self.ranks.dead]
 
     # I/O thread.
-
-    def _go_on(self, run: Run, root: int, fresh: tuple[int, ...]) -> None:
-        joining = [rank for rank in fresh if run.lost.pop(rank, None) is not None]
-        self._wire.request(joining, "execute_request", run.request_again(self._runs, root, fresh), run)
-        self._urge(run, "go_on", {"root": root, "fresh": fresh})
-        run.waiting.clear()
 
     def _spare_when_idle(self) -> None:
         if self.running:

@@ -31,6 +31,9 @@ PROMPT_TYPE = "hvd_prompt"
 WAITING_TYPE = "hvd_waiting"
 """msg_type under which a rank publishes Waiting on its iopub."""
 
+ELASTIC_TYPE = "hvd_elastic"
+"""msg_type under which a rank says on its iopub that its cell has come to ``elastic.run``."""
+
 BROKEN_TYPE = "hvd_broken"
 """msg_type under which a rank says that communication has ended in a task that is not a cell of the notebook."""
 
@@ -188,6 +191,27 @@ class RankLost:
 
 
 @dataclass(frozen=True)
+class InElastic:
+    """The rank's cell has come to ``elastic.run``: it goes on when ranks come or leave."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class RankJoined:
+    """The rank is new in the cell."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class RankLeft:
+    """The rank has left the cell, as was planned."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class RankDone:
     """The rank has finished the cell."""
 
@@ -195,7 +219,8 @@ class RankDone:
     failure: Failure | None = None
 
 
-Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | Waiting | RankLost | RankDone | Prompt
+Membership = InElastic | RankJoined | RankLost | RankLeft | RankDone
+Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | Waiting | Prompt | Membership
 
 
 def to_wire(message: MetricsSample | Failure | Whereabouts | Prompt | Waiting) -> dict[str, Any]:

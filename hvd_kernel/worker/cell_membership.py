@@ -56,11 +56,12 @@ class CellRanks(Membership):
 
     @contextmanager
     def entered(self, *, resumes: bool) -> Iterator[None]:  # noqa: ARG002 - nobody restarts a cell's ranks
-        """Count the commits."""
+        """Count the commits, and hear of ranks that come or leave."""
         for state in notification_manager.listeners:
             if isinstance(state, State):
                 state.register_commit_callbacks([partial(self._note, state)])
-        yield
+        with self._cell.entered(notification_manager.handle_hosts_updated):
+            yield
 
     def _note(self, state: State, *_committed: object) -> None:
         self._commits.note(state.commit_number)

@@ -24,6 +24,8 @@ from hvd_kernel.protocol.messages import (
     LeftOut,
     MetricsSample,
     RankDone,
+    RankJoined,
+    RankLeft,
     RankLost,
     RichOutput,
     TextDelta,
@@ -51,14 +53,15 @@ class Renderer:
         before: Mapping[int, MetricsSample] | None = None,
         cell: int = 0,
     ) -> None:
-        limits = Limits.for_ranks(len(ranks))
+        self._limits = Limits.for_ranks(len(ranks))
         self._where = f"%hvdlogs --cell {cell}" if cell else ""
         self._writer = writer
         self._board = board
         self._before = dict(before or {})
-        self._buffers = {rank: OutputBuffer(limits, self._where) for rank in ranks}
+        self._buffers = {rank: OutputBuffer(self._limits, self._where) for rank in ranks}
         self._failures: dict[int, Failure] = {}
         self._lost: set[int] = set()  # ranks that have died and may be replaced
+        self._gone: set[int] = set()  # ranks that have left
         self._trained = False
         self.latest: dict[int, MetricsSample] = {}
         self._handle: Any = None
@@ -67,6 +70,10 @@ class Renderer:
 
     def take(self, event: Event) -> None:
         """Take the next event; events of ranks that were not asked are ignored."""
+        if isinstance(event, RankJoined):
+            self._buffers.setdefault(event.rank, OutputBuffer(self._limits, self._where))
+            self._gone.discard(event.rank)
+            self._board.join(event.rank)
         if event.rank not in self._buffers:
             return
         if isinstance(event, TextDelta | RichOutput | Cleared | LeftOut):
@@ -77,6 +84,10 @@ class Renderer:
             self._trained = self._trained or self._is_training(event)
             self.latest[event.rank] = event
             self._board.feed(event)
+        elif isinstance(event, RankLeft):
+            self._gone.add(event.rank)
+            self.latest.pop(event.rank, None)
+            self._board.leave(event.rank)
         elif isinstance(event, RankLost):
             self._board.mark("died", f"rank {event.rank} died")
             self._lost.add(event.rank)
@@ -99,6 +110,10 @@ class Renderer:
         """Mark this moment on the time axis."""
         self._lost.clear()
         self._board.mark(kind, text)
+
+    def show_size(self, n: int, wanted: int | None = None, note: str = "") -> None:
+        """Show how many ranks there are and can be changed, how many are wanted, and how far that is."""
+        self._board.show_size(n, wanted, note)
 
     def explain(self, sentence: str) -> None:
         """Show, where somebody looks, why ranks wait; "" when they no longer do."""
@@ -155,6 +170,8 @@ class Renderer:
 
     def _ended(self, rank: int, word: str) -> str:
         """Name a rank's final state: where a person interrupted the cell, KeyboardInterrupt is obedience."""
+        if rank in self._gone:
+            return "left"
         failure = self._failures.get(rank)
         obeyed = word == "interrupted" and failure is not None and failure.ename == "KeyboardInterrupt"
         return word if failure is None or obeyed else "failed"

@@ -25,7 +25,7 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import label, named
 from hvd_kernel.magics.options import resolve
 from hvd_kernel.magics.shell.prompt_front_end import END_OF_INPUT, PromptFrontEnd
-from hvd_kernel.protocol.messages import Event, Prompt, RankDone
+from hvd_kernel.protocol.messages import Event, Prompt, RankDone, RankJoined, RankLeft
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
@@ -101,7 +101,10 @@ class Prompts:
         """Note a prompt, or that a rank will have none any more."""
         if isinstance(event, Prompt):
             self._take_prompt(event)
-        elif isinstance(event, RankDone):
+        elif isinstance(event, RankJoined):
+            with self._lock:
+                self._running.add(event.rank)
+        elif isinstance(event, RankDone | RankLeft):
             with self._lock:
                 self._running.discard(event.rank)
                 self._close([key for key in self._open if key[0] == event.rank])

@@ -12,7 +12,7 @@ from hvd_kernel.core import metrics, session
 from hvd_kernel.elastic.membership import ENDED, membership
 from hvd_kernel.errors import HvdTimeout, OutOfMemory, RankDied, RankFailed
 from hvd_kernel.protocol import cell_ranks
-from hvd_kernel.protocol.messages import WAITING_TYPE
+from hvd_kernel.protocol.messages import ELASTIC_TYPE, WAITING_TYPE
 from hvd_kernel.worker.cell_membership import CellRanks, Commits
 from hvd_kernel.worker.elastic_cell import ElasticCell
 
@@ -94,6 +94,45 @@ def test_a_death_is_recovered_from_only_where_the_notebook_replaces_the_dead(cel
         assert membership().can_recover_from(died)
         assert not membership().can_recover_from(RankDied(f"{ENDED} on rank 1", 1))
         assert not membership().can_recover_from(OutOfMemory("no memory"))
+
+
+def test_a_change_of_ranks_is_for_one_run_and_heard_by_who_is_in_elastic_run_or_comes_to_it(
+    cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
+) -> None:
+    heard: list[tuple[float, int]] = []
+
+    def hear(when: float, change: int) -> None:
+        heard.append((when, change))
+
+    assert not cell.expect_change(7)
+    cell.announce(1.0, 2)
+    with cell.during({"run": 6}), cell.entered(hear):
+        assert heard == []
+        assert not cell.is_the_notebooks, "of the run before"
+    with cell.during({"run": 7}):
+        assert cell.is_the_notebooks
+        with cell.entered(hear):
+            assert heard == [(1.0, 2)]
+            assert cell.expect_change(7)
+            cell.announce(2.0, 1)
+            assert heard == [(1.0, 2), (2.0, 1)]
+            cell.expect_change(0)
+            assert not cell.is_the_notebooks, "it has been called off"
+    assert published == [(ELASTIC_TYPE, {"rank": 3})] * 2
+
+
+def test_who_is_to_leave_ends_the_cell_as_sys_exit_does(
+    cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
+) -> None:
+    cell.expect_change(1)
+    other = threading.Thread(target=lambda: (await_first(published), cell.quit()))
+    with cell.during({"run": 1}):
+        other.start()
+        with pytest.raises(SystemExit) as ended:
+            cell.wait("", 0, 0)
+        other.join()
+        assert ended.value.code == 0
+        assert not cell.is_the_notebooks
 
 
 def test_undone_are_the_steps_since_the_last_commit_or_vote(monkeypatch: pytest.MonkeyPatch) -> None:

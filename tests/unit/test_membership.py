@@ -49,7 +49,7 @@ def ask_for_something(world: VirtualCluster) -> None:
             else frozenset()
         )
         n = world.n - len(drop) if drop else choose.randint(1, MOST)
-        request = world.request(e.ResizeRequested, n, drop)
+        request = world.request(e.ResizeRequested, n, drop, in_cell=not drop and choose.random() < 0.3)
     else:
         ranks = frozenset(choose.sample(range(world.n), choose.randint(1, world.n)))
         request = world.request(
@@ -137,6 +137,30 @@ def test_whatever_happens_in_whatever_order(batch: int) -> None:
     assert sum(any(before != now for before, now in each.numbers.items()) for each in resized) > 10, (
         "who gets another number?"
     )
+
+
+def test_within_a_cell_the_highest_numbers_leave_and_nobody_gets_another_one() -> None:
+    """Rank 1 is younger than rank 2, and rank 0 dies meanwhile: between cells both would have other numbers."""
+    world = started(4)
+    world.kill(world.living(1)[0])
+    world.run()
+    world.request(e.ReplaceRequested, None)
+    world.run()
+    before = {rank: world.living(rank)[0].pid for rank in range(4)}
+    world.kill(world.living(0)[0])
+    world.run()
+    request = world.request(e.ResizeRequested, 2, in_cell=True)
+    world.run()
+    told = answer(world, request)
+    assert isinstance(told, e.Done)
+    assert (told.value.left, told.value.numbers, told.value.given.ranks) == ((2, 3), {1: 1}, (0,))
+    assert world.living(1)[0].pid == before[1]
+    assert (world.generation, world.membership.state) == (2, State.READY)
+    request = world.request(e.ResizeRequested, 3, in_cell=True)
+    world.run()
+    told = answer(world, request)
+    assert isinstance(told, e.Done)
+    assert (told.value.left, told.value.numbers, told.value.given.ranks) == ((), {0: 0, 1: 1}, (2,))
 
 
 def test_a_start_says_how_far_it_is() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from hvd_kernel.cluster.ranks.rejoin import Respawned
+from hvd_kernel.cluster.ranks.resize import Resized
 from hvd_kernel.cluster.requests.cell_run import Run
-from hvd_kernel.errors import ClusterError
+from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.rejoin import Rejoin
-from hvd_kernel.protocol.messages import WAITING_TYPE, Failure, RankDone, RankLost, Waiting, to_wire
+from hvd_kernel.protocol.messages import WAITING_TYPE, Failure, MetricsSample, RankDone, RankLost, Waiting, to_wire
 
 
 class Session:
@@ -20,7 +21,7 @@ class Session:
 
     n = 3
 
-    def __init__(self, outcome: Respawned | Exception) -> None:
+    def __init__(self, outcome: Respawned | Resized | Exception | None) -> None:
         self.dead: tuple[int, ...] = ()
         self.generation = 4
         self.calls = 0
@@ -41,8 +42,29 @@ class Session:
         self.let.wait(10)
         if isinstance(self.outcome, Exception):
             raise self.outcome
+        assert isinstance(self.outcome, Respawned)
         prepare(self.outcome)
         return self.outcome
+
+    def resize_in_cell(
+        self,
+        _run: Run,
+        _n: int,
+        *,
+        restore: tuple[str, ...],
+        prepare: Callable[[Respawned], None],
+        progress: Callable[[str], None],
+    ) -> Resized | None:
+        self.calls += 1
+        progress(f"starting, {restore}")
+        self.let.wait(10)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        if isinstance(self.outcome, Resized):
+            prepare(self.outcome.given)
+            self.n = self.outcome.n
+            return self.outcome
+        return None
 
 
 class Renderer:
@@ -57,8 +79,11 @@ class Renderer:
     def tell(self, text: str) -> None:
         self.shown.append(text)
 
+    def show_size(self, n: int, wanted: int | None = None, note: str = "") -> None:
+        self.shown.append(f"size {n} -> {wanted}: {note}")
 
-def begun(outcome: Respawned | Exception) -> tuple[Run, Session, Renderer, Rejoin]:
+
+def begun(outcome: Respawned | Resized | Exception | None) -> tuple[Run, Session, Renderer, Rejoin]:
     run = Run((0, 1, 2), 1, lambda _force: {}, replaces=True)
     session, renderer = Session(outcome), Renderer()
     return run, session, renderer, Rejoin(session, run, renderer)  # type: ignore[arg-type]
@@ -140,3 +165,69 @@ def test_who_has_ended_the_cell_does_not_come_back_to_it() -> None:
     run.on_silence(2)
     with pytest.raises(ClusterError, match="rank 2 has ended the cell"):
         run.check_all_in()
+
+
+def test_ranks_that_come_and_leave_are_marked_and_whoever_asked_hears_of_it() -> None:
+    run, session, renderer, rejoin = begun(Resized(3, 5, (), {0: 0, 1: 1, 2: 2}, Respawned((3, 4), 0, ("model",))))
+    told = rejoin.resize(5, ["model"])
+    with pytest.raises(UsageError, match="to 5 already"):
+        rejoin.resize(4)
+    rejoin.tick()
+    run.replaces = run.resizing = True  # as the session does
+    for rank in run.ranks:
+        wait(run, rank)
+    rejoin.tick()
+    assert session.calls == 1, "who waits, waits for the resize"
+    until_told(rejoin, session)
+    said = "ranks 0-2 stay\nranks 3-4 are fresh: they have model from rank 0; other variables are missing"
+    assert told.result(0) == said
+    assert renderer.shown == [
+        "size 3 -> 5: at the next commit",
+        "size 3 -> 5: starting, ('model',)",
+        "joined: ranks 3-4 joined, generation 4",
+        f"{said}\n",
+        "size 5 -> None: ",
+    ]
+    session.outcome = Resized(5, 2, (2, 3, 4), {0: 0, 1: 1})
+    told = rejoin.resize(2)
+    rejoin.tick()
+    until_told(rejoin, session)
+    assert told.result(0) == "ranks 0-1 stay, ranks 2-4 have left"
+    assert renderer.shown[-3:] == [
+        "left: ranks 2-4 left, generation 4",
+        "ranks 0-1 stay, ranks 2-4 have left\n",
+        "size 2 -> None: ",
+    ]
+
+
+def test_why_ranks_do_not_come_is_told_and_shown() -> None:
+    _, session, renderer, rejoin = begun(ClusterError("no memory\nThe cell goes on with 3 ranks."))
+    told = rejoin.resize(5)
+    rejoin.tick()
+    until_told(rejoin, session)
+    assert str(told.exception(0)).startswith("no memory")
+    assert renderer.shown[-2:] == ["no memory\nThe cell goes on with 3 ranks.\n", "size 3 -> None: no memory"]
+
+
+def test_what_no_commit_has_come_for_is_done_when_the_cell_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, tuple[str, ...]]] = []
+
+    def resize(_session: Any, _samples: Any, n: int, say: Any, _progress: Any, *, restore: tuple[str, ...]) -> None:
+        asked.append((n, restore))
+        say("rank 0 stays")
+
+    monkeypatch.setattr("hvd_kernel.magics.rejoin.cluster_size.resize", resize)
+    run, session, _, rejoin = begun(None)
+    told = rejoin.resize(1)
+    rejoin.tick()
+    for rank in run.ranks:
+        run.on_reply(rank, {"hvd": {}}, [])
+        run.on_silence(rank)
+    session.let.set()
+    said: list[str] = []
+    samples = {rank: MetricsSample(rank, 1.0, "idle") for rank in range(4)}
+    rejoin.settle(samples, said.append)
+    assert (asked, said, told.result(0)) == ([(1, ())], ["rank 0 stays"], "rank 0 stays")
+    assert sorted(samples) == [0, 1, 2], "there is no rank 3"
+    with pytest.raises(UsageError, match="the cell has ended"):
+        rejoin.resize(2)

@@ -51,6 +51,7 @@ class ResizeRequested(Struct, frozen=True):
     n: int
     drop: frozenset[int] = frozenset()
     restore: tuple[str, ...] = ()
+    in_cell: bool = False  # the others wait for it within a cell: the highest numbers leave, nobody gets another one
 
 
 class KeepRequested(Struct, frozen=True):

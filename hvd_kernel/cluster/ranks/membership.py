@@ -125,7 +125,7 @@ class Membership:
         match event:
             case EngineRegistered(rank):
                 ranks.registered.add(rank)
-            case messages.RanksJoining(pids):
+            case messages.RanksJoining(pids) if self._rest is State.READY:  # else they end with the cluster
                 yield from (Watch(rank, pid) for rank, pid in ranks.join(pids).items())
             case messages.SparesReady(count):
                 ranks.spares = count

@@ -82,13 +82,15 @@ class Ranks:
         youngest = sorted(self.everybody - leaving, key=self._by_age, reverse=True)
         return leaving | set(youngest[: max(0, len(youngest) - n)])
 
-    def resize(self, n: int, leaving: Iterable[int]) -> dict[int, int]:
+    def resize(self, n: int, leaving: Iterable[int], *, by_age: bool = True) -> dict[int, int]:
         """Have n ranks from here on; return the numbers of who stays and lives, before -> now: by age, if any leave.
+
+        Without ``by_age`` those with the highest numbers leave, and the others keep theirs.
 
         Places that are new are those of dead ranks. Who was to take a dead rank's place is not waited for any more.
         """
         gone = set(leaving)
-        staying = sorted(self.everybody - gone, key=self._by_age if gone else None)
+        staying = sorted(self.everybody - gone, key=self._by_age if gone and by_age else None)
         numbers = {before: now for now, before in enumerate(staying)}
         self.n, self.apart = n, True
         stay = {numbers[rank]: who for rank, who in self.members.items() if rank in numbers}

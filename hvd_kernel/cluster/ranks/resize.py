@@ -1,7 +1,8 @@
 """Resize: a living cluster grows or shrinks. Who stays keeps process and variables; others leave, or come.
 
-Who leaves ends first, by itself. Then the others get their numbers, from 0 on, the oldest first; from there on a place
-without a process is that of a dead rank, and whatever interrupts the resize, a respawn finishes it.
+Who leaves ends first, by itself. Then the others get their numbers, from 0 on, the oldest first; within a cell, in
+which they wait in ``elastic.run``, they keep those that they have. From there on a place without a process is that of a
+dead rank, and whatever interrupts the resize, a respawn finishes it.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class Resize(Rejoin):
         """Have as many ranks as are asked for."""
         ranks, n, before = self.ranks, self._asked.n, self.ranks.n
         silent = yield from self.look()
-        leaving = ranks.leavers(n, self._asked.drop)
+        in_cell = self._asked.in_cell
+        leaving = {rank for rank in ranks.everybody if rank >= n} if in_cell else ranks.leavers(n, self._asked.drop)
         self._check(leaving, silent)
-        yield from self.await_cell(f"`%hvd resize {n}`")
+        if not in_cell:
+            yield from self.await_cell(f"`%hvd resize {n}`")
         yield from self._dismiss(leaving - ranks.dead)
-        numbers = ranks.resize(n, leaving)
+        numbers = ranks.resize(n, leaving, by_age=not in_cell)
         yield Send(Message(n, numbers))
         yield Renumber(n, numbers)
         given = yield from self.rejoin()

@@ -7,6 +7,7 @@ its last sample have come, because output travels on another channel than the re
 from __future__ import annotations
 
 import queue
+import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ from typing import Any
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.protocol.messages import (
+    ELASTIC_TYPE,
     LEFT_OUT_TYPE,
     METRICS_TYPE,
     PROMPT_TYPE,
@@ -25,10 +27,13 @@ from hvd_kernel.protocol.messages import (
     Cleared,
     Event,
     Failure,
+    InElastic,
     LeftOut,
     MetricsSample,
     Prompt,
     RankDone,
+    RankJoined,
+    RankLeft,
     RankLost,
     RichOutput,
     TextDelta,
@@ -61,6 +66,7 @@ _OUTPUTS: dict[str, Callable[[int, Mapping[str, Any]], Event]] = {
     "clear_output": lambda rank, content: Cleared(rank, bool(content["wait"])),
     PROMPT_TYPE: lambda _rank, content: from_wire(Prompt, dict(content)),
     LEFT_OUT_TYPE: lambda rank, content: LeftOut(rank, content["displays"]),
+    ELASTIC_TYPE: lambda rank, _content: InElastic(rank),
 }
 
 
@@ -79,6 +85,8 @@ class Run:
         self.replaces = replaces
         self.lost: dict[int, Failure] = {}  # ranks that have died, if they may be replaced
         self.waiting: dict[int, Waiting] = {}  # ranks that wait in elastic.run
+        self.leaving: set[int] = set()  # ranks that have been asked to leave the cell
+        self.resizing = False  # ranks are to come or leave: nobody else has those that wait meet again
         self.holding = set[int]()  # ranks that have left the cell with an error of all, and not released the others
         self._fetch = fetch
         self._code = ""
@@ -87,6 +95,7 @@ class Run:
         self._idle: set[int] = set()
         self._open = set(ranks)  # ranks whose RankDone the reader has not seen
         self._ended: set[int] = set()  # ranks whose RankDone has been queued
+        self._changed = threading.Condition()  # who waits, and who is in it
         self.over: Future[None] = Future()  # done when every rank has ended the cell
         if not ranks:
             self.over.set_result(None)
@@ -94,7 +103,7 @@ class Run:
     def request(self, code: str, run: int) -> dict[str, Any]:
         """Return the content of the message that asks a rank for it; ``run``: its number among this cluster's."""
         self._code = code
-        ours = {"cell": self.cell, "run": run, "kernel": _KERNEL, "elastic": {"replaces": self.replaces}}
+        ours = {"cell": self.cell, "run": run, "kernel": _KERNEL, "elastic": {"replaces": self.replaces, "run": run}}
         how = {"silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
         return {"code": code, **how, "hvd": ours}
 
@@ -116,6 +125,16 @@ class Run:
         """The ranks that live and have not ended the cell."""
         return set(self.ranks) - self._ended - self.lost.keys()
 
+    @property
+    def all_wait(self) -> bool:
+        """Whether all that live and have not ended the cell wait in ``elastic.run``; somebody does."""
+        return bool(self.busy) and self.busy <= self.waiting.keys()
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait for a condition on who waits and who is in the cell; return whether it holds."""
+        with self._changed:
+            return self._changed.wait_for(condition, timeout)
+
     def check_all_in(self) -> None:
         """Refuse to go on without ranks that have ended the cell: they do not come back to it.
 
@@ -126,6 +145,23 @@ class Run:
         """
         if self._ended:
             raise ClusterError(f"{named(self._ended)} has ended the cell, and does not come back to it")
+
+    def part(self, ranks: set[int]) -> None:
+        """Have these ranks leave: what they end with is no failure of the cell. I/O thread."""
+        self.leaving |= ranks
+        for rank in ranks & self.lost.keys():
+            del self.lost[rank]
+            self._leave(rank)
+
+    def admit(self, ranks: set[int]) -> None:
+        """Have these ranks in the cell, which are new in it or in the place of those that were lost. I/O thread."""
+        for rank in sorted(ranks):
+            self.lost.pop(rank, None)
+            self._replies.pop(rank, None)
+            self._idle.discard(rank)
+            self._ended.discard(rank)
+            self._events.put(RankJoined(rank))
+        self.ranks = tuple(sorted({*self.ranks, *ranks}))
 
     def give_up(self) -> None:
         """Take the ranks that were lost as dead: nobody replaces them in this cell. I/O thread."""
@@ -157,10 +193,12 @@ class Run:
             event = self._events.get(timeout=timeout)
         except queue.Empty:
             return None
-        if isinstance(event, RankDone):
+        if isinstance(event, RankJoined):
+            self._open.add(event.rank)
+        elif isinstance(event, RankDone | RankLeft):
             self._open.discard(event.rank)
-            if event.failure is not None:
-                self.failures.append(event.failure)
+        if isinstance(event, RankDone) and event.failure is not None:
+            self.failures.append(event.failure)
         return event
 
     def values(self, *, force: bool = False) -> dict[int, Any]:
@@ -191,6 +229,7 @@ class Run:
         if kind == WAITING_TYPE:
             self.waiting[rank] = waits = from_wire(Waiting, dict(content))
             self._events.put(waits)
+            self._notify()
         elif read is not None:
             self._events.put(read(rank, content))
         elif kind == METRICS_TYPE:
@@ -209,22 +248,41 @@ class Run:
 
     def on_dead(self, rank: int, failure: Failure) -> None:
         """End the rank without its reply, unless it may be replaced."""
+        if rank not in self.ranks:  # it has left
+            return
         self.aborted = True
         self.waiting.pop(rank, None)
-        if self.replaces and rank not in self._ended:
+        if self.replaces and rank not in self._ended | self.leaving:
             self.lost[rank] = failure
             self._events.put(RankLost(rank, failure))
+            self._notify()
             return
         self._replies[rank] = failure
         self._idle.add(rank)
         self._maybe_end(rank)
 
     def _maybe_end(self, rank: int) -> bool:
-        if rank in self._ended:
+        if rank in self._ended or rank not in self.ranks:
             return True
-        if rank in self._replies and rank in self._idle:
-            self._ended.add(rank)
-            self._events.put(RankDone(rank, self._replies[rank]))
-            if self.finished:
-                self.over.set_result(None)
-        return rank in self._ended
+        if rank not in self._replies or rank not in self._idle:
+            return False
+        if rank in self.leaving:
+            self._leave(rank)
+            return True
+        self._ended.add(rank)
+        self._events.put(RankDone(rank, self._replies[rank]))
+        if self.finished:
+            self.over.set_result(None)
+        self._notify()
+        return True
+
+    def _leave(self, rank: int) -> None:
+        self.ranks = tuple(each for each in self.ranks if each != rank)
+        self.leaving.discard(rank)
+        self.waiting.pop(rank, None)
+        self._events.put(RankLeft(rank))
+        self._notify()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

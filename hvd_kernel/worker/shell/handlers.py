@@ -118,6 +118,21 @@ def _give_up(control: Control, content: Mapping[str, Any], _buffers: list[Any]) 
     return {}, []
 
 
+def _quit(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Have this rank leave the cell, in which it waits."""
+    control.elastic.quit()
+    return {}, []
+
+
+def _prepare_resize(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    return {"elastic": control.elastic.expect_change(content["run"])}, []
+
+
+def _resize(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    control.elastic.announce(content["time"], content["change"])
+    return {}, []
+
+
 def _lookup(names: dict[str, Any], name: str) -> Any:
     if name not in names:
         raise NameError(f"name {name!r} is not defined there")
@@ -140,6 +155,9 @@ TABLE: dict[str, Handler] = {
     "rendezvous": rendezvous.join,
     "go_on": _go_on,
     "give_up": _give_up,
+    "quit": _quit,
+    "prepare_resize": _prepare_resize,
+    "resize": _resize,
     "leave": rendezvous.leave,
     "kept": replicate.kept_names,
     "restore": replicate.restore,

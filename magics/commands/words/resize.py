@@ -10,18 +10,49 @@ from hvd_kernel.magics.options import Options, resolve
 
 def act(context: Context, options: Options) -> None:
     """Have as many ranks as the line says, or all but those that it drops."""
-    session, writer = context.manager.current(), context.writer()
+    manager, writer = context.manager, context.writer()
+    session, running = manager.current(), manager.in_cell
     drop = resolve(options.drop, session.n) if options.drop else ()
-    cluster_size.resize(
-        session,
-        context.manager.samples,
-        _wanted(options, session.n, len(drop)),
-        lambda text: writer.say(f"{text}\n"),
-        writer.status(),
-        drop=drop,
-        restore=options.restore,
-        force=options.force,
-    )
+    n = _wanted(options, session.n, len(drop))
+    if running is not None:
+        if drop:
+            raise UsageError(
+                "%hvd resize: while a cell runs the highest numbers leave: leave out --drop, or wait for it"
+            )
+        writer.say(f"{running.result().resize(n, options.restore).result()}\n")
+        return
+    with manager.use(force=options.force):
+        cluster_size.resize(
+            session,
+            manager.samples,
+            n,
+            lambda text: writer.say(f"{text}\n"),
+            writer.status(),
+            drop=drop,
+            restore=options.restore,
+            force=options.force,
+        )
+
+
+def resize(context: Context, n: int) -> str:
+    """Have n ranks, at the next commit of a cell that runs; return what has become of it.
+
+    Raises
+    ------
+    UsageError
+        That is no number of ranks, variables would be lost, or the ranks are busy with another cell.
+    ClusterError
+        It could not be done.
+    """
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise UsageError(f"{n!r} is not a number of ranks: say 1 or more, as in hvd_kernel.resize(6)")
+    manager = context.manager
+    if (running := manager.in_cell) is not None:
+        return running.result().resize(n).result()
+    said: list[str] = []
+    with manager.use():
+        cluster_size.resize(manager.current(), manager.samples, n, said.append, lambda _text: None)
+    return said[0]
 
 
 def _wanted(options: Options, before: int, dropped: int) -> int:

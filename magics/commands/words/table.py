@@ -82,6 +82,7 @@ WORDS: dict[str, Word] = {
         "%hvd resize N",
         "N ranks: those that stay keep their variables, the youngest leave (--drop 0,3: these), fresh ones come",
         more_words=1,
+        anytime=True,
         such_as="%hvd resize 6",
     ),
     "stop": Word(life.stop, "%hvd stop", "end the ranks (--force: also while a job runs)"),
