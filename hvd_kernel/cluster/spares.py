@@ -7,36 +7,14 @@ Words.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hvd_kernel.processes.child_process import ChildProcess
+from hvd_kernel.processes.spares.spare import Spare, has_room
 from hvd_kernel.processes.supervise import ProcessSupervisor
-
-_ROOM_BYTES = 1 << 30  # left free, or no spare is started: it takes about a quarter of that with torch
-
-
-class Spare:
-    """One process. Who to be, with the keys, comes over a socket pair: no argument, no file."""
-
-    def __init__(self, ranks: int, haste: str) -> None:
-        self.is_ready = False
-        self.socket, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-P", "-m", "hvd_kernel.worker", haste, str(ranks)]
-            stdout = sys.stderr.fileno()
-            self.process = ChildProcess(command, stdin=theirs.fileno(), stdout=stdout, ties_itself=True)
-
-    def become(self, who: dict[str, Any]) -> None:
-        """Tell it which rank it is; one that has just died shows by its pidfd."""
-        with contextlib.suppress(OSError):
-            self.socket.sendall(json.dumps(who).encode() + b"\n")
 
 
 class Spares:
@@ -59,7 +37,7 @@ class Spares:
 
     def keep(self, wanted: int) -> None:
         """Have that many, as far as there is memory for them."""
-        while len(self._waiting) < wanted and free_memory() > _ROOM_BYTES:
+        while len(self._waiting) < wanted and has_room():
             spare = self._started("spare")
             self._waiting.append(spare)
             self._supervisor.loop.add_reader(spare.socket.fileno(), partial(self._note_ready, spare))
@@ -77,7 +55,7 @@ class Spares:
             self._waiting.remove(spare)
             self._on_ready(self.ready)
         self._replacing[rank] = spare
-        spare.become({"rank": rank, "size": self._ranks, "connection": connection})
+        spare.tell({"rank": rank, "size": self._ranks, "connection": connection})
         return spare.process.pid
 
     def renumber(self, ranks: int, numbers: Mapping[int, int]) -> None:
@@ -92,14 +70,15 @@ class Spares:
                 spare.socket.close()
 
     def _started(self, haste: str) -> Spare:
-        spare = Spare(self._ranks, haste)
+        command = [sys.executable, "-P", "-m", "hvd_kernel.worker", haste, str(self._ranks)]
+        stdout = sys.stderr.fileno()
+        spare = Spare(lambda stdin: ChildProcess(command, stdin=stdin, stdout=stdout, ties_itself=True))
         self._supervisor.hold(spare.process, lambda _status: self._ended(spare))
         return spare
 
     def _note_ready(self, spare: Spare) -> None:
         self._supervisor.loop.remove_reader(spare.socket.fileno())
-        with contextlib.suppress(ConnectionError):
-            spare.is_ready = spare.socket.recv(64) != b""
+        spare.hear()
         self._on_ready(self.ready)
 
     def _ended(self, spare: Spare) -> None:
@@ -109,14 +88,3 @@ class Spares:
             self._waiting.remove(spare)
             self._on_ready(self.ready)
         self._replacing = {rank: each for rank, each in self._replacing.items() if each is not spare}
-
-
-def free_memory() -> int:
-    """Return the bytes that could be had without swapping: of the machine, or of this container where that is less."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    machine = int(lines["MemAvailable"].split()[0]) << 10
-    try:
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current"))
-    except OSError:
-        return machine
-    return machine if limit == "max" else min(machine, int(limit) - int(used))

@@ -100,11 +100,13 @@ class DrivenRanks(Membership):
     @contextmanager
     def entered(self, *, resumes: bool) -> Iterator[None]:
         """Act on changes of hosts, and on notices that this process has to end soon."""
+        from hvd_kernel.core.driver import spare_imports  # noqa: PLC0415 - only such a job needs it
         from hvd_kernel.protocol.elastic import Finished, Registered  # noqa: PLC0415 - only such a job needs it
 
         notification_manager.init()
         with _notices_are_heeded():
             _tell(Registered(resumes))
+            spare_imports.tell()
             yield
             _tell(Finished())
 

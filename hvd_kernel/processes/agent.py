@@ -30,6 +30,7 @@ from hvd_kernel.processes.ports import bound
 from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, write_private
 from hvd_kernel.processes.rank_channel import RankChannels
 from hvd_kernel.processes.resources import limits
+from hvd_kernel.processes.spares.host_spares import HostSpares
 from hvd_kernel.processes.supervise import ProcessSupervisor
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.launchers import without_launchers
@@ -51,10 +52,12 @@ class Agent(ProcessSupervisor):
         self._has_begun = False
         self._is_paused = False
         super().__init__(Controller(channel, os.getppid()))
+        self._spares = HostSpares(self)
         self._channels = RankChannels(
             self.loop,
             tell=lambda rank, told: self.send(m.RankState(rank, told)),
             relay=lambda rank, said: self.send(m.RankSaid(rank, said)),
+            learn=self._spares.learn,
         )
         self.handlers |= {
             m.StartRanks: self._start,
@@ -95,6 +98,7 @@ class Agent(ProcessSupervisor):
 
     def kill(self) -> None:
         """End the ranks."""
+        self._spares.close()
         for child in self._ranks.values():
             child.signal(signal.SIGKILL)
         self.on_progress()
@@ -120,6 +124,7 @@ class Agent(ProcessSupervisor):
         except ConfigError as error:
             self._refuse(plan.ranks[0].rank, str(error).removesuffix("."))
             return
+        self._spares.plan(plan.spares, plan.command, plan.cwd, base)
         for one in plan.ranks:
             try:
                 env = _fewer_threads(base, one.limits, plan.env) | one.env | self._channels.variable(one.rank)
@@ -132,8 +137,14 @@ class Agent(ProcessSupervisor):
                 return
 
     def _start_one(self, plan: m.StartRanks, one: m.RankPlan, env: dict[str, str]) -> None:
+        command = [*plan.command, *self._call(one.rank, plan.call)]
+        is_plain = not (one.reads_stdin or one.limits)
+        if is_plain and (spare := self._spares.take(command, env, partial(self._on_end, one.rank))):
+            self._ranks[one.rank] = spare
+            self._read(one.rank, spare)
+            return
         child = ChildProcess(
-            [*plan.command, *self._call(one.rank, plan.call)],
+            command,
             env=env,
             cwd=plan.cwd,
             stdin=subprocess.PIPE if one.reads_stdin else subprocess.DEVNULL,
@@ -144,7 +155,7 @@ class Agent(ProcessSupervisor):
             new_session=True,
         )
         self._ranks[one.rank] = child
-        self.hold(child, partial(self._on_end, one.rank, child))
+        self.hold(child, partial(self._on_end, one.rank))
         self.limit(child.pid, child.limits, partial(self._on_passed, one.rank, child))
         self._read(one.rank, child)
 
@@ -189,7 +200,8 @@ class Agent(ProcessSupervisor):
         self.send(m.RankKilled(rank, why))
         child.signal(signal.SIGKILL)
 
-    def _on_end(self, rank: int, child: ChildProcess, status: int) -> None:
+    def _on_end(self, rank: int, status: int) -> None:
+        child = self._ranks[rank]
         if self._stays:
             child.kill_group()  # or what it has forked would go on as long as this agent
         self._drain(rank, child)

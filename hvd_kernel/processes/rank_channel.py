@@ -1,7 +1,8 @@
 """Questions from an agent to its ranks: where is each, and what does it wait for? Nobody is asked but on demand.
 
 Over the same connection a rank and the controller of the agent tell each other what is no business of the agent
-(protocol/elastic.py): datagrams that begin with ``RELAYED`` are passed on as they are.
+(protocol/elastic.py): datagrams that begin with ``RELAYED`` are passed on as they are. One that begins with
+``IMPORTED`` is for the agent itself, which has spares import the same.
 
 A rank connects from ``hvd.init()`` to a socket of this host, in no folder, and brings a pipe. Asked, a thread of it
 answers. One that gives no answer is looked at from outside: it is stopped, or a signal has it write its stacks to the
@@ -22,10 +23,12 @@ import secrets
 import select
 import socket
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 from hvd_kernel.processes.lifetime import is_stopped, peer_of
@@ -39,6 +42,9 @@ MESSAGE_BYTES = 1 << 18
 
 RELAYED = b"\0"
 """What a datagram between a rank and the controller begins with; questions and answers do not."""
+
+IMPORTED = b"\1"
+"""What a datagram begins with that says what a rank has imported: JSON, compressed (``imports``, ``imports_of``)."""
 
 _QUESTION = b"where?"
 _NUMBER_BYTES = 16
@@ -66,6 +72,17 @@ def connect(address: str) -> socket.socket:
         channel.close()
         raise
     return channel
+
+
+def imports(said: dict[str, Any]) -> bytes:
+    """Return a datagram that says what a rank has imported."""
+    return IMPORTED + zlib.compress(json.dumps(said).encode())
+
+
+def imports_of(data: bytes) -> dict[str, Any]:
+    """Read such a datagram."""
+    found: dict[str, Any] = json.loads(zlib.decompress(data.removeprefix(IMPORTED)))
+    return found
 
 
 def register(channel: socket.socket, address: str, reader: int) -> None:
@@ -98,10 +115,26 @@ class _Connected:
 
 
 class RankChannels:
-    """All of an agent's; ``tell``: what becomes of what is known of a rank, ``relay``: of what it says to others."""
+    """All of an agent's.
 
-    def __init__(self, loop: EventLoop, tell: Tell, relay: Tell = lambda *_: None) -> None:
-        self._loop, self._tell, self._relay = loop, tell, relay
+    Parameters
+    ----------
+    tell
+        What becomes of what is known of a rank.
+    relay
+        What becomes of what it says to others.
+    learn
+        What becomes of what it has imported.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        tell: Tell,
+        relay: Tell = lambda *_: None,
+        learn: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> None:
+        self._loop, self._tell, self._relay, self._learn = loop, tell, relay, learn
         self._ranks: dict[int, _Connected] = {}
         self._unregistered: set[socket.socket] = set()  # they have not said which rank they are
         self._name = f"hvd-{secrets.token_hex(16)}"
@@ -187,6 +220,9 @@ class RankChannels:
             answer = b""
         if answer.startswith(RELAYED):
             self._relay(rank, answer[len(RELAYED) :])
+            return
+        if answer.startswith(IMPORTED):
+            self._learn(imports_of(answer))
             return
         wanted = self._settled(one)
         one.is_asked = False

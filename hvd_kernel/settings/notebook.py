@@ -38,7 +38,7 @@ NOTEBOOK_SETTINGS = (
         whole(0, 16),
         "1",
         "processes that a notebook's cluster keeps ready, imports done, to take a dead rank's place; fewer where "
-        "memory is short",
+        "memory is short. Where it is set, of hvdrun's elastic jobs each host, as with --spares",
     ),
     Setting(
         ("HVD_KEEP_HOURS",),

@@ -8,23 +8,19 @@ The imports come first because they take longest and need nobody: they run while
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from hvd_kernel import compat
 from hvd_kernel.worker import communication, crash
 from hvd_kernel.worker.frontend import names as frontend
+from hvd_kernel.worker.standby import Standby, in_spare_time, uncollected
 
 _POLL_S = 0.002  # MPI's own wait would burn a core that the slower ranks need for their imports
 _ADDRESS_BYTES = 8192
@@ -51,18 +47,18 @@ def stand_by(*, idle: bool) -> None:
     idle: do it in time that no other process wants.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the supervisor ignores it, and children inherit that
-    supervisor = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    standby = Standby()
     compat.install_in_rank()
-    _import_quietly() if idle else _import_all()
-    supervisor.sendall(b"warm\n")
-    told = supervisor.makefile("rb").readline()
-    if not told:
+    if idle:
+        in_spare_time(_import_everything, _give_way)
+    _import_all()  # what has failed there fails here
+    standby.say_ready()
+    who = standby.told()
+    if who is None:
         return
-    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
-    supervisor.close()
+    standby.leave()
     from hvd_kernel.worker.shell import engine  # noqa: PLC0415 - imported above
 
-    who = json.loads(told)
     crash.install(who["connection"]["folder"])
     with _folder(who["connection"].pop("folder")) as folder:
         os.environ["IPYTHONDIR"] = folder
@@ -70,38 +66,18 @@ def stand_by(*, idle: bool) -> None:
 
 
 def _import_all() -> None:
-    with _uncollected():
+    with uncollected():
         frontend.import_first()
         importlib.import_module("hvd_kernel.worker.shell.engine")  # ipykernel
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Import without the garbage collector: a sixth of the time goes into looking at what stays for ever anyway.
-
-    Frozen, none of it is looked at later, in the middle of a cell.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def _import_quietly() -> None:
-    """Import on a thread of the lowest priority: a process that has lowered its own may not raise it again."""
-    importlib.import_module("numpy")  # first: the threads of its pools inherit the priority of who imports it
-    thread = threading.Thread(target=_import_idly, name="hvd-import")
-    thread.start()
-    thread.join()
-    _import_all()  # again: what failed there fails here
-
-
-def _import_idly() -> None:
+def _give_way() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread alone
+
+
+def _import_everything() -> None:
     _import_all()
-    with _uncollected():
+    with uncollected():
         frontend.import_everything()
 
 

@@ -8,7 +8,8 @@ Words of the plan.
   epochs, batches, commit_every
   exits    place -> {worker: how}. A place is "epoch,batch", "import", "init" (a newcomer has its place), "sync", or
            "callback" (of a reset); how is raise, kill, exit0, hang, stop (SIGSTOP), pause (the same for a second),
-           collective (one before elastic.run), agent (kill the host's), late:N (wait until the log has N lines)
+           collective (one before elastic.run), agent (kill the host's), late:N (wait until the log has N lines),
+           wait (for the file "go PLACE" beside the log); "wait kill" is both
   waits    epochs after whose line rank 0 waits until it is told that hosts have changed
   starts   epochs after whose line rank 0 waits until a worker has come to its "late"
   looks    epochs after whose line rank 0 waits until the discovery script has run twice more
@@ -55,9 +56,16 @@ def hang_here(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def wait_to_go(place: str) -> None:
+    wait_for(Path(plan["log"]).with_name(f"go {place}").exists, "nobody says go")
+
+
 def act(place: str) -> None:
     """Fail as the plan has it, where it has this place for this worker."""
-    how = plan["exits"].get(place, {}).get(str(worker))
+    how = plan["exits"].get(place, {}).get(str(worker), "")
+    if how.startswith("wait"):
+        wait_to_go(place)
+        how = how.removeprefix("wait").strip()
     if how == "raise":
         raise ValueError(f"worker {worker} fails as planned")
     if how == "exit0":
@@ -66,7 +74,7 @@ def act(place: str) -> None:
         hang_here(3600)
     if how == "collective":
         hvd.allreduce(np.ones(1), name="too early")
-    if how is not None and how.startswith("late:"):
+    if how.startswith("late:"):
         Path(f"{plan['log']}.late").touch()
         wait_for(lambda: lines() >= int(how[5:]), "the others do not train")
     if how == "pause":
@@ -126,6 +134,7 @@ def log(state: State) -> None:
         "host": os.environ["HOROVOD_HOSTNAME"],
         "worker": worker,
         "workers": [int(each) for each in hvd.allgather(np.array([worker]), name="workers")],
+        "pids": [int(each) for each in hvd.allgather(np.array([os.getpid()]), name="pids")],
         "rank": hvd.rank(),
         "size": hvd.size(),
         "local": [hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()],

@@ -200,6 +200,7 @@ ELASTIC = [
         "-np 2 --host-discovery-script h --blacklist-cooldown-range 10 100",
         ElasticOptions(2, 2, script="h", cooldown_s=(10, 100)),
     ),
+    ("-np 2 --min-np 1 --spares 1", ElasticOptions(2, 1, hosts=(Host("localhost", 2),), spares=1)),
 ]
 
 
@@ -242,12 +243,12 @@ def test_the_section_elastic_of_a_configuration_file(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("""
 elastic: {min_np: 2, max-np: 8, host_discovery_script: ./h.sh, elastic_timeout: 60, reset_limit: 5, max_restarts: 4,
-  blacklist_cooldown_range: [10, 100], discovery_interval: 2}
+  blacklist_cooldown_range: [10, 100], discovery_interval: 2, spares: 1}
 """)
     found, ignored = config_file.read(str(file))
     assert (set(found), ignored) == ({row.dest for row in elastic.FLAGS}, [])
     request = parse(["-np", "4", "--config-file", str(file), "--max-np", "6", "x"])
-    assert request.elastic == ElasticOptions(4, 2, 6, (), "./h.sh", None, 60.0, 5, 4, (10, 100), 2.0)
+    assert request.elastic == ElasticOptions(4, 2, 6, (), "./h.sh", None, 60.0, 5, 4, (10, 100), 2.0, 1)
     file.write_text("elastic: {min_np: 2, blacklist_cooldown_range: 10}")
     with pytest.raises(ConfigError, match=r"10 cannot be used: it must be 2 numbers, as 10 100"):
         config_file.read(str(file))

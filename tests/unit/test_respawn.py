@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from hvd_kernel.cluster.ranks.rejoin import Respawned
-from hvd_kernel.cluster.spares import free_memory
 from hvd_kernel.core.session import Rendezvous
 from hvd_kernel.magics.commands.words.respawn import told
+from hvd_kernel.processes.spares.spare import free_memory
 from hvd_kernel.protocol import replicated
 
 

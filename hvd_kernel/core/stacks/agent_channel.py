@@ -61,9 +61,14 @@ def is_connected() -> bool:
 
 def send(message: bytes) -> None:
     """Have the agent pass a message on; nothing happens where there is no agent, as in a forked child. Any thread."""
+    tell_agent(rank_channel.RELAYED + message)
+
+
+def tell_agent(message: bytes) -> None:
+    """Tell the agent itself. As ``send``."""
     if _channel is not None and is_connected():
         with contextlib.suppress(OSError):  # the agent has ended, and ends this process
-            _channel.send(rank_channel.RELAYED + message)
+            _channel.send(message)
 
 
 def _answer(channel: socket.socket, engine: CurrentEngine, hear: Hear) -> None:

@@ -2,7 +2,7 @@
 
     hvdrun -np 4 --min-np 2 --max-np 8 --host-discovery-script ./hosts.sh python train.py
 
-Horovod's flags, under both of their names, and two of our own: --max-restarts and --discovery-interval.
+Horovod's flags, under both of their names, and three of our own: --max-restarts, --discovery-interval and --spares.
 """
 
 from __future__ import annotations
@@ -117,6 +117,14 @@ FLAGS = (
         "S",
         f"seconds from one run of the discovery script to the next (default: {INTERVAL_S:g})",
     ),
+    ElasticFlag(
+        "spares",
+        ("--spares",),
+        whole(0, 16),
+        "N",
+        "processes that wait on each host, their imports done, to take a failed rank's place at once, for programs of "
+        "Python's (default: HVD_SPARES where it is set, else 0)",
+    ),
 )
 STARTS = ("min_np", "host_discovery_script")
 """A job is elastic where one of these is given, as for horovodrun."""
@@ -186,6 +194,7 @@ def options(found: Mapping[str, Any], given: Mapping[str, Any]) -> ElasticOption
         max_restarts=_whole(said.get("max_restarts")),
         cooldown_s=_pair(said.get("blacklist_cooldown_range")),
         interval_s=float(said.get("discovery_interval", INTERVAL_S)),
+        spares=_whole(said.get("spares")),
     )
 
 

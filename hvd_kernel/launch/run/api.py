@@ -51,6 +51,7 @@ def run(  # noqa: PLR0917 - Horovod's signature
     reuse: bool | None = None,
     elastic_timeout: float | None = None,
     max_restarts: int | None = None,
+    spares: int | None = None,
 ) -> list[Any]:
     """Call ``func(*args, **kwargs)`` on np ranks and return what it returned, in rank order.
 
@@ -92,6 +93,8 @@ def run(  # noqa: PLR0917 - Horovod's signature
     reset_limit, cooldown_range, elastic_timeout, max_restarts
         How often the ranks may meet again; least and most seconds for which a host that failed is left alone; longest
         wait for slots, in seconds; processes that may be started in place of failed ones.
+    spares
+        Processes that wait on each host, their imports done, to take the place of a rank that fails.
     env
         Variables that the ranks get in addition to this process's.
     reuse

@@ -17,7 +17,7 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.mpi.network import is_far
 from hvd_kernel.settings.network import addresses
 
-_ELASTIC = ("max_num_proc", "max_np", "reset_limit", "cooldown_range", "elastic_timeout", "max_restarts")
+_ELASTIC = ("max_num_proc", "max_np", "reset_limit", "cooldown_range", "elastic_timeout", "max_restarts", "spares")
 """What means nothing without min_num_proc or host_discovery_script."""
 _FRESH_ONLY = (
     "env",
@@ -121,6 +121,9 @@ def _elastic(options: Mapping[str, Any], np: int, hosts: str | None, hostfile: s
     pair = options["cooldown_range"]
     if pair is not None and (len(pair) != 2 or not all(isinstance(each, int) for each in pair)):  # noqa: PLR2004
         raise ConfigError(f"run(cooldown_range={pair!r}) cannot be honoured: give two whole numbers of seconds.")
+    spares = options["spares"]
+    if spares is not None and (isinstance(spares, bool) or not isinstance(spares, int) or spares < 0):
+        raise ConfigError(f"run(spares={spares!r}) cannot be honoured: give a number of processes, 0 or more.")
     start = max(np, least or 1)
     known = tuple(named(hosts, hostfile, start)) if hosts or hostfile or not script else ()
     return ElasticOptions(
@@ -134,6 +137,7 @@ def _elastic(options: Mapping[str, Any], np: int, hosts: str | None, hostfile: s
         reset_limit=options["reset_limit"],
         max_restarts=options["max_restarts"],
         cooldown_s=None if pair is None else (pair[0], pair[1]),
+        spares=spares,
     )
 
 

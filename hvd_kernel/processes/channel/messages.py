@@ -80,6 +80,7 @@ class StartRanks(Message, frozen=True):
     ranks_on_host: int = 0  # they share its cores and devices; 0: this is mpiexec, which hands all of them on
     stays: bool = False  # more of them may follow, in place of some that fail: the agent waits for its controller
     call: bytes = b""  # what each carries out, in a private folder whose path is the last word of the command
+    spares: int = 0  # processes that are to wait for that, their imports done
 
 
 class StartFailed(Message, frozen=True):
@@ -152,6 +153,18 @@ class TellRank(Message, frozen=True):
     data: bytes
 
 
+class SparesReady(Message, frozen=True):
+    """So many spares could become a rank at once. That of a notebook's cluster, too."""
+
+    count: int
+
+
+class SparesFailed(Message, frozen=True):
+    """There are fewer spares than are wanted, and why."""
+
+    why: str
+
+
 class Terminated(Message, frozen=True):
     """Somebody else than the controller has this agent end its ranks."""
 
@@ -175,12 +188,6 @@ class Connected(Message, frozen=True):
 
 class SetSpares(Message, frozen=True):
     """Keep that many spare processes."""
-
-    count: int
-
-
-class SparesReady(Message, frozen=True):
-    """So many spares could become a rank at once."""
 
     count: int
 
@@ -257,7 +264,7 @@ class Refused(Message, frozen=True):
 ALL = (
     *(RankExited, Stop, StopRank, ChannelClosed),
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, Answered, RankKilled, Terminated, Flush, Flushed),
-    *(AskRank, RankState, RankSaid, TellRank),
-    *(Connected, SetSpares, SparesReady, ReplaceRanks, RanksJoining, Resized, LimitRank),
+    *(AskRank, RankState, RankSaid, TellRank, SparesReady, SparesFailed),
+    *(Connected, SetSpares, ReplaceRanks, RanksJoining, Resized, LimitRank),
     *(Remember, Keep, Kept, KeepFailed, Attached, Refused),
 )

@@ -113,7 +113,7 @@ class ElasticJob:
             identity=job.ssh_identity_file,
             patience_s=job.start_timeout_s or lookup.start_timeout(env),
         )
-        self._orders = Orders(job)
+        self._orders = Orders(job, _spares(options, env))
         self._meetings = Meetings(job.network_interface)
         self.stalls = WorkerStalls(self._workers, streams.err, self._feed, env)
         self._stdin: StdinForwarder | None = None
@@ -192,8 +192,12 @@ class ElasticJob:
     def heard(self, host: HostAgent, message: m.Message) -> None:
         """Take a message of a host's agent."""
         worker = self._workers.get(getattr(message, "rank", -1))
-        if worker is None or worker.host is not host:
-            return
+        if isinstance(message, m.SparesReady | m.SparesFailed):
+            self._say(_told(host.name, message))
+        elif worker is not None and worker.host is host:
+            self._heard_of(worker, message)
+
+    def _heard_of(self, worker: Worker, message: m.Message) -> None:
         if worker.status is not None and not isinstance(message, m.Output):  # what it has left behind may go on writing
             return
         match message:
@@ -209,7 +213,7 @@ class ElasticJob:
             case m.RankKilled():
                 worker.why = message.why
             case m.StartFailed():
-                self._exited(worker, _NOT_FOUND, f"it cannot be started on {host.name}: {message.why}")
+                self._exited(worker, _NOT_FOUND, f"it cannot be started on {worker.host.name}: {message.why}")
             case m.RankExited():
                 self._exited(worker, message.status, worker.why)
 
@@ -308,6 +312,19 @@ class ElasticJob:
     def _time_over(self) -> None:
         self._late = True
         self.stop("the time is over")
+
+
+def _spares(options: ElasticOptions, env: Mapping[str, str]) -> int:
+    """Return how many processes are to wait on each host. A notebook's cluster keeps some unasked, a job does not."""
+    if options.spares is None:
+        return int(lookup.value("HVD_SPARES", env)) if env.get("HVD_SPARES") else 0
+    return options.spares
+
+
+def _told(host: str, message: m.SparesReady | m.SparesFailed) -> str:
+    if isinstance(message, m.SparesFailed):
+        return f"warning: {host} has fewer spare processes than it was to have: {message.why}"
+    return f"{host} has {message.count} spare process{'es' * (message.count != 1)} ready"
 
 
 def _source(options: ElasticOptions, loop: EventLoop, feed: Feed) -> HostSource:

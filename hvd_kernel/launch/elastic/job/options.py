@@ -35,6 +35,7 @@ class ElasticOptions:
     max_restarts: int | None = None  # processes that may be started in the places of those that failed
     cooldown_s: tuple[int, int] | None = None  # None: a host that has been left out stays out
     interval_s: float = INTERVAL_S  # between the end of one run of the script and the next
+    spares: int | None = None  # processes that wait on each host, their imports done; None: HVD_SPARES where it is set
 
     def __post_init__(self) -> None:
         for holds, said in (

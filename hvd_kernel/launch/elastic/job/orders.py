@@ -25,10 +25,10 @@ _STALE = ("HOROVOD_RANK", "HOROVOD_SIZE", "HVD_SECRET_KEY", elastic.GENERATION)
 
 
 class Orders:
-    """Makes them. ``slots``: of each host, as discovery has last said."""
+    """Makes them. ``slots``: of each host, as discovery has last said; ``spares``: that are to wait on each."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, spares: int) -> None:
+        self._job, self._spares = job, spares
         self.slots: dict[str, int] = {}
 
     def start(self, worker: Worker, *, reads_stdin: bool) -> StartRanks:
@@ -48,9 +48,10 @@ class Orders:
             inherit_env=far,
             ranks_on_host=self.slots.get(worker.host.name, worker.slot + 1),
             stays=True,
+            spares=self._spares,
         )
 
     def _environment(self, *, far: bool) -> dict[str, str]:
         here = {name: value for name, value in without_launchers(os.environ).items() if name not in _STALE}
         env = (environment.carried(here) if far else here) | _ALL | (self._job.env or {})
-        return env | rank_environment(env)
+        return env | rank_environment(env) | {"HVD_SPARES": str(self._spares)}

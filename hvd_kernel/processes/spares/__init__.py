@@ -1,0 +1,1 @@
+"""Spare processes: started ahead, their imports done, to take a failed rank's place at once."""

@@ -1,0 +1,78 @@
+"""Standby of a spare process: it imports in time that others leave it, says that it is ready, and waits for its task.
+
+What its parent has of it: processes/spares/spare.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Standby:
+    """The process itself, until it is told who to be. Its stdin is the socket of whoever started it."""
+
+    def __init__(self) -> None:
+        self._parent = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+        self._lines = self._parent.makefile("rb")
+
+    def told(self) -> dict[str, Any] | None:
+        """Wait for the next line; None: none will come, this process is not wanted any more."""
+        line = self._lines.readline()
+        found: dict[str, Any] | None = json.loads(line) if line else None
+        return found
+
+    def say_ready(self) -> None:
+        """Say that all imports are done."""
+        self._parent.sendall(b"warm\n")
+
+    def leave(self) -> None:
+        """Give the socket up: stdin is empty from here on."""
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, sys.stdin.fileno())
+        os.close(null)
+        self._lines.close()
+        self._parent.close()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Import without the garbage collector: a sixth of the time goes into looking at what stays for ever anyway.
+
+    Frozen, none of it is looked at later, in the middle of a cell or a step.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def in_spare_time(work: Callable[[], None], give_way: Callable[[], None]) -> None:
+    """Import on a thread that lets others go first: a process that has lowered its own priority may not raise it again.
+
+    Parameters
+    ----------
+    work
+        The imports.
+    give_way
+        Lowers the priority of the thread that calls it.
+    """
+    importlib.import_module("numpy")  # first: the threads of its pools inherit the priority of who imports it
+
+    def run() -> None:
+        give_way()
+        work()
+
+    thread = threading.Thread(target=run, name="hvd-import")
+    thread.start()
+    thread.join()
