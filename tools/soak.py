@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import sys
@@ -46,7 +47,7 @@ def faults(options: argparse.Namespace) -> Iterator[Fault]:
     chance = random.Random(options.seed)
     end = time.monotonic() + 60 * options.minutes
     number = 0
-    while number < options.faults or (not options.faults and time.monotonic() < end):
+    while (number < options.faults or not options.faults) and time.monotonic() < end:
         yield drawn(chance, options.ranks, number * STEPS + chance.randrange(1, STEPS + 1), KINDS)
         number += 1
 
@@ -68,7 +69,8 @@ def main() -> None:
     say = sys.stdout.write
     if options.elastic:
         with tempfile.TemporaryDirectory() as folder:
-            soaked = Soak(Path(folder), options.seed, say=lambda line: say(f"{line}\n")).run(options.faults or 100)
+            soak = Soak(Path(folder), options.seed, say=lambda line: say(f"{line}\n"))
+            soaked = soak.run(options.faults or sys.maxsize, options.minutes)
         say(json.dumps(soaked.summary() | {"seed": options.seed}, indent=1) + "\n")
         sys.exit(not soaked.is_good)
     survived: list[tuple[Fault, float]] = []
@@ -104,12 +106,15 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--elastic", action="store_true")
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--faults", type=int, default=0, help="how many; 0: as many as the minutes allow")
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--faults", type=int, default=0, help="how many at most; 0: as many as the minutes allow")
+    parser.add_argument("--minutes", type=float, help="end after so long (default: with --faults never, else 10)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--replay", default="build/soak.txt", help="where the sentences are written")
     parser.add_argument("--from", dest="replay_from", default="", help="a file of sentences to play instead")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.minutes is None:
+        options.minutes = math.inf if options.faults else 10.0
+    return options
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ FULL = {"localhost": 2, "127.0.0.1": 2}
 LEAST = 1
 PATIENCE_S = 180.0
 STEPS = 10
-MANY = 300
+MANY = 200
 WHOLE = 0.7
 SAMPLES = 64
 
@@ -120,9 +121,12 @@ class Soak:
             *("--discovery-interval", "0.1", *(["--blacklist-cooldown-range", *cooldown.split()] if cooldown else [])),
         ]
 
-    def run(self, faults: int) -> Soaked:
-        """Begin, do so many faults, let it end, and compare."""
-        return self._trained(itertools.repeat(self._fault, faults))
+    def run(self, faults: int, minutes: float = inf) -> Soaked:
+        """Begin, do so many faults or as many as the time allows, let it end, and compare."""
+        end = time.monotonic() + 60 * minutes
+        return self._trained(
+            itertools.takewhile(lambda _: time.monotonic() < end, itertools.repeat(self._fault, faults))
+        )
 
     def move(self, *hosts: dict[str, int]) -> Soaked:
         """Begin where the first of these are, and go on where the next are; compare."""
