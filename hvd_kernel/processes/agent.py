@@ -63,7 +63,7 @@ class Agent(ProcessSupervisor):
             m.StartRanks: self._start,
             m.Input: self._give,
             m.Flush: lambda _: self._send_so_far(),
-            m.AskRank: lambda asked: self._channels.ask(asked.rank, asked.patience),
+            m.AskRank: self._ask,
             m.TellRank: lambda told: self._channels.pass_on(told.rank, told.data),
             m.StopRank: self._stop_rank,
         }
@@ -183,6 +183,12 @@ class Agent(ProcessSupervisor):
         self.send(m.StartFailed(rank, why))
         if not self._stays:
             self.stop(0.0)
+
+    def _ask(self, asked: m.AskRank) -> None:
+        if asked.glance:
+            self._channels.glance(asked.rank)
+        else:
+            self._channels.ask(asked.rank, asked.patience)
 
     def _stop_rank(self, told: m.StopRank) -> None:
         child = self._ranks.get(told.rank)

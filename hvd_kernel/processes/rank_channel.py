@@ -162,6 +162,11 @@ class RankChannels:
             with suppress(OSError):  # it has ended, which its channel will say
                 one.channel.send(_QUESTION)
 
+    def glance(self, rank: int) -> None:
+        """Tell of a rank that is stopped, without a question to it."""
+        if (one := self._ranks.get(rank)) and is_stopped(one.pid):
+            self._say(rank, "stopped")
+
     def pass_on(self, rank: int, data: bytes) -> None:
         """Give a rank what the controller has for it; one that is not there, or reads nothing, goes without."""
         if one := self._ranks.get(rank):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,20 @@ def test_17_a_rank_that_stays_stopped_is_replaced(tmp_path: Path) -> None:
     ended.trained(4, 4, 4)
     assert ended.column("workers")[-1] == [0, 1, 2, 4]
     assert "has failed: it has been stopped (SIGSTOP or a debugger)" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("exits", "stopped"),
+    [({"1,0": {1: "exit0"}, "2,0": {0: "stop"}}, {0}), ({"1,0": {0: "stop", 1: "stop"}}, {0, 1})],
+    ids=["the only one that is left", "all"],
+)
+def test_17_a_rank_that_is_stopped_while_nobody_waits_for_it_fails(
+    tmp_path: Path, exits: dict[str, dict[int, str]], stopped: set[int]
+) -> None:
+    ended = ElasticJob(tmp_path, exits=exits).run("-np", "2", "--min-np", "1", HVD_STOP_ABORT="1")
+    assert ended.status == 137, ended.told
+    said = re.findall(r"rank (\d) \(localhost, slot \d\) has failed: it has been stopped \(SIGSTOP", ended.err)
+    assert {*map(int, said)} == stopped, ended.told
 
 
 def test_18_a_rank_that_hangs_while_the_others_meet_again_is_named_and_replaced(tmp_path: Path) -> None:

@@ -183,3 +183,12 @@ def test_a_rank_that_is_stopped_is_said_to_be_that(agent: Agent, mute: subproces
     os.waitid(os.P_PID, mute.pid, os.WSTOPPED | os.WNOWAIT)
     agent.channels.ask(0, 0.0)
     assert agent.until_told(2)[1] == (0, {"state": "stopped"})
+
+
+def test_a_glance_tells_of_a_rank_that_is_stopped_and_asks_none(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
+    agent.channels.glance(0)
+    mute.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, mute.pid, os.WSTOPPED | os.WNOWAIT)
+    agent.channels.glance(0)
+    agent.channels.glance(1)
+    assert agent.told[1:] == [(0, {"state": "stopped"})]

@@ -126,10 +126,14 @@ class RankKilled(Message, frozen=True):
 
 
 class AskRank(Message, frozen=True):
-    """Where is the rank? One that has not answered within ``patience`` seconds is looked at from outside; None: not."""
+    """Where is the rank? One that has not answered within ``patience`` seconds is looked at from outside; None: not.
+
+    ``glance``: it is not asked, and only one that is stopped is told of.
+    """
 
     rank: int
     patience: float | None = None
+    glance: bool = False
 
 
 class RankState(Message, frozen=True):

@@ -1,4 +1,8 @@
-"""Stall monitor of an elastic job: the job's monitor of stalls for each generation, and ranks that miss a reset.
+"""Stall monitor of an elastic job: that of any job for each generation, and ranks that miss a reset or stay stopped.
+
+The others see when a rank is stopped for which they wait. Where nobody does, because it is the only one that is left or
+all are stopped, the first of them is glanced at from outside. One that hangs there in its own code cannot be told from
+one that works.
 
 Words.
   reset    the ranks of a generation leave it one by one; all the others wait for one that does not
@@ -24,6 +28,7 @@ from hvd_kernel.settings import lookup
 
 _ASK_S = 1.0  # from one question to a missing rank to the next
 _PATIENCE_S = 0.5  # until it is looked at from outside
+_UNSEEN_S = 3.0  # without a look at it, after which a rank is not known to have been stopped all the time
 _NAMED_S = 10.0  # until it is named
 _STOP_ABORT_S = "5"  # the core's own
 _CONNECTED = b'{"state": "connected"}'
@@ -52,7 +57,9 @@ class WorkerStalls:
         self._hang_s = float(lookup.value("HVD_HANG_TIMEOUT", env))
         self._monitor: RankMonitor | None = None
         self._wanted = threading.Event()
-        self._stopped: dict[int, float] = {}  # since when a worker has been seen stopped
+        self._stopped: dict[int, tuple[float, float]] = {}  # from when to when a worker has been seen stopped
+        self._glanced = 0.0
+        self._given_up: set[int] = set()
         self._reset: _Reset | None = None
 
     def want(self) -> None:
@@ -73,7 +80,9 @@ class WorkerStalls:
         said = json.loads(state)["state"]
         worker.reachable = said != "absent"
         if said == "stopped":
-            self._stopped.setdefault(worker.number, time.monotonic())
+            now = time.monotonic()
+            since, last = self._stopped.get(worker.number, (now, now))
+            self._stopped[worker.number] = (since if now - last < _UNSEEN_S else now, now)
         else:
             self._stopped.pop(worker.number, None)
         if self._is_current(worker) and worker.rank is not None:
@@ -101,6 +110,7 @@ class WorkerStalls:
             if self._monitor is not None:
                 self._monitor.want()
         self._look_for_missing(now)
+        self._glance(now)
         return _ASK_S if self._monitor is None else min(_ASK_S, self._monitor.tick(now))
 
     def _is_current(self, worker: Worker) -> bool:
@@ -112,24 +122,42 @@ class WorkerStalls:
             return
         reset.asked = now
         for worker in self._workers.ranks():
-            if worker.status is None and worker.number not in reset.came | reset.given_up:
+            if worker.status is None and worker.number not in reset.came | self._given_up:
                 worker.host.send(lambda number=worker.number: AskRank(number, _PATIENCE_S))  # type: ignore[misc]
                 self._judge(reset, worker, now)
 
+    def _glance(self, now: float) -> None:
+        """Look whether the first of those is stopped that still run: where it is not, it sees to the others."""
+        if now < self._glanced + _ASK_S or not self._stop_abort_s:
+            return
+        self._glanced = now
+        first = next((each for each in self._workers.ranks() if each.status is None and each.reachable), None)
+        if first is None or first.number in self._given_up:
+            return
+        first.host.send(lambda: AskRank(first.number, glance=True))
+        if self._stopped_for(first) >= self._stop_abort_s:
+            self._give_up(first, self._stopped_text(first))
+
+    def _stopped_for(self, worker: Worker) -> float:
+        since, last = self._stopped.get(worker.number, (0.0, 0.0))
+        return last - since
+
+    def _stopped_text(self, worker: Worker) -> str:
+        return f"it has been stopped (SIGSTOP or a debugger) for {self._stopped_for(worker):.0f} s"
+
     def _judge(self, reset: _Reset, worker: Worker, now: float) -> None:
         """Name a missing rank after a while, and give it up after another."""
-        stopped = now - self._stopped.get(worker.number, now)
         waited = now - reset.since
-        if self._stop_abort_s and stopped >= self._stop_abort_s:
-            self._give_up(reset, worker, f"it has been stopped (SIGSTOP or a debugger) for {stopped:.0f} s")
+        if self._stop_abort_s and self._stopped_for(worker) >= self._stop_abort_s:
+            self._give_up(worker, self._stopped_text(worker))
         elif waited >= self._hang_s:
-            self._give_up(reset, worker, f"it has not come to a reset for {waited:.0f} s: {reset.where(worker)}")
+            self._give_up(worker, f"it has not come to a reset for {waited:.0f} s: {reset.where(worker)}")
         elif waited >= _NAMED_S and worker.number not in reset.named:
             reset.named.add(worker.number)
             self._write(f"hvdrun: the ranks wait in a reset for rank {worker.rank}: {reset.where(worker)}\n".encode())
 
-    def _give_up(self, reset: _Reset, worker: Worker, why: str) -> None:
-        reset.given_up.add(worker.number)
+    def _give_up(self, worker: Worker, why: str) -> None:
+        self._given_up.add(worker.number)
         self._feed(WorkerHung(worker.number, why))
 
 
@@ -140,7 +168,6 @@ class _Reset:
         self.since, self.asked = since, since
         self.came: set[int] = set()
         self.named: set[int] = set()
-        self.given_up: set[int] = set()
         self.places: dict[int, bytes] = {}
 
     def where(self, worker: Worker) -> str:
