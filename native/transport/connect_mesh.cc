@@ -282,9 +282,12 @@ class ConnectedMesh : public Mesh {
         peer, arena_->control(lower, child ? Direction::kDown : Direction::kUp),
         arena_->control(lower, child ? Direction::kUp : Direction::kDown),
         MemoryLine::Calls{ring_peer, ring_peer, [this] { failure_detector_->nudge(); }});
-    failure_detector_->help([line = line.get()] {
+    failure_detector_->help([this, line = line.get()] {
+      if (!line->pending()) return false;
       line->flush();
-      return line->pending();
+      if (line->pending()) return true;
+      doorbell_->ring();  // for whoever leaves, and waits until all is out
+      return false;
     });
     control_->add(std::move(line));
   }

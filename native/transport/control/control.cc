@@ -1,8 +1,6 @@
 #include "transport/control/control.h"
 
-#include <algorithm>
 #include <string_view>
-#include <thread>
 
 #include "base/failpoint.h"
 
@@ -10,7 +8,6 @@ namespace hvd {
 namespace {
 
 const char* const kRoom = "transport/control";
-constexpr std::chrono::milliseconds kFlushPause{1};
 
 }  // namespace
 
@@ -76,14 +73,21 @@ void Control::collect() {
   ever_ = true;
 }
 
+// Whoever takes what is kept, or makes room for it, rings this rank's doorbell; so does an abort.
 void Control::flush(Deadline deadline) {
-  const auto pending = [](const auto& line) {
-    line->flush();
-    return line->pending();
-  };
-  while (std::any_of(lines_.begin(), lines_.end(), pending) && !rules_.abort->raised() &&
-         !deadline.expired())
-    std::this_thread::sleep_for(kFlushPause);
+  Doorbell& doorbell = *rules_.doorbell;
+  for (bool pending = true; pending;) {
+    const std::uint32_t seen = doorbell.heard();
+    doorbell.announce();
+    pending = false;
+    for (const auto& line : lines_) {
+      line->flush();
+      pending = line->pending() || pending;
+    }
+    if (rules_.abort->raised() || deadline.expired()) break;
+    if (pending) doorbell.wait(seen, deadline.remaining());
+  }
+  doorbell.awake();
 }
 
 void Control::finish() {

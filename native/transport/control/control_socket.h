@@ -18,7 +18,7 @@ namespace hvd {
 class SocketLine : public ControlLine, public Served {
  public:
   struct Calls {
-    std::function<void()> came;  // a message, or the end
+    std::function<void()> came;  // a message, the end, or room for all that was kept
     std::function<void()> kept;  // something waits for the socket
   };
   SocketLine(int peer, Fd socket, Calls calls)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -181,6 +182,38 @@ TEST_CASE("control: a line that broke is told to the watch, and its sender waits
   CHECK(control.poll().from == -1);
   REQUIRE(abort.raise(Status::make(Code::kRankDied, "gone", "test", 7)));
   CHECK(control.send(7, "x").message == "gone");
+}
+
+TEST_CASE("control: who leaves with something kept sleeps until the doorbell says that it is out") {
+  class Kept final : public ControlLine {
+   public:
+    explicit Kept(const std::atomic<bool>& room) : ControlLine(7), room_(room) {}
+    bool send(const std::string& /*message*/) override { return true; }
+    bool collect(std::deque<ControlMessage>& /*inbox*/) override { return true; }
+    void flush() override {}
+    bool pending() const override { return !room_.load(); }
+    void finish() override {}
+
+   private:
+    const std::atomic<bool>& room_;
+  };
+  DoorbellMemory doorbells;
+  Doorbell doorbell(doorbells);
+  Abort abort;
+  std::atomic<bool> room{false};
+  Control control({&doorbell, &abort, [](int) { return false; }, [](int) {}, {}});
+  control.add(std::make_unique<Kept>(room));
+  test::run_ranks(2, [&](int rank) {
+    if (rank == 0) {
+      control.flush(Deadline::never());
+      CHECK(room.load());
+    } else {
+      while (doorbells.sleeps.load() == 0) std::this_thread::yield();
+      room = true;
+      doorbell.ring();
+    }
+  });
+  CHECK(doorbells.sleeps.load() == 0);
 }
 
 TEST_CASE("control: F6 a message that comes twice, late or before its turn is refused") {
