@@ -106,8 +106,8 @@ def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: boo
         ranks = spans(rank for rank in leaving if any(name in rows[rank] for name in only))
         first = f"`%hvdpull {only[0]} --ranks {ranks}` brings {'it' if len(only) == 1 else 'the first'} here"
         raise UsageError(
-            f"{named(leaving)} would leave with {names}, which no other rank has: {first}, --force loses {it}, "
-            "--drop has other ranks leave"
+            f"{named(leaving)} would leave, and no other rank has {names}: {first}, --force drops {it}, "
+            "--drop chooses other ranks"
         )
     return sorted({*only, *own})
 

@@ -119,7 +119,7 @@ def _on_ranks(cell: _Cell) -> None:
 
 def _in_background(context: Context, options: Options, code: str) -> None:
     if options.local:
-        raise UsageError("%%hvdrun: --local would keep the notebook busy: leave it out, or --bg")
+        raise UsageError("%%hvdrun: --local keeps the notebook's own process busy: leave out --local or --bg")
     cell, manager = _Cell.of(context, options, code), context.manager
     manager.keep(cell.spec)
 

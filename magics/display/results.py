@@ -64,7 +64,7 @@ class PerRank:
         import numpy as np  # noqa: PLC0415 - the kernel starts without it
 
         if copy is False:
-            raise ValueError("the values of several ranks can become one array only by a copy")
+            raise ValueError("copy=False is not possible: one array of several ranks' values is always a copy")
         arrays = [np.asarray(value) for value in self]
         if len({array.shape for array in arrays}) > 1:
             shapes = ", ".join(f"rank {rank}: {array.shape}" for rank, array in zip(self.keys(), arrays, strict=True))

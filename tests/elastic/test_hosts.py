@@ -34,4 +34,4 @@ def test_an_agent_that_is_killed_is_a_host_that_is_lost(tmp_path: Path, ssh: Ssh
     ended = job.run("-np", "3", "--min-np", "2", "-H", "a:1,b:2", **ssh[0])
     ended.trained(3, 2, 2)
     assert ended.column("workers")[-1] == [1, 2]
-    assert "a is lost: its agent is gone" in ended.err, ended.told
+    assert "a is lost: its agent has ended" in ended.err, ended.told

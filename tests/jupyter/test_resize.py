@@ -68,8 +68,8 @@ def test_what_would_be_lost_is_named_and_not_lost_without_force(kernel: Kernel) 
     kernel.run("%%hvdrun -np 4\nx = rank\nsame = 1\nif rank > 1: shard = [rank]", timeout=120)
     refused = kernel.run("%hvd resize 2", allow_error=True)
     assert refused.error == (
-        "UsageError: ranks 2-3 would leave with `shard`, which no other rank has: `%hvdpull shard --ranks 2-3` brings it "
-        "here, --force loses it, --drop has other ranks leave"
+        "UsageError: ranks 2-3 would leave, and no other rank has `shard`: `%hvdpull shard --ranks 2-3` brings it "
+        "here, --force drops it, --drop chooses other ranks"
     )
     cell = kernel.run("%%hvdrun -np 3\n1")
     assert cell.text().startswith("ranks 0-2 stay, rank 3 has left, and with it values of `shard`, `x`\n")

@@ -113,9 +113,9 @@ hvd_kernel.run(dies, np=2)
     [
         (
             "reuse=True, env={'A': 'b'}",
-            "UsageError: run(reuse=True) cannot be honoured: env is fixed when a rank starts",
+            "UsageError: run(reuse=True) is not possible: env is fixed when a rank starts",
         ),
-        ("np=0", "ConfigError: run(np=0) cannot be honoured: give a number of ranks"),
+        ("np=0", "ConfigError: run(np=0) cannot be used: give a number of ranks"),
     ],
 )
 def test_refusals(kernel: Kernel, call: str, message: str) -> None:

@@ -17,7 +17,7 @@ CELL = "%%hvdrun\nimport torch\nfor i in range(20): hvd.allreduce(torch.ones(3),
 def test_a_cell_is_recorded_and_shown(kernel: Kernel, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     refused = kernel.run("%hvd timeline stop", allow_error=True)
-    assert refused.error == "UsageError: %hvd timeline: none is recorded; %hvd timeline start begins one"
+    assert refused.error == "UsageError: %hvd timeline: none is being recorded; %hvd timeline start begins one"
     said = kernel.run(f"%hvd timeline start {path}").text()
     assert said == f"rank 0 records into {path}: run cells, then %hvd timeline stop\n"
     kernel.run(CELL)

@@ -57,7 +57,7 @@ def test_one_that_is_not_there_and_one_that_is_killed() -> None:
 def test_a_line_that_cannot_be_read() -> None:
     [event] = told_of("echo a:b", 1)
     assert event == DiscoveryFailed(
-        "echo a:b: line 1 is no host with its slots, but 'a:b': print host, host:4 or [fe80::1]:4"
+        "echo a:b: line 1 is not a host with its slots: 'a:b'; print host, host:4 or [fe80::1]:4"
     )
 
 

@@ -46,7 +46,7 @@ def test_what_a_script_prints(text: str, found: list[tuple[str, int]]) -> None:
     "line", ["a:b", "a:", "fe80::1:4", "a b", "-x:2", "a:-1", "a:1:2", "a:1,b:2", ":4", ":0", "a,b"]
 )
 def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
-    with pytest.raises(ConfigError, match=r"^line 3 is no host with its slots, but ") as error:
+    with pytest.raises(ConfigError, match=r"^line 3 is not a host with its slots: ") as error:
         read(f"good:1\n\n{line}\n", None)
     assert repr(line) in str(error.value)
 
@@ -165,7 +165,7 @@ def test_a_hosts_file_is_read_as_it_is_now(tmp_path: Path) -> None:
         file.write_text(text)
         assert hosts.find_available_hosts_and_slots() == found
     file.write_text("a:x\n")
-    with pytest.raises(ConfigError, match=r"hosts: line 1 is no host with its slots, but 'a:x'"):
+    with pytest.raises(ConfigError, match=r"hosts: line 1 is not a host with its slots: 'a:x'"):
         hosts.find_available_hosts_and_slots()
 
 
@@ -290,12 +290,12 @@ def test_ready_pods_as_the_api_server_names_them(fake_api_server: str, tmp_path:
     assert asked() == {"w-0.w": 4}
     with pytest.raises(ConfigError, match=r"namespace lab has no endpoints other\."):
         asked("other")
-    with pytest.raises(ConfigError, match=r"may this pod's account get endpoints\?"):
+    with pytest.raises(ConfigError, match=r"check that this pod's service account may read endpoints"):
         asked(token="wrong")
 
 
 def test_outside_of_a_pod_there_is_no_account(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="this is no pod with a service account"):
+    with pytest.raises(ConfigError, match="this process is not in a pod with a service account"):
         KubernetesEndpoints("w", account=tmp_path).find_available_hosts_and_slots()
 
 

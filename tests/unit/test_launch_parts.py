@@ -395,7 +395,7 @@ def test_horovodrun_is_put_where_there_is_none(tmp_path: Path, monkeypatch: pyte
     assert done.stdout.count(".") == 2
     assert horovodrun.install(tmp_path) == path  # ours: nothing to do
     path.write_text("#!/bin/sh\n")
-    with pytest.raises(ConfigError, match="is there already and is not ours"):
+    with pytest.raises(ConfigError, match="exists and was not installed by hvdrun"):
         horovodrun.install(tmp_path)
 
 

@@ -354,7 +354,7 @@ def test_who_joins_a_place_that_is_not_there_any_more_is_nobody() -> None:
     ("n", "drop", "why"),
     [
         (1, {1}, "no rank would be left to continue from: "),
-        (3, set(), "rank 0 is silent: `%hvd stacks` shows where, `%hvd respawn 0 --force` replaces it"),
+        (3, set(), "rank 0 is not answering: `%hvd stacks` shows where, `%hvd respawn 0 --force` replaces it"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_has_happened(n: int, drop: set[int], why: str) -> None:

@@ -37,7 +37,7 @@ def test_per_rank_as_an_array_is_the_values_not_the_ranks() -> None:
     assert sum(PerRank({0: 1.5, 3: 2.0})) == 3.5
     with pytest.raises(ValueError, match=r"different shapes \(rank 0: \(2,\), rank 1: \(1,\)\): take one rank's"):
         np.asarray(PerRank({0: [1, 2], 1: [1]}))
-    with pytest.raises(ValueError, match="by a copy"):
+    with pytest.raises(ValueError, match="is always a copy"):
         np.array(losses, copy=False)
 
 

@@ -64,7 +64,7 @@ class Resize(Rejoin):
         if stuck := silent - leaving:
             each, it = ",".join(map(str, sorted(stuck))), "it" if len(stuck) == 1 else "them"
             remedy = f"`%hvd stacks` shows where, `%hvd respawn {each} --force` replaces {it}"
-            raise ClusterError(f"{named(stuck)} silent: {remedy}")
+            raise ClusterError(f"{named(stuck)} not answering: {remedy}")
 
     def _dismiss(self, leaving: set[int]) -> Flow[None]:
         """Have ranks end as a process that is done does; kill those that do not."""

@@ -66,7 +66,7 @@ def _await_output(client: Any) -> None:
         if met:
             return
     client.close(linger=0)
-    raise ClusterError(f"no rank was heard within {_HEARD_S:g} s: `%hvd status` says which live")
+    raise ClusterError(f"no rank answered within {_HEARD_S:g} s: `%hvd status` says which live")
 
 
 def _hello(client: Any, uuid: str) -> tuple[str, Future[None]]:

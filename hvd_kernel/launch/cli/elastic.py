@@ -68,17 +68,21 @@ FLAGS = (
         ("--min-np", "--min-num-proc"),
         whole(1),
         "N",
-        "ranks may fail or leave as long as so many slots are there; with fewer the others wait (default: -np)",
+        "least number of ranks; with fewer slots the job waits for more (default: -np)",
     ),
     ElasticFlag(
-        "max_np", ("--max-np", "--max-num-proc"), whole(1), "N", "ranks at most (default: all slots that there are)"
+        "max_np",
+        ("--max-np", "--max-num-proc"),
+        whole(1),
+        "N",
+        "most ranks (default: all available slots)",
     ),
     ElasticFlag(
         "host_discovery_script",
         ("--host-discovery-script",),
         anything,
         "PROGRAM",
-        "prints the hosts that there are now, lines `host` or `host:slots`; run again and again. Or file:PATH, slurm:, "
+        "prints the current hosts, lines `host` or `host:slots`; it is run repeatedly. Or file:PATH, slurm:, "
         "kubernetes:SERVICE, kubernetes-dns:SERVICE",
     ),
     ElasticFlag(
@@ -93,21 +97,21 @@ FLAGS = (
         ("--reset-limit",),
         whole(0),
         "N",
-        "how often the ranks may meet again (default: always)",
+        "largest number of resets (default: no limit)",
     ),
     ElasticFlag(
         "max_restarts",
         ("--max-restarts",),
         whole(0),
         "N",
-        "processes that may be started in place of failed ones (default: any number; a slot fails three times at most)",
+        "processes that may be started to replace failed ones (default: no limit, but three failures per slot)",
     ),
     ElasticFlag(
         "blacklist_cooldown_range",
         ("--blacklist-cooldown-range",),
         whole(0),
         "S",
-        "least and most seconds for which a host or slot that failed is left alone (default: for ever)",
+        "shortest and longest time in seconds for which a failed host or slot is not used (default: for ever)",
         words=2,
     ),
     ElasticFlag(

@@ -32,12 +32,12 @@ def install(folder: Path | None = None) -> Path:
     if path.exists() or path.is_symlink():
         if _shim() is not None:
             return path
-        raise ConfigError(f"{path} is there already and is not ours: remove it first, or go on writing hvdrun.")
+        raise ConfigError(f"{path} exists and was not installed by hvdrun: remove it first, or keep using hvdrun.")
     if compat.has_real():
-        raise ConfigError("a real Horovod is installed here, whose command horovodrun is: go on writing hvdrun.")
+        raise ConfigError("a real Horovod is installed here with its own command horovodrun: keep using hvdrun.")
     other = shutil.which(NAME)
     if other is not None:
-        raise ConfigError(f"{other} is on PATH: two commands of one name would be mixed up; go on writing hvdrun.")
+        raise ConfigError(f"{other} is on PATH: two commands of the same name would be confused; keep using hvdrun.")
     write(path, text, 0o755)
     return path
 
@@ -54,7 +54,7 @@ def uninstall(folder: Path | None = None) -> Path | None:
     if not path.exists() and not path.is_symlink():
         return None
     if not is_ours(path, _script()):
-        raise ConfigError(f"{path} is not ours: it stays. {_how_it_goes()}")
+        raise ConfigError(f"{path} was not installed by hvdrun and is not removed. {_how_it_goes()}")
     _remove(path)
     return path
 
@@ -71,8 +71,8 @@ def install_import(folders: list[Path] | None = None) -> Path:
 
     if compat.has_real():
         raise ConfigError(
-            "a real Horovod is installed here, and `import horovod` goes on finding it: nothing was written. "
-            "`python -m pip uninstall horovod` takes it away; HVD_COMPAT=shadow goes before it in the ranks of hvdrun."
+            "a real Horovod is installed here, and `import horovod` would still find it: nothing was written. "
+            "`python -m pip uninstall horovod` removes it; HVD_COMPAT=shadow takes precedence in the ranks of hvdrun."
         )
     brought = _shim()
     if brought is not None:
@@ -149,7 +149,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be taken away: {error.strerror}.") from error
+        raise ConfigError(f"{path} cannot be removed: {error.strerror}.") from error
 
 
 def _script_path(folder: Path | None) -> Path:

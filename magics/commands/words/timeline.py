@@ -34,10 +34,10 @@ def _start(context: Context, options: Options, name: str) -> None:
 def _stop(context: Context, _options: Options, name: str) -> None:
     if name:
         raise UsageError(
-            f"%hvd timeline stop takes no file, and here is {name}: the one that was named at the start ends"
+            f"%hvd timeline stop takes no file name, and {name} was given: it ends the timeline that was started"
         )
     if not _told(context, "tell")["goes_on"]:
-        raise UsageError("%hvd timeline: none is recorded; %hvd timeline start begins one")
+        raise UsageError("%hvd timeline: none is being recorded; %hvd timeline start begins one")
     _show(context, _told(context, "stop"))
 
 

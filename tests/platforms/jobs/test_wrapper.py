@@ -37,7 +37,9 @@ def test_ours_is_written_again_and_another_ones_stays(tmp_path: Path) -> None:
     assert path.read_text().startswith(f"#!{sys.executable} -P\n")
     assert path.stat().st_mode & 0o777 == 0o755
     path.write_text("#!/bin/sh\n")
-    with pytest.raises(ConfigError, match=r"mpirun is there already and is not ours: choose another folder\."):
+    with pytest.raises(
+        ConfigError, match=r"mpirun already exists and was not written by hvdrun: choose another folder\."
+    ):
         wrapper.install(str(tmp_path))
     assert path.read_text() == "#!/bin/sh\n"
 

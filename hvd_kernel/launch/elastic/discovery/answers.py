@@ -40,7 +40,7 @@ def read(text: str, slots: int | None) -> tuple[Host, ...]:
             [host] = parse(line.removesuffix(_NONE) if is_none else line, slots or 1)
         except (ConfigError, ValueError):
             raise ConfigError(
-                f"line {number} is no host with its slots, but {line!r}: print host, host:4 or [fe80::1]:4."
+                f"line {number} is not a host with its slots: {line!r}; print host, host:4 or [fe80::1]:4."
             ) from None
         found[host.name] = 0 if is_none else host.slots
     return _hosts(found)

@@ -122,7 +122,7 @@ class KubernetesEndpoints:
         except urllib.error.HTTPError as error:
             if error.code == _NOT_FOUND:
                 raise ConfigError(f"namespace {namespace} has no endpoints {self.service}.") from None
-            raise ConfigError(f"{where}: {error}; may this pod's account get endpoints?") from None
+            raise ConfigError(f"{where}: {error}; check that this pod's service account may read endpoints.") from None
         except (OSError, ValueError) as error:
             raise ConfigError(f"{where}: {error}.") from None
 
@@ -130,7 +130,7 @@ class KubernetesEndpoints:
         try:
             return (self.account / name).read_text().strip()
         except OSError as error:
-            raise ConfigError(f"this is no pod with a service account: {error}.") from None
+            raise ConfigError(f"this process is not in a pod with a service account: {error}.") from None
 
 
 def pods(endpoints: dict[str, Any], slots: int) -> dict[str, int]:

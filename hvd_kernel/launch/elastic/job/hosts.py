@@ -133,4 +133,4 @@ class HostAgents:
 
 def _gone(host: HostAgent) -> ClusterError:
     said = host.handle.said.strip()
-    return ClusterError(f"its agent is gone{f' and has said: {said}' if said else ''}")
+    return ClusterError(f"its agent has ended{f'; its last output: {said}' if said else ''}")

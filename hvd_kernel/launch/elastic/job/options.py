@@ -79,5 +79,5 @@ def sizes(np: int | None, least: int | None, most: int | None, hosts: Sequence[H
     slots = sum(host.slots for host in hosts)
     start = np or min(slots, most or slots) or least
     if not start:
-        raise ConfigError("an elastic job needs np: as many slots must be there before it starts.")
+        raise ConfigError("an elastic job needs np: the number of slots that must be available before it starts.")
     return start, least or start
