@@ -1,4 +1,4 @@
-"""How fast are our collectives beside those of others? ``python -m hvd_kernel.bench --help``.
+"""Benchmark of collectives, ours beside those of others: ``python -m hvd_kernel.bench --help``.
 
 Words.
   contender  an implementation of allreduce, ours or another's

@@ -1,4 +1,4 @@
-"""Ours and those of the peers that can be imported here: each reduces a tensor in place, blocking."""
+"""Contenders of the benchmark: ours, and peers that can be imported here. Each reduces a tensor in place and blocks."""
 
 from __future__ import annotations
 

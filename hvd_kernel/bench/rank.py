@@ -1,4 +1,4 @@
-"""What runs in each rank: ``python -m hvd_kernel.bench.rank PLAN``; rank 0 writes the results to the plan's file."""
+"""Benchmark worker in each rank: ``python -m hvd_kernel.bench.rank PLAN``. Rank 0 writes the results."""
 
 from __future__ import annotations
 

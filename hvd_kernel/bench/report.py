@@ -1,4 +1,4 @@
-"""From samples to figures: medians, bandwidths, ratios, and the table. Pure."""
+"""Report of a benchmark: medians, bandwidths, ratios, and the table. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong with a rank or with the start, as text that says what to do."""
+"""Error messages of the cluster: what went wrong with a rank or the start, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a ClusterSpec to running processes: mpiexec's command, the private folders, the supervisor, and its words.
+"""Launcher of a ClusterSpec's processes: mpiexec's command, the private folders, the supervisor, and its words.
 
 Everything a newcomer would otherwise have to know is set here: root, more ranks than cores, no core binding, loopback,
 Open MPI's quick start-up, survival of the others when one rank dies.

@@ -1,4 +1,4 @@
-"""Who may register as a rank, and say that one has ended: a process that we start as that rank; the kernel.
+"""Registration of ranks, and who may tell that one has ended: a process that we start as that rank; the kernel.
 
 Whoever has the engines' key could otherwise take the place of a rank that lives. Standard library only: the supervisor
 imports it before anything slow.

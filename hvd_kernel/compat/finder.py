@@ -1,4 +1,4 @@
-"""From Horovod's module names to ours: the table, and the finder that Python's import asks.
+"""Import finder from Horovod's module names to ours: the table, and what Python's import asks.
 
 Words.
   alias      two names in ``sys.modules`` for one and the same module: horovod.torch is hvd_kernel.torch

@@ -1,4 +1,4 @@
-"""How a process finds out which rank it is and how it reaches the others before any link exists.
+"""Topology: how a process finds its rank, and reaches the others before any link exists.
 
 Words.
   rank, size  this process's number, and how many there are

@@ -1,4 +1,4 @@
-"""Which ranks agree: one digest per rank as a few words. Pure.
+"""Agreement of ranks: one digest per rank as a few words. Pure.
 
 Words.
   majority   more than half of the ranks, with the same digest: the others are those that differ

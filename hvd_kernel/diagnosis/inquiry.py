@@ -1,4 +1,4 @@
-"""Where the ranks of a cluster are: they are asked, and one that does not answer is looked at from outside.
+"""Inquiry into where a cluster's ranks are: they are asked; one that does not answer is looked at from outside.
 
 Words.
   inquiry   one question to some ranks, that never waits by itself

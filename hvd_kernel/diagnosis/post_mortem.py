@@ -1,4 +1,4 @@
-"""Why a rank died: from what it and the system left behind to a sentence and a stack. Pure; never a guess.
+"""Post-mortem of a rank: from what it and the system left behind to a sentence and a stack. Pure; never a guess.
 
 Words.
   status     what waitpid gave the rank's parent (a signal or an exit code); None where nobody can tell

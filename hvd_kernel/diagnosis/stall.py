@@ -1,4 +1,4 @@
-"""Why ranks wait, as one sentence, for cells and for scripts: which operation, for which rank, and where that is. Pure.
+"""Stall report in one sentence, for cells and scripts: which operation waits for which rank, and where that is. Pure.
 
 Words.
   waits      a rank's code is inside one operation, the same one, since a while

@@ -1,4 +1,4 @@
-"""Which ranks keep the others waiting, and by how much: found in the counters of their samples. Pure.
+"""Stragglers: which ranks keep the others waiting, and by how much: found in the counters of their samples. Pure.
 
 All ranks come to a collective, and who is slow is the one that does not wait there. A rank is called slow when it was
 so in many rounds, not when it was very slow in one: on a busy machine every rank is late now and then.

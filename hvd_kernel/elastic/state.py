@@ -1,4 +1,4 @@
-"""What is kept through a failure: saved now and then, restored after a failure, made equal on all ranks.
+"""Elastic state, kept through a failure: saved now and then, restored after a failure, made equal on all ranks.
 
 Words.
   commit   save, on every rank at the same point of the program; a failure goes back to the last one

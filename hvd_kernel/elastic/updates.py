@@ -1,4 +1,4 @@
-"""How a rank hears that hosts come or go: whoever knows tells the manager, and the manager tells every state."""
+"""Host updates: whoever knows that hosts come or go tells the manager, and the manager tells every state."""
 
 from __future__ import annotations
 

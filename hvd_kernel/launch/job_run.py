@@ -1,4 +1,4 @@
-"""What starts ranks: a ``Job`` in, an ``Outcome`` out.
+"""Run of a job: a ``Job`` in, an ``Outcome`` out.
 
 launch -> agents (one per host; from MPI or a cluster engine one per rank) -> hello -> plan -> monitor: output, input,
 ends -> outcome

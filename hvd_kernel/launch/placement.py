@@ -1,4 +1,4 @@
-"""Which rank runs where: from the user's list of hosts to places. Pure, but for the hostfile.
+"""Placement of ranks: from the user's list of hosts to places. Pure, but for the hostfile.
 
 Words.
   slot    room for one rank on a host

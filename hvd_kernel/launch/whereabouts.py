@@ -1,4 +1,4 @@
-"""Where the ranks of a job are: the monitor of stalls, between the agents and the launcher's stderr."""
+"""Stall monitor of a job's ranks, between the agents and the launcher's stderr."""
 
 from __future__ import annotations
 

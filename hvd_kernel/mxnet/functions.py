@@ -1,4 +1,4 @@
-"""One rank's parameters or objects, given to all. Horovod's signatures."""
+"""Broadcast of one rank's parameters or objects to all. Horovod's signatures."""
 
 from __future__ import annotations
 

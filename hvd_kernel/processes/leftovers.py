@@ -1,4 +1,4 @@
-"""What clusters left behind on this machine, and what cells of this kernel have left running beside their ranks.
+"""Leftovers of clusters on this machine, and what cells of this kernel have left running beside their ranks.
 
 Found by marks alone (lifetime.py): every process of a cluster carries the mark of the one without which it should not
 be, and every private folder says whose it is. A name proves nothing; a process that carries no mark is none of ours.

@@ -1,4 +1,4 @@
-"""Which GPUs the ranks of a host use: the words of ``--gpus`` (HVD_GPUS), and what a rank's process gets for them.
+"""GPUs of the ranks of a host: the words of ``--gpus`` (HVD_GPUS), and what a rank's process gets for them.
 
 A shared leaf of the standard library: it is used before torch is imported, since CUDA reads its variable once.
 

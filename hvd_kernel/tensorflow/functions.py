@@ -1,4 +1,4 @@
-"""One rank's variables or objects, given to all. Horovod's signatures."""
+"""Broadcast of one rank's variables or objects to all. Horovod's signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank's parameters, optimizer state or objects, given to all. Horovod's signatures."""
+"""Broadcast of one rank's parameters, optimizer state or objects to all. Horovod's signatures."""
 
 from __future__ import annotations
 

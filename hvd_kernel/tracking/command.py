@@ -1,4 +1,4 @@
-"""What ``%hvd track`` does apart from the notebook: its words become a choice, and the ranks hear of it.
+"""Command ``%hvd track``, without the notebook: its words become a choice, and the ranks are told.
 
 Words.
   ask   how a notebook has ranks do a verb: ``ask(verb, ranks, content)``, each rank's answer by its number

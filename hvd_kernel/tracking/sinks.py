@@ -1,4 +1,4 @@
-"""All sinks of a run as one: a sink that fails is named once and dropped, and the training goes on."""
+"""Sinks of a run as one: a sink that fails is named once and dropped, and the training goes on."""
 
 from __future__ import annotations
 

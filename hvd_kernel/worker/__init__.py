@@ -1,1 +1,1 @@
-"""What runs inside each rank: an ipyparallel engine with our own life line, cell execution and telemetry."""
+"""Worker inside each rank: an ipyparallel engine with our own life line, cell execution and telemetry."""

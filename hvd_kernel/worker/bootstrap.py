@@ -1,4 +1,4 @@
-"""From a bare process to a rank that answers: imports, MPI, the controller's address, communication, the namespace.
+"""Bootstrap of a rank: imports, MPI, the controller's address, communication, the namespace.
 
 A spare has no MPI: it imports, waits until the supervisor tells it who to be, registers as that rank, and gets its
 communication when the notebook asks for a rendezvous (``rendezvous``).

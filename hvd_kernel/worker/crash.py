@@ -1,4 +1,4 @@
-"""What a rank writes down before it is gone, for the notebook to read: the stacks of a crash, or how it left.
+"""Crash records of a rank, for the notebook to read: the stacks of a crash, or how it exited.
 
 The note is a 0600 file named after the process in the cluster's private folder. faulthandler writes Python's stacks
 there without the interpreter's help, then hands the signal on to the handler of Open MPI, which adds the C functions in

@@ -1,4 +1,4 @@
-r"""What one rank printed, as a terminal would leave it standing, bounded. Pure.
+r"""Terminal lines of one rank: what it printed as a terminal would show it in the end, bounded. Pure.
 
 Words.
   head, tail   the first and the last lines, which are kept; what is between them is counted and left out

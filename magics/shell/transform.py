@@ -1,4 +1,4 @@
-"""What happens to a cell's text before IPython reads it.
+"""Transformation of a cell's text before IPython reads it.
 
 - Comments and empty lines above ``%%hvdrun`` move below it: IPython wants a magic in the first line, people (and
   nbval, papermill) write comments there.

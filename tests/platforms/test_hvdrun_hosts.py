@@ -64,8 +64,8 @@ def test_a_hostfile_runs_over_openssh(mark: str, tmp_path: Path) -> None:
     with Hosts(2) as hosts, sshd.serving(hosts, 1, tmp_path) as path, hosts.inside(0):
         done = hvdrun(*flags, *key, *script, cwd=tmp_path, **path)
         stranger = hvdrun(*flags, *script, cwd=tmp_path, **path)
-    seats = ["0 3 0 1 2 6.0", "1 3 0 2 2 6.0", "2 3 1 2 1 6.0"]
-    assert [lines_of(good(done), rank) for rank in range(3)] == [[seat] for seat in seats]
+    placements = ["0 3 0 1 2 6.0", "1 3 0 2 2 6.0", "2 3 1 2 1 6.0"]
+    assert [lines_of(good(done), rank) for rank in range(3)] == [[placement] for placement in placements]
     assert stranger.returncode == 1
     assert "hvdrun: host 10.77.0.2 cannot be used: ssh cannot log in there: `ssh " in stranger.stderr
 

@@ -1,4 +1,4 @@
-"""What it costs to be able to go on: steps with a guard, with commits and with checkpoints, all ways in turn. JSON on stdout.
+"""Cost of commits, guards and checkpoints per training step, all variants in turn. JSON on stdout.
 
     hvdrun -np 2 python tools/bench/commits.py
 

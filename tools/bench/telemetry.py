@@ -1,4 +1,4 @@
-"""What telemetry costs a training cell on two ranks: on and off in turn, in one cluster. JSON on stdout.
+"""Cost of telemetry in a training cell on two ranks: on and off in turn, in one cluster. JSON on stdout.
 
 "On" is what a user has: the step hook, ``hvd.log`` in every step, five samples a second from every rank and the live
 dashboard in the notebook's kernel. "Off" takes all of it away. The ratio is throughput on / throughput off.

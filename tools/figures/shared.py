@@ -1,4 +1,4 @@
-"""What the figures of tools/figures share: a kernel with ranks, what its processes hold, how times are told."""
+"""Shared parts of the figures: a kernel with ranks, what its processes hold, how times are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tests a change asks for: changed files -> test paths and shards, by the table [touches] of tests/budget.toml."""
+"""Tests of a change: changed files -> test paths and shards, by the table [touches] of tests/budget.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits where: the processes below a process, each with its state, what the kernel has it wait for, and its command."""
+"""Processes that wait: the processes below a process, each with its state, what the kernel has it wait for, and its command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an agent is started: here as it is, elsewhere through ssh or srun; and what a failure of that means."""
+"""Start of an agent: here as it is, elsewhere through ssh or srun; and what a failure of that means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``run`` was asked for: Horovod's options, each honoured or refused with the reason."""
+"""Arguments of ``run``: Horovod's options, each used or refused with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels to the ranks and what comes back. No framework, no MPI: the ranks load this before the user's function.
+"""Function calls on the ranks, serialized, and their results. Without framework and MPI: ranks load this first.
 
 Words.
   call    bytes: where modules are found, source that no file holds, then the function with its arguments

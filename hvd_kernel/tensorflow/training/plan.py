@@ -1,4 +1,4 @@
-"""How gradients are reduced: what tapes and optimizers are told, checked once, and which gradients go together.
+"""Plan of gradient reduction: what tapes and optimizers are told, checked once, and which gradients go together.
 
 Words.
   source  what a gradient belongs to: a variable, as a rule

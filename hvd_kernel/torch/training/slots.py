@@ -1,4 +1,4 @@
-"""What the reducer keeps of each gradient, and where a gradient lies while it travels.
+"""Slots of the reducer: what it keeps of each gradient, and where a gradient lies while it travels.
 
 Words: see reducer.
 """

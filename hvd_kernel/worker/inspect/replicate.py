@@ -1,4 +1,4 @@
-"""What a fresh rank gets from a living one: variables, over the ring, so that the notebook's process holds none of it.
+"""Replication of variables to a new rank from a living one, over the ring: the notebook's process holds none of it.
 
 Process sets among them are no copies: each comes back as the set of those ranks that all ranks have just registered.
 

@@ -1,4 +1,4 @@
-r"""What this rank prints and displays: everything to its log, and to the notebook what fits.
+r"""Output capture of this rank: everything to its log, and to the notebook what fits.
 
 sys.stdout writes straight to the log's file, to which descriptor 1 leads as well; the I/O thread reads that file, a few
 times a second while a cell runs. So text that C code, forked children or a dying rank wrote is there too, in its order,

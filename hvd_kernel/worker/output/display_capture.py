@@ -1,4 +1,4 @@
-"""What this rank displays: a bounded number, updates at most a few times a second, widgets by their last state as text.
+"""Displays of this rank, captured: a bounded number, few updates a second, widgets by their last state as text.
 
 An update replaces what the notebook stores, so only the last one matters; between two ticks earlier ones are forgotten.
 """

@@ -1,4 +1,4 @@
-r"""What of a stream's file goes to the notebook: bounded, and decided by what was printed, not by when.
+r"""Forwarding of output to the notebook: bounded, and decided by what was printed, not by when.
 
 Pure: it reads through a function, and returns what is to be sent.
 

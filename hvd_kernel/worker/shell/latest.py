@@ -1,4 +1,4 @@
-"""Which cell this rank runs, or ran last: for a kernel that comes to a cluster that an earlier one has started."""
+"""The latest cell of this rank, running or ended: for a kernel that attaches to a cluster of an earlier one."""
 
 from __future__ import annotations
 
