@@ -1,0 +1,65 @@
+#include "jax/foreign.h"
+
+#include <atomic>
+#include <mutex>
+
+namespace hvd::jax {
+namespace {
+
+// Whether futures are made by the function of this place. The one that is made is set and left: XLA
+// gives it back with its last reader, and it has none.
+bool makes_futures(const Api* api, std::size_t place) {
+  FutureCreate arguments{kFutureCreateSize, nullptr, nullptr};
+  Error* const refused = api->after_schedule[place](&arguments);
+  if (refused != nullptr) {
+    ErrorDestroy gone{sizeof(ErrorDestroy), nullptr, refused};
+    api->error_destroy(&gone);
+    return false;
+  }
+  if (arguments.future == nullptr) return false;
+  FutureSet now{kFutureSetSize, nullptr, arguments.future, nullptr};
+  api->after_schedule[place + 1](&now);
+  return true;
+}
+
+}  // namespace
+
+Error* error(const Api* api, Code code, const std::string& text) {
+  ErrorCreate arguments{kErrorCreateSize, nullptr, text.c_str(), static_cast<std::int32_t>(code)};
+  return api->error_create(&arguments);
+}
+
+const Futures* futures(const Api* api) {
+  static std::atomic<const Futures*> found{nullptr};
+  if (const Futures* const known = found) return known;
+  static std::mutex lock;
+  static Futures here{};
+  const std::lock_guard<std::mutex> locked(lock);
+  if (found == nullptr) {
+    for (const std::size_t place : {1U, 0U}) {
+      if (!makes_futures(api, place)) continue;
+      here = {api->after_schedule[place], api->after_schedule[place + 1],
+              api->after_schedule[place + 2]};
+      found = &here;
+      break;
+    }
+  }
+  return found;
+}
+
+Future* new_future(const Futures& functions) {
+  FutureCreate arguments{kFutureCreateSize, nullptr, nullptr};
+  return functions.create(&arguments) == nullptr ? arguments.future : nullptr;
+}
+
+void set(const Futures& functions, Future* future) {
+  FutureSet arguments{kFutureSetSize, nullptr, future, nullptr};
+  functions.set(&arguments);
+}
+
+void fail(const Futures& functions, Future* future, Error* why) {
+  FutureSet arguments{kFutureFailSize, nullptr, future, why};
+  functions.fail(&arguments);
+}
+
+}  // namespace hvd::jax

@@ -1,0 +1,33 @@
+// libhvd_jax.so: collectives in programs of XLA's. Built without JAX; see foreign.h.
+//
+// hvd_kernel/jax/library.py loads it, tells it where the core is, and registers hvd_jax_handler.
+#include "c_api/plugin.h"
+
+#include <cstdint>
+
+#include "jax/call.h"
+#include "jax/foreign.h"
+
+#define HVD_SHOWN __attribute__((visibility("default")))
+extern "C" {
+
+// `table`: what hvd_core_table() returns.
+HVD_SHOWN void hvd_jax_begin(const void* table) {
+  hvd::plugin::table() = static_cast<const hvd_core*>(table);
+}
+
+HVD_SHOWN void* hvd_jax_handler(void* frame) {
+  return hvd::jax::run(static_cast<hvd::jax::Frame*>(frame));
+}
+
+HVD_SHOWN int hvd_jax_under_way() { return hvd::jax::any_under_way() ? 1 : 0; }
+
+// Calls, those of them that ended before XLA's thread had gone on, results in the memory of their
+// operands, calls that have
+// ended, and reductions of a step's gradients.
+HVD_SHOWN void hvd_jax_counters(std::int64_t out[5]) {
+  const hvd::jax::Counters& now = hvd::jax::counters;
+  out[0] = now.calls, out[1] = now.at_once, out[2] = now.aliased, out[3] = now.ended;
+  out[4] = now.steps;
+}
+}

@@ -1,0 +1,96 @@
+#include "jax/read.h"
+
+#include <array>
+#include <cstring>
+
+namespace hvd::jax {
+namespace {
+
+// XLA's numbers (PrimitiveType).
+constexpr std::array<plugin::Type, 15> kTypes{{{1, {kDLBool, 8, 1}},
+                                               {2, {kDLInt, 8, 1}},
+                                               {3, {kDLInt, 16, 1}},
+                                               {4, {kDLInt, 32, 1}},
+                                               {5, {kDLInt, 64, 1}},
+                                               {6, {kDLUInt, 8, 1}},
+                                               {7, {kDLUInt, 16, 1}},
+                                               {10, {kDLFloat, 16, 1}},
+                                               {11, {kDLFloat, 32, 1}},
+                                               {12, {kDLFloat, 64, 1}},
+                                               {15, {kDLComplex, 64, 1}},
+                                               {16, {kDLBfloat, 16, 1}},
+                                               {18, {kDLComplex, 128, 1}},
+                                               {19, {kDLFloat8_e5m2, 8, 1}},
+                                               {20, {kDLFloat8_e4m3fn, 8, 1}}}};
+constexpr std::int32_t kInt32 = 4, kFloat64 = 12;
+
+struct Numbers {
+  const char* name;
+  std::int32_t Call::* place;
+};
+constexpr std::array<Numbers, 7> kNumbers{{{"kind", &Call::kind},
+                                           {"set", &Call::set},
+                                           {"op", &Call::op},
+                                           {"root", &Call::root},
+                                           {"size", &Call::traced_size},
+                                           {"only", &Call::only},
+                                           {"step", &Call::step}}};
+
+void read_scalar(const std::string& name, const Scalar& scalar, Call* call) {
+  if (scalar.type == kFloat64) {
+    double* const place = name == "prescale"    ? &call->prescale
+                          : name == "postscale" ? &call->postscale
+                                                : nullptr;
+    if (place != nullptr) std::memcpy(place, scalar.value, sizeof(double));
+  }
+  if (scalar.type != kInt32) return;
+  for (const Numbers& each : kNumbers) {
+    if (name == each.name) std::memcpy(&(call->*each.place), scalar.value, sizeof(std::int32_t));
+  }
+}
+
+void read_attributes(const Attributes& attributes, Call* call) {
+  for (std::int64_t i = 0; i < attributes.count; ++i) {
+    const std::string name(attributes.names[i]->data, attributes.names[i]->length);
+    if (attributes.kinds[i] == kScalarAttribute)
+      read_scalar(name, *static_cast<const Scalar*>(attributes.values[i]), call);
+    if (attributes.kinds[i] == kTextAttribute && name == "name") {
+      const auto* const text = static_cast<const Text*>(attributes.values[i]);
+      call->name.assign(text->data, text->length);
+    }
+  }
+}
+
+std::vector<std::int64_t> shape_of(const Buffer& buffer) {
+  return {buffer.dims, buffer.dims + buffer.rank};
+}
+
+}  // namespace
+
+std::string read(const Frame& frame, Call* call) {
+  read_attributes(frame.attributes, call);
+  for (std::int64_t i = 0; i < frame.inputs.count; ++i) {
+    const Buffer& buffer = *frame.inputs.all[i];
+    if (!plugin::dlpack_type(kTypes, buffer.type, &call->types.emplace_back()))
+      return call->name + ": arrays of XLA's type " + std::to_string(buffer.type) +
+             " cannot be sent to other ranks; use astype(...)";
+    call->shapes.push_back(shape_of(buffer));
+    call->data.push_back(buffer.data);
+  }
+  for (std::int64_t i = 0; i < frame.outputs.count; ++i) {
+    const Buffer& buffer = *frame.outputs.all[i];
+    call->output_shapes.push_back(shape_of(buffer));
+    call->output_data.push_back(buffer.data);
+    if (i < frame.inputs.count && buffer.data == frame.inputs.all[i]->data)
+      count(&counters.aliased);
+  }
+  return "";
+}
+
+std::size_t bytes(const std::vector<std::int64_t>& shape, const DLDataType& type) {
+  std::size_t product = type.bits / 8U;
+  for (const std::int64_t extent : shape) product *= static_cast<std::size_t>(extent);
+  return product;
+}
+
+}  // namespace hvd::jax
