@@ -86,7 +86,14 @@ FRAMEWORKS = (
         ),
     ),
     Framework("NumPy", "numpy", ("numpy",), "1.24", ways=(Way("arrays, and what NumPy reads as one"),)),
-    Framework("JAX", "jax", ("jax",)),
+    Framework(
+        "JAX",
+        "jax",
+        ("jax",),
+        "0.4.38",
+        "libhvd_jax.so",
+        (Way("in jit and outside of it"),),
+    ),
     Framework(
         "Keras",
         "keras",

@@ -20,6 +20,7 @@ _MODULES = {  # a package -> where its adapter is; Keras before what it may stan
     "tf_keras": "hvd_kernel.keras.adapter",
     "tensorflow": "hvd_kernel.tensorflow.adapter",
     "mxnet": "hvd_kernel.mxnet.adapter",
+    "jax": "hvd_kernel.jax.adapter",
     "torch": "hvd_kernel.torch.adapter",
 }
 _unusable: set[str] = set()

@@ -54,6 +54,13 @@ PACKAGE_SETTINGS = (
         "devices of the ranks that `%%hvdrun` or hvdrun starts, as with --gpus: auto, all, none or numbers as in 0,1",
         flag="--gpus",
     ),
+    Setting(
+        ("HVD_JAX",),
+        one_of("xla", "callback"),
+        "xla",
+        "how JAX's programs on the CPU reach other ranks: xla, by a handler in XLA; callback: by Python, slower, where an "
+        "XLA cannot have that handler",
+    ),
     Setting(("HVD_INSECURE",), _ONE, "0", "1: allow a rendezvous over a network without a secret"),
     Setting(
         ("HVD_DYNAMIC_PROCESS_SETS", "HOROVOD_DYNAMIC_PROCESS_SETS"),

@@ -15,10 +15,10 @@ FLOORS = {  # title -> rooms, from top to bottom; each room once
     "notebook": ("kernel", "magics", "widgets"),
     "scripts": ("bench", "launch"),
     "notebook and scripts": ("cluster", "jobs"),
-    "frameworks, in a rank": ("integrations", "torch", "tensorflow", "keras", "mxnet", "numpy"),
+    "frameworks, in a rank": ("integrations", "torch", "tensorflow", "keras", "mxnet", "jax", "numpy"),
     "a rank": ("worker", "compat", "elastic", "core"),
     "everywhere": ("diagnosis", "frameworks", "tracking", "processes"),
-    "native": ("native/python", "native/tf", "native/mxnet", "native/c_api", "native/engine"),
+    "native": ("native/python", "native/tf", "native/mxnet", "native/jax", "native/c_api", "native/engine"),
     "native, below": (
         "native/cuda",
         "native/mpi",
@@ -32,7 +32,7 @@ EVERYWHERE = {"errors", "formatting", "protocol", "settings", "version"}
 """Below all others, and imported by nearly all: arrows to them would hide the rest."""
 ASIDE = {"__init__", "data", "native/bench"}
 """No part of the building: the front door, a module of Horovod's that is empty, a benchmark."""
-EXTENSION = {"core": "native/python", "tensorflow": "native/tf", "mxnet": "native/mxnet"}
+EXTENSION = {"core": "native/python", "tensorflow": "native/tf", "mxnet": "native/mxnet", "jax": "native/jax"}
 """Who loads a compiled library: it is no import that a source file shows."""
 
 Edges = dict[str, set[str]]

@@ -1,0 +1,74 @@
+"""Horovod's API for JAX: ``import hvd_kernel.jax as hvd``. Horovod itself has none.
+
+::
+
+    hvd.init()
+    params = hvd.broadcast_parameters(params, root_rank=0)
+    tx = hvd.DistributedGradientTransformation(optax.sgd(0.1 * hvd.size()))
+
+    @jax.jit
+    def step(params, opt_state, batch):
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, hvd.allreduce(loss)
+"""
+
+from __future__ import annotations
+
+import hvd_kernel.jax.installed  # isort: split # the others need what it looks for
+from hvd_kernel import __version__
+from hvd_kernel.core import basics
+from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
+from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from hvd_kernel.jax import elastic
+from hvd_kernel.jax.compression import Compression
+from hvd_kernel.jax.functions import allgather_object, broadcast_object, broadcast_parameters, grad, value_and_grad
+from hvd_kernel.jax.library import translated
+from hvd_kernel.jax.ops import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_broadcast,
+    grouped_reducescatter,
+    join,
+    reducescatter,
+)
+from hvd_kernel.jax.optimizer import DistributedGradientTransformation
+
+__all__ = [
+    "Compression",
+    "DistributedGradientTransformation",
+    "ProcessSet",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_parameters",
+    "elastic",
+    "global_process_set",
+    "grad",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_broadcast",
+    "grouped_reducescatter",
+    "join",
+    "log",
+    "log_artifact",
+    "log_model",
+    "outputs_path",
+    "reducescatter",
+    "remove_process_set",
+    "translated",
+    "value_and_grad",
+]
+__all__ += basics.__all__

@@ -1,0 +1,40 @@
+"""JAX's presence, looked at before anything here imports it; and how it is to run programs on the CPU."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+from packaging.version import Version
+
+from hvd_kernel.frameworks import installed
+
+_PIP = "pip install 'hvd-kernel[jax]'"
+
+
+def prepare() -> None:
+    """Import JAX, or refuse.
+
+    Programs on the CPU run one after the other from here on: JAX would run two at a time, in an order that differs
+    between ranks.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        It is not installed.
+    ImportError
+        It is too old.
+    """
+    spec = importlib.util.find_spec("jax")
+    if spec is None or spec.origin is None:  # a bare folder of that name is none
+        raise ModuleNotFoundError(
+            f"hvd_kernel.jax needs JAX, which is not installed in this Python: {_PIP}", name="jax"
+        )
+    jax = importlib.import_module("jax")
+    floor = next(each.floor for each in installed.FRAMEWORKS if each.package == "jax")
+    if Version(jax.__version__) < Version(floor):
+        raise ImportError(f"hvd_kernel.jax needs JAX {floor} or newer, and {jax.__version__} is installed: {_PIP}")
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+prepare()

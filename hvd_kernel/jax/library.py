@@ -1,0 +1,107 @@
+"""JAX plugin ``libhvd_jax.so``: loaded once, told where the core is, registered with XLA; and what its errors mean.
+
+In a compiled program an operation that fails raises one of ``RAISED``, whose text ends with the class that the same
+failure has elsewhere in this package and the rank that failed: ``[hvd_kernel.errors.RankDied, rank 2]``.
+``translated`` gives that error. Outside of programs that error itself is raised.
+
+The plugin is built without JAX; ``native/jax`` has its sources.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hvd_kernel import errors
+from hvd_kernel.core import metrics
+
+TARGET = "hvd_jax"
+RAISED = (jax.errors.JaxRuntimeError, ValueError)
+"""What JAX raises where an operation has failed: a ValueError where it fails before it has begun."""
+
+_OURS = re.compile(r"(?P<text>.*?) \[hvd_kernel\.errors\.(?P<name>\w+)(?:, rank (?P<rank>\d+))?\]", re.DOTALL)
+_CODE = re.compile(r"^[A-Z_]+: ")
+_COUNTERS = ("calls", "at_once", "aliased", "ended", "steps")
+
+
+@functools.cache
+def ffi() -> Any:
+    """Return JAX's module of that name: ``jax.ffi``, before 0.5 ``jax.extend.ffi``."""
+    try:
+        return importlib.import_module("jax.ffi")
+    except ModuleNotFoundError:
+        return importlib.import_module("jax.extend.ffi")
+
+
+@functools.cache
+def plugin() -> ctypes.CDLL:
+    """Return the plugin, registered with XLA for the CPU.
+
+    Raises
+    ------
+    ImportError
+        It cannot be loaded; the message says why.
+    """
+    core = importlib.import_module("hvd_kernel._native")
+    folder = Path(str(core.__file__)).parent
+    path = folder / "libhvd_jax.so"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"{path} cannot be loaded, so there are no operations for JAX: {error}") from None
+    table = ctypes.CDLL(str(folder / "libhvd_core.so")).hvd_core_table
+    table.restype = ctypes.c_void_p
+    library.hvd_jax_begin(ctypes.c_void_p(table()))
+    ffi().register_ffi_target(TARGET, ffi().pycapsule(library.hvd_jax_handler), platform="cpu", api_version=1)
+    metrics.count_by(_trained)
+    return library
+
+
+def counters() -> dict[str, int]:
+    """Return what the plugin has counted.
+
+    Returns
+    -------
+    dict
+        ``calls``: operations of compiled programs; ``at_once``: those of them that ended on XLA's own thread;
+        ``aliased``: results in the memory of their operands; ``ended``: operations that have ended, well or not;
+        ``steps``: reductions of all gradients of a step.
+    """
+    numbers = (ctypes.c_int64 * len(_COUNTERS))()
+    plugin().hvd_jax_counters(numbers)
+    return dict(zip(_COUNTERS, numbers, strict=True))
+
+
+def calls_under_way() -> bool:
+    """Tell whether an operation of a program has begun and not ended."""
+    return bool(plugin().hvd_jax_under_way())
+
+
+def translated(error: BaseException) -> BaseException:
+    """Return what an error of JAX's means in this package; the error itself where it is none of ours.
+
+    Example
+    -------
+    ::
+
+        try:
+            params = step(params, batch)
+        except jax.errors.JaxRuntimeError as error:
+            raise hvd.translated(error) from error
+    """
+    found = _OURS.search(str(error)) if isinstance(error, RAISED) else None
+    kind = getattr(errors, found["name"], None) if found else None
+    if found is None or kind is None:
+        return error
+    ours: BaseException = kind(_CODE.sub("", found["text"]), int(found["rank"] or -1))
+    return ours
+
+
+def _trained() -> tuple[int, int]:
+    return counters()["steps"], 0

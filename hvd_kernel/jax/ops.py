@@ -1,0 +1,342 @@
+"""Collectives on JAX arrays: inside ``jit`` operations of the program, outside calls that go to the core past XLA.
+
+All ranks compile the same programs and run them in the same order. In a program shapes are fixed: ranks have equal
+numbers of rows. A failure inside a program raises one of JAX's errors, see ``translated``; outside, a
+``HorovodInternalError``.
+"""
+# ruff: noqa: PLR0917 - as Horovod's other frontends
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hvd_kernel.core import handles
+from hvd_kernel.core import ops as _host
+from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, join
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.core.tensor import DTYPES, SCATTERED, check_op, check_reducible
+from hvd_kernel.errors import HorovodInternalError
+from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
+from hvd_kernel.jax import library, names
+from hvd_kernel.jax.operation import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BARRIER,
+    BROADCAST,
+    KINDS,
+    REDUCESCATTER,
+    Operation,
+)
+from hvd_kernel.jax.primitive import bind
+from hvd_kernel.jax.rules import register
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_broadcast",
+    "grouped_reducescatter",
+    "join",
+    "reducescatter",
+]
+
+register()
+
+
+def allreduce(
+    x: Any,
+    op: int = Average,
+    name: str | None = None,
+    compression: type[Compressor] = NoneCompressor,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return the average (or ``op=Sum``, Min, Max, Product, Adasum) over all ranks. Differentiable: Average and Sum.
+
+    Parameters
+    ----------
+    x
+        An array, or a number; of one shape and type on all ranks.
+    name
+        By which ranks match operations. Without it: in a program, by the call's place in the source; outside, by how
+        many calls each rank has made.
+    prescale_factor, postscale_factor
+        What each rank's values, and the result, are multiplied by.
+
+    Raises
+    ------
+    ValueError
+        On this rank alone: the type has no such reduction.
+    HorovodInternalError
+        Outside of a program: ranks do not fit together (``Mismatch``), or one of them is gone.
+
+    Example
+    -------
+    ::
+
+        jax.jit(hvd.allreduce)(jnp.array([1.0, 2.0]) * hvd.rank())   # 2 ranks: [0.5, 1.0]
+    """
+    scales = prescale_factor, postscale_factor
+    return _reduced([_array(x)], op, name, compression, scales, process_set, grouped=False)[0]
+
+
+def grouped_allreduce(
+    tree: Any,
+    op: int = Average,
+    name: str | None = None,
+    compression: type[Compressor] = NoneCompressor,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return a tree of the reductions of a tree's arrays, of several types if need be, reduced together or not at all.
+
+    Parameters
+    ----------
+    tree
+        A pytree: a list, a dict, what ``jax.grad`` returns. Other parameters and errors are those of ``allreduce``.
+    """
+    scales = prescale_factor, postscale_factor
+    return _over(tree, lambda leaves: _reduced(leaves, op, name, compression, scales, process_set, grouped=True))
+
+
+def allgather(x: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Return every rank's rows, one after the other. Outside of a program their number may differ. Differentiable."""
+    return _gathered([_array(x)], name, process_set, grouped=False)[0]
+
+
+def grouped_allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Gather the rows of a tree's arrays, together or not at all. Differentiable."""
+    return _over(tree, lambda leaves: _gathered(leaves, name, process_set, grouped=True))
+
+
+def broadcast(x: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Return the root's array on every rank; ``root_rank`` is a global rank also in a process set. Differentiable."""
+    return _given([_array(x)], root_rank, name, process_set, grouped=False)[0]
+
+
+def grouped_broadcast(
+    tree: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Return the root's arrays in a tree, all together. Differentiable."""
+    return _over(tree, lambda leaves: _given(leaves, root_rank, name, process_set, grouped=True))
+
+
+def alltoall(x: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Send ``splits[r]`` rows to rank r, or equal shares; return what came.
+
+    With ``splits`` the result is a pair: what came, and how many rows (int32) came from each rank; outside of programs
+    alone. With equal shares it is differentiable.
+
+    Raises
+    ------
+    ValueError
+        Rows do not divide, or there are splits in a program.
+    """
+    array = _array(x)
+    if splits is not None:
+        if _in_program([array, splits]):
+            raise ValueError(
+                "alltoall with splits has a result of unknown shape: use it outside of jit, or equal shares."
+            )
+        rows, counts = _host.alltoall(np.asarray(array), np.asarray(splits), name, process_set)
+        return jax.device_put(rows), jax.device_put(counts)
+    number, size = set_id(process_set, "Alltoall"), _size(process_set)
+    _rows_divide(array, size, "alltoall")
+    return _run(Operation(ALLTOALL, "", number, size=size), [array], name)[0]
+
+
+def reducescatter(
+    x: Any,
+    op: int = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce, and return this rank's share of the rows. Differentiable.
+
+    Outside of a program the first ranks get one row more where the rows do not divide; in one they must divide.
+    """
+    return _scattered([_array(x)], op, name, (prescale_factor, postscale_factor), process_set, grouped=False)[0]
+
+
+def grouped_reducescatter(
+    tree: Any,
+    op: int = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce a tree's arrays, together or not at all, and return this rank's rows of each. Differentiable."""
+    scales = prescale_factor, postscale_factor
+    return _over(tree, lambda leaves: _scattered(leaves, op, name, scales, process_set, grouped=True))
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when every rank of the set has come here.
+
+    In a program it happens once in every run, at no certain place among operations that do not depend on each other;
+    it cannot be in what is differentiated or under ``checkpoint``.
+    """
+    number = set_id(process_set, "Barrier")
+    if not names.is_traced():
+        handles.barrier(process_set)
+        return
+    library.plugin()
+    attributes = Operation(BARRIER, "", number).attributes | {"name": "barrier.noname"}
+    result = jax.ShapeDtypeStruct((), np.int32)
+    library.ffi().ffi_call(library.TARGET, result, has_side_effect=True)(**attributes)
+
+
+def reduce_leaves(
+    leaves: Sequence[Any],
+    op: int,
+    name: str | None,
+    compression: type[Compressor],
+    scales: handles.Scales,
+    process_set: ProcessSet,
+    *,
+    ends_step: bool,
+) -> list[Any]:
+    """Reduce some of a step's gradients together; ``ends_step``: they are its last."""
+    return _reduced(leaves, op, name, compression, scales, process_set, grouped=True, ends_step=ends_step)
+
+
+def _reduced(
+    arrays: Sequence[Any],
+    op: int,
+    name: str | None,
+    compression: type[Compressor],
+    scales: handles.Scales,
+    process_set: ProcessSet,
+    *,
+    grouped: bool,
+    ends_step: bool = False,
+) -> list[Any]:
+    pairs = [compression.compress(each) for each in arrays]
+    for small, _ in pairs:
+        check_reducible(_dtype(small), op)
+    number = set_id(process_set, "Allreduce")
+    operation = Operation(
+        ALLREDUCE, "", number, op, prescale=scales[0], postscale=scales[1], grouped=grouped, step=ends_step
+    )
+    results = _run(operation, [small for small, _ in pairs], name)
+    return [compression.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)]
+
+
+def _gathered(arrays: Sequence[Any], name: str | None, process_set: ProcessSet, *, grouped: bool) -> list[Any]:
+    number = set_id(process_set, "Allgather")
+    for each in arrays:
+        _has_rows(each, "allgather")
+    return _run(Operation(ALLGATHER, "", number, size=_size(process_set), grouped=grouped), arrays, name)
+
+
+def _given(
+    arrays: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet, *, grouped: bool
+) -> list[Any]:
+    number = set_id(process_set, "Broadcast")
+    ranks = process_set.ranks if number else range(_size(process_set))
+    if ranks is None or root_rank not in ranks:
+        raise ValueError(f"broadcast received invalid root rank {root_rank} for provided process set")
+    return _run(Operation(BROADCAST, "", number, root=root_rank, grouped=grouped), arrays, name)
+
+
+def _scattered(
+    arrays: Sequence[Any],
+    op: int,
+    name: str | None,
+    scales: handles.Scales,
+    process_set: ProcessSet,
+    *,
+    grouped: bool,
+) -> list[Any]:
+    check_op(op)
+    if op not in SCATTERED:
+        raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
+    number, size = set_id(process_set, "Reducescatter"), _size(process_set)
+    for each in arrays:
+        check_reducible(_dtype(each), op)
+        if _in_program([each]):
+            _rows_divide(each, size, "reducescatter")
+        else:
+            _has_rows(each, "reducescatter")
+    operation = Operation(
+        REDUCESCATTER, "", number, op, size=size, prescale=scales[0], postscale=scales[1], grouped=grouped
+    )
+    return _run(operation, arrays, name)
+
+
+def _run(operation: Operation, arrays: Sequence[Any], name: str | None) -> list[Any]:
+    for each in arrays:
+        _dtype(each)
+    named = operation.but(name=names.of_call(name))
+    return bind(named, arrays)
+
+
+def _over(tree: Any, function: Any) -> Any:
+    leaves, form = jax.tree.flatten(tree)
+    return jax.tree.unflatten(form, function([_array(each) for each in leaves])) if leaves else tree
+
+
+def _array(x: Any) -> Any:
+    if isinstance(x, jax.Array):
+        return x
+    try:
+        return jnp.asarray(x)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"hvd_kernel.jax takes arrays and numbers, not {type(x).__name__}: for trees of arrays there are "
+            f"{', '.join(f'grouped_{kind}' for kind in KINDS.values() if kind != 'alltoall')}"
+        ) from None
+
+
+def _dtype(array: Any) -> int:
+    number = DTYPES.get(str(array.dtype))
+    if number is None:
+        raise ValueError(
+            f"Tensor type {array.dtype} is not supported: use astype(...). Supported: {', '.join(DTYPES)}."
+        )
+    return number
+
+
+def _in_program(arrays: Sequence[Any]) -> bool:
+    return any(isinstance(each, jax.core.Tracer) for each in arrays)
+
+
+def _size(process_set: ProcessSet) -> int:
+    size = process_set.size()
+    if size is None:
+        return handles.current_engine().size  # says that there is none
+    return size
+
+
+def _has_rows(array: Any, doing: str) -> None:
+    if not array.shape:
+        raise ValueError(f"{doing} needs an array of at least one dimension; use x[None]")
+
+
+def _rows_divide(array: Any, size: int, doing: str) -> None:
+    _has_rows(array, doing)
+    if array.shape[0] % size:
+        raise ValueError(
+            f"{doing} of {array.shape[0]} rows among {size} ranks: in a program, and without splits, rows must divide"
+        )

@@ -1,0 +1,162 @@
+"""Gradients averaged over all ranks before optax's update; buckets of them.
+
+Words.
+  bucket  gradients that travel as one operation. The last layers' come first, as the backward pass makes them: they
+          travel while it goes on
+"""
+# ruff: noqa: PLR0917 - as Horovod's other frontends
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import jax
+
+from hvd_kernel.core import metrics
+from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
+from hvd_kernel.core.tensor import Average
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
+from hvd_kernel.jax import names
+from hvd_kernel.jax.ops import reduce_leaves
+
+BUCKET_BYTES = 4 << 20
+
+
+def reduce_gradients(
+    gradients: Any,
+    *,
+    op: int = Average,
+    compression: type[Compressor] = NoneCompressor,
+    groups: int | None = None,
+    gradient_predivide_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return a tree of gradients, reduced over all ranks; it counts as a step of the training.
+
+    Parameters
+    ----------
+    groups
+        So many operations for all of them; None: as many as buckets of 4 MB.
+    gradient_predivide_factor
+        What gradients are divided by before they are added up; the average stays the average.
+    """
+    leaves, form = jax.tree.flatten(gradients)
+    if not leaves:
+        return gradients
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ConfigError("gradient_predivide_factor needs op=Average.")
+    scales = 1.0 / gradient_predivide_factor, gradient_predivide_factor
+    reduced = list(leaves)
+    every = list(_buckets(leaves, groups))
+    for number, bucket in enumerate(every):
+        results = reduce_leaves(
+            [leaves[place] for place in bucket],
+            op,
+            None,
+            compression,
+            scales,
+            process_set,
+            ends_step=number == len(every) - 1,
+        )
+        for place, result in zip(bucket, results, strict=True):
+            reduced[place] = result
+    if not names.is_traced():
+        metrics.step()
+    return jax.tree.unflatten(form, reduced)
+
+
+def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's other frontends
+    optimizer: Any,
+    op: int = Average,
+    compression: type[Compressor] = NoneCompressor,
+    groups: int | None = None,
+    every_k: int = 1,
+    gradient_predivide_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return an optax optimizer whose updates are made of the gradients of all ranks.
+
+    Parameters
+    ----------
+    optimizer
+        An ``optax.GradientTransformation``: ``optax.adam(1e-3)``.
+    op
+        Average, Sum or Adasum.
+    compression
+        Of the gradients on the wire: ``Compression.fp16``.
+    groups
+        Gradients are reduced in so many operations; None: in buckets of 4 MB, those of the last layers first.
+    every_k
+        Average the gradients of so many steps on this rank before they are reduced and used.
+    gradient_predivide_factor
+        What gradients are divided by before they are added up; the average stays the average.
+
+    Raises
+    ------
+    ImportError
+        optax is not installed.
+
+    Example
+    -------
+    ::
+
+        tx = hvd.DistributedGradientTransformation(optax.sgd(0.1 * hvd.size()))
+        opt_state = tx.init(params)
+
+        @jax.jit
+        def step(params, opt_state, batch):
+            grads = jax.grad(loss_fn)(params, batch)
+            updates, opt_state = tx.update(grads, opt_state, params)
+            return optax.apply_updates(params, updates), opt_state
+    """
+    check(process_set)
+    optax = _optax()
+    inner = optax.with_extra_args_support(optimizer)
+
+    def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        reduced = reduce_gradients(
+            gradients,
+            op=op,
+            compression=compression,
+            groups=groups,
+            gradient_predivide_factor=gradient_predivide_factor,
+            process_set=process_set,
+        )
+        return inner.update(reduced, state, params, **extra)
+
+    made = optax.GradientTransformationExtraArgs(inner.init, update)
+    return made if every_k == 1 else optax.MultiSteps(made, every_k).gradient_transformation()
+
+
+def _optax() -> Any:
+    try:
+        return importlib.import_module("optax")
+    except ModuleNotFoundError:
+        raise ImportError(
+            "DistributedGradientTransformation needs optax, which is not installed: pip install 'hvd-kernel[jax]'"
+        ) from None
+
+
+def _buckets(leaves: Sequence[Any], groups: int | None) -> Iterator[list[int]]:
+    """Yield places of leaves, from the last to the first."""
+    backwards = list(range(len(leaves)))[::-1]
+    if groups is not None:
+        wanted = max(1, min(groups, len(leaves)))
+        yield from (
+            backwards[begin:end] for begin, end in pairwise(len(leaves) * n // wanted for n in range(wanted + 1))
+        )
+        return
+    bucket: list[int] = []
+    room = BUCKET_BYTES
+    for place in backwards:
+        size = leaves[place].size * leaves[place].dtype.itemsize
+        if bucket and size > room:
+            yield bucket
+            bucket, room = [], BUCKET_BYTES
+        bucket.append(place)
+        room -= size
+    yield bucket

@@ -1,0 +1,98 @@
+"""A JAX primitive for each collective: shapes, lowering to our XLA handler, and what it is outside of a program.
+
+They have no effect in JAX's sense, which ``checkpoint`` and ``custom_vjp`` would refuse: XLA is told that they have
+one, and neither drops nor merges them. A result takes its operand's memory, so that XLA gives each gradient its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from hvd_kernel.jax import library, outside
+from hvd_kernel.jax.operation import ALLGATHER, ELEMENTWISE, KINDS, REDUCESCATTER, Operation
+
+CHOICE = "HVD_JAX"
+_CALLBACK = "callback"
+
+
+def bind(operation: Operation, operands: Sequence[Any]) -> list[Any]:
+    """Add an operation to the program that is being traced; where none is, carry it out."""
+    return list(PRIMITIVES[operation.kind].bind(*operands, **operation.parameters))
+
+
+def shape_of(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a result by its operand's."""
+    if operation.kind == ALLGATHER:
+        return (shape[0] * operation.size, *shape[1:])
+    if operation.kind == REDUCESCATTER:
+        return (shape[0] // operation.size, *shape[1:])
+    return shape
+
+
+def _abstract(*operands: Any, **parameters: Any) -> list[Any]:
+    operation = Operation(**parameters)
+    return [jax.core.ShapedArray(shape_of(operation, each.shape), each.dtype) for each in operands]
+
+
+def _carry_out(*operands: Any, **parameters: Any) -> list[Any]:
+    return outside.run(Operation(**parameters), operands)
+
+
+def _lower(ctx: Any, *operands: Any, **parameters: Any) -> Any:
+    operation = Operation(**parameters)
+    _check_devices(ctx, operation)
+    aliases = {place: place for place in range(len(operands))} if operation.kind in ELEMENTWISE else {}
+    rule = library.ffi().ffi_lowering(library.TARGET, has_side_effect=True, operand_output_aliases=aliases)
+    return rule(ctx, *operands, **operation.attributes)
+
+
+def _lower_to_callback(ctx: Any, *operands: Any, **parameters: Any) -> Any:
+    """Have XLA call Python, where the handler cannot be used: on a GPU, whose arrays it copies to the host and back."""
+    operation = Operation(**parameters)
+    _check_devices(ctx, operation)
+    shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in ctx.avals_out]
+
+    def host(*arrays: Any) -> list[Any]:
+        return outside.on_host(operation, [np.ascontiguousarray(each).reshape(np.shape(each)) for each in arrays])
+
+    def call(*arrays: Any) -> Any:
+        return io_callback(host, shapes, *arrays, ordered=False)
+
+    return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
+
+
+def _check_devices(ctx: Any, operation: Operation) -> None:
+    """Refuse programs that run on several devices of this process, each of which would call."""
+    where = ctx.module_context.axis_context
+    if type(where).__name__ != "ShardingContext" or where.num_devices != 1:
+        raise NotImplementedError(
+            f"hvd.{KINDS[operation.kind]} cannot be used in pmap, shard_map, or with arrays on several devices: a rank "
+            "of hvd_kernel.jax is one process with one device. Start a rank for each device, and use jit alone."
+        )
+
+
+def _primitive(kind: int) -> Any:
+    made = Primitive(f"hvd_{KINDS[kind]}")
+    made.multiple_results = True
+    made.def_impl(_carry_out)
+    made.def_abstract_eval(_abstract)
+    if os.environ.get(CHOICE) != _CALLBACK:
+        library.plugin()
+        _register(made, _lower, platform="cpu")
+    _register(made, _lower_to_callback)
+    return made
+
+
+def _register(primitive: Any, rule: Callable[..., Any], **how: Any) -> None:
+    mlir.register_lowering(primitive, rule, **how)
+
+
+PRIMITIVES = {kind: _primitive(kind) for kind in KINDS}
