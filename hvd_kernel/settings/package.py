@@ -58,8 +58,8 @@ PACKAGE_SETTINGS = (
         ("HVD_JAX",),
         one_of("xla", "callback"),
         "xla",
-        "how JAX's programs on the CPU reach other ranks: xla, by a handler in XLA; callback: by Python, slower, where an "
-        "XLA cannot have that handler",
+        "how JAX programs on the CPU reach other ranks: xla: by a handler in XLA; callback: by Python, slower, where "
+        "an XLA cannot have that handler",
     ),
     Setting(("HVD_INSECURE",), _ONE, "0", "1: allow a rendezvous over a network without a secret"),
     Setting(
