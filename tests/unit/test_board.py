@@ -9,7 +9,7 @@ import pytest
 from hvdtest.node import evaluate, needs_node
 
 from hvd_kernel.protocol.messages import MetricsSample
-from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, SAMPLES, Board, Row
+from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, SAMPLES, Board, Row, Size
 from hvd_kernel.widgets.marks import MOST
 from hvd_kernel.widgets.series import Grid
 from hvd_kernel.widgets.summary import summary
@@ -112,6 +112,34 @@ def test_snapshot_plus_increments_is_the_next_snapshot() -> None:
     assert board.grid.merges == 2
     wrong = [i for i, (view, snapshot) in enumerate(zip(seen, wanted, strict=True)) if view != plain(snapshot)]
     assert wrong == [], "after these increments a view is not the snapshot"
+
+
+@needs_node
+def test_ranks_come_and_leave_and_every_view_follows() -> None:
+    board = Board(range(2), "t", clock := Clock())
+    messages, wanted = [], []
+    steps = {5: lambda: board.join(2), 12: lambda: board.leave(2), 18: lambda: board.join(2), 20: lambda: board.join(1)}
+    for i in range(24):
+        steps.get(i, lambda: None)()
+        feed(board, clock, i, 3)
+        board.size = Size(2 + (i >= 5), 4 if i % 2 else None, "at the next commit")
+        increment, whole = board.increment()
+        wanted.append(board.snapshot())
+        messages.append(
+            {"reloaded": wanted[0] if i == 0 else None, "increment": increment, "whole": wanted[-1] if whole else None}
+        )
+    seen = evaluate(VIEWS, messages, applyIncrement="store")
+    assert [i for i, (view, each) in enumerate(zip(seen, wanted, strict=True)) if view != plain(each)] == []
+    assert [each["ranks"] for each in wanted[4:6]] == [[0, 1], [0, 1, 2]]
+    assert [each["rows"].get("2", [None])[0] for each in wanted[11:13]] == ["compute", "left"]
+    assert wanted[13]["totals"]["samples_per_s"] == 1600.0, "of the two that are there"
+    speeds = [column[2] for column in board.grid.curves[SAMPLES]]
+    assert speeds[:6] == [None] * 6
+    assert speeds[11] is not None
+    assert speeds[13] is None
+    assert wanted[-1]["size"] == [3, 4, "at the next commit"]
+    board.finish({0: "done", 1: "done", 2: "left"})
+    assert (board.snapshot()["size"], board.row(2).state) == (None, "left")
 
 
 def test_snapshots_are_rare() -> None:

@@ -49,6 +49,25 @@ def test_the_state_a_late_view_gets_is_the_present_one(monkeypatch: pytest.Monke
     assert board._panel.get_state("snapshot")["snapshot"] == state
 
 
+def test_a_page_may_ask_for_a_number_of_ranks_and_for_nothing_else() -> None:
+    board = Dashboard([0], "t")
+    board._repr_mimebundle_()
+    asked: list[int] = []
+    board.on_resize = asked.append
+    assert board._panel is not None
+    for content in (
+        {"resize": 6},
+        {"resize": 0},
+        {"resize": True},
+        {"resize": "7"},
+        {"resize": 1 << 17},
+        5,
+        ["resize", 5],
+    ):
+        board._panel._answer(None, content, None)
+    assert asked == [6]
+
+
 def test_many_threads_feed_while_one_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FLUSH_S", 0.0)
     board = Dashboard(range(8), "t")

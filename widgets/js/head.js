@@ -1,22 +1,25 @@
-/** Head of the panel: title of the cell, its status and its time; why ranks wait, where they do. */
+/** Head of the panel: title of the cell, its status and its time; why ranks wait; how many there are, to be changed. */
 
 import { h, setText, setVisible } from "./dom.js";
-import { ENDED_BADLY, ROW } from "./messages.js";
+import { ENDED_BADLY, ROW, SIZE } from "./messages.js";
 import { duration, grouped } from "./units.js";
 
-/** @import {Snapshot} from "./messages.js" */
+/** @import {Size, Snapshot} from "./messages.js" */
 
 const MAX_NAMED = 8;
 
-export function makeHead() {
+/** @param {(n: number) => void} resize asks for so many ranks */
+export function makeHead(resize) {
   const title = h("h3");
   const status = h("span", { class: "hvd-status", role: "status" });
   const note = h("span", { class: "hvd-note" });
   const clock = h("span", { class: "hvd-clock" });
   const wait = h("p", { class: "hvd-wait", role: "status" });
+  const size = makeSize(resize);
   return {
     root: h("header", {}, title, status, note, clock),
     wait,
+    size: size.root,
     /** @param {Snapshot} state */
     update(state) {
       const { text, kind } = statusOf(state);
@@ -27,6 +30,7 @@ export function makeHead() {
       setText(note, [state.finished ? "means over the cell" : "", unnamed].filter(Boolean).join(" · "));
       setText(wait, state.wait);
       setVisible(wait, state.wait !== "");
+      size.update(state.finished ? null : state.size);
       return kind;
     },
   };
@@ -45,4 +49,68 @@ export function statusOf({ finished, ranks, rows }) {
   const states = [...new Set(bad.map((rank) => rows[rank][ROW.state]))].join(", ");
   const named = `${bad.slice(0, MAX_NAMED).join(", ")}${bad.length > MAX_NAMED ? ", …" : ""}`;
   return { text: `${states} on ${bad.length === 1 ? "rank" : "ranks"} ${named}`, kind: "bad" };
+}
+
+/**
+ * The number of ranks, with one more and one less; it is asked for when a person says so.
+ *
+ * @param {(n: number) => void} resize
+ */
+function makeSize(resize) {
+  /** @type {number | null} */
+  let picked = null;
+  /** @type {Size | null} */
+  let size = null;
+  const less = h("button", { type: "button", class: "hvd-step", "aria-label": "one rank less" }, "−");
+  const number = h("output", { class: "hvd-number", "aria-label": "number of ranks" });
+  const more = h("button", { type: "button", class: "hvd-step", "aria-label": "one rank more" }, "+");
+  const apply = h("button", { type: "button", class: "hvd-apply" });
+  const note = h("span", { class: "hvd-note", role: "status" });
+  const root = h("div", { class: "hvd-size", role: "group", "aria-label": "resize" }, "ranks", less, number, more);
+  root.append(apply, note);
+
+  function draw() {
+    setVisible(root, size !== null);
+    if (!size) return;
+    const shown = shownOf(size, picked);
+    setText(number, String(shown.number));
+    less.disabled = more.disabled = size[SIZE.wanted] !== null;
+    less.disabled ||= shown.number <= 1;
+    setText(apply, shown.apply);
+    setVisible(apply, shown.apply !== "");
+    setText(note, shown.note);
+  }
+  /** @param {number} by */
+  function step(by) {
+    if (size) picked = Math.max(1, (picked ?? size[SIZE.n]) + by);
+    draw();
+  }
+  less.addEventListener("click", () => step(-1));
+  more.addEventListener("click", () => step(1));
+  apply.addEventListener("click", () => {
+    if (picked !== null) resize(picked);
+    picked = null;
+    draw();
+  });
+  return {
+    root,
+    /** @param {Size | null} now */
+    update(now) {
+      size = now;
+      draw();
+    },
+  };
+}
+
+/**
+ * Return what is shown of a size when a person has picked another one.
+ *
+ * @param {Size} size
+ * @param {number | null} picked
+ */
+export function shownOf(size, picked) {
+  const wanted = size[SIZE.wanted];
+  if (wanted !== null) return { number: wanted, apply: "", note: `${size[SIZE.n]} now; ${size[SIZE.note]}` };
+  const number = picked ?? size[SIZE.n];
+  return { number, apply: number === size[SIZE.n] ? "" : `resize to ${number}`, note: size[SIZE.note] };
 }

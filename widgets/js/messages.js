@@ -11,6 +11,8 @@
 /** @typedef {[t: number, kind: string, label: string]} Mark a moment of the cell: see widgets/marks.py */
 /** @typedef {[times: number, share: number]} Slow a straggler's own time as a multiple of the others', what they wait */
 
+/** @typedef {[n: number, wanted: number | null, note: string]} Size ranks that there are, that are wanted, how far that is */
+
 /**
  * One rank. Rates are per second, `comm` and `wait` shares of time, `cpu` a percentage, `rss` bytes.
  *
@@ -37,6 +39,7 @@
  * @property {number} unnamed how many more there are
  * @property {Record<string, Slow>} slow
  * @property {string} wait why ranks wait, "" when they do not
+ * @property {Size | null} size the number of ranks, where it can be changed
  * @property {Totals} totals
  * @property {Record<string, Row>} rows
  */
@@ -82,6 +85,9 @@ export const GPU = /** @type {const} */ ({
   pcieTx: 6,
   pcieRx: 7,
 });
+
+/** Places in a size. */
+export const SIZE = /** @type {const} */ ({ n: 0, wanted: 1, note: 2 });
 
 /** Places in a mark. */
 export const MARK = /** @type {const} */ ({ t: 0, kind: 1, label: 2 });

@@ -28,7 +28,7 @@ export function makePanel(store, el, signal) {
   /** @type {number | null} */
   let picked = null;
   let frame = 0;
-  const head = makeHead();
+  const head = makeHead(store.resize);
   const figures = makeFigures();
   const marks = makeMarks();
   const charts = makeCharts(() => theme, schedule);
@@ -45,7 +45,7 @@ export function makePanel(store, el, signal) {
   );
   const output = makeOutput();
   const root = h("article", { class: "hvd", "aria-label": "hvd dashboard" });
-  root.append(head.root, head.wait, figures.root, marks.root, charts.root, table.root, output.root);
+  root.append(head.root, head.wait, head.size, figures.root, marks.root, charts.root, table.root, output.root);
   el.append(root);
 
   function focus() {

@@ -9,10 +9,15 @@ import { MAX_LINES } from "./messages.js";
  * @property {(name: string) => Snapshot | null} get
  * @property {(name: string, callback: (content: any) => void) => void} on
  * @property {(name: string, callback: (content: any) => void) => void} off
- * @property {(content: string) => void} send
+ * @property {(content: unknown) => void} send
  */
 
-/** @typedef {{ state: Snapshot | null, views: Set<() => void> }} Store views are called after each change */
+/**
+ * @typedef {object} Store
+ * @property {Snapshot | null} state
+ * @property {Set<() => void>} views called after each change
+ * @property {(n: number) => void} resize asks the kernel for so many ranks
+ */
 
 /**
  * @param {Model} model
@@ -21,7 +26,7 @@ import { MAX_LINES } from "./messages.js";
  */
 export function makeStore(model, signal) {
   /** @type {Store} */
-  const store = { state: null, views: new Set() };
+  const store = { state: null, views: new Set(), resize: (n) => model.send({ resize: n }) };
   const changed = () => {
     for (const view of store.views) view();
   };
@@ -57,8 +62,8 @@ export function makeStore(model, signal) {
  * @param {Increment} increment
  */
 export function applyIncrement(state, increment) {
-  const { seq, t, names, unnamed, slow, wait, totals } = increment;
-  Object.assign(state, { seq, t, names, unnamed, slow, wait, totals });
+  const { seq, t, names, unnamed, slow, wait, size, totals } = increment;
+  Object.assign(state, { seq, t, names, unnamed, slow, wait, size, totals });
   Object.assign(state.rows, increment.rows);
   if (increment.curves) appendColumns(state.curves, increment.curves, state.ranks.length);
   if (increment.log && increment.lines !== undefined) {

@@ -147,6 +147,10 @@ var GPU = (
     pcieRx: 7
   }
 );
+var SIZE = (
+  /** @type {const} */
+  { n: 0, wanted: 1, note: 2 }
+);
 var MARK = (
   /** @type {const} */
   { t: 0, kind: 1, label: 2 }
@@ -325,15 +329,17 @@ function makeFigures() {
 
 // widgets/js/head.js
 var MAX_NAMED = 8;
-function makeHead() {
+function makeHead(resize) {
   const title = h("h3");
   const status = h("span", { class: "hvd-status", role: "status" });
   const note = h("span", { class: "hvd-note" });
   const clock = h("span", { class: "hvd-clock" });
   const wait = h("p", { class: "hvd-wait", role: "status" });
+  const size2 = makeSize(resize);
   return {
     root: h("header", {}, title, status, note, clock),
     wait,
+    size: size2.root,
     /** @param {Snapshot} state */
     update(state) {
       const { text, kind } = statusOf(state);
@@ -344,6 +350,7 @@ function makeHead() {
       setText(note, [state.finished ? "means over the cell" : "", unnamed].filter(Boolean).join(" · "));
       setText(wait, state.wait);
       setVisible(wait, state.wait !== "");
+      size2.update(state.finished ? null : state.size);
       return kind;
     }
   };
@@ -355,6 +362,53 @@ function statusOf({ finished, ranks, rows }) {
   const states = [...new Set(bad.map((rank) => rows[rank][ROW.state]))].join(", ");
   const named = `${bad.slice(0, MAX_NAMED).join(", ")}${bad.length > MAX_NAMED ? ", …" : ""}`;
   return { text: `${states} on ${bad.length === 1 ? "rank" : "ranks"} ${named}`, kind: "bad" };
+}
+function makeSize(resize) {
+  let picked = null;
+  let size2 = null;
+  const less = h("button", { type: "button", class: "hvd-step", "aria-label": "one rank less" }, "−");
+  const number2 = h("output", { class: "hvd-number", "aria-label": "number of ranks" });
+  const more = h("button", { type: "button", class: "hvd-step", "aria-label": "one rank more" }, "+");
+  const apply = h("button", { type: "button", class: "hvd-apply" });
+  const note = h("span", { class: "hvd-note", role: "status" });
+  const root = h("div", { class: "hvd-size", role: "group", "aria-label": "resize" }, "ranks", less, number2, more);
+  root.append(apply, note);
+  function draw() {
+    setVisible(root, size2 !== null);
+    if (!size2) return;
+    const shown = shownOf(size2, picked);
+    setText(number2, String(shown.number));
+    less.disabled = more.disabled = size2[SIZE.wanted] !== null;
+    less.disabled ||= shown.number <= 1;
+    setText(apply, shown.apply);
+    setVisible(apply, shown.apply !== "");
+    setText(note, shown.note);
+  }
+  function step(by) {
+    if (size2) picked = Math.max(1, (picked ?? size2[SIZE.n]) + by);
+    draw();
+  }
+  less.addEventListener("click", () => step(-1));
+  more.addEventListener("click", () => step(1));
+  apply.addEventListener("click", () => {
+    if (picked !== null) resize(picked);
+    picked = null;
+    draw();
+  });
+  return {
+    root,
+    /** @param {Size | null} now */
+    update(now) {
+      size2 = now;
+      draw();
+    }
+  };
+}
+function shownOf(size2, picked) {
+  const wanted = size2[SIZE.wanted];
+  if (wanted !== null) return { number: wanted, apply: "", note: `${size2[SIZE.n]} now; ${size2[SIZE.note]}` };
+  const number2 = picked ?? size2[SIZE.n];
+  return { number: number2, apply: number2 === size2[SIZE.n] ? "" : `resize to ${number2}`, note: size2[SIZE.note] };
 }
 
 // widgets/js/output.js
@@ -548,7 +602,7 @@ function makePanel(store, el, signal) {
   let hovered = null;
   let picked = null;
   let frame = 0;
-  const head = makeHead();
+  const head = makeHead(store.resize);
   const figures = makeFigures();
   const marks = makeMarks();
   const charts = makeCharts(() => theme, schedule);
@@ -565,7 +619,7 @@ function makePanel(store, el, signal) {
   );
   const output = makeOutput();
   const root = h("article", { class: "hvd", "aria-label": "hvd dashboard" });
-  root.append(head.root, head.wait, figures.root, marks.root, charts.root, table.root, output.root);
+  root.append(head.root, head.wait, head.size, figures.root, marks.root, charts.root, table.root, output.root);
   el.append(root);
   function focus() {
     charts.focus(store.state?.ranks.indexOf(hovered ?? picked ?? -1) ?? -1);
@@ -657,7 +711,7 @@ function makeCharts(theme, changed) {
 
 // widgets/js/store.js
 function makeStore(model, signal) {
-  const store = { state: null, views: /* @__PURE__ */ new Set() };
+  const store = { state: null, views: /* @__PURE__ */ new Set(), resize: (n) => model.send({ resize: n }) };
   const changed = () => {
     for (const view of store.views) view();
   };
@@ -684,8 +738,8 @@ function makeStore(model, signal) {
   return store;
 }
 function applyIncrement(state, increment) {
-  const { seq, t, names, unnamed, slow, wait, totals } = increment;
-  Object.assign(state, { seq, t, names, unnamed, slow, wait, totals });
+  const { seq, t, names, unnamed, slow, wait, size: size2, totals } = increment;
+  Object.assign(state, { seq, t, names, unnamed, slow, wait, size: size2, totals });
   Object.assign(state.rows, increment.rows);
   if (increment.curves) appendColumns(state.curves, increment.curves, state.ranks.length);
   if (increment.log && increment.lines !== void 0) {

@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { axisRange } from "../../../widgets/js/axes.js";
 import { readoutOf } from "../../../widgets/js/chart.js";
 import { barOf, columnsOf } from "../../../widgets/js/columns.js";
-import { statusOf } from "../../../widgets/js/head.js";
+import { shownOf, statusOf } from "../../../widgets/js/head.js";
 import { drawMarks, rowsOf, textOf } from "../../../widgets/js/marks.js";
 
 const row = (state, gpu = [], comm = 0.5, wait = 0.25) => [
@@ -34,6 +34,14 @@ test("the status names the ranks that ended badly", () => {
   assert.deepEqual(statusOf(cell("failed", "done", "dead")), { text: "failed, dead on ranks 0, 2", kind: "bad" });
   const many = statusOf(cell(...Array(9).fill("interrupted"))).text;
   assert.equal(many, "interrupted on ranks 0, 1, 2, 3, 4, 5, 6, 7, …");
+});
+
+test("a number of ranks is asked for once it was picked, and shown until it is there", () => {
+  assert.deepEqual(shownOf([4, null, ""], null), { number: 4, apply: "", note: "" });
+  assert.deepEqual(shownOf([4, null, ""], 6), { number: 6, apply: "resize to 6", note: "" });
+  assert.deepEqual(shownOf([4, null, "no memory"], 4), { number: 4, apply: "", note: "no memory" });
+  const waits = { number: 6, apply: "", note: "4 now; at the next commit" };
+  assert.deepEqual(shownOf([4, 6, "at the next commit"], 5), waits);
 });
 
 test("there is a column for each logged value, and none for figures that no GPU has", () => {
