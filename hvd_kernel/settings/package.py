@@ -85,6 +85,18 @@ PACKAGE_SETTINGS = (
         "seconds that the ranks of an elastic job wait in a reset for one that does not come, until it is replaced",
     ),
     Setting(
+        ("HVD_SLOT_FAILURES",),
+        whole(1),
+        "",
+        "of an elastic job: failures in a slot after which it is left out; else 3, with a cooldown range 1",
+    ),
+    Setting(
+        ("HVD_HOST_FAILURES",),
+        whole(1),
+        "2",
+        "of an elastic job: a host is left out while so many of its slots are, all of them where it has fewer",
+    ),
+    Setting(
         ("HVD_WORKER",),
         anything,
         "",

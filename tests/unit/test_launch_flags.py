@@ -201,6 +201,10 @@ ELASTIC = [
         ElasticOptions(2, 2, script="h", cooldown_s=(10, 100)),
     ),
     ("-np 2 --min-np 1 --spares 1", ElasticOptions(2, 1, hosts=(Host("localhost", 2),), spares=1)),
+    (
+        "-np 2 --host-discovery-script h --slot-failures 1 --host-failures 4 --hang-timeout 30",
+        ElasticOptions(2, 2, script="h", slot_failures=1, host_failures=4, hang_s=30.0),
+    ),
 ]
 
 
@@ -243,12 +247,12 @@ def test_the_section_elastic_of_a_configuration_file(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("""
 elastic: {min_np: 2, max-np: 8, host_discovery_script: ./h.sh, elastic_timeout: 60, reset_limit: 5, max_restarts: 4,
-  blacklist_cooldown_range: [10, 100], discovery_interval: 2, spares: 1}
+  blacklist_cooldown_range: [10, 100], discovery_interval: 2, spares: 1, slot_failures: 5, host_failures: 3, hang-timeout: 45}
 """)
     found, ignored = config_file.read(str(file))
     assert (set(found), ignored) == ({row.dest for row in elastic.FLAGS}, [])
     request = parse(["-np", "4", "--config-file", str(file), "--max-np", "6", "x"])
-    assert request.elastic == ElasticOptions(4, 2, 6, (), "./h.sh", None, 60.0, 5, 4, (10, 100), 2.0, 1)
+    assert request.elastic == ElasticOptions(4, 2, 6, (), "./h.sh", None, 60.0, 5, 4, (10, 100), 2.0, 1, 5, 3, 45.0)
     file.write_text("elastic: {min_np: 2, blacklist_cooldown_range: 10}")
     with pytest.raises(ConfigError, match=r"10 cannot be used: it must be 2 numbers, as 10 100"):
         config_file.read(str(file))

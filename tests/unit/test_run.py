@@ -44,7 +44,8 @@ def test_the_signature_is_horovods_and_lazily_there() -> None:
     parameters = inspect.signature(run).parameters.values()
     assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == HOROVODS.split()
     assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == {
-        *("env", "reuse", "elastic_timeout", "max_restarts", "spares")
+        *("env", "reuse", "elastic_timeout", "max_restarts", "spares"),
+        *("slot_failures", "host_failures", "hang_timeout"),
     }
     assert hvd_kernel.run is run
     with pytest.raises(AttributeError, match="no attribute 'walk'"):

@@ -84,6 +84,7 @@ HOROVOD = table(
     ("config-file", Flag("ignored", 1, "its values are not read: give them as flags")),
     ("min-np min-num-proc max-np max-num-proc elastic-timeout", Flag("ignored", 1, _ELASTIC)),
     ("reset-limit max-restarts host-discovery-script discovery-interval", Flag("ignored", 1, _ELASTIC)),
+    ("slot-failures host-failures hang-timeout spares", Flag("ignored", 1, _ELASTIC)),
     ("blacklist-cooldown-range", Flag("ignored", 2, _ELASTIC)),
     ("v version cb check-build h help", Flag("refused", 0, "it starts no job: leave it out")),
     ("install-horovodrun uninstall-horovodrun", Flag("refused", 0, "it starts no job: leave it out")),
@@ -123,7 +124,10 @@ HOROVOD = table(
 )
 """What becomes a variable has its name for a use: ``NAME=value`` of a switch, else the flag's value."""
 _ONE_DASH = ("np", "H", "hostfile", "p", "i", "prefix-timestamp", "v", "cb", "h")
-OURS = ("--gpus", "--install-", "--uninstall-", "--build-", "--max-restarts", "--discovery-interval")
+OURS = (
+    *("--gpus", "--install-", "--uninstall-", "--build-", "--max-restarts", "--discovery-interval", "--spares"),
+    *("--slot-failures", "--host-failures", "--hang-timeout"),
+)
 """Not Horovod's, and no reason to refuse an abbreviation."""
 HOROVOD_SPELLED = Spellings(
     (*(f"-{name}" for name in _ONE_DASH), "--hostfile", *(f"--{name}" for name in HOROVOD if name not in _ONE_DASH)),

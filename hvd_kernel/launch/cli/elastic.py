@@ -2,7 +2,7 @@
 
     hvdrun -np 4 --min-np 2 --max-np 8 --host-discovery-script ./hosts.sh python train.py
 
-Horovod's flags, under both of their names, and three of our own: --max-restarts, --discovery-interval and --spares.
+Horovod's flags, under both of their names, and those that its jobs do not have, from --max-restarts on.
 """
 
 from __future__ import annotations
@@ -122,6 +122,28 @@ FLAGS = (
         f"seconds from one run of the discovery script to the next (default: {INTERVAL_S:g})",
     ),
     ElasticFlag(
+        "slot_failures",
+        ("--slot-failures",),
+        whole(1),
+        "N",
+        "failures in a slot after which it is left out (default: HVD_SLOT_FAILURES, 3; with a cooldown range 1)",
+    ),
+    ElasticFlag(
+        "host_failures",
+        ("--host-failures",),
+        whole(1),
+        "N",
+        "slots of a host that are left out, after which the whole host is (default: HVD_HOST_FAILURES, 2)",
+    ),
+    ElasticFlag(
+        "hang_timeout",
+        ("--hang-timeout",),
+        number(0.0, open_end=True),
+        "S",
+        "seconds that the others wait in a reset for a rank that does not come, until it is replaced (default: "
+        "HVD_HANG_TIMEOUT, 120)",
+    ),
+    ElasticFlag(
         "spares",
         ("--spares",),
         whole(0, 16),
@@ -199,6 +221,9 @@ def options(found: Mapping[str, Any], given: Mapping[str, Any]) -> ElasticOption
         cooldown_s=_pair(said.get("blacklist_cooldown_range")),
         interval_s=float(said.get("discovery_interval", INTERVAL_S)),
         spares=_whole(said.get("spares")),
+        slot_failures=_whole(said.get("slot_failures")),
+        host_failures=_whole(said.get("host_failures")),
+        hang_s=float(said["hang_timeout"]) if "hang_timeout" in said else None,
     )
 
 

@@ -52,6 +52,9 @@ def run(  # noqa: PLR0917 - Horovod's signature
     elastic_timeout: float | None = None,
     max_restarts: int | None = None,
     spares: int | None = None,
+    slot_failures: int | None = None,
+    host_failures: int | None = None,
+    hang_timeout: float | None = None,
 ) -> list[Any]:
     """Call ``func(*args, **kwargs)`` on np ranks and return what it returned, in rank order.
 
@@ -93,6 +96,9 @@ def run(  # noqa: PLR0917 - Horovod's signature
     reset_limit, cooldown_range, elastic_timeout, max_restarts
         How often the ranks may meet again; least and most seconds for which a host that failed is left alone; longest
         wait for slots, in seconds; processes that may be started in place of failed ones.
+    slot_failures, host_failures, hang_timeout
+        After how many failures a slot is left out, and after how many such slots their host; seconds that the others
+        wait in a reset for a rank that does not come, until it is replaced.
     spares
         Processes that wait on each host, their imports done, to take the place of a rank that fails.
     env

@@ -17,7 +17,12 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.mpi.network import is_far
 from hvd_kernel.settings.network import addresses
 
-_ELASTIC = ("max_num_proc", "max_np", "reset_limit", "cooldown_range", "elastic_timeout", "max_restarts", "spares")
+_COUNTS = {"slot_failures": 1, "host_failures": 1, "spares": 0}
+"""Of a job whose size may change, and the least that each may be."""
+_ELASTIC = (
+    *("max_num_proc", "max_np", "reset_limit", "cooldown_range", "elastic_timeout", "max_restarts", "hang_timeout"),
+    *_COUNTS,
+)
 """What means nothing without min_num_proc or host_discovery_script."""
 _FRESH_ONLY = (
     "env",
@@ -121,9 +126,10 @@ def _elastic(options: Mapping[str, Any], np: int, hosts: str | None, hostfile: s
     pair = options["cooldown_range"]
     if pair is not None and (len(pair) != 2 or not all(isinstance(each, int) for each in pair)):  # noqa: PLR2004
         raise ConfigError(f"run(cooldown_range={pair!r}) cannot be used: give two whole numbers of seconds.")
-    spares = options["spares"]
-    if spares is not None and (isinstance(spares, bool) or not isinstance(spares, int) or spares < 0):
-        raise ConfigError(f"run(spares={spares!r}) cannot be used: give a number of processes, 0 or more.")
+    for name, minimum in _COUNTS.items():
+        value = options[name]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
+            raise ConfigError(f"run({name}={value!r}) cannot be used: give a whole number, {minimum} or more.")
     start = max(np, least or 1)
     known = tuple(named(hosts, hostfile, start)) if hosts or hostfile or not script else ()
     return ElasticOptions(
@@ -137,7 +143,10 @@ def _elastic(options: Mapping[str, Any], np: int, hosts: str | None, hostfile: s
         reset_limit=options["reset_limit"],
         max_restarts=options["max_restarts"],
         cooldown_s=None if pair is None else (pair[0], pair[1]),
-        spares=spares,
+        spares=options["spares"],
+        slot_failures=options["slot_failures"],
+        host_failures=options["host_failures"],
+        hang_s=options["hang_timeout"],
     )
 
 

@@ -42,6 +42,7 @@ from hvd_kernel.settings.launchers import without_launchers
 
 _NOT_FOUND = 127  # the shell's status of what cannot be started
 _LOOK_S = 0.5  # between two looks at what has no time of its own
+_LATER_S = 10.0  # that the driver, which only knows who has not come, waits longer than who can say where a rank is
 _GONE_S = 30.0  # that agents may take to end when their workers have
 
 
@@ -115,7 +116,7 @@ class ElasticJob:
         )
         self._orders = Orders(job, _spares(options, env))
         self._meetings = Meetings(job.network_interface)
-        self.stalls = WorkerStalls(self._workers, streams.err, self._feed, env)
+        self.stalls = WorkerStalls(self._workers, streams.err, self._feed, env, _hang_s(options, env))
         self._stdin: StdinForwarder | None = None
         self._source = _source(options, agents.loop, self._feed)
         self._actions: dict[type[events.Action], Callable[[Any], None]] = {
@@ -321,6 +322,11 @@ def _spares(options: ElasticOptions, env: Mapping[str, str]) -> int:
     return options.spares
 
 
+def _hang_s(options: ElasticOptions, env: Mapping[str, str]) -> float:
+    """Return how long ranks wait in a reset for another one."""
+    return float(lookup.value("HVD_HANG_TIMEOUT", env)) if options.hang_s is None else options.hang_s
+
+
 def _told(host: str, message: m.SparesReady | m.SparesFailed) -> str:
     if isinstance(message, m.SparesFailed):
         return f"warning: {host} has fewer spare processes than it was to have: {message.why}"
@@ -336,11 +342,13 @@ def _source(options: ElasticOptions, loop: EventLoop, feed: Feed) -> HostSource:
 
 def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Settings:
     """Return what the driver goes by: the options, and the environment where they say nothing."""
-    timeout_s, limit = options.timeout_s, options.reset_limit
+    timeout_s, limit, slot_failures = options.timeout_s, options.reset_limit, options.slot_failures
     if timeout_s is None:
         timeout_s = float(lookup.value("HVD_ELASTIC_TIMEOUT", env))
     if limit is None and (said := lookup.value("HVD_RESET_LIMIT", env)):
         limit = int(said)
+    if slot_failures is None and (said := lookup.value("HVD_SLOT_FAILURES", env)):
+        slot_failures = int(said)
     return Settings(
         np=options.np,
         min_np=options.min_np,
@@ -349,6 +357,9 @@ def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Sett
         reset_limit=limit,
         max_restarts=options.max_restarts,
         cooldown_s=options.cooldown_s,
+        slot_failures=slot_failures,
+        host_failures=options.host_failures or int(lookup.value("HVD_HOST_FAILURES", env)),
+        patience_s=max(Settings.patience_s, _hang_s(options, env) + _LATER_S),
         last_call_s=0.0 if options.hosts else Settings.last_call_s,  # hosts that stay are all there
         start_timeout_s=max(timeout_s, Settings.start_timeout_s),
         end_grace_s=job.grace_s,

@@ -36,6 +36,9 @@ class ElasticOptions:
     cooldown_s: tuple[int, int] | None = None  # None: a host that has been left out stays out
     interval_s: float = INTERVAL_S  # between the end of one run of the script and the next
     spares: int | None = None  # processes that wait on each host, their imports done; None: HVD_SPARES where it is set
+    slot_failures: int | None = None  # a slot is left out after so many; None: HVD_SLOT_FAILURES
+    host_failures: int | None = None  # a host is left out while so many of its slots are; None: HVD_HOST_FAILURES
+    hang_s: float | None = None  # longest wait of ranks in a reset for one that does not come; None: HVD_HANG_TIMEOUT
 
     def __post_init__(self) -> None:
         for holds, said in (

@@ -49,12 +49,14 @@ class _Asked:
 class WorkerStalls:
     """Feed it what is heard of workers; it asks, tells, and says which worker hangs."""
 
-    def __init__(self, workers: Workers, write: Write, feed: Callable[[Event], None], env: Mapping[str, str]) -> None:
+    def __init__(
+        self, workers: Workers, write: Write, feed: Callable[[Event], None], env: Mapping[str, str], hang_s: float
+    ) -> None:
         options = lookup.engine_options(env)
         self._workers, self._write, self._feed = workers, write, feed
         self._watches = options.get("stall_warning_s") != "0"
         self._stop_abort_s = float(options.get("stop_abort_s", _STOP_ABORT_S))
-        self._hang_s = float(lookup.value("HVD_HANG_TIMEOUT", env))
+        self._hang_s = hang_s
         self._monitor: RankMonitor | None = None
         self._wanted = threading.Event()
         self._stopped: dict[int, tuple[float, float]] = {}  # from when to when a worker has been seen stopped
