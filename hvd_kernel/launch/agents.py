@@ -71,6 +71,15 @@ class AgentHandle:
     def reap(self, seconds: float) -> None:
         """Wait until it has ended, after ``hang_up``; kill it after a time."""
 
+    def unreachable(self) -> ClusterError:
+        """Explain why it has not come up."""
+        return ClusterError(f"{self.host.name} has not come up")
+
+    def discard(self) -> None:
+        """Leave nothing of it, while the others go on."""
+        self.hang_up()
+        self._agents.every.remove(self)
+
 
 class SpawnedAgent(AgentHandle):
     """One that the launcher has started itself, here or through ssh."""

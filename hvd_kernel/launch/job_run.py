@@ -257,9 +257,10 @@ def _engine_start(job: Job, engine: Engine, agents: Agents, patience: float, las
     with AgentListener(agents, secret, [*engine.addresses]) as listener:
         run = EngineRun(engine, Invitation(listener.address, secret, job.env or {}, engine.hidden))
         last.callback(run.close, _LET_GO_S)
-        run.watch(agents.loop, listener, job.np)
+        run.watch(agents.loop, lambda: run.fail(listener.there, job.np))
         placed = by_hosts(listener.wait(run, job.np, patience))
-    run.up(agents.loop)
+    run.unwatch(agents.loop)
+    run.up()
     hellos = [agent.hello for agent in placed]
     hosts = [hello["host"] for hello in hellos]
     for rank, (agent, env) in enumerate(zip(placed, _placements(job, hellos), strict=True)):

@@ -24,6 +24,7 @@ class Host:
 
     name: str
     slots: int
+    machine: str = ""  # what tells its machine from others, where several names are parts of one; empty: the name does
 
     def __post_init__(self) -> None:
         # ssh would take such a name for an option.

@@ -1,5 +1,5 @@
 """``hvd_kernel.spark``: ranks as tasks of a Spark job, by Horovod's names."""
 
-from hvd_kernel.spark.runner import run
+from hvd_kernel.spark.runner import run, run_elastic
 
-__all__ = ["run"]
+__all__ = ["run", "run_elastic"]

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from hvd_kernel.errors import ConfigError, RankDied
+from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.in_processes import in_engine
-from hvd_kernel.spark.stage import BarrierStage, context
+from hvd_kernel.spark.stage import Stage, context
 
 _START_S = 600.0
 
@@ -91,9 +92,9 @@ def run(  # noqa: PLR0917 - Horovod's signature
     np = found.defaultParallelism if num_proc is None else num_proc
     if np < 1:
         raise ConfigError(f"num_proc={np}: a job has 1 rank or more, e.g. num_proc=4.")
-    engine = BarrierStage(found, np, nics)
+    engine = Stage(found, np, nics, barrier=True)
     job = Job(
-        command=["python"],
+        command=[executable or ""],
         np=np,
         env=dict(env or {}),
         network_interface=engine.interface,
@@ -103,11 +104,98 @@ def run(  # noqa: PLR0917 - Horovod's signature
     )
     call = pack_call(fn, args, kwargs or {}, ())
     try:
-        return in_engine(call, job, executable, stdout=stdout, stderr=stderr)
+        return in_engine(call, job, stdout=stdout, stderr=stderr)
     except RankDied as died:
         if engine.error is not None and died.__cause__ is None:
             raise died from engine.error
         raise
+
+
+def run_elastic(  # noqa: PLR0917 - Horovod's signature
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    start_timeout: float | None = None,
+    elastic_timeout: float | None = None,
+    reset_limit: int | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: IO[Any] | None = None,
+    stderr: IO[Any] | None = None,
+    verbose: int = 1,
+    nics: str | Sequence[str] | None = None,
+    prefix_output_with_timestamp: bool = False,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Call ``fn(*args, **kwargs)`` on ranks that may come and go; return what those of the end returned, by rank.
+
+    The function is one for ``hvd.elastic.run``. Each rank is a Spark task of its own. A rank that fails is started
+    again in its task; a task whose executor is lost is started by Spark on another one. The others go on meanwhile.
+
+    Parameters
+    ----------
+    fn, args, kwargs, env, stdout, stderr, verbose, nics, prefix_output_with_timestamp
+        As of ``run``.
+    num_proc
+        Ranks that must be there before the first begins; None: ``spark.default.parallelism``.
+    min_num_proc, min_np
+        With fewer than these the ranks wait; None: num_proc.
+    max_num_proc, max_np
+        Tasks that Spark is asked for: ranks that there may be; None: num_proc.
+    start_timeout
+        Seconds until num_proc tasks are up; None: HOROVOD_SPARK_START_TIMEOUT, else 600.
+    elastic_timeout
+        Longest wait for enough ranks, in seconds, after some were lost; None: HOROVOD_ELASTIC_TIMEOUT, else 600.
+    reset_limit
+        How often the ranks may meet again.
+
+    Raises
+    ------
+    RankFailed
+        The function raised; ``__cause__`` is its exception.
+    RankDied
+        A rank ended, and there were too many of these.
+    ClusterError
+        There were not enough ranks, and why.
+    ConfigError
+        The sizes contradict each other.
+    UsageError
+        There is no active SparkContext.
+
+    Examples
+    --------
+    In a PySpark session::
+
+        hvd_kernel.spark.run_elastic(train, num_proc=4, min_num_proc=2)
+    """
+    del verbose
+    if not callable(fn):
+        raise TypeError(f"run_elastic() calls a function on the ranks, but got {fn!r}.")
+    found = context()
+    np = found.defaultParallelism if num_proc is None else num_proc
+    least, most = _one("min", min_num_proc, min_np) or np, _one("max", max_num_proc, max_np) or np
+    options = ElasticOptions(np, least, most, by_engine=True, timeout_s=elastic_timeout, reset_limit=reset_limit)
+    job = Job(
+        command=[""],
+        np=np,
+        env=dict(env or {}),
+        network_interface=nics if isinstance(nics, str) else next(iter(nics or ()), ""),
+        start_timeout_s=start_seconds(start_timeout),
+        timestamp=prefix_output_with_timestamp,
+        engine=Stage(found, most, nics, barrier=False),
+    )
+    call = pack_call(fn, args, kwargs or {}, ())
+    return in_engine(call, job, stdout=stdout, stderr=stderr, elastic=options)
+
+
+def _one(which: str, new: int | None, old: int | None) -> int | None:
+    """Return what one of two names says."""
+    if new is not None and old is not None and new != old:
+        raise ConfigError(f"{which}_num_proc={new} and {which}_np={old} are the same thing: keep {which}_num_proc.")
+    return old if new is None else new
 
 
 def start_seconds(asked: float | None) -> float:

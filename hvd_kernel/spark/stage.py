@@ -1,6 +1,7 @@
-"""Barrier stage of Spark as a cluster engine (cluster_engine.py): every task holds the agent of one rank.
+"""Stage of Spark as a cluster engine (cluster_engine.py): every task holds the agent of one rank.
 
-A barrier stage starts all of its tasks together, and is not tried again when one has failed.
+A barrier stage starts all of its tasks together, and is not tried again when one has failed. An elastic job has a stage
+of independent tasks: Spark starts each as soon as there is room, and once more where its executor is lost.
 """
 
 from __future__ import annotations
@@ -44,15 +45,27 @@ def context() -> Any:
     return found
 
 
-class BarrierStage:
-    """One stage of as many tasks as there are ranks. ``nics``: interfaces of the driver's that executors reach."""
+class Stage:
+    """One stage of as many tasks as there are ranks.
+
+    Parameters
+    ----------
+    found
+        The SparkContext.
+    np
+        How many.
+    nics
+        Interfaces of the driver's that executors reach.
+    barrier
+        Whether all start together.
+    """
 
     name = "Spark"
     hidden: tuple[str, ...] = _HIDDEN
 
-    def __init__(self, found: Any, np: int, nics: str | Sequence[str] | None) -> None:
+    def __init__(self, found: Any, np: int, nics: str | Sequence[str] | None, *, barrier: bool) -> None:
         self.error: BaseException | None = None
-        self._context, self._np = found, np
+        self._context, self._np, self._barrier = found, np, barrier
         self._group = f"horovod.spark.run.{next(_NUMBERS)}"
         names = [nics] if isinstance(nics, str) else [*(nics or ())]
         self.interface = names[0] if names else ""
@@ -62,8 +75,8 @@ class BarrierStage:
         """Run the stage."""
         try:
             self._context.setJobGroup(self._group, "ranks of Horovod", interruptOnCancel=True)
-            tasks = self._context.parallelize(range(self._np), self._np).barrier()
-            tasks.mapPartitions(_Rank(invitation)).collect()
+            tasks = self._context.parallelize(range(self._np), self._np)
+            (tasks.barrier() if self._barrier else tasks).mapPartitions(_Rank(invitation)).collect()
         except BaseException as error:
             self.error = error
             raise
@@ -96,10 +109,11 @@ class _Rank:
         self._invitation = invitation
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
-        from pyspark import BarrierTaskContext  # noqa: PLC0415 - see ``context``
+        from pyspark import TaskContext  # noqa: PLC0415 - see ``context``
 
         del rows
-        task = BarrierTaskContext.get()
+        task = TaskContext.get()
+        assert task is not None
         self._invitation.accept(task.partitionId(), variables(task.resources()))
         return iter(())
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import pytest
 from hvdtest.hvdrun import gone, lines_of, processes_with
 
 from hvd_kernel.errors import ClusterError, RankDied, RankFailed
+from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.launch.run.call import pack_call
@@ -43,22 +46,27 @@ class Processes:
         self._hosts, self._brings = hosts, brings
 
     def work(self, invitation: Invitation) -> None:
-        for index, host in enumerate(self._hosts[: self._brings]):
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", ACCEPT, str(index)],
-                stdin=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={name: value for name, value in os.environ.items() if name != "DRIVERS_OWN"}
-                | {"HVD_HOST": host, "INDEX": str(index), "ENGINE_TOKEN": "1"},
-            )
-            assert process.stdin is not None
-            pickle.dump(invitation, process.stdin)
-            process.stdin.close()
-            self.processes.append(process)
+        for index in range(len(self._hosts[: self._brings])):
+            self.start(invitation, index)
         if self._brings is not None:
             raise ValueError("no room")
         for process in self.processes:
             process.wait()
+
+    def start(self, invitation: Invitation, index: int) -> subprocess.Popen[bytes]:
+        host = self._hosts[index]
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", ACCEPT, str(index)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if name != "DRIVERS_OWN"}
+            | {"HVD_HOST": host, "INDEX": str(index), "ENGINE_TOKEN": "1"},
+        )
+        assert process.stdin is not None
+        pickle.dump(invitation, process.stdin)
+        process.stdin.close()
+        self.processes.append(process)
+        return process
 
     def cancel(self) -> None:
         for process in self.processes:
@@ -73,8 +81,8 @@ class Processes:
 
 def called(function: object, engine: Processes, *args: object, seconds: float = 60.0, **env: str) -> list[object]:
     """What a function returns on the ranks of an engine."""
-    job = Job(command=["python"], np=len(engine._hosts), env=env, engine=engine, start_timeout_s=seconds)
-    return in_engine(pack_call(function, args, {}, ()), job, None, stdout=OUT[-1], stderr=OUT[-1])
+    job = Job(command=[""], np=len(engine._hosts), env=env, engine=engine, start_timeout_s=seconds)
+    return in_engine(pack_call(function, args, {}, ()), job, stdout=OUT[-1], stderr=OUT[-1])
 
 
 OUT: list[StringIO] = []
@@ -110,6 +118,7 @@ def environment() -> dict[str, object]:
     return {name: os.environ.get(name) for name in names} | {"agent": [n for n in agent if "SECRET" in n]}
 
 
+@pytest.mark.nightly
 def test_a_rank_has_the_environment_of_the_engine_with_the_users_and_no_secret_of_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,11 +167,13 @@ def ends_its_process() -> None:
     time.sleep(100)
 
 
+@pytest.mark.nightly
 def test_a_rank_ends_with_the_process_that_the_engine_has_lost() -> None:
     with pytest.raises(RankDied, match=r"rank 1 of 2 was lost with the process that held it before"):
         called(ends_its_process, Processes(["a", "a"]))
 
 
+@pytest.mark.nightly
 def test_an_engine_that_ends_before_the_ranks_are_there_says_why() -> None:
     with pytest.raises(
         ClusterError, match=r"^Pretend has ended when \d of 2 ranks were up: no room, make some$"
@@ -187,6 +198,70 @@ def test_an_engine_without_room_is_given_up_after_a_time() -> None:
         "Timed out waiting for Pretend to start the ranks: 1 of 2 are up after 4 s. It has 1 slot. Give Pretend more "
         "resources or lower the number of ranks; where resources are allocated on demand, raise start_timeout."
     )
+
+
+class Retrying(Processes):
+    """One that starts a process again whose end was not its own, as Spark does with tasks."""
+
+    def work(self, invitation: Invitation) -> None:
+        with ThreadPoolExecutor(len(self._hosts)) as threads:
+            [*threads.map(partial(self._try, invitation), range(len(self._hosts)))]
+
+    def _try(self, invitation: Invitation, index: int) -> None:
+        while self.start(invitation, index).wait() < 0:
+            pass
+
+
+def trains(folder: str, *, fails: bool) -> list[int]:
+    """Five steps; at the third, rank 1 of the first generation ends, or the engine's process that holds it."""
+    import hvd_kernel.numpy as hvd
+
+    hvd.init()
+    state = hvd.elastic.ObjectState(step=0, total=0)
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.ObjectState) -> None:
+        while state.step < 5:
+            first = Path(folder, "first")
+            if state.step == 2 and hvd.rank() == 1 and not first.exists():
+                first.touch()
+                os._exit(3) if fails else kill(int(stat_of(os.getppid())[1]), signal.SIGKILL)
+                time.sleep(100)
+            state.total += int(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
+            state.step += 1
+            state.commit()
+
+    train(state)
+    return [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), state.total]
+
+
+@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_an_elastic_job_goes_on_when_the_engine_brings_another_process(
+    fails: bool, tmp_path: Path, said: StringIO
+) -> None:
+    job = Job(command=[""], np=2, engine=Retrying(["a", "a"]), start_timeout_s=60.0)
+    call = pack_call(partial(trains, fails=fails), (str(tmp_path),), {}, ())
+    options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
+    found = in_engine(call, job, stdout=said, stderr=said, elastic=options)
+    assert found == [[0, 2, 0, 2, 10], [1, 2, 1, 2, 10]], said.getvalue()
+
+
+@pytest.mark.nightly
+def test_an_elastic_job_ends_when_its_engine_does(said: StringIO) -> None:
+    job = Job(command=[""], np=2, engine=Processes(["a", "a"], brings=1), start_timeout_s=60.0)
+    options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
+    with pytest.raises(ClusterError, match=r"^Pretend has ended: no room, make some$"):
+        in_engine(pack_call(place, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
+
+
+@pytest.mark.nightly
+def test_an_elastic_job_without_room_is_given_up_after_the_time_to_start(said: StringIO) -> None:
+    job = Job(command=[""], np=2, engine=Processes(["a"]), start_timeout_s=4.0)
+    options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
+    with pytest.raises(
+        ClusterError, match=r"^Timed out waiting for Pretend to start the ranks: 1 of 2 are up after 4 s\."
+    ):
+        in_engine(pack_call(place, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
 
 
 def forks(marker: str) -> None:

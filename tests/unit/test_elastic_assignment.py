@@ -203,3 +203,11 @@ def test_after_its_cooldown_a_slot_has_all_its_failures_again(failures: int) -> 
         *[False] * (failures - 1),
         True,
     ]
+
+
+def test_ranks_of_one_machine_are_beside_each_other_whatever_its_names() -> None:
+    hosts = [Host("a/0", 1, "a"), Host("b/1", 1, "b"), Host("a/2", 1, "a")]
+    found = assign([Living(7, "b/1", 0, joined=1)], hosts)
+    told = [(each.host, each.worker, each.local_rank, each.local_size) for each in found.ranks]
+    assert told == [("b/1", 7, 0, 1), ("a/0", None, 0, 2), ("a/2", None, 1, 2)]
+    assert [(each.cross_rank, each.cross_size) for each in found.ranks] == [(0, 2), (1, 2), (0, 1)]

@@ -23,6 +23,7 @@ FOLDERS = (
     "jupyter",
     "faults",
     "elastic",
+    "spark",
     "browser",
     "notebooks",
 )

@@ -67,7 +67,7 @@ def assign(
     living
         Workers, at most one per slot.
     hosts
-        In their order; a host comes once.
+        In their order; a host comes once. Ranks of one machine are beside each other.
     max_np
         Ranks that there may be.
     blocked
@@ -87,14 +87,15 @@ def assign(
 
     # sorted() is stable: what is equal stays in the order of the hosts.
     chosen = sorted(usable, key=lambda slot: (age(slot), slot not in holder))[:max_np]
-    on_host: dict[str, list[Slot]] = {}
+    machine = {host.name: host.machine or host.name for host in hosts}
+    on_host: dict[str, list[Slot]] = {}  # by machine
     for slot in sorted(chosen, key=lambda slot: (age(slot), usable.index(slot))):
-        on_host.setdefault(slot[0], []).append(slot)
+        on_host.setdefault(machine[slot[0]], []).append(slot)
     places = [(slot, local, len(slots)) for slots in on_host.values() for local, slot in enumerate(slots)]
     ranks = []
     for rank, (slot, local, size) in enumerate(places):
         having = [host for host, slots in on_host.items() if len(slots) > local]
         worker = holder[slot].worker if slot in holder else None
-        ranks.append(Assigned(rank, *slot, worker, local, size, having.index(slot[0]), len(having)))
+        ranks.append(Assigned(rank, *slot, worker, local, size, having.index(machine[slot[0]]), len(having)))
     taken = set(chosen)
     return Assignment(tuple(ranks), tuple(each.worker for each in living if (each.host, each.slot) not in taken))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +24,10 @@ from typing import NoReturn, Protocol
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import AgentHandle
-from hvd_kernel.launch.launchers.agent_listener import AgentListener
 from hvd_kernel.processes import engine_agent
 from hvd_kernel.processes.channel.messages import Message
 from hvd_kernel.processes.event_loop import EventLoop
+from hvd_kernel.settings.launchers import without_launchers
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Invitation:
         ClusterError
             The launcher cannot be reached.
         """
-        env = {name: value for name, value in os.environ.items() if name not in self.hidden}
+        env = {name: value for name, value in without_launchers(os.environ).items() if name not in self.hidden}
         env |= {"PYTHONPATH": os.pathsep.join(_added())} | self.env | dict(own or {})
         engine_agent.hold(self.address, self.secret, {"rank": index}, env | rank_environment(env))
 
@@ -105,14 +105,17 @@ class EngineRun:
             self.error = error
         os.eventfd_write(self._over, 1)
 
-    def watch(self, loop: EventLoop, listener: AgentListener, np: int) -> None:
-        """Raise in the loop where the engine ends before the ranks are there."""
-        loop.add_reader(self._over, lambda: self._fail(listener.there, np))
+    def watch(self, loop: EventLoop, on_end: Callable[[], None]) -> None:
+        """Call back in the loop where the engine has ended."""
+        loop.add_reader(self._over, on_end)
 
-    def up(self, loop: EventLoop) -> None:
-        """Every rank is there: from here on its agent tells of it."""
-        self._is_up = True
+    def unwatch(self, loop: EventLoop) -> None:
+        """Call back no more."""
         loop.remove_reader(self._over)
+
+    def up(self) -> None:
+        """Every rank is there, and ends when its agent is let go: nothing has to be cancelled."""
+        self._is_up = True
 
     def close(self, seconds: float) -> None:
         """Wait for the end, and cancel what has not ended after a time; at once where the ranks have not come."""
@@ -140,7 +143,8 @@ class EngineRun:
         """Explain that other ranks have come than were asked for."""
         return ClusterError(f"{self._engine.name} did not start {np} rank(s), each of them once.")
 
-    def _fail(self, there: int, np: int) -> NoReturn:
+    def fail(self, there: int, np: int) -> NoReturn:
+        """Raise because the engine has ended before the ranks are there."""
         said = "" if self.error is None else f": {self._engine.explain(self.error)}"
         raise ClusterError(f"{self._engine.name} has ended when {there} of {np} ranks were up{said}") from self.error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,40 +53,55 @@ def in_processes(call: bytes, job: Job, *, far: bool, elastic: ElasticOptions | 
             outcome = launch(job, stdout=sys.stdout, stderr=sys.stderr)
             return values_of(_answers(folder, range(job.np)), job.np, outcome)
         outcome = launch_elastic(job, elastic, stdout=sys.stdout, stderr=sys.stderr)
-        return _elastic_values(folder, outcome)[: elastic.min_np]
+        numbers = {*outcome.workers, *([] if outcome.failed_worker is None else [outcome.failed_worker])}
+        return _elastic_values(_answers(folder, numbers), outcome)[: elastic.min_np]
 
 
 def in_engine(
-    call: bytes, job: Job, executable: str | None, *, stdout: IO[Any] | None, stderr: IO[Any] | None
+    call: bytes,
+    job: Job,
+    *,
+    stdout: IO[Any] | None,
+    stderr: IO[Any] | None,
+    elastic: ElasticOptions | None = None,
 ) -> list[Any]:
-    """Carry the call out on ranks that a cluster engine starts (``job.engine``); return the values in rank order.
+    """Carry the call out on ranks that a cluster's engine starts (``job.engine``); return the values in rank order.
 
-    Errors are those of ``in_processes``. Call and answers go over the agents' channels.
+    As ``in_processes``, but for call and answers, which go over the agents' channels. The job's command is the
+    interpreter; an empty word: that of the engine's processes.
     """
-    command = [executable or "", *_TASK]
-    job = replace(job, command=command, call=call, quiet=True)
-    outcome = launch(job, stdout=stdout or sys.stdout, stderr=stderr or sys.stderr)
-    answers = {rank: pickle.loads(answer) for rank, answer in outcome.answers.items()}  # noqa: S301 - keyed channels
-    return values_of(answers, job.np, outcome)
+    job = replace(job, command=[*job.command, *_TASK], call=call, quiet=True)
+    out, err = stdout or sys.stdout, stderr or sys.stderr
+    if elastic is None:
+        outcome = launch(job, stdout=out, stderr=err)
+        return values_of(_unpacked(outcome), job.np, outcome)
+    outcome = launch_elastic(job, elastic, stdout=out, stderr=err)
+    return _elastic_values(_unpacked(outcome), outcome)
 
 
-def _elastic_values(folder: Path, outcome: Outcome) -> list[Any]:
-    """Return the values of the last generation's ranks, or raise what has ended the job."""
+def _unpacked(outcome: Outcome) -> dict[int, Answer]:
+    """Return the answers that have come over keyed channels."""
+    return {number: pickle.loads(answer) for number, answer in outcome.answers.items()}  # noqa: S301 - our own ranks
+
+
+def _elastic_values(answers: Mapping[int, Answer], outcome: Outcome) -> list[Any]:
+    """Return the values of the last generation's ranks, or raise what has ended the job; ``answers`` by process."""
     size = len(outcome.workers)
     if outcome.status == 0:
-        return values_of(_answers(folder, outcome.workers), size, outcome)
+        found = {rank: answers[number] for rank, number in enumerate(outcome.workers) if number in answers}
+        return values_of(found, size, outcome)
     if outcome.failed_worker is None:
         raise ClusterError(outcome.why)
     rank = 0 if outcome.failed is None else outcome.failed
-    if (answer := _read(answer_file(folder, outcome.failed_worker))) is not None and answer.kind:
+    if (answer := answers.get(outcome.failed_worker)) is not None and answer.kind:
         raise failure(rank, size, answer) from answer.exception()
     raise RankDied(_last_words(rank, size, outcome), rank)
 
 
-def _answers(folder: Path, numbers: Sequence[int]) -> dict[int, Answer]:
-    """Return the answers by rank; ``numbers``: of each rank the one by which it has left its answer."""
-    found = {rank: _read(answer_file(folder, number)) for rank, number in enumerate(numbers)}
-    return {rank: answer for rank, answer in found.items() if answer is not None}
+def _answers(folder: Path, numbers: Iterable[int]) -> dict[int, Answer]:
+    """Return the answers, by the numbers of ranks, or of an elastic job's processes."""
+    found = {number: _read(answer_file(folder, number)) for number in numbers}
+    return {number: answer for number, answer in found.items() if answer is not None}
 
 
 def values_of(answers: Mapping[int, Answer], np: int, outcome: Outcome) -> list[Any]:

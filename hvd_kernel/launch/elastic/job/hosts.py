@@ -39,12 +39,17 @@ class HostAgent:
     """A host with its agent. ``workers``: those that have been started there and have not ended."""
 
     name: str
-    handle: SpawnedAgent
-    timer: Timer
+    handle: AgentHandle
+    timer: Timer | None = None  # its agent is given up then
     workers: set[int] = field(default_factory=set)
     kept: list[Late] = field(default_factory=list)  # to be sent when it is up
     is_released: bool = False
     is_gone: bool = False
+
+    @property
+    def machine(self) -> str:
+        """What its ranks go by where they look for those of the same host: two names of one machine are two hosts."""
+        return self.name
 
     @property
     def card(self) -> dict[str, Any]:
@@ -83,8 +88,11 @@ class HostAgents:
         if name not in self._by_name:
             handle = SpawnedAgent(self._agents, Host(name, 1), self._port, self._identity, "")
             timer = self._agents.loop.call_later(self._patience_s, lambda: self._late(handle))
-            self._by_name[name] = self._by_handle[handle] = HostAgent(name, handle, timer)
+            self._add(HostAgent(name, handle, timer))
         return self._by_name[name]
+
+    def _add(self, host: HostAgent) -> None:
+        self._by_name[host.name] = self._by_handle[host.handle] = host
 
     def release(self, name: str) -> None:
         """Let a host's agent go as soon as its workers have ended."""
@@ -97,7 +105,7 @@ class HostAgents:
         if host.is_released and not host.workers and not host.is_gone:
             host.handle.hang_up()
 
-    def _late(self, handle: SpawnedAgent) -> None:
+    def _late(self, handle: AgentHandle) -> None:
         if not handle.hello and handle in self._by_handle:
             self._give_up(self._by_handle[handle], ssh.silent(handle.host.name, self._patience_s, handle.said))
 
@@ -108,7 +116,8 @@ class HostAgents:
         if isinstance(message, ChannelClosed):
             self._give_up(host, _gone(host) if host.card else host.handle.unreachable())
         elif isinstance(message, Hello):
-            host.timer.cancel()
+            if host.timer is not None:
+                host.timer.cancel()
             try:
                 check_versions([handle])
             except ClusterError as error:
@@ -121,7 +130,8 @@ class HostAgents:
             self._listener.heard(host, message)
 
     def _give_up(self, host: HostAgent, why: ClusterError) -> None:
-        host.timer.cancel()
+        if host.timer is not None:
+            host.timer.cancel()
         host.is_gone = True
         del self._by_handle[host.handle]
         if self._by_name.get(host.name) is host:

@@ -21,6 +21,7 @@ from hvd_kernel.launch.elastic import events
 from hvd_kernel.launch.elastic.discovery.choice import source
 from hvd_kernel.launch.elastic.discovery.source import Feed, FixedHosts, HostSource
 from hvd_kernel.launch.elastic.driver import Driver
+from hvd_kernel.launch.elastic.job.engine_hosts import EngineHosts
 from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents
 from hvd_kernel.launch.elastic.job.meetings import Meetings
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
@@ -91,6 +92,7 @@ def launch_elastic(
     finally:
         running.close()
         agents.end()
+        running.let_go()
 
 
 class ElasticJob:
@@ -107,18 +109,12 @@ class ElasticJob:
         self._events: deque[events.Event] = deque()
         self._is_stepping = False
         self._workers = Workers(streams)
-        self._hosts = HostAgents(
-            agents,
-            self,
-            port=job.ssh_port,
-            identity=job.ssh_identity_file,
-            patience_s=job.start_timeout_s or lookup.start_timeout(env),
-        )
+        self._answers: dict[int, bytes] = {}  # to the job's call, by worker
+        self._hosts, self._source = self._who_has_processes(options, env)
         self._orders = Orders(job, _spares(options, env))
         self._meetings = Meetings(job.network_interface)
         self.stalls = WorkerStalls(self._workers, streams.err, self._feed, env, _hang_s(options, env))
         self._stdin: StdinForwarder | None = None
-        self._source = _source(options, agents.loop, self._feed)
         self._actions: dict[type[events.Action], Callable[[Any], None]] = {
             events.StartWorker: self._start,
             events.SendTo: self._send_to,
@@ -128,6 +124,18 @@ class ElasticJob:
             events.Say: lambda action: self._say(action.text),
             events.End: self._end,
         }
+
+    def _who_has_processes(self, options: ElasticOptions, env: Mapping[str, str]) -> tuple[HostAgents, HostSource]:
+        """Return who holds the agents, and who says which hosts there are."""
+        job, agents = self._job, self._agents
+        patience_s = job.start_timeout_s or lookup.start_timeout(env)
+        if job.engine is not None:
+            engine = EngineHosts(
+                agents, self, self._feed, job.engine, job.env or {}, np=options.np, patience_s=patience_s
+            )
+            return engine, engine
+        hosts = HostAgents(agents, self, port=job.ssh_port, identity=job.ssh_identity_file, patience_s=patience_s)
+        return hosts, _source(options, agents.loop, self._feed)
 
     def run(self, timeout_s: float | None) -> Outcome:
         """Carry everything until the job is over and its workers have ended.
@@ -147,7 +155,7 @@ class ElasticJob:
         if self._late:
             raise ClusterError("the ranks did not end in time; all of them have been ended.")
         report(self._write, self._ended, self._workers, quiet=self._job.quiet)
-        return outcome(self._ended, self._workers)
+        return replace(outcome(self._ended, self._workers), answers=self._answers)
 
     def stop(self, why: str) -> None:
         """Have the workers ended."""
@@ -170,6 +178,11 @@ class ElasticJob:
             self._stdin.close()
         self._workers.close()
 
+    def let_go(self) -> None:
+        """Wait for the engine's end, where one has brought the processes."""
+        if isinstance(self._hosts, EngineHosts):
+            self._hosts.let_go()
+
     # Events.
 
     def _feed(self, event: events.Event) -> None:
@@ -182,7 +195,7 @@ class ElasticJob:
             while self._events:
                 event = self._events.popleft()
                 if isinstance(event, events.HostsFound):
-                    self._orders.slots = {found.name: found.slots for found in event.hosts}
+                    self._orders.found(event.hosts)
                 actions = self._driver.step(event, time.monotonic())
                 self._meetings.expect(actions, self._workers)
                 for action in actions:
@@ -211,12 +224,19 @@ class ElasticJob:
             case m.RankState():
                 self.stalls.receive(worker, message.state)
                 self._look()
-            case m.RankKilled():
-                worker.why = message.why
+            case m.RankKilled() | m.Answered():
+                self._note(worker, message)
             case m.StartFailed():
                 self._exited(worker, _NOT_FOUND, f"it cannot be started on {worker.host.name}: {message.why}")
             case m.RankExited():
                 self._exited(worker, message.status, worker.why)
+
+    def _note(self, worker: Worker, message: m.RankKilled | m.Answered) -> None:
+        """Take what is told of a worker right before its end."""
+        if isinstance(message, m.Answered):
+            self._answers[worker.number] = message.data
+        else:
+            worker.why = message.why
 
     def lost(self, host: HostAgent, why: str, *, silent: bool) -> None:
         """Take note that a host's agent is gone, with all workers there; ``silent``: it only does not answer."""

@@ -39,11 +39,15 @@ class ElasticOptions:
     slot_failures: int | None = None  # a slot is left out after so many; None: HVD_SLOT_FAILURES
     host_failures: int | None = None  # a host is left out while so many of its slots are; None: HVD_HOST_FAILURES
     hang_s: float | None = None  # longest wait of ranks in a reset for one that does not come; None: HVD_HANG_TIMEOUT
+    by_engine: bool = False  # instead of script and hosts: the processes that the job's engine brings
 
     def __post_init__(self) -> None:
         for holds, said in (
             (bool(self.script) and bool(self.hosts), "a host discovery script and hosts both name hosts: keep one"),
-            (not self.script and not self.hosts, "nothing says which hosts there are: give a script or hosts"),
+            (
+                not (self.script or self.hosts or self.by_engine),
+                "nothing says which hosts there are: give a script or hosts",
+            ),
             (self.min_np > self.np, f"min_np={self.min_np} is above np={self.np}, but is the least of ranks"),
             (
                 self.max_np is not None and self.max_np < self.np,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.launch import environment
 from hvd_kernel.launch.elastic.job.workers import Worker
 from hvd_kernel.launch.job_run import Job
+from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel.messages import RankPlan, StartRanks
 from hvd_kernel.protocol import elastic
 from hvd_kernel.settings.launchers import without_launchers
@@ -25,33 +28,60 @@ _STALE = ("HOROVOD_RANK", "HOROVOD_SIZE", "HVD_SECRET_KEY", elastic.GENERATION)
 
 
 class Orders:
-    """Makes them. ``slots``: of each host, as discovery has last said; ``spares``: that are to wait on each."""
+    """Makes them. ``spares``: processes that are to wait on each host."""
 
     def __init__(self, job: Job, spares: int) -> None:
         self._job, self._spares = job, spares
-        self.slots: dict[str, int] = {}
+        self._slots: dict[str, int] = {}
+
+    def found(self, hosts: Sequence[Host]) -> None:
+        """Take note of how many ranks there may be on each host's machine, as discovery has last said."""
+        of: Counter[str] = Counter()
+        for host in hosts:
+            of[host.machine or host.name] += host.slots
+        self._slots = {host.name: of[host.machine or host.name] for host in hosts}
 
     def start(self, worker: Worker, *, reads_stdin: bool) -> StartRanks:
         """Return the order; the worker learns its rank from the driver."""
+        if self._job.engine is not None:
+            return self._by_engine(worker)
         far = worker.host.handle.remote
-        own = {
-            elastic.WORKER: str(worker.number),
-            elastic.SLOT: str(worker.slot),
-            "HOROVOD_HOSTNAME": worker.host.name,
-            "HVD_HOST": worker.host.name,  # two names of one machine are two hosts
-        }
+        own = _own(worker)
         return StartRanks(
             command=self._job.command,
             cwd=self._job.cwd or str(Path.cwd()),
             env=self._environment(far=far),
             ranks=[RankPlan(worker.number, worker.slot, own, reads_stdin=reads_stdin)],
             inherit_env=far,
-            ranks_on_host=self.slots.get(worker.host.name, worker.slot + 1),
+            ranks_on_host=self._slots.get(worker.host.name, worker.slot + 1),
             stays=True,
             spares=self._spares,
+        )
+
+    def _by_engine(self, worker: Worker) -> StartRanks:
+        """Return the order for a process of an engine's, whose agent has the environment that its rank is to have."""
+        card = worker.host.card
+        return StartRanks(
+            command=self._job.command if self._job.command[0] else [card["python"], *self._job.command[1:]],
+            cwd=self._job.cwd or card["cwd"],
+            env=_ALL,
+            ranks=[RankPlan(worker.number, worker.slot, _own(worker))],
+            inherit_env=True,
+            ranks_on_host=self._slots.get(worker.host.name, 1),
+            stays=True,
+            call=self._job.call,
         )
 
     def _environment(self, *, far: bool) -> dict[str, str]:
         here = {name: value for name, value in without_launchers(os.environ).items() if name not in _STALE}
         env = (environment.carried(here) if far else here) | _ALL | (self._job.env or {})
         return env | rank_environment(env) | {"HVD_SPARES": str(self._spares)}
+
+
+def _own(worker: Worker) -> dict[str, str]:
+    return {
+        elastic.WORKER: str(worker.number),
+        elastic.SLOT: str(worker.slot),
+        "HOROVOD_HOSTNAME": worker.host.name,
+        "HVD_HOST": worker.host.machine,
+    }
