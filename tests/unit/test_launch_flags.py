@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.jobs.tables.knobs import KNOBS
 from hvd_kernel.launch.cli import config_file, elastic
 from hvd_kernel.launch.cli.flags import parse, parser
-from hvd_kernel.launch.cli.knobs import KNOBS
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.settings import SETTINGS

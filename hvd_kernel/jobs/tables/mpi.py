@@ -6,7 +6,10 @@ Hydra Options"; Horovod's ``horovodrun --help``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hvd_kernel.jobs.flags import Flag, Spellings, table
+from hvd_kernel.jobs.tables.knobs import KNOBS, Knob
 
 _PLACE = "ranks fill the hosts in order and are not bound to cores"
 _SHELL = "hvdrun's own agents start the ranks"
@@ -22,6 +25,20 @@ _COMMON = (
     ("H", Flag("hosts")),
     ("hostfile", Flag("hostfile")),
 )
+
+
+def _variable(knob: Knob) -> list[tuple[str, Flag]]:
+    """Return the rows of a flag that sets a variable: of a switch one for each of its two values."""
+
+    def names(flags: Iterable[str]) -> str:
+        return " ".join(flag.lstrip("-") for flag in flags)
+
+    if not knob.switch:
+        return [(names(knob.flags), Flag(knob.variable, 1, knob.unit))]
+    on, off = (Flag(f"{knob.variable}={knob.turn(value)}", 0) for value in "10")
+    return [(names(knob.flags), on), (names(knob.off), off)]
+
+
 MPI = table(
     *_COMMON,
     ("n c", Flag("np")),
@@ -90,37 +107,7 @@ HOROVOD = table(
     ("install-horovodrun uninstall-horovodrun", Flag("refused", 0, "it starts no job: leave it out")),
     ("install-horovod uninstall-horovod", Flag("refused", 0, "it starts no job: leave it out")),
     ("build-horovod-shim install-mpirun", Flag("refused", 1, "it starts no job: leave it out")),
-    ("fusion-threshold-mb", Flag("HOROVOD_FUSION_THRESHOLD", 1, "MiB")),
-    ("cycle-time-ms", Flag("HOROVOD_CYCLE_TIME")),
-    ("cache-capacity", Flag("HOROVOD_CACHE_CAPACITY")),
-    ("hierarchical-allreduce", Flag("HOROVOD_HIERARCHICAL_ALLREDUCE=1", 0)),
-    ("no-hierarchical-allreduce", Flag("HOROVOD_HIERARCHICAL_ALLREDUCE=0", 0)),
-    ("hierarchical-allgather", Flag("HOROVOD_HIERARCHICAL_ALLGATHER=1", 0)),
-    ("no-hierarchical-allgather", Flag("HOROVOD_HIERARCHICAL_ALLGATHER=0", 0)),
-    ("torus-allreduce", Flag("HOROVOD_TORUS_ALLREDUCE=1", 0)),
-    ("no-torus-allreduce", Flag("HOROVOD_TORUS_ALLREDUCE=0", 0)),
-    ("autotune", Flag("HOROVOD_AUTOTUNE=1", 0)),
-    ("no-autotune", Flag("HOROVOD_AUTOTUNE=0", 0)),
-    ("autotune-log-file", Flag("HOROVOD_AUTOTUNE_LOG")),
-    ("autotune-warmup-samples", Flag("HOROVOD_AUTOTUNE_WARMUP_SAMPLES")),
-    ("autotune-steps-per-sample", Flag("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE")),
-    ("autotune-bayes-opt-max-samples", Flag("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES")),
-    ("autotune-gaussian-process-noise", Flag("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE")),
-    ("timeline-filename", Flag("HOROVOD_TIMELINE")),
-    ("timeline-mark-cycles", Flag("HOROVOD_TIMELINE_MARK_CYCLES=1", 0)),
-    ("no-timeline-mark-cycles", Flag("HOROVOD_TIMELINE_MARK_CYCLES=0", 0)),
-    ("stall-check", Flag("HOROVOD_STALL_CHECK_DISABLE=0", 0)),
-    ("no-stall-check", Flag("HOROVOD_STALL_CHECK_DISABLE=1", 0)),
-    ("stall-check-warning-time-seconds", Flag("HOROVOD_STALL_CHECK_TIME_SECONDS")),
-    ("stall-check-shutdown-time-seconds", Flag("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")),
-    ("mpi-threads-disable", Flag("HOROVOD_MPI_THREADS_DISABLE=1", 0)),
-    ("no-mpi-threads-disable", Flag("HOROVOD_MPI_THREADS_DISABLE=0", 0)),
-    ("num-nccl-streams", Flag("HOROVOD_NUM_NCCL_STREAMS")),
-    ("thread-affinity", Flag("HOROVOD_THREAD_AFFINITY")),
-    ("gloo-timeout-seconds", Flag("HOROVOD_GLOO_TIMEOUT_SECONDS")),
-    ("log-level", Flag("HOROVOD_LOG_LEVEL")),
-    ("log-with-timestamp no-log-hide-timestamp", Flag("HOROVOD_LOG_HIDE_TIME=0", 0)),
-    ("log-without-timestamp log-hide-timestamp", Flag("HOROVOD_LOG_HIDE_TIME=1", 0)),
+    *(row for knob in KNOBS for row in _variable(knob)),
 )
 """What becomes a variable has its name for a use: ``NAME=value`` of a switch, else the flag's value."""
 _ONE_DASH = ("np", "H", "hostfile", "p", "i", "prefix-timestamp", "v", "cb", "h")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.jobs.tables.knobs import KNOBS, Knob
 from hvd_kernel.launch.cli.elastic import FLAGS, ElasticFlag
-from hvd_kernel.launch.cli.knobs import KNOBS, Knob
 
 if TYPE_CHECKING:
     from hvd_kernel.jobs.documents import Document

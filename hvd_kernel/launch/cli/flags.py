@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.jobs.flags import Spellings
+from hvd_kernel.jobs.tables import knobs
 from hvd_kernel.jobs.tables.mpi import OURS, SLOTS_NOTE
-from hvd_kernel.launch.cli import config_file, elastic, knobs
+from hvd_kernel.launch.cli import config_file, elastic
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.placement import named, spelled
 from hvd_kernel.settings import gpus

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hvd_kernel.jobs import JobError, JobSpec, formats
+from hvd_kernel.jobs.tables import knobs
 from hvd_kernel.jobs.tables.mpi import HOROVOD, HOROVOD_SPELLED, MPI
-from hvd_kernel.launch.cli import elastic, flags, knobs
+from hvd_kernel.launch.cli import elastic, flags
 
 HOSTFILE = "# two hosts\na slots=2\nb:4\n"
 

@@ -1,4 +1,4 @@
-"""The flags that become variables of the ranks: one row for each, with its place in the configuration file.
+"""Flags that become variables of the ranks: one row for each, with its place in hvdrun's configuration file.
 
 What a value may be, and what it means, is said once: in the tables of ``hvd_kernel.settings``.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hvd_kernel.settings import SETTINGS
 
@@ -33,6 +34,7 @@ class Knob:
     off: tuple[str, ...] = ()
     doc: str = ""
     turn: Turn = str
+    unit: str = ""  # of the flag's value, where the variable has another
 
     @property
     def switch(self) -> bool:
@@ -105,8 +107,8 @@ def _switch(section: str, name: str, variable: str, key: str = "", doc: str = ""
     return Knob(key or name.replace("-", "_"), section, variable, (f"--{name}",), (f"--no-{name}",), doc, _yes)
 
 
-def _value(section: str, name: str, variable: str, key: str = "", *, doc: str = "", turn: Turn = str) -> Knob:
-    return Knob(key or name.replace("-", "_"), section, variable, (f"--{name}",), doc=doc, turn=turn)
+def _value(section: str, name: str, variable: str, key: str = "", **more: Any) -> Knob:
+    return Knob(key or name.replace("-", "_"), section, variable, (f"--{name}",), **more)
 
 
 PARAMS = "params"
@@ -123,6 +125,7 @@ KNOBS = (
         "HOROVOD_FUSION_THRESHOLD",
         doc="most MB in one fused operation; 0: never fuse (default: 128)",
         turn=_megabytes,
+        unit="MiB",
     ),
     _value(PARAMS, "cycle-time-ms", "HOROVOD_CYCLE_TIME"),
     _value(PARAMS, "cache-capacity", "HOROVOD_CACHE_CAPACITY"),
