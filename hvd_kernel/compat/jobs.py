@@ -18,13 +18,41 @@ def launch(settings: Any, nics: Iterable[str] | None, env: Mapping[str, str] | N
     ConfigError
         The job cannot be as the settings describe it.
     """
-    api = importlib.import_module("hvd_kernel.launch.job_run")
     hosts = importlib.import_module("hvd_kernel.launch.placement")
+    np = settings.num_proc or sum(host.slots for host in hosts.named(settings.hosts, None, 1))
     stdout, stderr = more.pop("stdout", None), more.pop("stderr", None)
-    job = api.Job(
+    job = _job(settings, nics, env, command, np=np, hosts=settings.hosts, **more)
+    _check(importlib.import_module("hvd_kernel.launch.job_run").launch(job, stdout=stdout, stderr=stderr))
+
+
+def launch_elastic(settings: Any, env: Mapping[str, str] | None, command: Any) -> None:
+    """Start the command as an elastic job, whose hosts ``settings.discovery`` says again and again; wait for its end.
+
+    Raises
+    ------
+    RuntimeError
+        The job failed.
+    ConfigError
+        The job cannot be as the settings describe it.
+    """
+    options = importlib.import_module("hvd_kernel.launch.elastic.job.options")
+    elastic = importlib.import_module("hvd_kernel.launch.elastic.job.launch")
+    start, least = options.sizes(settings.num_proc, settings.min_num_proc, settings.max_num_proc, ())
+    asked = options.ElasticOptions(
+        np=start,
+        min_np=least,
+        max_np=settings.max_num_proc,
+        script=settings.discovery,
+        timeout_s=seconds(settings.elastic_timeout),
+        reset_limit=settings.reset_limit,
+        cooldown_s=None if settings.cooldown_range is None else tuple(settings.cooldown_range),
+    )
+    _check(elastic.launch_elastic(_job(settings, None, env, command, np=start), asked))
+
+
+def _job(settings: Any, nics: Iterable[str] | None, env: Mapping[str, str] | None, command: Any, **more: Any) -> Any:
+    return importlib.import_module("hvd_kernel.launch.job_run").Job(
         command=shlex.split(command) if isinstance(command, str) else list(command),
-        np=settings.num_proc or sum(host.slots for host in hosts.named(settings.hosts, None, 1)),
-        hosts=settings.hosts,
         env=dict(env or {}),
         ssh_port=settings.ssh_port,
         ssh_identity_file=settings.ssh_identity_file,
@@ -35,7 +63,9 @@ def launch(settings: Any, nics: Iterable[str] | None, env: Mapping[str, str] | N
         verbose=bool(settings.verbose),
         **more,
     )
-    outcome = api.launch(job, stdout=stdout, stderr=stderr)
+
+
+def _check(outcome: Any) -> None:
     if outcome.status:
         raise RuntimeError(
             "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be "

@@ -95,7 +95,7 @@ PLUMBING: dict[str, dict[Part, str]] = {  # a name with a capital is a class, wi
     },
     "horovod.runner.gloo_run": {
         _GLOO: "MultiFile launch_gloo register_shutdown_event _exec_command_fn _slot_info_to_command_fn",
-        _ELASTIC: "gloo_run_elastic launch_gloo_elastic",
+        _ELASTIC: "launch_gloo_elastic",
     },
     "horovod.runner.http": {},
     "horovod.runner.http.http_client": {_STORE: "put_data_into_kvstore read_data_from_kvstore"},
@@ -107,7 +107,6 @@ PLUMBING: dict[str, dict[Part, str]] = {  # a name with a capital is a class, wi
         _PARSER: "make_check_build_action make_deprecated_bool_action make_nic_action make_override_action"
         " make_override_bool_action make_override_false_action make_override_true_action",
         _SERVICE: "_check_all_hosts_ssh_successful _get_nics",
-        _ELASTIC: "_run_elastic",
     },
     "horovod.runner.mpi_run": {_MPI: "_get_mpi_implementation_flags"},
     "horovod.runner.run_task": {_FUNCTION: "main"},

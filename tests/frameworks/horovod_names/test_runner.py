@@ -302,6 +302,41 @@ def test_a_job_by_gloo_run_and_one_that_fails(capfd: pytest.CaptureFixture[str])
     }
 
 
+ELASTIC = "import os, horovod.torch as hvd; hvd.init(); print(hvd.rank(), hvd.size(), os.environ['HVD_GENERATION'])"
+
+
+@pytest.mark.mp
+@pytest.mark.nightly
+def test_an_elastic_job_by_gloo_run_elastic_and_by_a_command_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from horovod.runner import launch
+    from horovod.runner.elastic.discovery import FixedHosts
+    from horovod.runner.elastic.settings import ElasticSettings
+    from horovod.runner.gloo_run import gloo_run_elastic
+
+    hosts = FixedHosts({"localhost": 1, "127.0.0.1": 1})
+    settings = ElasticSettings(hosts, 1, 2, 60, None, num_proc=2)
+    gloo_run_elastic(settings, {}, [sys.executable, "-c", ELASTIC], None)
+    assert sorted(capfd.readouterr().out.splitlines()) == ["[0]<stdout>:0 2 1", "[1]<stdout>:1 2 1"]
+
+    def place() -> tuple[int, int, str]:
+        import horovod.torch as hvd
+
+        hvd.init()
+        return hvd.rank(), hvd.size(), os.environ["A"]
+
+    assert gloo_run_elastic(settings, {"A": "a"}, place, None) == [(0, 2, "a")]
+    capfd.readouterr()
+    with pytest.raises(RuntimeError, match="Exit code: 4\n"):
+        gloo_run_elastic(settings, {}, ["sh", "-c", "exit 4"], None)
+    capfd.readouterr()
+    for where in (["-np", "2", "--min-np", "1"], ["--min-np", "2", "--host-discovery-script", "echo localhost:2"]):
+        monkeypatch.setattr(sys, "argv", ["horovodrun", *where, sys.executable, "-c", ELASTIC])
+        launch._run(launch.parse_args())
+        assert sorted(capfd.readouterr().out.splitlines()) == ["[0]<stdout>:0 2 1", "[1]<stdout>:1 2 1"]
+
+
 @pytest.mark.mp
 @pytest.mark.nightly
 def test_a_job_by_mpi_run_and_by_a_command_line(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hvd_kernel.compat.jobs import launch
+from hvd_kernel.compat.jobs import launch, launch_elastic
 from hvd_kernel.compat.tree.runner.common.util.hosts import SlotInfo
 
 
@@ -16,6 +17,24 @@ def gloo_run(
     """Start the command on every rank; ``server_ip`` is Horovod's: the ranks meet where they are told to."""
     del server_ip
     launch(settings, nics, env, command)
+
+
+def gloo_run_elastic(settings: Any, env: Mapping[str, str] | None, command_or_func: Any, executable: str | None) -> Any:
+    """Start an elastic job of an ``ElasticSettings``: a command, or a function, whose results it returns."""
+    if not callable(command_or_func):
+        return launch_elastic(settings, env, command_or_func)
+    return importlib.import_module("hvd_kernel.launch.run.api").run(
+        command_or_func,
+        num_proc=settings.num_proc or settings.min_num_proc,
+        min_num_proc=settings.min_num_proc or settings.num_proc,
+        max_num_proc=settings.max_num_proc,
+        host_discovery_script=settings.discovery,
+        elastic_timeout=settings.elastic_timeout,
+        reset_limit=settings.reset_limit,
+        cooldown_range=settings.cooldown_range,
+        executable=executable,
+        env=env,
+    )
 
 
 def create_slot_env_vars(slot_info: SlotInfo) -> dict[str, str]:

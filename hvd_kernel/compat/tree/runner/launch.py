@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hvd_kernel.compat.tree.runner.common.util import config_parser
-from hvd_kernel.compat.tree.runner.common.util.hosts import parse_host_files
+from hvd_kernel.compat.tree.runner.common.util.hosts import parse_host_files, parse_hosts_and_slots
 from hvd_kernel.compat.tree.runner.common.util.settings import Settings
-from hvd_kernel.compat.tree.runner.gloo_run import gloo_run
+from hvd_kernel.compat.tree.runner.elastic.discovery import FixedHosts, HostDiscoveryScript
+from hvd_kernel.compat.tree.runner.elastic.settings import ElasticSettings
+from hvd_kernel.compat.tree.runner.gloo_run import gloo_run, gloo_run_elastic
 from hvd_kernel.compat.tree.runner.mpi_run import mpi_run
 
 CACHE_FOLDER = str(Path("~/.horovod").expanduser())
@@ -114,17 +116,48 @@ def run_controller(  # noqa: PLR0917 - Horovod's signature
 
 def _run(args: Any) -> Any:
     """Start what ``parse_args`` has read; with ``run_func`` return what that returned on each rank."""
-    hosts = args.hosts or (parse_host_files(args.hostfile) if args.hostfile else None)
-    env = config_parser.set_env_from_args({}, args)
+    if args.host_discovery_script or args.min_num_proc:
+        return _run_elastic(args)
+    hosts, env = _hosts(args), config_parser.set_env_from_args({}, args)
     if args.run_func:
         run = importlib.import_module("hvd_kernel.launch.run.api").run
         return run(args.run_func, np=args.num_proc, hosts=hosts, env=env, executable=args.executable)
-    names = ("num_proc", "ssh_port", "ssh_identity_file", "binding_args", "tcp_flag", "start_timeout", "nics")
-    taken = {name: getattr(args, name) for name in (*names, "output_filename", "prefix_output_with_timestamp")}
-    how = Settings(hosts, verbose=2 if args.verbose else 0, extra_mpi_args=args.mpi_args, **taken)
+    how = Settings(hosts, extra_mpi_args=args.mpi_args, **_common(args))
     if args.use_mpi:
         return mpi_run(how, args.nics, env, args.command)
     return gloo_run(how, args.nics, env, "", args.command)
+
+
+def _run_elastic(args: Any) -> Any:
+    """Start an elastic job that ``parse_args`` has read: hosts that a script says, or those that are named."""
+    slots = args.slots or 1
+    if args.host_discovery_script:
+        discovery: Any = HostDiscoveryScript(args.host_discovery_script, slots)
+    else:
+        named = _hosts(args) or f"localhost:{args.num_proc or args.min_num_proc}"
+        discovery = FixedHosts(parse_hosts_and_slots(named)[1])
+    how = ElasticSettings(
+        discovery,
+        args.min_num_proc,
+        args.max_num_proc,
+        args.elastic_timeout,
+        args.reset_limit,
+        args.cooldown_range,
+        **_common(args),
+    )
+    env = config_parser.set_env_from_args({}, args)
+    return gloo_run_elastic(how, env, args.run_func or args.command, args.executable)
+
+
+def _hosts(args: Any) -> str | None:
+    return args.hosts or (parse_host_files(args.hostfile) if args.hostfile else None)
+
+
+def _common(args: Any) -> dict[str, Any]:
+    """Return what both kinds of settings take."""
+    names = ("num_proc", "ssh_port", "ssh_identity_file", "binding_args", "tcp_flag", "start_timeout", "nics")
+    taken = {name: getattr(args, name) for name in (*names, "output_filename", "prefix_output_with_timestamp")}
+    return taken | {"verbose": 2 if args.verbose else 0}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``horovod.runner.elastic.settings``: how an elastic job is to be started; no launcher here takes it."""
+"""``horovod.runner.elastic.settings``: how an elastic job is to be started, for ``gloo_run_elastic``."""
 
 from __future__ import annotations
 
