@@ -13,6 +13,7 @@ Names are said in native/tf/call.h: ranks meet by them.
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import struct
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ _NO_XLA = (
 )
 _TICKETS = "_hvd_kernel_ticket"
 _KEPT = 1024  # names of eager calls whose tensors are kept
+# Of a node's name: with its scopes, ranks agree by it without a message (native/transport/shm/fast_path.h).
+_LONGEST = 120
 
 
 def call(op: str, tensors: Any, name: str | None, **attributes: Any) -> Any:
@@ -117,8 +120,14 @@ def _default_name(op: str, given: Any) -> str:
 
 
 def _node_name(name: str, *, flat: bool) -> str:
-    """Return a name as TensorFlow takes it for a node. ``flat``: all of it is one part, which is what is kept."""
+    """Return a name as TensorFlow takes it for a node. ``flat``: all of it is one part, which is what is kept.
+
+    The end of a long one is replaced by a digest: operations one after the other have names made of names.
+    """
     allowed = re.sub(r"[^\w.\-]" if flat else r"[^\w.\-/]", "_", name, flags=re.ASCII)
+    if len(allowed) > _LONGEST:
+        digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+        allowed = f"{allowed[: _LONGEST - len(digest) - 1]}_{digest}"
     return allowed if re.match(r"[A-Za-z0-9.]", allowed) else f"n{allowed}"
 
 

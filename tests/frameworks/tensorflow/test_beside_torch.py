@@ -1,4 +1,6 @@
-"""What TensorFlow's graphs do as torch does: reduce while the backward pass goes on, and tell of a death as soon (F5)."""
+"""What TensorFlow's graphs do as torch does: reduce while the backward pass goes on, agree on small operations without a
+message, and tell of a death as soon (F5).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,32 @@ from hvdtest.launch import RankPool
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 KILLS = 3
 WORST_S = 0.25  # that a survivor may need, R1 of docs/reliability.md
+
+
+def names_of_a_chain() -> list[Any]:
+    """Each takes the last one's result, so that its default name has the last one's in it."""
+    import tensorflow as tf
+
+    import hvd_kernel.tensorflow as hvd
+
+    hvd.init()
+
+    @tf.function
+    def chain(x: Any) -> Any:
+        for _ in range(40):
+            x = hvd.allreduce(x, op=hvd.Sum)
+        return x
+
+    names = [each.name for each in chain.get_concrete_function(tf.constant(1.0)).graph.get_operations()]
+    ours = [name for name in names if name.startswith("HorovodAllreduce")]
+    return [float(chain(tf.constant(1.0))) == 2.0**40, max(map(len, ours)), len(set(ours)), ours]
+
+
+def test_names_stay_short_enough_to_agree_without_a_message(tf_ranks: RankPool) -> None:
+    """The 40th one's had 700 bytes: each took two messages, and three times as long as another one's."""
+    (right, longest, different, names), (_, _, _, of_the_other) = tf_ranks.run(names_of_a_chain)
+    assert (right, longest, different) == (True, 120, 40)
+    assert names == of_the_other
 
 
 def first_reduced_before_last_is_ready() -> list[Any]:
