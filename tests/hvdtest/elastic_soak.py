@@ -93,10 +93,11 @@ class Soak:
         cooldown: str = "1 1",
         whole: float = WHOLE,
         hosts: Mapping[str, int] = FULL,
+        spares: int = 0,
         say: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.folder, self.chance, self.mark = folder, random.Random(seed), f"HVD_SOAK_{os.getpid()}_{seed}"
-        self.kinds, self.whole, self.say = kinds, whole, say
+        self.kinds, self.whole, self.spares, self.say = kinds, whole, spares, say
         self.killed: list[float] = []
         self.hosts = dict(hosts)
         self.moved_at = 0
@@ -118,7 +119,8 @@ class Soak:
                 "--host-discovery-script",
                 str(script),
             ),
-            *("--discovery-interval", "0.1", *(["--blacklist-cooldown-range", *cooldown.split()] if cooldown else [])),
+            *("--spares", str(spares), "--discovery-interval", "0.1"),
+            *(["--blacklist-cooldown-range", *cooldown.split()] if cooldown else []),
         ]
 
     def run(self, faults: int, minutes: float = inf) -> Soaked:
@@ -137,7 +139,7 @@ class Soak:
         with self.said.open("w") as said:
             job = subprocess.Popen([*self.command, *words], env=self._env(), stdout=said, stderr=said)
             try:
-                self._until(lambda: self._step() > 0, job)
+                self._until(lambda: self._step() > 0 and self._has_spares(), job)
                 for fault in faults:
                     if not self._until(fault(job), job):
                         break
@@ -214,7 +216,11 @@ class Soak:
 
         def recovered() -> bool:
             done = self._step() - steps
-            return done >= 0 and (not whole or done >= MANY or len(self._members() & self._workers()) == slots)
+            return (
+                done >= 0
+                and self._has_spares()
+                and (not whole or done >= MANY or len(self._members() & self._workers()) == slots)
+            )
 
         return recovered
 
@@ -232,6 +238,11 @@ class Soak:
             return int((self.folder / "step").read_text())
         except (FileNotFoundError, ValueError):
             return 0
+
+    def _has_spares(self) -> bool:
+        """Tell whether each host has its spare: the first, and one more for each that has been taken."""
+        ready = len(re.findall(r"has 1 spare process ready", self.said.read_text()))
+        return not self.spares or ready >= len(self.hosts) + len(self.killed)
 
     def _members(self) -> set[int]:
         """Process ids of the ranks of the newest generation."""
@@ -257,11 +268,13 @@ class Soak:
 
     def _workers(self) -> set[int]:
         """Process ids of all ranks, those that only start too."""
-        found = set()
+        found, members = set(), self._members()
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 variables, words = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
-                if self.mark.encode() in variables and b"HVD_WORKER=" in variables and b"soaking.py" in words:
+                if self.mark.encode() not in variables or b"soaking.py" not in words:
+                    continue
+                if b"HVD_WORKER=" in variables or int(entry.name) in members:  # one that was a spare began without
                     found.add(int(entry.name))
         return found
 

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import shared
 from hvdtest.elastic_soak import Soak
 
+_AT_ONCE = 2  # kills of one job, before the other kind has its turn
+_IMPORTS = "import torch, hvd_kernel.torch, torch._dynamo"
 
-def _times(kinds: dict[str, float], faults: int, cooldown: str) -> tuple[list[float], list[float]]:
+
+def _times(kinds: dict[str, float], faults: int, cooldown: str, spares: int = 0) -> tuple[list[float], list[float]]:
     with tempfile.TemporaryDirectory() as folder:
-        result = Soak(Path(folder), 7, kinds=kinds, cooldown=cooldown, whole=1.0).run(faults)
+        result = Soak(Path(folder), 7, kinds=kinds, cooldown=cooldown, whole=1.0, spares=spares).run(faults)
         assert result.same
         return result.after_kill_s, result.growth_s
 
 
 def killed(times: int = 20) -> str:
-    """Until the next step of the new generation, in which a fresh process has the slot of the killed one."""
-    found, _ = _times({"kill": 1.0}, times, "")
-    return shared.spread(found)
+    """Until the next step of the new generation, in which a cold process, or a spare, has the slot of the killed one.
+
+    In turn, with what Python and the imports take alone.
+    """
+    cold: list[float] = []
+    warm: list[float] = []
+    alone: list[float] = []
+    for _ in range(0, times, _AT_ONCE):
+        cold += _times({"kill": 1.0}, _AT_ONCE, "")[0]
+        warm += _times({"kill": 1.0}, _AT_ONCE, "", spares=1)[0]
+        begun = time.monotonic()
+        subprocess.run([sys.executable, "-P", "-c", _IMPORTS], check=True)
+        alone.append(time.monotonic() - begun)
+    told = {"cold": cold, "with a spare": warm, "Python and imports alone": alone}
+    return "; ".join(f"{name} {shared.spread(each)}" for name, each in told.items())
 
 
 def killed_and_left(times: int = 20) -> str:
