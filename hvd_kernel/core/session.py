@@ -398,6 +398,16 @@ def size() -> int:
     return engine().size
 
 
+def _placed(name: str) -> int:
+    """Return a number as an elastic driver gives it, by slots; without a driver the core's, by the order of ranks."""
+    found: Any = engine()
+    if has_driver():
+        from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
+
+        found = worker().place or found
+    return int(getattr(found, name))
+
+
 def local_rank() -> int:
     """Return this rank's number among the ranks of its host: usually also the number of its GPU.
 
@@ -411,7 +421,7 @@ def local_rank() -> int:
     >>> 0 <= hvd.local_rank() < hvd.local_size()
     True
     """
-    return engine().local_rank
+    return _placed("local_rank")
 
 
 def local_size() -> int:
@@ -443,7 +453,7 @@ def cross_rank() -> int:
     >>> hvd.cross_rank()  # all ranks are on one host
     0
     """
-    return engine().cross_rank
+    return _placed("cross_rank")
 
 
 def cross_size() -> int:
@@ -459,7 +469,7 @@ def cross_size() -> int:
     >>> hvd.cross_size()  # all ranks are on one host
     1
     """
-    return engine().cross_size
+    return _placed("cross_size")
 
 
 def is_homogeneous() -> bool:

@@ -107,7 +107,8 @@ PACKAGE_SETTINGS = (
         ("HVD_SLOT",),
         anything,
         "",
-        "of an elastic job: this process's slot on its host, which it keeps where hvd.local_rank() changes",
+        "of an elastic job: this process's slot on its host, which it keeps; hvd.local_rank() is the same while all "
+        "slots of the host are filled",
         set_by_others=True,
     ),
     Setting(

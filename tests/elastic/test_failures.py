@@ -19,6 +19,7 @@ def test_4_rank_0_fails_and_a_new_process_takes_its_slot(tmp_path: Path, how: st
     ended.trained(4, 4, 4)
     assert ended.column("workers") == [[0, 1, 2, 3], [1, 4, 2, 3], [1, 4, 2, 3]]
     assert ended.column("worker") == [0, 1, 1], "the oldest process that is left"
+    assert ended.column("local_ranks") == ended.column("slots") == [[0, 1, 0, 1], [1, 0, 0, 1], [1, 0, 0, 1]]
     assert ended.column("generation") == [1, 2, 2]
 
 
@@ -26,6 +27,7 @@ def test_4_on_one_host_too(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, exits={"1,5": {0: "kill"}}).run("-np", "2", "--min-np", "1")
     ended.trained(2, 2, 2)
     assert ended.column("workers") == [[0, 1], [1, 2], [1, 2]]
+    assert ended.column("local_ranks") == ended.column("slots") == [[0, 1], [1, 0], [1, 0]]
 
 
 @pytest.mark.parametrize("commit_every", [1, 4])

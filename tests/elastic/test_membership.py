@@ -25,6 +25,7 @@ def test_a_job_grows_loses_a_rank_and_moves_to_another_host(tmp_path: Path) -> N
     assert ended.column("workers") == [[0, 1], [0, 1, 2, 3], [0, 4, 2, 3], [2, 3]]
     assert ended.column("host") == ["localhost", "localhost", "localhost", "127.0.0.1"]
     assert ended.column("local") == [[0, 2, 0, 1], [0, 2, 0, 2], [0, 2, 0, 2], [0, 2, 0, 1]]
+    assert ended.column("local_ranks") == ended.column("slots")
     assert ended.column("generation") == [1, 2, 3, 4]
     assert ended.err.count("has failed") == 1, "those that leave end quietly"
     assert "rank 1 (localhost, slot 1) has failed: signal 9, SIGKILL" in ended.err

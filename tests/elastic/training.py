@@ -134,6 +134,8 @@ def log(state: State) -> None:
         "host": os.environ["HOROVOD_HOSTNAME"],
         "worker": worker,
         "workers": [int(each) for each in hvd.allgather(np.array([worker]), name="workers")],
+        "slots": [int(each) for each in hvd.allgather(np.array([int(os.environ["HVD_SLOT"])]), name="slots")],
+        "local_ranks": [int(each) for each in hvd.allgather(np.array([hvd.local_rank()]), name="local ranks")],
         "pids": [int(each) for each in hvd.allgather(np.array([os.getpid()]), name="pids")],
         "rank": hvd.rank(),
         "size": hvd.size(),

@@ -110,9 +110,13 @@ class Checks:
         assert hosts == [each for host in dict.fromkeys(hosts) for each in hosts if each == host], (
             f"ranks are apart: {hosts}"
         )
+        for host in hosts:
+            local = [place.local_rank for _, place in by_rank if place.hostname == host]
+            assert sorted(local) == [*range(len(local))]
         for rank, (_, place) in enumerate(by_rank):
-            assert place.local_rank == hosts[:rank].count(place.hostname)
             assert place.local_size == hosts.count(place.hostname)
+            slot = self.where[by_rank[rank][0]][1]
+            assert place.local_rank == slot or slot >= place.local_size, f"rank {rank} in slot {slot}"
             having = [host for host in dict.fromkeys(hosts) if hosts.count(host) > place.local_rank]
             assert (place.cross_rank, place.cross_size) == (having.index(place.hostname), len(having))
 

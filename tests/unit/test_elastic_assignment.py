@@ -62,19 +62,44 @@ def test_the_oldest_is_rank_0_and_ranks_of_a_host_are_beside_each_other(given_: 
     listed = [host.name for host in given_["hosts"]]
     first = {name: min(each for each, other in zip(ages, names, strict=True) if other == name) for name in order}
     assert order == sorted(order, key=lambda name: (first[name], listed.index(name)))
-    for one, other in pairwise(found.ranks):
+    for one, other in pairwise(found.ranks[1:]):
         if one.host == other.host:
-            assert (age(living, one.worker), one.slot) < (age(living, other.worker), other.slot)
+            assert one.local_rank < other.local_rank
 
 
 @given(situations())
 def test_local_and_cross_numbers_are_those_of_the_ranks(given_: dict) -> None:
     found = assign(**given_)
     names = [each.host for each in found.ranks]
+    for name in names:
+        assert sorted(each.local_rank for each in found.ranks if each.host == name) == [*range(names.count(name))]
     for each in found.ranks:
-        assert (each.local_rank, each.local_size) == (names[: each.rank].count(each.host), names.count(each.host))
+        assert each.local_size == names.count(each.host)
         beside = [other.host for other in found.ranks if other.local_rank == each.local_rank]
         assert (each.cross_rank, each.cross_size) == (beside.index(each.host), len(beside))
+
+
+@given(situations())
+def test_the_local_rank_is_the_slot_wherever_it_can_be(given_: dict) -> None:
+    found = assign(**given_)
+    for each in found.ranks:
+        assert each.local_rank == each.slot or each.slot >= each.local_size
+
+
+@given(situations(), st.data())
+def test_on_hosts_whose_slots_are_all_filled_a_death_changes_no_local_rank(given_: dict, data: st.DataObject) -> None:
+    given_ |= {"living": [], "max_np": None, "blocked": ()}
+    before = assign(**given_)
+    living = [Living(each.rank, each.host, each.slot, 1) for each in before.ranks]
+    left = [each for each in living if data.draw(st.booleans())]
+    after = assign(left, given_["hosts"])
+    assert {(each.host, each.slot): each.local_rank for each in after.ranks} == {
+        (each.host, each.slot): each.slot for each in before.ranks
+    }
+    stay = {each.worker: each for each in after.ranks if each.worker is not None}
+    for one, other in pairwise(sorted(stay)):
+        if 0 not in {stay[one].rank, stay[other].rank} and stay[one].host == stay[other].host:
+            assert stay[one].rank < stay[other].rank, "those of a host keep their order"
 
 
 @given(situations())

@@ -1,8 +1,12 @@
 """Assignment of ranks to workers and empty slots. Pure.
 
-The oldest process is rank 0: it has the state that others take. Between processes of one age the order of hosts
-decides, then the slot; ranks of one host are beside each other. A worker keeps its slot for life, so local_rank is no
-slot: it counts the ranks of a host in their order.
+The oldest process is rank 0: it has the state that others take. Hosts come in the order of their oldest processes, and
+between those of one age in the order in which they were found; ranks of one host are beside each other, in the order of
+their local ranks but for rank 0.
+
+A worker keeps its slot for life. Its local_rank is that slot wherever it can be: where a host has n ranks, those in the
+slots below n have their slot's number, and the others what is left. So on a host whose slots are all filled each rank
+has its slot's number, whoever has died: a process that has taken the GPU of its local rank takes that of nobody else.
 """
 
 from __future__ import annotations
@@ -91,7 +95,11 @@ def assign(
     on_host: dict[str, list[Slot]] = {}  # by machine
     for slot in sorted(chosen, key=lambda slot: (age(slot), usable.index(slot))):
         on_host.setdefault(machine[slot[0]], []).append(slot)
-    places = [(slot, local, len(slots)) for slots in on_host.values() for local, slot in enumerate(slots)]
+    places = [
+        (slot, local, len(slots))
+        for number, slots in enumerate(on_host.values())
+        for slot, local in _in_order(slots, slots[0] if number == 0 else None)
+    ]
     ranks = []
     for rank, (slot, local, size) in enumerate(places):
         having = [host for host, slots in on_host.items() if len(slots) > local]
@@ -99,3 +107,21 @@ def assign(
         ranks.append(Assigned(rank, *slot, worker, local, size, having.index(machine[slot[0]]), len(having)))
     taken = set(chosen)
     return Assignment(tuple(ranks), tuple(each.worker for each in living if (each.host, each.slot) not in taken))
+
+
+def _in_order(slots: Sequence[Slot], first: Slot | None) -> list[tuple[Slot, int]]:
+    """Return a machine's slots, given by age, with their local ranks, in the order of those.
+
+    ``first``: that of rank 0, where it is here. Where two hosts are on one machine, the older slot of a number has it.
+
+    >>> _in_order([("a", 2), ("a", 0), ("a", 3)], ("a", 2))
+    [(('a', 2), 2), (('a', 0), 0), (('a', 3), 1)]
+    """
+    own: dict[int, Slot] = {}
+    for slot in slots:
+        if slot[1] < len(slots):
+            own.setdefault(slot[1], slot)
+    free = (number for number in range(len(slots)) if number not in own)
+    local = {slot: number for number, slot in own.items()}
+    local |= {slot: next(free) for slot in slots if slot not in local}
+    return sorted(local.items(), key=lambda one: (one[0] != first, one[1]))
