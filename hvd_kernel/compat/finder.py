@@ -33,6 +33,8 @@ TABLE = {  # a name, and what is below it; the longest that fits is taken
     "horovod.keras": "hvd_kernel.keras",
     "horovod._keras": "hvd_kernel.keras.impl",
     "horovod.data": "hvd_kernel.data",
+    "horovod.spark": "hvd_kernel.spark",
+    "horovod.spark.task": "hvd_kernel.spark.task",
     "horovod.common.process_sets": "hvd_kernel.core.process_sets",
     "horovod.common.elastic": "hvd_kernel.elastic",
     "horovod.runner.elastic.worker": "hvd_kernel.elastic.updates",
@@ -43,8 +45,8 @@ _WITH = {  # modules that come with a package
     "horovod.mxnet": ("horovod.mxnet.mpi_ops",),
 }
 _HERE = (
-    "horovod, horovod.torch, horovod.tensorflow, horovod.mxnet, horovod.keras, horovod.data, horovod.common and "
-    "horovod.runner"
+    "horovod, horovod.torch, horovod.tensorflow, horovod.mxnet, horovod.keras, horovod.data, horovod.spark, "
+    "horovod.common and horovod.runner"
 )
 _ASKS = importlib.util.find_spec.__code__
 

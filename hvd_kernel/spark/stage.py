@@ -14,7 +14,7 @@ from typing import Any
 from hvd_kernel.errors import UsageError
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.settings.network import addresses
-from hvd_kernel.spark.devices import variables
+from hvd_kernel.spark.task import variables
 
 _NUMBERS = itertools.count()
 _NO_SLOTS, _DYNAMIC = "SPARK-24819", "SPARK-24942"

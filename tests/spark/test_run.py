@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.mp, pytest.mark.nightly]
 FUNCTIONS = """
 import io, os, signal, time
 import hvd_kernel.spark
-from hvd_kernel.spark.devices import get_available_devices
+from hvd_kernel.spark.task import get_available_devices
 
 def place(offset, factor=1):
     import numpy as np

@@ -8,7 +8,7 @@ import pytest
 
 from hvd_kernel import spark
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.spark import devices, stage
+from hvd_kernel.spark import stage, task
 from hvd_kernel.spark.runner import start_seconds
 
 
@@ -34,12 +34,12 @@ def test_the_time_to_start_is_the_arguments_then_horovods_variable_then_600_s(mo
 
 
 def test_devices_are_those_of_the_task_unless_the_local_rank_is_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert devices.variables({}) == {}
-    told = devices.variables({"gpu": SimpleNamespace(addresses=["2", "5"])})
+    assert task.variables({}) == {}
+    told = task.variables({"gpu": SimpleNamespace(addresses=["2", "5"])})
     monkeypatch.setenv(*next(iter(told.items())))
-    assert devices.get_available_devices() == ["2", "5"]
+    assert task.get_available_devices() == ["2", "5"]
     monkeypatch.setenv("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "1")
-    assert devices.get_available_devices() == []
+    assert task.get_available_devices() == []
 
 
 def test_of_an_error_of_the_jvm_the_sentence_is_told() -> None:

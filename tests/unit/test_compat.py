@@ -142,9 +142,9 @@ def test_pickle_and_module_names(installed: None) -> None:
     assert isinstance(torch.optim.SGD([torch.ones(1)], lr=1), torch.optim.Optimizer)
 
 
-@pytest.mark.parametrize("name", ["horovod.ray", "horovod.tensor", "horovod.spark.torch", "horovod.torch.nothing"])
+@pytest.mark.parametrize("name", ["horovod.ray", "horovod.tensor", "horovod.spark.keras.bare", "horovod.torch.nothing"])
 def test_what_is_not_there_says_what_is(installed: None, name: str) -> None:
-    missing = name if name != "horovod.spark.torch" else "horovod.spark"
+    missing = name if name != "horovod.spark.keras.bare" else "horovod.spark.keras"
     with pytest.raises(
         ImportError, match=rf"No module named '{missing}': hvd_kernel stands in.* has horovod, horovod\.torch"
     ) as caught:
@@ -152,7 +152,7 @@ def test_what_is_not_there_says_what_is(installed: None, name: str) -> None:
     assert caught.value.name == missing
 
 
-NOT_THERE = ["horovod.tensor", "horovod.torch.mpi_lib_v2", "horovod.spark"]
+NOT_THERE = ["horovod.tensor", "horovod.torch.mpi_lib_v2", "horovod.ray"]
 
 
 @pytest.mark.parametrize("name", NOT_THERE)
