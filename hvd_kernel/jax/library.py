@@ -20,6 +20,7 @@ import jax
 
 from hvd_kernel import errors
 from hvd_kernel.core import metrics
+from hvd_kernel.jax import blocked, installed
 
 TARGET = "hvd_jax"
 RAISED = (jax.errors.JaxRuntimeError, ValueError)
@@ -60,6 +61,8 @@ def plugin() -> ctypes.CDLL:
     library.hvd_jax_begin(ctypes.c_void_p(table()))
     ffi().register_ffi_target(TARGET, ffi().pycapsule(library.hvd_jax_handler), platform="cpu", api_version=1)
     metrics.count_by(_trained)
+    if not installed.BEGAN_BEFORE:
+        blocked.watch(library.hvd_jax_under_way)
     return library
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from hvd_kernel.core import metrics
 from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
@@ -129,7 +130,41 @@ def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's othe
         return inner.update(reduced, state, params, **extra)
 
     made = optax.GradientTransformationExtraArgs(inner.init, update)
-    return made if every_k == 1 else optax.MultiSteps(made, every_k).gradient_transformation()
+    return made if every_k == 1 else _every(made, every_k, optax)
+
+
+class Accumulated(NamedTuple):
+    """State of an optimizer that updates every so many steps."""
+
+    count: Any
+    sums: Any
+    inner: Any
+
+
+def _every(optimizer: Any, every_k: int, optax: Any) -> Any:
+    """Add up gradients, and let the optimizer have their mean every ``every_k`` steps; the other updates are zero.
+
+    ``optax.MultiSteps`` computes the update in each step, and throws it away.
+    """
+
+    def init(params: Any) -> Accumulated:
+        return Accumulated(jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, params), optimizer.init(params))
+
+    def update(gradients: Any, state: Accumulated, params: Any = None, **extra: Any) -> Any:
+        sums = jax.tree.map(jnp.add, state.sums, gradients)
+
+        def last() -> Any:
+            mean = jax.tree.map(lambda each: each / every_k, sums)
+            updates, inner = optimizer.update(mean, state.inner, params, **extra)
+            return updates, Accumulated(jnp.zeros_like(state.count), jax.tree.map(jnp.zeros_like, sums), inner)
+
+        def not_yet() -> Any:
+            updates = jax.tree.map(jnp.zeros_like, gradients)
+            return updates, Accumulated(state.count + 1, sums, state.inner)
+
+        return jax.lax.cond(state.count == every_k - 1, last, not_yet)
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _optax() -> Any:

@@ -1,9 +1,9 @@
 """The names that are ready in every cell: ``rank``, ``size``, ``local_rank``, ``hvd`` and ``device``.
 
-``hvd`` is Horovod's API for torch; where torch is not installed, that for TensorFlow, else for MXNet; where none is,
-that for NumPy's arrays. A framework takes longer to import than all else that a rank needs. Where it would find no GPU,
-a rank is ready without it: a thread imports it beside (import_prefetch.py), and the first cell that mentions it waits
-for that.
+``hvd`` is Horovod's API for torch; where torch is not installed, that for TensorFlow, else for JAX, else for MXNet;
+where none is, that for NumPy's arrays. A framework takes longer to import than all else that a rank needs. Where it
+would find no GPU, a rank is ready without it: a thread imports it beside (import_prefetch.py), and the first cell that
+mentions it waits for that.
 
 Words.
   placeholder  what ``hvd`` and ``device`` are until then; no cell that mentions them sees it
@@ -51,6 +51,7 @@ _FRONTENDS = (  # the first one that is installed
     # torch._dynamo comes with the first optimizer, which takes a second or two.
     _Frontend("torch", "hvd_kernel.torch", {"torch": 0.5, "torch._dynamo": 2.0}),
     _Frontend("tensorflow", "hvd_kernel.tensorflow", {"tensorflow": 0.5}),
+    _Frontend("jax", "hvd_kernel.jax", {"jax": 0.5}),
     _Frontend("mxnet", "hvd_kernel.mxnet", {"hvd_kernel.mxnet": 0.5}),  # which puts back first what MXNet needs
 )
 _NUMPY = _Frontend("numpy", "hvd_kernel.numpy")

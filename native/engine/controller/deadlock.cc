@@ -167,7 +167,7 @@ Status deadlocked(const Entry& entry, const std::vector<const Entry*>& all) {
   if (all.size() > kMostNames) text += "; and more";
   text +=
       ". None of them asks for anything else before its own has ended. Operations of a graph "
-      "(tf.function) must be the same on every rank.";
+      "(tf.function, jax.jit) must be the same on every rank, and in JAX their order too.";
   const RankSet missing = without(entry.set->here, entry.asked);
   return Status::make(Code::kMismatch, std::move(text), "engine/deadlock",
                       missing.empty() ? -1 : missing.first());

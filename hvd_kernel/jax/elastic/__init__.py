@@ -29,7 +29,7 @@ from hvd_kernel.elastic import (
 )
 from hvd_kernel.elastic import run as run_any
 from hvd_kernel.jax import library
-from hvd_kernel.jax.state import JaxState
+from hvd_kernel.jax.elastic.state import JaxState
 
 __all__ = [
     "Checkpoint",

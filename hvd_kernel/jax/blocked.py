@@ -1,0 +1,100 @@
+"""Deadlock detection, a rank's part: it tells the core when it is blocked in a program; other orders get an error.
+
+Programs run one after the other, so a rank that waits in one asks for nothing else but what is left of it; and once all
+of XLA's threads are idle, nothing of it can begin before what is waited for has ended. A thread looks now and then. The
+core compares the ranks (native/engine/controller/deadlock.h). Where other threads run code of the user's, or JAX had
+begun before us and runs programs at a time, nothing is said: the stall check tells of those.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from hvd_kernel.core import session
+from hvd_kernel.core.stacks import call_stack
+from hvd_kernel.errors import NotInitialized
+
+LOOK_S = 0.15
+"""Between two looks; one at which nothing waits costs some microseconds."""
+
+WAIT_S = 0.4
+"""What has waited so long is looked at: with the other ranks' looks, told within a second."""
+
+IDLE = 0.2
+"""The share of a processor below which no thread of XLA's computes."""
+
+MOST_S = 10.0
+"""Between two times that the same is said."""
+
+
+def watch(under_way: Any) -> threading.Thread:
+    """Begin; ``under_way`` tells whether an operation of a program has begun and not ended."""
+    thread = threading.Thread(target=_Watch(under_way).run, name="hvd-blocked", daemon=True)
+    thread.start()
+    return thread
+
+
+class _Watch:
+    def __init__(self, under_way: Any) -> None:
+        self._under_way = under_way
+        self._said, self._due, self._pause = "", 0.0, 0.0
+        self._looked, self._used = time.monotonic(), time.process_time()
+
+    def run(self) -> None:
+        never = threading.Event()
+        while not never.wait(LOOK_S):
+            busy = self._busy()
+            if self._under_way() and not busy:
+                self._look()
+            else:
+                self._said = ""
+
+    def _busy(self) -> bool:
+        """Tell whether this process has computed since the last look."""
+        now, used = time.monotonic(), time.process_time()
+        share = (used - self._used) / max(now - self._looked, LOOK_S)
+        self._looked, self._used = now, used
+        return share > IDLE
+
+    def _look(self) -> None:
+        at = time.monotonic()
+        try:
+            engine = session.engine()
+        except NotInitialized:
+            return
+        pending: Any = engine.pending()
+        own = [each for each in pending if engine.rank not in each["missing"]]
+        if not own or min(each["seconds"] for each in own) < WAIT_S or _others_run():
+            return
+        waits = [(each["process_set"], each["name"]) for each in own]
+        if self._is_news(str(waits), at):
+            engine.blocked(at, waits, [])
+
+    def _is_news(self, what: str, now: float) -> bool:
+        """Tell whether to say it: at once where it is new, then ever more rarely: the core may not have believed it."""
+        if what == self._said and now < self._due:
+            return False
+        self._pause = min(2 * self._pause, MOST_S) if what == self._said else LOOK_S
+        self._said, self._due = what, now + self._pause
+        return True
+
+
+def _others_run() -> bool:
+    """Tell whether another thread than the main one runs code of the user's."""
+    main = threading.main_thread().ident
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    frames = sys._current_frames()  # noqa: SLF001 - the documented way
+    return any(_is_users(threads.get(ident), frame) for ident, frame in frames.items() if ident != main)
+
+
+def _is_users(thread: threading.Thread | None, frame: FrameType) -> bool:
+    """Tell whether a thread runs code of the user's: no library calls us unasked, and no daemon that others began."""
+    if thread is None or isinstance(thread, threading.Timer):
+        return True
+    if thread.daemon and not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - XLA's own, in Python
+        return False
+    return any(not call_stack.package_of(call.code.co_filename) for _, call in call_stack.calls(frame))

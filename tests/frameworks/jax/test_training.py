@@ -1,0 +1,215 @@
+"""Training: optax and value_and_grad equal one process with both batches; elastic state; what cells know of JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hvdtest.launch import RankPool
+
+pytestmark = [pytest.mark.nightly, pytest.mark.mp]
+
+
+def trained(how: dict[str, Any]) -> dict[str, Any]:
+    """The loss of a linear model after some steps of all ranks, and of one process with all batches."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+
+    import hvd_kernel.jax as hvd
+    from hvd_kernel.core import metrics
+    from hvd_kernel.jax import library
+
+    hvd.init()
+    random = np.random.default_rng(1)
+    x, y = random.standard_normal((2, 8, 5)).astype("float32"), random.standard_normal((2, 8, 3)).astype("float32")
+    start = {"w": jnp.asarray(random.standard_normal((5, 3)), "float32") * (hvd.rank() + 1), "b": jnp.zeros(3)}
+    start = hvd.broadcast_parameters(start)
+    compression = getattr(hvd.Compression, how.pop("compression", "none"))
+    manual, compiled = how.pop("manual", False), how.pop("compiled", True)
+
+    def loss_fn(params: Any, x: Any, y: Any) -> Any:
+        return jnp.mean((x @ params["w"] + params["b"] - y) ** 2)
+
+    plain = optax.adam(0.1)
+    every_k = how.get("every_k", 1)
+    tx = plain if manual else hvd.DistributedGradientTransformation(plain, compression=compression, **how)
+    value_and_grad = hvd.value_and_grad(loss_fn, compression=compression) if manual else jax.value_and_grad(loss_fn)
+
+    def step(params: Any, state: Any, x: Any, y: Any) -> Any:
+        loss, grads = value_and_grad(params, x, y)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, hvd.allreduce(loss)
+
+    run = jax.jit(step) if compiled else step
+    before = metrics.snapshot().step
+    params, state = start, tx.init(start)
+    losses = []
+    for _ in range(4 * every_k):
+        params, state, loss = run(params, state, x[hvd.rank()], y[hvd.rank()])
+        losses.append(float(loss))
+    want, alone = start, plain.init(start)
+    for _ in range(4):
+        grads = jax.grad(loss_fn)(want, x.reshape(16, 5), y.reshape(16, 3))
+        updates, alone = plain.update(grads, alone, want)
+        want = optax.apply_updates(want, updates)
+    near = jax.tree.map(
+        lambda a, b: bool(np.allclose(a, b, rtol=1e-2 if how or manual else 1e-4, atol=1e-2)), params, want
+    )
+    everyone = hvd.allgather_object(jax.tree.map(lambda each: each.tolist(), params))
+    return {
+        "as one process": near,
+        "alike": everyone[0] == everyone[1],
+        "falls": losses[-1] < losses[0],
+        "steps": metrics.snapshot().step - before,
+        "in programs": library.counters()["calls"] > 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"groups": 2},
+        {"compression": "bf16"},
+        {"every_k": 2},
+        {"gradient_predivide_factor": 2.0},
+        {"manual": True},
+        {"compiled": False},
+    ],
+    ids=str,
+)
+def test_ranks_train_as_one_process(jax_ranks: RankPool, how: dict[str, Any]) -> None:
+    for got in jax_ranks.run(trained, how):
+        assert got == {
+            "as one process": {"w": True, "b": True},
+            "alike": True,
+            "falls": True,
+            "steps": 4,
+            "in programs": True,
+        }
+
+
+def functions() -> dict[str, Any]:
+    import jax
+    import jax.numpy as jnp
+
+    import hvd_kernel.jax as hvd
+    from hvd_kernel.jax import optimizer
+
+    hvd.init()
+    mine = {"a": jnp.ones(2) * hvd.rank(), "b": jnp.float32(hvd.rank())}
+    loss = lambda p: jnp.sum(p["a"]) * (hvd.rank() + 1) + p["b"]  # noqa: E731
+    value, grads = hvd.value_and_grad(loss)(mine)
+    told = ""
+    try:
+        hvd.broadcast_parameters([mine["a"]] * (hvd.rank() + 1))
+    except ValueError as error:
+        told = str(error)
+    leaves = [jnp.zeros(each) for each in (10, 1 << 20, 1 << 18, 1 << 21, 3)]
+    aux = hvd.grad(lambda p: (loss(p), "aux"), has_aux=True)(mine)
+    return {
+        "value": float(value),
+        "grads": jax.tree.map(lambda each: each.tolist(), grads),
+        "aux": aux[1],
+        "forms": told,
+        "buckets": [list(optimizer._buckets(leaves, None)), list(optimizer._buckets(leaves, 2))],
+    }
+
+
+def test_gradients_parameters_and_buckets(jax_ranks: RankPool) -> None:
+    buckets = [[[4], [3], [2], [1], [0]], [[4, 3], [2, 1, 0]]]
+    for rank, got in enumerate(jax_ranks.run(functions)):
+        assert got.pop("forms").startswith("broadcast_parameters: the trees of ranks 0 and 1 have different forms")
+        assert got == {
+            "value": [0.0, 5.0][rank],
+            "grads": {"a": [1.5, 1.5], "b": 1.0},
+            "aux": "aux",
+            "buckets": buckets,
+        }
+
+
+def elastic() -> dict[str, Any]:
+    import jax
+    import jax.numpy as jnp
+
+    import hvd_kernel.jax as hvd
+
+    hvd.init()
+    rank = hvd.rank()
+    state = hvd.elastic.JaxState(params={"w": jnp.ones(2) * rank}, epoch=rank)
+    step = jax.jit(lambda p: jax.tree.map(lambda each: hvd.allreduce(each) + 1, p), donate_argnums=0)
+    attempts = []
+
+    @hvd.elastic.run
+    def train(state: Any) -> list[Any]:
+        attempts.append([state.params["w"].tolist(), state.epoch])
+        while state.epoch < 3:
+            state.params = step(state.params)
+            state.epoch += 1
+            if state.epoch == 2 and len(attempts) == 1:
+                if rank == 1:
+                    raise hvd.HorovodInternalError("as a failure does")
+                step({"w": jnp.ones(3)})  # of which the other rank knows nothing
+            state.commit()
+        return state.params["w"].tolist()
+
+    return {"result": train(state), "attempts": attempts}
+
+
+def test_a_failed_step_goes_back_to_the_last_commit(jax_ranks: RankPool) -> None:
+    want = {"result": [3.0, 3.0], "attempts": [[[0.0, 0.0], 0], [[1.0, 1.0], 1]]}
+    assert jax_ranks.run(elastic) == [want, want]
+
+
+def known() -> dict[str, Any]:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import hvd_kernel.jax as hvd
+    from hvd_kernel.core import ops
+    from hvd_kernel.frameworks import installed, registry
+    from hvd_kernel.worker.frontend import names
+    from hvd_kernel.worker.inspect import digest, replicate, variable_summary
+
+    hvd.init()
+    registry.settle()
+    params = {"dense": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}}
+    values = {
+        "params": params,
+        "opt_state": optax.adam(0.1).init(params),
+        "array": jnp.arange(3),
+        "half": jnp.ones(2, "bfloat16"),
+        "key": jax.random.key(3),
+        "differs": jnp.float32(hvd.rank()),
+    }
+    found = {name: digest.together(digest.leaves(value)) for name, value in values.items()}
+    everyone = ops.allgather_object(found)
+    packed, lost = replicate._pack(values, [*values])
+    again = replicate._load(packed)
+    copied = {name: digest.together(digest.leaves(value)) for name, value in again.items()}
+    return {
+        "equal": sorted(name for name in found if found[name] and everyone[0][name] == everyone[1][name]),
+        "copied": sorted(name for name in copied if copied[name] == found[name] != ""),
+        "lost": list(lost),
+        "facts": [variable_summary.facts(values[name])["dtype"] for name in ("array", "half")],
+        "frontend": names._frontend().api,
+        "device": registry.adapter("jax").device(0, []).platform,
+        "installed": [installed.one("jax").version == jax.__version__, installed.one("jax").works],
+    }
+
+
+def test_cells_know_jax(jax_ranks: RankPool) -> None:
+    numbers = ["array", "half", "key", "opt_state", "params"]
+    want = {
+        "equal": numbers,
+        "copied": sorted([*numbers, "differs"]),
+        "lost": [],
+        "facts": ["int32", "bfloat16"],
+        "frontend": "hvd_kernel.jax",
+        "device": "cpu",
+        "installed": [True, True],
+    }
+    assert jax_ranks.run(known) == [want, want]
