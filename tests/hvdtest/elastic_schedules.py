@@ -46,8 +46,10 @@ def drawn(seed: int) -> VirtualJob:
         late=choose.choice([0.0, 0.1, 0.5]),
         failing_discovery=choose.choice([0.0, 0.3]),
         silent=choose.choice([0.0, 0.5, 1.0]),
+        spare_death=choose.choice([0.0, 0.0, 0.1, 0.9]),
     )
     job = VirtualJob(settings, hosts, seed, chances, steps=choose.choice([3, 8, 12] * 10 + [400]))
+    job.spares = choose.choice([0, 1, 2])
     job.discover(hosts if choose.random() < 0.8 else {})
     if not job.hosts:
         job.later(choose.uniform(0.0, 20.0), partial(job.discover, hosts))

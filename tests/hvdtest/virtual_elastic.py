@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hvdtest.virtual_checks import Checks
+from hvdtest.virtual_spares import VirtualSpares
 
 from hvd_kernel.launch.elastic import events as e
 from hvd_kernel.launch.elastic.driver import Driver
@@ -42,6 +43,7 @@ class Chances:
     late: float = 0.1  # a message takes long
     failing_discovery: float = 0.0
     silent: float = 0.5  # of hosts that are lost
+    spare_death: float = 0.0  # of a spare, before it is ready
 
 
 @dataclass(eq=False)
@@ -76,6 +78,10 @@ class VirtualJob:
         self.driver = Driver(settings)
         self.hosts = dict(hosts)  # what discovery answers
         self.importing_s = (0.2, 5.0)  # of a worker that starts
+        self.spare_s = (0.0, 0.05)  # of one that was a spare
+        self.spares = 0  # of each host
+        self.taken = 0
+        self._spares: dict[str, VirtualSpares] = {}
         self.down: set[str] = set()  # hosts that are gone, whatever it answers
         self.workers: dict[int, VirtualWorker] = {}
         self.said: list[str] = []
@@ -129,6 +135,7 @@ class VirtualJob:
     def lose(self, host: str) -> None:
         """Have a host vanish with its workers."""
         self.down.add(host)
+        self._forget_spares(host)
         for worker in self.living(host):
             worker.alive = False
             self._break(worker.generation)
@@ -172,6 +179,8 @@ class VirtualJob:
                 worker = self.workers[number]
                 after = grace if worker.hangs else self.random.uniform(0.0, grace)
                 self.later(after, lambda: self.kill(worker, -9 if worker.hangs else -15))
+            case e.ReleaseHost(host):
+                self._forget_spares(host)
             case e.SetTimer(ticket, seconds):
                 self.later(seconds, lambda: self.deliver(e.TimerFired(ticket)))
             case e.Say(text):
@@ -197,7 +206,23 @@ class VirtualJob:
                 lambda: self._report(worker, e.WorkerExited(worker.number, 255, "ssh failed")),
             )
             return
-        self._go(worker, self.random.uniform(*self.importing_s), lambda: self._ask(worker))
+        was_spare = worker.host in self._spares and self._spares[worker.host].take()
+        self.taken += was_spare
+        self._go(
+            worker,
+            self.random.uniform(*(self.spare_s if was_spare else self.importing_s)),
+            lambda: self._ask(worker),
+        )
+
+    def _learn(self, host: str) -> None:
+        """Have a host's agent keep spares, now that one of its ranks has come to ``elastic.run``."""
+        if host not in self._spares:
+            self._spares[host] = VirtualSpares(self.spares, self.chances.spare_death, self.random, self.later)
+        self._spares[host].learn()
+
+    def _forget_spares(self, host: str) -> None:
+        if spares := self._spares.pop(host, None):
+            spares.is_gone = True
 
     def _go(self, worker: VirtualWorker, seconds: float, what: Callable[[], None]) -> None:
         """Have a worker do something if it still can."""
@@ -277,6 +302,7 @@ class VirtualJob:
                 if self._enter(each, "training") and not each.registered:
                     each.registered = True
                     self._say(each, p.Registered())
+                    self._learn(each.host)
             if not all(each.alive for each in here):
                 self._break(worker.generation)
             self.later(self.random.uniform(0.1, 2.0), partial(self._tick, worker.generation))

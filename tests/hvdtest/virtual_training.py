@@ -16,9 +16,10 @@ FOUR = Settings(
 LONG = 1_000_000
 
 
-def trains(settings: Settings = FOUR, hosts: dict[str, int] = BOTH, **chances: float) -> VirtualJob:
-    """A job that has been training for some time."""
+def trains(settings: Settings = FOUR, hosts: dict[str, int] = BOTH, *, spares: int = 0, **chances: float) -> VirtualJob:
+    """A job that has been training for some time; ``spares``: of each host."""
     job = VirtualJob(settings, hosts, 0, Chances(late=0.0, **chances), steps=LONG)
+    job.spares = spares
     job.discover()
     job.run(20.0)
     return job

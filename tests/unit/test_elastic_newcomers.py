@@ -115,3 +115,25 @@ def test_ten_hosts_one_after_the_other_are_one_reset() -> None:
         job.run(0.15)
     job.run(30.0)
     assert (job.driver.generation, len(job.ranks())) == (2, 12)
+
+
+def test_a_spare_takes_the_place_of_a_rank_that_fails_and_nothing_else_is_new_to_the_driver() -> None:
+    job = trains(spares=1)
+    job.importing_s = (30.0, 30.0)
+    job.kill(worker(job, 1))
+    job.run(6.0)
+    assert (job.driver.generation, len(job.ranks()), job.taken) == (2, 4, 1)
+    job.kill(worker(job, 0))
+    job.run(6.0)
+    assert (job.driver.generation, len(job.ranks()), job.taken) == (3, 4, 2), "the next one was started behind it"
+
+
+def test_two_that_fail_where_one_spare_waits_have_a_spare_and_a_cold_process() -> None:
+    job = trains(spares=1)
+    job.importing_s = (10.0, 10.0)
+    for each in (worker(job, 0), worker(job, 1)):
+        job.kill(each)
+    job.run(5.0)
+    assert (job.driver.generation, job.taken) == (1, 1), "the others wait for the process in the other slot"
+    job.run(15.0)
+    assert (job.driver.generation, len(job.ranks()), job.taken) == (2, 4, 1)
