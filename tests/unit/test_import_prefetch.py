@@ -23,6 +23,7 @@ class Package:
     def __init__(self, folder: Path) -> None:
         self.name = f"prefetch_{uuid.uuid4().hex}"
         self.begun, self.goes_on, self.second = threading.Event(), threading.Event(), threading.Event()
+        self.run: list[str] = []  # modules, each time that its code runs
         (folder / self.name).mkdir()
         me = f"import builtins; me = builtins.{self.name}\n"
         first = f"{me}me.begun.set(); me.goes_on.wait({PATIENCE_S})\n"
@@ -160,7 +161,7 @@ class Noting:
         self._lock.release()
 
 
-def test_whoever_is_waited_for_loses_no_moment_at_each_of_its_modules(package: Package) -> None:
+def test_whoever_was_first_is_let_finish_and_loses_no_moment(package: Package) -> None:
     """A request that imported torch just before the thread began to took 20 ms for each of torch's thousand modules."""
     importer = threading.Thread(target=importlib.import_module, args=(package.name,), name="importer")
     importer.start()
@@ -168,11 +169,70 @@ def test_whoever_is_waited_for_loses_no_moment_at_each_of_its_modules(package: P
     prefetch = ImportPrefetch({package.name: 0.0})
     prefetch._importing = lock = Noting()  # type: ignore[assignment]
     prefetch.begin()
-    until(lambda: _waits_for_import(prefetch._thread.ident))
+    until(lambda: lock.waited.count("hvd-import") > 1)
+    assert not _waits_for_import(prefetch._thread.ident)
     package.goes_on.set()
     importer.join(PATIENCE_S)
     assert package.second.is_set()
-    assert "importer" not in lock.waited
+    prefetch._thread.join(PATIENCE_S)
+    assert lock.waited.count("importer") <= 1  # where the thread looked just then
+
+
+@pytest.fixture
+def companion(package: Package, tmp_path: Path) -> Iterator[str]:
+    """A package that imports the other one, which imports it when it goes on: as Keras and TensorFlow do."""
+    name = f"companion_of_{package.name}"
+    (tmp_path / name).mkdir()
+    for module, code in {"__init__": "from . import part\n", "part": f"import {package.name}\nruns = True\n"}.items():
+        (tmp_path / name / f"{module}.py").write_text(
+            f"import builtins; builtins.{package.name}.run.append(__name__)\n{code}"
+        )
+    (tmp_path / package.name / "second.py").write_text(f"import {name}.part\n")
+    yield name
+    for each in [each for each in sys.modules if each.partition(".")[0] == name]:
+        del sys.modules[each]
+
+
+def waits_in(thread: threading.Thread, function: str) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
+
+
+@pytest.mark.parametrize("module", ["", ".part"])
+def test_packages_that_import_each_other_are_whole_after_both_threads(
+    package: Package, companion: str, module: str
+) -> None:
+    """A cell imported Keras while the thread imported TensorFlow: both imports failed, and each later one."""
+    prefetch = ImportPrefetch({package.name: 0.0}, [companion])
+    prefetch.begin()
+    assert package.begun.wait(PATIENCE_S)
+    found: list[object] = []
+    cell = threading.Thread(target=lambda: found.append(importlib.import_module(f"{companion}{module}")))
+    cell.start()
+    until(lambda: waits_in(cell, "_let_finish"))
+    package.goes_on.set()
+    prefetch._thread.join(PATIENCE_S)
+    cell.join(PATIENCE_S)
+    assert found == [sys.modules[f"{companion}{module}"]]
+    assert sys.modules[package.name].whole
+    assert package.run == [companion, f"{companion}.part"]
+
+
+def test_a_companion_that_was_first_has_both_packages_imported_by_its_thread(package: Package, companion: str) -> None:
+    prefetch = ImportPrefetch({package.name: 0.0}, [companion])
+    prefetch._importing = lock = Noting()  # type: ignore[assignment]
+    cell = threading.Thread(target=importlib.import_module, args=(companion,))
+    cell.start()
+    assert package.begun.wait(PATIENCE_S)
+    prefetch.begin()
+    until(lambda: lock.waited.count("hvd-import") > 1)
+    package.goes_on.set()
+    cell.join(PATIENCE_S)
+    prefetch._thread.join(PATIENCE_S)
+    assert sys.modules[package.name].whole
+    assert package.run == [companion, f"{companion}.part"]
 
 
 def test_who_takes_a_lock_that_nobody_has_waits_for_nobody() -> None:

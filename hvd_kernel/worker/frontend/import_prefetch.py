@@ -4,8 +4,10 @@ A cell waits for nothing that it does not want, and sees no module that is half 
 
 - While a cell runs, the thread stands still, before its next module. It goes on as soon as any other thread waits for
   one that it is importing.
-- Another thread that comes to a module of the same packages lets it finish first. So they are imported in one order, as
-  on one thread; Python breaks a circle of import locks by an error.
+- Another thread that comes to a module of the same packages lets it finish first, and the thread does not begin while
+  another one is half-way in one of them. So they are imported in one order, as on one thread; Python breaks a circle of
+  import locks by an error. Whoever waits holds no import lock of theirs: packages that import each other (TensorFlow
+  and Keras) would make a circle, and the thread may need the very module.
 - A fork lets it finish, too: the child would find locks that nobody holds.
 """
 
@@ -16,21 +18,26 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import _bootstrap  # nothing public has the import locks
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
+from typing import Any
 
 _LOOK_S = 0.02  # between two looks at whether somebody waits for an import: Python tells nobody
 
 
 class ImportPrefetch(MetaPathFinder):
-    """One thread that imports modules, each after so many seconds in which no cell has run."""
+    """One thread that imports modules, each after so many seconds in which no cell has run.
 
-    def __init__(self, rests: Mapping[str, float]) -> None:
+    ``companions``: packages that those of the modules import and that import them.
+    """
+
+    def __init__(self, rests: Mapping[str, float], companions: Collection[str] = ()) -> None:
         self._rests = rests
-        self._packages = {_package(name) for name in rests}  # and those that they have it begin
+        self._packages = {*map(_package, rests), *companions}  # and those that they have it begin
         self._thread = threading.Thread(target=self._import_all, name="hvd-import", daemon=True)
         self._importing = threading.Lock()  # held by the thread while modules may be half imported
         self._at_fork = False  # held by whoever forks
@@ -82,15 +89,33 @@ class ImportPrefetch(MetaPathFinder):
             spec.loader = _Waiting(spec.loader, self._stand_still if mine else self._let_finish)
         return spec
 
-    def _stand_still(self) -> None:
+    def _stand_still(self, _: ModuleType) -> None:
         while not self._free.wait(_LOOK_S):
             others = [thread.ident for thread in threading.enumerate() if thread is not self._thread]
             if any(map(_waits_for_import, others)):
                 self._free.set()
 
-    def _let_finish(self) -> None:
-        if self._finish():
-            self._importing.release()
+    def _let_finish(self, module: ModuleType) -> None:
+        with self._unlocked(module):
+            if self._finish():
+                self._importing.release()
+
+    @contextmanager
+    def _unlocked(self, module: ModuleType) -> Iterator[None]:
+        """Give back this thread's import locks of a module that is about to run, and of those that wait for it.
+
+        Whoever has it then imports it anew; that one is in its place afterwards.
+        """
+        name = module.__name__
+        locks = [lock for lock in _locks(self._packages) if lock.name == name or lock.name not in sys.modules]
+        del sys.modules[name]
+        given_back = [lock for lock in locks for _ in _released(lock)]
+        try:
+            yield
+        finally:
+            for lock in given_back:
+                lock.acquire()
+            sys.modules.setdefault(name, module)
 
     def _finish(self) -> bool:
         """Hold the lock, when nothing is half imported; False: the thread cannot finish.
@@ -116,8 +141,21 @@ class ImportPrefetch(MetaPathFinder):
     def _import_all(self) -> None:
         for name, seconds in self._rests.items():
             self._rest(seconds)
-            with self._importing, contextlib.suppress(Exception):  # whoever needs it hears why it fails
+            with self._alone(), contextlib.suppress(Exception):  # whoever needs it hears why it fails
                 importlib.import_module(name)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock, as soon as no other thread is half-way in one of the packages."""
+        self._importing.acquire()
+        while _locks(self._packages, of_others=True):
+            self._importing.release()
+            threading.Event().wait(_LOOK_S)
+            self._importing.acquire()
+        try:
+            yield
+        finally:
+            self._importing.release()
 
     def _rest(self, seconds: float) -> None:
         """Return when no cell has run for so long."""
@@ -132,7 +170,7 @@ class ImportPrefetch(MetaPathFinder):
 class _Waiting(Loader):
     """Waits before a module's code runs, and is then gone from the module."""
 
-    def __init__(self, loader: SourceFileLoader, wait: Callable[[], None]) -> None:
+    def __init__(self, loader: SourceFileLoader, wait: Callable[[ModuleType], None]) -> None:
         self._loader, self._wait = loader, wait
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -140,15 +178,31 @@ class _Waiting(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Wait, and run the module's code."""
+        """Wait, and run the module's code; not of one that another thread has imported meanwhile."""
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
-        self._wait()
-        self._loader.exec_module(module)
+        self._wait(module)
+        if sys.modules[module.__name__] is module:
+            self._loader.exec_module(module)
 
 
 def _package(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _locks(packages: Collection[str], *, of_others: bool = False) -> list[Any]:
+    """Return the import locks of modules of these packages that this thread has, or others."""
+    me = threading.get_ident()
+    known = [reference() for reference in list(vars(_bootstrap)["_module_locks"].values())]
+    held = [lock for lock in known if getattr(lock, "owner", None) is not None and _package(lock.name) in packages]
+    return [lock for lock in held if (lock.owner != me) == of_others]
+
+
+def _released(lock: Any) -> Iterator[None]:
+    """Release a lock of this thread's as often as it has been acquired."""
+    while lock.owner == threading.get_ident():
+        lock.release()
+        yield
 
 
 def _waits_for_import(thread: int | None) -> bool:

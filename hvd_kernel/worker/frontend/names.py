@@ -41,6 +41,7 @@ class _Frontend:
     package: str
     api: str
     prefetched: dict[str, float] = field(default_factory=dict)  # modules, and seconds without a cell before each
+    companions: tuple[str, ...] = ()  # packages that it imports, and that import it
 
     @property
     def mentioned(self) -> re.Pattern[str]:
@@ -50,7 +51,7 @@ class _Frontend:
 _FRONTENDS = (  # the first one that is installed
     # torch._dynamo comes with the first optimizer, which takes a second or two.
     _Frontend("torch", "hvd_kernel.torch", {"torch": 0.5, "torch._dynamo": 2.0}),
-    _Frontend("tensorflow", "hvd_kernel.tensorflow", {"tensorflow": 0.5}),
+    _Frontend("tensorflow", "hvd_kernel.tensorflow", {"tensorflow": 0.5}, ("keras", "tf_keras")),
     _Frontend("jax", "hvd_kernel.jax", {"jax": 0.5}),
     _Frontend("mxnet", "hvd_kernel.mxnet", {"hvd_kernel.mxnet": 0.5}),  # which puts back first what MXNet needs
 )
@@ -86,7 +87,7 @@ def _placeholders() -> dict[str, Any]:
 
 @cache
 def _prefetch() -> ImportPrefetch:
-    return ImportPrefetch(_frontend().prefetched)
+    return ImportPrefetch(_frontend().prefetched, _frontend().companions)
 
 
 def import_first() -> None:
