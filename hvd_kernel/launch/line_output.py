@@ -43,6 +43,7 @@ class OutputStream:
 
     def __init__(self, sink: Write, prefix: Callable[[], bytes], copy: Path | None, *, holds: bool) -> None:
         self._sink, self._prefix, self._holds = sink, prefix, holds
+        self._file = copy
         self._copy = copy.open("wb") if copy is not None else None
         self._rest = b""
         self._held: list[bytes] = []
@@ -61,7 +62,8 @@ class OutputStream:
 
     def write(self, data: bytes) -> None:
         """Take bytes as they come."""
-        if self._copy is not None:
+        if self._file is not None:
+            self._copy = self._copy or self._file.open("ab")  # the rank has ended, and what it had started still writes
             self._copy.write(data)
             self._copy.flush()
         self._rest += data
@@ -100,17 +102,18 @@ class OutputStream:
         self._held = []
 
     def finish(self) -> None:
-        """No more will come: the last line may lack its end."""
+        """Hardly any more will come: the last line may lack its end, and the file is closed."""
         if self._rest:
             self._lines([self._rest + b"\n"])
             self._rest = b""
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
 
     def close(self) -> None:
         """Write what is left."""
         self.finish()
         self.release()
-        if self._copy is not None:
-            self._copy.close()
 
     def _put(self, lines: list[bytes]) -> None:
         if lines:

@@ -18,6 +18,7 @@ import pytest
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.launch import environment, line_output
 from hvd_kernel.launch.cli import horovodrun, main
+from hvd_kernel.launch.elastic.job.workers import Streams, Workers
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.line_output import OutputStream
@@ -208,6 +209,29 @@ def test_lines_get_whole_before_they_are_written() -> None:
     heard.output.write(b"rest")
     heard.output.close()
     assert heard.text.endswith(b"> f\n> rest\n")
+
+
+def test_outputs_of_workers_that_have_ended_hold_no_file_open(tmp_path: Path) -> None:
+    """An elastic job has many in its life. What a worker has started may write later: that is in its file too."""
+
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    workers = Workers(
+        Streams(lambda _: None, lambda _: None, prefix=False, timestamp=False, folder=str(tmp_path), digits=2)
+    )
+    before = open_files()
+    for number in range(30):
+        worker = workers.add(number, None, 0)  # type: ignore[arg-type]
+        worker.write("stdout", b"begun\nhalf")
+        worker.end(1)
+    assert open_files() == before
+    workers[3].write("stdout", b" late\n")
+    workers.close()
+    assert open_files() == before
+    files = [tmp_path / f"rank.{number:02d}" / "stdout" for number in range(30)]
+    assert files[3].read_text() == "begun\nhalf late\n"
+    assert {file.read_text() for file in files} == {"begun\nhalf", "begun\nhalf late\n"}
 
 
 def test_a_line_without_end_is_not_kept_for_ever() -> None:
