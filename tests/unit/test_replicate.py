@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import cloudpickle
+import pytest
 
 from hvd_kernel.worker.inspect import replicate
 
+OPS = "hvd_kernel.core.ops"
 CELL = """
 def where():
     return rank, device, kept
@@ -46,3 +50,74 @@ def test_a_module_that_has_such_a_name_keeps_its_own() -> None:
         assert function.__globals__["device"] == "of the module"
     finally:
         del function.__globals__["device"]
+
+
+class Together:
+    """The collectives of so many ranks, each a thread."""
+
+    def __init__(self, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self._said: list[Any] = [None] * n
+        self._rank = threading.local()
+        self._barrier = threading.Barrier(n, timeout=30)
+        monkeypatch.setattr(f"{OPS}.broadcast_object", lambda value, root, name: self._all(value, name)[root])
+        monkeypatch.setattr(f"{OPS}.allgather_object", self._all)
+
+    def _all(self, value: Any, name: str) -> list[Any]:
+        self._said[self._rank.number] = value, name
+        self._barrier.wait()
+        said = list(self._said)
+        self._barrier.wait()
+        assert {each[1] for each in said} == {name}, "all do the same"
+        self.calls += self._rank.number == 0
+        return [each[0] for each in said]
+
+    def run(self, controls: list[Any], content: dict[str, Any]) -> list[dict[str, Any]]:
+        def work(rank: int) -> dict[str, Any]:
+            self._rank.number = rank
+            return replicate.restore(controls[rank], content, [])[0]
+
+        with ThreadPoolExecutor(len(controls)) as pool:
+            return list(pool.map(work, range(len(controls))))
+
+
+class Control:
+    def __init__(self, rank: int, **names: Any) -> None:
+        self.rank, self.names = rank, names
+
+
+class Fussy:
+    """Is not made again where it arrives."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ("no such device",)
+
+
+def _refuse(why: str) -> None:
+    raise RuntimeError(why)
+
+
+def given(n: int, monkeypatch: pytest.MonkeyPatch, names: list[str], **values: Any) -> tuple[list[Any], Any, Together]:
+    world = Together(n, monkeypatch)
+    monkeypatch.setattr("hvd_kernel.protocol.replicated.keep", lambda *_names: None)
+    controls = [Control(0, **values), *(Control(rank) for rank in range(1, n))]
+    content = {"names": names, "root": 0, "fresh": list(range(1, n)), "kept": names}
+    return controls, world.run(controls, content), world
+
+
+def test_a_value_that_cannot_be_made_again_loses_no_other_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = {"w": [1.0]}
+    names = ["model", "fussy", "optimizer", "absent"]
+    controls, told, _ = given(3, monkeypatch, names, model=model, fussy=Fussy(), optimizer={"of": model})
+    lost = {"absent": "is not defined there", "fussy": "RuntimeError: no such device"}
+    assert told == [{"lost": {}}, {"lost": lost}, {"lost": lost}]
+    for control in controls[1:]:
+        assert sorted(control.names) == ["model", "optimizer"]
+        assert control.names["optimizer"]["of"] is control.names["model"], "they still belong together"
+
+
+def test_where_all_arrive_they_travel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    controls, told, world = given(2, monkeypatch, ["a", "b"], a=1, b=[2])
+    assert told == [{"lost": {}}, {"lost": {}}]
+    assert controls[1].names == {"a": 1, "b": [2]}
+    assert world.calls == 2, "the values, and whether all have them"

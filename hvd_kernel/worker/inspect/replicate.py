@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Answer = tuple[dict[str, Any], list[Any]]
 _ABSENT = "is not defined there"
+_TRIES = 2  # with all values, and without those that could not be made again
 _ARCHIVES = {b"PK": "torch"}  # how a framework's archive begins: torch.save writes a zip
 
 
@@ -40,17 +41,31 @@ def kept_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any
 def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     """Give the root's variables to the fresh ranks. All ranks do this together.
 
-    The answer's ``lost`` says what a fresh rank did not get, and why.
+    The answer's ``lost`` says what a fresh rank did not get, and why. Where a value cannot be made again on one of them
+    each is tried alone to find it, and the others travel once more, again in one piece.
     """
     names, root = content["names"], content["root"]
-    sent = _pack(control.names, names) if control.rank == root else None
-    packed, lost = ops.broadcast_object(sent, root, name="hvd.restore")
-    if control.rank not in content["fresh"]:
+    gives, takes = control.rank == root, control.rank in content["fresh"]
+    lost: dict[str, str] = {}
+    found: dict[str, Any] = {}
+    for _ in range(_TRIES):
+        wanted = [name for name in names if name not in lost]
+        sent = _pack(control.names, wanted) if gives else None
+        packed, absent = ops.broadcast_object(sent, root, name="hvd.restore")
+        lost |= absent
+        found, why = _loaded(packed) if takes else ({}, "")
+        if not any(ops.allgather_object(bool(why), name="hvd.restore.arrived")):
+            break
+        alone = _each(control.names, [name for name in wanted if name not in lost]) if gives else None
+        alone = ops.broadcast_object(alone, root, name="hvd.restore.alone")
+        failed = {name: said for name, each in alone.items() if (said := _loaded(each)[1])} if takes else {}
+        for told in ops.allgather_object(failed, name="hvd.restore.failed"):
+            lost |= told
+    if not takes:
         return {"lost": {}}, []
-    try:
-        control.names.update(at_home(_load(packed), control.names))
-    except Exception as error:  # noqa: BLE001 - whatever a user's class does when it is made again
-        lost = dict.fromkeys(names, _said(error))
+    if why:
+        lost = dict.fromkeys(names, why) | lost
+    control.names.update(at_home(found, control.names))
     replicated.keep(*content["kept"])
     return {"lost": lost}, []
 
@@ -97,6 +112,19 @@ def _pack(found: Mapping[str, Any], names: list[str]) -> tuple[bytes, dict[str, 
     except Exception:  # noqa: BLE001 - whichever it is, the others travel
         lost |= _culprits(values)
     return _dump({name: value for name, value in values.items() if name not in lost}), lost
+
+
+def _each(found: Mapping[str, Any], names: list[str]) -> dict[str, bytes]:
+    """Return each variable on its own as bytes."""
+    return {name: _dump({name: found[name]}) for name in names}
+
+
+def _loaded(packed: bytes) -> tuple[dict[str, Any], str]:
+    """Return what was packed, or why it cannot be made again here."""
+    try:
+        return _load(packed), ""
+    except Exception as error:  # noqa: BLE001 - whatever a user's class does when it is made again
+        return {}, _said(error)
 
 
 def _culprits(values: dict[str, Any]) -> dict[str, str]:
