@@ -66,6 +66,7 @@ def watched(
             manager.prompts = prompts = Prompts(session, renderer, ranks, front_end_at(writer))
             watch = Watch(session, run, renderer, ranks, timeout, prompts=prompts)
             board.on_resize = partial(_resize, watch.rejoin)
+            watch.rejoin.mark_earlier()
             running.set_result(watch.rejoin)
             if job is not None:
                 job.follow(lambda: watch.left, partial(steps_taken, renderer.latest, dict(before)))

@@ -12,6 +12,7 @@ from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics import cluster_size
+from hvd_kernel.magics.display.render import steps_lost
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Run, Session
@@ -102,6 +103,17 @@ class Rejoin:
         if not self._run.finished:
             raise ClusterError("the ranks were not resized: not all have ended the cell")
 
+    def mark_earlier(self) -> None:
+        """Mark who has come or left since the last cell, where this one begins."""
+        for change in self._session.take_changes():
+            self._mark(change.left, change.joined, change.generation)
+
+    def _mark(self, left: Sequence[int], joined: Sequence[int], generation: int) -> None:
+        if left:
+            self._renderer.mark("left", f"{named(left)} left, generation {generation}")
+        if joined:
+            self._renderer.mark("joined", f"{named(joined)} joined, generation {generation}")
+
     def _begin(self, act: Callable[[], Any]) -> None:
         self._work = work = Future[Any]()
 
@@ -165,13 +177,9 @@ class Rejoin:
         self._renderer.show_size(self._session.n, None, note)
 
     def _tell(self, given: Respawned, left: Sequence[int], text: str) -> None:
-        generation = f"generation {self._session.ranks.generation}"
-        if left:
-            self._renderer.mark("left", f"{named(left)} left, {generation}")
-        if given.ranks:
-            self._renderer.mark("joined", f"{named(given.ranks)} joined, {generation}")
+        self._mark(left, given.ranks, self._session.ranks.generation)
         if given.ranks or left:
             self._renderer.tell(text)
         if self._lost:
-            self._renderer.mark("lost", f"{self._lost} step{'s' * (self._lost != 1)} lost")
+            self._renderer.mark("lost", steps_lost(self._lost))
         self._lost = 0

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.executor import Executor
@@ -49,6 +49,14 @@ def _silence(_text: str) -> None:
     """Say nothing."""
 
 
+class Change(NamedTuple):
+    """Ranks that have come or left between cells; left by their numbers of before."""
+
+    generation: int
+    left: tuple[int, ...]
+    joined: tuple[int, ...]
+
+
 class Session:
     """A running cluster. Made by ``Session.start``, or by ``attach.attach`` over a kept one."""
 
@@ -59,6 +67,7 @@ class Session:
         self.executor.on_broken = lambda: self._repair.ask(self._wire.later, self._reset_when_idle)
         self._repair = Repair()
         self._spares_wanted = int(lookup.value("HVD_SPARES", os.environ))
+        self._changes: list[Change] = []
         self._runs = 0  # an interrupt names its run, because it may overtake or be overtaken on its own channel
 
     @staticmethod
@@ -291,6 +300,7 @@ class Session:
         how = {"force": force, "restore": tuple(restore)}
         try:
             done: Respawned = self.executor.call(events.ReplaceRequested, chosen, say=progress or _silence, **how)
+            self._note((), done.ranks)
         finally:
             if self.kept:
                 self.executor.remember()
@@ -334,12 +344,22 @@ class Session:
         if done is None:
             asked = (n, frozenset(drop), tuple(restore))
             try:
-                done = self.executor.call(events.ResizeRequested, *asked, say=progress or _silence)
+                done = plain = self.executor.call(events.ResizeRequested, *asked, say=progress or _silence)
+                self._note(plain.left, plain.given.ranks)
             finally:
                 if self.kept:
                     self.executor.remember()
         assert done is not None
         return done
+
+    def take_changes(self) -> list[Change]:
+        """Return who has come or left between cells, since this was asked last."""
+        taken, self._changes = self._changes, []
+        return taken
+
+    def _note(self, left: tuple[int, ...], joined: tuple[int, ...]) -> None:
+        if left or joined:
+            self._changes.append(Change(self.ranks.generation, left, joined))
 
     def resize_in_cell(
         self,

@@ -22,6 +22,7 @@ import numpy as np
 from hvd_kernel.core import ops, session
 from hvd_kernel.elastic.updates import HostUpdateResult
 from hvd_kernel.errors import HostsUpdatedInterrupt, StateLost
+from hvd_kernel.protocol import cell_ranks
 
 
 class Snapshot(NamedTuple):
@@ -95,7 +96,9 @@ class State(ABC):
 
     def on_reset(self) -> None:
         """Forget what was heard of hosts, and fit what depends on the ranks."""
-        if not session.has_driver():  # else it has been done when the place came: what was told since then is news
+        if not (
+            session.has_driver() or cell_ranks.is_provided()
+        ):  # else it was done with the places: since then it is news
             self.forget_host_updates()
         self.reset()
         for callback in self._reset_callbacks:

@@ -80,9 +80,10 @@ class WorkerNotificationManager:
 
         self._hears_driver = True
         driver().on_hosts_updated(self._handle)
-        driver().on_placed(self._forget)
+        driver().on_placed(self.forget_host_updates)
 
-    def _forget(self) -> None:
+    def forget_host_updates(self) -> None:
+        """Have every state forget what it was told: the ranks have their new places."""
         for listener in list(self._listeners):
             if isinstance(listener, Forgetful):
                 listener.forget_host_updates()

@@ -17,3 +17,8 @@ def provide(make: Callable[[], Any] | None) -> None:
 def provided() -> Any:
     """Return the membership; None where nobody provides one."""
     return None if _make is None else _make()
+
+
+def is_provided() -> bool:
+    """Tell whether somebody provides one: this is a rank of a notebook."""
+    return _make is not None

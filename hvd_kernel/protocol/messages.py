@@ -34,6 +34,9 @@ WAITING_TYPE = "hvd_waiting"
 ELASTIC_TYPE = "hvd_elastic"
 """msg_type under which a rank says on its iopub that its cell has come to ``elastic.run``."""
 
+UNDONE_TYPE = "hvd_undone"
+"""msg_type under which rank 0 says on its iopub how many optimizer steps a failure has undone."""
+
 BROKEN_TYPE = "hvd_broken"
 """msg_type under which a rank says that communication has ended in a task that is not a cell of the notebook."""
 
@@ -198,6 +201,14 @@ class InElastic:
 
 
 @dataclass(frozen=True)
+class StepsUndone:
+    """A failure has undone optimizer steps, and the ranks have met again by themselves."""
+
+    rank: int
+    steps: int
+
+
+@dataclass(frozen=True)
 class RankJoined:
     """The rank is new in the cell."""
 
@@ -219,7 +230,7 @@ class RankDone:
     failure: Failure | None = None
 
 
-Membership = InElastic | RankJoined | RankLost | RankLeft | RankDone
+Membership = InElastic | StepsUndone | RankJoined | RankLost | RankLeft | RankDone
 Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | Waiting | Prompt | Membership
 
 

@@ -48,11 +48,13 @@ class CellRanks(Membership):
 
     def meet_again(self, peers: PeerProcesses) -> None:
         """Wait for the notebook, where it is its business."""
-        if not self._cell.is_the_notebooks:
-            super().meet_again(peers)
-            return
         reason, commits = self._left
-        self._cell.wait(reason, commits, self._commits.lost(commits) if reason else 0)
+        lost = self._commits.lost(commits) if reason else 0
+        if self._cell.is_the_notebooks:
+            self._cell.wait(reason, commits, lost)
+        else:
+            self._cell.tell_undone(lost)
+            super().meet_again(peers)
 
     @contextmanager
     def entered(self, *, resumes: bool) -> Iterator[None]:  # noqa: ARG002 - nobody restarts a cell's ranks
@@ -60,7 +62,8 @@ class CellRanks(Membership):
         for state in notification_manager.listeners:
             if isinstance(state, State):
                 state.register_commit_callbacks([partial(self._note, state)])
-        with self._cell.entered(notification_manager.handle_hosts_updated):
+        heard = notification_manager
+        with self._cell.entered(heard.handle_hosts_updated, heard.forget_host_updates):
             yield
 
     def _note(self, state: State, *_committed: object) -> None:

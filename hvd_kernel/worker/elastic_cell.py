@@ -24,7 +24,7 @@ from typing import Any
 
 from hvd_kernel.core import session
 from hvd_kernel.errors import HvdTimeout, RankDied
-from hvd_kernel.protocol.messages import ELASTIC_TYPE, WAITING_TYPE, Waiting, to_wire
+from hvd_kernel.protocol.messages import ELASTIC_TYPE, UNDONE_TYPE, WAITING_TYPE, Waiting, to_wire
 
 Answer = tuple[dict[str, Any], list[Any]]
 Publish = Callable[[str, dict[str, Any]], None]
@@ -49,6 +49,7 @@ class ElasticCell:
         self._changing = 0  # the run in which ranks come or leave, as the notebook has said; it may not have begun
         self._told: tuple[float, int] | None = None  # of that change
         self._hear: Hear | None = None  # of ``elastic.run``, while it is busy
+        self._forget: Callable[[], None] = lambda: None  # the same
         self.root: int | None = None
         self.fresh: tuple[int, ...] = ()
         self._publish = publish
@@ -83,9 +84,9 @@ class ElasticCell:
         return self._run != 0 and self._changing == self._run
 
     @contextmanager
-    def entered(self, hear: Hear) -> Iterator[None]:
-        """Be in ``elastic.run``, which hears that ranks come or leave. Main thread."""
-        self._hear = hear
+    def entered(self, hear: Hear, forget: Callable[[], None]) -> Iterator[None]:
+        """Be in ``elastic.run``, which hears that ranks come or leave, and forgets it when they have. Main thread."""
+        self._hear, self._forget = hear, forget
         self._publish(ELASTIC_TYPE, {"rank": self._rank()})
         if self._changes and self._told is not None:
             hear(*self._told)
@@ -107,6 +108,11 @@ class ElasticCell:
         self._told = when, change
         if self._hear is not None and self._changes:
             self._hear(when, change)
+
+    def tell_undone(self, steps: int) -> None:
+        """Have the panel mark that a failure has undone so many steps, where there are any; rank 0 says it for all."""
+        if steps and self._rank() == 0:
+            self._publish(UNDONE_TYPE, {"steps": steps})
 
     def wait(self, reason: str, commits: int, lost: int) -> None:
         """Tell the notebook that this rank waits, and do what it wants done, until all have met. Main thread.
@@ -133,7 +139,7 @@ class ElasticCell:
                     if time.monotonic() > deadline:
                         raise HvdTimeout(f"the notebook has not spoken for {patience:g} s") from None
         finally:
-            self._waits, self._changing, self._told = False, 0, None
+            self._waits = False
         if self._leaves:
             raise SystemExit(0)
         if self._over:
@@ -172,5 +178,8 @@ class ElasticCell:
         self._give(leave)
 
     def _give(self, act: Callable[[], None]) -> None:
+        """Have the main thread end its wait; what is said from here on, also before it does, is of another change."""
         if self._waits:
+            self._changing, self._told = 0, None
+            self._forget()
             self._given.put(act)

@@ -28,6 +28,7 @@ from hvd_kernel.protocol.messages import (
     RankLeft,
     RankLost,
     RichOutput,
+    StepsUndone,
     TextDelta,
 )
 
@@ -84,17 +85,25 @@ class Renderer:
             self._trained = self._trained or self._is_training(event)
             self.latest[event.rank] = event
             self._board.feed(event)
-        elif isinstance(event, RankLeft):
-            self._gone.add(event.rank)
-            self.latest.pop(event.rank, None)
-            self._board.leave(event.rank)
-        elif isinstance(event, RankLost):
-            self._board.mark("died", f"rank {event.rank} died")
-            self._lost.add(event.rank)
         elif isinstance(event, RankDone) and event.failure:
             self._failures[event.rank] = event.failure
             if event.rank not in self._lost and event.failure.ename == "RankDied" and not event.failure.secondary:
                 self._board.mark("died", f"rank {event.rank} died")
+        else:
+            self._take_change(event)
+
+    def _take_change(self, event: Event) -> None:
+        """Take note of who is there."""
+        match event:
+            case StepsUndone():
+                self._board.mark("lost", steps_lost(event.steps))
+            case RankLeft(rank):
+                self._gone.add(rank)
+                self.latest.pop(rank, None)
+                self._board.leave(rank)
+            case RankLost(rank):
+                self._board.mark("died", f"rank {rank} died")
+                self._lost.add(rank)
 
     def tick(self) -> None:
         """Show what is live, where somebody looks; called often."""
@@ -209,6 +218,11 @@ class Renderer:
             self._writer.show({**groups[0][1], "text/plain": text}, groups[0][2])
         elif groups:
             self._writer.show({"text/plain": text})
+
+
+def steps_lost(steps: int) -> str:
+    """Return the label of a mark."""
+    return f"{steps} step{'s' * (steps != 1)} lost"
 
 
 def _key(output: RichOutput) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import queue
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hvdtest.cluster import Traces, drain, execute, living
 from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Run, Session
+from hvd_kernel.cluster.meeting import Meeting
+from hvd_kernel.cluster.ranks import events
+from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.protocol.messages import InElastic, RankJoined, RankLeft
 
@@ -71,7 +78,7 @@ def begin(session: Session, folder: Path, last: int) -> Run:
 
 
 @pytest.mark.nightly
-def test_a_cell_grows_and_shrinks_at_its_commits(own: Session, tmp_path: Path, aside: ThreadPoolExecutor) -> None:
+def test_a_cell_grows_and_shrinks_at_its_commits(own: Session, tmp_path: Path) -> None:
     execute(own, "import hvd_kernel\nkept = 'k'\nhvd_kernel.keep('kept')")
     before = pids(own)
     run = begin(own, tmp_path, last=1)
@@ -85,12 +92,84 @@ def test_a_cell_grows_and_shrinks_at_its_commits(own: Session, tmp_path: Path, a
     assert outcome.failures == {}
     assert run.values() == {0: ([2, 4, 3, 1], 1, True, "k")}
     assert [event.rank for event in outcome.events if isinstance(event, RankJoined)] == [2, 3]
-    assert [event.rank for event in outcome.events if isinstance(event, RankLeft)] == [3, 1, 2]
+    left = [event.rank for event in outcome.events if isinstance(event, RankLeft)]
+    assert (left[0], sorted(left)) == (3, [1, 2, 3])
     assert not living(set(middle[1:]))
     assert {f"{what}-{pid}" for what in ("end", "exit") for pid in middle[1:]} <= {p.name for p in tmp_path.iterdir()}
     assert execute(own, "hvd.size(), size, rank, kept").run.values() == {0: (1, 1, 0, "k")}
     assert own.resize(2).given.ranks == (1,)
     assert execute(own, "hvd.size(), rank, kept").run.values() == {r: (2, r, "k") for r in (0, 1)}
+
+
+@pytest.mark.nightly
+def test_a_cell_that_is_not_elastic_is_resized_when_it_ends(
+    own: Session, tmp_path: Path, aside: ThreadPoolExecutor
+) -> None:
+    gate = tmp_path / "gate"
+    said: queue.SimpleQueue[str] = queue.SimpleQueue()
+    run = own.run(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n(rank, size)")
+    resized = aside.submit(own.resize, 3, progress=said.put)
+    assert said.get(timeout=100) == (
+        "the cell is not in elastic.run: there will be 3 ranks when it comes to it, or when it ends"
+    )
+    with pytest.raises(ClusterError, match="being resized already"):
+        own.resize(4)
+    gate.touch()
+    assert drain(run).results() == {0: "(0, 2)", 1: "(1, 2)"}
+    assert resized.result(100).given.ranks == (2,)
+    assert execute(own, "hvd.size(), rank").run.values() == {r: (3, r) for r in range(3)}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("n", "victim"), [(3, 1), (1, 1), (3, 0)])
+def test_who_dies_before_the_commit_is_replaced_and_the_cell_goes_on(
+    own: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, victim: int
+) -> None:
+    """Also without ``--respawn auto``: the rank dies as soon as all have been told of the change."""
+    run = begin(own, tmp_path, last=n)
+    before, announce = pids(own), Meeting._announce
+
+    def announced(self: Meeting, wanted: int) -> bool:
+        elastic = announce(self, wanted)
+        os.kill(before[victim], signal.SIGKILL)
+        return elastic
+
+    monkeypatch.setattr(Meeting, "_announce", announced)
+    resized = own.resize(n)
+    assert not run.replaces
+    assert resized.n == n
+    outcome = drain(run)
+    assert outcome.failures == {}
+    values = run.values()
+    assert {rank: value[1:3] for rank, value in values.items()} == dict.fromkeys(range(n), (n, True))
+    assert all(value[0][-1] == n for value in values.values())
+    assert pids(own)[1 - victim : 2 - victim] == [before[1 - victim]][: n - (1 - victim)]
+    assert execute(own, "hvd.size(), rank").run.values() == {r: (n, r) for r in range(n)}
+
+
+@pytest.mark.nightly
+def test_where_fresh_ranks_do_not_come_the_cell_goes_on_without_them(
+    own: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begin(own, tmp_path, last=3)
+    call, tried = own.executor.call, list[int]()
+
+    def refuse(make: Any, *what: Any, **more: Any) -> Any:
+        if make is events.ResizeRequested:
+            tried.append(what[0])
+            if len(tried) == 1:
+                call(make, *what, **more | {"restore": ()})
+                raise ClusterError("rank 2 not there after 60 s.")
+        return call(make, *what, **more)
+
+    monkeypatch.setattr(own.executor, "call", refuse)
+    with pytest.raises(ClusterError, match=r"rank 2 not there after 60 s[.]\nThe cell goes on with 2 ranks[.]"):
+        own.resize(3)
+    assert tried == [3, 2]
+    assert own.resize(3).given.ranks == (2,)
+    assert {rank: value[:2] for rank, value in (drain(run), run.values())[1].items()} == dict.fromkeys(
+        range(3), ([2, 3], 3)
+    )
 
 
 CELL = """%%hvdrun
@@ -135,3 +214,38 @@ def test_b8_a_cell_in_elastic_run_grows_and_shrinks_while_it_runs(kernel: Kernel
     said = kernel.run("thread.join(); print(*said, sep='\\n')").text()
     assert said == f"ranks 0-1 stay\nrank 2 is fresh: {NOTHING}\nranks 0-1 stay, rank 2 has left\n"
     assert kernel.run("%%hvdrun\nborn == rank, hvd.size(), size").shown == ["[0-1] (True, 2, 2)"]
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster(2)
+def test_the_panel_marks_who_came_and_left_between_cells_and_steps_that_were_undone(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel.run("%%hvdrun\nimport pathlib, torch")
+    kernel.run("%hvd resize 3", timeout=120)
+    kernel.run("%hvd resize 2")
+    once = str(tmp_path / "once")
+    cell = f"""%%hvdrun
+once = pathlib.Path({once!r})
+model = torch.nn.Linear(1, 1)
+opt = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
+state = hvd.elastic.TorchState(model, opt, step=0)
+@hvd.elastic.run
+def train(state):
+    while state.step < 9:
+        if state.step == 6 and hvd.rank() == 1 and not once.exists():
+            once.touch()
+            raise hvd.elastic.HorovodInternalError('once')
+        opt.zero_grad()
+        model(torch.ones(1, 1)).sum().backward()
+        opt.step()
+        state.step += 1
+        if state.step % 4 == 0:
+            state.commit()
+    return state.step
+train(state)"""
+    for labels in (["rank 2 joined", "rank 2 left", "2 steps lost"], []):
+        outcome = kernel.run(cell)
+        assert outcome.shown[-1] == "[0-1] 9"
+        [digest] = [each["metadata"]["hvd"] for each in outcome.contents("display_data") if "hvd" in each["metadata"]]
+        assert [label.partition(",")[0] for _, _, label in digest["marks"]] == labels

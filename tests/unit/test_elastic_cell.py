@@ -12,7 +12,7 @@ from hvd_kernel.core import metrics, session
 from hvd_kernel.elastic.membership import ENDED, membership
 from hvd_kernel.errors import HvdTimeout, OutOfMemory, RankDied, RankFailed
 from hvd_kernel.protocol import cell_ranks
-from hvd_kernel.protocol.messages import ELASTIC_TYPE, WAITING_TYPE
+from hvd_kernel.protocol.messages import ELASTIC_TYPE, UNDONE_TYPE, WAITING_TYPE
 from hvd_kernel.worker.cell_membership import CellRanks, Commits
 from hvd_kernel.worker.elastic_cell import ElasticCell
 
@@ -106,12 +106,12 @@ def test_a_change_of_ranks_is_for_one_run_and_heard_by_who_is_in_elastic_run_or_
 
     assert not cell.expect_change(7)
     cell.announce(1.0, 2)
-    with cell.during({"run": 6}), cell.entered(hear):
+    with cell.during({"run": 6}), cell.entered(hear, lambda: None):
         assert heard == []
         assert not cell.is_the_notebooks, "of the run before"
     with cell.during({"run": 7}):
         assert cell.is_the_notebooks
-        with cell.entered(hear):
+        with cell.entered(hear, lambda: None):
             assert heard == [(1.0, 2)]
             assert cell.expect_change(7)
             cell.announce(2.0, 1)
@@ -119,6 +119,31 @@ def test_a_change_of_ranks_is_for_one_run_and_heard_by_who_is_in_elastic_run_or_
             cell.expect_change(0)
             assert not cell.is_the_notebooks, "it has been called off"
     assert published == [(ELASTIC_TYPE, {"rank": 3})] * 2
+
+
+def test_a_change_that_comes_before_the_main_thread_goes_on_is_not_lost(
+    cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
+) -> None:
+    heard: list[tuple[float, int]] = [(1.0, 2)]
+
+    def notebook() -> None:
+        await_first(published)
+        cell.hand_over(lambda: (goes_on.wait(10), []) and ({}, []))
+        cell.end_wait("", 0, ())
+        cell.expect_change(5)
+        cell.announce(2.0, 1)
+        goes_on.set()
+
+    goes_on = threading.Event()
+    other = threading.Thread(target=notebook)
+    with cell.during({"run": 5}), cell.entered(lambda *told: heard.append(told), heard.clear):
+        published.clear()
+        cell.expect_change(5)
+        other.start()
+        cell.wait("", 0, 0)
+        other.join()
+        assert cell.is_the_notebooks
+        assert heard == [(2.0, 1)]
 
 
 def test_who_is_to_leave_ends_the_cell_as_sys_exit_does(
@@ -146,3 +171,14 @@ def test_undone_are_the_steps_since_the_last_commit_or_vote(monkeypatch: pytest.
     step = 18
     assert commits.lost(4) == 5
     assert commits.lost(8) == 1, "four steps were voted for"
+
+
+def test_steps_that_ranks_have_undone_by_themselves_are_told_once(
+    cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
+) -> None:
+    first = ElasticCell(lambda: 0, lambda kind, content: published.append((kind, content)))
+    for each in (cell, first):
+        with each.during({}):
+            each.tell_undone(0)
+            each.tell_undone(3)
+    assert published == [(UNDONE_TYPE, {"steps": 3})]

@@ -23,6 +23,7 @@ from hvd_kernel.protocol.messages import (
     LEFT_OUT_TYPE,
     METRICS_TYPE,
     PROMPT_TYPE,
+    UNDONE_TYPE,
     WAITING_TYPE,
     Cleared,
     Event,
@@ -36,6 +37,7 @@ from hvd_kernel.protocol.messages import (
     RankLeft,
     RankLost,
     RichOutput,
+    StepsUndone,
     TextDelta,
     Waiting,
     from_wire,
@@ -67,6 +69,7 @@ _OUTPUTS: dict[str, Callable[[int, Mapping[str, Any]], Event]] = {
     PROMPT_TYPE: lambda _rank, content: from_wire(Prompt, dict(content)),
     LEFT_OUT_TYPE: lambda rank, content: LeftOut(rank, content["displays"]),
     ELASTIC_TYPE: lambda rank, _content: InElastic(rank),
+    UNDONE_TYPE: lambda rank, content: StepsUndone(rank, content["steps"]),
 }
 
 
