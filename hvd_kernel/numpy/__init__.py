@@ -1,5 +1,8 @@
 """Horovod's API for NumPy's arrays, which needs no framework: ``import hvd_kernel.numpy as hvd``.
 
+It takes whatever has ``__dlpack__``, ``__array_interface__`` or ``__cuda_array_interface__`` (CuPy, PyArrow, Numba,
+Paddle), lists and numbers, and gives the same kind back. Memory of the host is read as it lies.
+
 Names that are not called: ``Average``, ``Sum``, ``Adasum``, ``Min``, ``Max`` and ``Product`` are what ``op=`` takes,
 Horovod's numbers 0 to 5; ``global_process_set`` is all ranks, the default of every ``process_set=``; ``elastic`` is a
 module, for training that outlives a failure; ``__version__`` is the version of hvd_kernel, a str.
@@ -11,22 +14,22 @@ from hvd_kernel import __version__, elastic
 from hvd_kernel.core import basics
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
-from hvd_kernel.core.ops import (
-    allgather,
-    allgather_object,
-    allreduce,
-    alltoall,
-    barrier,
-    broadcast,
-    broadcast_object,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    join,
-    reducescatter,
-)
+from hvd_kernel.core.ops import allgather_object, barrier, broadcast_object, join
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_kernel.core.shared_memory import release_shared, shared_empty
+from hvd_kernel.numpy.ops import (
+    allgather,
+    allreduce,
+    allreduce_,
+    alltoall,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_reducescatter,
+    reducescatter,
+)
 
 __all__ = [
     "ProcessSet",
@@ -35,14 +38,17 @@ __all__ = [
     "allgather",
     "allgather_object",
     "allreduce",
+    "allreduce_",
     "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_",
     "broadcast_object",
     "elastic",
     "global_process_set",
     "grouped_allgather",
     "grouped_allreduce",
+    "grouped_allreduce_",
     "grouped_reducescatter",
     "join",
     "log",

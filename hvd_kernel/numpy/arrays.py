@@ -1,0 +1,102 @@
+"""Array interchange: what has ``__dlpack__`` or ``__array_interface__`` as a NumPy array of its memory, and back.
+
+Words.
+  kind  the library that an array is of: CuPy, PyArrow, torch, JAX. A result is of its operand's kind
+  view  a NumPy array of the same memory
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from hvd_kernel.core.tensor import Array
+
+_HOST = {1, 3, 11}  # DLPack's devices whose memory the host reads: its own, and what CUDA or ROCm has pinned
+_MAKERS = ("from_dlpack", "asarray", "array", "to_device")
+
+
+def view(value: Any) -> Array:
+    """Return a value's elements: of an array its own memory, where the host can read it; of a list or number a new one.
+
+    Raises
+    ------
+    ValueError
+        It is on a device, and its library does not copy it to the host.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__array_interface__"):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__") and _is_on_host(value):
+        with suppress(BufferError, TypeError, ValueError, RuntimeError):  # types that DLPack has not, as bfloat16
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
+        return _copied(value)
+    return np.asarray(value)
+
+
+def writable(value: Any, doing: str) -> Array:
+    """Return a view through which an array can be overwritten.
+
+    Raises
+    ------
+    ValueError
+        It cannot: a list, an array of JAX's or PyArrow's, or one on a device.
+    """
+    found = view(value) if _is_array(value) and _is_on_host(value) else None
+    if found is not None and not found.flags.writeable and hasattr(value, "__array__"):
+        again = np.asarray(value)  # an older DLPack does not say that one may write
+        found = again if again.ctypes.data == found.ctypes.data else found
+    if found is None or not found.flags.writeable:
+        raise ValueError(
+            f"{doing} overwrites an array, and a {_name(value)} cannot be overwritten from here: use the form that "
+            "returns a new one"
+        )
+    return found
+
+
+def back(result: Array, like: Any) -> Any:
+    """Return a result as the operand's kind, of the same memory where that can take it over."""
+    if not _is_array(like) or isinstance(like, np.ndarray):
+        return result
+    for make in _makers(like):
+        with suppress(BufferError, TypeError, ValueError, RuntimeError):
+            return make(result)
+    return result
+
+
+def _is_array(value: Any) -> bool:
+    return any(hasattr(value, name) for name in ("__array_interface__", "__dlpack__", "__cuda_array_interface__"))
+
+
+def _is_on_host(value: Any) -> bool:
+    where = getattr(value, "__dlpack_device__", None)
+    return not hasattr(value, "__cuda_array_interface__") if where is None else int(where()[0]) in _HOST
+
+
+def _copied(value: Any) -> Array:
+    """Return a device's array, copied to the host by its own library: CuPy's get(), Numba's copy_to_host()."""
+    for name in ("get", "copy_to_host"):
+        if (copy := getattr(value, name, None)) is not None:
+            return np.asarray(copy())
+    with suppress(Exception):  # a library that is not of DLPack's newest version raises whatever it likes
+        return np.from_dlpack(value, device="cpu", copy=True)
+    raise ValueError(f"a {_name(value)} on a device cannot be read from here: copy it to the host first")
+
+
+def _makers(like: Any) -> Iterator[Any]:
+    space = getattr(like, "__array_namespace__", None)
+    root = type(like).__module__.partition(".")[0]
+    modules = [space() if space is not None else None, sys.modules.get(root), sys.modules.get(f"{root}.cuda")]
+    for module in modules:
+        yield from (make for name in _MAKERS if (make := getattr(module, name, None)) is not None)
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")

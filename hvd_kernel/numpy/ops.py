@@ -1,0 +1,194 @@
+"""Collectives on whatever is an array: the core's, which take NumPy's, with every other kind in and out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_kernel.core import handles
+from hvd_kernel.core import ops as core
+from hvd_kernel.core.ops import Average, named, some
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.core.tensor import Array, check_reducible, dtype_of
+from hvd_kernel.numpy.arrays import back, view, writable
+
+_OUT = """    out
+        Where the result goes, and what is returned: an array of its shape and dtype. None: a new one of the operand's
+        kind, which may be whatever has ``__dlpack__`` or ``__array_interface__``; a list or number gives NumPy's.
+
+"""
+
+
+def _with_out(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a collective of one array that takes every kind of it, and ``out``."""
+
+    @functools.wraps(verb)
+    def collective(array: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        result = verb(view(array), *args, **kwargs)
+        return back(result, array) if out is None else _written(result, out, verb.__name__)
+
+    signature = inspect.signature(verb)
+    more = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
+    parameters = [*signature.parameters.values(), more]
+    collective.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    doc = verb.__doc__ or ""
+    end = min(place for part in ("    Returns\n", "    Raises\n") if (place := doc.find(part)) > 0)
+    collective.__doc__ = doc[:end] + _OUT + doc[end:]
+    return collective
+
+
+def _of_several(verb: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(verb)
+    def collective(arrays: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        results = verb([view(each) for each in arrays], *args, **kwargs)
+        return [back(result, array) for result, array in zip(results, arrays, strict=True)]
+
+    return collective
+
+
+def _exchange(verb: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(verb)
+    def collective(array: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
+        rows, counts = verb(view(array), *args, **kwargs)
+        return back(rows, array), counts
+
+    return collective
+
+
+allreduce = _with_out(core.allreduce)
+allgather = _with_out(core.allgather)
+broadcast = _with_out(core.broadcast)
+reducescatter = _with_out(core.reducescatter)
+grouped_allreduce = _of_several(core.grouped_allreduce)
+grouped_allgather = _of_several(core.grouped_allgather)
+grouped_reducescatter = _of_several(core.grouped_reducescatter)
+alltoall = _exchange(core.alltoall)
+
+
+def allreduce_(  # noqa: PLR0917 - as allreduce
+    array: Any,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Overwrite an array by the average, sum ... of every rank's; return it. Parameters and errors as in ``allreduce``.
+
+    Parameters
+    ----------
+    array
+        One that can be overwritten: NumPy's, torch's, what has ``__array_interface__``. Of contiguous memory nothing is
+        copied.
+
+    Examples
+    --------
+    >>> array = np.array([1.0, 2.0])
+    >>> hvd.allreduce_(array, op=hvd.Max) is array
+    True
+    >>> array
+    array([1., 2.])
+    """
+    scales = prescale_factor, postscale_factor
+    _reduce([array], core.named("allreduce", name), op, scales, process_set, "allreduce_")
+    return array
+
+
+def grouped_allreduce_(  # noqa: PLR0917 - as grouped_allreduce
+    arrays: Sequence[Any],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Overwrite arrays, together or not at all, and return them. Parameters and errors as in ``grouped_allreduce``.
+
+    Examples
+    --------
+    >>> array = np.ones(2)
+    >>> hvd.grouped_allreduce_([array])[0] is array
+    True
+    """
+    some(arrays, "grouped_allreduce_")
+    scales = prescale_factor, postscale_factor
+    _reduce(arrays, named("grouped_allreduce", name), op, scales, process_set, "grouped_allreduce_")
+    return list(arrays)
+
+
+def broadcast_(
+    array: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Overwrite an array by the root's, and return it. Parameters and errors as in ``broadcast``.
+
+    Parameters
+    ----------
+    array
+        As in ``allreduce_``.
+
+    Examples
+    --------
+    >>> array = np.array([hvd.rank(), 7])
+    >>> hvd.broadcast_(array, root_rank=0)
+    array([0, 7])
+    """
+    group = set_id(process_set, "Broadcast")
+    target, memory = _target(array, "broadcast_")
+    places = [_in_place(memory)]
+
+    def finish(_: Any, _held: Array = memory) -> None:
+        return None
+
+    handles.synchronize(
+        handles.broadcast_places(named("broadcast", name), places, root_rank, finish, group, waits=True)
+    )
+    _copy_back(memory, target)
+    return array
+
+
+def _reduce(  # noqa: PLR0917 - what its callers tell
+    arrays: Sequence[Any], name: str, op: int, scales: handles.Scales, process_set: ProcessSet, doing: str
+) -> None:
+    group = set_id(process_set, "Allreduce")
+    pairs = [_target(array, doing) for array in arrays]
+    memories = [memory for _, memory in pairs]
+    for memory in memories:
+        check_reducible(dtype_of(memory), op)
+    places = [_in_place(memory) for memory in memories]
+
+    def finish(_: Any, _held: list[Array] = memories) -> None:
+        return None
+
+    handles.synchronize(handles.allreduce_places(name, places, op, scales, finish, group, waits=True))
+    for target, memory in pairs:
+        _copy_back(memory, target)
+
+
+def _target(array: Any, doing: str) -> tuple[Array, Array]:
+    """Return what is overwritten, and contiguous memory for the core: the same where it is contiguous."""
+    target = writable(array, doing)
+    return target, target if target.flags.c_contiguous else np.ascontiguousarray(target)
+
+
+def _in_place(memory: Array) -> handles.InOut:
+    return memory.ctypes.data, memory.ctypes.data, memory.shape, dtype_of(memory)
+
+
+def _copy_back(memory: Array, target: Array) -> None:
+    if memory is not target:
+        target[...] = memory
+
+
+def _written(result: Array, out: Any, doing: str) -> Any:
+    target = writable(out, f"{doing}(out=...)")
+    if (target.shape, target.dtype) != (result.shape, result.dtype):
+        raise ValueError(
+            f"{doing}: out is {target.dtype} {target.shape}, and the result is {result.dtype} {result.shape}: give one "
+            "of the same type and shape"
+        )
+    target[...] = result
+    return out

@@ -1,0 +1,140 @@
+"""Arrays of other kinds: in by their interface, out as the same kind; in place; and what is copied, by addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hvdtest.exact import raises
+from hvdtest.launch import RankPool
+
+pytestmark = pytest.mark.mp
+
+
+class Interface:
+    """An array that has NumPy's interface alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self.array.__array_interface__
+
+
+class OnDevice:
+    """An array on a device, as CuPy's: the host gets it by ``get``."""
+
+    __cuda_array_interface__ = None
+
+    def get(self) -> np.ndarray:
+        return np.ones(2)
+
+
+class Unreadable:
+    __cuda_array_interface__ = None
+
+
+def kinds() -> None:
+    import torch
+
+    import hvd_kernel.numpy as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    mean, total = (size - 1) / 2, size * (size - 1) / 2
+    tensor = hvd.allreduce(torch.full((2,), float(rank)))
+    assert isinstance(tensor, torch.Tensor)
+    assert tensor.tolist() == [mean, mean]
+    both = hvd.grouped_allreduce([torch.full((1,), float(rank)), np.full(1, float(rank))], op=hvd.Sum)
+    assert [type(each) for each in both] == [torch.Tensor, np.ndarray]
+    assert isinstance(hvd.allgather(torch.ones(rank + 1)), torch.Tensor)
+    assert isinstance(hvd.alltoall(torch.ones(size))[0], torch.Tensor)
+    assert hvd.allreduce(Interface(np.full(2, rank)), op=hvd.Sum).tolist() == [total, total]
+    assert hvd.allreduce([rank, 1.0], op=hvd.Sum).tolist() == [total, size]
+    assert float(hvd.allreduce(float(rank))) == mean
+    assert hvd.allreduce(OnDevice(), op=hvd.Sum).tolist() == [size, size]
+    raises(ValueError, "Unreadable on a device cannot be read from here", hvd.allreduce, Unreadable())
+
+
+def test_every_kind_comes_back_as_it_was(ranks: RankPool) -> None:
+    ranks.run(kinds)
+
+
+def in_place() -> None:
+    import torch
+
+    import hvd_kernel.numpy as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    total = size * (size - 1) / 2
+    made: list[Any] = [
+        np.full(3, float(rank)),
+        torch.full((3,), float(rank)),
+        Interface(np.full(3, float(rank))),
+        np.full((3, 2), float(rank))[:, 0],
+    ]
+    for each in made:
+        assert hvd.allreduce_(each, op=hvd.Sum) is each
+        assert np.asarray(each).tolist() == [total] * 3
+    one, two = np.full(2, rank), np.full(2, float(rank))
+    assert hvd.grouped_allreduce_([one, two], op=hvd.Sum)[1] is two
+    assert (one.tolist(), two.tolist()) == ([total] * 2, [total] * 2)
+    root = torch.tensor([rank, 7])
+    assert hvd.broadcast_(root, size - 1) is root
+    assert root.tolist() == [size - 1, 7]
+    out = np.empty(2)
+    assert hvd.allreduce(np.full(2, float(rank)), op=hvd.Sum, out=out) is out
+    assert out.tolist() == [total] * 2
+    raises(
+        ValueError,
+        "out is float32 (2,), and the result is float64 (2,)",
+        hvd.allreduce,
+        np.ones(2),
+        out=np.empty(2, "f4"),
+    )
+    frozen = np.ones(2)
+    frozen.flags.writeable = False
+    for wrong in ([1.0], frozen, 1.0):
+        raises(ValueError, "cannot be overwritten from here", hvd.allreduce_, wrong)
+
+
+def test_in_place_and_out(ranks: RankPool) -> None:
+    ranks.run(in_place)
+
+
+def addresses() -> None:
+    """What the core is given is the operand's memory, and what comes back is the core's."""
+    import torch
+
+    import hvd_kernel.numpy as hvd
+    from hvd_kernel.core import handles
+    from hvd_kernel.numpy import arrays
+
+    given: list[int] = []
+    enqueue = handles.allreduce_places
+
+    def watched(name: str, places: Any, *how: Any, **more: Any) -> int:
+        given.extend(place[0] for place in places)
+        return enqueue(name, places, *how, **more)
+
+    from hvd_kernel.core import ops as core
+    from hvd_kernel.numpy import ops
+
+    core.allreduce_places = handles.allreduce_places = watched
+    try:
+        array, tensor = np.ones(1000), torch.ones(1000)
+        hvd.allreduce(array)
+        hvd.allreduce(tensor)
+        hvd.allreduce(Interface(array))
+        hvd.allreduce_(tensor)
+    finally:
+        core.allreduce_places = handles.allreduce_places = enqueue
+    assert given == [array.ctypes.data, tensor.data_ptr(), array.ctypes.data, tensor.data_ptr()]
+    result = np.ones(10)
+    assert arrays.back(result, tensor).data_ptr() == result.ctypes.data
+    assert ops.allreduce is hvd.allreduce
+
+
+def test_nothing_is_copied_where_the_memory_allows(ranks: RankPool) -> None:
+    ranks.run(addresses)
