@@ -69,7 +69,7 @@ def main() -> None:
     say = sys.stdout.write
     if options.elastic:
         with tempfile.TemporaryDirectory() as folder:
-            soak = Soak(Path(folder), options.seed, say=lambda line: say(f"{line}\n"))
+            soak = Soak(Path(folder), options.seed, spares=options.spares, say=lambda line: say(f"{line}\n"))
             soaked = soak.run(options.faults or sys.maxsize, options.minutes)
         say(json.dumps(soaked.summary() | {"seed": options.seed}, indent=1) + "\n")
         sys.exit(not soaked.is_good)
@@ -105,6 +105,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--elastic", action="store_true")
+    parser.add_argument("--spares", type=int, default=0, help="of each host of an elastic job")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--faults", type=int, default=0, help="how many at most; 0: as many as the minutes allow")
     parser.add_argument("--minutes", type=float, help="end after so long (default: with --faults never, else 10)")

@@ -24,3 +24,9 @@ def test_a_training_ends_with_the_bits_of_one_without_faults(tmp_path: Path) -> 
     assert (soaked.lost, soaked.more, soaked.left) == (0, 0, 0), soaked.summary()
     assert soaked.faults["kill"], "nobody was killed"
     assert len(soaked.sizes) > 1, "no size has changed"
+
+
+def test_a_training_with_spares_ends_with_the_same_bits(tmp_path: Path) -> None:
+    soaked = Soak(tmp_path, 6, spares=1).run(8)
+    assert soaked.is_good, soaked.summary()
+    assert soaked.faults["kill"], "nobody was killed"

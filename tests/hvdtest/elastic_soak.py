@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -94,10 +94,12 @@ class Soak:
         whole: float = WHOLE,
         hosts: Mapping[str, int] = FULL,
         spares: int = 0,
+        warm: bool = False,
         say: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.folder, self.chance, self.mark = folder, random.Random(seed), f"HVD_SOAK_{os.getpid()}_{seed}"
-        self.kinds, self.whole, self.spares, self.say = kinds, whole, spares, say
+        self.kinds, self.whole, self.say = kinds, whole, say
+        self.warm = warm  # a fault waits until each host has its spare
         self.killed: list[float] = []
         self.hosts = dict(hosts)
         self.moved_at = 0
@@ -242,7 +244,7 @@ class Soak:
     def _has_spares(self) -> bool:
         """Tell whether each host has its spare: the first, and one more for each that has been taken."""
         ready = len(re.findall(r"has 1 spare process ready", self.said.read_text()))
-        return not self.spares or ready >= len(self.hosts) + len(self.killed)
+        return not self.warm or ready >= len(self.hosts) + len(self.killed)
 
     def _members(self) -> set[int]:
         """Process ids of the ranks of the newest generation."""
@@ -268,15 +270,16 @@ class Soak:
 
     def _workers(self) -> set[int]:
         """Process ids of all ranks, those that only start too."""
-        found, members = set(), self._members()
+        members = self._members()  # one that was a spare has begun without its number
+        return {pid for pid, variables in self._processes() if b"HVD_WORKER=" in variables or pid in members}
+
+    def _processes(self) -> Iterator[tuple[int, bytes]]:
+        """Ranks and spares, with the variables that they have begun with."""
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 variables, words = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
-                if self.mark.encode() not in variables or b"soaking.py" not in words:
-                    continue
-                if b"HVD_WORKER=" in variables or int(entry.name) in members:  # one that was a spare began without
-                    found.add(int(entry.name))
-        return found
+                if self.mark.encode() in variables and b"soaking.py" in words:
+                    yield int(entry.name), variables
 
     def _write_hosts(self) -> None:
         text = "".join(f"{name}:{slots}\n" for name, slots in self.hosts.items() if slots)
@@ -301,7 +304,7 @@ class Soak:
             result.lost += SAMPLES - len(seen)
             padded = max(map(len, ranks)) - 1
             result.more += max(0, sum(seen.values()) - SAMPLES - padded)
-        result.left = len(self._workers())
+        result.left = len([*self._processes()])
         self._measure()
 
     def _measure(self) -> None:

@@ -17,7 +17,9 @@ _IMPORTS = "import torch, hvd_kernel.torch, torch._dynamo"
 
 def _times(kinds: dict[str, float], faults: int, cooldown: str, spares: int = 0) -> tuple[list[float], list[float]]:
     with tempfile.TemporaryDirectory() as folder:
-        result = Soak(Path(folder), 7, kinds=kinds, cooldown=cooldown, whole=1.0, spares=spares).run(faults)
+        result = Soak(Path(folder), 7, kinds=kinds, cooldown=cooldown, whole=1.0, spares=spares, warm=spares > 0).run(
+            faults
+        )
         assert result.same
         return result.after_kill_s, result.growth_s
 
