@@ -53,6 +53,14 @@ def all_dead(n: int) -> ClusterError:
     return ClusterError(f"{who} dead, so there is nothing to continue from. {RESTART}.")
 
 
+def not_resizable(n: int, far: Iterable[int]) -> ClusterError:
+    """Refuse to resize ranks of other hosts, or (``far`` is empty) ranks with limits, and say what can be done."""
+    hosts = ", ".join(map(str, sorted(far)))
+    what = f"rank {hosts} runs on another host, where no rank can be added" if hosts else "the ranks have limits"
+    remedy = f"`%%hvdrun -np {n}` between cells starts all ranks again, with what hvd_kernel.keep has named"
+    return ClusterError(f"{what}: {remedy}")
+
+
 def stopped(rank: int) -> Failure:
     """Say that a rank was ended on purpose, while it ran a cell."""
     evalue = "the ranks were stopped"

@@ -20,7 +20,6 @@ from hvd_kernel.cluster.launcher import Launched, possible
 from hvd_kernel.cluster.meeting import Meeting
 from hvd_kernel.cluster.ranks import events
 from hvd_kernel.cluster.ranks.deferred_interrupt import deferred
-from hvd_kernel.cluster.ranks.operation import named
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.cluster.ranks.rejoin import Respawned
 from hvd_kernel.cluster.ranks.resize import Resized
@@ -337,6 +336,7 @@ class Session:
         ClusterError
             Nobody would be left, or ranks do not come; the message says what to do.
         """
+        self._check_resizable(n)
         run = self.latest
         done: Resized | None = None
         if run is not None and not run.finished and not drop:
@@ -351,6 +351,11 @@ class Session:
                     self.executor.remember()
         assert done is not None
         return done
+
+    def _check_resizable(self, n: int) -> None:
+        far = self.ranks.everybody - self.ranks.here
+        if n != self.n and (far or self.spec.limits):
+            raise failure.not_resizable(n, far)
 
     def take_changes(self) -> list[Change]:
         """Return who has come or left between cells, since this was asked last."""
@@ -386,8 +391,7 @@ class Session:
             raise ClusterError(f"no rank would be left to continue from: {failure.RESTART}")
         if run.resizing:
             raise ClusterError("the ranks are being resized already: at the cell's next commit, or when it ends")
-        if far := self.ranks.everybody - self.ranks.here:
-            raise ClusterError(f"{named(far)} on another host, and a resize is for one host: {failure.RESTART}")
+        self._check_resizable(n)
         try:
             return Meeting(self.executor, run, self._runs).resize(n, tuple(restore), prepare, progress or _silence)
         finally:

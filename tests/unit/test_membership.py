@@ -139,6 +139,21 @@ def test_whatever_happens_in_whatever_order(batch: int) -> None:
     )
 
 
+def test_ranks_of_other_hosts_are_not_resized_and_what_can_be_done_is_said() -> None:
+    world = started(3)
+    world.membership.ranks.here.discard(2)
+    for in_cell in (False, True):
+        request = world.request(e.ResizeRequested, 4, in_cell=in_cell)
+        world.run()
+        told = answer(world, request)
+        assert isinstance(told, e.Failed)
+        assert told.why == (
+            "rank 2 runs on another host, where no rank can be added: `%%hvdrun -np 4` between cells starts all ranks "
+            "again, with what hvd_kernel.keep has named"
+        )
+    assert (world.n, world.membership.state) == (3, State.READY)
+
+
 def test_within_a_cell_the_highest_numbers_leave_and_nobody_gets_another_one() -> None:
     """Rank 1 is younger than rank 2, and rank 0 dies meanwhile: between cells both would have other numbers."""
     world = started(4)

@@ -56,7 +56,7 @@ class Resize(Rejoin):
     def _check(self, leaving: set[int], silent: set[int]) -> None:
         ranks = self.ranks
         if far := ranks.everybody - ranks.here:
-            raise ClusterError(f"{named(far)} on another host, and a resize is for one host: {failure.RESTART}")
+            raise failure.not_resizable(self._asked.n, far)
         if ranks.everybody <= ranks.dead:
             raise failure.all_dead(ranks.n)
         if ranks.everybody - ranks.dead <= leaving:
