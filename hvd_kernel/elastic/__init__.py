@@ -2,7 +2,7 @@
 
 This is what every frontend shares; ``hvd_kernel.torch.elastic`` has the state and the sampler of torch. What tells the
 states of a process that hosts come or go is ``notification_manager``, a WorkerNotificationManager.
-Here every rank stays alive: ranks that die or are added need a driver, which is not here yet.
+Ranks that die are replaced, and others added, by the driver of ``hvdrun --min-np`` or by the notebook.
 """
 
 from __future__ import annotations

@@ -86,6 +86,37 @@ def run(func: Train | None = None, *, reset_limit: int | None = None) -> Train |
     return run_fn(func, reset_limit=reset_limit)
 
 
+def translating(raised: tuple[type[Exception], ...], translated: Callable[[BaseException], BaseException]) -> Any:
+    """Return ``run`` for a framework whose operations raise errors of its own: the loop is told what they mean.
+
+    Parameters
+    ----------
+    raised
+        What its operations raise.
+    translated
+        Returns what such an error means here; the error itself where it is none of ours.
+    """
+
+    @functools.wraps(run)
+    def run_translated(func: Train | None = None, *, reset_limit: int | None = None) -> Any:
+        if func is None:
+            return functools.partial(run_translated, reset_limit=reset_limit)
+
+        @functools.wraps(func)
+        def train(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return func(*args, **kwargs)
+            except raised as error:
+                meant = translated(error)
+                if meant is error:
+                    raise
+                raise meant from error
+
+        return run(train, reset_limit=reset_limit)
+
+    return run_translated
+
+
 def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int | None = None) -> Train:
     """Return the function, made elastic as by ``run``; with another way to meet again, where one is given.
 

@@ -1,13 +1,9 @@
-"""``hvd.elastic`` for Keras: a model and its optimizer that outlive a failure, and callbacks that commit them.
-
-Words.
-  snapshot  the variables' values at the last commit, as NumPy arrays
-"""
+"""``hvd.elastic`` for Keras: a model and its optimizer that outlive a failure, and callbacks that commit them."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +16,7 @@ from hvd_kernel.elastic import (
     State,
     StepGuard,
 )
-from hvd_kernel.elastic.state import Snapshot
+from hvd_kernel.elastic.variables_state import VariablesState
 from hvd_kernel.keras.flavour import BACKEND, array_of, assign, keras, variables_of
 from hvd_kernel.keras.functions import broadcast_variables
 
@@ -44,7 +40,7 @@ Logs = MutableMapping[str, Any] | None
 run = importlib.import_module("hvd_kernel.tensorflow.elastic" if BACKEND == "tensorflow" else "hvd_kernel.elastic").run
 
 
-class KerasState(ObjectState):
+class KerasState(VariablesState):
     """The state of a training with a Keras model: ``KerasState(model, optimizer, epoch=0, batch=0)``.
 
     Every keyword becomes an attribute.
@@ -75,47 +71,20 @@ class KerasState(ObjectState):
         self._snapshot = self._values()
         super().__init__(**kwargs)
 
-    def save(self) -> None:
-        """Keep the variables and the values as they are now."""
-        kept = self._values()
-        super().save()
-        self._snapshot = kept
-
-    def restore(self) -> None:
-        """Go back to what was kept; a variable that has been made since begins with zeros."""
-        tracked = self._tracked()
-        since = [np.zeros(each.shape, array_of(each).dtype) for each in tracked[len(self._snapshot) :]]
-        assign(tracked, [*self._snapshot, *since])
-        super().restore()
-
-    def sync(self) -> None:
-        """Take the variables and values of rank ``root``, and keep them. Collective.
-
-        Raises
-        ------
-        ValueError
-            The ranks' variables do not fit together: on every rank.
-        """
-        broadcast_variables(self._tracked(), self.root, "elastic.variables")
-        super().sync()
-        self._snapshot = self._values()
-
-    def snapshot(self) -> Snapshot:
-        """Return the variables and values that were saved; which variables are the same on all ranks is not known."""
-        values = super().snapshot()
-        return values._replace(own={**values.own, "variables": list(self._snapshot)})
-
-    def load_snapshot(self, snapshot: Snapshot, number: int) -> None:
-        """Take variables and values that were stored."""
-        super().load_snapshot(snapshot, number)
-        self._snapshot = list(snapshot.own["variables"])
-        self.restore()
-
     def _tracked(self) -> list[Any]:
         return [*self.model.variables, *variables_of(self.optimizer)]
 
     def _values(self) -> list[Any]:
         return [np.array(array_of(each)) for each in self._tracked()]
+
+    def _zeros(self, variable: Any) -> Any:
+        return np.zeros(variable.shape, array_of(variable).dtype)
+
+    def _assign(self, tracked: Sequence[Any], values: Sequence[Any]) -> None:
+        assign(tracked, values)
+
+    def _take_root(self) -> None:
+        broadcast_variables(self._tracked(), self.root, "elastic.variables")
 
 
 class CommitStateCallback(_Callback):

@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from hvd_kernel.elastic import (
     Checkpoint,
     HorovodInternalError,
@@ -23,7 +25,8 @@ from hvd_kernel.elastic import (
     notification_manager,
     run_fn,
 )
-from hvd_kernel.tensorflow.elastic.running import run
+from hvd_kernel.elastic.run import translating
+from hvd_kernel.tensorflow import library
 from hvd_kernel.tensorflow.elastic.state import TensorFlowKerasState, TensorFlowState
 
 __all__ = [
@@ -40,3 +43,5 @@ __all__ = [
     "run",
     "run_fn",
 ]
+
+run = translating((tf.errors.OpError,), library.translated)

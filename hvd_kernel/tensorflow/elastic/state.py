@@ -1,94 +1,45 @@
-"""Elastic states of TensorFlow: variables, or a Keras model with its optimizer, and plain Python values beside them.
-
-Words.
-  tracked   variables that are saved, restored and synced
-  snapshot  their values at the last commit, as NumPy arrays: they outlive a session and cost no device memory
-"""
+"""Elastic states of TensorFlow: variables, or a Keras model with its optimizer, and plain Python values beside them."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from hvd_kernel.core import ops
-from hvd_kernel.elastic import ObjectState
-from hvd_kernel.elastic.state import Snapshot
+from hvd_kernel.elastic.variables_state import VariablesState
 
 _NAME = "elastic.variable"
 _CARRIED = {"uint32": "int32", "uint64": "int64"}
 
 
-class _VariablesState(ObjectState):
-    """Saves, restores and syncs what ``_tracked`` returns; the rest is ObjectState's."""
+class _VariablesState(VariablesState):
+    """Variables of TensorFlow: in eager mode, or of a graph with a session."""
 
     _session: Any = None
-    _snapshot: tuple[Any, ...] = ()
 
-    @abstractmethod
-    def _tracked(self) -> list[Any]:
-        """Return the variables that there are now."""
-
-    def save(self) -> None:
-        """Keep the variables and the values as they are now."""
-        kept = self._values()
-        super().save()
-        self._snapshot = kept
-
-    def restore(self) -> None:
-        """Go back to what was kept; a variable that has been made since, as an optimizer's are, begins with zeros."""
-        tracked = self._tracked()
-        made_since = [
-            np.zeros(each.shape, tf.as_dtype(each.dtype).as_numpy_dtype) for each in tracked[len(self._snapshot) :]
-        ]
-        self._assign(tracked, [*self._snapshot, *made_since])
-        super().restore()
-
-    def sync(self) -> None:
-        """Take the variables and values of rank ``root``, and keep them. Collective.
-
-        Raises
-        ------
-        ValueError
-            The ranks' variables do not fit together: on every rank.
-        """
-        tracked = self._tracked()
-        _check_alike([(tuple(each.shape), tf.as_dtype(each.dtype).base_dtype.name) for each in tracked])
-        values = [
-            _synced(value, self.root, f"{_NAME}.{number}") for number, value in enumerate(self._values_of(tracked))
-        ]
-        self._assign(tracked, values)
-        super().sync()
-        self._snapshot = tuple(values)
-
-    def snapshot(self) -> Snapshot:
-        """Return the variables and values that were saved; which variables are the same on all ranks is not known."""
-        values = super().snapshot()
-        return values._replace(own={**values.own, "variables": list(self._snapshot)})
-
-    def load_snapshot(self, snapshot: Snapshot, number: int) -> None:
-        """Take variables and values that were stored."""
-        super().load_snapshot(snapshot, number)
-        self._snapshot = tuple(snapshot.own["variables"])
-        self.restore()
-
-    def _values(self) -> tuple[Any, ...]:
-        return tuple(self._values_of(self._tracked()))
-
-    def _values_of(self, tracked: list[Any]) -> list[Any]:
+    def _values(self) -> list[Any]:
         if self._session is not None:
-            return [np.array(value) for value in self._session.run(tracked)]
-        return [np.array(each.numpy()) for each in tracked]
+            return [np.array(value) for value in self._session.run(self._tracked())]
+        return [np.array(each.numpy()) for each in self._tracked()]
 
-    def _assign(self, tracked: list[Any], values: Iterable[Any]) -> None:
+    def _zeros(self, variable: Any) -> Any:
+        return np.zeros(variable.shape, tf.as_dtype(variable.dtype).as_numpy_dtype)
+
+    def _assign(self, tracked: Sequence[Any], values: Sequence[Any]) -> None:
         for each, value in zip(tracked, values, strict=True):
             if self._session is None:
                 each.assign(value)
             else:
                 each.load(value, self._session)
+
+    def _take_root(self) -> None:
+        tracked = self._tracked()
+        _check_alike([(tuple(each.shape), tf.as_dtype(each.dtype).base_dtype.name) for each in tracked])
+        values = enumerate(self._values())
+        self._assign(tracked, [_synced(value, self.root, f"{_NAME}.{number}") for number, value in values])
 
 
 class TensorFlowState(_VariablesState):
