@@ -63,7 +63,7 @@ class Rendezvous:
         """Return the environment as if a launcher had said so: a copy, which no other process sees."""
         said = {"HOROVOD_RANK": str(self.rank), "HOROVOD_SIZE": str(self.size), "HVD_BOOTSTRAP": "tcp"}
         place = {"HOROVOD_CONTROLLER_ADDR": self.host, "HOROVOD_CONTROLLER_PORT": str(self.port)}
-        return {**env, **said, **place, "HVD_SECRET": self.secret}
+        return {**env, **said, **place, "HVD_SECRET_KEY": self.secret}
 
 
 @dataclass

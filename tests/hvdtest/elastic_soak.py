@@ -197,7 +197,9 @@ class Soak:
             self._write_hosts()
         else:
             kind = "stop" if kind in {"go", "come"} else kind
-            pid = self.chance.choice(sorted(workers))
+            may_end = [each for each in sorted(workers) if self._has_survivors(self.hosts, each)]
+            kind = kind if may_end or kind == "stop" else "stop"
+            pid = self.chance.choice(sorted(workers) if kind == "stop" else may_end)
             if kind == "kill" and pid in self._members():
                 self.killed.append(time.time())
             with contextlib.suppress(ProcessLookupError):
@@ -253,9 +255,9 @@ class Soak:
         except FileNotFoundError:
             return set()
 
-    def _has_survivors(self, hosts: Mapping[str, int]) -> bool:
+    def _has_survivors(self, hosts: Mapping[str, int], victim: int = 0) -> bool:
         """Tell whether a rank of the newest generation keeps its slot, or nobody would have the state."""
-        places = map(_place, self._members() & self._workers())
+        places = map(_place, self._members() & self._workers() - {victim})
         return any(slot < hosts[host] for host, slot in filter(None, places))
 
     def _agents(self) -> dict[str, int]:

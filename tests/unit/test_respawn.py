@@ -13,6 +13,7 @@ from hvd_kernel.core.session import Rendezvous
 from hvd_kernel.magics.commands.words.respawn import told
 from hvd_kernel.processes.spares.spare import free_memory
 from hvd_kernel.protocol import replicated
+from hvd_kernel.settings import lookup
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,7 @@ def test_a_rendezvous_is_said_to_this_process_alone_and_hides_its_secret() -> No
     said = rendezvous.over({"HVD_BOOTSTRAP": "mpi", "OTHER": "kept"})
     assert said["HVD_BOOTSTRAP"] == "tcp"
     assert (said["HOROVOD_RANK"], said["HOROVOD_SIZE"], said["OTHER"]) == ("1", "4", "kept")
+    assert lookup.engine_options(said)["secret"] == "s3cret"
     assert "s3cret" not in repr(rendezvous)
     assert "s3cret" not in os.environ.values()
 
