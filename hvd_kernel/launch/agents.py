@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -71,6 +72,10 @@ class AgentHandle:
     def reap(self, seconds: float) -> None:
         """Wait until it has ended, after ``hang_up``; kill it after a time."""
 
+    def last_words(self) -> str:
+        """Return the end of what it has written besides."""
+        return self.said
+
     def unreachable(self) -> ClusterError:
         """Explain why it has not come up."""
         return ClusterError(f"{self.host.name} has not come up")
@@ -100,6 +105,12 @@ class SpawnedAgent(AgentHandle):
             self._agents.loop.remove_reader(self._stderr.fileno())
         return bool(data)
 
+    def last_words(self) -> str:
+        """Return the end of what it, or ssh, has written besides: also what came together with its end."""
+        while select.select([self._stderr], [], [], 0)[0] and self._read_stderr():
+            pass
+        return self.said
+
     def unreachable(self) -> ClusterError:
         """Explain why it has not come up."""
         while self._read_stderr():
@@ -108,7 +119,7 @@ class SpawnedAgent(AgentHandle):
 
     def lost(self) -> ClusterError | None:
         """Explain its end before that of its ranks."""
-        return ssh.lost(self.host.name, self.said)
+        return ssh.lost(self.host.name, self.last_words())
 
     def hang_up(self) -> None:
         """Close its stdin, by which it ends with all that it holds."""

@@ -132,15 +132,16 @@ class HostAgents:
     def _give_up(self, host: HostAgent, why: ClusterError) -> None:
         if host.timer is not None:
             host.timer.cancel()
+        silent = _NO_ANSWER in host.handle.last_words()
         host.is_gone = True
         del self._by_handle[host.handle]
         if self._by_name.get(host.name) is host:
             del self._by_name[host.name]
         host.handle.discard()
         if host.workers or not host.is_released:
-            self._listener.lost(host, str(why).removesuffix("."), silent=_NO_ANSWER in host.handle.said)
+            self._listener.lost(host, str(why).removesuffix("."), silent=silent)
 
 
 def _gone(host: HostAgent) -> ClusterError:
-    said = host.handle.said.strip()
+    said = host.handle.last_words().strip()
     return ClusterError(f"its agent has ended{f'; its last output: {said}' if said else ''}")

@@ -1,0 +1,32 @@
+"""Last words of an agent, or of the ssh that runs it: they come with its end, and say whether its host was silent."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.launch.agents import Agents, SpawnedAgent
+from hvd_kernel.launch.placement import Host
+
+SSH = """#!/bin/sh
+read -r line
+echo 'Timeout, server far not responding.' >&2
+"""
+
+
+def test_what_ssh_says_at_its_end_is_known_when_its_channel_has_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    agents = Agents()
+    agent = SpawnedAgent(agents, Host("far", 1), None, None, "")
+    agent.channel.end_sending()
+    agent._process.wait()
+    assert agent.said == "", "nothing has been read"
+    assert agent.last_words() == "Timeout, server far not responding.\n"
+    assert agent.last_words() == "Timeout, server far not responding.\n"
+    agents.end()
