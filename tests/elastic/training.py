@@ -3,7 +3,7 @@
     python training.py PLAN        a JSON file
 
 Words of the plan.
-  log      file that takes a JSON line per epoch, from rank 0
+  log      file that takes a JSON line per epoch, from rank 0; beside it log.error.N, with what has ended worker N
   runs     file to which each run of the discovery script has added a line
   epochs, batches, commit_every
   exits    place -> {worker: how}. A place is "epoch,batch", "import", "init" (a newcomer has its place), "sync", or
@@ -11,7 +11,7 @@ Words of the plan.
            collective (one before elastic.run), agent (kill the host's), late:N (wait until the log has N lines),
            wait (for the file "go PLACE" beside the log); "wait kill" is both
   waits    epochs after whose line rank 0 waits until it is told that hosts have changed
-  starts   epochs after whose line rank 0 waits until a worker has come to its "late"
+  starts   epochs after whose line rank 0 waits until a worker has come to its "late", or the file log.late is there
   looks    epochs after whose line rank 0 waits until the discovery script has run twice more
 """
 
@@ -185,4 +185,8 @@ def main() -> list[int]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception as error:
+        Path(f"{plan['log']}.error.{worker}").write_text(f"{type(error).__name__}: {error}")
+        raise
