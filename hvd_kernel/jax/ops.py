@@ -22,7 +22,7 @@ from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import DTYPES, SCATTERED, check_op, check_reducible
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
-from hvd_kernel.jax import library, names
+from hvd_kernel.jax import library, names, outside
 from hvd_kernel.jax.operation import (
     ALLGATHER,
     ALLREDUCE,
@@ -289,7 +289,7 @@ def _run(operation: Operation, arrays: Sequence[Any], name: str | None) -> list[
     for each in arrays:
         _dtype(each)
     named = operation.but(name=names.of_call(name))
-    return bind(named, arrays)
+    return bind(named, arrays) if _in_program(arrays) or names.is_traced() else outside.run(named, arrays)
 
 
 def _over(tree: Any, function: Any) -> Any:

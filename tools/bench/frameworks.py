@@ -1,9 +1,9 @@
-"""Graph operations of TensorFlow beside torch's blocking call and MultiWorkerMirroredStrategy. Prints a table.
+"""Operations of TensorFlow's graphs and JAX's programs beside torch's blocking call and others. Prints a table.
 
-    python tools/bench/frameworks.py [ROUNDS]
+    python tools/bench/frameworks.py [ROUNDS] [WORD...]     ways that have one of the words in their names; all
 
 Two ranks for each way, all alive at once; in every round each way takes one sample of each size, in turn, so that what the
-machine does besides hits all alike. TensorFlow comes from tests/frameworks/environments/tf221.txt.
+machine does besides hits all alike. TensorFlow and JAX come from tests/frameworks/environments, tf221.txt and jaxnew.txt.
 
 Words.
   way     how two processes make a sum: one of WAYS
@@ -16,6 +16,8 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,46 @@ def mirrored(size: int, short: int, long: int, times: int) -> float:
 
     x, functions = tf.zeros([size // 4]), {length: traced(length) for length in (short, long)}
     return _slope(lambda length: functions[length](x).numpy(), short, long, times)
+
+
+def jitted(size: int, short: int, long: int, times: int) -> float:
+    """In a program."""
+    import jax
+    import jax.numpy as jnp
+
+    import hvd_kernel.jax as hvd
+
+    hvd.init()
+    key = ("jax", short, long, size)
+    if key not in _kept:
+
+        def program(length: int) -> Any:
+            def all_of(x: Any) -> Any:
+                for _ in range(length):
+                    x = hvd.allreduce(x, hvd.Sum)
+                return x[:1]
+
+            return jax.jit(all_of)
+
+        _kept[key] = {length: program(length) for length in (short, long)}
+    x = jnp.zeros(size // 4)
+    return _slope(lambda length: _kept[key][length](x).block_until_ready(), short, long, times)
+
+
+def outside(size: int, short: int, long: int, times: int) -> float:
+    """Called one by one, past XLA."""
+    import jax.numpy as jnp
+
+    import hvd_kernel.jax as hvd
+
+    hvd.init()
+    x = jnp.zeros(size // 4)
+
+    def chain(length: int) -> None:
+        for _ in range(length):
+            hvd.allreduce(x, hvd.Sum, name="bench")
+
+    return _slope(chain, short, long, times)
 
 
 def _traced(operation: Any, x: Any, short: int, long: int, times: int) -> float:
@@ -220,6 +262,8 @@ WAYS = {
     "TensorFlow, graph": graph,
     "TensorFlow, eager": eager,
     "MultiWorkerMirroredStrategy": mirrored,
+    "JAX, jit": jitted,
+    "JAX, outside": outside,
 }
 
 
@@ -234,25 +278,40 @@ _PORTS = [free_port(), free_port()]
 def main() -> None:
     """Take turns; print medians of the slower rank's samples, and what each is of the blocking call in its round."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-    python = environment("tf221")
+    first = next(iter(WAYS))
+    ways = [way for way in WAYS if way == first or not sys.argv[2:] or any(word in way for word in sys.argv[2:])]
     sys.stdout.write(
         "| size | way | median, us | less the blocking call | of the blocking call |\n|---|---|---|---|---|\n"
     )
-    with (
-        RankPool(2) as torch,
-        Ranks(python, 2, HOROVOD_TIMELINE="DYNAMIC") as tensorflow,
-        RankPool(2, variables=_cluster, python=python, **quiet()) as strategy,
-    ):
-        pools = dict(zip(WAYS, (torch, torch, tensorflow, tensorflow, strategy), strict=True))
+    with ExitStack() as stack:
+        opened: dict[str, RankPool] = {}
+        for way in ways:
+            if _pool_of(way) not in opened:
+                opened[_pool_of(way)] = stack.enter_context(_POOLS[_pool_of(way)]())
         for name, size in SIZES.items():
-            found: dict[str, list[float]] = {way: [] for way in WAYS}
+            found: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(rounds + 1):  # the first one traces, and counts for nothing
-                for way, check in WAYS.items():
-                    found[way].append(max(pools[way].run(check, *size)))
+                for way in ways:
+                    found[way].append(max(opened[_pool_of(way)].run(WAYS[way], *size)))
             _print(name, {way: samples[1:] for way, samples in found.items()})
-        counts = tensorflow.run(counted, SIZES["64 MiB"][0])[0]
-        sys.stdout.write(f"64 MiB in a graph: {counts['calls']} operation, {counts['forwarded']} result in its input\n")
-        sys.stdout.write(f"gradients reduced before the last one is ready: {overlap(tensorflow)}\n")
+        if tensorflow := opened.get("TensorFlow"):
+            counts = tensorflow.run(counted, SIZES["64 MiB"][0])[0]
+            sys.stdout.write(
+                f"64 MiB in a graph: {counts['calls']} operation, {counts['forwarded']} result in its input\n"
+            )
+            sys.stdout.write(f"gradients reduced before the last one is ready: {overlap(tensorflow)}\n")
+
+
+def _pool_of(way: str) -> str:
+    return way.partition(",")[0]
+
+
+_POOLS: dict[str, Callable[[], RankPool]] = {
+    "torch": lambda: RankPool(2),
+    "TensorFlow": lambda: Ranks(environment("tf221"), 2, HOROVOD_TIMELINE="DYNAMIC"),
+    "MultiWorkerMirroredStrategy": lambda: RankPool(2, variables=_cluster, python=environment("tf221"), **quiet()),
+    "JAX": lambda: Ranks(environment("jaxnew"), 2),
+}
 
 
 def _print(size: str, found: dict[str, list[float]]) -> None:
