@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hvdtest.environments import Ranks, environment
 from hvdtest.launch import RankPool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
@@ -270,3 +271,8 @@ def test_nothing_works_before_init_and_all_after_a_second_one(jax_ranks: RankPoo
     kinds = ["NotInitialized", "HorovodInternalError", "HorovodInternalError"]
     told = [f"{kind}: Horovod has not been initialized; use hvd.init()." for kind in kinds]
     assert jax_ranks.run(before_and_after) == [[*told, "True"]] * 2
+
+
+def test_programs_that_call_python_give_the_same() -> None:
+    with Ranks(environment("jaxnew"), 2) as ranks, Ranks(environment("jaxnew"), 2, HVD_JAX="callback") as called:
+        assert called.run(everywhere, True) == ranks.run(everywhere, True)
