@@ -1,4 +1,4 @@
-// How many cores there are for this process.
+// Cores that this process may use.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What a frontend does for one synchronous allreduce: ask for it, and wait, which carries it out.
+// One synchronous allreduce as a frontend does it: ask for it, and wait, which carries it out.
 #pragma once
 
 #include <vector>

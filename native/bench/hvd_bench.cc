@@ -1,4 +1,4 @@
-// How fast the collectives are, without Python:
+// Benchmark of the collectives, without Python:
 //   hvd_bench [--np 2] [--threads] [--transport auto] [--sizes 4096,1048576] [--ways auto,slices]
 //             [--dtype float32] [--slot-bytes N] [--slots N] [--rounds 7]
 //             [--engine] [--json]

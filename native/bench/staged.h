@@ -1,4 +1,4 @@
-// What the machine allows: an allreduce written by hand for one host, without links, plans or
+// The machine's limit: an allreduce written by hand for one host, without links, plans or
 // errors. Private buffers, copied in and out through shared windows that stay in the caches:
 // a member copies every slice but its own into a window, folds its own slice from all windows,
 // writes the result to its buffer and a window, and copies the others' results out. Two windows

@@ -1,4 +1,4 @@
-// How an operation ended, as a plugin is told it; the buffers and events that it is told of.
+// Outcome of an operation, as a plugin is told it; the buffers and events that it is told of.
 #pragma once
 
 #include <atomic>

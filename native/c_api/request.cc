@@ -12,7 +12,7 @@
 namespace hvd::c_api {
 namespace {
 
-// What a plugin may ask for, and what it has to give.
+// Requests of a plugin: what it may ask for, and what it has to give.
 struct Row {
   Kind kind;
   bool tensors;

@@ -1,5 +1,6 @@
-// What a plugin brings for tensors on its devices: streams, memory, and backends. The core knows it
-// by this header and its file's name alone; libhvd_cuda.so is loaded with the first device tensor.
+// Accelerator: what a plugin provides for tensors on its devices: streams, memory, and backends.
+// The core knows it by this header and its file's name alone; libhvd_cuda.so is loaded with the
+// first device tensor.
 //
 // Words.
 //   stream   a device's queue of work, as the frontend has it (a CUstream); null: the default one

@@ -1,4 +1,4 @@
-// Which backend carries an operation out (by device), and on the host which algorithm (by group,
+// Selection of the backend of an operation (by device), and on the host which algorithm (by group,
 // hosts and bytes): one table, measured (docs/performance.md), overridable. All ranks choose alike:
 // it looks at nothing that may differ between them.
 #pragma once

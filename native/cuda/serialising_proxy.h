@@ -1,4 +1,4 @@
-// What stands between the engine and the backend of the operation that is being carried out: one
+// Serialising proxy between the engine and the backend of the current operation: one
 // call at a time, and none after the proxy is closed.
 #pragma once
 

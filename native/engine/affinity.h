@@ -1,4 +1,4 @@
-// Which core the background thread of a local rank runs on (HOROVOD_THREAD_AFFINITY).
+// Affinity of a local rank's background thread (HOROVOD_THREAD_AFFINITY).
 #pragma once
 
 #include <string>

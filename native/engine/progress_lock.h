@@ -1,4 +1,4 @@
-// Which thread of this process steps the engine.
+// Progress lock: which thread of this process steps the engine.
 //
 // Words.
 //   lock         the right to use links, control channel, doorbell, controller and executor

@@ -1,5 +1,5 @@
-// From the user's threads to the progress-lock owner: requests in the order of the calls, and the
-// wish to leave. Whoever pushes rings the doorbell, or takes the progress lock itself.
+// Queue from the user's threads to the progress-lock owner: requests in the order of the calls, and
+// the wish to leave. Whoever pushes rings the doorbell, or takes the progress lock itself.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// How engines made in Python find each other: any callable bytes -> list of bytes, a TCP port, or a
+// Bootstrap of engines made in Python: any callable bytes -> list of bytes, a TCP port, or a
 // hub of threads.
 #pragma once
 

@@ -1,4 +1,5 @@
-// What a node of TensorFlow's says of its operation, and the operation's name on the wire.
+// Attributes of a TensorFlow node: what it says of its operation, and the operation's name on the
+// wire.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// Which operations of a graph have begun in the runs of it that wait for others: what is left of
-// the graph's is all that a rank may still ask for in such a run. For whoever asks why nothing goes
-// on (hvd_kernel/tensorflow/deadlock.py): nothing here is worked out while something does.
+// Running operations of a graph: which have begun in the runs of it that wait for others: what is
+// left of the graph's is all that a rank may still ask for in such a run. For whoever asks why
+// nothing goes on (hvd_kernel/tensorflow/deadlock.py): nothing here is worked out while something
+// does.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What carries an operation out on the tensors of one kind of device. The engine asks select() for
-// it and knows no algorithm. Every call is collective within its group and comes from the
+// Backend: carries an operation out on the tensors of one kind of device. The engine asks select()
+// for it and knows no algorithm. Every call is collective within its group and comes from the
 // progress-lock owner; all ranks of a group make the same calls in the same order, and calls of
 // different groups come in one order that all ranks share. A failure leaves links in the middle of
 // something: the engine cannot go on.

@@ -1,4 +1,4 @@
-// Which way the members of a group take, from what they told each other: a pure function, so all
+// Choice of a group's backend, from what its members told each other: a pure function, so all
 // choose alike.
 //   ring     our own, over memory that the members map: one host, every device reachable from every
 //            other (or the same one), word operations in streams

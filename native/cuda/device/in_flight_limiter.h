@@ -1,4 +1,4 @@
-// How far the host runs ahead of a device.
+// In-flight limiter: how far the host runs ahead of a device.
 //   step     something that is given to the stream: a launch, or a batch of words
 //   window   so many steps, and an event behind them
 // A stream holds about a thousand steps. Whoever gives it more is blocked inside of the driver,

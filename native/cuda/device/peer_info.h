@@ -1,4 +1,4 @@
-// What the members of a group tell each other when they meet (group_init.h).
+// Peer info: what the members of a group tell each other at their init (group_init.h).
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// How long operations take on devices, and how much of that is hidden under what frontends compute.
+// Stopwatch: how long operations take on devices, and how much of that is hidden under what
+// frontends compute.
 //   busy     from where an operation begins on our stream to where it is done
 //   exposed  from where a frontend's stream begins to wait for an operation to where it is done;
 //            nothing where that stream comes later

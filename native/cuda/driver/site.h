@@ -1,4 +1,4 @@
-// Where the driver calls of this thread go, for messages: "rank 2, device 0 (NVIDIA H200)".
+// Call site of this thread's driver calls, for messages: "rank 2, device 0 (NVIDIA H200)".
 #pragma once
 
 #include <string>

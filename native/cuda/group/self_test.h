@@ -1,4 +1,4 @@
-// What a way between devices has to show before anybody relies on it: that its results are right
+// Self-test of a backend between devices before it is used: that its results are right
 // and come in time. Drivers, topologies and virtual machines differ more than they say: what the
 // peer info allow may still hang, or give wrong numbers. A way that fails is not taken, the next
 // one is.

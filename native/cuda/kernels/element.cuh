@@ -1,4 +1,4 @@
-// What a kernel does to one element. Compiled twice: by nvcc for devices, and by the host's
+// Element operations of the kernels. Compiled twice: by nvcc for devices, and by the host's
 // compiler for the fake driver of the tests (docs/decisions/0018). Words and rules are those of
 // tensor/kernels.inc: a format says how a lane is stored and in what it is reckoned, an operator
 // what is done to two of them. Every step is rounded on its own.

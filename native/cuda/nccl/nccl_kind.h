@@ -1,4 +1,4 @@
-// How NCCL reduces what we reduce.
+// NCCL's types and reductions for ours.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What the operations of one group on devices are made of: kernels on this rank's stream, and
+// Ring on devices, for the operations of one group: kernels on this rank's stream, and
 // signals between the streams of the members. The host gives all of it to the stream and waits only
 // where the device has too much to do already (in_flight_limiter.h).
 //   member   a rank of the group; its place is its number in it. A peer is another one

@@ -1,4 +1,4 @@
-// Which algorithms the ring of a group can have, from what its members told each other: a pure
+// Algorithms that the ring of a group can use, from what its members told each other: a pure
 // function, so all know the same.
 //   slices       short kernels in stream order, nothing spins (ring.h): always possible
 //   persistent   one kernel per rank that stays until all is done (ring.cuh). Kernels that wait for

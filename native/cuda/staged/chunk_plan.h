@@ -1,4 +1,4 @@
-// How an operation that goes over host memory is cut into chunks.
+// Chunk plan of an operation that goes over host memory.
 //
 // Words.
 //   row      what belongs to one place: of a reduction its slice or share of a tensor, of a

@@ -1,4 +1,4 @@
-// What goes down to a rank's children in the tree: of every decision those that concern somebody of
+// Messages to a rank's children in the tree: of every decision those that concern somebody of
 // their subtree, in order, one message each.
 #pragma once
 

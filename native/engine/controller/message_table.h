@@ -1,5 +1,5 @@
-// Who in a rank's subtree asks for what, and what was agreed on before: the memory of the
-// agreement, the same on rank 0, on the ranks between, and on the leaves.
+// Message table: who in a rank's subtree asks for what, and what was agreed on before: the memory
+// of the agreement, the same on rank 0, on the ranks between, and on the leaves.
 //   entry     everything about one name in one set
 //   variant   one request and the ranks that make it; usually there is one variant only
 //   known     what each rank asked for when the slot's response was made: what its bit means

@@ -1,5 +1,5 @@
-// What the ranks of a set have agreed on, once all of them have asked for a name (or have joined).
-// Pure; rank 0 only, where a rank's number is the rank.
+// Negotiation: what the ranks of a set have agreed on, once all of them have asked for a name (or
+// have joined). Pure; rank 0 only, where a rank's number is the rank.
 #pragma once
 
 #include <cstdint>

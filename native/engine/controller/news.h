@@ -1,4 +1,4 @@
-// What goes into a controller and what comes out of it: its options, messages, and what its rank is
+// Input and output of a controller: its options, messages, and what its rank is
 // to do next.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What one rank knows of the agreement, whatever its place in the tree, and what it learns from
-// what rank 0 has decided.
+// State of one rank in the negotiation: what it knows, whatever its place in the tree, and what it
+// learns from what rank 0 has decided.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What was agreed on before has a number.
+// Response cache: what was agreed on before has a number.
 //   slot       that number. A rank asks again for what it asked for last time with one bit; a
 //   response
 //              is the number again

@@ -1,4 +1,4 @@
-// What a rank's place in the tree makes of it: rank 0 decides (coordinator.h), the others hand up
+// Role of a rank by its place in the tree: rank 0 decides (coordinator.h), the others hand up
 // to their parent what their subtree asks for (tree_node.h).
 #pragma once
 

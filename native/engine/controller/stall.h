@@ -1,4 +1,4 @@
-// What some ranks of a set wait for and others have not asked for, for too long.
+// Stall inspector: what some ranks of a set wait for and others have not asked for, for too long.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// What a rank other than rank 0 hands up to its parent: what all of its subtree's members of a set
-// ask for, as one; and what only some of them ask for, once that has waited for half of the time
-// after which rank 0 warns of it. A leaf is a subtree of one.
+// Tree node: what a rank other than rank 0 sends to its parent: what all of its subtree's members
+// of a set ask for, as one; and what only some of them ask for, once that has waited for half of
+// the time after which rank 0 warns of it. A leaf is a subtree of one.
 #pragma once
 
 #include <cstdint>

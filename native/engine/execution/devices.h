@@ -1,4 +1,4 @@
-// What this rank's operations do on devices: from the events behind which their inputs are to the
+// Device operations of this rank: from the events behind which their inputs are to the
 // end of the engine.
 //
 // What a device has been given it may never do: a kernel that hangs, or waits for one that does. A

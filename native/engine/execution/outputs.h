@@ -1,6 +1,6 @@
-// From a response and a task to what the backend is asked to do, for the operations whose results
-// only the ranks together know the size of: shapes, memory, shares. What they need is computed from
-// the agreement alone, so every rank knows it of every other (vote.h).
+// Outputs: from a response and a task to what the backend is asked to do, for the operations whose
+// results only the ranks together know the size of: shapes, memory, shares. What they need is
+// computed from the agreement alone, so every rank knows it of every other (vote.h).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What one agreed reduction is to the backend: its tensors by element type (and by shared region),
-// with stand-ins for the tensors of a rank that has joined.
+// Passes of one agreed reduction through the backend: its tensors by element type (and by shared
+// region), with stand-ins for the tensors of a rank that has joined.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Who has which part of the shared heap, and of memory that devices share. Every rank keeps the
-// same book, because allocations are agreed on like operations and carried out in the same order
-// everywhere.
+// Regions of the shared heap: who has which part, and of memory that devices share. Every rank
+// keeps the same book, because allocations are agreed on like operations and carried out in the
+// same order everywhere.
 //   region   what one allocation gave: a part of the same length for every rank of this host, one
 //            behind the other; on devices, a part for every rank on its own device
 // The progress-lock owner writes; any thread may ask.

@@ -1,4 +1,4 @@
-// What one rank's own call can do wrong, found before anything is sent: for this rank only.
+// Validation of one rank's own call: errors found before anything is sent: for this rank only.
 // Horovod's words where Horovod has some.
 #pragma once
 

@@ -1,4 +1,5 @@
-// What ranks say to each other on the control channel, and its bytes. Little-endian, no padding:
+// Wire format: what ranks say to each other on the control channel, and its bytes. Little-endian,
+// no padding:
 //   message         u8 version, u8 tag ('Q' a request list, up the tree | 'R' a response list, down
 //                   the tree), then that list
 //   request list    u64 assignments, u64 changes, u32 first word, u32 n, n x u64 bits, u32 n, n

@@ -1,4 +1,4 @@
-// Who is at the other end of a new connection, known before anything else is read from it.
+// Authentication of the other end of a new connection, before anything else is read from it.
 //   caller     connects and claims something: its rank, whom it wants, what for
 //   listener   accepts; reads at most 64 bytes of a stranger, and proves nothing to one
 //   key        what both know: made of the ranks' shared secret and of the listener's own token

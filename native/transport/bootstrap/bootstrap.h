@@ -1,6 +1,6 @@
-// How ranks that know nothing of each other but (rank, size) exchange their addresses, once, before
-// any link exists. Carriers: TcpBootstrap (a port on rank 0), a Python callable over mpi4py or a
-// TCPStore (python/engine_py.cc), threads.
+// Bootstrap: how ranks that know nothing of each other but (rank, size) exchange their addresses,
+// once, before any link exists. Carriers: TcpBootstrap (a port on rank 0), a Python callable over
+// mpi4py or a TCPStore (python/engine_py.cc), threads.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
-// How every rank gets its sockets to every other: each listens, tells its address and a random
-// token through the bootstrap, and connects to the ranks below it. Both sides of a connection prove
-// that they know the token of the rank that listens, and the ranks' secret where there is one
-// (auth.h), before anything else is read. Afterwards nobody listens any more.
+// Rendezvous, in which every rank gets its sockets to every other: each listens, tells its address
+// and a random token through the bootstrap, and connects to the ranks below it. Both sides of a
+// connection prove that they know the token of the rank that listens, and the ranks' secret where
+// there is one (auth.h), before anything else is read. Afterwards nobody listens any more.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// What a rank sleeps on. Whoever changes something that the rank may wait for rings its doorbell:
-// peers of its host (the words lie in shared memory), the failure detector, the I/O threads, its
-// own user threads.
+// Doorbell: what a rank sleeps on. Whoever changes something that the rank may wait for rings its
+// doorbell: peers of its host (the words lie in shared memory), the failure detector, the I/O
+// threads, its own user threads.
 //   progress-lock owner   the one thread of a process that may use the mesh's links and control
 //                 channel at present. Only it announces and wakes up again; so a peer makes a
 //                 system call only for a rank that sleeps.

@@ -1,4 +1,4 @@
-// Which ranks share a host, and what follows from it.
+// Hosts: which ranks share one, and what follows from it.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What all ranks must have been told alike, and which host each is on: the first thing that is
-// exchanged.
+// Agreement of options: what all ranks must have been told alike, and which host each is on: the
+// first thing that is exchanged.
 #pragma once
 
 #include <string>

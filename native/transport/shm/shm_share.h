@@ -1,4 +1,4 @@
-// How the ranks of one host come to share memory. Its first rank makes it and passes descriptors
+// Sharing of memory by the ranks of one host. Its first rank makes it and passes descriptors
 // over the failure detector's sockets, before the failure detector has them.
 #pragma once
 

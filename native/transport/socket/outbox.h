@@ -1,4 +1,4 @@
-// What goes out on one control socket. send() never waits: what the socket does not take at once is
+// Outbox of one control socket. send() never waits: what the socket does not take at once is
 // kept, and whoever watches the socket flushes it. So a coordinator can go on to the collective
 // that its peer needs before it reads again.
 #pragma once

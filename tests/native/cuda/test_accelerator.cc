@@ -26,9 +26,10 @@ using test::fake_driver;
 using Numbers = std::vector<std::int32_t>;
 
 // A rank of an engine.
-class Seat {
+class EngineRank {
  public:
-  Seat(int rank, Mesh& mesh, const std::string& operations) : rank_(rank), mesh_(mesh), cpu_(mesh) {
+  EngineRank(int rank, Mesh& mesh, const std::string& operations)
+      : rank_(rank), mesh_(mesh), cpu_(mesh) {
     AcceleratorOptions options;
     options.driver = HVD_FAKE_CUDA;
     options.arena_bytes = 4096;
@@ -63,14 +64,14 @@ class Seat {
   std::map<int, std::shared_ptr<Device>> frontend_;
 };
 
-void with_seats(int size, int devices, const std::function<void(Seat&)>& body,
-                const std::string& operations = "auto") {
+void with_engines(int size, int devices, const std::function<void(EngineRank&)>& body,
+                  const std::string& operations = "auto") {
   fake_cuda_reset();
   fake_cuda_set_devices(devices);
   const auto meshes = make_local_meshes(size, {});
   hvd::test::run_ranks(size, [&](int rank) {
-    Seat seat(rank, *meshes[static_cast<std::size_t>(rank)], operations);
-    body(seat);
+    EngineRank engine(rank, *meshes[static_cast<std::size_t>(rank)], operations);
+    body(engine);
   });
   check_nothing_left();
 }
@@ -78,8 +79,8 @@ void with_seats(int size, int devices, const std::function<void(Seat&)>& body,
 // Memory of a device with these numbers in it, on the frontend's stream.
 class Tensor {
  public:
-  Tensor(Seat& seat, int number, const Numbers& numbers)
-      : count_(numbers.size()), device_(seat.frontend(number)) {
+  Tensor(EngineRank& engine, int number, const Numbers& numbers)
+      : count_(numbers.size()), device_(engine.frontend(number)) {
     auto memory = device_.allocate(bytes());
     REQUIRE(memory.status().message == "");
     memory_ = memory.take();
@@ -116,27 +117,27 @@ Reduction sum() {
 }
 
 // One operation as the engine does it; the frontend's stream comes behind it.
-void operate(Seat& seat, int device, const Group& group,
+void operate(EngineRank& engine, int device, const Group& group,
              const std::function<Status(Backend&)>& operation) {
-  auto ready = seat.accelerator().record(device, seat.stream(device));
+  auto ready = engine.accelerator().record(device, engine.stream(device));
   REQUIRE(ready.status().message == "");
-  const auto backend = seat.accelerator().begin(device, group, 64, {ready.value()});
+  const auto backend = engine.accelerator().begin(device, group, 64, {ready.value()});
   REQUIRE(backend.status().message == "");
   REQUIRE(operation(*backend.value()).message == "");
-  auto done = seat.accelerator().end();
+  auto done = engine.accelerator().end();
   REQUIRE(done.status().message == "");
-  REQUIRE(done.value()->stream_wait(seat.stream(device)).message == "");
+  REQUIRE(done.value()->stream_wait(engine.stream(device)).message == "");
 }
 
-void allreduce(Seat& seat, int device, const Group& group, const Tensor& tensor) {
-  operate(seat, device, group,
+void allreduce(EngineRank& engine, int device, const Group& group, const Tensor& tensor) {
+  operate(engine, device, group,
           [&](Backend& backend) { return backend.allreduce(group, {tensor.operand()}, sum()); });
 }
 
 // The end of an engine that nobody aborts (engine.cc). Who leaves without it takes whatever data
 // there is, and so do its peers.
-void await_peace(Seat& seat) {
-  while (!seat.accelerator().idle()) std::this_thread::yield();
+void await_peace(EngineRank& engine) {
+  while (!engine.accelerator().idle()) std::this_thread::yield();
 }
 
 Numbers numbers_of(int rank) { return {rank + 1, 10 * (rank + 1), -rank, 7}; }
@@ -144,13 +145,13 @@ Numbers numbers_of(int rank) { return {rank + 1, 10 * (rank + 1), -rank, 7}; }
 TEST_CASE("an operation between a ready event and a done event, on every way") {
   for (const char* const operations : {"ring", "staged"}) {
     CAPTURE(operations);
-    with_seats(
+    with_engines(
         3, 1,
-        [](Seat& seat) {
-          const Tensor tensor(seat, 0, numbers_of(seat.rank()));
-          allreduce(seat, 0, everybody(3, seat.rank()), tensor);
+        [](EngineRank& engine) {
+          const Tensor tensor(engine, 0, numbers_of(engine.rank()));
+          allreduce(engine, 0, everybody(3, engine.rank()), tensor);
           CHECK(tensor.read() == Numbers{6, 60, -3, 21});
-          allreduce(seat, 0, everybody(3, seat.rank()), tensor);
+          allreduce(engine, 0, everybody(3, engine.rank()), tensor);
           CHECK(tensor.read() == Numbers{18, 180, -9, 63});
         },
         operations);
@@ -158,12 +159,12 @@ TEST_CASE("an operation between a ready event and a done event, on every way") {
 }
 
 TEST_CASE("teams meet each for itself, once") {
-  with_seats(3, 1, [](Seat& seat) {
-    const int rank = seat.rank();
-    const Tensor tensor(seat, 0, numbers_of(rank));
+  with_engines(3, 1, [](EngineRank& engine) {
+    const int rank = engine.rank();
+    const Tensor tensor(engine, 0, numbers_of(rank));
     for (int round = 0; round < 2; ++round) {
-      allreduce(seat, 0, everybody(3, rank), tensor);
-      if (rank != 1) allreduce(seat, 0, group_of({0, 2}, rank, 1), tensor);
+      allreduce(engine, 0, everybody(3, rank), tensor);
+      if (rank != 1) allreduce(engine, 0, group_of({0, 2}, rank, 1), tensor);
     }
     // 3 ranks: 6; of 0 and 2: 12; then 12 + 6 + 12 = 30, 60.
     CHECK(tensor.read().front() == (rank == 1 ? 30 : 60));
@@ -171,22 +172,22 @@ TEST_CASE("teams meet each for itself, once") {
 }
 
 TEST_CASE("the host does not wait: the operation comes behind the ready event") {
-  with_seats(2, 1, [](Seat& seat) {
-    const Tensor tensor(seat, 0, numbers_of(seat.rank()));
-    allreduce(seat, 0, everybody(2, seat.rank()), tensor);  // they have met
-    const auto device = Device::open(fake_driver(), 0, seat.rank());
+  with_engines(2, 1, [](EngineRank& engine) {
+    const Tensor tensor(engine, 0, numbers_of(engine.rank()));
+    allreduce(engine, 0, everybody(2, engine.rank()), tensor);  // they have met
+    const auto device = Device::open(fake_driver(), 0, engine.rank());
     CUstream const late = device.value()->stream();
     fake_cuda_hold(late);
-    auto ready = seat.accelerator().record(0, late);
-    const Group group = everybody(2, seat.rank());
-    const auto backend = seat.accelerator().begin(0, group, 64, {ready.value()});
+    auto ready = engine.accelerator().record(0, late);
+    const Group group = everybody(2, engine.rank());
+    const auto backend = engine.accelerator().begin(0, group, 64, {ready.value()});
     REQUIRE(backend.value()->allreduce(group, {tensor.operand()}, sum()).message == "");
-    auto done = seat.accelerator().end();
+    auto done = engine.accelerator().end();
     CHECK(!ready.value()->query().value());
     CHECK(!done.value()->query().value());
-    CHECK(!seat.accelerator().idle());
+    CHECK(!engine.accelerator().idle());
     fake_cuda_release(late);
-    REQUIRE(done.value()->stream_wait(seat.stream(0)).message == "");
+    REQUIRE(done.value()->stream_wait(engine.stream(0)).message == "");
     CHECK(tensor.read() == Numbers{6, 60, -2, 28});
     CHECK(done.value()->query().value());
   });
@@ -194,45 +195,45 @@ TEST_CASE("the host does not wait: the operation comes behind the ready event") 
 
 TEST_CASE("how long operations take, and are waited for") {
   constexpr auto kLate = std::chrono::milliseconds(5);
-  with_seats(2, 2, [&](Seat& seat) {
-    const Tensor tensor(seat, 0, numbers_of(seat.rank()));
-    allreduce(seat, 0, everybody(2, seat.rank()), tensor);  // they have met
+  with_engines(2, 2, [&](EngineRank& engine) {
+    const Tensor tensor(engine, 0, numbers_of(engine.rank()));
+    allreduce(engine, 0, everybody(2, engine.rank()), tensor);  // they have met
     tensor.read();
-    const DeviceTimes before = seat.accelerator().times();
+    const DeviceTimes before = engine.accelerator().times();
     CHECK(before.busy_ns > 0);
-    if (seat.rank() == 1) std::this_thread::sleep_for(kLate);  // what is measured
-    allreduce(seat, 0, everybody(2, seat.rank()), tensor);
+    if (engine.rank() == 1) std::this_thread::sleep_for(kLate);  // what is measured
+    allreduce(engine, 0, everybody(2, engine.rank()), tensor);
     tensor.read();
-    const DeviceTimes after = seat.accelerator().times();
+    const DeviceTimes after = engine.accelerator().times();
     CHECK(after.busy_ns > before.busy_ns);
     CHECK(after.exposed_ns >= before.exposed_ns);
-    const Tensor away(seat, 1, numbers_of(seat.rank()));
-    allreduce(seat, 1, everybody(2, seat.rank()), away);  // ferried: not timed
+    const Tensor away(engine, 1, numbers_of(engine.rank()));
+    allreduce(engine, 1, everybody(2, engine.rank()), away);  // ferried: not timed
     CHECK(away.read() == Numbers{3, 30, -1, 14});
-    CHECK(seat.accelerator().times().busy_ns == after.busy_ns);
-    await_peace(seat);
+    CHECK(engine.accelerator().times().busy_ns == after.busy_ns);
+    await_peace(engine);
   });
 }
 
 TEST_CASE("events have spans by the host's clock where operations are measured") {
-  with_seats(1, 1, [](Seat& seat) {
+  with_engines(1, 1, [](EngineRank& engine) {
     const Group group = everybody(1, 0);
-    const Tensor tensor(seat, 0, numbers_of(0));
+    const Tensor tensor(engine, 0, numbers_of(0));
     const auto slow = Device::open(fake_driver(), 0, 0);
     const auto operation = [&](CUstream inputs) {
-      auto ready = seat.accelerator().record(0, inputs);
-      const auto backend = seat.accelerator().begin(0, group, 16, {ready.value()});
+      auto ready = engine.accelerator().record(0, inputs);
+      const auto backend = engine.accelerator().begin(0, group, 16, {ready.value()});
       REQUIRE(backend.value()->allreduce(group, {tensor.operand()}, sum()).message == "");
-      return seat.accelerator().end().take();
+      return engine.accelerator().end().take();
     };
-    const DeviceEventPtr unmeasured = operation(seat.stream(0));
-    seat.accelerator().measure(true);
+    const DeviceEventPtr unmeasured = operation(engine.stream(0));
+    engine.accelerator().measure(true);
     const std::int64_t before = now_ns();
     fake_cuda_hold(slow.value()->stream());
     const DeviceEventPtr measured = operation(slow.value()->stream());
     CHECK_FALSE(measured->span().has_value());  // it is not there yet
     fake_cuda_release(slow.value()->stream());
-    REQUIRE(measured->stream_wait(seat.stream(0)).message == "");
+    REQUIRE(measured->stream_wait(engine.stream(0)).message == "");
     tensor.read();
     while (measured->span_comes()) std::this_thread::yield();
     CHECK_FALSE(unmeasured->span().has_value());
@@ -245,42 +246,42 @@ TEST_CASE("events have spans by the host's clock where operations are measured")
 }
 
 TEST_CASE("devices in turn: one rank uses another than its team's home") {
-  with_seats(2, 2, [](Seat& seat) {
-    const int rank = seat.rank();
+  with_engines(2, 2, [](EngineRank& engine) {
+    const int rank = engine.rank();
     const Group group = everybody(2, rank);
     for (const int device : {0, 1, 0, 1}) {
       const int mine = rank == 0 ? device : 0;
-      const Tensor tensor(seat, mine, numbers_of(rank));
-      allreduce(seat, mine, group, tensor);
+      const Tensor tensor(engine, mine, numbers_of(rank));
+      allreduce(engine, mine, group, tensor);
       CHECK(tensor.read() == Numbers{3, 30, -1, 14});
     }
   });
 }
 
 TEST_CASE("every operation away from home") {
-  with_seats(2, 2, [](Seat& seat) {
-    const int rank = seat.rank();
+  with_engines(2, 2, [](EngineRank& engine) {
+    const int rank = engine.rank();
     const Group group = everybody(2, rank);
-    const Tensor at_home(seat, 0, {1});
-    allreduce(seat, 0, group, at_home);
+    const Tensor at_home(engine, 0, {1});
+    allreduce(engine, 0, group, at_home);
 
-    const Tensor in(seat, 1, numbers_of(rank)), out(seat, 1, Numbers(8, 0));
+    const Tensor in(engine, 1, numbers_of(rank)), out(engine, 1, Numbers(8, 0));
     auto* const to = static_cast<std::byte*>(out.data());
     const auto* const from = static_cast<const std::byte*>(in.data());
-    operate(seat, 1, group, [&](Backend& backend) {
+    operate(engine, 1, group, [&](Backend& backend) {
       return backend.allgather(group, {{from, {to, to + 16}, {16, 16}}});
     });
     CHECK(out.read() == Numbers{1, 10, 0, 7, 2, 20, -1, 7});
-    operate(seat, 1, group, [&](Backend& backend) {
+    operate(engine, 1, group, [&](Backend& backend) {
       return backend.alltoall(group, {{from, from + 8}, {8, 8}, {to, to + 8}, {8, 8}});
     });
     CHECK(out.read() ==
           (rank == 0 ? Numbers{1, 10, 2, 20, 2, 20, -1, 7} : Numbers{0, 7, -1, 7, 2, 20, -1, 7}));
-    operate(seat, 1, group, [&](Backend& backend) {
+    operate(engine, 1, group, [&](Backend& backend) {
       return backend.reducescatter(group, {{from, to, {0, 3, 4}}}, sum());
     });
     CHECK(out.read().front() == (rank == 0 ? 3 : 14));
-    operate(seat, 1, group, [&](Backend& backend) {
+    operate(engine, 1, group, [&](Backend& backend) {
       return backend.broadcast(group, {{rank == 1 ? from : nullptr, to, 16}}, 1);
     });
     const Numbers sent = out.read();
@@ -289,15 +290,15 @@ TEST_CASE("every operation away from home") {
 }
 
 TEST_CASE("a rank that has joined stands in on any device") {
-  with_seats(2, 1, [](Seat& seat) {
-    const Group group = everybody(2, seat.rank());
-    if (seat.rank() == 0) {
-      const Tensor tensor(seat, 0, numbers_of(0));
-      allreduce(seat, 0, group, tensor);
+  with_engines(2, 1, [](EngineRank& engine) {
+    const Group group = everybody(2, engine.rank());
+    if (engine.rank() == 0) {
+      const Tensor tensor(engine, 0, numbers_of(0));
+      allreduce(engine, 0, group, tensor);
       CHECK(tensor.read() == numbers_of(0));
       return;
     }
-    CudaAccelerator& accelerator = seat.accelerator();
+    CudaAccelerator& accelerator = engine.accelerator();
     const auto backend = accelerator.begin(kAnyDevice, group, 64, {});
     REQUIRE(backend.status().message == "");
     auto memory = accelerator.allocate(kAnyDevice, 16);
@@ -306,42 +307,42 @@ TEST_CASE("a rank that has joined stands in on any device") {
     REQUIRE(accelerator.fill_identity(Dtype::kInt32, ReduceOp::kSum, data, 4).message == "");
     REQUIRE(backend.value()->allreduce(group, {{data, data, 4}}, sum()).message == "");
     REQUIRE(accelerator.end().is_ok());
-    await_peace(seat);
+    await_peace(engine);
   });
 }
 
 TEST_CASE("memory that the ranks share: where they have met, and drained before it goes") {
-  with_seats(2, 2, [](Seat& seat) {
-    CudaAccelerator& accelerator = seat.accelerator();
-    const Group group = everybody(2, seat.rank());
+  with_engines(2, 2, [](EngineRank& engine) {
+    CudaAccelerator& accelerator = engine.accelerator();
+    const Group group = everybody(2, engine.rank());
     auto region = accelerator.share(0, group, 4 * sizeof(std::int32_t));
     REQUIRE(region.status().message == "");
-    CHECK(region.value().offsets[static_cast<std::size_t>(seat.rank())] == 0);
-    const auto elsewhere = accelerator.share(seat.rank(), group, 16);  // rank 1 on another device
+    CHECK(region.value().offsets[static_cast<std::size_t>(engine.rank())] == 0);
+    const auto elsewhere = accelerator.share(engine.rank(), group, 16);  // rank 1 on another device
     CHECK(elsewhere.status().code == Code::kInvalidArgument);
     CHECK(elsewhere.status().rank == 1);
     void* const data = region.value().mine.get();
     auto* const numbers = static_cast<float*>(data);
-    std::fill_n(numbers, 4, 1.0F + static_cast<float>(seat.rank()));  // the fake's is the host's
+    std::fill_n(numbers, 4, 1.0F + static_cast<float>(engine.rank()));  // the fake's is the host's
     Reduction reduction = sum();
     reduction.dtype = Dtype::kFloat32;
-    operate(seat, 0, group, [&](Backend& backend) {
+    operate(engine, 0, group, [&](Backend& backend) {
       return backend.allreduce_shared(group, {{data, data, 4}}, region.value().offsets, reduction);
     });
     REQUIRE(accelerator.drain().message == "");
     CHECK(numbers[0] == 3);
     CHECK(numbers[3] == 3);
-    await_peace(seat);
+    await_peace(engine);
   });
 }
 
 TEST_CASE("memory that the ranks share stays as long as a queue uses it, then nothing is left") {
-  with_seats(2, 1, [](Seat& seat) {
-    CudaAccelerator& accelerator = seat.accelerator();
-    const Group group = everybody(2, seat.rank());
+  with_engines(2, 1, [](EngineRank& engine) {
+    CudaAccelerator& accelerator = engine.accelerator();
+    const Group group = everybody(2, engine.rank());
     auto region = accelerator.share(0, group, 1 << 16);
     REQUIRE(region.status().message == "");
-    if (seat.rank() == 1) return;  // and never comes
+    if (engine.rank() == 1) return;  // and never comes
     Reduction reduction = sum();
     reduction.dtype = Dtype::kFloat32;
     void* const data = region.value().mine.get();
@@ -354,16 +355,16 @@ TEST_CASE("memory that the ranks share stays as long as a queue uses it, then no
     region = Result<DeviceRegion>(DeviceRegion{});
     CHECK(!done.value()->query().value());
     accelerator.abandon();
-    seat.leave();
+    engine.leave();
     CHECK(done.value()->query().value());
   });
 }
 
 TEST_CASE("no memory is shared where the way is not the ring") {
-  with_seats(
+  with_engines(
       2, 1,
-      [](Seat& seat) {
-        const auto region = seat.accelerator().share(0, everybody(2, seat.rank()), 64);
+      [](EngineRank& engine) {
+        const auto region = engine.accelerator().share(0, everybody(2, engine.rank()), 64);
         CHECK(region.status().code == Code::kUnavailable);
         CHECK(region.status().message ==
               "this device backend cannot share memory between ranks, the ring can");
@@ -372,40 +373,40 @@ TEST_CASE("no memory is shared where the way is not the ring") {
 }
 
 TEST_CASE("a device that is not there is named by whatever asks for it") {
-  with_seats(1, 1, [](Seat& seat) {
-    CHECK(seat.accelerator().record(3, nullptr).status().code == Code::kInvalidArgument);
-    CHECK(seat.accelerator().allocate(3, 1).status().code == Code::kInvalidArgument);
-    CHECK(seat.accelerator().begin(3, everybody(1, 0), 4, {}).status().message ==
+  with_engines(1, 1, [](EngineRank& engine) {
+    CHECK(engine.accelerator().record(3, nullptr).status().code == Code::kInvalidArgument);
+    CHECK(engine.accelerator().allocate(3, 1).status().code == Code::kInvalidArgument);
+    CHECK(engine.accelerator().begin(3, everybody(1, 0), 4, {}).status().message ==
           "rank 0: there is no device 3, this process sees 1 (CUDA_VISIBLE_DEVICES)");
   });
 }
 
 TEST_CASE("peace: idle when all have done with each other's memory, then nothing is left") {
-  with_seats(3, 1, [](Seat& seat) {
-    const Tensor tensor(seat, 0, numbers_of(seat.rank()));
-    allreduce(seat, 0, everybody(3, seat.rank()), tensor);
-    await_peace(seat);
-    seat.accelerator().abandon();
-    seat.leave();
+  with_engines(3, 1, [](EngineRank& engine) {
+    const Tensor tensor(engine, 0, numbers_of(engine.rank()));
+    allreduce(engine, 0, everybody(3, engine.rank()), tensor);
+    await_peace(engine);
+    engine.accelerator().abandon();
+    engine.leave();
     CHECK(tensor.read() == Numbers{6, 60, -3, 21});
   });
 }
 
 void wait_for_one_that_never_comes() {
-  with_seats(2, 1, [](Seat& seat) {
-    const Group group = everybody(2, seat.rank());
-    const Tensor tensor(seat, 0, numbers_of(seat.rank()));
-    allreduce(seat, 0, group, tensor);
+  with_engines(2, 1, [](EngineRank& engine) {
+    const Group group = everybody(2, engine.rank());
+    const Tensor tensor(engine, 0, numbers_of(engine.rank()));
+    allreduce(engine, 0, group, tensor);
     tensor.read();
-    if (seat.rank() == 1) return;
-    auto ready = seat.accelerator().record(0, seat.stream(0));
-    const auto backend = seat.accelerator().begin(0, group, 64, {ready.value()});
+    if (engine.rank() == 1) return;
+    auto ready = engine.accelerator().record(0, engine.stream(0));
+    const auto backend = engine.accelerator().begin(0, group, 64, {ready.value()});
     REQUIRE(backend.status().message == "");
     REQUIRE(backend.value()->allreduce(group, {tensor.operand()}, sum()).message == "");
-    const auto done = seat.accelerator().end();
+    const auto done = engine.accelerator().end();
     CHECK(!done.value()->query().value());
-    seat.accelerator().abandon();
-    REQUIRE(done.value()->stream_wait(seat.stream(0)).message == "");
+    engine.accelerator().abandon();
+    REQUIRE(done.value()->stream_wait(engine.stream(0)).message == "");
     tensor.read();  // the stream goes on
     CHECK(done.value()->query().value());
     CHECK(backend.value()->allreduce(group, {tensor.operand()}, sum()).code == Code::kShutdown);
@@ -424,12 +425,12 @@ TEST_CASE("A20 an exception on the way lets the device go all the same") {
 }
 
 TEST_CASE("the event of what becomes part of a graph says so") {
-  with_seats(1, 1, [](Seat& seat) {
-    const Group group = everybody(1, seat.rank());
+  with_engines(1, 1, [](EngineRank& engine) {
+    const Group group = everybody(1, engine.rank());
     for (const bool captured : {false, true}) {
       if (captured) fake_cuda_fail("cuStreamIsCapturing", 0, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-      REQUIRE(seat.accelerator().begin(0, group, 64, {}).status().message == "");
-      const auto done = seat.accelerator().end();
+      REQUIRE(engine.accelerator().begin(0, group, 64, {}).status().message == "");
+      const auto done = engine.accelerator().end();
       fake_cuda_fail_nothing();
       REQUIRE(done.status().message == "");
       CHECK(done.value()->captured() == captured);
@@ -438,10 +439,10 @@ TEST_CASE("the event of what becomes part of a graph says so") {
 }
 
 TEST_CASE("events and memory outlive the accelerator") {
-  with_seats(1, 1, [](Seat& seat) {
-    const auto event = seat.accelerator().record(0, nullptr);
-    const auto memory = seat.accelerator().allocate(0, 64);
-    seat.leave();
+  with_engines(1, 1, [](EngineRank& engine) {
+    const auto event = engine.accelerator().record(0, nullptr);
+    const auto memory = engine.accelerator().allocate(0, 64);
+    engine.leave();
     CHECK(event.value()->stream_wait(nullptr).message == "");
     CHECK(event.value()->query().is_ok());
   });
