@@ -72,6 +72,10 @@ def watched(
                 job.follow(lambda: watch.left, partial(steps_taken, renderer.latest, dict(before)))
                 prompts.park(looked_at=job.writer.looked_at)
             watch.drive(interrupts)
+    except BaseException:
+        if running.done():
+            running.result().close()
+        raise
     finally:
         manager.in_cell = None
         if not running.done():

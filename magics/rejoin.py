@@ -97,7 +97,20 @@ class Rejoin:
         except (ClusterError, UsageError) as error:
             said.append(str(error))
             wish.told.set_exception(error)
+        finally:
+            self._refuse(wish)
         say(said[0])
+
+    def close(self) -> None:
+        """Let nobody wait for what will not be done, whatever has ended the cell."""
+        with self._wishes:
+            self._over, wish, self._wish = True, self._wish, None
+        if wish is not None:
+            self._refuse(wish)
+
+    def _refuse(self, wish: Wish) -> None:
+        if not wish.told.done():
+            wish.told.set_exception(UsageError("the cell has ended before the ranks were resized: `%hvd resize` again"))
 
     def _check_ended(self) -> None:
         if not self._run.finished:

@@ -231,3 +231,21 @@ def test_what_no_commit_has_come_for_is_done_when_the_cell_has_ended(monkeypatch
     assert sorted(samples) == [0, 1, 2], "there is no rank 3"
     with pytest.raises(UsageError, match="the cell has ended"):
         rejoin.resize(2)
+
+
+def test_nobody_waits_for_what_a_cell_that_was_cut_short_does_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **_more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hvd_kernel.magics.rejoin.cluster_size.resize", interrupted)
+    run, _, _, rejoin = begun(None)
+    told = rejoin.resize(1)
+    run.over.set_result(None)
+    run.ranks = ()
+    with pytest.raises(KeyboardInterrupt):
+        rejoin.settle({}, lambda _: None)
+    assert "resize` again" in str(told.exception(0))
+    *_, rejoin = begun(None)
+    told = rejoin.resize(1)
+    rejoin.close()
+    assert "resize` again" in str(told.exception(0))
