@@ -187,6 +187,23 @@ def test_spares_of_a_host_leave_with_it(tmp_path: Path, start: Start) -> None:
 
 
 @NIGHTLY
+def test_spares_of_hosts_that_ssh_reaches(tmp_path: Path, ssh: tuple[dict[str, str], Path], start: Start) -> None:
+    job = start(
+        ElasticJob(tmp_path, exits={"1,0": {1: "wait kill"}}),
+        *("-np", "2", "--min-np", "1", "-H", "a:1,b:1", "--spares", "1"),
+        **ssh[0],
+    )
+    job.until(f"a {READY}")
+    job.until(f"b {READY}")
+    spares = job.spares()
+    job.go()
+    ended = job.end()
+    ended.trained(2, 2, 2)
+    assert ended.column("workers")[-1] == [0, 2]
+    assert ended.column("pids")[-1][1] in spares
+
+
+@NIGHTLY
 def test_a_program_that_is_not_pythons_has_no_spares_and_is_told_so() -> None:
     done = hvdrun("-np", "1", "--min-np", "1", "--spares", "1", "true")
     assert done.returncode == 0, done.stderr
