@@ -12,7 +12,8 @@ from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.in_processes import in_engine
-from hvd_kernel.spark.stage import Stage, context
+from hvd_kernel.spark import connect
+from hvd_kernel.spark.stage import Stage, active
 
 _START_S = 600.0
 
@@ -88,11 +89,11 @@ def run(  # noqa: PLR0917 - Horovod's signature
             UserWarning,
             stacklevel=2,
         )
-    found = context()
-    np = found.defaultParallelism if num_proc is None else num_proc
+    found = active()
+    np = _size(found) if num_proc is None else num_proc
     if np < 1:
         raise ConfigError(f"num_proc={np}: a job has 1 rank or more, e.g. num_proc=4.")
-    engine = Stage(found, np, nics, barrier=True)
+    engine = _stage(found, np, nics, barrier=True)
     job = Job(
         command=[executable or ""],
         np=np,
@@ -174,8 +175,8 @@ def run_elastic(  # noqa: PLR0917 - Horovod's signature
     del verbose
     if not callable(fn):
         raise TypeError(f"run_elastic() calls a function on the ranks, but got {fn!r}.")
-    found = context()
-    np = found.defaultParallelism if num_proc is None else num_proc
+    found = active()
+    np = _size(found) if num_proc is None else num_proc
     least, most = _one("min", min_num_proc, min_np) or np, _one("max", max_num_proc, max_np) or np
     options = ElasticOptions(np, least, most, by_engine=True, timeout_s=elastic_timeout, reset_limit=reset_limit)
     job = Job(
@@ -185,10 +186,25 @@ def run_elastic(  # noqa: PLR0917 - Horovod's signature
         network_interface=nics if isinstance(nics, str) else next(iter(nics or ()), ""),
         start_timeout_s=start_seconds(start_timeout),
         timestamp=prefix_output_with_timestamp,
-        engine=Stage(found, most, nics, barrier=False),
+        engine=_stage(found, most, nics, barrier=False),
     )
     call = pack_call(fn, args, kwargs or {}, ())
     return in_engine(call, job, stdout=stdout, stderr=stderr, elastic=options)
+
+
+def _stage(found: Any, np: int, nics: str | Sequence[str] | None, *, barrier: bool) -> Stage:
+    kind = Stage if _is_context(found) else connect.ConnectStage
+    return kind(found, np, nics, barrier=barrier)
+
+
+def _size(found: Any) -> int:
+    """Return the default number of ranks."""
+    return int(found.defaultParallelism) if _is_context(found) else connect.size(found)
+
+
+def _is_context(found: Any) -> bool:
+    """Tell a SparkContext from a session of Spark Connect, which has no such thing."""
+    return hasattr(type(found), "defaultParallelism")
 
 
 def _one(which: str, new: int | None, old: int | None) -> int | None:

@@ -27,8 +27,8 @@ _HIDDEN = (
 """By these a process could speak as Spark's own."""
 
 
-def context() -> Any:
-    """Return the active SparkContext.
+def active() -> Any:
+    """Return the active SparkContext, or the session of Spark Connect where there is none.
 
     Raises
     ------
@@ -39,10 +39,20 @@ def context() -> Any:
         from pyspark import SparkContext  # noqa: PLC0415 - the package without it has no Spark
     except ImportError as error:
         raise UsageError("hvd_kernel.spark needs PySpark: pip install 'hvd-kernel[spark]'.") from error
-    found = SparkContext._active_spark_context  # noqa: SLF001 - Spark has no other way to look without making one
+    found = SparkContext._active_spark_context or _session()  # noqa: SLF001 - all else would make one
     if found is None:
         raise UsageError("Could not find an active SparkContext, are you running in a PySpark session?")
     return found
+
+
+def _session() -> Any:
+    from pyspark.sql.utils import is_remote  # noqa: PLC0415 - as above
+
+    if not is_remote():
+        return None
+    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415 - has packages of its own
+
+    return SparkSession.getActiveSession()
 
 
 class Stage:
@@ -69,17 +79,26 @@ class Stage:
         self._group = f"horovod.spark.run.{next(_NUMBERS)}"
         names = [nics] if isinstance(nics, str) else [*(nics or ())]
         self.interface = names[0] if names else ""
-        self.addresses: Sequence[str] = _addresses(found, names)
+        self.addresses: Sequence[str] = self._reachable(names)
 
     def work(self, invitation: Invitation) -> None:
         """Run the stage."""
         try:
-            self._context.setJobGroup(self._group, "ranks of Horovod", interruptOnCancel=True)
-            tasks = self._context.parallelize(range(self._np), self._np)
-            (tasks.barrier() if self._barrier else tasks).mapPartitions(_Rank(invitation)).collect()
+            self._run(invitation)
         except BaseException as error:
             self.error = error
             raise
+
+    def _run(self, invitation: Invitation) -> None:
+        self._context.setJobGroup(self._group, "ranks of Horovod", interruptOnCancel=True)
+        tasks = self._context.parallelize(range(self._np), self._np)
+        (tasks.barrier() if self._barrier else tasks).mapPartitions(_Rank(invitation)).collect()
+
+    def _reachable(self, names: Sequence[str]) -> list[str]:
+        """Return where executors reach the driver, first where they do already; [] where all are on this host."""
+        if self._context.master.startswith("local"):
+            return []
+        return outward(names, self._context.getConf().get("spark.driver.host", ""))
 
     def cancel(self) -> None:
         """Cancel the stage's job."""
@@ -109,34 +128,39 @@ class _Rank:
         self._invitation = invitation
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext  # noqa: PLC0415 - see ``context``
-
         del rows
-        task = TaskContext.get()
-        assert task is not None
-        self._invitation.accept(task.partitionId(), variables(task.resources()))
+        hold(self._invitation)
         return iter(())
 
 
+def hold(invitation: Invitation) -> None:
+    """Bring the rank of the task that this process runs."""
+    from pyspark import TaskContext  # noqa: PLC0415 - see ``active``
+
+    task = TaskContext.get()
+    assert task is not None
+    invitation.accept(task.partitionId(), variables(task.resources()))
+
+
 def said_by_spark(error: BaseException) -> str:
-    """Return the sentence of an error that came through Py4J, without the stack of the JVM."""
+    """Return the sentence of an error that came through Py4J or gRPC, without the stack of the JVM."""
     java = getattr(error, "java_exception", None)
     text = str(error if java is None else java)
+    if told := re.search(r'^\s*details = "(.*)"$', text, re.MULTILINE):  # of a client of Spark Connect
+        return told[1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line) and not line.startswith("org.apache")]
     first = next((line for line in lines if not line.startswith("An error occurred while calling")), text)
     return own[-1] if own else re.sub(r"^(: )?([\w.$]+: )", "", first)
 
 
-def _addresses(found: Any, names: Sequence[str]) -> list[str]:
-    """Return where executors reach the driver, first where they do already; [] where all are on this host."""
-    if found.master.startswith("local"):
-        return []
+def outward(names: Sequence[str], first: str) -> list[str]:
+    """Return the addresses of this host's interfaces of these names, else all by which others may reach it."""
     here = addresses()
     if names:
         return [here[name] for name in names if name in here]
-    host = found.getConf().get("spark.driver.host", "")
-    return list(dict.fromkeys([host, *(each for each in here.values() if not each.startswith("127."))]))
+    found = [first, *(each for each in here.values() if not each.startswith("127."))]
+    return [each for each in dict.fromkeys(found) if each]
 
 
 def _slots(found: Any) -> int | None:

@@ -58,7 +58,7 @@ class Processes:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", ACCEPT, str(index)],
             stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             env={name: value for name, value in os.environ.items() if name != "DRIVERS_OWN"}
             | {"HVD_HOST": host, "INDEX": str(index), "ENGINE_TOKEN": "1"},
         )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hvdtest.spark_driver import outcomes
 
-pytestmark = [pytest.mark.mp, pytest.mark.nightly]
+pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 SCRIPT = """
 import os, time

@@ -13,7 +13,7 @@ import pytest
 from hvdtest.hvdrun import gone, processes_with
 from hvdtest.spark_driver import outcomes, started
 
-pytestmark = [pytest.mark.mp, pytest.mark.nightly]
+pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 FUNCTIONS = """
 import io, os, signal, time
@@ -234,7 +234,7 @@ def test_nothing_outlives_the_driver(number: signal.Signals, mark: str, tmp_path
     ranks.mkdir()
     driver = started(WAITING, str(ranks), cwd=tmp_path, env={mark: "1"})
     try:
-        deadline = time.monotonic() + 200
+        deadline = time.monotonic() + 500
         while len(list(ranks.iterdir())) < 2:
             assert driver.poll() is None
             assert time.monotonic() < deadline, "the ranks have not begun"

@@ -59,7 +59,8 @@ class Invitation:
             The launcher cannot be reached.
         """
         env = {name: value for name, value in without_launchers(os.environ).items() if name not in self.hidden}
-        env |= {"PYTHONPATH": os.pathsep.join(_added())} | self.env | dict(own or {})
+        path = [*filter(None, [self.env.get("PYTHONPATH")]), *_added()]
+        env |= self.env | {"PYTHONPATH": os.pathsep.join(path)} | dict(own or {})
         engine_agent.hold(self.address, self.secret, {"rank": index}, env | rank_environment(env))
 
 

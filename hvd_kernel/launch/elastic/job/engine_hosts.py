@@ -46,6 +46,8 @@ class EngineHosts(HostAgents):
         Who brings the processes, and the user's variables for them.
     np, patience_s
         So many have to be there after that time.
+    processes
+        So many the engine has been asked for.
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class EngineHosts(HostAgents):
         env: dict[str, str],
         *,
         np: int,
+        processes: int,
         patience_s: float,
     ) -> None:
         super().__init__(agents, listener, port=None, identity=None, patience_s=patience_s)
-        self._feed, self._engine, self._np = feed, engine, np
+        self._feed, self._engine, self._np, self._processes = feed, engine, np, processes
         secret = secrets.token_hex(32)
         self._listening = AgentListener(agents, secret, [*engine.addresses])
         self._invitation = Invitation(self._listening.address, secret, env, engine.hidden)
@@ -86,8 +89,10 @@ class EngineHosts(HostAgents):
         self._is_told = False
 
     def let_go(self) -> None:
-        """Wait for the engine's end, when the agents have been left."""
+        """Wait for the engine's end, when the agents have been left; processes that have yet to come are cancelled."""
         if self._run is not None:
+            if len(self._attempts) == self._processes:
+                self._run.up()
             self._run.close(_LET_GO_S)
 
     def get(self, name: str) -> HostAgent:

@@ -131,7 +131,14 @@ class ElasticJob:
         patience_s = job.start_timeout_s or lookup.start_timeout(env)
         if job.engine is not None:
             engine = EngineHosts(
-                agents, self, self._feed, job.engine, job.env or {}, np=options.np, patience_s=patience_s
+                agents,
+                self,
+                self._feed,
+                job.engine,
+                job.env or {},
+                np=options.np,
+                processes=options.max_np or options.np,
+                patience_s=patience_s,
             )
             return engine, engine
         hosts = HostAgents(agents, self, port=job.ssh_port, identity=job.ssh_identity_file, patience_s=patience_s)
