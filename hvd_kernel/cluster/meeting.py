@@ -128,7 +128,7 @@ class Meeting:
             self._urge(self._run.busy, "prepare_resize", {"run": 0})
             raise
         change = _ADDED if n > len(self._run.ranks) else _REMOVED
-        self._ask("resize", {"time": time.time(), "change": change})
+        self._ask("resize", {"time": time.monotonic(), "change": change})
         return any(answer["elastic"] for answer in answers)
 
     def _ask(self, verb: str, content: dict[str, Any]) -> list[Any]:
