@@ -37,7 +37,7 @@ def test_whatever_happens_in_whatever_order(batch: int) -> None:
     done = sum(job.end is not None and job.end.verdict == "done" for job in jobs)
     assert resets > BATCH // 5, "too little happens to find anything"
     assert done > BATCH // 5, "too much happens to survive anything"
-    assert sum(job.taken > 0 for job in jobs) > BATCH // 20, "too few of them use a spare"
+    assert sum(job.taken > 0 for job in jobs) > BATCH // 40, "too few of them use a spare"
 
 
 def of_no_age(living: Sequence[Living], *rest: Any) -> Assignment:
