@@ -64,7 +64,8 @@ class ConnectedMesh : public Mesh {
     deadline_ = deadline_.or_readable(bootstrap.news());
     Status status = connect_all(bootstrap);
     if (status && size_ > 1) status = bootstrap.finish();
-    const bool may_be_news = status.code == Code::kTimeout || status.code == Code::kUnavailable;
+    const bool may_be_news =
+        !agreed_ && (status.code == Code::kTimeout || status.code == Code::kUnavailable);
     if (Status why = may_be_news ? bootstrap.alive() : Status::ok(); !why) status = std::move(why);
     if (!status) bootstrap.give_up(status);
     return status;
@@ -300,6 +301,8 @@ class ConnectedMesh : public Mesh {
       Result<std::unique_ptr<MpiLinks>> mpi =
           MpiLinks::open({rank_, size_, options_.slot_bytes, options_.slots, options_.flush_s},
                          bootstrap, failure_detector_->abort(), raises("hvd-mpi"), deadline_);
+      // Where it names a rank all have heard it, and go: that a peer has gone is no news then.
+      agreed_ = mpi.status().rank >= 0;
       if (!mpi.is_ok()) return mpi.status();
       mpi_ = mpi.take();
     }
@@ -366,6 +369,7 @@ class ConnectedMesh : public Mesh {
   std::unique_ptr<Control> control_;
   std::unique_ptr<TcpLinks> tcp_;
   std::unique_ptr<MpiLinks> mpi_;
+  bool agreed_ = false;  // all ranks have heard why they do not meet
   Mutex news_mutex_;
   std::function<void()> wake_links_ GUARDED_BY(news_mutex_);  // those that sleep on no counter
   std::vector<std::unique_ptr<SendLink>> to_;
