@@ -93,7 +93,7 @@ def test_everything_else_that_needs_the_ranks_is_told_which_job_has_them(kernel:
     assert other.startswith("UsageError: another cluster cannot start: the ranks are busy with job holds: ")
     assert other.endswith("; %hvd restart -np 3 --force ends it")
     assert "has ranks 0-1" in refused(kernel, "%%hvdrun --bg --ranks 2\n1")
-    assert "leave it out, or --bg" in refused(kernel, "%%hvdrun --bg --local\n1")
+    assert "leave out --local or --bg" in refused(kernel, "%%hvdrun --bg --local\n1")
     assert "there is a job holds already, running" in refused(kernel, "%%hvdrun --bg holds\n1")
     person = kernel.run("%%hvdrun\n1", person=True, allow_error=True)
     assert "the ranks are busy with job holds: " in person.error

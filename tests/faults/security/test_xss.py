@@ -258,7 +258,7 @@ def _show(cells: list[nbformat.NotebookNode]) -> None:
 
 
 def test_s11_the_page_can_make_the_notebook_do_nothing() -> None:
-    """Whatever a page sends over the widget's channel: a snapshot may be asked for, nothing else happens."""
+    """Whatever a page sends over the widget's channel: a snapshot, or so many ranks, may be asked for; nothing else."""
     dice = random.Random(11)
     sent: list[str] = []
 
@@ -270,7 +270,8 @@ def test_s11_the_page_can_make_the_notebook_do_nothing() -> None:
             return [anything(depth + 1) for _ in range(dice.randrange(4))]
         return {str(anything(9)): anything(depth + 1) for _ in range(dice.randrange(4))}
 
-    panel = Panel(lambda: {"seq": 1})
+    resized: list[int] = []
+    panel = Panel(lambda: {"seq": 1}, resized.append)
     panel.send_state = lambda key=None: sent.append(str(key))
     for _ in range(10_000):
         panel._answer(panel, anything(), [])
@@ -280,6 +281,11 @@ def test_s11_the_page_can_make_the_notebook_do_nothing() -> None:
     before = len(sent)
     panel._answer(panel, "snapshot", [])
     assert len(sent) == before + 1
+    for wrong in (True, 0, -1, "6", 6.0, 10**9, None, [6]):
+        panel._answer(panel, {"resize": wrong}, [])
+    assert resized == []
+    panel._answer(panel, {"resize": 6}, [])
+    assert resized == [6]
     panel.close()
 
 

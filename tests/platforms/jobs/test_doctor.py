@@ -50,7 +50,7 @@ def seen(name: str, text: str) -> list[tuple[int, str, Verdict]]:
         ),
         ("import horovod.tensorflow as hvd\nhvd.init()", [(1, "import horovod.tensorflow", RUNS)]),
         ("import horovod.tensorflow.keras", [(1, "import horovod.tensorflow.keras", RUNS)]),
-        ("from horovod import spark", [(1, "import horovod.spark", NOT)]),
+        ("from horovod import spark", [(1, "import horovod.spark", RUNS)]),
         ("from horovod.ray import RayExecutor", [(1, "import horovod.ray", NOT)]),
         ("try:\n    import horovod.ray\nexcept ImportError:\n    pass", [(2, "import horovod.ray", NOTE)]),
         ("import horovod.mxnet as hvd\nhvd.init()", [(1, "import horovod.mxnet", RUNS)]),
