@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hvdtest.virtual_elastic import Chances, VirtualJob, VirtualWorker
 
 from hvd_kernel.launch.elastic import events as e
@@ -16,7 +18,7 @@ FOUR = Settings(
 LONG = 1_000_000
 
 
-def trains(settings: Settings = FOUR, hosts: dict[str, int] = BOTH, *, spares: int = 0, **chances: float) -> VirtualJob:
+def trains(settings: Settings = FOUR, hosts: dict[str, int] = BOTH, *, spares: int = 0, **chances: Any) -> VirtualJob:
     """A job that has been training for some time; ``spares``: of each host."""
     job = VirtualJob(settings, hosts, 0, Chances(late=0.0, **chances), steps=LONG)
     job.spares = spares
