@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.cluster.ranks import events
 from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.protocol.elastic import ADDED, REMOVED
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster.executor import Executor
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 30.0
 _QUIT_S = 10.0  # for ranks that leave to come to the end of the cell; then their processes are ended
-_REMOVED, _ADDED = 1, 2  # as HostUpdateResult has them
 _NOT_ELASTIC = "the cell is not in elastic.run: there will be {n} ranks when it comes to it, or when it ends"
 
 Say = Callable[[str], None]
@@ -127,7 +127,7 @@ class Meeting:
         except ClusterError:
             self._urge(self._run.busy, "prepare_resize", {"run": 0})
             raise
-        change = _ADDED if n > len(self._run.ranks) else _REMOVED
+        change = ADDED if n > len(self._run.ranks) else REMOVED
         self._ask("resize", {"time": time.monotonic(), "change": change})
         return any(answer["elastic"] for answer in answers)
 

@@ -22,6 +22,9 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+REMOVED, ADDED = 1, 2
+"""What has changed of the hosts, as ``hvd.elastic.HostUpdateResult`` has it: numbers that are or-ed together."""
+
 VARIABLE = "HVD_ELASTIC_DRIVER"
 """Set to 1 in a rank whose places a driver gives: ``init`` asks for one."""
 
@@ -105,7 +108,7 @@ class HostsUpdated(ElasticMessage, frozen=True):
     """Hosts have come or gone: meet again at the next commit."""
 
     time: float  # seconds of the driver's monotonic clock
-    change: int  # HostUpdateResult: 1 removed, 2 added, 3 both
+    change: int  # REMOVED, ADDED, or both
 
 
 FromWorker = Ready | Registered | Leaving | Finished

@@ -16,9 +16,7 @@ from hvd_kernel.launch.elastic.state import Announcement, JobState, Worker
 from hvd_kernel.launch.elastic.timers import For
 from hvd_kernel.launch.elastic.verdict import NO_HOSTS, failed, over
 from hvd_kernel.launch.placement import Host
-from hvd_kernel.protocol.elastic import HostsUpdated
-
-_REMOVED, _ADDED = 1, 2
+from hvd_kernel.protocol.elastic import ADDED, REMOVED, HostsUpdated
 
 
 def settle(job: JobState, now: float) -> Iterator[Action]:
@@ -159,7 +157,7 @@ def _announce(job: JobState, plan: Assignment, now: float) -> Iterator[Action]:
     told = job.announcement
     if told is None or (told.leave, told.come) != (leave, come):
         told = job.announcement = Announcement(leave, come, now)
-    change = _REMOVED * bool(leave) | _ADDED * bool(come)
+    change = REMOVED * bool(leave) | ADDED * bool(come)
     for each in job.members:
         if each.registered and not each.finished and each.number not in told.told:
             told.told.add(each.number)
