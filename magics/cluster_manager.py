@@ -15,7 +15,7 @@ from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.jobs import Job, Jobs
-from hvd_kernel.processes import detached as kept
+from hvd_kernel.processes import detached
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import lookup
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
     from hvd_kernel.magics.rejoin import Rejoin
     from hvd_kernel.magics.shell.prompts import Prompts
-    from hvd_kernel.processes.detached import Kept
+    from hvd_kernel.processes.detached import DetachedCluster
     from hvd_kernel.protocol.messages import MetricsSample
 
 Say = Callable[[str], None]
@@ -209,12 +209,12 @@ class ClusterManager:
         self.stop()
         session = self.start(spec, progress)
         if names:
-            session.ask("unpack", None, {"kept": names}, buffers=[packed], timeout=MOVE_S)
+            session.ask("unpack", None, {"replicated": names}, buffers=[packed], timeout=MOVE_S)
         return session
 
     def _recall(self, say: Say) -> None:
         """Say that other ranks wait for a kernel of this place, before fresh ones are taken for them."""
-        for each in kept.clusters():
+        for each in detached.clusters():
             if each.note.place == self.place and not each.note.kernel:
                 remedy = f"`%hvd stop`, then `%hvd attach {each.note.name}`"
                 say(f"these ranks are fresh; {each.note.name} was kept and has its variables: {remedy}")
@@ -251,7 +251,7 @@ class ClusterManager:
             self.session.keep(name, self.place)
         return self.session
 
-    def attach(self, kept: Kept, progress: Say) -> Session:
+    def attach(self, cluster: DetachedCluster, progress: Say) -> Session:
         """Take over a kept cluster.
 
         Raises
@@ -261,7 +261,7 @@ class ClusterManager:
         """
         from hvd_kernel.cluster.attach import attach  # noqa: PLC0415 - as above
 
-        self.session = session = attach(kept, progress)
+        self.session = session = attach(cluster, progress)
         self.samples.clear()
         return session
 
@@ -301,7 +301,7 @@ class ClusterManager:
     @property
     def _name(self) -> str:
         """The name under which the ranks are kept."""
-        return self.session.kept if self.session else self._ended_name
+        return self.session.detached_name if self.session else self._ended_name
 
 
 def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], Any]:
@@ -316,7 +316,7 @@ def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], A
     if not living:
         return [], b""
     answers = [content for content, _ in session.ask("held", living).values()]
-    names = sorted(set(answers[0]["kept"]))  # of the lowest
+    names = sorted(set(answers[0]["replicated"]))  # of the lowest
     others = sorted({name for content in answers for name in content["names"]} - set(names))
     if others and not force:
         listed = cluster_size.listed(others)

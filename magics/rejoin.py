@@ -161,9 +161,9 @@ class Rejoin:
         """Have fresh ranks track what the others do."""
         tracking.tell_fresh(self._ask, self._session.n, done.ranks)
 
-    def _ask(self, verb: str, ranks: Sequence[int] | None, content: dict[str, Any]) -> Any:
+    def _ask(self, handler: str, ranks: Sequence[int] | None, content: dict[str, Any]) -> Any:
         """Ask ranks at once, also those that wait in the cell."""
-        return self._session.ask(verb, ranks, content, urgent=bool(self._run.busy & set(ranks or ())))
+        return self._session.ask(handler, ranks, content, urgent=bool(self._run.busy & set(ranks or ())))
 
     def _finish(self, work: Future[Any]) -> None:
         self._work = None

@@ -1,6 +1,6 @@
 """The cluster as the notebook sees it: start ranks, run a cell on them, read one stream of events, stop.
 
-ipyparallel and MPI are hidden behind a handful of verbs. Controller world: no torch, no mpi4py, no extension;
+ipyparallel and MPI are hidden behind a few methods. Controller side: no torch, no mpi4py, no extension;
 ipyparallel itself is imported only when a cluster starts, and nothing for those who want ``cluster.processes`` alone.
 """
 

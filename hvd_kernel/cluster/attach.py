@@ -22,7 +22,7 @@ from hvd_kernel.diagnosis.post_mortem import UNKNOWN
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import attachment, messages
 from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
-from hvd_kernel.processes.detached import Kept
+from hvd_kernel.processes.detached import DetachedCluster
 from hvd_kernel.protocol.messages import PROMPT_TYPE, Failure
 
 _WELCOME_S = 10.0
@@ -32,10 +32,10 @@ _ANSWER_S = 10.0  # after it a rank that lives is silent
 class Found(Supervised):
     """A kept cluster's supervisor, when it has let this kernel in."""
 
-    def __init__(self, kept: Kept) -> None:
-        channel, pid = _connected(kept)
+    def __init__(self, cluster: DetachedCluster) -> None:
+        channel, pid = _connected(cluster)
         try:
-            attached, self.more = _attached(kept, channel)
+            attached, self.more = _attached(cluster, channel)
             super().__init__(channel, pid, *map(Path, attached.folders))
         except BaseException:
             channel.close()
@@ -45,7 +45,7 @@ class Found(Supervised):
         self.warm = attached.spares
 
 
-def end(kept: Kept) -> None:
+def end(cluster: DetachedCluster) -> None:
     """End a kept cluster that no kernel has.
 
     Raises
@@ -53,10 +53,10 @@ def end(kept: Kept) -> None:
     ClusterError
         A kernel has it, or its supervisor does not answer.
     """
-    Found(kept).stop()
+    Found(cluster).stop()
 
 
-def attach(kept: Kept, say: Callable[[str], None]) -> Session:
+def attach(cluster: DetachedCluster, say: Callable[[str], None]) -> Session:
     """Return a session over a kept cluster; its ``latest`` run has the ranks that still run a cell.
 
     Raises
@@ -64,11 +64,11 @@ def attach(kept: Kept, say: Callable[[str], None]) -> Session:
     ClusterError
         Another kernel has it, or its supervisor does not answer.
     """
-    found = Found(kept)
+    found = Found(cluster)
     leave = found.leave
     try:
         spec, ranks, causes = restored(found.remembered, socket.gethostname())
-        ranks.kept, ranks.spares = kept.note.name, found.warm
+        ranks.detached_name, ranks.spares = cluster.note.name, found.warm
         session = Session(spec, found, ranks)
         leave = session.leave  # with its connections
         session.executor.recorder.causes |= causes
@@ -84,14 +84,14 @@ def attach(kept: Kept, say: Callable[[str], None]) -> Session:
     return session
 
 
-def _connected(kept: Kept) -> tuple[ControlChannel, int]:
+def _connected(cluster: DetachedCluster) -> tuple[ControlChannel, int]:
     try:
-        return attachment.connect(kept.folder)
+        return attachment.connect(cluster.folder)
     except OSError as error:
-        raise ClusterError(f"{kept.note.name} has just ended: nothing answers on its socket ({error})") from None
+        raise ClusterError(f"{cluster.note.name} has just ended: nothing answers on its socket ({error})") from None
 
 
-def _attached(kept: Kept, channel: ControlChannel) -> tuple[messages.Attached, list[messages.Message]]:
+def _attached(cluster: DetachedCluster, channel: ControlChannel) -> tuple[messages.Attached, list[messages.Message]]:
     """Wait to be let in; return the first message, and what came with it."""
     deadline = time.monotonic() + _WELCOME_S
     while is_ready(channel.fileno(), max(0.0, deadline - time.monotonic())):
@@ -102,12 +102,13 @@ def _attached(kept: Kept, channel: ControlChannel) -> tuple[messages.Attached, l
             if isinstance(message, messages.Refused):
                 who = f"kernel {message.kernel}"
                 remedy = "restart or shut down that notebook's kernel, or `%hvd stop` there"
-                raise ClusterError(f"{kept.note.name} is used by {who}: {remedy}")
+                raise ClusterError(f"{cluster.note.name} is used by {who}: {remedy}")
             if isinstance(message, messages.ChannelClosed):
-                raise ClusterError(f"{kept.note.name} has just ended")
-    pid = kept.holder.partition(":")[0]
+                raise ClusterError(f"{cluster.note.name} has just ended")
+    pid = cluster.holder.partition(":")[0]
     remedy = f"`kill -CONT {pid}` wakes it, `kill -9 {pid}` ends the cluster"
-    raise ClusterError(f"the supervisor of {kept.note.name} (process {pid}) does not answer: is it stopped? {remedy}")
+    who = f"the supervisor of {cluster.note.name} (process {pid})"
+    raise ClusterError(f"{who} does not answer: is it stopped? {remedy}")
 
 
 def _go_on(session: Session, silent: set[int]) -> None:
@@ -124,8 +125,8 @@ def _go_on(session: Session, silent: set[int]) -> None:
     run.aborted = any(each["broken"] for each in known.values()) or bool(dead)
     session.resume(run, max((each["run"] for each in known.values()), default=0))
     wire.soon(wire.sinks.update, {each["request"]: (rank, run) for rank, each in busy.items()})
-    wire.request(list(busy), "hvd_request", {"verb": "latest"}, _Asked(run), urgent=True)  # again: see there
-    wire.request(left, "hvd_request", {"verb": "latest"}, _Left(run))
+    wire.request(list(busy), "hvd_request", {"handler": "latest"}, _Asked(run), urgent=True)  # again: see there
+    wire.request(left, "hvd_request", {"handler": "latest"}, _Left(run))
 
 
 class _Asked:

@@ -11,7 +11,7 @@ import msgspec
 
 from hvd_kernel.processes import detached
 from hvd_kernel.processes.channel import attachment
-from hvd_kernel.processes.channel.messages import Keep
+from hvd_kernel.processes.channel.messages import Detach
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 from hvd_kernel.processes.lifetime import claim
 
@@ -22,7 +22,7 @@ class Detachment:
     """Of a supervisor, in whose thread all of it happens. ``on_expired``: no kernel has come for too long."""
 
     def __init__(
-        self, folders: list[Path], wish: Keep, kernel: int, loop: EventLoop, on_expired: Callable[[], None]
+        self, folders: list[Path], wish: Detach, kernel: int, loop: EventLoop, on_expired: Callable[[], None]
     ) -> None:
         self._folder, self._loop, self._on_expired = folders[0], loop, on_expired
         self._note = detached.Note(**msgspec.structs.asdict(wish), kernel=kernel, since=time.time())

@@ -241,7 +241,7 @@ class Executor:
         if self.stream is not None and self.stream.uuids.get(rank, "") == uuid:  # else it has been replaced
             self.stream.forget(rank, death)
             self.stream.tell_hub(registration.LOST, {"id": rank, "uuid": uuid, registration.SECRET: self._secret})
-        if self.ranks.kept:
+        if self.ranks.detached_name:
             self.remember()
 
     def _forget(self, action: e.Forget) -> None:
@@ -275,7 +275,7 @@ class Executor:
         self.deliver(e.RankAnswered(ticket, rank, {**said, "here": here}))
 
     def _ask(self, action: e.Ask) -> None:
-        content = {"verb": action.verb, **action.content}
+        content = {"handler": action.handler, **action.content}
         report = Report(lambda rank, said: self.deliver(e.RankAnswered(action.ticket, rank, said)))
         busy = self.latest.busy if self.latest is not None else set()  # they wait within the cell, and hear on control
         for ranks, urgent in ((action.ranks & busy, True), (action.ranks - busy, action.urgent)):

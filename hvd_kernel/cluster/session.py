@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hvd_kernel.cluster import failure
+from hvd_kernel.cluster.cell_rendezvous import CellRendezvous
 from hvd_kernel.cluster.executor import Executor
 from hvd_kernel.cluster.launcher import Launched, possible
-from hvd_kernel.cluster.meeting import Meeting
 from hvd_kernel.cluster.ranks import events
 from hvd_kernel.cluster.ranks.deferred_interrupt import deferred
 from hvd_kernel.cluster.ranks.rank_table import Ranks
@@ -120,9 +120,9 @@ class Session:
         return tuple(sorted(self.ranks.dead))
 
     @property
-    def kept(self) -> str:
+    def detached_name(self) -> str:
         """The cluster's name, where the ranks outlive this kernel."""
-        return self.ranks.kept
+        return self.ranks.detached_name
 
     @property
     def spares(self) -> int:
@@ -189,7 +189,7 @@ class Session:
 
     def ask(
         self,
-        verb: str,
+        handler: str,
         ranks: Sequence[int] | None,
         content: dict[str, Any] | None = None,
         *,
@@ -197,7 +197,7 @@ class Session:
         timeout: float = _ANSWER_S,
         urgent: bool = False,
     ) -> dict[int, tuple[Mapping[str, Any], list[Any]]]:
-        """Have living ranks do what a verb of worker/shell/handlers.py says; return each one's content and buffers.
+        """Call a handler of worker/shell/handlers.py on living ranks; return each one's content and buffers.
 
         Parameters
         ----------
@@ -207,13 +207,13 @@ class Session:
         Raises
         ------
         ClusterError
-            Naming the verb and the rank that failed or did not answer in time.
+            Naming the handler and the rank that failed or did not answer in time.
         """
-        return self.post(verb, ranks, content, buffers=buffers, urgent=urgent).wait(timeout)
+        return self.post(handler, ranks, content, buffers=buffers, urgent=urgent).wait(timeout)
 
     def post(
         self,
-        verb: str,
+        handler: str,
         ranks: Sequence[int] | None,
         content: dict[str, Any] | None = None,
         *,
@@ -222,8 +222,8 @@ class Session:
     ) -> Gather:
         """Ask without waiting; what is returned collects the answers."""
         targets = self._alive(ranks)
-        gather = Gather(targets, verb)
-        asked = {"verb": verb} | (content or {})
+        gather = Gather(targets, handler)
+        asked = {"handler": handler} | (content or {})
         self._wire.request(targets, "hvd_request", asked, gather, buffers=buffers, urgent=urgent)
         return gather
 
@@ -252,8 +252,8 @@ class Session:
         ask = self._mover("pull", names=list(names))
         return transfer.fetch(self._alive(ranks), self.ranks.here, transfer.limit(force=force), ask)
 
-    def _mover(self, verb: str, **content: Any) -> transfer.Ask:
-        return lambda ranks, more, buffers: self.ask(verb, ranks, content | more, buffers=buffers, timeout=_MOVE_S)
+    def _mover(self, handler: str, **content: Any) -> transfer.Ask:
+        return lambda ranks, more, buffers: self.ask(handler, ranks, content | more, buffers=buffers, timeout=_MOVE_S)
 
     def client(self) -> Any:
         """Return an ordinary ``ipyparallel.Client`` of these ranks, which the session ends with itself."""
@@ -270,7 +270,7 @@ class Session:
         if not self.running:
             return
         ignored = Gather((), "interrupt")
-        content = {"verb": "interrupt", "run": self._runs}
+        content = {"handler": "interrupt", "run": self._runs}
         self._wire.request(self._alive(ranks), "hvd_request", content, ignored, urgent=True)
 
     def respawn(
@@ -301,7 +301,7 @@ class Session:
             done: Respawned = self.executor.call(events.ReplaceRequested, chosen, say=progress or _silence, **how)
             self._note((), done.ranks)
         finally:
-            if self.kept:
+            if self.detached_name:
                 self.executor.remember()
         return done
 
@@ -315,7 +315,7 @@ class Session:
         ClusterError
             It could not be done; nobody waits any more, and the cell ends.
         """
-        return Meeting(self.executor, run, self._runs).replace_dead(prepare, progress or _silence)
+        return CellRendezvous(self.executor, run, self._runs).replace_dead(prepare, progress or _silence)
 
     def resize(
         self, n: int, drop: Sequence[int] = (), *, restore: Sequence[str] = (), progress: Progress | None = None
@@ -347,7 +347,7 @@ class Session:
                 done = plain = self.executor.call(events.ResizeRequested, *asked, say=progress or _silence)
                 self._note(plain.left, plain.given.ranks)
             finally:
-                if self.kept:
+                if self.detached_name:
                     self.executor.remember()
         assert done is not None
         return done
@@ -393,9 +393,10 @@ class Session:
             raise ClusterError("the ranks are being resized already: at the cell's next commit, or when it ends")
         self._check_resizable(n)
         try:
-            return Meeting(self.executor, run, self._runs).resize(n, tuple(restore), prepare, progress or _silence)
+            within = CellRendezvous(self.executor, run, self._runs)
+            return within.resize(n, tuple(restore), prepare, progress or _silence)
         finally:
-            if self.kept:
+            if self.detached_name:
                 self.executor.remember()
 
     def status(self) -> list[RankStatus]:
@@ -415,8 +416,8 @@ class Session:
         ClusterError
             They cannot be kept, and why.
         """
-        wish = messages.Keep(name, place, self.n, float(lookup.value("HVD_KEEP_HOURS", os.environ)))
-        self.executor.call(events.KeepRequested, wish, self.supervisor)
+        wish = messages.Detach(name, place, self.n, float(lookup.value("HVD_KEEP_HOURS", os.environ)))
+        self.executor.call(events.DetachRequested, wish, self.supervisor)
 
     def resume(self, run: Run, number: int) -> None:
         """Go on with a run that an earlier kernel has begun, the ``number``-th of this cluster."""
@@ -424,7 +425,7 @@ class Session:
 
     def end(self) -> None:
         """End with the kernel: kept ranks go on without it, others are stopped. Idempotent."""
-        self.leave() if self.kept else self.stop()
+        self.leave() if self.detached_name else self.stop()
 
     def stop(self) -> None:
         """End the ranks and leave no process, file or socket. Idempotent."""

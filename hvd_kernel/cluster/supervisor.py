@@ -52,7 +52,7 @@ class Supervisor(ProcessSupervisor):
             m.Resized: self._renumber,
             m.LimitRank: self._limit,
             m.Remember: self._remember,
-            m.Keep: self._detach,
+            m.Detach: self._detach,
         }
         self._engine: dict[str, Any] = {"folder": plan["folders"][0]}  # what a rank has to know
         self._client: dict[str, Any] = {}
@@ -114,7 +114,7 @@ class Supervisor(ProcessSupervisor):
 
     # Detached clusters.
 
-    def _detach(self, wish: m.Keep) -> None:
+    def _detach(self, wish: m.Detach) -> None:
         assert self.controller is not None
         expire = partial(self.stop, _GRACE_S)
         try:
@@ -122,9 +122,9 @@ class Supervisor(ProcessSupervisor):
                 self._detachment = Detachment(self.folders, wish, self.controller.pid, self.loop, expire)
                 self.loop.add_reader(self._detachment.listening.fileno(), self._accept)
         except OSError as error:
-            self.send(m.KeepFailed(str(error)))
+            self.send(m.DetachFailed(str(error)))
         else:
-            self.send(m.Kept(self._detachment.name))
+            self.send(m.Detached(self._detachment.name))
 
     def _accept(self) -> None:
         """Let a kernel that has connected have the cluster if no other one has it."""

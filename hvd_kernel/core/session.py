@@ -268,7 +268,7 @@ def engine() -> Engine:
 
 
 def generation() -> int:
-    """Return how many engines there have been: changes when communication was renewed."""
+    """Return how many engines there have been: changes when the communicator was reset."""
     return _generation
 
 

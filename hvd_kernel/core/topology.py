@@ -25,6 +25,7 @@ With ``HVD_BOOTSTRAP=tcp`` an MPI launcher's variables say who this is, but MPI 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import socket
 import sys
@@ -38,6 +39,7 @@ from hvd_kernel.core import slurm_step, uncaught
 from hvd_kernel.core.slurm_step import Placement
 from hvd_kernel.errors import ConfigError, HvdTimeout
 from hvd_kernel.frameworks import registry
+from hvd_kernel.processes import ports
 from hvd_kernel.settings import lookup
 
 Exchange = Callable[[bytes], list[bytes]]
@@ -233,11 +235,10 @@ def _from_horovod(env: Env, round_number: int, only: list[int] | None) -> Peers:
     _check_members(only, rank, size)
     store = _HttpStore(*_address(env, *_STORE), lookup.start_timeout(env))
     key = "-".join(map(str, (round_number, *(only or ()))))
-    with socket.socket() as keeper:  # bound and not listening: nobody else gets the port before rank 0 listens there
+    with contextlib.ExitStack() as until_met:
         if rank == 0:
-            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            keeper.bind((_own_address(store, env, size), 0))
-            store.put(key, "{} {}".format(*keeper.getsockname()))
+            reserved = until_met.enter_context(ports.bound(_own_address(store, env, size)))
+            store.put(key, "{} {}".format(*reserved.getsockname()))
         host, port = store.get(key)
         return _rendezvous(Placement(rank, size, host, port), "HOROVOD_RANK", env, only)
 

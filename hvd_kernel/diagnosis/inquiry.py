@@ -52,7 +52,7 @@ class Cluster(Protocol):
     def status(self) -> Sequence[Any]:
         """Every rank's process: ``rank``, ``pid``, ``host``, ``alive``."""
 
-    def post(self, verb: str, ranks: Sequence[int] | None, *, urgent: bool = False) -> Answers:
+    def post(self, handler: str, ranks: Sequence[int] | None, *, urgent: bool = False) -> Answers:
         """Ask without waiting."""
 
 

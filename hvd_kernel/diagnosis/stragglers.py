@@ -194,5 +194,5 @@ def _median_without(ordered: Sequence[float], place: int) -> float:
 
 
 def _fell(before: MetricsSample, after: MetricsSample) -> bool:
-    """Whether a counter began again: communication was renewed."""
+    """Whether a counter began again: the communicator was reset."""
     return after.ops < before.ops or after.wait_ns < before.wait_ns or after.step < before.step

@@ -1,1 +1,1 @@
-"""Scripts on many ranks: the command ``hvdrun`` and ``launch``, its function. Controller world: no torch, no MPI."""
+"""Scripts on many ranks: the command ``hvdrun`` and ``launch``, its function. Controller side: no torch, no MPI."""

@@ -72,7 +72,7 @@ class AgentHandle:
     def reap(self, seconds: float) -> None:
         """Wait until it has ended, after ``hang_up``; kill it after a time."""
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """Return the end of what it has written besides."""
         return self.said
 
@@ -105,7 +105,7 @@ class SpawnedAgent(AgentHandle):
             self._agents.loop.remove_reader(self._stderr.fileno())
         return bool(data)
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """Return the end of what it, or ssh, has written besides: also what came together with its end."""
         while select.select([self._stderr], [], [], 0)[0] and self._read_stderr():
             pass
@@ -119,7 +119,7 @@ class SpawnedAgent(AgentHandle):
 
     def lost(self) -> ClusterError | None:
         """Explain its end before that of its ranks."""
-        return ssh.lost(self.host.name, self.last_words())
+        return ssh.lost(self.host.name, self.stderr_tail())
 
     def hang_up(self) -> None:
         """Close its stdin, by which it ends with all that it holds."""

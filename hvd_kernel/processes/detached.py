@@ -1,10 +1,10 @@
 """Clusters that outlive their kernels, and how they are found again: by a note in their private folders, without a key.
 
 Words.
-  kept     its ranks go on when their kernel ends; it has a name, and a socket to which the next one connects
-           (channel/attachment.py)
-  place    the folder of the notebook that has kept it
-  note     what others may know of it: name, place, ranks, which kernel has it, since when
+  detached  also "kept", after ``--keep``: its ranks go on when their kernel ends; it has a name, and a socket to which
+            the next one connects (channel/attachment.py)
+  place     the folder of the notebook that has kept it
+  note      what others may know of it: name, place, ranks, which kernel has it, since when
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Kept:
+class DetachedCluster:
     """A kept cluster that lives."""
 
     note: Note
@@ -55,11 +55,12 @@ class Kept:
         return f"{note.name}: {ranks} of {note.place}, {who} for {age(time.time() - note.since)}"
 
 
-def clusters() -> list[Kept]:
+def clusters() -> list[DetachedCluster]:
     """Return this user's kept clusters on this machine, by name."""
     folders = [folder for folder in Path(tempfile.gettempdir()).glob("hvd-*") if is_own(folder)]
     found = [(folder, _read(folder), holder_of(folder)) for folder in folders]
-    alive = [Kept(note, folder, holder) for folder, note, holder in found if note is not None and not is_gone(holder)]
+    every = [DetachedCluster(note, folder, holder) for folder, note, holder in found if note is not None]
+    alive = [each for each in every if not is_gone(each.holder)]
     return sorted(alive, key=lambda each: (each.note.name, each.folder))
 
 
@@ -68,14 +69,14 @@ def write(folder: Path, note: Note) -> None:
     write_private(folder / _FILE, json.dumps(asdict(note)).encode())
 
 
-def free_name(found: Sequence[Kept]) -> str:
-    """Return a name for a cluster whose person has given none: ranks, ranks2, ranks3."""
+def free_name(found: Sequence[DetachedCluster]) -> str:
+    """Return a name for a cluster whose user has given none: ranks, ranks2, ranks3."""
     taken = {each.note.name for each in found}
     number = next(i for i in range(1, len(taken) + 2) if _numbered(i) not in taken)
     return _numbered(number)
 
 
-def choose(found: Sequence[Kept], name: str, place: str) -> Kept:
+def choose(found: Sequence[DetachedCluster], name: str, place: str) -> DetachedCluster:
     """Return the cluster of that name; without a name the only one of this place, first of all one without a kernel.
 
     Raises

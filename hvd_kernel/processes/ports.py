@@ -9,19 +9,38 @@ from __future__ import annotations
 
 import socket
 
-_kept: list[socket.socket] = []
+_reserved: list[socket.socket] = []
 
 
-def bound() -> socket.socket:
+def bound(address: str = "") -> socket.socket:
     """Return a socket that keeps a free port from others while it is open; nobody can connect to it."""
-    keeper = socket.socket()
-    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    keeper.bind(("", 0))
-    return keeper
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((address, 0))
+    return reserved
+
+
+class ReservedPort:
+    """One free port at a time, kept from everybody who does not ask for this very one."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+
+    def take(self, address: str = "") -> int:
+        """Return a free port, in place of the one before."""
+        self.release()
+        self._socket = bound(address)
+        return int(self._socket.getsockname()[1])
+
+    def release(self) -> None:
+        """Keep it no longer."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
 def reserve(n: int) -> list[int]:
     """Return n free ports, which nobody else is given as long as this process lives."""
     fresh = [bound() for _ in range(n)]
-    _kept.extend(fresh)
-    return [keeper.getsockname()[1] for keeper in fresh]
+    _reserved.extend(fresh)
+    return [each.getsockname()[1] for each in fresh]

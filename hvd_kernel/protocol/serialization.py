@@ -1,8 +1,8 @@
 """Python values between notebook and ranks: pickle protocol 5, big arrays as raw memory beside it.
 
-A shared leaf of both worlds. Both ends are the same user's processes behind the cluster's encrypted, keyed channels;
-nothing is unpickled before. Tensors leave as plain CPU memory without history, so that a notebook without a GPU can
-read what a rank with one sends.
+Shared by controller side and rank side. Both ends are the same user's processes behind the cluster's encrypted, keyed
+channels; nothing is unpickled before. Tensors leave as plain CPU memory without history, so that a notebook without a
+GPU can read what a rank with one sends.
 
 Words.
   parts          a pickle and its out-of-band buffers

@@ -1,7 +1,7 @@
 """Command ``%hvd track``, without the notebook: its words become a choice, and the ranks are told.
 
 Words.
-  ask   how a notebook has ranks do a verb: ``ask(verb, ranks, content)``, each rank's answer by its number
+  ask   how a notebook calls a handler of ranks: ``ask(handler, ranks, content)``, each rank's answer by its number
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.core import session
 from hvd_kernel.errors import RankDied
+from hvd_kernel.processes.ports import ReservedPort
 from hvd_kernel.worker import communication, devices
 from hvd_kernel.worker.frontend import names as frontend
 
@@ -28,22 +29,10 @@ class _Held:
     """What this rank holds for the latest rendezvous: rank 0 a port, each one handles of its peers."""
 
     def __init__(self) -> None:
-        self._keeper: socket.socket | None = None
+        self.port = ReservedPort()
         self._pidfds: dict[int, int] = {}
         self._ranks: dict[tuple[int, str], int] = {}  # by process, in the latest communicator
         self.names: dict[str, int] = {}  # what cells find under the names that change with the ranks
-
-    def reserve(self, host: str) -> int:
-        """Return a free port and keep it from everybody who does not ask for this one, as the core does.
-
-        Bound with SO_REUSEADDR and not listening, so that rank 0 may listen there at each rendezvous.
-        """
-        if self._keeper is not None:
-            self._keeper.close()
-        self._keeper = socket.socket()
-        self._keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._keeper.bind((host, 0))
-        return int(self._keeper.getsockname()[1])
 
     def before(self, ranks: Mapping[int, tuple[int, str, int]]) -> list[int]:
         """Return of each rank its number in the communicator in which this rank was last, -1: it was not there.
@@ -86,7 +75,7 @@ def _numbers() -> dict[str, int]:
 def offer(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Offer an address for the rendezvous: on the loopback, or where other hosts reach it."""
     host = socket.gethostbyname(socket.gethostname()) if content["far"] else _LOOPBACK
-    return {"host": host, "port": _held.reserve(host)}, []
+    return {"host": host, "port": _held.port.take(host)}, []
 
 
 def leave(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:

@@ -125,7 +125,7 @@ class RankNames:
         return {rank: content["rows"][chain] for rank, content in answers.items() if chain in content["rows"]}
 
     def _ask(
-        self, verb: str, content: dict[str, Any], ranks: str, *, only_first: bool = False, urgent: bool = True
+        self, handler: str, content: dict[str, Any], ranks: str, *, only_first: bool = False, urgent: bool = True
     ) -> dict[int, Mapping[str, Any]]:
         """Return the ranks' answers; {} where there are no ranks, or none that answers soon."""
         session = self._context.manager.session
@@ -134,7 +134,7 @@ class RankNames:
         try:
             chosen: Sequence[int] = [r for r in resolve(ranks, session.n) if r not in session.dead]
             asked = chosen[:1] if only_first else chosen
-            answers = session.ask(verb, asked, content, timeout=ANSWER_S, urgent=urgent) if asked else {}
+            answers = session.ask(handler, asked, content, timeout=ANSWER_S, urgent=urgent) if asked else {}
         except (ClusterError, UsageError):
             return {}
         return {rank: content for rank, (content, _) in answers.items()}

@@ -54,22 +54,22 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {how: job.bits for how, job in jobs.items()}
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
+@pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("place", ["backward", "voted", "stepped"])
-def test_a_kill_costs_one_step(place: str, guilty: int, undisturbed: dict[str, str], tmp_path: Path) -> None:
-    killed = Job(tmp_path / "killed", "guard", {3: {place: [guilty]}})
+def test_a_kill_costs_one_step(place: str, failing: int, undisturbed: dict[str, str], tmp_path: Path) -> None:
+    killed = Job(tmp_path / "killed", "guard", {3: {place: [failing]}})
     assert killed.status == 0, killed.told
     assert killed.bits == undisturbed["guard"]
-    assert killed.begun[1 - guilty] <= STEPS + 1, "of the one that was there all the time"
+    assert killed.begun[1 - failing] <= STEPS + 1, "of the one that was there all the time"
     assert killed.begun[2] >= STEPS - 4, "the new one went on where the other was"
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
-def test_21_all_goes_back_to_the_commit_bit_for_bit(guilty: int, undisturbed: dict[str, str], tmp_path: Path) -> None:
-    killed = Job(tmp_path / "killed", "commit", {3: {"backward": [guilty]}})
+@pytest.mark.parametrize("failing", [0, 1])
+def test_21_all_goes_back_to_the_commit_bit_for_bit(failing: int, undisturbed: dict[str, str], tmp_path: Path) -> None:
+    killed = Job(tmp_path / "killed", "commit", {3: {"backward": [failing]}})
     assert killed.status == 0, killed.told
     assert killed.bits == undisturbed["commit"]
-    assert killed.begun[1 - guilty] == STEPS + 2, "step 2 was done, and step 3 begun, since the commit"
+    assert killed.begun[1 - failing] == STEPS + 2, "step 2 was done, and step 3 begun, since the commit"
 
 
 def test_a_job_that_lost_all_ranks_goes_on_from_its_checkpoint(undisturbed: dict[str, str], tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def kill_and_wait(pid: int) -> None:
     os.close(ended)
 
 
-@pytest.mark.parametrize("beside", [[], [m.Keep("train", "/", RANKS, 1.0)]])
+@pytest.mark.parametrize("beside", [[], [m.Detach("train", "/", RANKS, 1.0)]])
 def test_a4_a_replacement_is_replaced_before_its_death_was_seen(
     supervised: Supervised, beside: list[m.Message]
 ) -> None:
@@ -138,8 +138,8 @@ def in_process(tmp_path: Path) -> Iterator[tuple[Supervisor, ControlChannel]]:
     plan = {"mpiexec": ["sleep", "600"], "folders": [str(tmp_path)], "ranks": RANKS}
     supervisor = Supervisor(plan, Controller(ControlChannel(ours, ours, is_agent=True), os.getpid()))
     try:
-        supervisor._detach(m.Keep("train", "/", RANKS, 1.0))
-        assert kernel.receive() == [m.Kept("train")]
+        supervisor._detach(m.Detach("train", "/", RANKS, 1.0))
+        assert kernel.receive() == [m.Detached("train")]
         yield supervisor, kernel
     finally:
         supervisor.end(supervisor._mpiexec)

@@ -177,12 +177,12 @@ class Kernel:
         provisioner: Any = self.manager.provisioner
         return int(provisioner.pid)
 
-    def run(self, code: str, *, timeout: float = RUN_S, person: bool = False, allow_error: bool = False) -> Outcome:
-        """Run a cell as nbclient would, or with ``person`` as a notebook with somebody in front."""
-        return self.finish(self.start(code, person=person), timeout=timeout, allow_error=allow_error)
+    def run(self, code: str, *, timeout: float = RUN_S, prompts: bool = False, allow_error: bool = False) -> Outcome:
+        """Run a cell as nbclient would, or with ``prompts`` as a front end that answers prompts."""
+        return self.finish(self.start(code, prompts=prompts), timeout=timeout, allow_error=allow_error)
 
-    def start(self, code: str, *, person: bool = False) -> tuple[str, float]:
-        return self.client.execute(code, allow_stdin=person), time.monotonic()
+    def start(self, code: str, *, prompts: bool = False) -> tuple[str, float]:
+        return self.client.execute(code, allow_stdin=prompts), time.monotonic()
 
     def finish(self, started: tuple[str, float], *, timeout: float = RUN_S, allow_error: bool = False) -> Outcome:
         identity, begin = started

@@ -47,7 +47,7 @@ class Question:
     """Put to a process, and not answered yet."""
 
     ticket: e.Ticket
-    verb: str
+    handler: str
     content: Mapping[str, Any]
     until: float  # it is given up
 
@@ -221,7 +221,7 @@ class VirtualCluster:
     def on_ask(self, action: e.Ask) -> None:
         for rank in sorted(action.ranks):
             for process in self._engines(rank):
-                question = Question(action.ticket, action.verb, action.content, self.now + TOGETHER_S)
+                question = Question(action.ticket, action.handler, action.content, self.now + TOGETHER_S)
                 self._asked.append((process, question))
                 self.soon(partial(self._reply, process, question))
 
@@ -259,8 +259,8 @@ class VirtualCluster:
                 for each in self.processes:
                     if each.rank not in numbers or each.generation == -1:
                         self.kill(each)
-            case m.Keep(name=name):
-                answer = self.random.choice([m.Kept(name), m.KeepFailed("no room"), None])
+            case m.Detach(name=name):
+                answer = self.random.choice([m.Detached(name), m.DetachFailed("no room"), None])
                 if answer is not None:
                     self.soon(lambda: self.deliver(answer))
 
@@ -317,16 +317,16 @@ class VirtualCluster:
         if process.stopped_until > self.now:
             self.later(process.stopped_until - self.now, lambda: self._reply(process, question))
             return
-        if question.verb in {"rendezvous", "restore"} and not self._all_are_there(question):
+        if question.handler in {"rendezvous", "restore"} and not self._all_are_there(question):
             ended = [each for each in self.processes if each.pid in self._peers(process, question) and not each.alive]
             if ended or self.now > question.until:
                 self._answer(process, question, {"error": "a peer has ended"})
             else:
                 self.later(0.05, lambda: self._reply(process, question))
             return
-        if question.verb == "rendezvous":
+        if question.handler == "rendezvous":
             process.generation = question.content["as"]
-        if question.verb == "leave":
+        if question.handler == "leave":
             self.later(
                 self.random.uniform(0.0, 0.2 if self.random.random() < 0.9 else 20.0), lambda: self.kill(process)
             )
@@ -335,7 +335,7 @@ class VirtualCluster:
         )
 
     def _peers(self, process: Process, question: Question) -> set[int]:
-        if question.verb == "rendezvous":
+        if question.handler == "rendezvous":
             return set(question.content["members"].values())
         return {each.pid for each in self.processes if each.generation == process.generation}
 

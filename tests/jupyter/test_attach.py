@@ -22,7 +22,7 @@ from hvd_kernel.cluster.attach import attach, end
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes import detached
 from hvd_kernel.processes.channel.control_channel import ControlChannel
-from hvd_kernel.processes.channel.messages import Attached, Kept, Message
+from hvd_kernel.processes.channel.messages import Attached, Detached, Message
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(300)]
@@ -73,7 +73,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def supervisor_of(found: detached.Kept) -> int:
+def supervisor_of(found: detached.DetachedCluster) -> int:
     return int(found.holder.partition(":")[0])
 
 
@@ -139,10 +139,10 @@ def test_a17_a18_kept_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(home: P
 def test_a_cell_goes_on_while_the_kernel_restarts_and_is_a_job_of_the_next_one(home: Path) -> None:
     with Kernel(home) as kernel:
         kernel.run("%%hvdrun -np 2 --keep\nx = rank\ndef old():\n    1 / 0", timeout=120)
-        kernel.start("%%hvdrun\n" + WAITS.format(home=str(home), name="cell", asks=1), person=True)
+        kernel.start("%%hvdrun\n" + WAITS.format(home=str(home), name="cell", asks=1), prompts=True)
         in_cell(home, "cell")
         kill_9(kernel)
-        assert kernel.run("%hvd attach", person=True).text() == (
+        assert kernel.run("%hvd attach", prompts=True).text() == (
             "ranks: ranks 0-1 ready, with all variables\n"
             "ranks 0-1 still run cell 2, now as a job; what was printed before is in %hvdlogs --cell 2\n"
             "job cell2 on ranks 0-1: %hvdjobs, %hvdcancel cell2\n"
@@ -153,9 +153,9 @@ def test_a_cell_goes_on_while_the_kernel_restarts_and_is_a_job_of_the_next_one(h
         )
         asked = "[1] who?"
         until(
-            lambda: asked in kernel.run("%hvdpdb", person=True, allow_error=True).text(), "rank 1's question is heard"
+            lambda: asked in kernel.run("%hvdpdb", prompts=True, allow_error=True).text(), "rank 1's question is heard"
         )
-        kernel.run("%hvdpdb --ranks 1 ann", person=True)
+        kernel.run("%hvdpdb --ranks 1 ann", prompts=True)
         in_cell(home, "cell", "asked")
         kernel.run("%hvdcancel cell2", allow_error=True)
         assert kernel.run("%hvdjobs --wait cell2", allow_error=True).reply["ename"] == "KeyboardInterrupt"
@@ -196,7 +196,7 @@ def orphaned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert detached.clusters() == []
 
 
-def only_one() -> detached.Kept:
+def only_one() -> detached.DetachedCluster:
     [found] = detached.clusters()
     return found
 
@@ -241,12 +241,12 @@ def test_what_the_supervisor_says_in_one_breath_with_its_welcome_is_heard(
 
     def both(channel: ControlChannel) -> list[Message]:
         received = receive(channel)
-        return [*received, Kept("another name")] if received and isinstance(received[0], Attached) else received
+        return [*received, Detached("another name")] if received and isinstance(received[0], Attached) else received
 
     monkeypatch.setattr(ControlChannel, "receive", both)
     session = attach(only_one(), print)
     try:
-        until(lambda: session.kept == "another name", "both words are heard")
+        until(lambda: session.detached_name == "another name", "both words are heard")
     finally:
         session.end()
 

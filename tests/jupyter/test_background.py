@@ -95,8 +95,8 @@ def test_everything_else_that_needs_the_ranks_is_told_which_job_has_them(kernel:
     assert "has ranks 0-1" in refused(kernel, "%%hvdrun --bg --ranks 2\n1")
     assert "leave out --local or --bg" in refused(kernel, "%%hvdrun --bg --local\n1")
     assert "there is a job holds already, running" in refused(kernel, "%%hvdrun --bg holds\n1")
-    person = kernel.run("%%hvdrun\n1", person=True, allow_error=True)
-    assert "the ranks are busy with job holds: " in person.error
+    prompting = kernel.run("%%hvdrun\n1", prompts=True, allow_error=True)
+    assert "the ranks are busy with job holds: " in prompting.error
     assert [row.split()[:2] for row in kernel.run("%hvd status").text().splitlines()[1:]] == [
         ["0", "alive"],
         ["1", "alive"],
@@ -151,9 +151,9 @@ def test_a_failure_is_announced_once_and_only_where_a_person_looks(kernel: Kerne
     kernel.run("%%hvdrun --bg unlucky\nraise KeyError('lost')")
     until(lambda: rows(kernel)["unlucky"][1].startswith("failed"))
     assert kernel.run("1").text("stderr") == ""
-    told = kernel.run("1", person=True).text("stderr")
+    told = kernel.run("1", prompts=True).text("stderr")
     assert told == "job unlucky failed: KeyError on ranks 0-1: 'lost' (%hvdjobs unlucky)\n"
-    assert kernel.run("1", person=True).text("stderr") == ""
+    assert kernel.run("1", prompts=True).text("stderr") == ""
     assert refused(kernel, "%hvdjobs --wait").startswith("KeyError on ranks 0-1\n"), "a cell that waits still fails"
 
 
@@ -214,7 +214,7 @@ def test_waiting_has_an_end_and_the_job_goes_on(kernel: Kernel) -> None:
     late_word = refused(kernel, "%hvdjobs --wait slow --timeout 0.2")
     assert late_word == "HvdTimeout: job slow has not ended within 0.2 s and goes on: %hvdcancel slow ends it"
     shell = kernel.subshell()
-    waiting = kernel.start("%hvdjobs --wait", person=True)
+    waiting = kernel.start("%hvdjobs --wait", prompts=True)
     until(lambda: kernel.reply_of(shell, WAITS)["status"] == "ok", "the cell waits for the job")
     kernel.manager.interrupt_kernel()
     outcome = kernel.finish_rest(waiting, allow_error=True)
@@ -251,16 +251,16 @@ def test_a_person_who_asks_for_a_running_job_sees_its_text_so_far(kernel: Kernel
     kernel.run(f"%%hvdrun --bg talks\n{text}{signs}{gate.hold}\nprint(' ends')")
     kernel.run("%%hvdrun --bg behind\n1")
     until(lambda: all(Path(f"{inside}{rank}").exists() for rank in range(2)))
-    told = kernel.run("%hvdjobs talks", person=True)
+    told = kernel.run("%hvdjobs talks", prompts=True)
     first, *rest = told.text().splitlines()
     assert re.fullmatch(r"job talks: running \d+ s; so far:", first)
     assert rest == ["[0-1] epoch 1", "[0-1] open line"]
     assert told.text("stderr") == "[0] half 0\n[1] half 1\n"
-    assert kernel.run("%hvdjobs behind", person=True).text() == "job behind: queued\n"
+    assert kernel.run("%hvdjobs behind", prompts=True).text() == "job behind: queued\n"
     assert kernel.run("%hvdjobs talks").text() == "job talks: running; its output comes when it has ended\n"
     gate.open()
     kernel.run("%hvdjobs --wait")
-    assert kernel.run("%hvdjobs talks", person=True).text() == "[0-1] epoch 1\n[0-1] open line ends\n"
+    assert kernel.run("%hvdjobs talks", prompts=True).text() == "[0-1] epoch 1\n[0-1] open line ends\n"
 
 
 def completed(kernel: Kernel, code: str) -> list[str]:
@@ -288,7 +288,7 @@ def test_names_that_cannot_be(kernel: Kernel) -> None:
 def test_a_person_sees_the_dashboard_and_the_output_in_the_cell_that_started_it(kernel: Kernel, tmp_path: Path) -> None:
     seen, gate = tmp_path / "seen", tmp_path / "go"
     log = f"i = 0\nwhile not os.path.exists({str(gate)!r}):\n    i += 1; hvd.log(i=i); time.sleep(0.1)\n"
-    started = kernel.start(f"%%hvdrun --bg shown\nimport os\n{log}print('over', rank)\nrank", person=True)
+    started = kernel.start(f"%%hvdrun --bg shown\nimport os\n{log}print('over', rank)\nrank", prompts=True)
     outcome = kernel.finish(started)
     assert outcome.text() == said("shown")
     assert outcome.shown == ["job shown: running"]
@@ -305,7 +305,7 @@ def test_a_person_sees_the_dashboard_and_the_output_in_the_cell_that_started_it(
     result = late(kernel, started[0], lambda found: any(m["msg_type"] == "display_data" for m in found))
     assert result[-1]["content"]["data"] == {"text/plain": "[0] 0\n[1] 1"}
     assert kernel._reply(local[0], time.monotonic() + PATIENCE_S)["status"] == "ok"
-    assert "running" not in kernel.run("%hvdjobs", person=True).text()
+    assert "running" not in kernel.run("%hvdjobs", prompts=True).text()
 
 
 def test_one_cell_at_a_time_has_the_ranks_from_whatever_shell_it_comes(kernel: Kernel, tmp_path: Path) -> None:

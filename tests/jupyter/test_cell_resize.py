@@ -15,7 +15,7 @@ from hvdtest.cluster import Traces, drain, execute, living
 from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Run, Session
-from hvd_kernel.cluster.meeting import Meeting
+from hvd_kernel.cluster.cell_rendezvous import CellRendezvous
 from hvd_kernel.cluster.ranks import events
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.cluster_spec import ClusterSpec
@@ -127,14 +127,14 @@ def test_who_dies_before_the_commit_is_replaced_and_the_cell_goes_on(
 ) -> None:
     """Also without ``--respawn auto``: the rank dies as soon as all have been told of the change."""
     run = begin(own, tmp_path, last=n)
-    before, announce = pids(own), Meeting._announce
+    before, announce = pids(own), CellRendezvous._announce
 
-    def announced(self: Meeting, wanted: int) -> bool:
+    def announced(self: CellRendezvous, wanted: int) -> bool:
         elastic = announce(self, wanted)
         os.kill(before[victim], signal.SIGKILL)
         return elastic
 
-    monkeypatch.setattr(Meeting, "_announce", announced)
+    monkeypatch.setattr(CellRendezvous, "_announce", announced)
     resized = own.resize(n)
     assert not run.replaces
     assert resized.n == n

@@ -30,29 +30,29 @@ def test_allreduce(session: Session) -> None:
     assert_sound(session)
 
 
-@pytest.mark.parametrize("guilty", [0, 2])
-def test_exception_releases_the_peers_and_the_next_cell_works(session: Session, guilty: int) -> None:
+@pytest.mark.parametrize("failing", [0, 2])
+def test_exception_releases_the_peers_and_the_next_cell_works(session: Session, failing: int) -> None:
     execute(session, "kept = [rank] * 3")
     code = (
-        f"import torch\nif rank == {guilty}:\n    raise ValueError('mine')\nhvd.allreduce(torch.ones(8), name='never')"
+        f"import torch\nif rank == {failing}:\n    raise ValueError('mine')\nhvd.allreduce(torch.ones(8), name='never')"
     )
     outcome = execute(session, code, cell=7)
     failures = outcome.failures
-    assert (failures[guilty].ename, failures[guilty].evalue, failures[guilty].secondary) == (
+    assert (failures[failing].ename, failures[failing].evalue, failures[failing].secondary) == (
         "ValueError",
         "mine",
         False,
     )
-    for rank in set(range(3)) - {guilty}:
+    for rank in set(range(3)) - {failing}:
         assert (failures[rank].ename, failures[rank].secondary) == ("RankFailed", True)
-        assert failures[rank].evalue == f"Rank {guilty} failed: ValueError: mine"
-        assert 0 <= failures[rank].time - failures[guilty].time < RELEASED_S
+        assert failures[rank].evalue == f"Rank {failing} failed: ValueError: mine"
+        assert 0 <= failures[rank].time - failures[failing].time < RELEASED_S
     assert_sound(session)
     assert session.pull(["kept"]) == {rank: {"kept": [rank] * 3} for rank in range(3)}
 
 
 @pytest.mark.nightly
-def test_twenty_failures_in_a_row_heal(session: Session) -> None:
+def test_cells_work_after_each_of_twenty_failures(session: Session) -> None:
     for turn in range(20):
         outcome = execute(session, f"1 / (rank - {turn % 3})\nhvd.barrier()")
         assert outcome.failures[turn % 3].ename == "ZeroDivisionError"

@@ -259,7 +259,7 @@ def test_cores_are_shared(session: Session) -> None:
     assert execute(session, "import os; os.environ['OMP_NUM_THREADS']").run.values() == dict.fromkeys(range(2), each)
 
 
-def test_controller_world_imports_light() -> None:
+def test_controller_side_imports_light() -> None:
     code = (
         "import sys, hvd_kernel.cluster\n"
         "print(sorted(m for m in ('torch', 'mpi4py', 'hvd_kernel._native', 'ipyparallel', 'numpy') if m in sys.modules))"

@@ -34,7 +34,7 @@ def question(kernel: Kernel) -> dict[str, object]:
 
 def talk(kernel: Kernel, cell: str, turns: Sequence[tuple[str, str]], *, error: bool = False) -> Outcome:
     """Run a cell as a person who is asked these prompts and answers them so, and is asked nothing more."""
-    started = kernel.start(cell, person=True)
+    started = kernel.start(cell, prompts=True)
     for prompt, line in turns:
         assert question(kernel) == {"prompt": prompt, "password": False}
         kernel.client.input(line)
@@ -68,7 +68,7 @@ def test_input_on_one_rank_returns_the_typed_text_there_only(kernel: Kernel) -> 
 
 def test_what_the_rank_printed_stands_above_its_prompt_and_once(kernel: Kernel) -> None:
     cell = "%%hvdrun\nprint('hello', rank)\nif rank == 1: print('open: ', end=''); y = input()\nprint('bye')"
-    started = kernel.start(cell, person=True)
+    started = kernel.start(cell, prompts=True)
     assert question(kernel)["prompt"] == "[1] "
     assert kernel.wait_for("stream")["text"] == "[1] hello 1\n[1] open:\n"
     kernel.client.input("5")
@@ -94,7 +94,7 @@ def test_a_line_for_all_or_some_ranks(kernel: Kernel) -> None:
 
 def test_a_password_is_asked_as_one_and_stands_in_no_output(kernel: Kernel) -> None:
     cell = "%%hvdrun\nimport getpass\nsecret = getpass.getpass('key: ') if rank == 1 else ''\nlen(secret)"
-    started = kernel.start(cell, person=True)
+    started = kernel.start(cell, prompts=True)
     assert question(kernel) == {"prompt": "[1] key: ", "password": True}
     kernel.client.input("@all hunter2")
     outcome = kernel.finish(started)
@@ -138,7 +138,7 @@ def said(kernel: Kernel) -> str:
 
 
 def test_breakpoint_prints_steps_and_goes_on(kernel: Kernel) -> None:
-    started = kernel.start(DEBUGGED, person=True)
+    started = kernel.start(DEBUGGED, prompts=True)
     seen = []
     for line in ("p x", "n", "s", "n", "n", "p w", "c"):
         assert question(kernel) == {"prompt": "[1] (Pdb) ", "password": False}
@@ -157,7 +157,7 @@ def test_breakpoint_prints_steps_and_goes_on(kernel: Kernel) -> None:
 
 
 def test_a_breakpoint_set_by_line_stops_there(kernel: Kernel) -> None:
-    started = kernel.start(DEBUGGED, person=True)
+    started = kernel.start(DEBUGGED, prompts=True)
     for line in ("b 3", "c"):
         question(kernel)
         kernel.client.input(line)
@@ -230,7 +230,7 @@ def test_quitting_where_nobody_hears_of_an_exception_ends_the_cell_too(kernel: K
 
 @pytest.mark.parametrize("ask", ["input('? ')", "breakpoint()"])
 def test_b_interrupt_at_a_prompt_is_a_keyboard_interrupt_on_all_ranks(kernel: Kernel, ask: str) -> None:
-    started = kernel.start(f"%%hvdrun\nkept = rank\nhvd.barrier()\nif rank == 2: {ask}\nhvd.barrier()", person=True)
+    started = kernel.start(f"%%hvdrun\nkept = rank\nhvd.barrier()\nif rank == 2: {ask}\nhvd.barrier()", prompts=True)
     question(kernel)
     kernel.manager.interrupt_kernel()
     outcome = kernel.finish(started, allow_error=True)
@@ -251,7 +251,7 @@ def test_a_timeout_does_not_count_the_time_at_a_prompt(kernel: Kernel, tmp_path:
     later = tmp_path / "an hour later"
     kernel.run(CLOCK.format(later=str(later)))
     cell = f"%%hvdrun --timeout {PATIENCE_S}\nr = input('? ') if rank == 0 else ''\nhvd.barrier()\nr"
-    started = kernel.start(cell, person=True)
+    started = kernel.start(cell, prompts=True)
     question(kernel)
     later.touch()
     kernel.client.input("in time")
@@ -266,7 +266,7 @@ FAILS = "%%hvdrun\ndef inner(depth):\n    local = depth * 3\n    raise ValueErro
 
 def test_post_mortem_shows_the_failing_frame(kernel: Kernel) -> None:
     assert kernel.run(FAILS, allow_error=True).reply["ename"] == "ValueError"
-    started = kernel.start("%hvddebug --rank 2", person=True)
+    started = kernel.start("%hvddebug --rank 2", prompts=True)
     assert question(kernel)["prompt"] == "[2] (Pdb) "
     text = said(kernel)
     assert "[2] ValueError: 6\n" in text
@@ -314,7 +314,7 @@ while manager.prompts is None or len(manager.prompts.waiting()) < 2: time.sleep(
 @pytest.mark.usefixtures("unhurried")
 def test_hvdpdb_answers_the_prompts_of_a_job(kernel: Kernel) -> None:
     cell = "%%hvdrun --bg job\nv = rank\nif rank != 1: breakpoint()\nhvd.barrier()\nprint('v', v)"
-    kernel.run(cell, person=True)
+    kernel.run(cell, prompts=True)
     kernel.run(BOTH_WAIT)
     text = kernel.run("%hvdpdb").text()
     assert [line for line in text.splitlines() if "Pdb" in line] == ["[0] (Pdb)", "[2] (Pdb)"]
@@ -331,7 +331,7 @@ def test_hvdpdb_answers_the_prompts_of_a_job(kernel: Kernel) -> None:
 
 def test_a8_a_rank_that_dies_at_its_prompt_ends_the_cell(kernel: Kernel) -> None:
     pid = int(kernel.run("%%hvdrun --ranks 1\nimport os\nos.getpid()").shown[0].removeprefix("[1] "))
-    started = kernel.start("%%hvdrun\nif rank == 1: input('? ')\nhvd.barrier()", person=True)
+    started = kernel.start("%%hvdrun\nif rank == 1: input('? ')\nhvd.barrier()", prompts=True)
     question(kernel)
     os.kill(pid, signal.SIGKILL)
     outcome = kernel.finish(started, timeout=PATIENCE_S, allow_error=True)

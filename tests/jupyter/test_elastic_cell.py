@@ -40,7 +40,7 @@ def test_s30_a_cell_goes_on_through_a_death_in_it(kernel: Kernel, tmp_path: Path
 
 
 @pytest.fixture
-def person(tmp_path: Path) -> Iterator[Kernel]:
+def elastic_kernel(tmp_path: Path) -> Iterator[Kernel]:
     """A kernel of its own, for three ranks of which any may die."""
     with Kernel(tmp_path, env={"HVD_SPARES": "0", "HVD_RESPAWN": "auto"}) as own:
         own.run("%hvd start -np 3", timeout=120)
@@ -48,10 +48,12 @@ def person(tmp_path: Path) -> Iterator[Kernel]:
 
 
 @pytest.mark.nightly
-def test_whoever_dies_the_newest_values_are_taken_and_the_panel_shows_it(person: Kernel, tmp_path: Path) -> None:
+def test_whoever_dies_the_newest_values_are_taken_and_the_panel_shows_it(
+    elastic_kernel: Kernel, tmp_path: Path
+) -> None:
     """Also where rank 0 dies, whose fresh process has none: two commits were made, so one step is undone, at most."""
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=0, every=2)
-    outcome = person.run(
+    outcome = elastic_kernel.run(
         cell.replace("        state.step += 1", "        state.step += 1\n        hvd.log(at=state.step)")
     )
     assert outcome.shown[-1] == "[0-2] ((8, 24.0, 3), False)"
@@ -61,62 +63,64 @@ def test_whoever_dies_the_newest_values_are_taken_and_the_panel_shows_it(person:
 
 @pytest.mark.nightly
 def test_two_that_die_at_once_are_both_replaced_and_what_was_kept_comes_before_the_cell(
-    person: Kernel, tmp_path: Path
+    elastic_kernel: Kernel, tmp_path: Path
 ) -> None:
-    person.run("%%hvdrun\nimport hvd_kernel\nborn = 'kept'\nhvd_kernel.keep('born')")
+    elastic_kernel.run("%%hvdrun\nimport hvd_kernel\nborn = 'kept'\nhvd_kernel.keep('born')")
     cell = TRAIN.format(once=str(tmp_path / "once"), victim="-1", every=1)
     both = "if state.step == 5 and hvd.rank() and not pathlib.Path(f'{once}{hvd.rank()}').exists():"
     cell = cell.replace("if state.step == 5 and hvd.rank() == -1 and not once.exists():", both)
     cell = cell.replace("once.touch()", "pathlib.Path(f'{once}{hvd.rank()}').touch()")
-    assert person.run(cell, timeout=120).shown == ["[0-2] ((8, 24.0, 3), True)"]
+    assert elastic_kernel.run(cell, timeout=120).shown == ["[0-2] ((8, 24.0, 3), True)"]
 
 
 @pytest.mark.nightly
 def test_a_fresh_rank_that_fails_before_elastic_run_ends_the_cell_with_its_error(
-    person: Kernel, tmp_path: Path
+    elastic_kernel: Kernel, tmp_path: Path
 ) -> None:
-    person.run("%%hvdrun\nhelper = 1")
+    elastic_kernel.run("%%hvdrun\nhelper = 1")
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=2, every=1).replace("\nonce =", "\nhelper\nonce =", 1)
-    failed = person.run(cell, allow_error=True, timeout=120)
+    failed = elastic_kernel.run(cell, allow_error=True, timeout=120)
     assert failed.reply["ename"] == "NameError"
     assert "name 'helper' is not defined" in failed.error
-    assert person.run("%%hvdrun\nhvd.size(), hvd.rank() == rank").shown == ["[0-2] (3, True)"]
+    assert elastic_kernel.run("%%hvdrun\nhvd.size(), hvd.rank() == rank").shown == ["[0-2] (3, True)"]
 
 
 @pytest.mark.nightly
-def test_a_collective_of_a_fresh_rank_before_elastic_run_is_an_error_by_name(person: Kernel, tmp_path: Path) -> None:
+def test_a_collective_of_a_fresh_rank_before_elastic_run_is_an_error_by_name(
+    elastic_kernel: Kernel, tmp_path: Path
+) -> None:
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=2, every=1)
     cell = cell.replace("\nonce =", "\nhvd.allreduce(torch.ones(1), name='early')\nonce =", 1)
-    failed = person.run(cell, allow_error=True, timeout=120)
+    failed = elastic_kernel.run(cell, allow_error=True, timeout=120)
     assert "on rank 2" in failed.error.splitlines()[0]
     assert "early" in failed.error
 
 
 @pytest.mark.nightly
-def test_a_cell_that_is_not_elastic_fails_as_ever(person: Kernel) -> None:
-    failed = person.run(
+def test_a_cell_that_is_not_elastic_fails_as_ever(elastic_kernel: Kernel) -> None:
+    failed = elastic_kernel.run(
         "%%hvdrun\nimport os, signal, torch\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nhvd.allreduce(torch.ones(1))",
         allow_error=True,
     )
     assert failed.reply["ename"] == "RankDied"
     assert "RankDied on rank 1" in failed.error
-    assert person.run("%%hvdrun\nhvd.size()", timeout=120).shown == ["[0-2] 3"]
+    assert elastic_kernel.run("%%hvdrun\nhvd.size()", timeout=120).shown == ["[0-2] 3"]
 
 
 @pytest.mark.nightly
-def test_an_error_of_one_rank_is_recovered_from_as_without_a_notebook(person: Kernel, tmp_path: Path) -> None:
+def test_an_error_of_one_rank_is_recovered_from_as_without_a_notebook(elastic_kernel: Kernel, tmp_path: Path) -> None:
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=1, every=1)
     cell = cell.replace("os.kill(os.getpid(), signal.SIGKILL)", "raise hvd.elastic.HorovodInternalError('once')")
-    assert person.run(cell, timeout=120).shown == ["[0-2] ((8, 24.0, 3), False)"]
+    assert elastic_kernel.run(cell, timeout=120).shown == ["[0-2] ((8, 24.0, 3), False)"]
 
 
 @pytest.mark.nightly
-def test_another_death_while_one_is_replaced_is_replaced_too(person: Kernel, tmp_path: Path) -> None:
+def test_another_death_while_one_is_replaced_is_replaced_too(elastic_kernel: Kernel, tmp_path: Path) -> None:
     """The fresh process kills itself as soon as it comes to elastic.run, once."""
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=1, every=1)
     again = "if once.exists() and not (two := once.with_name('two')).exists() and 'born' not in globals():"
     kill = f"\n{again}\n    two.touch(); os.kill(os.getpid(), signal.SIGKILL)\nstate ="
-    person.run("%%hvdrun\nborn = 1")
-    outcome = person.run(cell.replace("\nstate =", kill, 1), timeout=120)
+    elastic_kernel.run("%%hvdrun\nborn = 1")
+    outcome = elastic_kernel.run(cell.replace("\nstate =", kill, 1), timeout=120)
     assert outcome.shown == ["[0,2] ((8, 24.0, 3), True)\n[1] ((8, 24.0, 3), False)"]
     assert (tmp_path / "two").exists()

@@ -58,7 +58,7 @@ def test_a_time_limit_is_shown_too(kernel: Kernel) -> None:
 
 
 def test_the_interrupt_key_still_fails_the_cell(kernel: Kernel) -> None:
-    started = kernel.start("%%hvdrun --no-raise-error\nif rank: input('inside')\ntime.sleep(600)", person=True)
+    started = kernel.start("%%hvdrun --no-raise-error\nif rank: input('inside')\ntime.sleep(600)", prompts=True)
     assert kernel.client.get_stdin_msg(timeout=60)["content"]["prompt"] == "[1] inside"
     kernel.press()
     assert kernel.finish_rest(started, allow_error=True).reply["ename"] == "KeyboardInterrupt"
@@ -86,8 +86,8 @@ def test_a_job_has_failed_and_whoever_waits_for_it_is_shown_the_error(kernel: Ke
     assert cancelled.reply["ename"] == "KeyboardInterrupt"
 
 
-def status(kernel: Kernel, *, person: bool = False) -> list[str]:
-    return kernel.run("%hvd status", person=person).text().splitlines()
+def status(kernel: Kernel, *, prompts: bool = False) -> list[str]:
+    return kernel.run("%hvd status", prompts=prompts).text().splitlines()
 
 
 @pytest.mark.nightly
@@ -108,7 +108,7 @@ def test_a1_status_says_why_a_rank_died(kernel: Kernel) -> None:
 @pytest.mark.cluster(2, env={"HVD_SPARES": "1"})
 def test_status_says_to_a_person_how_many_spares_are_warm(kernel: Kernel) -> None:
     assert len(status(kernel)) == 3, "what differs from run to run is for a person"
-    until(lambda: status(kernel, person=True)[3:] == ["1 spare process ready"] or hurry_spares(kernel), patience=240)
+    until(lambda: status(kernel, prompts=True)[3:] == ["1 spare process ready"] or hurry_spares(kernel), patience=240)
 
 
 def hurry_spares(kernel: Kernel) -> None:

@@ -65,7 +65,7 @@ def wait_until_inside(kernel: Kernel, started: tuple[str, float], ranks: int = 4
 
 def interrupted(kernel: Kernel, code: str, presses: int = 1) -> Outcome:
     """Run a cell as a person does, press the button when every rank has printed something, and give its end."""
-    started = kernel.start(f"%%hvdrun\n{code}", person=True)
+    started = kernel.start(f"%%hvdrun\n{code}", prompts=True)
     wait_until_inside(kernel, started)
     for _ in range(presses):
         kernel.press()
@@ -157,7 +157,7 @@ except BaseException as error:
 """
     chance = random.Random(5)
     for _ in range(times):
-        started = kernel.start(loop, person=True)
+        started = kernel.start(loop, prompts=True)
         wait_until_inside(kernel, started)
         time.sleep(chance.random() / 2)  # the moment is what varies
         kernel.press()
@@ -244,7 +244,7 @@ def gather(kernel: Kernel, identity: str, enough: Any) -> list[dict[str, Any]]:
 
 def explained(kernel: Kernel, code: str, sentence: str) -> Outcome:
     """Run a hanging cell until its dashboard says the sentence (a pattern), interrupt it, and give its end."""
-    started = kernel.start(f"%%hvdrun\n{code}", person=True)
+    started = kernel.start(f"%%hvdrun\n{code}", prompts=True)
     gather(kernel, started[0], lambda seen: any(re.fullmatch(sentence, text) for text in waits(seen)))
     kernel.press()
     outcome = kernel.finish_rest(started, allow_error=True, timeout=3 * PATIENCE_S)
@@ -262,7 +262,7 @@ def test_c5_a_rank_that_has_ended_the_cell_is_named(kernel: Kernel, leaver: int)
 
 
 def test_c5_ranks_on_which_the_cell_does_not_run_are_named(kernel: Kernel) -> None:
-    started = kernel.start("%%hvdrun --ranks 0-1\nhvd.barrier()", person=True)
+    started = kernel.start("%%hvdrun --ranks 0-1\nhvd.barrier()", prompts=True)
     said = "barrier waits for ranks 2-3, which the cell does not run on"
     gather(kernel, started[0], lambda seen: said in waits(seen))
     kernel.press()
@@ -289,7 +289,7 @@ hvd.allreduce(torch.ones(4), name='late')"""
 
 def test_a10_a_stopped_rank_is_named(kernel: Kernel) -> None:
     victim = pids(kernel)[2]
-    started = kernel.start("%%hvdrun\nprint('in')\nwhile True:\n    hvd.barrier(); time.sleep(0.05)", person=True)
+    started = kernel.start("%%hvdrun\nprint('in')\nwhile True:\n    hvd.barrier(); time.sleep(0.05)", prompts=True)
     wait_until_inside(kernel, started)
     os.kill(victim, signal.SIGSTOP)
     stopped = (
@@ -314,7 +314,7 @@ for i in range(12):
     time.sleep(0.3 * (i % 4 == rank)); began = time.monotonic()
     hvd.allreduce(torch.ones(4), name='turn'); longest = max(longest, time.monotonic() - began)"""
     with kernel.figures(stall_WAIT_S=3.0):
-        started = kernel.start(f"%%hvdrun\n{code}", person=True)
+        started = kernel.start(f"%%hvdrun\n{code}", prompts=True)
         outcome = kernel.finish(started, timeout=PATIENCE_S)
     kernel.run("%%hvdrun -o longest\nlongest")
     stuck = kernel.run("max(longest.values()) >= 3.0").shown == ["True"]  # on a busy machine: then it is said, rightly
@@ -404,7 +404,7 @@ def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_
     code = f"{DEADLOCK}print('in'); deadlock(ctypes.PyDLL(None)) if rank == 2 else hvd.barrier()"
     shell = kernel.subshell()
     with kernel.figures(runner_PATIENT_S=3600.0, interrupts_SAME_S=0.0, stack_pipe__WRITTEN_S=30.0):
-        started = kernel.start(f"%%hvdrun\n{code}", person=True)
+        started = kernel.start(f"%%hvdrun\n{code}", prompts=True)
         stuck = r"barrier waits for rank 2, which is in C code, called in (cell \d+):5 deadlock\(\)"
         seen = gather(kernel, started[0], lambda seen: any(re.fullmatch(stuck, text) for text in waits(seen)))
         cell = next(filter(None, (re.fullmatch(stuck, text) for text in waits(seen))))[1]
@@ -445,7 +445,7 @@ def test_b3_the_third_press_starts_fresh_ranks_where_all_disobey(kernel: Kernel,
     kernel.run("%%hvdrun\nimport time\nmine = rank")
     before = {row.split()[2] for row in kernel.run("%hvd status").text().splitlines()[1:3]}
     with kernel.figures(runner_PATIENT_S=3600.0, interrupts_SAME_S=0.0):
-        started = kernel.start(f"%%hvdrun\n{DISOBEYS}", person=True)
+        started = kernel.start(f"%%hvdrun\n{DISOBEYS}", prompts=True)
         wait_until_inside(kernel, started, 2)
         kernel.press()  # one by one: signals that the kernel has not come to yet are one signal
         gather(kernel, started[0], lambda seen: lines_said(seen) >= 4)  # both ranks have disobeyed
@@ -466,7 +466,7 @@ def test_b3_the_third_press_starts_fresh_ranks_where_all_disobey(kernel: Kernel,
 @pytest.mark.cluster(0)
 @pytest.mark.parametrize("presses", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_b2_interrupt_while_ranks_start(kernel: Kernel, presses: int) -> None:
-    started = kernel.start("%hvd start -np 2", person=True)
+    started = kernel.start("%hvd start -np 2", prompts=True)
     kernel.wait_for("display_data")  # "starting 2 ranks"
     for _ in range(presses):
         kernel.press()
@@ -483,7 +483,7 @@ def test_b5_restart_and_shutdown_during_a_cell_leave_nothing(tmp_path: Path, how
         kernel.run("%%hvdrun -np 2\nimport torch", timeout=120)
         ranks = [int(row.split()[2]) for row in kernel.run("%hvd status").text().splitlines()[1:3]]
         code = "print('in')\nwhile True: hvd.allreduce(torch.ones(1 << 20), name='x')"
-        wait_until_inside(kernel, kernel.start(f"%%hvdrun\n{code}", person=True), 2)
+        wait_until_inside(kernel, kernel.start(f"%%hvdrun\n{code}", prompts=True), 2)
         if how == "restart":
             kernel.restart()
             assert kernel.run("1 + 1").shown == ["2"]

@@ -61,11 +61,11 @@ rank // 2
         assert kernel.run(cell).stored == first
 
 
-@pytest.mark.parametrize("person", [False, True])
-def test_traffic_of_a_short_cell_is_at_most_twice_the_payload(kernel: Kernel, *, person: bool) -> None:
+@pytest.mark.parametrize("prompts", [False, True])
+def test_traffic_of_a_short_cell_is_at_most_twice_the_payload(kernel: Kernel, *, prompts: bool) -> None:
     cell = "%%hvdrun\nfor i in range(800): print(f'{rank}:{i:021d}')"
     with kernel.figures(render_SHOW_AFTER_S=600.0):  # short also on a busy machine
-        outcome = kernel.run(cell, person=person)
+        outcome = kernel.run(cell, prompts=prompts)
     payload = 4 * 800 * 24
     assert outcome.text() == "".join(f"[{r}] {r}:{i:021d}\n" for r in range(4) for i in range(800))
     assert outcome.size <= 2 * payload, outcome.size / payload
@@ -74,7 +74,7 @@ def test_traffic_of_a_short_cell_is_at_most_twice_the_payload(kernel: Kernel, *,
 def test_text_arrives_while_the_cell_runs(kernel: Kernel, tmp_path: Path) -> None:
     with Gate(tmp_path) as gate:
         cell = f"%%hvdrun\nfor i in range(20): print('tick', i)\n{gate.hold}\nprint('end')"
-        started = kernel.start(cell, person=True)
+        started = kernel.start(cell, prompts=True)
         while "tick 19" not in str(kernel.wait_for("comm_open", "comm_msg")["data"]):
             pass
     assert kernel.finish_rest(started).text() == "".join(f"[0-3] tick {i}\n" for i in range(20)) + "[0-3] end\n"
@@ -92,7 +92,7 @@ def test_headless_sends_no_widget_and_no_update(kernel: Kernel) -> None:
 
 def test_a_person_gets_a_live_dashboard_that_ends_as_a_picture(kernel: Kernel, tmp_path: Path) -> None:
     with Gate(tmp_path) as gate:
-        started = kernel.start(f"%%hvdrun\nhvd.log(loss=0.25)\n{gate.hold}", person=True)
+        started = kernel.start(f"%%hvdrun\nhvd.log(loss=0.25)\n{gate.hold}", prompts=True)
         kernel.wait_for("comm_open")
         assert "application/vnd.jupyter.widget-view+json" in kernel.wait_for("display_data")["data"]
         for _ in range(2):
@@ -329,7 +329,7 @@ def test_interrupt_in_a_collective_that_can_never_end(kernel: Kernel, tmp_path: 
     kernel.run("%%hvdrun\nkept = rank + 1")
     with Gate(tmp_path) as gate:
         cell = f"%%hvdrun\nprint('in')\n{gate.arrive}\nhvd.barrier() if rank else __import__('time').sleep(600)"
-        started = kernel.start(cell, person=True)
+        started = kernel.start(cell, prompts=True)
         gate.wait_for(0, 1, 2, 3)
     kernel.manager.interrupt_kernel()
     outcome = kernel.finish_rest(started, allow_error=True)

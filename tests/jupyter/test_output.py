@@ -80,7 +80,7 @@ def test_h1_r22_a_flood_is_head_and_tail_in_the_cell_and_whole_in_the_logs(kerne
 
 
 def test_h1_an_interrupt_ends_a_flood(kernel: Kernel) -> None:
-    started = kernel.start("%%hvdrun\nprint('in')\nwhile True: print('x' * 80)", person=True)
+    started = kernel.start("%%hvdrun\nprint('in')\nwhile True: print('x' * 80)", prompts=True)
     kernel.wait_for("comm_open")
     kernel.manager.interrupt_kernel()
     outcome = kernel.finish_rest(started, allow_error=True)
@@ -291,7 +291,7 @@ def test_a_closed_tab_loses_nothing(kernel: Kernel, tmp_path: Path) -> None:
         code = (
             f"for i in range(20): print(rank, 'line', i)\n{gate.hold}\nfor i in range(20, 30): print(rank, 'line', i)"
         )
-        kernel.start(f"%%hvdrun\n{code}", person=True)
+        kernel.start(f"%%hvdrun\n{code}", prompts=True)
         dashboard = kernel.wait_for("display_data")["data"]["application/vnd.jupyter.widget-view+json"]["model_id"]
         kernel.client.stop_channels()
     kernel._connect()

@@ -188,7 +188,7 @@ def outlived() -> None:
         hvd.init()
     for pairs in held:
         for one, copy in pairs:
-            same(one, copy, "after renewal")
+            same(one, copy, "after a reset")
     mine = hvd.shared_empty((1000,), torch.float64)
     mine.fill_(hvd.rank())
     same(

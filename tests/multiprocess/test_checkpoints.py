@@ -109,7 +109,7 @@ def test_a_job_of_another_size_goes_on(first: int, second: int, tmp_path: Path) 
         assert ends[4] == 6
 
 
-def killed_while_it_writes(where: str, guilty: int) -> None:
+def killed_while_it_writes(where: str, failing: int) -> None:
     """A rank is killed in the middle of its shard of commit 4."""
     import os
 
@@ -123,7 +123,7 @@ def killed_while_it_writes(where: str, guilty: int) -> None:
             return getattr(os, name)
 
         def fsync(self, file: int) -> None:
-            if job.state.commit_number >= 4 and hvd.rank() == guilty:
+            if job.state.commit_number >= 4 and hvd.rank() == failing:
                 os.kill(os.getpid(), signal.SIGKILL)
             os.fsync(file)
 
@@ -132,10 +132,10 @@ def killed_while_it_writes(where: str, guilty: int) -> None:
         hvd.elastic.run(job.train)(job.state, 100)
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
-def test_g1_a_rank_killed_while_it_writes(guilty: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("failing", [0, 1])
+def test_g1_a_rank_killed_while_it_writes(failing: int, tmp_path: Path) -> None:
     with RankPool(2, "shm") as pool:
-        pool.run(killed_while_it_writes, str(tmp_path), guilty, gone={guilty: -signal.SIGKILL})
+        pool.run(killed_while_it_writes, str(tmp_path), failing, gone={failing: -signal.SIGKILL})
     with RankPool(2, "shm") as pool:
         found = pool.run(trains, str(tmp_path), 6)
     assert [began[4] for began, _, _ in found] == [2, 2], "the one that all had written"

@@ -82,7 +82,7 @@ def assert_after(got: dict[str, object], want: dict[str, object], *, but: str = 
             same(tensor, want[name], name)
 
 
-def killed(guilty: int, step: int, place: str) -> list[int]:
+def killed(failing: int, step: int, place: str) -> list[int]:
     """One rank is killed; what the others have then is what they had after as many steps without any failure."""
     import os
 
@@ -93,7 +93,7 @@ def killed(guilty: int, step: int, place: str) -> list[int]:
     undisturbed.train(undisturbed.state, never)
 
     def kill(training: Guarded, here: str) -> None:
-        if (training.state.batch, here) == (step, place) and hvd.rank() == guilty:
+        if (training.state.batch, here) == (step, place) and hvd.rank() == failing:
             os.kill(os.getpid(), signal.SIGKILL)
 
     training = Guarded()
@@ -112,12 +112,12 @@ def killed(guilty: int, step: int, place: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("guilty", "place"),
+    ("failing", "place"),
     [(2, "backward"), *(pytest.param(r, p, marks=pytest.mark.nightly) for r in (0, 1) for p in ("before", "voted"))],
 )
-def test_a_killed_rank_costs_one_step(guilty: int, place: str) -> None:
+def test_a_killed_rank_costs_one_step(failing: int, place: str) -> None:
     with RankPool(3, "shm") as pool:
-        found = pool.run(killed, guilty, 3, place, gone={guilty: -signal.SIGKILL})
+        found = pool.run(killed, failing, 3, place, gone={failing: -signal.SIGKILL})
     done = [each for each in found if each is not None]
     may_have_voted = {3, 4} if place == "voted" else {3}
     assert {steps for steps, _ in done} <= may_have_voted

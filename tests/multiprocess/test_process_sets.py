@@ -13,7 +13,7 @@ from hvdtest.pools import layouts
 pytestmark = pytest.mark.mp
 
 
-def renewed() -> None:
+def reset_between() -> None:
     import hvd_kernel.torch as hvd
 
     hvd.shutdown()
@@ -25,7 +25,7 @@ layout = layouts((2, "shm"), (3, "tcp"), nightly=((4, "shm"),))
 
 @pytest.fixture
 def ranks(ranks: RankPool) -> RankPool:
-    ranks.run(renewed)
+    ranks.run(reset_between)
     return ranks
 
 

@@ -131,12 +131,12 @@ class Bad(Exception):
     pass
 
 
-def fails(guilty: int) -> None:
+def fails(failing: int) -> None:
     from hvd_kernel.core import ops, session
 
     session.init()
-    if session.rank() == guilty:
-        raise Bad("shard", guilty)
+    if session.rank() == failing:
+        raise Bad("shard", failing)
     ops.barrier()
 
 

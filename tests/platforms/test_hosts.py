@@ -101,14 +101,14 @@ def test_values(pool: HostPool) -> None:
     assert all(digests == found[0] for digests in found)
 
 
-def killed(guilty: int, folder: str) -> list[object] | None:
+def killed(failing: int, folder: str) -> list[object] | None:
     import torch
 
     import hvd_kernel.torch as hvd
 
     hvd.init()
     hvd.barrier()
-    if hvd.rank() == guilty:
+    if hvd.rank() == failing:
         while len(list(Path(folder).iterdir())) < hvd.size() - 1:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -128,11 +128,11 @@ def tell_that_it_waits(file: Path) -> None:
     file.touch()
 
 
-@pytest.mark.parametrize("guilty", [0, 3])
-def test_a1_a_killed_rank_is_named_on_every_host(hosts: Hosts, tmp_path: Path, guilty: int) -> None:
+@pytest.mark.parametrize("failing", [0, 3])
+def test_a1_a_killed_rank_is_named_on_every_host(hosts: Hosts, tmp_path: Path, failing: int) -> None:
     with HostPool(hosts, [0, 0, 1, 1], **SECRET, HVD_NET_TIMEOUT="600") as mortal:  # so that no silence tells of it
-        found = mortal.run(killed, guilty, str(tmp_path), gone={guilty: -9})
-    assert found == [None if rank == guilty else ["RankDied", guilty] for rank in range(4)]
+        found = mortal.run(killed, failing, str(tmp_path), gone={failing: -9})
+    assert found == [None if rank == failing else ["RankDied", failing] for rank in range(4)]
 
 
 def loaded() -> None:

@@ -52,7 +52,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @EITHER
-def test_the_guilty_ranks_traceback_is_the_last_and_there_once(mark: str, how: str, patient: None) -> None:
+def test_the_failing_ranks_traceback_is_the_last_and_there_once(mark: str, how: str, patient: None) -> None:
     script = """
 import numpy as np
 from hvd_kernel.core import session, ops

@@ -127,21 +127,21 @@ def test_over_ssh(mark: str, tmp_path: Path, ssh: tuple[dict[str, str], Path]) -
 
 
 @NIGHTLY
-@pytest.mark.parametrize("guilty", [0, 1])
+@pytest.mark.parametrize("failing", [0, 1])
 def test_a_rank_in_c_code_that_keeps_pythons_lock_is_looked_at_from_outside(
-    mark: str, tmp_path: Path, guilty: int
+    mark: str, tmp_path: Path, failing: int
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with Gate(tmp_path) as gate:
         script = Path(written(tmp_path, gate, IN_C.format(pipe=str(pipe))))
-        script.write_text(script.read_text().replace("rank == 1", f"rank == {guilty}"))
+        script.write_text(script.read_text().replace("rank == 1", f"rank == {failing}"))
         with job("-np", "2", sys.executable, str(script)) as running:
             said = running.until("waits for")
-            assert f"waits for rank {guilty}, which is in C code, called in train.py:{LINE} never_comes(): " in said
+            assert f"waits for rank {failing}, which is in C code, called in train.py:{LINE} never_comes(): " in said
             running.report(r"C: libc\.so\S*\(.*read")
             pipe.write_bytes(b"x")
-            assert lines_of(running.goes_on(), guilty) == ["went on"]
+            assert lines_of(running.goes_on(), failing) == ["went on"]
 
 
 @NIGHTLY

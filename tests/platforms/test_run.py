@@ -25,11 +25,11 @@ def joined(offset, factor=1):
     return {"rank": session.rank(), "size": session.size(), "sum": scale(int(total[0]), factor), "pid": os.getpid(),
             "cwd": os.getcwd(), "extra": os.environ.get("EXTRA")}
 
-def fails(guilty):
+def fails(failing):
     from hvd_kernel.core import session, ops
     session.init()
-    if session.rank() == guilty:
-        raise Bad("shard", guilty)
+    if session.rank() == failing:
+        raise Bad("shard", failing)
     ops.barrier()
 
 def lingers():
@@ -111,7 +111,7 @@ def test_the_workers_exception_is_the_cause_and_the_others_end(tmp_path: Path, h
     assert (found["type"], found["rank"]) == ("RankFailed", 1)
     assert found["cause"] == ["Bad", True, ["shard", 1]]
     assert found["text"].startswith("rank 1 of 3 raised Bad: ('shard', 1)\n\nTraceback (most recent call last):\n")
-    assert 'raise Bad("shard", guilty)' in found["text"]
+    assert 'raise Bad("shard", failing)' in found["text"]
     assert said.count("Traceback (most recent call last)") == 1, "what the exception tells is not on stderr too"
     assert "hvdrun: rank" not in said
     assert found["seconds"] < 60

@@ -148,7 +148,7 @@ def upward_imports(path: Path) -> Iterator[tuple[int, str]]:
             if there != here and there not in PYTHON[here]:
                 yield line, f"{here} imports {dotted}, which is not below it"
         if here in CONTROLLER and target[0] in ENGINE_ONLY_LIBRARIES:
-            yield line, f"{here} imports {dotted}: that is the engine world's"
+            yield line, f"{here} imports {dotted}: that is the rank side's"
         if target[0] in AT_HOME and here not in AT_HOME[target[0]]:
             yield line, f"{here} imports {dotted}: a framework is reached through its adapter"
         if here in CONTROLLER and target[:2] == ("hvd_kernel", "_native"):

@@ -163,8 +163,8 @@ def test_where_the_rendezvous_is(
 
 
 def test_a_kept_port_is_free_for_rank_0_alone() -> None:
-    with ports.bound() as keeper, socket.socket() as other, socket.socket() as rank_0:
-        port = keeper.getsockname()[1]
+    with ports.bound() as reserved, socket.socket() as other, socket.socket() as rank_0:
+        port = reserved.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
         rank_0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -19,7 +19,7 @@ from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.cluster.ranks.resize import Resize, Resized
 from hvd_kernel.processes.channel import messages
 
-WISH = messages.Keep("name", "place", 4, 1.0)
+WISH = messages.Detach("name", "place", 4, 1.0)
 MOST = 8  # ranks
 TROUBLE_S = 60.0  # for so long faults come
 
@@ -41,7 +41,7 @@ def answer(world: VirtualCluster, request: int) -> e.Done | e.Failed:
 def ask_for_something(world: VirtualCluster) -> None:
     choose = world.random
     if choose.random() < 0.1:
-        request = world.request(e.KeepRequested, WISH, 1)
+        request = world.request(e.DetachRequested, WISH, 1)
     elif choose.random() < 0.4:
         drop = (
             frozenset(choose.sample(range(world.n), choose.randint(0, world.n - 1)))
@@ -242,7 +242,7 @@ def test_a_death_is_that_of_a_process_and_not_of_whoever_took_its_place() -> Non
 
 def test_one_thing_at_a_time_and_who_waits_hears_of_the_end() -> None:
     world = started(2)
-    first = world.request(e.KeepRequested, WISH, 1)
+    first = world.request(e.DetachRequested, WISH, 1)
     second = world.request(e.ReplaceRequested, None)
     assert answer(world, second) == e.Failed(second, "the ranks are being kept")
     world.deliver(e.Cancelled(second))

@@ -57,13 +57,13 @@ class FakeSession:
         self.slow = False
         self.sent: list[Gather] = []
 
-    def post(self, verb: str, ranks: list[int], content: dict[str, Any], *, urgent: bool) -> Gather:
-        assert (verb, urgent, len(ranks)) == ("typed", True, 1)
+    def post(self, handler: str, ranks: list[int], content: dict[str, Any], *, urgent: bool) -> Gather:
+        assert (handler, urgent, len(ranks)) == ("typed", True, 1)
         if ranks[0] in self.dead:
-            return Gather([], verb)
+            return Gather([], handler)
         what = next(content[key] for key in ("text", "refused", "eof") if key in content)
         self.typed.append((ranks[0], content["number"], what))
-        self.sent.append(Gather(ranks, verb))
+        self.sent.append(Gather(ranks, handler))
         if not self.slow:
             self.sent[-1].on_reply(ranks[0], {"taken": True}, [])
         return self.sent[-1]

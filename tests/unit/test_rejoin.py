@@ -33,8 +33,8 @@ class Session:
     def soon(self, act: Callable[[], None]) -> None:
         act()
 
-    def ask(self, verb: str, ranks: list[int], _content: dict[str, Any], *, urgent: bool) -> Any:
-        self.asked.append((verb, list(ranks), urgent))
+    def ask(self, handler: str, ranks: list[int], _content: dict[str, Any], *, urgent: bool) -> Any:
+        self.asked.append((handler, list(ranks), urgent))
         return {rank: ({"choice": "off", "run": ""}, []) for rank in ranks}
 
     def rejoin(self, _run: Run, prepare: Callable[[Respawned], None]) -> Respawned:

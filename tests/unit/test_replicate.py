@@ -102,7 +102,7 @@ def given(n: int, monkeypatch: pytest.MonkeyPatch, names: list[str], **values: A
     monkeypatch.setattr("hvd_kernel.protocol.replicated.keep", lambda *_names: None)
     monkeypatch.setattr("hvd_kernel.core.session.local_rank", lambda: 0)  # torch's archives are read for a device
     controls = [Control(0, **values), *(Control(rank) for rank in range(1, n))]
-    content = {"names": names, "root": 0, "fresh": list(range(1, n)), "kept": names}
+    content = {"names": names, "root": 0, "fresh": list(range(1, n)), "replicated": names}
     return controls, world.run(controls, content), world
 
 

@@ -154,7 +154,7 @@ def test_one_rank_alone_and_strangers_are_nobodys_stragglers() -> None:
 
 
 def test_counters_that_begin_again_do_no_harm() -> None:
-    """Communication was renewed: everything counts from zero, and another rank is slow."""
+    """The communicator was reset: everything counts from zero, and another rank is slow."""
     stragglers = Stragglers(range(2))
     for start, slow in ((0.0, 1), (100.0, 0)):
         for one in samples(steady({slow: 1.5}, 2), 40):

@@ -11,7 +11,10 @@ import pytest
 from hvdtest.launch import TESTS
 
 ROOT = TESTS.parent
-PLACES = ("hvd_kernel", "magics", "widgets", "native", "docs", "tools", "README.md", "CONTRIBUTING.md")
+PLACES = (
+    *("hvd_kernel", "magics", "widgets", "native", "tools", "notebooks", "tests"),
+    *("docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+)
 SUFFIXES = {".py", ".pyi", ".md", ".cc", ".h", ".cu", ".cuh", ".js", ".toml", ".sh", ".json", ".ipynb"}
 OLD = ROOT / "docs" / "decisions"
 """Records of what was decided then, in the words of then."""
@@ -20,15 +23,20 @@ RETIRED = {  # as words of a name or a sentence, in any case -> the field's
     "appointment": "rendezvous",
     "autopsy": "post-mortem",
     "conductor": "controller",
+    "controller world": "controller side",
     "crew": "communicator, agents",
     "desk": "context, acceptor",
     "ears": "stall monitor",
+    "engine world": "rank side",
     "errand": "task",
     "ferry": "cross-device staging",
     "fuser": "fusion manager",
     "ground of": "staged buffer of",
     "guilty": "root cause, the rank that failed first",
+    "heal": "reset the communicator",
+    "healed": "reset",
     "household": "device context",
+    "keeper": "reserved port, supervisor",
     "keepsake": "replicated variable",
     "lenient": "error policy",
     "lent memory": "IPC buffer",
@@ -40,7 +48,9 @@ RETIRED = {  # as words of a name or a sentence, in any case -> the field's
     "parcel": "serialization",
     "patrol": "stall timer",
     "peer memory": "imported buffer",
+    "renewed": "reset",
     "reunion": "rendezvous",
+    "reunite": "rendezvous",
     "seat": "placement",
     "see out": "drain",
     "shelf": "shared-memory buffer",
@@ -73,9 +83,15 @@ TYPES = {  # names of native/ that are English words elsewhere -> the field's
     "Watch": "failure detector",
 }
 CLASSES = {  # the same for Python
+    "Ears": "stall monitor",
+    "Errand": "task",
     "Holder": "cluster manager",
+    "Kept": "DetachedCluster",
     "Meet": "Rendezvous",
+    "Meeting": "Rendezvous",
     "Met": "CommunicatorReady",
+    "Person": "prompt front end",
+    "Verb": "request handler",
     "Voice": "output multiplexer",
 }
 DECLARED = {  # where declarations are -> how they begin, and what they are not called
@@ -92,8 +108,8 @@ def texts() -> dict[str, str]:
     for place in PLACES:
         path = ROOT / place
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            generated = "static" in file.parts or OLD in file.parents or not file.is_file()
-            if file.suffix in SUFFIXES and not generated:
+            generated = {"static", "schemas"} & set(file.parts) or not file.is_file()
+            if file.suffix in SUFFIXES and not generated and OLD not in file.parents and file != Path(__file__):
                 found[str(file.relative_to(ROOT))] = file.read_text()
     return found
 

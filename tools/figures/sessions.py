@@ -29,7 +29,7 @@ def named(times: int = 10) -> str:
         kernel.run("%%hvdrun\nimport ctypes, time")
         for number in range(times):
             victim = 1 + number % (RANKS - 1)
-            started = kernel.start("%%hvdrun\nfor _ in range(150): hvd.barrier(); time.sleep(0.02)", person=True)
+            started = kernel.start("%%hvdrun\nfor _ in range(150): hvd.barrier(); time.sleep(0.02)", prompts=True)
             kernel.wait_for("comm_open")
             began = time.monotonic()
             os.kill(ranks[victim], signal.SIGSTOP)
@@ -37,7 +37,7 @@ def named(times: int = 10) -> str:
             os.kill(ranks[victim], signal.SIGCONT)
             kernel.finish_rest(started)
             sleep = f"if rank == {victim}: print('began', time.monotonic(), flush=True); ctypes.PyDLL(None).sleep(6)"
-            started = kernel.start(f"%%hvdrun\ntime.sleep(1.5)\n{sleep}\nhvd.barrier()", person=True)
+            started = kernel.start(f"%%hvdrun\ntime.sleep(1.5)\n{sleep}\nhvd.barrier()", prompts=True)
             told = until_told(kernel, f"rank {victim}", "in C code, called in")
             stacks.append(told - float(kernel.finish_rest(started).text().split()[-1]))
     return f"stopped: {spread(stops)}; with its line: {spread(stacks)}"

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from hvd_kernel.cluster.ranks.status import RankStatus
-from hvd_kernel.processes.channel.messages import Keep, Message
+from hvd_kernel.processes.channel.messages import Detach, Message
 
 Ticket = tuple[int, int]
 
@@ -54,15 +54,15 @@ class ResizeRequested(Struct, frozen=True):
     in_cell: bool = False  # the others wait for it within a cell: the highest numbers leave, nobody gets another one
 
 
-class KeepRequested(Struct, frozen=True):
+class DetachRequested(Struct, frozen=True):
     """Have the cluster outlive this kernel."""
 
     request: int
-    wish: Keep
+    wish: Detach
     supervisor: int  # its process id
 
 
-Request = StartRequested | AttachRequested | ReplaceRequested | ResizeRequested | KeepRequested
+Request = StartRequested | AttachRequested | ReplaceRequested | ResizeRequested | DetachRequested
 
 
 class Cancelled(Struct, frozen=True):
@@ -199,7 +199,7 @@ class Ask(Struct, frozen=True):
     """Put a question to ranks; urgent ones are answered while a cell runs."""
 
     ticket: Ticket
-    verb: str
+    handler: str
     ranks: frozenset[int]
     content: Mapping[str, Any]
     urgent: bool = False

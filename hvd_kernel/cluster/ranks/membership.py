@@ -15,13 +15,13 @@ from hvd_kernel.cluster.ranks.events import (
     AttachRequested,
     Cancelled,
     CommunicatorReady,
+    DetachRequested,
     Done,
     EngineRegistered,
     Event,
     Examine,
     Failed,
     Forget,
-    KeepRequested,
     RankDied,
     ReplaceRequested,
     Request,
@@ -35,7 +35,7 @@ from hvd_kernel.cluster.ranks.operation import Flow, Operation, WithLog
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.cluster.ranks.resize import Resize
 from hvd_kernel.cluster.ranks.respawn import Replace
-from hvd_kernel.cluster.ranks.startup import Attach, Keep, Start
+from hvd_kernel.cluster.ranks.startup import Attach, Detach, Start
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
 
@@ -49,7 +49,7 @@ class State(Enum):
     BROKEN = "not complete"
     REPLACING = "being replaced"
     RESIZING = "being resized"
-    KEEPING = "being kept"
+    DETACHING = "being kept"
     STOPPING = "being stopped"
 
 
@@ -58,7 +58,7 @@ _FROM = {  # a request -> the states in which it can be fulfilled, and the state
     AttachRequested: ({State.DOWN}, State.STARTING),
     ReplaceRequested: ({State.READY, State.BROKEN}, State.REPLACING),
     ResizeRequested: ({State.READY, State.BROKEN}, State.RESIZING),
-    KeepRequested: ({State.READY, State.BROKEN}, State.KEEPING),
+    DetachRequested: ({State.READY, State.BROKEN}, State.DETACHING),
 }
 
 
@@ -103,7 +103,7 @@ class Membership:
 
     def _take(self, event: Event) -> Iterator[Action]:
         match event:
-            case StartRequested() | AttachRequested() | ReplaceRequested() | ResizeRequested() | KeepRequested():
+            case StartRequested() | AttachRequested() | ReplaceRequested() | ResizeRequested() | DetachRequested():
                 yield from self._begin(event)
             case Cancelled(request):
                 if self._operation is not None and self._operation.request == request:
@@ -129,8 +129,8 @@ class Membership:
                 yield from (Watch(rank, pid) for rank, pid in ranks.join(pids).items())
             case messages.SparesReady(count):
                 ranks.spares = count
-            case messages.Kept(name):
-                ranks.kept = name
+            case messages.Detached(name):
+                ranks.detached_name = name
 
     def _begin(self, asked: Request) -> Iterator[Action]:
         allowed, meanwhile = _FROM[type(asked)]
@@ -146,8 +146,8 @@ class Membership:
                 return Start(request, self.ranks, self._patience)
             case AttachRequested(request):
                 return Attach(request, self.ranks)
-            case KeepRequested(request, wish, supervisor):
-                return Keep(request, self.ranks, wish, supervisor)
+            case DetachRequested(request, wish, supervisor):
+                return Detach(request, self.ranks, wish, supervisor)
             case ReplaceRequested():
                 return Replace(asked, self.ranks, self._patience, far=self._far)
             case ResizeRequested():

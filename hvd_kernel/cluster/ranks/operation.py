@@ -92,7 +92,7 @@ class Operation:
         return met
 
     def ask(
-        self, verb: str, ranks: Iterable[int], content: Mapping[str, Any], seconds: float, *, urgent: bool = False
+        self, handler: str, ranks: Iterable[int], content: Mapping[str, Any], seconds: float, *, urgent: bool = False
     ) -> Flow[dict[int, Mapping[str, Any]]]:
         """Put a question to ranks, all of which have to answer.
 
@@ -103,22 +103,22 @@ class Operation:
         """
         asked, ticket = set(ranks), self.ticket()
         if gone := asked - self.ranks.living:
-            raise ClusterError(f"{verb}: {named(gone)} dead")
-        yield Ask(ticket, verb, frozenset(asked), content, urgent)
-        return (yield from self.answered(ticket, verb, asked, seconds))
+            raise ClusterError(f"{handler}: {named(gone)} dead")
+        yield Ask(ticket, handler, frozenset(asked), content, urgent)
+        return (yield from self.answered(ticket, handler, asked, seconds))
 
     def answered(
-        self, ticket: Ticket, verb: str, ranks: set[int], seconds: float
+        self, ticket: Ticket, handler: str, ranks: set[int], seconds: float
     ) -> Flow[dict[int, Mapping[str, Any]]]:
         """Wait for the answers of ranks as long as they live; raises as ``ask``."""
         answers = self.answers[ticket]
         yield from self.within(lambda: not (ranks & self.ranks.living) - answers.keys(), seconds)
         for rank, content in sorted(answers.items()):
             if "error" in content:
-                raise ClusterError(f"{verb}: rank {rank}: {content['error']}")
+                raise ClusterError(f"{handler}: rank {rank}: {content['error']}")
         if missing := ranks - answers.keys():
             late = ", ".join(map(str, sorted(missing)))
-            raise ClusterError(f"{verb}: no answer from rank {late} within {seconds:g} s: busy?")
+            raise ClusterError(f"{handler}: no answer from rank {late} within {seconds:g} s: busy?")
         return answers
 
 

@@ -26,7 +26,7 @@ class Ranks:
         self.fallen: set[int] = set()  # arrivals that have died, or that nobody counts on any more
         self.bare: set[int] = set()  # ranks in the place of dead ones that lack what was kept
         self.spares = 0  # processes that could replace a rank at once
-        self.kept = ""  # the cluster's name, where it outlives this kernel
+        self.detached_name = ""  # the cluster's name, where it outlives this kernel
         self.generation = 0  # how often the ranks have met
         self.leaving: set[int] = set()  # they have been asked to end
         self.apart = False  # these ranks may have met in part, or not in this number

@@ -214,11 +214,11 @@ class Rejoin(Operation):
 
     def _given(self, root: int, fresh: list[int]) -> Flow[dict[str, str]]:
         """Have a survivor give what was kept; return what did not arrive, and why."""
-        kept = (yield from self.ask("kept", [root], {}, _MOVE_S))[root]
-        self._names = tuple(dict.fromkeys((*self._restore, *kept["names"], *kept["sets"])))
+        found = (yield from self.ask("replicated", [root], {}, _MOVE_S))[root]
+        self._names = tuple(dict.fromkeys((*self._restore, *found["names"], *found["sets"])))
         if not self._names:
             return {}
         yield self.tell(f"{', '.join(self._names)}: from rank {root}")
-        content = {"names": self._names, "root": root, "fresh": fresh, "kept": kept["names"]}
+        content = {"names": self._names, "root": root, "fresh": fresh, "replicated": found["names"]}
         told = yield from self.ask("restore", self.ranks.everybody, content, _MOVE_S)
         return {name: why for rank in fresh for name, why in told[rank]["lost"].items()}

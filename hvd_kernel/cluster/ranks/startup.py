@@ -1,4 +1,4 @@
-"""Start of a cluster, the way back to a kept one, and its keeping, as operations of the membership."""
+"""Start of a cluster, the way back to a kept one, and its detachment, as operations of the membership."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class Attach(Operation):
         return tuple(sorted(living - met.keys() - ranks.dead))
 
 
-class Keep(Operation):
+class Detach(Operation):
     """A cluster that outlives its kernel from here on."""
 
-    def __init__(self, request: int, ranks: Ranks, wish: messages.Keep, supervisor: int) -> None:
+    def __init__(self, request: int, ranks: Ranks, wish: messages.Detach, supervisor: int) -> None:
         super().__init__(request, ranks)
         self._wish, self._supervisor = wish, supervisor
         self._why = ""  # it cannot
@@ -106,14 +106,14 @@ class Keep(Operation):
     def hear(self, event: Event) -> None:
         """Take in what has happened."""
         super().hear(event)
-        if isinstance(event, messages.KeepFailed):
+        if isinstance(event, messages.DetachFailed):
             self._why = event.why
 
     def run(self) -> Flow[None]:
         """Ask the supervisor for it."""
         yield Remember()
         yield Send(self._wish)
-        if not (yield from self.within(lambda: bool(self.ranks.kept or self._why), _KEEP_S)):
+        if not (yield from self.within(lambda: bool(self.ranks.detached_name or self._why), _KEEP_S)):
             raise ClusterError(f"the ranks' supervisor (process {self._supervisor}) does not answer: is it stopped?")
         if self._why:
             raise ClusterError(f"the ranks cannot be kept: {self._why}")

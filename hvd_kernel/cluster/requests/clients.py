@@ -72,7 +72,7 @@ def _await_output(client: Any) -> None:
 def _hello(client: Any, uuid: str) -> tuple[str, Future[None]]:
     """Have a rank publish that it is busy and idle, also while a cell runs."""
     heard: Future[None] = Future()
-    message = client.session.msg("hvd_request", content={"verb": "hello", "channel": "control"})
+    message = client.session.msg("hvd_request", content={"handler": "hello", "channel": "control"})
     message_id = message["header"]["msg_id"]
     client.metadata[message_id] = ipp.client.client.Metadata()
     client._output_futures[message_id] = heard

@@ -112,7 +112,7 @@ class Handshake:
         """Say hello, by ``Stream.request``, wherever a rank has not been met."""
         for channel in self._channels:
             unmet = sorted(rank for rank, missing in self._missing.items() if missing & {channel, "iopub"})
-            hello = {"verb": "hello", "channel": channel}
+            hello = {"handler": "hello", "channel": channel}
             request(unmet, "hvd_request", hello, self, urgent=channel == "control")
 
     def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:

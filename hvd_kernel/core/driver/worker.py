@@ -1,8 +1,4 @@
-"""Worker of an elastic driver, which this process is: it asks for its place, and meets the others there.
-
-Words, beside those of protocol/elastic.py.
-  keeper  a socket that holds a free port, where the ranks meet if this worker becomes rank 0
-"""
+"""Worker of an elastic driver, which this process is: it asks for its place, and meets the others there."""
 
 from __future__ import annotations
 
@@ -11,13 +7,13 @@ import functools
 import importlib
 import logging
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping
 
 from hvd_kernel.core.driver.channel import DriverChannel, since
 from hvd_kernel.core.driver.channel import driver as channel_to_driver
 from hvd_kernel.errors import HorovodInternalError
+from hvd_kernel.processes.ports import ReservedPort
 from hvd_kernel.protocol.elastic import GENERATION, Place, Ready, Removed
 
 Meet = Callable[[Place, Mapping[int, int]], None]
@@ -35,7 +31,7 @@ class Worker:
         self.channel = channel
         self.place: Place | None = None
         """The newest; its ``before`` is of the generation in which this worker last was."""
-        self._keeper: socket.socket | None = None
+        self._port = ReservedPort()  # where the ranks meet if this worker becomes rank 0
         self._has_met = True  # in the generation of its place
         self._reason: str | None = None  # why that has failed; None: it has not
         self._step = 0
@@ -78,7 +74,7 @@ class Worker:
             else:
                 self._has_met = not self.channel.is_over()
                 if self._has_met:
-                    self._keep_port(None)
+                    self._port.release()
                     return
 
     def _next_place(self, patience_s: float) -> Place:
@@ -86,7 +82,7 @@ class Worker:
         if generation == 0:
             _import_what_comes_later()
         failed, reason = self._reason is not None, (self._reason or "")[:_REASON_CHARS]
-        answer = self.channel.ask_place(Ready(generation, failed, reason, self._step, self._new_port()), patience_s)
+        answer = self.channel.ask_place(Ready(generation, failed, reason, self._step, self._port.take()), patience_s)
         if isinstance(answer, Removed):
             _LOG.info("this rank leaves the job: %s", answer.why)
             raise SystemExit(0)
@@ -99,22 +95,6 @@ class Worker:
     def _watched(self, place: Place, pidfds: Mapping[int, int]) -> dict[int, int]:
         seen = {rank: pidfds[old] for rank, old in enumerate(place.before) if old in pidfds}
         return seen | {place.rank: self.channel.fileno()}
-
-    def _new_port(self) -> int:
-        """Return a free port, and keep it from everybody who does not ask for this one, as rank 0's core does.
-
-        Bound with SO_REUSEADDR and not listening, so that rank 0 may listen there.
-        """
-        keeper = socket.socket()
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        keeper.bind(("", 0))
-        self._keep_port(keeper)
-        return int(keeper.getsockname()[1])
-
-    def _keep_port(self, keeper: socket.socket | None) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
-        self._keeper = keeper
 
 
 def _import_what_comes_later() -> None:

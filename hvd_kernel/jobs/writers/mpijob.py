@@ -40,7 +40,7 @@ def write(spec: JobSpec, options: Options) -> str:
     body |= {"launcherCreationPolicy": "WaitForWorkersReady", "mpiImplementation": "OpenMPI"}
     body |= {"runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0}, "mpiReplicaSpecs": specs}
     made = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": name}, "spec": body}
-    notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *meeting(spec)]
+    notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *rendezvous_notes(spec)]
     notes += common.kept_secret(spec, "hvdrun makes one for each run")
     notes.append("the image needs sshd for the workers and ssh for the launcher")
     logs = f"  kubectl apply -f FILE && kubectl logs -f -l training.kubeflow.org/job-name={name},"
@@ -48,7 +48,7 @@ def write(spec: JobSpec, options: Options) -> str:
     return common.head(f"{shape.counted('pod')}, by Kubeflow's MPI Operator", how, notes) + kubernetes.dumped([made])
 
 
-def meeting(spec: JobSpec) -> list[str]:
+def rendezvous_notes(spec: JobSpec) -> list[str]:
     """Return a sentence on where ranks were to meet, if the job said so."""
     said = spec.rendezvous
     return [f"the ranks meet where hvdrun says, and not at {said.host}"] if said else []

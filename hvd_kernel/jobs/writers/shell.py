@@ -67,7 +67,7 @@ def lost(spec: JobSpec) -> list[str]:
     return image + common.kept_secret(spec, "each run has one of its own")
 
 
-def meeting(spec: JobSpec) -> list[str]:
+def rendezvous_notes(spec: JobSpec) -> list[str]:
     """Return a sentence on where the ranks meet and by which interface, where srun starts them."""
     told = {
         "the ranks meet at the first node": spec.rendezvous is not None,

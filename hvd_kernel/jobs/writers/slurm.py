@@ -36,7 +36,7 @@ def write(spec: JobSpec, _options: Options) -> str:
     groups = [list(same) for _, same in groupby(shape.replicas, lambda each: (each.slots, each.resources))]
     if shape.np and len(groups) > 1:
         groups = _trimmed(groups, shape)
-    notes = [*shape.notes, *common.lost(spec, "Slurm"), *shell.lost(spec), *shell.meeting(spec)]
+    notes = [*shape.notes, *common.lost(spec, "Slurm"), *shell.lost(spec), *shell.rendezvous_notes(spec)]
     directives = _job(spec)
     for number, group in enumerate(groups):
         directives += ["hetjob"] if number else []

@@ -36,7 +36,7 @@ def write(spec: JobSpec, options: Options) -> str:
     _check(trainer)
     body = {"runtimeRef": {"name": options.runtime}, "trainer": trainer}
     made = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": name}, "spec": body}
-    notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *mpijob.meeting(spec)]
+    notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *mpijob.rendezvous_notes(spec)]
     notes += common.kept_secret(spec, "hvdrun makes one for each run")
     notes.append(f"the runtime {options.runtime} must have an mpi policy, its nodes hvd_kernel and memory for /dev/shm")
     how = [f"  kubectl apply -f FILE && kubectl logs -f -l jobset.sigs.k8s.io/jobset-name={name}"]

@@ -95,7 +95,7 @@ def _elastic_values(answers: Mapping[int, Answer], outcome: Outcome) -> list[Any
     rank = 0 if outcome.failed is None else outcome.failed
     if (answer := answers.get(outcome.failed_worker)) is not None and answer.kind:
         raise failure(rank, size, answer) from answer.exception()
-    raise RankDied(_last_words(rank, size, outcome), rank)
+    raise RankDied(_died(rank, size, outcome), rank)
 
 
 def _answers(folder: Path, numbers: Iterable[int]) -> dict[int, Answer]:
@@ -114,7 +114,7 @@ def values_of(answers: Mapping[int, Answer], np: int, outcome: Outcome) -> list[
     missing = [rank for rank in range(np) if rank not in answers]
     if missing:
         rank = outcome.failed if silent and outcome.failed is not None else missing[0]
-        raise RankDied(_last_words(rank, np, outcome), rank)
+        raise RankDied(_died(rank, np, outcome), rank)
     return [answers[rank].result() for rank in range(np)]
 
 
@@ -130,7 +130,7 @@ def failure(rank: int, np: int, answer: Answer) -> RankFailed:
     return RankFailed(f"rank {rank} of {np} raised {said}\n\n{answer.trace.rstrip()}", rank)
 
 
-def _last_words(rank: int, np: int, outcome: Outcome) -> str:
+def _died(rank: int, np: int, outcome: Outcome) -> str:
     code = outcome.codes[rank] if rank < len(outcome.codes) else 1
     how = f"was {outcome.why}" if outcome.why and rank == outcome.failed else f"ended with {told(code)}"
     what = f"rank {rank} of {np} {how} before its function returned."

@@ -229,7 +229,7 @@ class Remember(Message, frozen=True):
     state: dict[str, Any]
 
 
-class Keep(Message, frozen=True):
+class Detach(Message, frozen=True):
     """Detach the cluster: let it outlive this kernel."""
 
     name: str
@@ -238,13 +238,13 @@ class Keep(Message, frozen=True):
     hours: float  # that it may wait for the next kernel
 
 
-class Kept(Message, frozen=True):
+class Detached(Message, frozen=True):
     """It is detached."""
 
     name: str
 
 
-class KeepFailed(Message, frozen=True):
+class DetachFailed(Message, frozen=True):
     """It cannot be detached, and why."""
 
     why: str
@@ -270,5 +270,5 @@ ALL = (
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, Answered, RankKilled, Terminated, Flush, Flushed),
     *(AskRank, RankState, RankSaid, TellRank, SparesReady, SparesFailed),
     *(Connected, SetSpares, ReplaceRanks, RanksJoining, Resized, LimitRank),
-    *(Remember, Keep, Kept, KeepFailed, Attached, Refused),
+    *(Remember, Detach, Detached, DetachFailed, Attached, Refused),
 )

@@ -140,7 +140,7 @@ class HostSpares:
         self._waiting.remove(spare)
         self._quota.end()
         if self._quota.is_used_up:
-            self._say(f"{_last_words(spare.process) or f'they end with {status}'}")
+            self._say(f"{_last_line(spare.process) or f'they end with {status}'}")
         self._fill()
 
     def _say(self, why: str) -> None:
@@ -149,7 +149,7 @@ class HostSpares:
             self._supervisor.send(m.SparesFailed(why))
 
 
-def _last_words(process: ChildProcess) -> str:
+def _last_line(process: ChildProcess) -> str:
     """Return the last line that a process has written, on stderr if there."""
     for fd, _ in sorted(process.streams.items(), key=lambda one: one[1]):
         text = b"".join(process.rest(fd)).decode(errors="replace").strip()

@@ -92,7 +92,7 @@ class Reducer:
 
     def on_gradient(self, slot: Slot) -> None:
         """Count a backward pass; start the operation after the last one. Called in the middle of backward."""
-        self.forget_if_renewed()
+        self.forget_if_reset()
         if slot.left <= 0:
             raise AssertionError(TOO_MANY_PASSES)
         assert slot.param.grad is not None
@@ -105,12 +105,12 @@ class Reducer:
 
     def busy(self) -> bool:
         """Tell whether a round has begun."""
-        self.forget_if_renewed()
+        self.forget_if_reset()
         return any(slot.seen for slot in self.slots)
 
     def synchronize(self) -> None:
         """End the round: every gradient is reduced, also where this rank's graph had none."""
-        self.forget_if_renewed()
+        self.forget_if_reset()
         try:
             self._take_in_unfrozen()
             if not self._kinds_agreed:
@@ -128,7 +128,7 @@ class Reducer:
 
     def abandon(self) -> None:
         """End a round whose sums nobody wants, when nothing is on its way any more: names and memory are free then."""
-        self.forget_if_renewed()
+        self.forget_if_reset()
         waits: list[Callable[[], Any]] = [partial(synchronize, handle) for handle, _ in self._operations()]
         for wait in waits + [slot.sparse_sum for slot in self.slots if slot.sparse_sum]:
             with contextlib.suppress(RuntimeError, ValueError):
@@ -143,8 +143,8 @@ class Reducer:
             group.rewind()
         self.homes.arrived.clear()
 
-    def forget_if_renewed(self) -> None:
-        """Operations of an engine that is gone (a cell failed, the ranks were healed) will never end: drop them."""
+    def forget_if_reset(self) -> None:
+        """Operations of an engine that is gone (a cell failed, its communicator was reset) never end: drop them."""
         if self._generation != session.generation():
             self._generation = session.generation()
             self._leave_homes()

@@ -32,7 +32,7 @@ _TRIES = 2  # with all values, and without those that could not be made again
 _ARCHIVES = {b"PK": "torch"}  # how a framework's archive begins: torch.save writes a zip
 
 
-def kept_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+def replicated_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     """Answer which variables cells have asked to keep, and which are process sets: these go to every fresh rank."""
     sets = [name for name, value in control.names.items() if isinstance(value, ProcessSet) and not name.startswith("_")]
     return {"names": replicated.names(), "sets": sorted(sets)}, []
@@ -66,14 +66,14 @@ def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
     if why:
         lost = dict.fromkeys(names, why) | lost
     control.names.update(at_home(found, control.names))
-    replicated.keep(*content["kept"])
+    replicated.keep(*content["replicated"])
     return {"lost": lost}, []
 
 
 def held(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     """Answer which variables the user has here, and which of them cells have asked to keep."""
     names = users(control.names)
-    return {"names": names, "kept": [name for name in replicated.names() if name in names]}, []
+    return {"names": names, "replicated": [name for name in replicated.names() if name in names]}, []
 
 
 def pack(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -85,7 +85,7 @@ def pack(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> A
 def unpack(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
     """Take over what another rank has packed."""
     control.names.update(at_home(_load(bytes(buffers[0])), control.names))
-    replicated.keep(*content["kept"])
+    replicated.keep(*content["replicated"])
     return {}, []
 
 

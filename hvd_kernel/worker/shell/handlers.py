@@ -1,7 +1,7 @@
-"""Request handlers of a rank: verb -> function. A new one is a row here and a function in its own file.
+"""Request handlers of a rank, by name. A new one is a row here and a function in its own file.
 
 A request comes on the shell channel (between cells, on the main thread) or, if it is urgent, on the control channel (at
-once, on a thread of its own, also while a cell runs): a verb that may be urgent touches nothing that a cell is using.
+once, on a thread of its own, also while a cell runs): what may be urgent touches nothing that a cell is using.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 
 Answer = tuple[dict[str, Any], list[Any]]
 TOGETHER = {"rendezvous", "restore"}
-"""Verbs that all ranks do together: of a rank that waits in a cell, its main thread does them."""
+"""Requests that all ranks do together: of a rank that waits in a cell, its main thread does them."""
 
 Handler = Callable[["Control", Mapping[str, Any], list[Any]], Answer]
 
 
 def answer(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer | Future[Answer]:
     """Do what a ``hvd_request`` says; return the reply's content and buffers, or who will have them."""
-    handler = TABLE.get(content["verb"])
+    name = content.get("handler", "")
+    handler = TABLE.get(name)
     if handler is None:
-        raise ValueError(f"unknown verb {content['verb']!r}: notebook and ranks run different versions of hvd_kernel")
-    if content["verb"] in TOGETHER and threading.current_thread() is not threading.main_thread():
+        raise ValueError(f"unknown request {name!r}: notebook and ranks run different versions of hvd_kernel")
+    if name in TOGETHER and threading.current_thread() is not threading.main_thread():
         return control.elastic.hand_over(partial(handler, control, content, buffers))
     return handler(control, content, buffers)
 
@@ -159,7 +160,7 @@ TABLE: dict[str, Handler] = {
     "prepare_resize": _prepare_resize,
     "resize": _resize,
     "leave": rendezvous.leave,
-    "kept": replicate.kept_names,
+    "replicated": replicate.replicated_names,
     "restore": replicate.restore,
     "held": replicate.held,
     "pack": replicate.pack,

@@ -36,8 +36,8 @@ def _check_alone(context: Context) -> None:
     session = context.manager.session
     if session is None:
         return
-    if session.kept:
-        raise UsageError(f"this notebook has {session.kept} already: restart its kernel to detach it")
+    if session.detached_name:
+        raise UsageError(f"this notebook has {session.detached_name} already: restart its kernel to detach it")
     raise UsageError("this notebook has ranks of its own: `%hvd stop` ends them, then attach")
 
 
@@ -45,7 +45,7 @@ def _told(session: Session) -> str:
     alive = [each.rank for each in session.status() if each.alive]
     dead = [each for each in session.status() if not each.alive]
     lost = "".join(f"{named([each.rank])} is dead ({each.why}): `%hvd respawn`\n" for each in dead)
-    return f"{session.kept}: {named(alive)} ready, with all variables\n{lost}" if alive else lost
+    return f"{session.detached_name}: {named(alive)} ready, with all variables\n{lost}" if alive else lost
 
 
 def _follow(context: Context, session: Session, run: Run) -> None:

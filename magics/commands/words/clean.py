@@ -1,6 +1,6 @@
 """%hvd clean: ends and removes what clusters of kernels that are gone have left on this machine, and nothing else.
 
-Kept clusters are left to nobody: they are listed, and ended by their names alone.
+Kept clusters are nobody's leftovers: they are listed, and ended by their names alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import detached, leftovers
-from hvd_kernel.processes.detached import Kept
+from hvd_kernel.processes.detached import DetachedCluster
 from hvd_kernel.processes.leftovers import Marked
 
 COMMAND_CHARS = 100
@@ -62,7 +62,7 @@ def running_on(strays: Sequence[Marked]) -> str:
     return _list(title, (f"{_row(each)}{each.rank and f'  (rank {each.rank})'}" for each in strays))
 
 
-def kept_on(clusters: Sequence[Kept]) -> str:
+def kept_on(clusters: Sequence[DetachedCluster]) -> str:
     """Write which clusters are kept; "" when there is none."""
     title = f"{_count(clusters, 'kept cluster', 's')}; `%hvd attach NAME` goes on, `%hvd clean --kept NAME` ends it"
     return _list(title, (each.sentence for each in clusters))

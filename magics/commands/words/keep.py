@@ -20,7 +20,7 @@ def check(context: Context, options: Options) -> None:
         Naming them.
     """
     name, session = _asked(options), context.manager.session
-    kept = session.kept if session is not None else ""
+    kept = session.detached_name if session is not None else ""
     if not name or kept == name or (kept and options.keep is None):
         return
     if kept:
@@ -33,10 +33,10 @@ def check(context: Context, options: Options) -> None:
 def keep(context: Context, options: Options) -> None:
     """Keep the running ranks, where the line or a setting asks for it."""
     session, name = context.manager.current(), _asked(options)
-    if name is None or session.kept:
+    if name is None or session.detached_name:
         return
     session.keep(name or detached.free_name(detached.clusters()), context.manager.place)
-    context.writer().say(f"kept as {session.kept}: after a restart of this kernel `%hvd attach` has them\n")
+    context.writer().say(f"kept as {session.detached_name}: after a restart of this kernel `%hvd attach` has them\n")
 
 
 def _asked(options: Options) -> str | None:

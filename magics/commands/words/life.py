@@ -55,8 +55,8 @@ def status(context: Context, _options: Options) -> None:
     rows: list[tuple[str, ...]] = [("rank", "state", "pid", "host", "device", why)]
     rows += [(str(r.rank), "alive" if r.alive else "dead", str(r.pid), r.host, r.device, r.why) for r in ranks]
     writer.say(table(rows))
-    if session.kept:
-        writer.say(f"kept as {session.kept}: they go on when this kernel ends, `%hvd stop` ends them\n")
+    if session.detached_name:
+        writer.say(f"kept as {session.detached_name}: they go on when this kernel ends, `%hvd stop` ends them\n")
     if writer.looked_at:  # whether a spare is warm by now differs from run to run
         writer.say(f"{session.spares or 'no'} spare process{'es' * (session.spares != 1)} ready\n")
 

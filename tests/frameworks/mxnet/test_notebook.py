@@ -79,7 +79,7 @@ WAITS = {
 @pytest.mark.parametrize("what", WAITS)
 def test_an_interrupt_ends_a_wait_of_mxnets(cells: Kernel, what: str, tmp_path: Path) -> None:
     inside = f"Path({str(tmp_path)!r}, str(rank)).touch()"
-    started = cells.start(f"%%hvdrun\n{inside}\n{WAITS[what]}", person=True)
+    started = cells.start(f"%%hvdrun\n{inside}\n{WAITS[what]}", prompts=True)
     until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks in the cell")
     cells.press()
     outcome = cells.finish_rest(started, allow_error=True)

@@ -341,8 +341,8 @@ def test_steps_and_samples(ranks: RankPool) -> None:
     assert ranks.run(counted) == [[4, 20]] * ranks.np
 
 
-def healed() -> None:
-    """Communication is renewed between two cells, as after a failure: an optimizer from before goes on."""
+def reset_between_cells() -> None:
+    """The communicator is reset between two cells, as after a failure: an optimizer from before goes on."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -363,5 +363,5 @@ def healed() -> None:
         optimizer.step()
 
 
-def test_optimizer_survives_renewal(ranks: RankPool) -> None:
-    ranks.run(healed)
+def test_optimizer_survives_a_reset(ranks: RankPool) -> None:
+    ranks.run(reset_between_cells)

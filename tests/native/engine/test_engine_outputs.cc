@@ -205,10 +205,10 @@ TEST_CASE("engine: A15: whichever memory of a grouped allgather is missing, all 
         });
         CHECK(refused.load() == 1);
       }
-      const int guilty = outcomes.front().status.rank;
-      CHECK(guilty >= 0);
-      CHECK(guilty < size);
-      check_refused(outcomes, guilty, what);
+      const int failing = outcomes.front().status.rank;
+      CHECK(failing >= 0);
+      CHECK(failing < size);
+      check_refused(outcomes, failing, what);
       run_ranks(size, [&](int rank) {
         Engine& engine = *engines[static_cast<std::size_t>(rank)];
         check_gathered(gather(engine, kCount, kTensors), engines.size(), kCount, kTensors);

@@ -1,7 +1,7 @@
 // Ranks as processes that may die: forked, joined by an engine over real transports, told apart by
 // what they report.
 //   report   what one rank says once: when its wait ended, with which Status
-//   guilty   the rank that the test makes fail
+//   failing  the rank that the test makes fail
 #pragma once
 
 #include <csignal>

@@ -1,5 +1,5 @@
 // Rows of the fault matrix that kill, stop or crash a rank in the middle of an operation: every
-// other rank's wait ends in time with an error that names the guilty one, and nothing is left.
+// other rank's wait ends in time with an error that names the failing one, and nothing is left.
 // Ranks outnumber the cores and are busy, as in the matrix.
 #include <dirent.h>
 #include <doctest/doctest.h>
@@ -99,23 +99,23 @@ struct Figures {
   }
 };
 
-// Every survivor of `guilty` reports a death of that rank; the delays since `since_ns` are added.
-void check_survivors(Processes& ranks, int guilty, Code code, std::int64_t since_ns,
+// Every survivor of `failing` reports a death of that rank; the delays since `since_ns` are added.
+void check_survivors(Processes& ranks, int failing, Code code, std::int64_t since_ns,
                      Figures& figures) {
   for (int rank = 0; rank < kRanks; ++rank) {
-    if (rank == guilty) continue;
+    if (rank == failing) continue;
     const std::optional<Report> report = ranks.report(rank, kPatience);
     REQUIRE_MESSAGE(report.has_value(), "rank " << rank << " said nothing");
     CHECK_MESSAGE(report->status_code() == code, "rank " << rank << ": " << report->message);
-    CHECK_MESSAGE(report->rank == guilty, "rank " << rank << ": " << report->message);
+    CHECK_MESSAGE(report->rank == failing, "rank " << rank << ": " << report->message);
     figures.ms.push_back(static_cast<double>(report->at_ns - since_ns) / 1e6);
   }
 }
 
-void check_ends(Processes& ranks, int guilty) {
+void check_ends(Processes& ranks, int failing) {
   const std::vector<int> ends = ranks.wait_all(kPatience);
   for (int rank = 0; rank < kRanks; ++rank) {
-    if (rank == guilty) continue;
+    if (rank == failing) continue;
     CHECK_MESSAGE(ends[static_cast<std::size_t>(rank)] == 0,
                   "rank " << rank << " did not end by itself");
   }
@@ -126,15 +126,15 @@ Figures kill_in_the_middle(const std::string& transport, int number, int episode
   std::mt19937 random(20261120);
   Figures figures;
   for (int episode = 0; episode < episodes; ++episode) {
-    const int guilty = episode % kRanks;  // rank 0 too: row A5
+    const int failing = episode % kRanks;  // rank 0 too: row A5
     Processes ranks(kRanks, summing(transport, std::size_t{4} << 20U));
     REQUIRE(ranks.all_started(kPatience));
     // The offset of the fault in the operation, not a wait for anything.
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
     const std::int64_t since = now_ns();
-    ranks.signal(guilty, number);
-    check_survivors(ranks, guilty, Code::kRankDied, since, figures);
-    check_ends(ranks, guilty);
+    ranks.signal(failing, number);
+    check_survivors(ranks, failing, Code::kRankDied, since, figures);
+    check_ends(ranks, failing);
   }
   MESSAGE(transport << ", signal " << number << ", " << figures.ms.size() << " survivors: p50 "
                     << figures.at(0.5) << " ms, p99 " << figures.at(0.99) << " ms, max "
@@ -246,9 +246,9 @@ TEST_CASE("A7: whichever rank it is" * doctest::test_suite("nightly")) {
 TEST_CASE(
     "A8: a rank whose process exits with status 0 in the middle has departed, it has not "
     "succeeded") {
-  for (int guilty = 0; guilty < kRanks; ++guilty) {
-    Processes ranks(kRanks, [guilty](int rank, Bootstrap& bootstrap, Line& line) {
-      if (rank != guilty) return summing("shm", 1U << 18U)(rank, bootstrap, line);
+  for (int failing = 0; failing < kRanks; ++failing) {
+    Processes ranks(kRanks, [failing](int rank, Bootstrap& bootstrap, Line& line) {
+      if (rank != failing) return summing("shm", 1U << 18U)(rank, bootstrap, line);
       Result<std::unique_ptr<Engine>> engine =
           Engine::start(rank, kRanks, bootstrap, options_for("shm"));
       REQUIRE(engine.is_ok());
@@ -257,8 +257,8 @@ TEST_CASE(
       ::_exit(0);
     });
     Figures figures;
-    check_survivors(ranks, guilty, Code::kRankDied, now_ns(), figures);
-    check_ends(ranks, guilty);
+    check_survivors(ranks, failing, Code::kRankDied, now_ns(), figures);
+    check_ends(ranks, failing);
   }
 }
 
@@ -271,21 +271,21 @@ static int kill_at_failpoints(const std::string& transport, int victims) {
     CAPTURE(name);
     // What neither rank 0 nor rank 1 passes in an allreduce, no rank does.
     const int before = reached;
-    for (int guilty = 0; guilty < victims && (guilty < 2 || reached > before); ++guilty) {
+    for (int failing = 0; failing < victims && (failing < 2 || reached > before); ++failing) {
       const std::string arm = name + ":kill@3";
       Processes ranks(kRanks, summing(
                                   transport, 1U << 19U,
                                   [&](int rank) {
-                                    if (rank == guilty) arm_failpoints(arm.c_str());
+                                    if (rank == failing) arm_failpoints(arm.c_str());
                                   },
                                   kSums));
-      if (ranks.has_started(guilty, kPatience)) continue;  // so it does not pass there
-      const std::optional<Report> first = ranks.report(guilty == 0 ? 1 : 0, kPatience);
+      if (ranks.has_started(failing, kPatience)) continue;  // so it does not pass there
+      const std::optional<Report> first = ranks.report(failing == 0 ? 1 : 0, kPatience);
       REQUIRE(first.has_value());
       ++reached;
       CHECK_MESSAGE(first->status_code() == Code::kRankDied, first->message);
-      CHECK_MESSAGE(first->rank == guilty, first->message);
-      check_ends(ranks, guilty);
+      CHECK_MESSAGE(first->rank == failing, first->message);
+      check_ends(ranks, failing);
     }
   }
   return reached;
@@ -321,16 +321,16 @@ TEST_CASE(
     std::vector<float> values(1U << 20U);
     line.say(Report::of(sum_for_ever(*engine.value(), values, line)));
   };
-  for (const int guilty : {0, 2}) {
+  for (const int failing : {0, 2}) {
     Processes ranks(kRanks, stopped);
     REQUIRE(ranks.all_started(kPatience));
     Figures figures;
     const std::int64_t since = now_ns();
-    ranks.signal(guilty, SIGSTOP);
-    check_survivors(ranks, guilty, Code::kStalled, since, figures);
+    ranks.signal(failing, SIGSTOP);
+    check_survivors(ranks, failing, Code::kStalled, since, figures);
     CHECK(figures.at(0) >= 900);
-    ranks.signal(guilty, SIGKILL);
-    check_ends(ranks, guilty);
+    ranks.signal(failing, SIGKILL);
+    check_ends(ranks, failing);
   }
 }
 

@@ -15,7 +15,7 @@
 namespace hvd::test {
 namespace {
 
-constexpr int kRanks = 3, kGuilty = 1, kRequests = 4;
+constexpr int kRanks = 3, kFailing = 1, kRequests = 4;
 constexpr double kPatience = 60;
 
 struct Carrier {
@@ -100,11 +100,11 @@ Status live(int rank, Bootstrap& bootstrap, const Line& line) {
   values.fill(std::vector<float>(5));
   Endings endings;
   bool taken = true;
-  for (int i = 0; i < kRequests && rank != kGuilty; ++i) {
+  for (int i = 0; i < kRequests && rank != kFailing; ++i) {
     taken = ask(engine, std::to_string(i), values[static_cast<std::size_t>(i)], endings) && taken;
   }
   line.started();
-  if (rank == kGuilty) ::pause();
+  if (rank == kFailing) ::pause();
   endings.wait();
   Endings later;
   for (int i = 0; i < kRequests; ++i) taken = ask(engine, "later", values[0], later) && taken;
@@ -122,13 +122,13 @@ TEST_CASE("plugins: a rank that dies ends every request of the others") {
     line.say(Report::of(live(rank, bootstrap, line)));
   });
   REQUIRE(ranks.all_started(kPatience));
-  ranks.signal(kGuilty, SIGKILL);
+  ranks.signal(kFailing, SIGKILL);
   for (int rank = 0; rank < kRanks; ++rank) {
-    if (rank == kGuilty) continue;
+    if (rank == kFailing) continue;
     const std::optional<Report> report = ranks.report(rank, kPatience);
     REQUIRE(report.has_value());
     CHECK_MESSAGE(report->status_code() == Code::kRankDied, report->message);
-    CHECK(report->rank == kGuilty);
+    CHECK(report->rank == kFailing);
   }
 }
 

@@ -39,11 +39,11 @@ struct Report {
   std::int64_t at_ns = 0;
   int rank = -1;
   int code = 0;
-  int guilty = -1;
+  int failing = -1;
   std::array<char, 512> text{};
 
   std::string message() const { return text.data(); }
-  bool died(int who) const { return code == static_cast<int>(Code::kRankDied) && guilty == who; }
+  bool died(int who) const { return code == static_cast<int>(Code::kRankDied) && failing == who; }
 };
 
 class Processes {

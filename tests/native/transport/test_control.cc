@@ -143,16 +143,16 @@ TEST_CASE("control: lengths that lie are refused, and never lead out of the ring
     DoorbellMemory doorbells;
     Doorbell doorbell(doorbells);
     Abort abort;
-    int guilty = -1;
+    int failing = -1;
     Control control({&doorbell, &abort, [](int) { return false; }, [](int) {},
                      [&](int peer) {
-                       guilty = peer;
+                       failing = peer;
                        abort.raise(Status::make(Code::kInternal, "unreadable", "test", peer));
                      }});
     control.add(std::make_unique<MemoryLine>(7, up.memory(), down.memory(),
                                              MemoryLine::Calls{[] {}, [] {}, {}}));
     CHECK(control.poll().from == -1);
-    CHECK(guilty == 7);
+    CHECK(failing == 7);
     CHECK(control.send(7, "late").code == Code::kInternal);
   }
 }

@@ -28,7 +28,7 @@ namespace {
 struct Report {
   std::int64_t ended_ns = 0;
   int code = 0;
-  int guilty = -1;
+  int failing = -1;
   int rank = -1;
 };
 
@@ -122,7 +122,7 @@ double kill_one(const Scene& scene) {
     Report report;
     REQUIRE(::read(reports.read.get(), &report, sizeof report) == sizeof report);
     CHECK(report.code == static_cast<int>(Code::kRankDied));
-    CHECK(report.guilty == 1);
+    CHECK(report.failing == 1);
     survivors.insert(report.rank);
     slowest = std::max(slowest, static_cast<double>(report.ended_ns - killed) / 1e6);
   }
@@ -200,22 +200,22 @@ TEST_CASE("faults: a rank that goes while the mesh is made is waited for by nobo
   };
 
   for (const std::string transport : {"shm", "tcp"}) {
-    for (const int guilty : {0, 2}) {
+    for (const int failing : {0, 2}) {
       for (int exchanges = 1; exchanges <= (transport == "tcp" ? 3 : 4); ++exchanges) {
         CAPTURE(transport);
-        CAPTURE(guilty);
+        CAPTURE(failing);
         CAPTURE(exchanges);
         const std::uint16_t port = free_port();
         test::run_ranks(3, [&](int rank) {
           auto bootstrap = TcpBootstrap::connect(rank, 3, "127.0.0.1", port, kAlways);
           REQUIRE_MESSAGE(bootstrap.is_ok(), bootstrap.status().message);
-          Leaver leaver(*bootstrap.value(), rank == guilty ? exchanges : 1000);
+          Leaver leaver(*bootstrap.value(), rank == failing ? exchanges : 1000);
           MeshOptions options;
           options.transport = transport;
           options.start_timeout_s = kAlways;
           const Status status = connect_mesh(rank, 3, leaver, options).status();
           REQUIRE_FALSE(status);
-          if (rank == guilty) return;
+          if (rank == failing) return;
           // Whoever is first to notice goes too, and may be the one whom another one names.
           const auto says = [&](const char* text) {
             return status.message.find(text) != std::string::npos;

@@ -46,8 +46,8 @@ int highest_descriptor() {
   return highest;
 }
 
-// A meeting that ends for all when one of them cannot come any more, as a bootstrap's does.
-class Appointment {
+// A rendezvous that ends for all when one of them cannot come any more, as a bootstrap's does.
+class InMemoryRendezvous {
  public:
   Result<std::vector<std::string>> allgather(int rank, const std::string& mine) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -79,13 +79,13 @@ class Appointment {
 
 class Invited : public Bootstrap {
  public:
-  Invited(Appointment& appointment, int rank) : appointment_(appointment), rank_(rank) {}
+  Invited(InMemoryRendezvous& rendezvous, int rank) : rendezvous_(rendezvous), rank_(rank) {}
   Result<std::vector<std::string>> allgather(const std::string& mine) override {
-    return appointment_.allgather(rank_, mine);
+    return rendezvous_.allgather(rank_, mine);
   }
 
  private:
-  Appointment& appointment_;
+  InMemoryRendezvous& rendezvous_;
   int rank_;
 };
 
@@ -99,11 +99,11 @@ int connect_with(rlim_t more, const std::string& transport, double start_timeout
   const rlimit limit{most, most};
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return kNoLimit;
   std::atomic<int> good{0}, unnamed{0};
-  Appointment appointment;
+  InMemoryRendezvous rendezvous;
   test::run_ranks(
       2,
       [&](int rank) {
-        Invited connection(appointment, rank);
+        Invited connection(rendezvous, rank);
         MeshOptions options;
         options.transport = transport;
         options.slot_bytes = 4096;
@@ -115,7 +115,7 @@ int connect_with(rlim_t more, const std::string& transport, double start_timeout
           mesh.value()->leave();
           return;
         }
-        appointment.cancel();
+        rendezvous.cancel();
         if (mesh.status().message.empty() || mesh.status().code == Code::kOk) ++unnamed;
       },
       40);
@@ -188,9 +188,9 @@ TEST_CASE("limits: a step of connecting that fails is a Status on that rank, and
   for (const std::string step : {"agree", "plan", "meet", "share", "watch", "links"}) {
     CAPTURE(step);
     arm_failpoints(("connect." + step + ":fail").c_str());
-    Appointment appointment;
+    InMemoryRendezvous rendezvous;
     test::run_ranks(2, [&](int rank) {
-      Invited connection(appointment, rank);
+      Invited connection(rendezvous, rank);
       MeshOptions options;
       options.heap_bytes = std::size_t{1} << 20U;
       const auto mesh = connect_mesh(rank, 2, connection, options);

@@ -79,7 +79,7 @@ TEST_CASE("stops: A10 a stopped rank is named, and ends the wait of all others b
     for (int i = 0; i < 2; ++i) {
       const test::Report report = ranks.next();
       CHECK(report.code == static_cast<int>(Code::kStalled));
-      CHECK(report.guilty == 1);
+      CHECK(report.failing == 1);
       CHECK(report.message().find("is stopped (SIGSTOP or a debugger)") != std::string::npos);
       CHECK(report.rank != 1);
       const double seconds = static_cast<double>(report.at_ns - stopped) / 1e9;

@@ -132,7 +132,7 @@ class HostAgents:
     def _give_up(self, host: HostAgent, why: ClusterError) -> None:
         if host.timer is not None:
             host.timer.cancel()
-        silent = _NO_ANSWER in host.handle.last_words()
+        silent = _NO_ANSWER in host.handle.stderr_tail()
         host.is_gone = True
         del self._by_handle[host.handle]
         if self._by_name.get(host.name) is host:
@@ -143,5 +143,5 @@ class HostAgents:
 
 
 def _gone(host: HostAgent) -> ClusterError:
-    said = host.handle.last_words().strip()
+    said = host.handle.stderr_tail().strip()
     return ClusterError(f"its agent has ended{f'; its last output: {said}' if said else ''}")

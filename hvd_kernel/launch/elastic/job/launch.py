@@ -23,9 +23,9 @@ from hvd_kernel.launch.elastic.discovery.source import Feed, FixedHosts, HostSou
 from hvd_kernel.launch.elastic.driver import Driver
 from hvd_kernel.launch.elastic.job.engine_hosts import EngineHosts
 from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents
-from hvd_kernel.launch.elastic.job.meetings import Meetings
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.elastic.job.orders import Orders
+from hvd_kernel.launch.elastic.job.rendezvous_places import RendezvousPlaces
 from hvd_kernel.launch.elastic.job.report import outcome, report
 from hvd_kernel.launch.elastic.job.stalls import WorkerStalls
 from hvd_kernel.launch.elastic.job.workers import Streams, Worker, Workers
@@ -112,7 +112,7 @@ class ElasticJob:
         self._answers: dict[int, bytes] = {}  # to the job's call, by worker
         self._hosts, self._source = self._who_has_processes(options, env)
         self._orders = Orders(job, _spares(options, env))
-        self._meetings = Meetings(job.network_interface)
+        self._rendezvous_places = RendezvousPlaces(job.network_interface)
         self.stalls = WorkerStalls(self._workers, streams.err, self._feed, env, _hang_s(options, env))
         self._stdin: StdinForwarder | None = None
         self._actions: dict[type[events.Action], Callable[[Any], None]] = {
@@ -204,7 +204,7 @@ class ElasticJob:
                 if isinstance(event, events.HostsFound):
                     self._orders.found(event.hosts)
                 actions = self._driver.step(event, time.monotonic())
-                self._meetings.expect(actions, self._workers)
+                self._rendezvous_places.expect(actions, self._workers)
                 for action in actions:
                     self._actions[type(action)](action)
         finally:
@@ -284,7 +284,7 @@ class ElasticJob:
     def _send_to(self, action: events.SendTo) -> None:
         worker, message = self._workers[action.worker], action.message
         if isinstance(message, elastic.Place):
-            message = self._meetings.filled(message)
+            message = self._rendezvous_places.filled(message)
             self._place(worker, message)
         worker.host.send(lambda: m.TellRank(worker.number, elastic.encode(message)))
 

@@ -56,8 +56,8 @@ constexpr bool kRacesAreErrors = false;
 
 TEST_CASE("abandon: one rank never comes, the others had queued operations of all kinds" *
           doctest::skip(kRacesAreErrors)) {
-  for (const int guilty : {0, 1, 2}) {
-    CAPTURE(guilty);
+  for (const int failing : {0, 1, 2}) {
+    CAPTURE(failing);
     on_rings({3, 2, 65536}, [&](Rank& rank) {
       const Group group = everybody(3, rank.number());
       const auto ring = rank.ring(group);
@@ -66,14 +66,14 @@ TEST_CASE("abandon: one rank never comes, the others had queued operations of al
       const OnDevice tensor(rank, Bytes(9000)), other(rank, Bytes(9000));
       check_allreduce(rank, *ring, group, {kSum, {1000}, true});
       init_backend(rank, group);
-      if (rank.number() != guilty) {
+      if (rank.number() != failing) {
         for (int turn = 0; turn < 8; ++turn) {
           REQUIRE(ring->allreduce(group, {{tensor.data(), other.data(), 2250}}, kSum).is_ok());
           REQUIRE(ring->broadcast(group, {{other.data(), other.data(), 9000}}, turn % 3).is_ok());
           if (second != nullptr)
             REQUIRE(second->allreduce(pair, {{tensor.data(), tensor.data(), 2250}}, kSum).is_ok());
         }
-        CHECK(!idle(rank));  // it waits for the guilty one, for ever
+        CHECK(!idle(rank));  // it waits for the failing one, for ever
       }
       std::vector<DeviceBackend*> backends{ring.get()};
       if (second != nullptr) backends.push_back(second.get());

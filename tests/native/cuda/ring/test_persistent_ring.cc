@@ -100,15 +100,15 @@ TEST_CASE("persistent ring: without memory for it on one rank all go in slices, 
 #ifndef __SANITIZE_THREAD__
 TEST_CASE(
     "persistent ring: kernels that wait for a rank that never comes end when they are let go") {
-  for (const int guilty : {0, 1, 2}) {
-    CAPTURE(guilty);
+  for (const int failing : {0, 1, 2}) {
+    CAPTURE(failing);
     on_rings({3, 3, 8192, false, nullptr, 4, "persistent"}, [&](Rank& rank) {
       const Group group = everybody(3, rank.number());
       const auto ring = rank.ring(group);
       const OnDevice tensor(rank, Bytes(40000));
       const Reduction sum{Dtype::kFloat32, ReduceOp::kSum, {}};
       check_allreduce(rank, *ring, group, {sum, {1000}, true});
-      if (rank.number() != guilty) {
+      if (rank.number() != failing) {
         for (int turn = 0; turn < 3; ++turn)
           REQUIRE(ring->allreduce(group, {{tensor.data(), tensor.data(), 10000}}, sum).is_ok());
         REQUIRE(ring->broadcast(group, {{tensor.data(), tensor.data(), 9000}}, 0).is_ok());

@@ -390,28 +390,28 @@ TEST_CASE(
 
 TEST_CASE("stall: the time of a rank at a prompt does not count") {
   for (const int fanout : {2, 64}) {
-    for (const int guilty : {0, 6}) {  // rank 0 itself, and one whose parent tells of it
+    for (const int failing : {0, 6}) {  // rank 0 itself, and one whose parent tells of it
       ControllerOptions options = tree_of(fanout);
       options.stall_warning_ns = 10 * kSecond;
       options.stall_shutdown_ns = 20 * kSecond;
       World world(7, options);
-      world.ask(guilty, about(Kind::kPark, "", {1}));
+      world.ask(failing, about(Kind::kPark, "", {1}));
       for (int rank = 0; rank < 7; ++rank) {
-        if (rank != guilty) world.ask(rank, sum_of("x"));
+        if (rank != failing) world.ask(rank, sum_of("x"));
       }
       world.settle();
       for (int i = 0; i < 50; ++i) world.pass(10 * kSecond);
       for (int rank = 0; rank < 7; ++rank) CHECK(world.told(rank).empty());
-      world.ask(guilty, about(Kind::kPark, "", {0}));
+      world.ask(failing, about(Kind::kPark, "", {0}));
       world.settle();
       world.pass(19 * kSecond);
       CHECK(world.told(1).empty());
       world.pass(kSecond);
       for (int rank = 0; rank < 7; ++rank) {
-        if (rank == guilty) continue;
+        if (rank == failing) continue;
         const Response told = only_told(world, rank);
         CHECK(told.status.code == Code::kStalled);
-        CHECK(told.status.rank == guilty);
+        CHECK(told.status.rank == failing);
       }
     }
   }

@@ -130,14 +130,14 @@ TEST_CASE("deadlock: a rank that looked before it was answered says nothing") {
 TEST_CASE(
     "deadlock: in a tree as well, and those who have not spoken are told what they wait for") {
   for (const int fanout : {2, 64}) {
-    for (const int witness : {0, 1, 3, 5}) {
+    for (const int reporter : {0, 1, 3, 5}) {
       World world(7, tree_of(fanout));
       for (int rank = 0; rank < 6; ++rank) world.ask(rank, sum_of("x"));
       world.ask(6, sum_of("y"));
       world.settle();
       say(world, 6, {{0, "y"}});
       nobody_is_told(world);
-      say(world, witness, {{0, "x"}});
+      say(world, reporter, {{0, "x"}});
       for (int rank = 0; rank < 7; ++rank) {
         const Response told = only_told(world, rank);
         CHECK(told.status.code == Code::kMismatch);

@@ -1,4 +1,4 @@
-"""Meeting of a running cell's ranks, which wait in ``elastic.run``: the dead are replaced, ranks come or leave.
+"""Rendezvous of a running cell's ranks, which wait in ``elastic.run``: the dead are replaced, ranks come or leave.
 
 For a resize the ranks are told that they will change, and come to wait at their next commit. Within a cell no rank gets
 another number: those with the highest leave, and the dead among the others are replaced.
@@ -33,7 +33,7 @@ Prepare = Callable[["Respawned"], None]
 """Called when all have met, before the fresh ranks run the cell."""
 
 
-class Meeting:
+class CellRendezvous:
     """One for each time that a cell's ranks meet again. Not on the I/O thread."""
 
     def __init__(self, executor: Executor, run: Run, number: int) -> None:
@@ -131,10 +131,10 @@ class Meeting:
         self._ask("resize", {"time": time.monotonic(), "change": change})
         return any(answer["elastic"] for answer in answers)
 
-    def _ask(self, verb: str, content: dict[str, Any]) -> list[Any]:
+    def _ask(self, handler: str, content: dict[str, Any]) -> list[Any]:
         """Return the answers of the ranks that live."""
         ranks = self._run.busy
-        answers = self._urge(ranks, verb, content).settle(_ANSWER_S)
+        answers = self._urge(ranks, handler, content).settle(_ANSWER_S)
         if silent := ranks - answers.keys():
             late = ", ".join(map(str, sorted(silent)))
             raise ClusterError(f"rank {late} does not answer: `%hvd stacks` shows where it is. Nothing was changed.")
@@ -154,10 +154,10 @@ class Meeting:
         self._executor.wire.soon(done.set)
         done.wait(_ANSWER_S)
 
-    def _urge(self, ranks: Iterable[int], verb: str, content: dict[str, Any]) -> Gather:
+    def _urge(self, ranks: Iterable[int], handler: str, content: dict[str, Any]) -> Gather:
         asked = sorted(ranks)
-        gather = Gather(asked, verb)
-        self._executor.wire.request(asked, "hvd_request", {"verb": verb, **content}, gather, urgent=True)
+        gather = Gather(asked, handler)
+        self._executor.wire.request(asked, "hvd_request", {"handler": handler, **content}, gather, urgent=True)
         return gather
 
     def _go_on(self, joining: set[int], fresh: tuple[int, ...]) -> None:

@@ -21,19 +21,21 @@ from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.processes import detached, leftovers
 from hvd_kernel.processes.channel import attachment
 from hvd_kernel.processes.channel.control_channel import ControlChannel, pack
-from hvd_kernel.processes.channel.messages import ChannelClosed, Keep, Message, Remember, SetSpares, Stop
+from hvd_kernel.processes.channel.messages import ChannelClosed, Detach, Message, Remember, SetSpares, Stop
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.detached import Kept, Note
+from hvd_kernel.processes.detached import DetachedCluster, Note
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.processes.lifetime import HOLDER, claim, environment_of, holder_of, mark
 from hvd_kernel.processes.resources.limits import Limits
 
 PATIENCE_S = 60.0
-WISH = Keep("train", "/home/ann", 4, 12.0)
+WISH = Detach("train", "/home/ann", 4, 12.0)
 
 
-def cluster(name: str, place: str = "/home/ann", kernel: int = 0) -> Kept:
-    return Kept(Note(name, place, 4, kernel, time.time() - 200_000, 12.0), Path("/tmp", f"hvd-{name}"), "1:2:3:4")
+def cluster(name: str, place: str = "/home/ann", kernel: int = 0) -> DetachedCluster:
+    return DetachedCluster(
+        Note(name, place, 4, kernel, time.time() - 200_000, 12.0), Path("/tmp", f"hvd-{name}"), "1:2:3:4"
+    )
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_several_of_a_place_are_named() -> None:
         ),
     ],
 )
-def test_none_says_what_to_do(found: list[Kept], name: str, said: str) -> None:
+def test_none_says_what_to_do(found: list[DetachedCluster], name: str, said: str) -> None:
     with pytest.raises(ClusterError) as raised:
         detached.choose(found, name, "/home/ann")
     assert str(raised.value) == said
@@ -114,7 +116,7 @@ def test_ages(seconds: float, text: str) -> None:
     assert detached.age(seconds) == text
 
 
-def detachment(folder: Path, wish: Keep = WISH) -> tuple[Detachment, EventLoop]:
+def detachment(folder: Path, wish: Detach = WISH) -> tuple[Detachment, EventLoop]:
     """A cluster that kernel 7 has detached; its loop ends when no kernel has come for too long."""
     loop = EventLoop()
     return Detachment([folder], wish, 7, loop, loop.stop), loop
@@ -137,7 +139,7 @@ def test_s6_a_detached_cluster_has_a_note_and_a_socket_for_this_user_alone(folde
 
 
 def test_the_clock_runs_while_no_kernel_has_it(folder: Path) -> None:
-    cluster, loop = detachment(folder, Keep("train", "/home/ann", 4, 1e-9))
+    cluster, loop = detachment(folder, Detach("train", "/home/ann", 4, 1e-9))
     assert loop._patience() is None
     cluster.released()
     cluster.attached(8)
@@ -198,7 +200,7 @@ def test_a_specification_that_a_detached_cluster_remembers_is_the_same_again() -
 
 def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, said = ClusterManager(), list[str]()
-    cluster, _ = detachment(folder, Keep("train", manager.place, 4, 12.0))
+    cluster, _ = detachment(folder, Detach("train", manager.place, 4, 12.0))
     monkeypatch.setattr(ClusterManager, "start", lambda *_: None)
     manager.ensure(ClusterSpec(1), said.append, print)
     assert said == [], "another kernel has them"

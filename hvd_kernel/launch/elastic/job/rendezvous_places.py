@@ -13,7 +13,7 @@ from hvd_kernel.launch.environment import rendezvous
 from hvd_kernel.protocol.elastic import Place
 
 
-class Meetings:
+class RendezvousPlaces:
     """Fills places with what the driver does not know. ``interface``: the user's choice."""
 
     def __init__(self, interface: str) -> None:

@@ -1,4 +1,4 @@
-"""Last words of an agent, or of the ssh that runs it: they come with its end, and say whether its host was silent."""
+"""Standard error of an agent, or of the ssh that runs it: its end comes with the channel's, and says whether its host was silent."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_what_ssh_says_at_its_end_is_known_when_its_channel_has_closed(
     agent.channel.end_sending()
     agent._process.wait()
     assert agent.said == "", "nothing has been read"
-    assert agent.last_words() == "Timeout, server far not responding.\n"
-    assert agent.last_words() == "Timeout, server far not responding.\n"
+    assert agent.stderr_tail() == "Timeout, server far not responding.\n"
+    assert agent.stderr_tail() == "Timeout, server far not responding.\n"
     agents.end()
