@@ -142,6 +142,20 @@ CELL = (
         "c",
         _names,
     ),
+    Flag(
+        ("--scatter",),
+        "scatter",
+        "deal variables of the notebook out: rank 0 gets the first rows of x as its x, and so on",
+        "x",
+        _names,
+    ),
+    Flag(
+        ("--gather",),
+        "gather",
+        "join variables of the ranks afterwards: y is rank 0's y with the rows of rank 1's behind, and so on",
+        "y",
+        _names,
+    ),
     Flag(("-o", "--out"), "out", "keep the last expressions: NAME[0], NAME.stdout[0]", "NAME", _name),
     Flag(
         ("--bg",),
@@ -154,7 +168,7 @@ CELL = (
     Flag(  # spelt as in IPython's %%script
         ("--no-raise-error",),
         "raise_error",
-        "show errors of the ranks, but let the cell succeed; the names of -o and --pull then hold the error",
+        "show errors of the ranks, but let the cell succeed; the names of -o, --pull and --gather then hold the error",
         action=_NO,
     ),
 )

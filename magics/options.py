@@ -25,6 +25,8 @@ class Options:
     local: bool = False
     push: tuple[str, ...] = ()
     pull: tuple[str, ...] = ()
+    scatter: tuple[str, ...] = ()
+    gather: tuple[str, ...] = ()
     out: str = ""
     timeout: float | None = None
     bg: str | None = None  # the job's name, "" when it gets one of its own

@@ -237,6 +237,17 @@ class Session:
         """
         transfer.give(variables, self._alive(ranks), self.ranks.here, transfer.limit(force=force), self._mover("push"))
 
+    def scatter(self, parts: Mapping[int, dict[str, Any]], *, force: bool = False) -> None:
+        """Set variables in the ranks' namespaces, to each rank its own, and return when it is done.
+
+        Raises
+        ------
+        UsageError
+            Before anything moves, as ``push``.
+        """
+        alive = {rank: parts[rank] for rank in self._alive(tuple(parts))}
+        transfer.deal(alive, self.ranks.here, transfer.limit(force=force), self._mover("push"))
+
     def pull(
         self, names: Sequence[str], ranks: Sequence[int] | None = None, *, force: bool = False
     ) -> dict[int, dict[str, Any]]:

@@ -97,6 +97,9 @@ class Adapter:
         """Return the UUID of the GPU that this rank has used; None: it has used none so far, or cannot tell."""
         return None
 
+    def free_unused(self) -> None:
+        """Give memory back that the framework keeps for its next tensors."""
+
     def store(self, host: str, port: int, patience_s: float) -> Any:
         """Return a client of the store that the framework's own launcher serves: ``set``, and ``get``, which waits."""
         raise NotImplementedError

@@ -118,6 +118,11 @@ class TorchAdapter(Adapter):
         device = local_rank % torch.cuda.device_count()
         return str(torch.cuda.get_device_properties(device).uuid)
 
+    def free_unused(self) -> None:
+        """Empty the cache of the GPU's allocator, where CUDA is in use."""
+        if _on_gpu():
+            torch.cuda.empty_cache()
+
     def store(self, host: str, port: int, patience_s: float) -> Any:
         """Return a client of the store of torchrun's agent."""
         distributed: Any = torch.distributed  # its stubs hide the store

@@ -82,11 +82,12 @@ def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
         comm_ns=core.get("busy_ns", 0),
         wait_ns=core.get("wait_ns", 0),
         cpu_s=time.process_time(),
-        rss=_resident(),
+        rss=resident(),
         gpu=gpu_figures.sample(),
     )
 
 
-def _resident() -> int:
+def resident() -> int:
+    """Return the bytes of this process that are in memory."""
     with open("/proc/self/statm") as file:  # noqa: PTH123 - five times a second
         return int(file.read().split()[1]) * _PAGE

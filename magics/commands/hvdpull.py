@@ -10,9 +10,13 @@ from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.results import PerRank
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.options import Options, names, resolve, says_one_rank
+from hvd_kernel.magics.partition import joined
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
+
+Values = dict[int, dict[str, Any]]
+"""Of each rank: its variables by their names."""
 
 MORE = "a[0] is rank 0's, list(a) and np.asarray(a) are the values in rank order; with --ranks 2 a is rank 2's value."
 
@@ -35,10 +39,29 @@ def pulled(session: Session, names: tuple[str, ...], options: Options, ranks: tu
     ClusterError
         If one of the ranks is dead, or has no such variable.
     """
+    values = _of_all(session, names, options, ranks)
+    if says_one_rank(options.ranks):
+        return dict(values[ranks[0]])
+    return {name: PerRank({rank: values[rank][name] for rank in ranks}) for name in names}
+
+
+def gathered(session: Session, names: tuple[str, ...], options: Options, ranks: tuple[int, ...]) -> dict[str, Any]:
+    """Return variables of the ranks, those of one name joined in the order of the ranks.
+
+    Raises
+    ------
+    ClusterError
+        As ``pulled``.
+    UsageError
+        The ranks' values of a name cannot be joined.
+    """
+    values = _of_all(session, names, options, ranks)
+    return {name: joined(name, {rank: values[rank][name] for rank in ranks}) for name in names}
+
+
+def _of_all(session: Session, names: tuple[str, ...], options: Options, ranks: tuple[int, ...]) -> Values:
     values = session.pull(names, ranks, force=options.force)
     if lost := [rank for rank in ranks if rank not in values]:
         remedy = f"--ranks {spans(values)} pulls from the others" if values else "%hvd restart starts fresh ones"
         raise ClusterError(f"nothing was pulled: {named(lost)} {'is' if len(lost) == 1 else 'are'} dead; {remedy}")
-    if says_one_rank(options.ranks):
-        return dict(values[ranks[0]])
-    return {name: PerRank({rank: values[rank][name] for rank in ranks}) for name in names}
+    return values

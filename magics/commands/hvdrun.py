@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cluster_request import default, ignored_parts, wanted
-from hvd_kernel.magics.commands.hvdpull import pulled
+from hvd_kernel.magics.commands.hvdpull import gathered, pulled
 from hvd_kernel.magics.commands.hvdpush import local_values
 from hvd_kernel.magics.commands.words import keep, respawn
 from hvd_kernel.magics.context import Context
@@ -19,6 +19,7 @@ from hvd_kernel.magics.display.writer import Writer
 from hvd_kernel.magics.driver import drive
 from hvd_kernel.magics.jobs import Job
 from hvd_kernel.magics.options import Options, resolve
+from hvd_kernel.magics.partition import split
 from hvd_kernel.magics.shell.escalation import replace_stuck
 from hvd_kernel.magics.shell.local import run_here
 from hvd_kernel.processes.cluster_spec import ClusterSpec
@@ -51,12 +52,13 @@ def run(context: Context, options: Options, code: str) -> Any:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A cell and what its line asks for; ``values`` are pushed first."""
+    """A cell and what its line asks for; ``values`` and each rank's ``parts`` are pushed first."""
 
     context: Context
     options: Options
     code: str
     values: dict[str, Any]
+    parts: dict[int, dict[str, Any]]
     spec: ClusterSpec
     ranks: tuple[int, ...]
 
@@ -64,7 +66,8 @@ class _Cell:
     def of(cls, context: Context, options: Options, code: str) -> _Cell:
         values = local_values(context.shell, options.push)
         spec = wanted(options, context.manager.spec or default(options.gpus))
-        return cls(context, options, code, values, spec, resolve(options.ranks, spec.n))
+        ranks = resolve(options.ranks, spec.n)
+        return cls(context, options, code, values, _dealt(context, options.scatter, ranks), spec, ranks)
 
     def ready(self) -> Session:
         """Return a session in which the cell can run."""
@@ -81,10 +84,15 @@ class _Cell:
     def push(self, session: Session) -> None:
         if self.values:
             session.push(self.values, self.ranks, force=self.options.force)
+        if self.parts:
+            session.scatter(self.parts, force=self.options.force)
 
     def pull(self, session: Session) -> None:
-        if self.options.pull:
-            self.context.shell.user_ns.update(pulled(session, self.options.pull, self.options, self.ranks))
+        options, user_ns = self.options, self.context.shell.user_ns
+        if options.pull:
+            user_ns.update(pulled(session, options.pull, options, self.ranks))
+        if options.gather:
+            user_ns.update(gathered(session, options.gather, options, self.ranks))
 
     def run(self, session: Session, writer: Writer, job: Job | None = None) -> bool:
         """Run the cell; False where it has failed and nothing is to be raised."""
@@ -98,7 +106,7 @@ class _Cell:
         except error_policy.OF_THE_RANKS as error:
             if options.raise_error:
                 raise
-            names = [*filter(None, [options.out]), *options.pull]
+            names = [*filter(None, [options.out]), *options.pull, *options.gather]
             user_ns.update(dict.fromkeys(names, error))  # lest they have an older cell's values
             if job is not None:
                 raise  # to the table of jobs it has failed; who waits for it is shown the error
@@ -109,6 +117,12 @@ class _Cell:
                 run.values(force=options.force), renderer.printed("stdout"), renderer.printed("stderr")
             )
         return True
+
+
+def _dealt(context: Context, names: tuple[str, ...], ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
+    """Return each rank's parts of the notebook's variables."""
+    parts = {name: split(name, value, len(ranks)) for name, value in local_values(context.shell, names).items()}
+    return {rank: {name: each[i] for name, each in parts.items()} for i, rank in enumerate(ranks)} if parts else {}
 
 
 def _on_ranks(cell: _Cell) -> None:
@@ -134,6 +148,7 @@ def _in_background(context: Context, options: Options, code: str) -> None:
     def prepare() -> None:  # in the cell, before the next one changes a value in place
         cell.ready()
         cell.values.clear()
+        cell.parts.clear()
 
     name, number = manager.jobs.name(options.bg or ""), manager.cells.number
     job = Job(name, cell.ranks, JobWriter(context.shell), work, raise_error=options.raise_error, number=number)

@@ -7,6 +7,7 @@ clear that it may.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -50,6 +51,24 @@ def give(values: dict[str, Any], ranks: Sequence[int], here: Collection[int], at
         far += [rank for rank, (content, _) in answers.items() if content.get("unreached")]
     if far:
         ask(far, {"buffer": None, "placed": []}, parts)
+
+
+def deal(parts: Mapping[int, dict[str, Any]], here: Collection[int], at_most: int | None, ask: Ask) -> None:
+    """Send each rank its own values.
+
+    Raises
+    ------
+    ClusterError, UsageError
+        As ``give``, of all ranks' values together, before anything moves.
+    """
+    if at_most is not None:
+        sizes = Counter[str]()
+        for values in parts.values():
+            sizes.update({name: serialization.size(_packed({name: value})) for name, value in values.items()})
+        if sizes.total() > at_most:
+            raise _too_much("scattering", sizes, at_most)
+    for rank, values in parts.items():
+        give(values, [rank], here, None, ask)
 
 
 def fetch(ranks: Sequence[int], here: Collection[int], at_most: int | None, ask: Ask) -> dict[int, Any]:
@@ -110,8 +129,8 @@ def size(count: float) -> str:
 
 def _too_much(doing: str, sizes: Mapping[str, int], at_most: int) -> UsageError:
     each = ", ".join(f"`{name}` {size(count)}" for name, count in sizes.items())
-    remedy = {"pushing": "push to one rank", "pulling": "pull from one rank"}[doing]
+    remedy = {"pushing": "push to one rank (--ranks 0), ", "pulling": "pull from one rank (--ranks 0), "}.get(doing, "")
     return UsageError(
-        f"{doing} {each} would move more than {size(at_most)}: {remedy} (--ranks 0), take a slice, or lift the limit "
-        "by --force or HVD_MAX_MOVE"
+        f"{doing} {each} would move more than {size(at_most)}: {remedy}take a slice, or lift the limit by --force or "
+        "HVD_MAX_MOVE"
     )

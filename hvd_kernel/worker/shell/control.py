@@ -186,6 +186,11 @@ class Control:
         if self._release is not None:
             self._release()
 
+    def forget(self) -> None:
+        """Let go of the latest cell's value and exception. Between cells."""
+        self.value = None
+        self._shell.kernel.debugging.forget()
+
     def interrupt(self, run: int) -> None:
         """Interrupt that run's cell: while it runs, or as soon as it begins, but no other. Control thread."""
         self._unwanted_run = run

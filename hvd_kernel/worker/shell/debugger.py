@@ -124,7 +124,7 @@ class Debugging:
         An exception keeps the tensors alive that its frames hold.
         """
         if not code.lstrip().startswith("%debug"):
-            self._forget()
+            self.forget()
         try:
             yield
         finally:
@@ -183,7 +183,8 @@ class Debugging:
     def _traces(self) -> bool:
         return self._pdb is not None and getattr(sys.gettrace(), "__self__", None) is self._pdb
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Let go of the last exception, and so of what its frames hold."""
         for name in _LAST:
             vars(sys).pop(name, None)
         self._shell.InteractiveTB.tb = None

@@ -18,8 +18,8 @@ from hvd_kernel import tracking
 from hvd_kernel.core import session
 from hvd_kernel.worker import communication, devices, rendezvous
 from hvd_kernel.worker.frontend import names as frontend
+from hvd_kernel.worker.inspect import memory, replicate, value_access, variable_summary
 from hvd_kernel.worker.inspect import name_lookup as names
-from hvd_kernel.worker.inspect import replicate, value_access, variable_summary
 from hvd_kernel.worker.output import log_excerpt
 from hvd_kernel.worker.shell import latest, stack_report
 
@@ -167,6 +167,7 @@ TABLE: dict[str, Handler] = {
     "unpack": replicate.unpack,
     "typed": _typed,
     "stacks": stack_report.answer,
+    "gc": memory.collect,
     "complete": names.complete,
     "inspect": names.inspection,
     "known": names.known,

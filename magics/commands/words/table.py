@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from hvd_kernel.diagnosis.machine import examine, report
 from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.commands.barrier import barrier
 from hvd_kernel.magics.commands.stacks import stacks
-from hvd_kernel.magics.commands.words import attach, client, life, resize, respawn, variables
+from hvd_kernel.magics.commands.words import attach, client, life, memory, resize, respawn, variables
 from hvd_kernel.magics.commands.words.check import check
 from hvd_kernel.magics.commands.words.clean import clean
 from hvd_kernel.magics.commands.words.job_plan import job
@@ -102,6 +103,12 @@ WORDS: dict[str, Word] = {
         "compare them bit for bit, down to the part that differs (seeds, --strict)",
         MANY,
         completes=rank_variables,
+    ),
+    "barrier": Word(barrier, "%hvd barrier", "wait until every rank is there"),
+    "gc": Word(
+        memory.collect,
+        "%hvd gc",
+        "free what nothing needs any more: the last exception with its tensors, caches (--ranks 2)",
     ),
     "clean": Word(
         clean,

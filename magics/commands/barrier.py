@@ -1,0 +1,21 @@
+"""%hvd barrier: wait until every rank is there."""
+
+from __future__ import annotations
+
+from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.driver import drive
+from hvd_kernel.magics.options import Options
+from hvd_kernel.magics.shell.escalation import replace_stuck
+
+CODE = "hvd.barrier()"
+
+
+def barrier(context: Context, _options: Options) -> None:
+    """Run a cell of one line, which is interrupted and explained as any other."""
+    session, writer = context.manager.current(), context.writer()
+    ranks = tuple(range(session.n))
+    watch, _, _ = drive(session, context.manager, writer, CODE, ranks)
+    replace_stuck(context, watch)
+    watch.check(context.shell.user_ns.__contains__)
+    writer.say(f"{named(ranks)} met\n")

@@ -1,0 +1,74 @@
+"""``--scatter`` and ``--gather``, ``%hvd barrier`` and ``%hvd gc`` on real ranks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hvdtest.kernel import Kernel
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400), pytest.mark.cluster(3)]
+
+
+def test_each_rank_gets_its_part_and_the_notebook_the_whole(kernel: Kernel) -> None:
+    kernel.run(
+        "import numpy as np, torch\nx = np.arange(14.0).reshape(7, 2)\nt = torch.arange(4)\nnames = list('abcd')"
+    )
+    cell = "%%hvdrun -np 3 --scatter x,t,names --gather y,t,names\ny = 10 * x\nt += rank\n(x.shape, t.tolist(), names)"
+    shown = kernel.run(cell, timeout=120).shown
+    assert shown == ["[0] ((3, 2), [0, 1], ['a', 'b'])\n[1] ((2, 2), [3], ['c'])\n[2] ((2, 2), [5], ['d'])"]
+    assert kernel.run("(np.array_equal(y, 10 * x), x.shape, t, names)").shown == [
+        "(True, (7, 2), tensor([0, 1, 3, 5]), ['a', 'b', 'c', 'd'])"
+    ]
+
+
+@pytest.mark.nightly
+def test_some_ranks_share_all_of_it(kernel: Kernel) -> None:
+    kernel.run("x = list(range(5))")
+    assert kernel.run("%%hvdrun -np 3 --ranks 0,2 --scatter x --gather x\nx = [rank, *x]\nx", timeout=120).shown == [
+        "[0] [0, 0, 1, 2]\n[2] [2, 3, 4]"
+    ]
+    assert kernel.run("x").shown == ["[0, 0, 1, 2, 2, 3, 4]"]
+
+
+@pytest.mark.nightly
+def test_what_has_no_parts_is_refused_before_anything_moves(kernel: Kernel) -> None:
+    kernel.run("x, y = 3, [1]")
+    outcome = kernel.run("%%hvdrun -np 3 --scatter x --push y\nran = 1", timeout=120, allow_error=True)
+    assert "`x` (int) cannot be scattered: it has no parts; --push x sends all of it to every rank" in outcome.error
+    assert kernel.run("%%hvdrun -np 3\n[name in globals() for name in ('ran', 'y')]").shown == ["[0-2] [False, False]"]
+
+
+@pytest.mark.nightly
+def test_a_failed_cell_leaves_its_error_in_what_it_was_to_gather(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun -np 3 --gather y --no-raise-error\ny = [rank]\n1 / 0", timeout=120)
+    assert kernel.run("type(y).__name__").shown == ["'ZeroDivisionError'"]
+
+
+def test_a_barrier_says_who_met_and_gc_gives_back_what_an_exception_holds(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun -np 3\npass", timeout=120)
+    assert kernel.run("%hvd barrier").text() == "ranks 0-2 met\n"
+    failing = "def f():\n    held = bytearray(b'x') * 300_000_000\n    raise ValueError(len(held))\nf()"
+    assert "ValueError: 300000000" in kernel.run(f"%%hvdrun --ranks 1\n{failing}", allow_error=True).error
+    text = kernel.run("%hvd gc").text()
+    assert text.splitlines()[0].split() == ["rank", "before", "after"]
+    held = {
+        int(rank): (before, after)
+        for rank, before, after in re.findall(r"^(\d) +(\d+) MB +(\d+) MB", text, re.MULTILINE)
+    }
+    freed = {rank: int(before) - int(after) for rank, (before, after) in held.items()}
+    assert set(freed) == {0, 1, 2}
+    assert freed[1] > 290, text
+    assert max(freed[0], freed[2]) < 100, text
+
+
+@pytest.mark.nightly
+def test_more_than_the_limit_is_refused_before_it_is_dealt_out(kernel: Kernel) -> None:
+    kernel.run("import numpy, os; os.environ['HVD_MAX_MOVE'] = '4M'; big = numpy.zeros(1 << 19 | 1)")
+    outcome = kernel.run("%%hvdrun -np 3 --scatter big\npass", timeout=120, allow_error=True)
+    assert outcome.error.endswith(
+        "scattering `big` 4.0 MiB would move more than 4.0 MiB: take a slice, or lift the limit by --force or "
+        "HVD_MAX_MOVE"
+    ), outcome.error
+    assert kernel.run("%%hvdrun\n'big' in globals()").shown == ["[0-2] False"]
+    assert kernel.run("%%hvdrun --scatter big --force\nlen(big)").shown == ["[0-2] 174763"]
