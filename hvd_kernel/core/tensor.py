@@ -8,6 +8,7 @@ Words.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -62,9 +63,15 @@ def dtype_of(array: Array) -> int:
     ValueError
         The core does not carry this type; the message says which it does.
     """
-    number = DTYPES.get(array.dtype.name)
-    if number is None or not array.dtype.isnative:
-        raise ValueError(f"Tensor type {array.dtype} is not supported. Supported are: {', '.join(DTYPES)}.")
+    return number_of(array.dtype)
+
+
+@functools.cache
+def number_of(dtype: np.dtype[Any]) -> int:
+    """Return the core's number for a type: kept, since NumPy takes microseconds to name one. Raises as ``dtype_of``."""
+    number = DTYPES.get(dtype.name)
+    if number is None or not dtype.isnative:
+        raise ValueError(f"Tensor type {dtype} is not supported. Supported are: {', '.join(DTYPES)}.")
     return number
 
 

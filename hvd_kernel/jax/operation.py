@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -21,8 +20,7 @@ KINDS = {
 ELEMENTWISE = (ALLREDUCE, BROADCAST)
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """What is the same for all operands of an operation: the parameters of its primitive."""
 
     kind: int
@@ -50,7 +48,7 @@ class Operation:
     @property
     def parameters(self) -> dict[str, Any]:
         """Itself, for ``Primitive.bind``."""
-        return asdict(self)
+        return self._asdict()
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -62,4 +60,4 @@ class Operation:
 
     def but(self, **changes: Any) -> Self:
         """Return one that differs."""
-        return replace(self, **changes)
+        return self._replace(**changes)

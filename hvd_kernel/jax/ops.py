@@ -8,6 +8,7 @@ numbers of rows. A failure inside a program raises one of JAX's errors, see ``tr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -288,8 +289,9 @@ def _scattered(
 def _run(operation: Operation, arrays: Sequence[Any], name: str | None) -> list[Any]:
     for each in arrays:
         _dtype(each)
-    named = operation.but(name=names.of_call(name))
-    return bind(named, arrays) if _in_program(arrays) or names.is_traced() else outside.run(named, arrays)
+    if names.is_plain() and not _in_program(arrays):
+        return outside.run(operation.but(name=name) if name else operation, arrays)
+    return bind(operation.but(name=names.of_call(name)), arrays)
 
 
 def _over(tree: Any, function: Any) -> Any:
@@ -310,11 +312,14 @@ def _array(x: Any) -> Any:
 
 
 def _dtype(array: Any) -> int:
-    number = DTYPES.get(str(array.dtype))
+    return _number_of(array.dtype)
+
+
+@functools.cache
+def _number_of(dtype: Any) -> int:
+    number = DTYPES.get(str(dtype))
     if number is None:
-        raise ValueError(
-            f"Tensor type {array.dtype} is not supported: use astype(...). Supported: {', '.join(DTYPES)}."
-        )
+        raise ValueError(f"Tensor type {dtype} is not supported: use astype(...). Supported: {', '.join(DTYPES)}.")
     return number
 
 

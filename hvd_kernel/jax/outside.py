@@ -8,82 +8,82 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from hvd_kernel.core import handles
 from hvd_kernel.core.process_set_registry import registered
-from hvd_kernel.core.tensor import dtype_of, from_buffer
+from hvd_kernel.core.tensor import Array, from_buffer
+from hvd_kernel.jax import memory
+from hvd_kernel.jax.memory import Operand
 from hvd_kernel.jax.operation import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Operation
 
 
-def run(operation: Operation, operands: Sequence[Any]) -> list[Any]:
+def run(operation: Operation, values: Sequence[Any]) -> list[Any]:
     """Carry out an operation and wait for it."""
-    hosts = [np.ascontiguousarray(np.asarray(each)).reshape(np.shape(each)) for each in operands]
-    results = on_host(operation, hosts)
-    return [_placed(result, operand) for result, operand in zip(results, operands, strict=True)]
+    results = on_host(operation, values)
+    return [memory.given(result, value) for result, value in zip(results, values, strict=True)]
 
 
-def on_host(operation: Operation, hosts: Sequence[Any]) -> list[Any]:
-    """Do so with contiguous NumPy arrays."""
-    results = _COLLECTIVES[operation.kind](operation, hosts)
+def on_host(operation: Operation, values: Sequence[Any]) -> list[Array]:
+    """Do so; the results are NumPy arrays."""
+    results = _COLLECTIVES[operation.kind](operation, [memory.operand(each) for each in values])
     if operation.only >= 0 and handles.current_engine().rank != operation.only:
         return [np.zeros_like(each) for each in results]
     return results
 
 
-def _reduce(operation: Operation, hosts: Sequence[Any]) -> list[Any]:
-    outputs = [np.empty_like(each) for each in hosts]
+def _reduce(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
+    outputs = [memory.empty(each.host.shape, each) for each in operands]
     scales = operation.prescale, operation.postscale
     return _done(
         handles.allreduce_places(
-            operation.wire_name, _in_and_out(hosts, outputs), operation.op, scales, _keep(outputs, hosts),
+            operation.wire_name, _in_and_out(operands, outputs), operation.op, scales, _keep(outputs, operands),
             operation.set, waits=True,
         )
     )  # fmt: skip
 
 
-def _broadcast(operation: Operation, hosts: Sequence[Any]) -> list[Any]:
-    outputs = [np.empty_like(each) for each in hosts]
+def _broadcast(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
+    outputs = [memory.empty(each.host.shape, each) for each in operands]
     return _done(
         handles.broadcast_places(
-            operation.wire_name, _in_and_out(hosts, outputs), operation.root, _keep(outputs, hosts), operation.set,
-            waits=True,
+            operation.wire_name, _in_and_out(operands, outputs), operation.root, _keep(outputs, operands),
+            operation.set, waits=True,
         )
     )  # fmt: skip
 
 
-def _scatter(operation: Operation, hosts: Sequence[Any]) -> list[Any]:
+def _scatter(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
     engine = handles.current_engine()
     members = registered()[operation.set] if operation.set else range(engine.size)
     size, rank = len(members), list(members).index(engine.rank)
-    outputs = [
-        np.empty((each.shape[0] // size + (rank < each.shape[0] % size), *each.shape[1:]), each.dtype) for each in hosts
-    ]
+    shapes = [each.host.shape for each in operands]
+    shares = [(shape[0] // size + (rank < shape[0] % size), *shape[1:]) for shape in shapes]
+    outputs = [memory.empty(share, each) for share, each in zip(shares, operands, strict=True)]
     scales = operation.prescale, operation.postscale
     return _done(
         handles.reducescatter_places(
-            operation.wire_name, _in_and_out(hosts, outputs), operation.op, scales, _keep(outputs, hosts),
+            operation.wire_name, _in_and_out(operands, outputs), operation.op, scales, _keep(outputs, operands),
             operation.set, waits=True,
         )
     )  # fmt: skip
 
 
-def _gather(operation: Operation, hosts: Sequence[Any]) -> list[Any]:
-    def finish(outcome: Any) -> list[Any]:
-        return [from_buffer(one, host.dtype) for one, host in zip(outcome.buffers, hosts, strict=True)]
+def _gather(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
+    def finish(outcome: Any) -> list[Array]:
+        return [from_buffer(one, each.host.dtype) for one, each in zip(outcome.buffers, operands, strict=True)]
 
-    places: Any = [(each.ctypes.data, each.shape, dtype_of(each)) for each in hosts]
+    places = [(each.pointer, each.host.shape, each.number) for each in operands]
     return _done(handles.allgather_places(operation.wire_name, places, finish, operation.set, waits=True))
 
 
-def _exchange(operation: Operation, hosts: Sequence[Any]) -> list[Any]:
-    (host,) = hosts
+def _exchange(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
+    (one,) = operands
 
-    def finish(outcome: Any) -> list[Any]:
-        return [from_buffer(outcome.buffers[0], host.dtype)]
+    def finish(outcome: Any) -> list[Array]:
+        return [from_buffer(outcome.buffers[0], one.host.dtype)]
 
-    place = host.ctypes.data, host.shape, dtype_of(host)
+    place = one.pointer, one.host.shape, one.number
     return _done(handles.alltoall_place(operation.wire_name, place, None, finish, operation.set, waits=True))
 
 
@@ -96,26 +96,20 @@ _COLLECTIVES = {
 }
 
 
-def _in_and_out(hosts: Sequence[Any], outputs: Sequence[Any]) -> list[handles.InOut]:
+def _in_and_out(operands: Sequence[Operand], outputs: Sequence[Operand]) -> list[handles.InOut]:
     return [
-        (host.ctypes.data, output.ctypes.data, host.shape, dtype_of(host))
-        for host, output in zip(hosts, outputs, strict=True)
+        (each.pointer, output.pointer, each.host.shape, each.number)
+        for each, output in zip(operands, outputs, strict=True)
     ]
 
 
-def _keep(outputs: list[Any], hosts: Sequence[Any]) -> handles.Finish:
-    def finish(_: Any, _held: Sequence[Any] = hosts) -> list[Any]:
-        return outputs
+def _keep(outputs: Sequence[Operand], operands: Sequence[Operand]) -> handles.Finish:
+    def finish(_: Any, _held: Sequence[Operand] = operands) -> list[Array]:
+        return [each.host for each in outputs]
 
     return finish
 
 
-def _done(handle: int) -> list[Any]:
-    result: list[Any] = handles.synchronize(handle)
+def _done(handle: int) -> list[Array]:
+    result: list[Array] = handles.synchronize(handle)
     return result
-
-
-def _placed(result: Any, operand: Any) -> Any:
-    devices = operand.devices() if isinstance(operand, jax.Array) else set()
-    one = next(iter(devices), None)
-    return jax.device_put(result) if one is None or one == jax.devices()[0] else jax.device_put(result, one)

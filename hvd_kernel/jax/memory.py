@@ -1,0 +1,59 @@
+"""Memory of JAX's arrays on the CPU: operands are read where they lie, and a result's memory becomes an array.
+
+XLA takes over memory that begins at a multiple of 64 bytes, and copies other. ``jax.device_put`` does so too, in four
+times the time.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hvd_kernel.core.tensor import Array, number_of
+
+_ALIGNED = 64
+_PUT = getattr(importlib.import_module("jax._src.lib").xla_client, "batched_device_put", None)
+
+
+class Operand(NamedTuple):
+    """A contiguous array on the host, which holds its memory."""
+
+    host: Array
+    pointer: int
+    number: int  # the core's, of its type
+
+
+def operand(value: Any) -> Operand:
+    """Return a value's elements: of a JAX array on the CPU its own memory, of others a copy."""
+    host = np.asarray(value)
+    if not host.flags.c_contiguous:
+        host = np.ascontiguousarray(host)
+    return Operand(host, host.ctypes.data, number_of(host.dtype))
+
+
+def empty(shape: tuple[int, ...], like: Operand) -> Operand:
+    """Return memory for a result of an operand's type."""
+    dtype = like.host.dtype
+    size = dtype.itemsize
+    for extent in shape:
+        size *= extent
+    raw = np.empty(size + _ALIGNED, np.uint8)
+    begin = raw.ctypes.data
+    shift = -begin % _ALIGNED
+    return Operand(np.ndarray(shape, dtype, raw, shift), begin + shift, like.number)
+
+
+def given(result: Array, value: Any) -> Any:
+    """Return a result as an array of JAX's on the operand's device; nobody else may keep it."""
+    if not isinstance(value, jax.Array):
+        return jax.device_put(result)
+    devices: Sequence[Any] = list(value.devices())
+    if _PUT is None or len(devices) > 1:
+        return jax.device_put(result)
+    is_like = result.shape == value.shape and not value.weak_type
+    kind = value.aval if is_like else jax.core.ShapedArray(result.shape, result.dtype)
+    return _PUT(kind, value.sharding, [result], devices, value.committed)
