@@ -3,6 +3,7 @@
 python soaking.py FOLDER SAMPLES
 
     step      the number of steps so far
+    members   a line per rank of the newest generation: process id, host, slot
     history   of each step its number, its epoch and what samples each rank had, from all ranks; the last line counts
     end.pt    parameters, and how many steps there were
 """
@@ -62,7 +63,8 @@ def main(folder: Path, samples: int) -> None:
 
     @hvd.elastic.run
     def train(state: hvd.elastic.TorchState) -> None:
-        note(folder, "members", " ".join(map(str, hvd.allgather_object(os.getpid()))))
+        place = f"{os.getpid()} {os.environ['HOROVOD_HOSTNAME']} {os.environ['HVD_SLOT']}"
+        note(folder, "members", "\n".join(hvd.allgather_object(place)))
         while not hvd.broadcast_object((folder / "enough").exists()):
             for number in range(-(-len(sampler) // BATCH)):
                 time.sleep(PACE_S)

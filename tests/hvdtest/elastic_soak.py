@@ -1,9 +1,11 @@
 """Soak of an elastic job: random deaths, stops, leaves and joins, and at the end the parameters of a training without.
 
 Words.
-  fault   what is done to the job at some step: kill, stop (for a moment), leave (SIGTERM: it gives its place up), go (a
-          host of the discovery goes, or loses a slot), come (the opposite), cut (the connection to a host breaks: its
-          agent is killed, and its ranks end)
+  fault    what is done to the job at some step: kill, stop (for a moment), leave (SIGTERM to the rank in a host's last
+           slot, which goes when the rank has left), go (a slot, or a host, of the discovery goes), come (all slots of a
+           host are there again), cut (the connection to a host breaks: its agent is killed, and its ranks end)
+  member   a rank of the newest generation: it has the state. A fault that would end the last of them waits until more
+           have come back
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ from hvdtest.hvdrun import HVDRUN
 from hvdtest.launch import clean_environment
 
 FOLDER = Path(__file__).parents[1] / "elastic"
-KINDS = {"kill": 0.45, "stop": 0.15, "leave": 0.05, "go": 0.15, "come": 0.15, "cut": 0.05}
+KINDS = {"kill": 0.3, "stop": 0.2, "leave": 0.1, "go": 0.08, "come": 0.22, "cut": 0.1}
 FULL = {"localhost": 2, "127.0.0.1": 2}
-LEAST = 1
+LEAST = 1  # ranks that train
+LEAST_SLOTS = 2  # or a kill would find nobody who may die
 PATIENCE_S = 180.0
 STEPS = 10
-MANY = 200
-WHOLE = 0.7
+WHOLE = 0.5
 SAMPLES = 64
 
 
@@ -47,6 +49,7 @@ class Soaked:
     """What came of it."""
 
     faults: Counter[str] = field(default_factory=Counter)
+    victims: Counter[str] = field(default_factory=Counter)  # ranks that were killed, stopped or asked to leave
     after_kill_s: list[float] = field(default_factory=list)  # until the next step of all
     growth_s: list[float] = field(
         default_factory=list
@@ -65,7 +68,12 @@ class Soaked:
 
     def summary(self) -> dict[str, Any]:
         """As figures."""
-        found: dict[str, Any] = {"faults": dict(self.faults), "resets": self.resets, "steps by size": dict(self.sizes)}
+        found: dict[str, Any] = {
+            "faults": dict(self.faults),
+            "victims": dict(sorted(self.victims.items())),
+            "resets": self.resets,
+            "steps by size": dict(sorted(self.sizes.items())),
+        }
         for name, times in (("kill", self.after_kill_s), ("growth", self.growth_s)):
             if times:
                 ordered = sorted(times)
@@ -101,6 +109,7 @@ class Soak:
         self.kinds, self.whole, self.say = kinds, whole, say
         self.warm = warm  # a fault waits until each host has its spare
         self.killed: list[float] = []
+        self.leaving: dict[int, str] = {}  # hosts by process ids of ranks that were asked to leave
         self.hosts = dict(hosts)
         self.moved_at = 0
         self.said = folder / "stderr"
@@ -157,9 +166,21 @@ class Soak:
         return clean_environment(**{self.mark: "1", "HVD_STOP_ABORT": "5"})
 
     def _fault(self, job: subprocess.Popen[bytes]) -> Callable[[], bool]:
-        """Do a random one; return what is waited for."""
-        self._do(job, self.chance.choices([*self.kinds], [*self.kinds.values()])[0])
+        """Do a random one, as soon as somebody would keep the state; return what is waited for then."""
+        kind = self._drawn()
+        self._until(lambda: self._is_done(kind), job)
+        self.result.faults[kind] += 1
+        self.say(f"{self.result.faults.total():4d}  {kind:5s} at step {self._step()}, slots {dict(self.hosts)}")
         return self._recovered()
+
+    def _drawn(self) -> str:
+        """Return a kind; in the place of one for which there are too few slots some come, and where none is missing one goes."""
+        kind = self.chance.choices([*self.kinds], [*self.kinds.values()])[0]
+        if kind == "cut" and not all(self.hosts.values()):
+            kind = "come"
+        if kind in {"go", "leave"} and sum(self.hosts.values()) <= LEAST_SLOTS:
+            kind = "come"
+        return "go" if kind == "come" and self.hosts == FULL else kind
 
     def _move(self, hosts: dict[str, int], _job: subprocess.Popen[bytes]) -> Callable[[], bool]:
         before = self._members()
@@ -174,63 +195,81 @@ class Soak:
         self.moved_at = 0
         return moved
 
-    def _do(self, job: subprocess.Popen[bytes], kind: str) -> None:
-        """Do one fault; what would leave too few slots is its opposite."""
-        if kind == "go" and sum(self.hosts.values()) <= LEAST + 1:
-            kind = "come"
-        if kind == "come" and self.hosts == FULL:
-            kind = "go"
-        workers = self._workers()
-        if len(workers.intersection(self._members())) < 2:
-            kind = "stop" if kind in {"kill", "leave"} else kind
-        change = 1 if kind == "come" else -1
-        may = [name for name in FULL if 0 <= self.hosts[name] + change <= FULL[name]]
-        may = [name for name in may if self._has_survivors(self.hosts | {name: self.hosts[name] + change})]
-        agents = self._agents()
-        cut = [host for host in agents if self._has_survivors(self.hosts | {host: 0})]
-        if kind == "cut":
-            kind = "cut" if cut else "stop"
-        if kind == "cut":
-            os.kill(agents[self.chance.choice(sorted(cut))], signal.SIGKILL)
-        elif kind in {"go", "come"} and may:
-            self.hosts[self.chance.choice(may)] += change
+    def _is_done(self, kind: str) -> bool:
+        """Do one fault if it may be done now; return whether it was."""
+        match kind:
+            case "come":
+                return self._changes({host: slots for host, slots in FULL.items() if slots > self.hosts[host]})
+            case "go":
+                return self._changes({host: slots - self.chance.randint(1, slots) for host, slots in self._listed()})
+            case "cut":
+                return self._cuts()
+            case "leave":
+                last = {(host, slots - 1): host for host, slots in self._listed()}
+                may = {pid: last[place] for pid, place in self._members().items() if place in last}
+                return self._signals("leave", sorted(may), may)
+            case _:
+                return self._signals(kind, sorted(self._workers()), {})
+
+    def _changes(self, choices: dict[str, int]) -> bool:
+        """Have discovery answer otherwise for one of these hosts, where a rank that has the state stays."""
+        each = [self.hosts | {host: slots} for host, slots in sorted(choices.items())]
+        may = [hosts for hosts in each if sum(hosts.values()) >= LEAST_SLOTS and self._has_survivors(hosts)]
+        if may:
+            self.hosts = self.chance.choice(may)
             self._write_hosts()
-        else:
-            kind = "stop" if kind in {"go", "come"} else kind
-            may_end = [each for each in sorted(workers) if self._has_survivors(self.hosts, each)]
-            kind = kind if may_end or kind == "stop" else "stop"
-            pid = self.chance.choice(sorted(workers) if kind == "stop" else may_end)
-            if kind == "kill" and pid in self._members():
-                self.killed.append(time.time())
+        return bool(may)
+
+    def _cuts(self) -> bool:
+        agents = self._agents()
+        may = [host for host in sorted(agents) if self._has_survivors(self.hosts | {host: 0})]
+        if may:
+            os.kill(agents[self.chance.choice(may)], signal.SIGKILL)
+        return bool(may)
+
+    def _signals(self, kind: str, pids: list[int], leave: Mapping[int, str]) -> bool:
+        """Kill, stop for a moment, or ask to leave one of these."""
+        if kind != "stop":
+            pids = [pid for pid in pids if self._has_survivors(self.hosts, pid)]
+        if not pids:
+            return False
+        pid = self.chance.choice(pids)
+        members = [*self._members()]
+        try:
+            os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM}[kind])
+        except ProcessLookupError:
+            return False
+        if kind == "stop":
+            time.sleep(0.3)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM}[kind])
-                if kind == "stop":
-                    time.sleep(0.3)
-                    os.kill(pid, signal.SIGCONT)
-        self.result.faults[kind] += 1
-        self.say(f"{self.result.faults.total():4d}  {kind:5s} at step {self._step()}, slots {dict(self.hosts)}")
+                os.kill(pid, signal.SIGCONT)
+        if kind == "kill" and pid in members:
+            self.killed.append(time.time())
+        if kind == "leave":
+            self.leaving[pid] = leave[pid]
+        self.result.victims[f"rank {members.index(pid)}" if pid in members else "one that starts"] += 1
+        return True
 
     def _recovered(self) -> Callable[[], bool]:
-        """What is waited for before the next fault: some steps, and more often than not a rank in each slot.
-
-        A slot whose worker was asked to leave stays empty until its host has gone: then more steps are enough.
-        """
-        steps, slots = self._step() + STEPS, sum(self.hosts.values())
-        whole = self.chance.random() < self.whole
+        """What is waited for before the next fault: some steps, and more often than not a rank in each slot."""
+        steps, whole = self._step() + STEPS, self.chance.random() < self.whole
 
         def recovered() -> bool:
-            done = self._step() - steps
-            return (
-                done >= 0
-                and self._has_spares()
-                and (not whole or done >= MANY or len(self._members() & self._workers()) == slots)
-            )
+            is_whole = not self.leaving and len(self._members().keys() & self._workers()) == sum(self.hosts.values())
+            return self._step() >= steps and self._has_spares() and (is_whole or not whole)
 
         return recovered
+
+    def _let_slots_go(self) -> None:
+        """Have discovery hear of ranks that have left as they were asked to."""
+        for pid in self.leaving.keys() - self._workers():
+            self.hosts[self.leaving.pop(pid)] -= 1
+            self._write_hosts()
 
     def _until(self, what: Any, job: subprocess.Popen[bytes]) -> bool:
         limit = time.monotonic() + PATIENCE_S
         while not what():
+            self._let_slots_go()
             if job.poll() is not None:
                 return False
             assert time.monotonic() < limit, self.said.read_text()[-3000:]
@@ -248,26 +287,30 @@ class Soak:
         ready = len(re.findall(r"has 1 spare process ready", self.said.read_text()))
         return not self.warm or ready >= len(self.hosts) + len(self.killed)
 
-    def _members(self) -> set[int]:
-        """Process ids of the ranks of the newest generation."""
+    def _members(self) -> dict[int, tuple[str, int]]:
+        """Host and slot of the ranks of the newest generation, in their order, by process id."""
         try:
-            return {int(word) for word in (self.folder / "members").read_text().split()}
+            lines = [line.split() for line in (self.folder / "members").read_text().splitlines()]
         except FileNotFoundError:
-            return set()
+            return {}
+        return {int(pid): (host, int(slot)) for pid, host, slot in lines}
+
+    def _listed(self) -> list[tuple[str, int]]:
+        """Hosts that there are, with their slots."""
+        return [(host, slots) for host, slots in sorted(self.hosts.items()) if slots]
 
     def _has_survivors(self, hosts: Mapping[str, int], victim: int = 0) -> bool:
         """Tell whether a rank of the newest generation keeps its slot, or nobody would have the state."""
-        places = map(_place, self._members() & self._workers() - {victim})
-        return any(slot < hosts[host] for host, slot in filter(None, places))
+        workers = self._workers() - {victim} - self.leaving.keys()
+        return any(slot < hosts[host] for pid, (host, slot) in self._members().items() if pid in workers)
 
     def _agents(self) -> dict[str, int]:
         """Process ids of the agents of the hosts that have ranks."""
         found = {}
-        for pid in self._workers():
+        for pid, (host, _) in self._members().items():
             with contextlib.suppress(OSError):
                 status = Path(f"/proc/{pid}/status").read_text()
-                if place := _place(pid):
-                    found[place[0]] = int(re.findall(r"^PPid:\s(\d+)$", status, re.MULTILINE)[0])
+                found[host] = int(re.findall(r"^PPid:\s(\d+)$", status, re.MULTILINE)[0])
         return found
 
     def _workers(self) -> set[int]:
@@ -322,16 +365,6 @@ class Soak:
         for number in range(1, len(steps)):
             if sizes[number] > sizes[number - 1]:
                 self.result.growth_s.append(at[number] - at[number - 1])
-
-
-def _place(pid: int) -> tuple[str, int] | None:
-    """Return the host and slot of a rank; None: it has ended."""
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    except OSError:
-        return None
-    found = dict(each.split("=", 1) for each in variables if "=" in each)
-    return (found["HOROVOD_HOSTNAME"], int(found["HVD_SLOT"])) if "HVD_SLOT" in found else None
 
 
 def replayed(history: Iterable[tuple[int, list[list[int]]]]) -> dict[str, Any]:
