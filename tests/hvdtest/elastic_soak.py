@@ -40,7 +40,7 @@ LEAST = 1  # ranks that train
 LEAST_SLOTS = 2  # or a kill would find nobody who may die
 PATIENCE_S = 180.0
 STEPS = 10
-WHOLE = 0.5
+WHOLE = 0.35
 SAMPLES = 64
 
 

@@ -208,11 +208,9 @@ class VirtualJob:
             return
         was_spare = worker.host in self._spares and self._spares[worker.host].take()
         self.taken += was_spare
-        self._go(
-            worker,
-            self.random.uniform(*(self.spare_s if was_spare else self.importing_s)),
-            lambda: self._ask(worker),
-        )
+        seconds = self.random.uniform(*(self.spare_s if was_spare else self.importing_s))
+        self._go(worker, self.random.uniform(0.0, seconds), lambda: self._enter(worker, "importing"))
+        self._go(worker, seconds, lambda: self._ask(worker))
 
     def _learn(self, host: str) -> None:
         """Have a host's agent keep spares, now that one of its ranks has come to ``elastic.run``."""
