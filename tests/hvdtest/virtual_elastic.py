@@ -209,7 +209,7 @@ class VirtualJob:
         was_spare = worker.host in self._spares and self._spares[worker.host].take()
         self.taken += was_spare
         seconds = self.random.uniform(*(self.spare_s if was_spare else self.importing_s))
-        self._go(worker, self.random.uniform(0.0, seconds), lambda: self._enter(worker, "importing"))
+        self._go(worker, self.random.uniform(0.0, seconds), partial(self._enter, worker, "importing"))
         self._go(worker, seconds, lambda: self._ask(worker))
 
     def _learn(self, host: str) -> None:
@@ -222,7 +222,7 @@ class VirtualJob:
         if spares := self._spares.pop(host, None):
             spares.is_gone = True
 
-    def _go(self, worker: VirtualWorker, seconds: float, what: Callable[[], None]) -> None:
+    def _go(self, worker: VirtualWorker, seconds: float, what: Callable[[], object]) -> None:
         """Have a worker do something if it still can."""
 
         def act() -> None:
