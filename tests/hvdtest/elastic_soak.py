@@ -44,6 +44,10 @@ WHOLE = 0.35
 SAMPLES = 64
 
 
+Fault = Callable[["subprocess.Popen[bytes]"], Callable[[], bool]]
+"""Does something to the job; returns what is waited for then."""
+
+
 @dataclass
 class Soaked:
     """What came of it."""
@@ -145,7 +149,35 @@ class Soak:
         """Begin where the first of these are, and go on where the next are; compare."""
         return self._trained(partial(self._move, each) for each in hosts[1:])
 
-    def _trained(self, faults: Iterable[Callable[[subprocess.Popen[bytes]], Callable[[], bool]]]) -> Soaked:
+    def laps(self, seconds: float, kills: Iterable[bool]) -> tuple[dict[bool, int], Soaked]:
+        """Train so long for each of these, with a rank killed at the beginning of the lap or not.
+
+        Returns how many steps there were in the laps with a kill and in those without. Each run of the one kind begins
+        when all ranks are there.
+        """
+        counted = {True: 0, False: 0}
+        todo: list[Fault] = []
+        for kind, laps in itertools.groupby(kills):
+            todo += [lambda _: self._is_whole, *(partial(self._lap, seconds, counted, kind) for _ in laps)]
+        return counted, self._trained(todo)
+
+    def _lap(
+        self, seconds: float, counted: dict[bool, int], kills: bool, job: subprocess.Popen[bytes]
+    ) -> Callable[[], bool]:
+        begin, end = self._step(), time.monotonic() + seconds
+        if kills:
+            self._until(lambda: self._is_done("kill"), job)
+            self.say(f"killed one after {begin} steps")
+
+        def is_over() -> bool:
+            if time.monotonic() < end:
+                return False
+            counted[kills] += self._step() - begin
+            return True
+
+        return is_over
+
+    def _trained(self, faults: Iterable[Fault]) -> Soaked:
         words = [sys.executable, "-P", str(FOLDER / "soaking.py"), str(self.folder), str(SAMPLES)]
         with self.said.open("w") as said:
             job = subprocess.Popen([*self.command, *words], env=self._env(), stdout=said, stderr=said)
@@ -255,10 +287,13 @@ class Soak:
         steps, whole = self._step() + STEPS, self.chance.random() < self.whole
 
         def recovered() -> bool:
-            is_whole = not self.leaving and len(self._members().keys() & self._workers()) == sum(self.hosts.values())
-            return self._step() >= steps and self._has_spares() and (is_whole or not whole)
+            return self._step() >= steps and self._has_spares() and (not whole or self._is_whole())
 
         return recovered
+
+    def _is_whole(self) -> bool:
+        """Tell whether each slot that there is has a rank of the newest generation."""
+        return not self.leaving and len(self._members().keys() & self._workers()) == sum(self.hosts.values())
 
     def _let_slots_go(self) -> None:
         """Have discovery hear of ranks that have left as they were asked to."""

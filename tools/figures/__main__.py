@@ -3,7 +3,7 @@
 Numbers as in the fault matrix: R1 a death known to all, R2 stopped and hung ranks named, R3 false deaths, R4 usable again
 after a death, R5 survivors' variables, R8 throughput under faults, R10 interrupts, R11 orphans of a killed kernel,
 R12 files left, R20 ten minutes of cells, R21 memory per cell, R22 memory in a flood, R27 how often the chaos test fails,
-R28 listeners on a wildcard address, R31 to R33 elastic jobs.
+R28 listeners on a wildcard address, R31 to R34 elastic jobs.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ FIGURES: dict[str, tuple[str, Callable[..., str]]] = {
     "R31": ("a rank of an elastic job killed, until the next step with a fresh process in its slot", elastic.killed),
     "R32": ("the same where the others go on at once, and the fresh process joins later", elastic.killed_and_left),
     "R33": ("an elastic job of two ranks has a host of two more: the pause of the steps", elastic.grown),
+    "R34": ("an elastic job that loses a rank every 30 s, against the same without deaths", elastic.kept),
     "R28": ("listeners on a wildcard address", sessions.listeners),
 }
 

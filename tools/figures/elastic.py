@@ -1,4 +1,4 @@
-"""Figures of elastic jobs: a rank killed, until the others' next step; the pause when ranks join."""
+"""Figures of elastic jobs: a rank killed, until the others' next step; what is left of the steps; the pause when ranks join."""
 
 from __future__ import annotations
 
@@ -46,6 +46,30 @@ def killed_and_left(times: int = 20) -> str:
     """The same where the others go on without it, and a fresh process joins a second later; and that pause."""
     found, grown = _times({"kill": 1.0}, times, "1 1")
     return f"{shared.spread(found)}; pause when the fresh process joins {shared.spread(grown)}"
+
+
+def kept(minutes: float = 5.0, every_s: float = 30.0) -> str:
+    """Steps of a job that loses a rank every so many seconds, against the same job without deaths before and after.
+
+    So many minutes with deaths and as many without, in two turns, for each way to replace a rank: by a spare, by a new
+    process for which the others wait, by one that joins later.
+    """
+    laps = max(1, round(60 * minutes / every_s / 2))
+    kills = [*[False] * (laps // 2), *[True] * laps, *[False] * laps, *[True] * laps, *[False] * (laps - laps // 2)]
+    ways = {"with a spare": ("", 1), "cold": ("", 0), "the others go on": ("1 1", 0)}
+    told = []
+    for name, (cooldown, spares) in ways.items():
+        with tempfile.TemporaryDirectory() as folder:
+            soak = Soak(Path(folder), 7, cooldown=cooldown, spares=spares, warm=spares > 0)
+            steps, result = soak.laps(every_s, kills)
+            assert result.is_good, result.summary()
+        per_s = steps[False] / (2 * laps * every_s)
+        ranks = ", ".join(f"{size}: {count}" for size, count in sorted(result.sizes.items()))
+        told.append(
+            f"{name} {steps[True] / steps[False]:.1%} of {per_s:.1f} steps/s, {2 * laps} kills; "
+            f"{shared.spread(result.after_kill_s)}; steps by ranks {ranks}"
+        )
+    return ". ".join(told)
 
 
 def grown(times: int = 20) -> str:
