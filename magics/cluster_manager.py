@@ -202,14 +202,17 @@ class ClusterManager:
             return self.session
         self.session.check(spec)
         change = _change(self.session.spec, spec)
-        names, packed = _packed(self.session, change, force=force)
+        names, lost, packed = _packed(self.session, change, force=force)
         with_what = f" with {', '.join(names)} from the ranks before" if names else ""
         say(f"{change}: the ranks start again{with_what}.")
         _warn(spec, say)
         self.stop()
         session = self.start(spec, progress)
         if names:
-            session.ask("unpack", None, {"replicated": names}, buffers=[packed], timeout=MOVE_S)
+            told = session.ask("unpack", None, {"replicated": names}, buffers=[packed], timeout=MOVE_S)
+            lost |= {name: why for content, _ in told.values() for name, why in content["lost"].items()}
+        if lost:
+            say(cluster_size.missing(lost).rstrip())
         return session
 
     def _recall(self, say: Say) -> None:
@@ -304,8 +307,8 @@ class ClusterManager:
         return self.session.detached_name if self.session else self._ended_name
 
 
-def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], Any]:
-    """Return the names that go to fresh ranks, and their values as the lowest living rank has packed them.
+def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], dict[str, str], Any]:
+    """Return the names that go to fresh ranks, those that cannot and why, and what the lowest living rank has packed.
 
     Raises
     ------
@@ -314,7 +317,7 @@ def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], A
     """
     living = [rank for rank in range(session.n) if rank not in session.dead]
     if not living:
-        return [], b""
+        return [], {}, b""
     answers = [content for content, _ in session.ask("held", living).values()]
     names = sorted(set(answers[0]["replicated"]))  # of the lowest
     others = sorted({name for content in answers for name in content["names"]} - set(names))
@@ -325,9 +328,9 @@ def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], A
             f"{'it' if len(others) == 1 else 'them'}, or call hvd_kernel.keep({others[0]!r}) in a cell on the ranks"
         )
     if not names:
-        return [], b""
+        return [], {}, b""
     content, buffers = session.ask("pack", living[:1], {"names": names}, timeout=MOVE_S)[living[0]]
-    return [name for name in names if name not in content["lost"]], buffers[0]
+    return [name for name in names if name not in content["lost"]], content["lost"], buffers[0]
 
 
 def _change(old: ClusterSpec, new: ClusterSpec) -> str:

@@ -147,10 +147,15 @@ def fresh(done: Respawned) -> str:
     one = len(done.ranks) == 1
     who = f"{named(done.ranks)} {'is' if one else 'are'} fresh"
     it = "it has" if one else "they have"
-    missing = "".join(f"`{name}` could not be restored: {why}\n" for name, why in done.lost.items())
     if not done.restored:
-        return f"{who}: {_NOTHING if one else _NOTHING_OF_SEVERAL}\n{missing}"
-    return f"{who}: {it} {', '.join(done.restored)} from rank {done.source}; other variables are missing\n{missing}"
+        return f"{who}: {_NOTHING if one else _NOTHING_OF_SEVERAL}\n{missing(done.lost)}"
+    those = f"{', '.join(done.restored)} from rank {done.source}"
+    return f"{who}: {it} {those}; other variables are missing\n{missing(done.lost)}"
+
+
+def missing(lost: Mapping[str, str]) -> str:
+    """Return why variables did not come to fresh ranks, as lines."""
+    return "".join(f"`{name}` could not be restored: {why}\n" for name, why in lost.items())
 
 
 def listed(names: Sequence[str]) -> str:

@@ -377,7 +377,10 @@ def test_status_and_doctor(kernel: Kernel) -> None:
 def test_other_ranks_carry_what_is_kept_and_ask_before_they_lose_the_rest(kernel: Kernel) -> None:
     """Kept names go with them, after one line of text; of another number alone who lives stays (test_resize.py)."""
     kernel.run(
-        "%%hvdrun -np 4\nimport torch, hvd_kernel\nlost = 1\nmodel = torch.full((3,), 7.0 + rank)\nhvd_kernel.keep('model')"
+        "%%hvdrun -np 4\nimport torch, hvd_kernel\nlost = 1\nmodel = torch.full((3,), 7.0 + rank)\n"
+        "def refuse(): raise RuntimeError('only once')\n"
+        "class Fussy:\n    def __reduce__(self): return refuse, ()\n"
+        "fussy = Fussy()\nhvd_kernel.keep('model', 'fussy')"
     )
     cell = "%%hvdrun -np 2 --mpi-args '--bind-to none'{force}\nprint('lost' in globals(), model.tolist(), size)"
     refused = kernel.run(cell.format(force=""), allow_error=True)
@@ -388,7 +391,8 @@ def test_other_ranks_carry_what_is_kept_and_ask_before_they_lose_the_rest(kernel
     assert kernel.run("%%hvdrun\nlost, size").shown == ["[0-3] (1, 4)"], "nothing has happened"
     outcome = kernel.run(cell.format(force=" --force"), timeout=120)
     assert outcome.text() == (
-        "2 ranks instead of 4: the ranks start again with model from the ranks before.\n[0-1] False [7.0, 7.0, 7.0] 2\n"
+        "2 ranks instead of 4: the ranks start again with model from the ranks before.\n"
+        "`fussy` could not be restored: RuntimeError: only once\n[0-1] False [7.0, 7.0, 7.0] 2\n"
     )
     kernel.run("%%hvdrun\nmodel += 1")
     kept = kernel.run("%hvd start -np 1", timeout=120)

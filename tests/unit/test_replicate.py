@@ -122,3 +122,43 @@ def test_where_all_arrive_they_travel_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert told == [{"lost": {}}, {"lost": {}}]
     assert controls[1].names == {"a": 1, "b": [2]}
     assert world.calls == 2, "the values, and whether all have them"
+
+
+def test_after_the_last_try_nobody_asks_for_each_value_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that only cannot be made again together."""
+    load = replicate._load
+
+    def one_alone(packed: bytes, device: str | None = None) -> dict[str, Any]:
+        found = load(packed, device)
+        if len(found) > 1:
+            raise RuntimeError("too many")
+        return found
+
+    monkeypatch.setattr(replicate, "_load", one_alone)
+    controls, told, world = given(2, monkeypatch, ["a", "b"], a=1, b=[2])
+    assert told == [{"lost": {}}, {"lost": dict.fromkeys("ab", "RuntimeError: too many")}]
+    assert controls[1].names == {}
+    assert world.calls == 5, "the values, whether all have them, each alone, who has not; the values"
+
+
+def test_what_cannot_be_made_again_is_not_packed_for_ranks_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hvd_kernel.protocol.replicated.keep", lambda *_names: None)
+    monkeypatch.setattr("hvd_kernel.core.session.local_rank", lambda: 0)
+    model = {"w": [1.0]}
+    values = {"model": model, "fussy": Fussy(), "optimizer": {"of": model}}
+    told, [packed] = replicate.pack(Control(0, **values), {"names": [*values, "absent"]}, [])
+    assert told == {"lost": {"absent": "is not defined there", "fussy": "RuntimeError: no such device"}}
+    fresh = Control(0)
+    assert replicate.unpack(fresh, {"replicated": ["model", "optimizer"]}, [packed]) == ({"lost": {}}, [])
+    assert fresh.names["optimizer"]["of"] is fresh.names["model"], "they still belong together"
+
+
+def test_what_a_fresh_rank_cannot_make_of_a_pack_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hvd_kernel.protocol.replicated.keep", lambda *_names: None)
+    monkeypatch.setattr("hvd_kernel.core.session.local_rank", lambda: 0)
+    packed, lost = replicate._pack({"fussy": Fussy(), "b": 2}, ["fussy", "b"])
+    assert not lost
+    fresh = Control(0)
+    told, _ = replicate.unpack(fresh, {"replicated": ["fussy", "b"]}, [packed])
+    assert told == {"lost": dict.fromkeys(["fussy", "b"], "RuntimeError: no such device")}
+    assert fresh.names == {}

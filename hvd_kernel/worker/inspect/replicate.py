@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Answer = tuple[dict[str, Any], list[Any]]
 _ABSENT = "is not defined there"
-_TRIES = 2  # with all values, and without those that could not be made again
+_TRIAL = "cpu"  # a device's memory may have no room for a second copy
 _ARCHIVES = {b"PK": "torch"}  # how a framework's archive begins: torch.save writes a zip
 
 
@@ -48,13 +48,13 @@ def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
     gives, takes = control.rank == root, control.rank in content["fresh"]
     lost: dict[str, str] = {}
     found: dict[str, Any] = {}
-    for _ in range(_TRIES):
+    for is_last in (False, True):  # with all values, and without those that could not be made again
         wanted = [name for name in names if name not in lost]
         sent = _pack(control.names, wanted) if gives else None
         packed, absent = ops.broadcast_object(sent, root, name="hvd.restore")
         lost |= absent
         found, why = _loaded(packed) if takes else ({}, "")
-        if not any(ops.allgather_object(bool(why), name="hvd.restore.arrived")):
+        if is_last or not any(ops.allgather_object(bool(why), name="hvd.restore.arrived")):
             break
         alone = _each(control.names, [name for name in wanted if name not in lost]) if gives else None
         alone = ops.broadcast_object(alone, root, name="hvd.restore.alone")
@@ -77,16 +77,25 @@ def held(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> 
 
 
 def pack(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Answer with variables as bytes, for ranks that have not started; ``lost``: what they do not hold, and why."""
-    packed, lost = _pack(control.names, content["names"])
+    """Answer with variables as bytes, for ranks that have not started; ``lost``: what they do not hold, and why.
+
+    They are made again here for a trial: whoever takes them over cannot ask for the others alone, as in ``restore``.
+    """
+    names = content["names"]
+    packed, lost = _pack(control.names, names)
+    if _loaded(packed, _TRIAL)[1]:
+        alone = _each(control.names, [name for name in names if name not in lost])
+        lost |= {name: why for name, each in alone.items() if (why := _loaded(each, _TRIAL)[1])}
+        packed, _ = _pack(control.names, [name for name in names if name not in lost])
     return {"lost": lost}, [packed]
 
 
 def unpack(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
-    """Take over what another rank has packed."""
-    control.names.update(at_home(_load(bytes(buffers[0])), control.names))
+    """Take over what another rank has packed; ``lost``: what cannot be made again here, and why."""
+    found, why = _loaded(bytes(buffers[0]))
+    control.names.update(at_home(found, control.names))
     replicated.keep(*content["replicated"])
-    return {}, []
+    return {"lost": dict.fromkeys(content["replicated"], why) if why else {}}, []
 
 
 def at_home(found: dict[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,10 +128,10 @@ def _each(found: Mapping[str, Any], names: list[str]) -> dict[str, bytes]:
     return {name: _dump({name: found[name]}) for name in names}
 
 
-def _loaded(packed: bytes) -> tuple[dict[str, Any], str]:
+def _loaded(packed: bytes, device: str | None = None) -> tuple[dict[str, Any], str]:
     """Return what was packed, or why it cannot be made again here."""
     try:
-        return _load(packed), ""
+        return _load(packed, device), ""
     except Exception as error:  # noqa: BLE001 - whatever a user's class does when it is made again
         return {}, _said(error)
 
@@ -162,10 +171,12 @@ def _dump(values: dict[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def _load(packed: bytes) -> dict[str, Any]:
+def _load(packed: bytes, device: str | None = None) -> dict[str, Any]:
+    """Return what was packed; its tensors on this rank's device, or on the one that is named."""
     for head, package in _ARCHIVES.items():
         if packed.startswith(head):  # the rank that has packed it uses the framework; this one may not have so far
             adapter = registry.adapter(package)
-            return adapter.read(io.BytesIO(packed), devices.device(package, session.local_rank()))
+            there = device or devices.device(package, session.local_rank())
+            return adapter.read(io.BytesIO(packed), there)
     found: dict[str, Any] = cloudpickle.loads(packed)
     return found
