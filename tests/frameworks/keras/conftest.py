@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hvdtest.environments import Ranks, environment
 from hvdtest.launch import RankPool
+from hvdtest.pools import kept
 
 FLAVOURS = {  # environment and variables
     "torch": ("keras_torch_jax", {"KERAS_BACKEND": "torch"}),
@@ -24,44 +23,7 @@ def flavour(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-class _Pools:
-    """One is open at a time: it takes a gigabyte."""
-
-    def __init__(self) -> None:
-        self.flavour, self.pool = "", None
-
-    def of(self, flavour: str) -> RankPool:
-        if self.pool is None or self.pool.broken or flavour != self.flavour:
-            self.close()
-            name, variables = FLAVOURS[flavour]
-            self.flavour, self.pool = flavour, Ranks(environment(name), 2, **variables)
-        return self.pool
-
-    def close(self) -> None:
-        if self.pool is not None:
-            self.pool.close()
-        self.pool = None
-
-
-@pytest.fixture(scope="package")
-def pools() -> Iterator[_Pools]:
-    pools = _Pools()
-    yield pools
-    pools.close()
-
-
 @pytest.fixture
-def keras_ranks(pools: _Pools, flavour: str) -> RankPool:
-    return pools.of(flavour)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Flavour by flavour within this folder, so that each one's ranks start once."""
-    here = [number for number, item in enumerate(items) if "keras_ranks" in getattr(item, "fixturenames", ())]
-    in_order = sorted((items[number] for number in here), key=lambda item: list(FLAVOURS).index(_flavour(item)))
-    for number, item in zip(here, in_order, strict=True):
-        items[number] = item
-
-
-def _flavour(item: pytest.Item) -> str:
-    return str(item.callspec.params["flavour"])  # type: ignore[attr-defined]
+def keras_ranks(flavour: str) -> RankPool:
+    name, variables = FLAVOURS[flavour]
+    return kept(("keras", flavour), lambda: Ranks(environment(name), 2, **variables))
