@@ -197,6 +197,17 @@ def _stage(found: Any, np: int, nics: str | Sequence[str] | None, *, barrier: bo
     return kind(found, np, nics, barrier=barrier)
 
 
+def default_size() -> int:
+    """Return the number of ranks where nobody says one.
+
+    Raises
+    ------
+    UsageError
+        There is no active SparkContext.
+    """
+    return _size(active())
+
+
 def _size(found: Any) -> int:
     """Return the default number of ranks."""
     return int(found.defaultParallelism) if _is_context(found) else connect.size(found)

@@ -60,11 +60,11 @@ def started(script: str, *args: str, **more: Any) -> subprocess.Popen[str]:
     )
 
 
-def outcomes(script: str, folder: Path, **env: str) -> Mapping[str, Any]:
+def outcomes(script: str, folder: Path, *, seconds: float = WITHIN_S, **env: str) -> Mapping[str, Any]:
     """What the cases have told."""
     driver = started(script, cwd=folder, env=env)
     try:
-        out, err = driver.communicate(timeout=WITHIN_S)
+        out, err = driver.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(driver.pid, signal.SIGKILL)
         out, err = driver.communicate()

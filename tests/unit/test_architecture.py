@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -73,6 +73,10 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "diagnosis": SHARED | {"frameworks"},
     "launch": SHARED | {"jobs", "diagnosis", "tracking", "compat", "frameworks"},
     "spark": SHARED | {"launch"},
+    "spark.common": SHARED | {"launch", "spark", "data", "tracking"},
+    "spark.torch": RANK | {"spark", "spark.common", "torch"},
+    "spark.keras": RANK | {"spark", "spark.common", "keras"},
+    "spark.lightning": RANK | {"spark", "spark.common", "spark.torch", "torch", "integrations"},
     "bench": CORE | {"torch", "launch"},
     "cluster": SHARED | {"diagnosis"},
     "widgets": SHARED | {"diagnosis"},
@@ -80,10 +84,16 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "kernel": SHARED | {"magics"},
     "__init__": {"magics", "launch", "protocol", "version"},
 }
+ESTIMATORS = {
+    "spark.torch",
+    "spark.keras",
+    "spark.lightning",
+}  # rooms within a room: the driver and the ranks have them
 CONTROLLER = {
     "cluster",
     "launch",
     "spark",
+    "spark.common",
     "widgets",
     "magics",
     "kernel",
@@ -99,12 +109,12 @@ CONTROLLER = {
 }
 ENGINE_ONLY_LIBRARIES = {"torch", "mpi4py", "tensorflow", "keras", "jax", "mxnet"}
 AT_HOME = {  # a framework -> the rooms that import it; all others reach it through its adapter
-    "torch": {"torch", "integrations", "bench"},
+    "torch": {"torch", "integrations", "bench", "spark.torch", "spark.lightning"},
     "tensorflow": {"tensorflow", "keras"},
-    "keras": {"keras", "tensorflow"},
+    "keras": {"keras", "tensorflow", "spark.keras"},
     "jax": {"jax", "keras"},
     "mxnet": {"mxnet"},
-    "pyspark": {"spark"},
+    "pyspark": {"spark", "spark.common", *ESTIMATORS},
 }
 
 MAX_LINES = 500
@@ -116,7 +126,13 @@ NATIVE_FILES = sources("native", suffixes=NATIVE_SUFFIXES)
 
 def room(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return parts[1] if parts[0] == "hvd_kernel" else parts[0]
+    return room_of(parts) if parts[0] == "hvd_kernel" else parts[0]
+
+
+def room_of(names: Sequence[str]) -> str:
+    """The room of a module of hvd_kernel; a folder of a room that has a row of its own is one."""
+    within = ".".join(names[1:3])
+    return within if within in PYTHON else names[1]
 
 
 def native_place(file: str) -> tuple[str, str]:
@@ -144,7 +160,7 @@ def upward_imports(path: Path) -> Iterator[tuple[int, str]]:
     for target, line in imports(path):
         dotted = ".".join(target)
         if target[0] == "hvd_kernel" and len(target) > 1 and target[1] in PYTHON:
-            there = target[1]
+            there = room_of(target)
             if there != here and there not in PYTHON[here]:
                 yield line, f"{here} imports {dotted}, which is not below it"
         if here in CONTROLLER and target[0] in ENGINE_ONLY_LIBRARIES:

@@ -97,16 +97,18 @@ def test_modules_of_other_frameworks_are_not_there_and_say_so() -> None:
         ("TensorFlow", "not_with_tensorflow"),
         ("Keras", "needs_keras"),
         ("MXNet", "needs_mxnet"),
+        ("PySpark", "needs_pyspark"),
     ],
 )
 def test_modules_of_other_frameworks_say_what_to_install(name: str, kind: str) -> None:
     package = name.lower()
+    extra = package.removeprefix("py")
     spec = importlib.util.find_spec(package)
     if spec is not None and spec.origin is not None:
         pytest.skip(f"{name} is here")
     for module in MODULES[kind]:
         with pytest.raises(
-            ModuleNotFoundError, match=rf"needs {name}[ ,].*: pip install 'hvd-kernel\[{package}\]'"
+            ModuleNotFoundError, match=rf"needs {name}\b.*: pip install 'hvd-kernel\[{extra}\]'"
         ) as caught:
             importlib.import_module(module)
         assert caught.value.name == package

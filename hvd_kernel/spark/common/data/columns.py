@@ -1,0 +1,120 @@
+"""What a column holds, and its values as an array. Without Spark: ranks read with it.
+
+Words.
+  kind   of a column, as Spark has it: a scalar's type ("double", "long"), "array", "dense" or "sparse" (vectors)
+  shape  of one row's value: () of a scalar, (n,) of a list of n numbers
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+INTEGERS = frozenset({"byte", "short", "integer", "long"})
+VECTORS = frozenset({"dense", "sparse"})
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a data set. ``shape`` is None where rows differ, or the values are no numbers."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...] | None
+
+
+def to_json(columns: Iterable[Column], rows: int, size: int) -> str:
+    """Return what is kept beside a data set: its columns, its number of rows, its bytes."""
+    return json.dumps({"version": 1, "rows": rows, "bytes": size, "columns": [asdict(each) for each in columns]})
+
+
+def from_json(text: bytes | str) -> dict[str, Column]:
+    """Return the columns by name."""
+    return {
+        each["name"]: Column(each["name"], each["kind"], None if each["shape"] is None else tuple(each["shape"]))
+        for each in json.loads(text)["columns"]
+    }
+
+
+def of_arrow(table: pa.Table, kinds: Mapping[str, str]) -> dict[str, Column]:
+    """Return the columns of a table by name; their shapes are those of its rows.
+
+    Parameters
+    ----------
+    table
+        Rows of the data set, one at least.
+    kinds
+        What Spark says of them; of others the kind is told by Arrow's type.
+    """
+    found = {}
+    for name in table.column_names:
+        column = table[name]
+        found[name] = Column(name, kinds.get(name) or _kind(column.type), _shape(column))
+    return found
+
+
+def values(column: pa.ChunkedArray | pa.Array, name: str, shape: tuple[int, ...] | None) -> npt.NDArray[Any]:
+    """Return a column as an array of rows x shape; what is no number stays as objects.
+
+    Raises
+    ------
+    ValueError
+        A value is missing, or a list has another length.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    if any(is_list(array.type) for is_list in _LISTS) and shape is not None:
+        flat = array.flatten()
+        if array.null_count or flat.null_count or len(flat) != len(array) * shape[0] or not _even(array, shape[0]):
+            raise ValueError(f"Column {name}: every row must hold {shape[0]} numbers, and one holds others or none.")
+        return _numbers(flat).reshape(len(array), *shape)
+    if array.null_count:
+        raise ValueError(f"Column {name}: a row has no value; fill or drop it first (DataFrame.fillna, dropna).")
+    return _numbers(array)
+
+
+def _numbers(array: pa.Array) -> npt.NDArray[Any]:
+    if pa.types.is_decimal(array.type):
+        array = array.cast(pa.float64())
+    found: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _even(array: pa.Array, length: int) -> bool:
+    """Tell whether all lists have this length."""
+    if pa.types.is_fixed_size_list(array.type):
+        return True
+    return bool(np.all(np.diff(array.offsets.to_numpy()) == length))
+
+
+def _shape(column: pa.ChunkedArray) -> tuple[int, ...] | None:
+    kind = column.type
+    if any(is_list(kind) for is_list in _LISTS):
+        number = pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
+        lengths = {len(each) for each in column.slice(0, 100).to_pylist() if each is not None}
+        return (lengths.pop(),) if number and len(lengths) == 1 else None
+    is_number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return () if any(each(kind) for each in is_number) else None
+
+
+def _kind(kind: pa.DataType) -> str:
+    names = {
+        pa.int8(): "byte",
+        pa.int16(): "short",
+        pa.int32(): "integer",
+        pa.int64(): "long",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.bool_(): "boolean",
+    }
+    if any(is_list(kind) for is_list in _LISTS):
+        return "array"
+    return names.get(kind, str(kind))

@@ -1,0 +1,201 @@
+"""A rank's rows as batches of arrays: read ahead by a thread, shuffled within a window.
+
+Words.
+  batch   columns by name, each an array of rows x the column's shape
+  window  rows that are held to be shuffled among each other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile
+
+from hvd_kernel.data.prefetch import Prefetch
+from hvd_kernel.spark.common.data.columns import Column, values
+from hvd_kernel.spark.common.store import Store
+from hvd_kernel.spark.shares import Group, Piece, share, steps
+
+Batch = dict[str, npt.NDArray[Any]]
+_AHEAD = 4
+_WINDOW_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set in a store: its row groups, and the columns that are read."""
+
+    store: Store
+    groups: tuple[Group, ...]
+    columns: Mapping[str, Column]
+
+    @property
+    def rows(self) -> int:
+        """Their number."""
+        return sum(group.rows for group in self.groups)
+
+
+class Reader:
+    """One rank's batches of a source.
+
+    Parameters
+    ----------
+    source
+        The data set.
+    rank, size
+        Whose share, and of how many.
+    batch_size
+        Rows of a batch; the last one of an epoch has what is left.
+    shuffle
+        Whether the order changes from epoch to epoch. ``even``: as of ``shares.share``.
+    seed
+        Of the order, the same on all ranks.
+    window
+        Rows that are shuffled among each other; None: what 256 MiB hold.
+    transform
+        Given each part of the rows as a pandas DataFrame; what it returns is taken.
+    keep
+        Keep the share in memory after the first epoch, which then is the same in each.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        rank: int,
+        size: int,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        even: bool = True,
+        seed: int = 0,
+        window: int | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        keep: bool = False,
+    ) -> None:
+        self.steps = steps(source.rows, size, batch_size)
+        self._source, self._rank, self._size, self._batch_size = source, rank, size, batch_size
+        self._shuffle, self._even, self._seed, self._transform = shuffle, even, seed, transform
+        self._window = window or _window(source.groups)
+        self._kept: list[Batch] | None = None
+        self._keep = keep
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """Give the batches of one epoch; a thread reads ahead of who takes them."""
+        return Prefetch(lambda: self._batches(number), _AHEAD).take()
+
+    def endless(self) -> Iterator[Batch]:
+        """Give the batches of epoch after epoch."""
+        number = 0
+        while True:
+            yield from self.epoch(number)
+            number += 1
+
+    def _batches(self, number: int) -> Iterator[Batch]:
+        chance = np.random.default_rng((self._seed, number, self._rank)) if self._shuffle else None
+        held: list[Batch] = []
+        rows = 0
+        for part in self._parts(number):
+            held.append(part)
+            rows += _length(part)
+            if rows >= max(self._window, self._batch_size):
+                rest = yield from self._cut(_joined(held, chance))
+                held, rows = [rest], _length(rest)
+        if rows:
+            rest = yield from self._cut(_joined(held, chance))
+            if _length(rest):
+                yield rest
+
+    def _cut(self, rows: Batch) -> Generator[Batch, None, Batch]:
+        """Give whole batches; return the rest."""
+        whole = _length(rows) - _length(rows) % self._batch_size
+        for start in range(0, whole, self._batch_size):
+            yield {name: column[start : start + self._batch_size] for name, column in rows.items()}
+        return {name: column[whole:] for name, column in rows.items()}
+
+    def _parts(self, number: int) -> Iterator[Batch]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        order = self._seed + (0 if self._keep else number) if self._shuffle else None
+        pieces = share(self._source.groups, self._rank, self._size, order=order, even=self._even)
+        kept = []
+        for piece in pieces:
+            part = self._read(piece)
+            if self._keep:
+                kept.append(part)
+            yield part
+        if self._keep:
+            self._kept = kept
+
+    def _read(self, piece: Piece) -> Batch:
+        store, columns = self._source.store, self._source.columns
+        with store.fs.open(piece.group.path, "rb") as file:
+            table = ParquetFile(file).read_row_group(piece.group.index, columns=list(columns))
+        table = table.slice(piece.start, piece.stop - piece.start)
+        if self._transform is not None:
+            return self._transformed(table)
+        return {name: values(table[name], name, column.shape) for name, column in columns.items()}
+
+    def _transformed(self, table: pa.Table) -> Batch:
+        assert self._transform is not None
+        frame = self._transform(table.to_pandas())
+        return {str(name): _stacked(frame[name].to_numpy()) for name in frame.columns}
+
+
+def source_of(store: Store, path: str, columns: Mapping[str, Column]) -> Source:
+    """Return the data set of a path.
+
+    Raises
+    ------
+    ValueError
+        It has no rows.
+    """
+    groups = tuple(row_groups(store, path))
+    if not groups:
+        raise ValueError(f"There are no rows in {path}.")
+    return Source(store, groups, columns)
+
+
+def row_groups(store: Store, path: str) -> Iterator[Group]:
+    """List the row groups of a folder's parquet files, in the order of their names; empty ones are left out."""
+    for file in files(store, path):
+        with store.fs.open(file, "rb") as opened:
+            told = ParquetFile(opened).metadata
+        for index in range(told.num_row_groups):
+            group = told.row_group(index)
+            if group.num_rows:
+                yield Group(file, index, group.num_rows, group.total_byte_size)
+
+
+def files(store: Store, path: str) -> Sequence[str]:
+    """List a folder's parquet files; names that begin with _ or . are no data."""
+    found = sorted(store.fs.find(store.inside(path)))
+    return [each for each in found if each.endswith(".parquet") and each.rpartition("/")[2][0] not in "_."]
+
+
+def _window(groups: Sequence[Group]) -> int:
+    rows, size = sum(group.rows for group in groups), sum(group.size for group in groups)
+    return max(1, min(rows, rows * _WINDOW_BYTES // max(size, 1)))
+
+
+def _joined(parts: Sequence[Batch], chance: np.random.Generator | None) -> Batch:
+    names = parts[0].keys()
+    order = None if chance is None else chance.permutation(sum(map(_length, parts)))
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    return joined if order is None else {name: column[order] for name, column in joined.items()}
+
+
+def _length(rows: Batch) -> int:
+    return len(next(iter(rows.values())))
+
+
+def _stacked(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Make one array of rows that are arrays or lists."""
+    if column.dtype == object and len(column) and isinstance(column[0], np.ndarray | list):
+        return np.stack([np.asarray(each) for each in column])
+    return column if column.flags.writeable else column.copy()

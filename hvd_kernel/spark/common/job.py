@@ -1,0 +1,139 @@
+"""What the ranks of a fit are told, whatever the framework: data, sizes, the run. Without Spark: ranks have it too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hvd_kernel.spark.common.data.columns import Column
+from hvd_kernel.spark.common.data.reader import Source
+from hvd_kernel.spark.common.datamodule import DataModule, ParquetDataModule, datamodule_from_name
+from hvd_kernel.spark.common.store import Store
+from hvd_kernel.spark.shares import steps
+from hvd_kernel.tracking.tfevents import Scalar, scalar_event, version_event
+
+BEST = ".best"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run; ``options`` are the estimator's params by name."""
+
+    store: Store
+    run_id: str
+    index: int | None
+    train: Source
+    validation: Source | None
+    features: Sequence[str]
+    labels: Sequence[str]
+    options: Mapping[str, Any]
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """The columns by name."""
+        return self.train.columns
+
+    @property
+    def weight(self) -> str | None:
+        """The column of the rows' weights."""
+        found: str | None = self.options["sample_weight_col"]
+        return found
+
+    @property
+    def speaks(self) -> bool:
+        """Whether rank 0 says how it goes."""
+        return bool(self.options["verbose"])
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the model is that of the best epoch."""
+        return bool(self.options["best_checkpoint"])
+
+    def weights(self) -> list[float]:
+        """Return the weight of each label's loss."""
+        return list(self.options["loss_weights"] or [1 / len(self.labels)] * len(self.labels))
+
+    def train_steps(self, size: int) -> int:
+        """Return the batches of an epoch, on each rank."""
+        asked: int | None = self.options["train_steps_per_epoch"]
+        return asked or steps(self.train.rows, size, self.options["batch_size"])
+
+    def validation_steps(self, size: int) -> int:
+        """Return the most batches of a validation, on each rank."""
+        asked: int | None = self.options["validation_steps_per_epoch"]
+        return asked or (0 if self.validation is None else steps(self.validation.rows, size, self.val_batch))
+
+    @property
+    def val_batch(self) -> int:
+        """Rows of a batch when it validates."""
+        return int(self.options["val_batch_size"] or self.options["batch_size"])
+
+    def data(self, kind: type[ParquetDataModule], rank: int, size: int) -> DataModule:
+        """Return this rank's data module: the estimator's, else one of this kind."""
+        asked = self.options.get("data_module")
+        chosen = datamodule_from_name(asked) if isinstance(asked, str) else asked or kind
+        window: int | None = self.options["shuffle_buffer_size"]
+        own: dict[str, Any] = {}
+        if issubclass(chosen, ParquetDataModule):
+            own = {"train_source": self.train, "val_source": self.validation, "seed": self.options["random_seed"]}
+        found: DataModule = chosen(
+            train_dir=self.store.get_train_data_path(self.index),
+            val_dir=self.store.get_val_data_path(self.index),
+            num_train_epochs=self.options["epochs"],
+            has_val=self.validation is not None,
+            train_batch_size=self.options["batch_size"],
+            val_batch_size=self.val_batch,
+            shuffle=bool(self.options["shuffle"]) and window != 0,
+            shuffle_size=window,
+            transform_fn=self.options["transformation_fn"],
+            inmemory_cache_all=self.options["inmemory_cache_all"],
+            cur_shard=rank,
+            shard_count=size,
+            schema_fields=[*self.features, *self.labels, *filter(None, [self.weight])],
+            storage_options=self.store.description().get("storage_options"),
+            steps_per_epoch_train=self.train_steps(size),
+            steps_per_epoch_val=self.validation_steps(size),
+            verbose=self.speaks,
+            **own,
+        )
+        return found
+
+
+class Run:
+    """A run's files, as rank 0 writes them: the checkpoint of each epoch, the best one, TensorBoard's events."""
+
+    def __init__(self, job: Job, *, keeps_best: bool = False) -> None:
+        self._job = job
+        self._keeps_best = keeps_best or job.keeps_best
+        self._events = [version_event(time.time())]
+        self._least: float | None = None
+        self.last, self.best = b"", b""
+
+    def epoch(self, number: int, loss: float, checkpoint: Callable[[], bytes], values: Mapping[str, float]) -> None:
+        """Keep what an epoch has come to. ``loss``: what the best epoch has the least of; ``values`` by tag."""
+        self.last = checkpoint()
+        is_best = self._least is None or loss < self._least
+        if is_best:
+            self._least, self.best = loss, self.last
+        store, folder = self._job.store, self._job.store.get_checkpoint_path(self._job.run_id)
+        self._events += [scalar_event(Scalar(time.time(), number, tag, value)) for tag, value in values.items()]
+        if folder is None:
+            return
+        file = f"{folder}/{store.get_checkpoint_filename()}"
+        store.write(file, self.last)
+        if is_best and self._keeps_best:
+            store.write(file + BEST, self.last)
+        store.write(f"{store.get_logs_path(self._job.run_id)}/events.out.tfevents.hvd", b"".join(self._events))
+
+    def result(self) -> bytes:
+        """Return the checkpoint that the model is made of."""
+        return self.best if self._keeps_best else self.last
+
+
+def checkpoint_of(store: Store, run_id: str) -> bytes | None:
+    """Return the checkpoint of a run that is in the store; None: there is none."""
+    folder = store.get_checkpoint_path(run_id)
+    file = f"{folder}/{store.get_checkpoint_filename()}"
+    return store.read(file) if folder is not None and store.exists(file) else None

@@ -1,0 +1,10 @@
+"""Stores: where an estimator keeps its data and its runs. Horovod's names and paths."""
+
+from __future__ import annotations
+
+from hvd_kernel.spark.common.store.base import Store
+from hvd_kernel.spark.common.store.dbfs import DBFSLocalStore
+from hvd_kernel.spark.common.store.filesystem import AbstractFilesystemStore, FilesystemStore, LocalStore
+from hvd_kernel.spark.common.store.hdfs import HDFSStore
+
+__all__ = ["AbstractFilesystemStore", "DBFSLocalStore", "FilesystemStore", "HDFSStore", "LocalStore", "Store"]

@@ -1,0 +1,77 @@
+"""Stores on HDFS, through pyarrow's libhdfs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+from hvd_kernel.spark.common.store.filesystem import AbstractFilesystemStore
+
+_SCHEME = "hdfs://"
+
+
+class HDFSStore(AbstractFilesystemStore):
+    """A prefix of HDFS. libhdfs has to be there (``ARROW_LIBHDFS_DIR``, ``CLASSPATH``) on driver and executors.
+
+    Parameters
+    ----------
+    prefix_path
+        ``hdfs://HOST:PORT/path``; ``hdfs:///path``, or a path alone: what the configuration says (``fs.defaultFS``).
+    host, port
+        Where the prefix names none.
+    user, kerb_ticket, extra_conf
+        As of ``pyarrow.fs.HadoopFileSystem``.
+    driver, temp_dir
+        Accepted.
+    *args, **kwargs
+        As of ``AbstractFilesystemStore``.
+    """
+
+    scheme = _SCHEME
+
+    def __init__(  # noqa: PLR0917 - Horovod's signature
+        self,
+        prefix_path: str,
+        host: str | None = None,
+        port: int | None = None,
+        user: str | None = None,
+        kerb_ticket: str | None = None,
+        driver: str = "libhdfs",
+        extra_conf: Mapping[str, str] | None = None,
+        temp_dir: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        del driver, temp_dir
+        super().__init__(prefix_path, *args, **kwargs)
+        found = urlsplit(self.prefix_path)
+        self._connection = {
+            "host": host or found.hostname or "default",
+            "port": port or found.port or 0,
+            "user": user,
+            "kerb_ticket": kerb_ticket,
+            "extra_conf": dict(extra_conf or {}) or None,
+        }
+
+    @classmethod
+    def matches(cls, path: str) -> bool:
+        """Tell whether a path is one of HDFS."""
+        return path.startswith(_SCHEME)
+
+    @cached_property
+    def fs(self) -> Any:
+        """The filesystem: pyarrow's, with fsspec's interface."""
+        from fsspec.implementations.arrow import ArrowFSWrapper  # noqa: PLC0415 - of the extra `spark`
+        from pyarrow.fs import HadoopFileSystem  # noqa: PLC0415 - as above
+
+        return ArrowFSWrapper(HadoopFileSystem(**self._connection))
+
+    def inside(self, path: str) -> str:
+        """Return the path on its host."""
+        return urlsplit(self.get_full_path(path)).path
+
+    def description(self) -> dict[str, Any]:
+        """Return the arguments that make it again."""
+        return super().description() | {name: value for name, value in self._connection.items() if value}

@@ -1,0 +1,143 @@
+"""``TorchEstimator`` and ``TorchModel``: Horovod's params, defaults and behaviour."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from hvd_kernel.spark.common.data.columns import Column
+from hvd_kernel.spark.common.estimator import HorovodEstimator, HorovodModel
+from hvd_kernel.spark.common.job import Job, checkpoint_of
+from hvd_kernel.spark.common.params import Row, declare
+from hvd_kernel.spark.torch import remote
+from hvd_kernel.spark.torch.tensors import outputs_of, shapes, tensor
+
+_INPUTS = Row("shape of each input, with -1 for the rows; None: what the columns hold")
+
+
+@declare(
+    {
+        "input_shapes": _INPUTS,
+        "loss_constructors": Row("functions that make the losses on the ranks; excludes loss"),
+        "train_minibatch_fn": Row("what is done with a batch; None: forward, backward and a step"),
+        "data_module": Row("reads the batches (common.datamodule): a class, or its name"),
+    }
+)
+class TorchEstimator(HorovodEstimator):
+    """Fits a torch model to a DataFrame; every param of the table is a keyword.
+
+    Parameters
+    ----------
+    num_proc, backend
+        Ranks: a number, or who runs them.
+    store
+        Where data and runs are kept.
+    model, optimizer
+        A ``torch.nn.Module`` and an optimizer of its parameters.
+    loss
+        ``loss(output, label)``, or one for each label.
+    feature_cols, label_cols
+        One input of the model for each feature, one output for each label.
+    **params
+        More: ``estimator.explainParams()`` has all of them, with their defaults.
+
+    Raises
+    ------
+    ValueError
+        loss and loss_constructors are given both.
+    TypeError
+        There is no param of this name.
+
+    Examples
+    --------
+    In a PySpark session::
+
+        estimator = TorchEstimator(
+            num_proc=2, store=Store.create("/tmp/runs"), model=model, loss=torch.nn.functional.mse_loss,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1), feature_cols=["x"], label_cols=["y"],
+        )
+        estimator.fit(frame).transform(frame).select("y__output")
+    """
+
+    _runs_begin_with = "pytorch"
+
+    def __init__(self, **params: Any) -> None:
+        if params.get("loss") is not None and params.get("loss_constructors") is not None:
+            raise ValueError("only one of loss_constructors and loss parameters can be specified.")
+        super().__init__(**params)
+
+    def _check_before(self) -> None:
+        if self.getOptimizer() is None:
+            raise ValueError("Optimizer parameter is required")
+        if self.getLoss() is None and not self.getLossConstructors():
+            raise ValueError("Loss parameter is required: loss=torch.nn.functional.mse_loss")
+
+    def _function(self) -> Callable[..., Any]:
+        return remote.train
+
+    def _arguments(self, job: Job) -> tuple[Any, ...]:
+        return (*self._both(), checkpoint_of(job.store, job.run_id))
+
+    def _both(self) -> tuple[Any, Any]:
+        """Return model and optimizer, the latter of the former's parameters."""
+        model, optimizer = self.getModel(), self.getOptimizer()
+        own = {id(each) for each in model.parameters()}
+        if all(id(each) in own for group in optimizer.param_groups for each in group["params"]):
+            return model, optimizer
+        fresh = type(optimizer)(model.parameters(), lr=1)  # of an equal model: as Horovod, by its state alone
+        fresh.load_state_dict(optimizer.state_dict())
+        return model, fresh
+
+    def _model(self, job: Job, results: Sequence[Any]) -> TorchModel:
+        history, checkpoint = results[0]
+        model, optimizer = copy.deepcopy(self._both())
+        remote.load(checkpoint, model, optimizer)
+        model.eval()
+        return TorchModel(
+            history=history,
+            model=model,
+            optimizer=optimizer,
+            feature_columns=[*job.features],
+            input_shapes=self.getInputShapes(),
+            label_columns=[*job.labels],
+            run_id=job.run_id,
+            _metadata=dict(job.columns),
+            loss=self.getLoss(),
+            loss_constructors=self.getLossConstructors(),
+        )
+
+
+@declare(
+    {
+        "optimizer": Row("the optimizer, as it was at the end"),
+        "input_shapes": _INPUTS,
+        "loss": Row("the loss that it was trained with"),
+        "loss_constructors": Row("functions that make the losses"),
+    }
+)
+class TorchModel(HorovodModel):
+    """A torch model that predicts on a DataFrame, in batches, on the CPU; ``getModel()`` is the torch module."""
+
+    def _loader(self, columns: Mapping[str, Column]) -> Callable[[], Any]:
+        features = self.getFeatureColumns()
+        model = copy.deepcopy(self.getModel()).cpu().eval()
+        return partial(_load, model, features, shapes(self.getInputShapes(), features, columns))
+
+
+def _load(model: Any, features: Sequence[str], given: Sequence[tuple[int, ...]]) -> Callable[..., Any]:
+    torch.set_num_threads(1)  # other tasks have the other cores
+
+    @torch.no_grad()
+    def forward(arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        inputs = [
+            tensor(array if array.flags.writeable else array.copy(), name).reshape(shape)
+            for array, name, shape in zip(arrays, features, given, strict=True)
+        ]
+        return [output.numpy() for output in outputs_of(model(*inputs))]
+
+    return forward

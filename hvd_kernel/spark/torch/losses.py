@@ -1,0 +1,91 @@
+"""Losses and metrics of several labels, as Horovod's estimator counts them. Pure functions of tensors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Function = Callable[..., Tensor]
+
+
+def as_list(functions: Any) -> list[Function]:
+    """Return one function, or several, as a list."""
+    if functions is None:
+        return []
+    return list(functions) if isinstance(functions, list | tuple) else [functions]
+
+
+def for_each(functions: Sequence[Function], number: int) -> list[Function]:
+    """Return a function for each output: of one that is given alone, the same for all."""
+    return list(functions) * number if len(functions) == 1 else list(functions)
+
+
+def fitted(outputs: Sequence[Tensor], labels: Sequence[Tensor]) -> list[Tensor]:
+    """Return the labels in the shapes of the outputs, where they have as many numbers."""
+    return [
+        label.reshape(output.shape) if output.shape.numel() == label.shape.numel() else label
+        for output, label in zip(outputs, labels, strict=False)
+    ]
+
+
+def weighted(
+    outputs: Sequence[Tensor],
+    labels: Sequence[Tensor],
+    losses: Sequence[Function],
+    weights: Sequence[float],
+    rows: Tensor | None,
+) -> Tensor:
+    """Return the sum of the labels' losses, each times its weight; ``rows``: the weight of each row.
+
+    A row's weight multiplies its loss, and the mean is over the rows: weights need not add up to one.
+    """
+    total = torch.zeros((), device=outputs[0].device)
+    for output, label, loss, weight in zip(outputs, labels, for_each(losses, len(outputs)), weights, strict=False):
+        if rows is None:
+            total = total + loss(output, label) * weight
+        else:
+            each = _by_row(loss, output, label).reshape(len(rows), -1).mean(dim=1)
+            total = total + (each * rows).mean() * weight
+    return total
+
+
+def _by_row(loss: Function, output: Tensor, label: Tensor) -> Tensor:
+    """Return the loss of each row: of a module of torch.nn, and of a function of torch.nn.functional."""
+    if isinstance(loss, torch.nn.Module):
+        each = copy.copy(loss)
+        vars(each)["reduction"] = "none"
+        found: Tensor = each(output, label)
+        return found
+    return loss(output, label, reduction="none")
+
+
+class Means:
+    """Means over the rows of an epoch: the loss, and each metric of each label (``group_0_label``)."""
+
+    def __init__(self, metrics: Sequence[Sequence[Function]], labels: Sequence[str]) -> None:
+        self._groups = [as_list(group) for group in metrics]
+        self.names = [[f"group_{at}_{label}" for label in labels] for at in range(len(self._groups))]
+        self.sums = torch.zeros(2 + len(self._groups) * len(labels), dtype=torch.float64)
+
+    @torch.no_grad()
+    def add(self, loss: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
+        """Add a batch."""
+        values = [torch.as_tensor(loss)]
+        for group, names in zip(self._groups, self.names, strict=True):
+            functions = for_each(group, len(names))
+            values += [
+                torch.as_tensor(function(output, label)).float().mean()
+                for function, output, label in zip(functions, outputs, labels, strict=False)
+            ]
+        rows = len(outputs[0])
+        self.sums[0] += rows
+        self.sums[1:] += torch.stack([value.detach().double().cpu() for value in values]) * rows
+
+    def told(self, sums: Tensor) -> dict[str, Any]:
+        """Return Horovod's form of them; ``sums``: of all ranks together."""
+        means = iter((sums[1:] / sums[0]).tolist())
+        return {"loss": next(means), "all_metrics": [{name: next(means) for name in names} for names in self.names]}

@@ -1,0 +1,348 @@
+"""``TorchEstimator`` and ``TorchModel`` on a real Spark: two ranks in local[2], and a load in another process.
+
+Rows are small fractions of powers of two, so that no sum rounds: two ranks train to the bit what one process does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hvdtest.spark_driver import outcomes
+
+pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(1500)]
+
+LONG_S = 1200  # 25 fits and as many writes: 400 s beside a load of 16
+
+HEAD = """
+import json, os, sys
+from pathlib import Path
+import torch
+from hvd_kernel import compat
+compat.install()
+from horovod.spark.common.backend import Backend, SparkBackend
+from horovod.spark.common.store import LocalStore, Store
+from horovod.spark.torch import TorchEstimator, TorchModel
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.feature import VectorAssembler
+
+ROWS = 16
+
+class Here(Backend):
+    \"\"\"One rank: this process.\"\"\"
+    def run(self, fn, args=(), kwargs=None, env=None):
+        return [fn(*args, **(kwargs or {}))]
+    def num_processes(self):
+        return 1
+
+class Line(torch.nn.Module):
+    def __init__(self, outputs=1):
+        super().__init__()
+        self.net = torch.nn.Linear(2, outputs)
+        torch.nn.init.constant_(self.net.weight, 0.5)
+        torch.nn.init.constant_(self.net.bias, 0.25)
+
+    def forward(self, x):
+        return self.net(x)
+
+def values():
+    return [(n % 4 / 4, n % 8 / 8 - 0.5, n % 4 / 2 + 0.25) for n in range(ROWS)]
+
+def estimator(**more):
+    model = more.pop("model", None) or Line()
+    given = dict(
+        store=Store.create(os.path.join(os.getcwd(), "store")), model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.125), loss=torch.nn.functional.mse_loss,
+        feature_cols=["x"], label_cols=["y"], batch_size=ROWS, shuffle=False, verbose=0,
+    )
+    return TorchEstimator(**{**given, **more})
+
+def weights(model):
+    return [each.detach().flatten().tolist() for each in model.parameters()]
+"""
+SCRIPT = (
+    HEAD
+    + """
+spark = session("local[2]")
+plain = spark.createDataFrame(values(), ["a", "b", "y"])
+assembler = VectorAssembler(inputCols=["a", "b"], outputCol="x")
+frame = assembler.transform(plain).cache()
+
+def by_hand(rate, epochs, parts=1):
+    model = Line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    rows = torch.tensor(values())
+    for _ in range(epochs):
+        for part in rows.chunk(parts):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(part[:, :2]), part[:, 2:]).backward()
+            optimizer.step()
+    return weights(model)
+
+def two_ranks():
+    made = Pipeline(stages=[assembler, estimator(num_proc=2, epochs=2, run_id="two")]).fit(plain)
+    made.write().overwrite().save("pipeline")
+    model = made.stages[-1]
+    rows = made.transform(plain).orderBy("a", "b").limit(3).collect()
+    return {
+        "same": weights(model.getModel()) == by_hand(0.25, 2),
+        "rate": model.getOptimizer().param_groups[0]["lr"],
+        "history": [[each["epoch"], sorted(each), sorted(each["train"])] for each in model.getHistory()],
+        "run": model.getRunId(),
+        "first": [[row["a"], row["b"], row["y__output"]] for row in rows],
+        "files": sorted(str(each.relative_to("store/runs")) for each in Path("store/runs").rglob("*") if each.is_file()),
+    }
+
+def goes_on():
+    first = estimator(backend=Here(), epochs=1, run_id="again").fit(frame)
+    second = estimator(backend=Here(), epochs=2, run_id="again").fit(frame)
+    return weights(first.getModel()) == by_hand(0.125, 1) and weights(second.getModel()) == by_hand(0.125, 3)
+
+def splits():
+    flagged = frame.selectExpr("*", "b > 0 as held")
+    made = estimator(backend=Here(), validation="held", metrics=[[torch.nn.functional.l1_loss]]).fit(flagged)
+    told = made.getHistory()[0]
+    counts = [estimator(backend=Here(), validation=0.25, random_seed=1).fit(frame).getHistory()[0].keys() >= {"validation"}]
+    return [sorted(told), sorted(told["validation"]), list(told["train"]["all_metrics"][0]), counts]
+
+def best():
+    made = [estimator(backend=Here(), epochs=3, best_checkpoint=flag, validation="held", run_id=f"best{flag}",
+            optimizer=torch.optim.SGD((net := Line()).parameters(), lr=4.0), model=net)
+            .fit(frame.selectExpr("*", "b > 0 as held")) for flag in (False, True)]
+    losses = [each["validation"]["loss"] for each in made[1].getHistory()]
+    return [losses == sorted(losses), weights(made[0].getModel()) != weights(made[1].getModel()),
+            Path("store/runs/bestTrue/checkpoint.best").exists(), Path("store/runs/bestFalse/checkpoint.best").exists()]
+
+def row_weights():
+    weighted = frame.selectExpr("*", "case when b < 0 then 2.0 else 0.0 end as w")
+    made = estimator(backend=Here(), sample_weight_col="w").fit(weighted)
+    only = estimator(backend=Here()).fit(frame.filter("b < 0"))
+    module = estimator(backend=Here(), sample_weight_col="w", loss=torch.nn.MSELoss()).fit(weighted)
+    assert frame.filter("b < 0").count() == ROWS / 2  # a row in two has the weight 2: the mean is theirs
+    return [weights(made.getModel()) == weights(only.getModel()), weights(module.getModel()) == weights(made.getModel())]
+
+def own_minibatch():
+    seen = []
+    def minibatch(model, optimizer, transform_outputs, loss_fn, inputs, labels, sample_weights):
+        outputs, labels = transform_outputs(model(*inputs), labels)
+        seen.append([tuple(inputs[0].shape), tuple(labels[0].shape), sample_weights])
+        return outputs, loss_fn(outputs, labels, sample_weights)
+    estimator(backend=Here(), train_minibatch_fn=minibatch, batch_size=12).fit(frame)
+    return seen
+
+def transformed():
+    def change(rows):
+        rows["y"] = rows["y"] * 0
+        return rows
+    made = estimator(backend=Here(), transformation_fn=change).fit(frame)
+    zero = estimator(backend=Here()).fit(frame.selectExpr("x", "y * 0 as y"))
+    return weights(made.getModel()) == weights(zero.getModel())
+
+def data_module():
+    from horovod.spark.common.datamodule import DataModule
+    told = {}
+    class Mine(DataModule):
+        short_name = "mine"
+        def __enter__(self):
+            told.update(shard=[self.cur_shard, self.shard_count], fields=list(self.schema_fields),
+                        steps=self.steps_per_epoch_train, exists=Path(self.train_dir.removeprefix("file://")).exists())
+            return self
+        def train_data(self):
+            rows = torch.tensor(values())
+            while True:
+                yield {"x": rows[:, :2], "y": rows[:, 2]}
+        def val_data(self):
+            return iter(())
+    Mine.register()
+    made = estimator(backend=Here(), data_module="mine").fit(frame)
+    return [told, weights(made.getModel()) == by_hand(0.125, 1)]
+
+def parquet():
+    estimator(backend=Here()).fit(frame)
+    made = estimator(backend=Here()).fit_on_parquet(dataset_idx=0)
+    return [weights(made.getModel()) == by_hand(0.125, 1), made.getMetadata()["x"].kind]
+
+def outputs():
+    from pyspark.ml.linalg import DenseVector
+    whole = estimator(backend=Here()).fit(frame.selectExpr("x", "cast(y as int) as y")).transform(frame)
+    several = estimator(backend=Here(), model=Line(3), train_steps_per_epoch=1,
+        loss=lambda output, label: output.sum() * 0).fit(frame).transform(frame)
+    vector = estimator(backend=Here(), model=Line(2), label_cols=["x"], feature_cols=["x"]).fit(frame).transform(frame)
+    renamed = estimator(backend=Here()).fit(frame).setOutputCols(["guess"]).transform(frame)
+    return [whole.schema["y__output"].dataType.typeName(), type(several.first()["y__output"]).__name__,
+            len(several.first()["y__output"]), type(vector.first()["x__output"]).__name__, renamed.columns]
+
+def twice():
+    made = estimator(backend=Here()).fit(frame)
+    return made.transform(made.transform(frame)).count()
+
+def searched():
+    from pyspark.ml.evaluation import RegressionEvaluator
+    from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+    est = estimator(backend=Here(), shuffle=True, batch_size=8)
+    grid = ParamGridBuilder().addGrid(est.epochs, [1, 6]).build()
+    judge = RegressionEvaluator(predictionCol="y__output", labelCol="y", metricName="rmse")
+    found = CrossValidator(estimator=est, estimatorParamMaps=grid, evaluator=judge, numFolds=2, seed=1).fit(frame)
+    return [len(found.avgMetrics), bool(found.avgMetrics[1] < found.avgMetrics[0]), len(found.bestModel.getHistory())]
+
+def saved_estimator():
+    est = estimator(backend=SparkBackend(2, start_timeout=77), epochs=4)
+    est.write().overwrite().save("estimator")
+    back = TorchEstimator.load("estimator")
+    own = {id(each) for each in back.getModel().parameters()}
+    return [back.uid == est.uid, back.getEpochs(), back.getStore() == est.getStore(), back.getBackend().description(),
+            {id(each) for group in back.getOptimizer().param_groups for each in group["params"]} == own,
+            back.getLoss() is torch.nn.functional.mse_loss]
+
+def no_column(): estimator(backend=Here(), label_cols=["z"]).fit(frame)
+def no_feature(): estimator(backend=Here(), feature_cols=["q"]).fit(frame)
+def no_labels(): estimator(backend=Here(), label_cols=None).fit(frame)
+def bad_split(): estimator(backend=Here(), validation=1.5).fit(frame)
+def empty_split(): estimator(backend=Here(), validation="held").fit(frame.selectExpr("*", "false as held"))
+def no_model(): TorchEstimator(backend=Here()).fit(frame)
+def no_store(): TorchEstimator(
+    backend=Here(), model=Line(), optimizer=torch.optim.SGD(Line().parameters(), lr=1), loss=len, label_cols=["y"]).fit(frame)
+def two_sizes(): estimator(backend=Here(), num_proc=2).fit(frame)
+def no_files(): estimator(backend=Here(), partitions_per_process=0).fit(frame)
+def both_losses(): estimator(loss_constructors=[len])
+def unknown(): estimator(epoch=1)
+def lists_differ():
+    rows = spark.createDataFrame([([1.0, 2.0], 1.0), ([1.0], 2.0)], ["x", "y"]).coalesce(1)
+    estimator(backend=Here()).fit(rows)
+
+tell(two_ranks, goes_on, splits, best, row_weights, own_minibatch, transformed, data_module, parquet, outputs, twice,
+     searched, saved_estimator, no_column, no_feature, no_labels, bad_split, empty_split, no_model, no_store, two_sizes,
+     no_files, both_losses, unknown, lists_differ)
+"""
+)
+OTHER = (
+    HEAD
+    + """
+spark = session("local[2]")
+plain = spark.createDataFrame(values(), ["a", "b", "y"])
+
+def loaded():
+    made = PipelineModel.load("pipeline")
+    rows = made.transform(plain).orderBy("a", "b").limit(3).collect()
+    return [[row["a"], row["b"], row["y__output"]] for row in rows]
+
+def kept():
+    model = PipelineModel.load("pipeline").stages[-1]
+    return [model.getRunId(), len(model.getHistory()), model.getOptimizer().param_groups[0]["lr"], model.getMetadata()["x"].kind]
+
+tell(loaded, kept)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("torch")
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> Mapping[str, Any]:
+    return outcomes(SCRIPT, folder, seconds=LONG_S)
+
+
+def test_two_ranks_train_what_one_process_does_with_twice_the_rate(told: Mapping[str, Any]) -> None:
+    assert told["two_ranks"]["same"]
+    assert told["two_ranks"]["rate"] == 0.125
+
+
+def test_history_and_files_of_a_run_have_horovods_form(told: Mapping[str, Any]) -> None:
+    found = told["two_ranks"]
+    assert found["history"] == [[n, ["epoch", "train"], ["all_metrics", "loss"]] for n in range(2)]
+    assert (found["run"], found["files"]) == ("two", ["two/checkpoint", "two/logs/events.out.tfevents.hvd"])
+
+
+def test_a_pipeline_predicts_the_same_in_another_process(told: Mapping[str, Any], folder: Path) -> None:
+    again = outcomes(OTHER, folder)
+    assert again["loaded"] == told["two_ranks"]["first"]
+    assert again["kept"] == ["two", 2, 0.125, "dense"]
+
+
+def test_a_run_that_is_there_goes_on_from_its_checkpoint(told: Mapping[str, Any]) -> None:
+    assert told["goes_on"] is True
+
+
+def test_rows_are_split_by_column_or_share(told: Mapping[str, Any]) -> None:
+    assert told["splits"] == [["epoch", "train", "validation"], ["all_metrics", "loss"], ["group_0_y"], [True]]
+
+
+def test_the_best_checkpoint_is_taken_on_wish(told: Mapping[str, Any]) -> None:
+    assert told["best"] == [True, True, True, False]
+
+
+def test_weights_of_rows_multiply_their_losses(told: Mapping[str, Any]) -> None:
+    assert told["row_weights"] == [True, True]
+
+
+def test_the_minibatch_is_the_users(told: Mapping[str, Any]) -> None:
+    assert told["own_minibatch"] == [[[12, 2], [12, 1], None], [[4, 2], [4, 1], None]]
+
+
+def test_rows_are_what_the_transformation_makes_of_them(told: Mapping[str, Any]) -> None:
+    assert told["transformed"] is True
+
+
+def test_a_data_module_of_ones_own_is_read(told: Mapping[str, Any]) -> None:
+    given = {"shard": [0, 1], "fields": ["x", "y"], "steps": 1, "exists": True}
+    assert told["data_module"] == [given, True]
+
+
+def test_data_that_is_in_the_store_is_trained_on(told: Mapping[str, Any]) -> None:
+    assert told["parquet"] == [True, "dense"]
+
+
+def test_predictions_have_their_labels_type(told: Mapping[str, Any]) -> None:
+    assert told["outputs"] == ["integer", "DenseVector", 3, "DenseVector", ["a", "b", "y", "x", "guess"]]
+
+
+def test_a_column_that_is_there_is_not_overwritten(told: Mapping[str, Any]) -> None:
+    assert told["twice"]["raised"] == "ValueError"
+    assert told["twice"]["text"] == "Column y__output exists already in the DataFrame: name others by setOutputCols."
+
+
+def test_a_cross_validator_searches_its_params(told: Mapping[str, Any]) -> None:
+    assert told["searched"] == [2, True, 6]
+
+
+def test_an_estimator_comes_back_with_store_and_backend(told: Mapping[str, Any]) -> None:
+    assert told["saved_estimator"] == [True, 4, True, {"num_proc": 2, "env": {}, "start_timeout": 77}, True, True]
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("no_column", "Label column z does not exist in the DataFrame"),
+        ("no_feature", "Feature column q does not exist in the DataFrame"),
+        ("no_labels", "Parameter label_columns cannot be None or empty"),
+        ("bad_split", "Validation split 1.5 must be in the range: [0, 1)"),
+        ("no_model", "Model parameter is required"),
+        ("two_sizes", 'At most one of parameters "backend" and "num_proc" may be specified'),
+        ("no_files", "num_proc=1 and partitions_per_process=0 must both be > 0"),
+        ("both_losses", "only one of loss_constructors and loss parameters can be specified."),
+    ],
+)
+def test_what_cannot_be_is_said_in_horovods_words(told: Mapping[str, Any], case: str, text: str) -> None:
+    assert (told[case]["raised"], told[case]["text"]) == ("ValueError", text)
+
+
+def test_what_cannot_be_is_named(told: Mapping[str, Any]) -> None:
+    assert told["empty_split"]["text"].startswith(
+        "Validation DataFrame does not have any samples with validation param held"
+    )
+    assert told["no_store"]["text"].startswith("Store parameter is required: store=Store.create(")
+    assert told["unknown"]["text"].startswith("TorchEstimator has no param epoch; it has backend,")
+    assert told["lists_differ"]["text"] == "Column x: every row must hold 2 numbers, and one holds others or none."
+
+
+def test_what_a_store_holds_is_told_by_json(told: Mapping[str, Any], folder: Path) -> None:
+    assert told["parquet"][0]
+    kept = json.loads((folder / "store" / "intermediate_train_data.0" / "_hvd_columns.json").read_text())
+    assert (kept["rows"], [each["name"] for each in kept["columns"]]) == (16, ["x", "y"])
+    assert not [each for each in (folder / "store").rglob("*") if each.suffix in {".pkl", ".pickle"}]
