@@ -1,0 +1,169 @@
+"""``KerasEstimator`` and ``KerasModel``: Horovod's params, defaults and behaviour, for Keras 3 on any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+
+from hvd_kernel.spark.common.data.columns import Column
+from hvd_kernel.spark.common.estimator import HorovodEstimator, HorovodModel
+from hvd_kernel.spark.common.job import Job, checkpoint_of
+from hvd_kernel.spark.common.params import Row, declare
+from hvd_kernel.spark.keras import remote
+from hvd_kernel.spark.keras.packed import (
+    PackedModel,
+    PackedOptimizer,
+    assign,
+    from_bytes,
+    load_forward,
+    pack_model,
+    pack_optimizer,
+)
+
+_CUSTOM = Row("names of layers, losses and the like, and what they stand for", {})
+
+
+@declare(
+    {
+        "custom_objects": _CUSTOM,
+        "checkpoint_callback": Row(
+            "a ModelCheckpoint for rank 0; hvd.callbacks.BestModelCheckpoint: the best is the model"
+        ),
+        "data_module": Row("reads the batches (common.datamodule): a class, or its name"),
+        "backend_env": Row("variables for the ranks", {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"}),
+        "tensorflow_dataset_prefetch_buffer_size": Row("accepted: a thread reads ahead", 0),
+    }
+)
+class KerasEstimator(HorovodEstimator):
+    """Fits a Keras 3 model to a DataFrame; every param of the table is a keyword.
+
+    Parameters
+    ----------
+    num_proc, backend
+        Ranks: a number, or who runs them.
+    store
+        Where data and runs are kept.
+    model
+        A built ``keras.Model``.
+    optimizer, loss, metrics
+        As of ``model.compile``; an optimizer that is not given is that of the compiled model.
+    feature_cols, label_cols
+        One input of the model for each feature, one output for each label.
+    **params
+        More: ``estimator.explainParams()`` has all of them, with their defaults.
+
+    Raises
+    ------
+    TypeError
+        There is no param of this name.
+
+    Examples
+    --------
+    In a PySpark session::
+
+        estimator = KerasEstimator(
+            num_proc=2, store=Store.create("/tmp/runs"), model=model, optimizer=keras.optimizers.SGD(0.1), loss="mse",
+            feature_cols=["x"], label_cols=["y"],
+        )
+        estimator.fit(frame).transform(frame).select("y__output")
+    """
+
+    _runs_begin_with = "keras"
+
+    def _check_before(self) -> None:
+        if not isinstance(self.getModel(), keras.Model):
+            raise ValueError("model has to be an instance of keras.Model")  # noqa: TRY004 - Horovod's kind
+        if not self.getLoss():
+            raise ValueError("Loss parameter is required for the model to compile")
+        if self._optimizer() is None:
+            raise ValueError("Optimizer must be provided either as a parameter or as part of a compiled model")
+        if not isinstance(self._optimizer(), str | keras.optimizers.Optimizer):
+            raise ValueError(  # noqa: TRY004 - Horovod's kind
+                "optimizer has to be an instance of keras.optimizers.Optimizer"
+            )
+
+    def _optimizer(self) -> Any:
+        return self.getOptimizer() or getattr(self.getModel(), "optimizer", None)
+
+    def _function(self) -> Callable[..., Any]:
+        return remote.train
+
+    def _arguments(self, job: Job) -> tuple[Any, ...]:
+        how = remote.Compiled(
+            pack_optimizer(self._optimizer()),
+            self.getLoss(),
+            self.getLossWeights(),
+            self.getMetrics(),
+            self.getCustomObjects(),
+        )
+        return pack_model(self.getModel()), how, checkpoint_of(job.store, job.run_id)
+
+    def _environment(self) -> dict[str, str]:
+        return {"KERAS_BACKEND": keras.backend.backend(), **(self.getBackendEnv() or {})}
+
+    def _model(self, job: Job, results: Sequence[Any]) -> KerasModel:
+        history, checkpoint = results[0]
+        weights, values = from_bytes(checkpoint)
+        model = pack_model(self.getModel()).model(self.getCustomObjects())
+        model.set_weights(list(weights))
+        optimizer = pack_optimizer(self._optimizer()).optimizer(model)
+        optimizer.build(model.trainable_variables)
+        assign(optimizer.variables, values)
+        model.compile(
+            optimizer, loss=self.getLoss(), loss_weights=self.getLossWeights(), metrics=self.getMetrics() or None
+        )
+        return KerasModel(
+            history=history,
+            model=model,
+            feature_columns=[*job.features],
+            label_columns=[*job.labels],
+            custom_objects=self.getCustomObjects(),
+            run_id=job.run_id,
+            _metadata=dict(job.columns),
+            _floatx=keras.config.floatx(),
+        )
+
+    def packed(self, objects: dict[str, Any]) -> bytes:
+        """Return params that JSON cannot hold; model and optimizer as configuration and arrays."""
+        return super().packed(_packed(objects))
+
+    @classmethod
+    def unpacked(cls, data: bytes, given: dict[str, Any]) -> dict[str, Any]:
+        """Return them again."""
+        return _unpacked(super().unpacked(data, given), given)
+
+
+@declare({"custom_objects": _CUSTOM, "_floatx": Row("Keras's type of numbers when it was trained", "float32")})
+class KerasModel(HorovodModel):
+    """A Keras model that predicts on a DataFrame, in batches; ``getModel()`` is the keras.Model."""
+
+    def _loader(self, columns: Mapping[str, Column]) -> Callable[[], Any]:
+        del columns
+        return partial(load_forward, pack_model(self.getModel()), self.getCustomObjects(), self.getOrDefault("_floatx"))
+
+    def packed(self, objects: dict[str, Any]) -> bytes:
+        """Return params that JSON cannot hold; the model as configuration and arrays, without how it was compiled."""
+        return super().packed(_packed(objects))
+
+    @classmethod
+    def unpacked(cls, data: bytes, given: dict[str, Any]) -> dict[str, Any]:
+        """Return them again."""
+        return _unpacked(super().unpacked(data, given), given)
+
+
+def _packed(objects: dict[str, Any]) -> dict[str, Any]:
+    how = {"model": pack_model, "optimizer": pack_optimizer}
+    return {name: how[name](value) if name in how else value for name, value in objects.items()}
+
+
+def _unpacked(objects: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    custom = objects.get("custom_objects") or given.get("custom_objects") or {}
+    model = objects.get("model")
+    if isinstance(model, PackedModel):
+        objects["model"] = model.model(custom)
+    if isinstance(optimizer := objects.get("optimizer"), PackedOptimizer):
+        objects["optimizer"] = optimizer.optimizer(objects.get("model"))
+    return objects

@@ -1,0 +1,126 @@
+"""``TorchEstimator`` and ``TorchModel`` for LightningModules: Horovod's params and defaults, on Lightning 2."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lightning.pytorch as lightning
+
+from hvd_kernel.spark.common.estimator import HorovodEstimator
+from hvd_kernel.spark.common.job import Job, checkpoint_of
+from hvd_kernel.spark.common.params import Row, declare
+from hvd_kernel.spark.lightning import remote
+from hvd_kernel.spark.lightning.legacy import Module
+from hvd_kernel.spark.torch import estimator as plain
+
+
+@declare(
+    {
+        "input_shapes": Row("shape of each input, with -1 for the rows; None: what the columns hold"),
+        "loss_constructors": Row("functions that make the losses; not of a LightningModule"),
+        "train_minibatch_fn": Row("accepted: training_step is the module's"),
+        "num_gpus": Row("devices of each rank; None: one"),
+        "logger": Row("a logger of Lightning's, for rank 0"),
+        "log_every_n_steps": Row("as of lightning.Trainer", 50),
+        "data_module": Row("reads the batches (common.datamodule): a class, or its name"),
+        "loader_num_epochs": Row("accepted: batches go on from epoch to epoch"),
+        "terminate_on_nan": Row("whether a loss that is no number ends the training", False),
+        "profiler": Row("as of lightning.Trainer"),
+        "trainer_args": Row("more arguments of lightning.Trainer, before ours"),
+        "debug_data_loader": Row("accepted", False),
+        "train_async_data_loader_queue_size": Row("accepted: a thread reads ahead"),
+        "val_async_data_loader_queue_size": Row("accepted: a thread reads ahead"),
+    }
+)
+class TorchEstimator(HorovodEstimator):
+    """Fits a LightningModule to a DataFrame; every param of the table is a keyword.
+
+    Parameters
+    ----------
+    num_proc, backend
+        Ranks: a number, or who runs them.
+    store
+        Where data and runs are kept.
+    model
+        A LightningModule; its ``training_step`` gets a dict of tensors by column. Of a plain torch model also optimizer
+        and loss, as of ``horovod.spark.torch.TorchEstimator``.
+    feature_cols, label_cols
+        Columns of the batch; features are what ``forward`` takes in ``transform``.
+    **params
+        More: ``estimator.explainParams()`` has all of them, with their defaults.
+
+    Raises
+    ------
+    ValueError
+        loss and loss_constructors are given both.
+    TypeError
+        There is no param of this name.
+
+    Examples
+    --------
+    In a PySpark session::
+
+        estimator = TorchEstimator(
+            num_proc=2, store=Store.create("/tmp/runs"), model=Digits(), feature_cols=["x"], label_cols=["y"], epochs=3,
+        )
+        estimator.fit(frame).transform(frame).select("y__output")
+    """
+
+    _runs_begin_with = "pytorch"
+
+    def __init__(self, **params: Any) -> None:
+        if params.get("loss") is not None and params.get("loss_constructors") is not None:
+            raise ValueError("only one of loss_constructors and loss parameters can be specified.")
+        super().__init__(**params)
+
+    def _check_before(self) -> None:
+        if isinstance(self.getModel(), lightning.LightningModule):
+            if self.getOptimizer() is not None:
+                raise ValueError("Parameter `optimizer` cannot be specified with a `LightningModule`")
+        elif self.getOptimizer() is None or (self.getLoss() is None and not self.getLossConstructors()):
+            raise ValueError("A model that is no LightningModule needs optimizer and loss parameters")
+
+    def _function(self) -> Callable[..., Any]:
+        return remote.train
+
+    def _arguments(self, job: Job) -> tuple[Any, ...]:
+        return self._module(job), checkpoint_of(job.store, job.run_id)
+
+    def _module(self, job: Job) -> Any:
+        model = copy.deepcopy(self.getModel()) if self.getOptimizer() is None else self.getModel()
+        if isinstance(model, lightning.LightningModule):
+            return model
+        model, optimizer = copy.deepcopy((model, self.getOptimizer()))
+        loss = self.getLoss() or [make(model=model, optimizer=optimizer) for make in self.getLossConstructors()]
+        return Module(
+            model,
+            optimizer,
+            loss,
+            weights=job.weights(),
+            features=job.features,
+            labels=job.labels,
+            sample_weight=job.weight,
+        )
+
+    def _model(self, job: Job, results: Sequence[Any]) -> TorchModel:
+        history, checkpoint = results[0]
+        module = self._module(job)
+        module.load_state_dict(remote.state_of(checkpoint)["state_dict"])
+        model = module.model if isinstance(module, Module) else module
+        return TorchModel(
+            history=history,
+            model=model.eval(),
+            feature_columns=[*job.features],
+            input_shapes=self.getInputShapes(),
+            label_columns=[*job.labels],
+            run_id=job.run_id,
+            _metadata=dict(job.columns),
+            loss=self.getLoss(),
+            loss_constructors=self.getLossConstructors(),
+        )
+
+
+class TorchModel(plain.TorchModel):
+    """A LightningModule that predicts on a DataFrame, in batches, on the CPU; ``getModel()`` is the module."""
