@@ -110,6 +110,17 @@ def test_18_a_rank_that_hangs_while_the_others_meet_again_is_named_and_replaced(
     assert "hang_here(): time.sleep(seconds)" in line
 
 
+def test_a_rank_that_hangs_while_the_others_wait_in_a_collective_is_named_and_replaced(tmp_path: Path) -> None:
+    """The stall ends their operation, and then they wait for it in a reset."""
+    stall = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    ended = ElasticJob(tmp_path, exits={"1,0": {3: "hang"}}).run(*FOUR, HVD_HANG_TIMEOUT="2", **stall)
+    ended.trained(4, 4, 4)
+    assert ended.column("workers") == [[0, 1, 2, 3], [0, 1, 2, 4], [0, 1, 2, 4]]
+    [line] = [line for line in ended.err.splitlines() if "it has not come to a reset" in line]
+    assert "rank 3" in line
+    assert "hang_here(): time.sleep(seconds)" in line
+
+
 @pytest.mark.parametrize("place", ["sync", "callback"])
 @pytest.mark.parametrize("worker", [1, 3])
 def test_19_a_survivor_dies_during_the_reset(tmp_path: Path, place: str, worker: int) -> None:
