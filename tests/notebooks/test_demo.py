@@ -45,3 +45,9 @@ def test_stored_notebooks_are_executed_and_use_our_kernel() -> None:
     counts = {name: [c.execution_count for c in b.cells if c.cell_type == "code"] for name, b in notebooks.items()}
     wrong = {name: found for name, found in counts.items() if found != list(range(1, len(found) + 1))}
     assert wrong == {}, "run them from the top and store the outputs"
+
+
+def test_notebooks_need_nothing_of_the_tests() -> None:
+    sources = {path.name: [cell.source for cell in nbformat.read(path, as_version=4).cells] for path in ALL}
+    sources |= {path.name: [path.read_text()] for path in (ROOT / "notebooks").rglob("*.py")}
+    assert not [name for name, parts in sources.items() if re.search(r"\bhvdtest\b|\.\./tests", "".join(parts))]
