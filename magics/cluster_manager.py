@@ -21,6 +21,7 @@ from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
+    from hvd_kernel.magics.export.ran_cell import RanCell
     from hvd_kernel.magics.rejoin import Rejoin
     from hvd_kernel.magics.shell.prompts import Prompts
     from hvd_kernel.processes.detached import DetachedCluster
@@ -88,6 +89,7 @@ class ClusterManager:
         self.cells = CellCount()
         self.samples: dict[int, MetricsSample] = {}  # the latest of each rank, over all cells
         self.prompts: Prompts | None = None  # of the latest run
+        self.ran: list[RanCell] = []  # on these ranks, in order
         self.in_cell: Future[Rejoin] | None = None  # who has ranks come and leave in the cell that runs
         self.respawn = ""  # "auto" or "off" as %hvd start said it: whether a cell first replaces dead ranks
         self._busy = threading.Lock()
@@ -206,8 +208,10 @@ class ClusterManager:
         with_what = f" with {', '.join(names)} from the ranks before" if names else ""
         say(f"{change}: the ranks start again{with_what}.")
         _warn(spec, say)
+        ran = self.ran if names else []
         self.stop()
         session = self.start(spec, progress)
+        self.ran = ran
         if names:
             told = session.ask("unpack", None, {"replicated": names}, buffers=[packed], timeout=MOVE_S)
             lost |= {name: why for content, _ in told.values() for name, why in content["lost"].items()}
@@ -250,6 +254,7 @@ class ClusterManager:
             raise Interrupted(lost) from None
         self._ended_spec = None
         self.samples.clear()
+        self.ran = []
         if name:
             self.session.keep(name, self.place)
         return self.session
@@ -266,6 +271,7 @@ class ClusterManager:
 
         self.session = session = attach(cluster, progress)
         self.samples.clear()
+        self.ran = []
         return session
 
     def current(self) -> Session:

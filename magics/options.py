@@ -6,10 +6,10 @@ import argparse
 import difflib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import spans
@@ -94,6 +94,28 @@ def parse(magic: str, flags: tuple[Flag, ...], line: str) -> Options:
     if _is_cell(magic) and given["words"]:
         raise UsageError(f"{magic}: {given['words'][0]!r} is not an option; code begins on the next line")
     return Options(**{**given, "words": tuple(given["words"])})
+
+
+def filled(line: str, variables: Mapping[str, Any]) -> str:
+    """Put the notebook's variables where a line has them in braces: ``-np {n}`` is ``-np 2`` where ``n`` is 2.
+
+    Braces around anything else stay as they are.
+
+    Raises
+    ------
+    UsageError
+        The variable is neither a number nor a text.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in variables:
+            return found[0]
+        value = variables[found[1]]
+        if not isinstance(value, str | int | float):
+            raise UsageError(f"{found[0]}: `{found[1]}` is neither a number nor a text, but {type(value).__name__}")
+        return str(value)
+
+    return re.sub(r"\{([A-Za-z_]\w*)\}", value, line)
 
 
 def parse_leading(magic: str, flags: tuple[Flag, ...], line: str) -> Options:

@@ -132,6 +132,11 @@ class Watch:
         """True where a person has given up the ranks that still run."""
         return bool(self._left) and self._obeyed >= GIVE_UP_AT
 
+    @property
+    def failed(self) -> bool:
+        """True where ``check`` raises."""
+        return bool(self._obeyed or self._late or self._failures)
+
     def word(self) -> str:
         """Return the final state of the ranks that did not fail."""
         return "interrupted" if self._obeyed or self._late else "done"

@@ -9,6 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.user_error import user_errors
+from hvd_kernel.magics.export.ran_cell import RanCell, literals
 from hvd_kernel.magics.options import Options, names, resolve
 
 
@@ -18,7 +19,10 @@ def push(context: Context, options: Options) -> None:
     values = local_values(context.shell, tuple(names(options, "%hvdpush")))
     with context.manager.use():
         session = context.manager.current()
-        session.push(values, resolve(options.ranks, session.n), force=options.force)
+        ranks = resolve(options.ranks, session.n)
+        session.push(values, ranks, force=options.force)
+        some = None if len(ranks) == session.n else ranks
+        context.manager.ran.append(RanCell(context.manager.cells.number, "", some, literals(values)))
 
 
 def local_values(shell: InteractiveShell, names: tuple[str, ...]) -> dict[str, Any]:

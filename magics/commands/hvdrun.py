@@ -17,6 +17,7 @@ from hvd_kernel.magics.display.results import CellResult
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.display.writer import Writer
 from hvd_kernel.magics.driver import drive
+from hvd_kernel.magics.export.ran_cell import Given, RanCell, literals
 from hvd_kernel.magics.jobs import Job
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.magics.partition import split
@@ -59,6 +60,7 @@ class _Cell:
     code: str
     values: dict[str, Any]
     parts: dict[int, dict[str, Any]]
+    given: Given  # both, as literals: in the background the values go when they are pushed
     spec: ClusterSpec
     ranks: tuple[int, ...]
 
@@ -67,7 +69,9 @@ class _Cell:
         values = local_values(context.shell, options.push)
         spec = wanted(options, context.manager.spec or default(options.gpus))
         ranks = resolve(options.ranks, spec.n)
-        return cls(context, options, code, values, _dealt(context, options.scatter, ranks), spec, ranks)
+        parts = _dealt(context, options.scatter, ranks)
+        given = literals(values), {rank: literals(each) for rank, each in parts.items()}
+        return cls(context, options, code, values, parts, given, spec, ranks)
 
     def ready(self) -> Session:
         """Return a session in which the cell can run."""
@@ -94,6 +98,9 @@ class _Cell:
         if options.gather:
             user_ns.update(gathered(session, options.gather, options, self.ranks))
 
+    def record(self, number: int, *, failed: bool) -> RanCell:
+        return RanCell(number, self.code, None if len(self.ranks) == self.spec.n else self.ranks, *self.given, failed)
+
     def run(self, session: Session, writer: Writer, job: Job | None = None) -> bool:
         """Run the cell; False where it has failed and nothing is to be raised."""
         options, user_ns = self.options, self.context.shell.user_ns
@@ -101,6 +108,7 @@ class _Cell:
             session, self.context.manager, writer, self.code, self.ranks, timeout=options.timeout, job=job
         )
         replace_stuck(replace(self.context, own=job.writer if job else None), watch)
+        self.context.manager.ran.append(self.record(run.cell, failed=watch.failed))
         try:
             watch.check(user_ns.__contains__)
         except error_policy.OF_THE_RANKS as error:

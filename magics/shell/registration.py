@@ -10,6 +10,7 @@ from IPython.core.magic import no_var_expand
 from hvd_kernel.magics.commands.index import MAGICS, Magic
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.user_error import user_errors
+from hvd_kernel.magics.options import filled
 
 
 def register(context: Context) -> None:
@@ -30,7 +31,7 @@ def unregister(context: Context) -> None:
 def _function(magic: Magic, context: Context) -> Callable[..., Any]:
     def run(line: str, *cell: str) -> Any:
         with user_errors():
-            options = magic.parse(line)
+            options = magic.parse(line if magic.text else filled(line, context.shell.user_ns))
         return magic.act(context, options, *cell)
 
     run.__name__ = run.__qualname__ = magic.name.strip("%")

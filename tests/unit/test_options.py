@@ -7,7 +7,7 @@ from hvdtest.magic_lines import parse, spellings
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cluster_request import ignored_parts, slots, wanted
-from hvd_kernel.magics.options import Options, names, resolve
+from hvd_kernel.magics.options import Options, filled, names, resolve
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
@@ -198,3 +198,20 @@ def test_a_cluster_cannot_be_kept_under_the_word_for_all_of_them(magic: str) -> 
 def test_a_wrong_value_is_told_with_the_magic_as_it_is_written(magic: str) -> None:
     with pytest.raises(UsageError, match=rf"^{magic}: argument -np/.* usage: {magic} \["):
         parse(magic, "-np 0")
+
+
+@pytest.mark.parametrize(
+    ("line", "line_filled"),
+    [
+        ("-np {n} --push lr", "-np 2 --push lr"),
+        ("{where}:{n}", "host:2"),
+        ("{unknown} {} {n!r} {0}", "{unknown} {} {n!r} {0}"),
+    ],
+)
+def test_braces_around_a_variable_are_its_value(line: str, line_filled: str) -> None:
+    assert filled(line, {"n": 2, "where": "host"}) == line_filled
+
+
+def test_a_variable_in_braces_is_a_number_or_a_text() -> None:
+    with pytest.raises(UsageError, match=r"^\{np\}: `np` is neither a number nor a text, but module$"):
+        filled("-np {np}", {"np": pytest})

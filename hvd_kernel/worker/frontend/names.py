@@ -90,6 +90,11 @@ def _prefetch() -> ImportPrefetch:
     return ImportPrefetch(_frontend().prefetched, _frontend().companions)
 
 
+def answer(*_asked: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Answer which module ``hvd`` is, and of which framework's package."""
+    return {"api": _frontend().api, "package": _frontend().package}, []
+
+
 def import_first() -> None:
     """Import what the names need before the rank is ready; the rest comes beside it."""
     if _at_once():

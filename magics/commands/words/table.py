@@ -19,6 +19,7 @@ from hvd_kernel.magics.commands.words.job_plan import job
 from hvd_kernel.magics.commands.words.timeline import timeline
 from hvd_kernel.magics.commands.words.track import track
 from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.export.word import export
 from hvd_kernel.magics.options import Options, nearest
 from hvd_kernel.magics.shell.completers import Completer, nothing, rank_variables, words
 
@@ -109,6 +110,13 @@ WORDS: dict[str, Word] = {
         memory.collect,
         "%hvd gc",
         "free what nothing needs any more: the last exception with its tensors, caches (--ranks 2)",
+    ),
+    "export": Word(
+        export,
+        "%hvd export FILE",
+        "write the cells that ran on these ranks as a script; what they got by --push becomes its arguments (--force)",
+        more_words=1,
+        such_as="%hvd export train.py",
     ),
     "clean": Word(
         clean,

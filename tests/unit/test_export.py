@@ -1,0 +1,160 @@
+"""``%hvd export``: the text of the script, from the cells that ran."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.export.cell_code import only_on, plain
+from hvd_kernel.magics.export.ran_cell import RanCell, literals
+from hvd_kernel.magics.export.script import Script, script
+
+
+def of(*cells: RanCell) -> Script:
+    return script(cells, 4, "train.py", "hvd_kernel.torch", "torch")
+
+
+def test_cells_with_what_the_notebook_gave_them() -> None:
+    cells = [
+        RanCell(
+            2,
+            "import torch\ntorch.manual_seed(seed)\nmodel = torch.nn.Linear(n, 1).to(device)",
+            None,
+            literals({"seed": 3, "n": 2}),
+        ),
+        RanCell(3, "print(names)", (1, 3), {}, {1: {"names": "['a']"}, 3: {"names": "['b']"}}),
+        RanCell(4, "1 / 0", failed=True),
+        RanCell(5, "seed, n", None, literals({"seed": 4, "n": 2, "fast_path": True, "sizes": [1, 2]})),
+    ]
+    assert (
+        of(*cells).text
+        == '''"""Cells of a notebook, for: hvdrun -np 4 python train.py"""
+
+import argparse
+import ast
+
+import hvd_kernel.torch as hvd
+from hvd_kernel.frameworks import registry
+
+hvd.init()
+rank = hvd.rank()
+device = registry.adapter("torch").device(hvd.local_rank(), ())
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int, default=3)
+parser.add_argument("--n", type=int, default=2)
+parser.add_argument("--fast-path", action=argparse.BooleanOptionalAction, default=True)
+parser.add_argument("--sizes", type=ast.literal_eval, default=[1, 2])
+arguments = parser.parse_args()
+
+# %% cell [2]
+seed = arguments.seed
+n = arguments.n
+import torch
+torch.manual_seed(seed)
+model = torch.nn.Linear(n, 1).to(device)
+
+# %% cell [3]
+if rank in (1, 3):
+    names = {1: ['a'], 3: ['b']}[rank]
+if rank in (1, 3):
+    print(names)
+
+# %% cell [5]
+seed = 4
+n = arguments.n
+fast_path = arguments.fast_path
+sizes = arguments.sizes
+seed, n
+'''
+    )
+    assert of(*cells).told == ["cell [4] failed and is left out"]
+
+
+def test_what_ipython_alone_knows() -> None:
+    found = of(
+        RanCell(1, "from __future__ import annotations\n%matplotlib inline\n%time x = hvd.size()\n!ls -l\ndisplay(x)"),
+        RanCell(2, "%%time\ny = 2\nprint(y)"),
+    )
+    assert found.text.splitlines()[2:] == [
+        "from __future__ import annotations",
+        "",
+        "from IPython.display import display",
+        "import hvd_kernel.torch as hvd",
+        "",
+        "hvd.init()",
+        "size = hvd.size()",
+        "",
+        "# %% cell [1]",
+        "# left out: %matplotlib inline",
+        "x = hvd.size()",
+        "# left out: !ls -l",
+        "display(x)",
+        "",
+        "# %% cell [2]",
+        "y = 2",
+        "print(y)",
+    ]
+    assert found.told == ["cell [1]: %matplotlib inline is left out", "cell [1]: !ls -l is left out"]
+    ast.parse(found.text)
+
+
+def test_texts_over_several_lines_are_not_indented() -> None:
+    code = 'if x:\n    y = """a\n  b"""\n    z = f"""{\n1}\nc"""\nw = 1'
+    wanted = 'if rank == 0:\n    if x:\n        y = """a\n  b"""\n        z = f"""{\n1}\nc"""\n    w = 1'
+    assert only_on((0,), code) == wanted
+    for x in (False, True):
+        inside: dict[str, Any] = {"rank": 0, "x": x}
+        outside = dict(inside)
+        exec(wanted, inside)
+        exec(code, outside)
+        del inside["__builtins__"], outside["__builtins__"]
+        assert inside == outside
+
+
+def test_a_cell_of_comments_alone_for_some_ranks_is_still_python() -> None:
+    assert only_on((2,), "# nothing") == "if rank == 2:\n    pass"
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        (
+            RanCell(3, "files = !ls"),
+            r"cell \[3\] has a magic or a command inside other code, which a script cannot: files =",
+        ),
+        (RanCell(4, "await f()"), r"cell \[4\] awaits outside of a function, which a script cannot: use asyncio.run"),
+        (RanCell(5, "x", pushed=literals({"x": object()})), r"cell \[5\] got `x` from the notebook"),
+        (RanCell(6, "x", None, {}, {0: literals({"x": object()})}), r"cell \[6\] got `x` from the notebook"),
+        (RanCell(7, "for i in range(2):\n    !ls"), r"cell \[7\] has a magic or a command inside other code"),
+        (RanCell(8, "1 +"), r"cell \[8\] is not Python: invalid syntax in line 1"),
+    ],
+    ids=["assigned command", "await", "pushed object", "dealt object", "in a loop", "no Python"],
+)
+def test_what_a_script_cannot_have_is_named(cell: RanCell, why: str) -> None:
+    with pytest.raises(UsageError, match=f"^%hvd export: {why}"):
+        of(cell)
+
+
+def test_an_await_in_a_function_is_none_of_the_cells() -> None:
+    assert plain(1, "async def f():\n    await g()").text == "async def f():\n    await g()"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1, "0.1"),
+        ("a'b", '"a\'b"'),
+        ({"a": [1, None]}, "{'a': [1, None]}"),
+        (float("nan"), None),
+        (float("inf"), None),
+        (list(range(10_000)), None),
+        ([object()], None),
+        (object(), None),
+    ],
+)
+def test_a_literal_is_equal_to_the_value(value: Any, text: str | None) -> None:
+    assert literals({"x": value}) == {"x": text}
