@@ -32,18 +32,21 @@ def reduce_gradients(
     *,
     op: int = Average,
     compression: type[Compressor] = NoneCompressor,
-    groups: int | None = None,
+    groups: int | Sequence[Sequence[int]] | None = None,
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    name: str | None = None,
 ) -> Any:
     """Return a tree of gradients, reduced over all ranks; it counts as a step of the training.
 
     Parameters
     ----------
     groups
-        So many operations for all of them; None: as many as buckets of 4 MB.
+        So many operations for all of them, or the places of those in each; None: as many as buckets of 4 MB.
     gradient_predivide_factor
         What gradients are divided by before they are added up; the average stays the average.
+    name
+        The operations' names begin with it; None: they have those of calls without a name.
     """
     leaves, form = jax.tree.flatten(gradients)
     if not leaves:
@@ -52,12 +55,12 @@ def reduce_gradients(
         raise ConfigError("gradient_predivide_factor needs op=Average.")
     scales = 1.0 / gradient_predivide_factor, gradient_predivide_factor
     reduced = list(leaves)
-    every = list(_buckets(leaves, groups))
+    every = list(_buckets(leaves, groups)) if groups is None or isinstance(groups, int) else groups
     for number, bucket in enumerate(every):
         results = reduce_leaves(
             [leaves[place] for place in bucket],
             op,
-            None,
+            name and f"{name}.group_{number}",
             compression,
             scales,
             process_set,

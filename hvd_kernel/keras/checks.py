@@ -26,15 +26,13 @@ def ready(model: Any) -> None:
         )
     if isinstance(optimizer, Wrapped) and _compiled_as_a_whole(model):
         raise ValueError(
-            f"XLA would compile this training step as a whole, and it cannot compile {_OPERATION[BACKEND]} of the "
+            "XLA would compile this training step as a whole, and it cannot compile the operation HvdAllreduce of the "
             "DistributedOptimizer: model.compile(..., jit_compile=False)."
         )
 
 
-_OPERATION = {"tensorflow": "the operation HvdAllreduce", "jax": "the allreduce", "torch": "the allreduce"}
-
-
 def _compiled_as_a_whole(model: Any) -> bool:
-    if BACKEND == "torch" or getattr(model, "run_eagerly", False):
+    """Tell whether TensorFlow has XLA compile the step; a program of JAX's may have our operations."""
+    if BACKEND != "tensorflow" or getattr(model, "run_eagerly", False):
         return False
     return bool(model.jit_compile if IS_3 else getattr(model, "_jit_compile", False))

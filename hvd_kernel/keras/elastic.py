@@ -36,8 +36,9 @@ __all__ = [
 
 _Callback: Any = keras.callbacks.Callback
 Logs = MutableMapping[str, Any] | None
-# TensorFlow's operations raise errors of TensorFlow's, which its loop knows.
-run = importlib.import_module("hvd_kernel.tensorflow.elastic" if BACKEND == "tensorflow" else "hvd_kernel.elastic").run
+# The operations of a graph or a program raise errors of the framework's, which its loop knows.
+_LOOPS = {"tensorflow": "hvd_kernel.tensorflow.elastic", "jax": "hvd_kernel.jax.elastic", "torch": "hvd_kernel.elastic"}
+run = importlib.import_module(_LOOPS[BACKEND]).run
 
 
 class KerasState(VariablesState):

@@ -113,14 +113,15 @@ class LearningRateScheduleCallback(_Callback):
             _assign_momentum(inner(optimizer), momentum * new / old)
 
     def _check_momentum(self) -> None:
-        """Say that a graph that has been traced keeps the momentum that it was traced with."""
+        """Say that a step that has been traced keeps the momentum that it was traced with."""
         optimizer = inner(self.model.optimizer)
-        eager = BACKEND != "tensorflow" or self.model.run_eagerly
-        if self.momentum_correction and _momentum_of(optimizer) and not eager and not _is_variable(optimizer):
+        traced = _is_traced(self.model) and not _is_variable(optimizer)
+        if self.momentum_correction and _momentum_of(optimizer) and traced:
             self.momentum_correction = False
             warnings.warn(
-                "momentum_correction has no effect here: a training step in a graph keeps the momentum that it was "
-                "traced with. momentum_correction=False silences this; run_eagerly=True lets it work.",
+                "momentum_correction has no effect here: a training step in a graph, or that JAX compiles, keeps the "
+                "momentum that it was traced with. momentum_correction=False silences this; run_eagerly=True lets it "
+                "work.",
                 stacklevel=2,
             )
 
@@ -163,6 +164,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         if self.verbose and self.end_epoch == epoch + 1 and session.rank() == 0:
             rate = rate_of(self.model.optimizer)
             sys.stdout.write(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.\n")
+
+
+def _is_traced(model: Any) -> bool:
+    if model.run_eagerly:
+        return False
+    return BACKEND == "tensorflow" or (BACKEND == "jax" and bool(model.jit_compile))
 
 
 def _is_variable(optimizer: Any) -> bool:

@@ -11,6 +11,7 @@ Words.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import threading
 import time
@@ -91,6 +92,8 @@ _ended = 0
 @functools.cache
 def attend_fit() -> None:
     """Have every ``fit`` of a model with an optimizer of ours checked and counted from now on."""
+    if BACKEND == "jax":
+        importlib.import_module("hvd_kernel.keras.backends.jax_step").keep_values(_is_ours)
     fit = keras.Model.fit
     parameters = inspect.signature(fit)
 
@@ -99,7 +102,7 @@ def attend_fit() -> None:
         given = parameters.bind(*args, **kwargs)
         model = given.args[0]
         ready(model)
-        if not isinstance(getattr(model, "optimizer", None), Wrapped):
+        if not _is_ours(model):
             return fit(*args, **kwargs)
         meter = _OfJax() if BACKEND == "jax" else SampleMeter()
         given.arguments["callbacks"] = _with(meter, model, given.arguments.get("callbacks"))
@@ -111,6 +114,10 @@ def attend_fit() -> None:
 
     keras.Model.fit = counting
     metrics.count_by(_taken)
+
+
+def _is_ours(model: Any) -> bool:
+    return isinstance(getattr(model, "optimizer", None), Wrapped)
 
 
 def _with(meter: SampleMeter, model: Any, callbacks: Any) -> Any:

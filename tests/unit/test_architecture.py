@@ -64,7 +64,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "mxnet": RANK | {"numpy"},
     "jax": RANK | {"numpy"},
     "tensorflow": RANK | {"keras", "numpy"},
-    "keras": RANK | {"numpy", "torch", "tensorflow"},
+    "keras": RANK | {"numpy", "torch", "tensorflow", "jax"},
     "integrations": {"torch"},
     "data": set(),
     "compat": CORE | {"tracking", "frameworks"},

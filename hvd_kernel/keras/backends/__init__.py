@@ -11,7 +11,7 @@ from hvd_kernel.keras.flavour import BACKEND
 _MODULES = {
     "torch": ("hvd_kernel.keras.backends.on_torch", "TorchReduction"),
     "tensorflow": ("hvd_kernel.keras.backends.on_tensorflow", "TensorflowReduction"),
-    "jax": ("hvd_kernel.keras.backends.on_arrays", "ArrayReduction"),
+    "jax": ("hvd_kernel.keras.backends.on_jax", "JaxReduction"),
 }
 
 

@@ -86,7 +86,8 @@ def by_keras(alone: bool) -> dict[str, Any]:
     optimizer = keras.optimizers.SGD(d.RATE)
     if not alone:
         optimizer = hvd.DistributedOptimizer(optimizer)
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, jit_compile=keras.backend.backend() == "jax")
     losses = []
     for images, labels in d.parts(*_place(hvd, alone)):  # an epoch's loss is a mean: here of one step
         fitted = model.fit(images, labels, batch_size=len(images), shuffle=False, verbose=0)

@@ -10,12 +10,13 @@ from hvdtest.pools import kept
 FLAVOURS = {  # environment and variables
     "torch": ("keras_torch_jax", {"KERAS_BACKEND": "torch"}),
     "jax": ("keras_torch_jax", {"KERAS_BACKEND": "jax"}),
+    "jax, step in Python": ("keras_torch_jax", {"KERAS_BACKEND": "jax", "HVDTEST_STEP_IN_PYTHON": "1"}),
     "tensorflow": ("tf221", {"KERAS_BACKEND": "tensorflow"}),
     "tf-keras": ("tfkeras", {"TF_USE_LEGACY_KERAS": "1"}),
     "2.15": ("tf215", {}),
     "2.13": ("tf213", {}),
 }
-KERAS_3 = ("torch", "jax", "tensorflow")
+KERAS_3 = ("torch", "jax", "jax, step in Python", "tensorflow")
 
 
 @pytest.fixture(params=FLAVOURS)

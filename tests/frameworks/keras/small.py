@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,13 @@ def hvd() -> Any:
 
     api.init()
     return api
+
+
+def how() -> dict[str, Any]:
+    """How models are compiled: on JAX by Keras's default, as one program, unless the flavour says that Python runs the step."""
+    from hvd_kernel.keras.flavour import BACKEND
+
+    return {} if BACKEND == "jax" and "HVDTEST_STEP_IN_PYTHON" not in os.environ else {"jit_compile": False}
 
 
 def data(batches: int = 4, whole: int = 8) -> tuple[Any, Any]:

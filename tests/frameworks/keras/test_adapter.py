@@ -16,13 +16,12 @@ def copies() -> dict[str, Any]:
 
     from hvd_kernel.core import metrics
     from hvd_kernel.frameworks import registry
-    from hvd_kernel.keras.flavour import IS_3
     from hvd_kernel.keras.wrapping import Wrapped
     from hvd_kernel.worker.inspect import digest, replicate
 
     hvd, k = s.hvd(), s.keras()
     registry.settle()
-    how = {"jit_compile": False} if IS_3 else {}
+    how = s.how()
     x, y = s.data()
     px, py = (s.part(hvd.rank(), hvd.size(), each) for each in (x, y))
     model, alone = s.model(0), s.model(0)

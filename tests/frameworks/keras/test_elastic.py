@@ -21,7 +21,7 @@ def check_state() -> list[Any]:
     s = _small()
     hvd, k = s.hvd(), s.keras()
     mine = s.model(hvd.rank())
-    mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.1, momentum=0.5)), loss="mse", jit_compile=False)
+    mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.1, momentum=0.5)), loss="mse", **s.how())
     state = hvd.elastic.KerasState(mine, epoch=hvd.rank() + 3)
     own = s.weights(mine)
     state.sync()
@@ -60,7 +60,7 @@ def check_checkpoint(folder: str) -> list[Any]:
 
     def made(seed: int) -> tuple[Any, Any]:
         mine = s.model(seed)
-        mine.compile(hvd.DistributedOptimizer(k.optimizers.Adam(0.1)), loss="mse", jit_compile=False)
+        mine.compile(hvd.DistributedOptimizer(k.optimizers.Adam(0.1)), loss="mse", **s.how())
         return mine, hvd.elastic.KerasState(mine, epoch=0)
 
     mine, state = made(0)
@@ -95,7 +95,7 @@ def check_counters() -> list[Any]:
     s = _small()
     hvd, k = s.hvd(), s.keras()
     mine, commits, counts = s.model(0), [], []
-    mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.1)), loss="mse", jit_compile=False)
+    mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.1)), loss="mse", **s.how())
 
     class State:
         epoch, batch = 2, 0

@@ -13,15 +13,15 @@ def fitted() -> list[list[int]]:
     import contextlib
 
     import numpy as np
+    from frameworks.keras import small
 
     import hvd_kernel.keras as hvd
     from hvd_kernel.core import metrics
-    from hvd_kernel.keras.flavour import IS_3, keras
+    from hvd_kernel.keras.flavour import keras
 
     hvd.init()
-    how = {"jit_compile": False} if IS_3 else {}
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse", **how)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse", **small.how())
     x = np.ones((11, 3), np.float32)  # the last batch is smaller
     live = []
 
@@ -55,16 +55,16 @@ def test_each_batch_is_a_step_of_as_many_samples(keras_ranks: RankPool) -> None:
 def uncounted() -> list[int]:
     """A training step of the user's own, which keeps no loss of Keras's; and a model whose optimizer is not ours."""
     import numpy as np
+    from frameworks.keras import small
 
     import hvd_kernel.keras as hvd
     from hvd_kernel.core import metrics
-    from hvd_kernel.keras.flavour import IS_3, keras
+    from hvd_kernel.keras.flavour import keras
 
     hvd.init()
-    how = {"jit_compile": False} if IS_3 else {}
     hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
-    model.compile(keras.optimizers.SGD(0.1), loss="mse", **how)
+    model.compile(keras.optimizers.SGD(0.1), loss="mse", **small.how())
     before = metrics.snapshot()
     model.fit(np.ones((8, 3)), np.ones((8, 2)), verbose=0)
     after = metrics.snapshot()

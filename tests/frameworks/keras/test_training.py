@@ -28,8 +28,8 @@ def check_equals_one_process() -> dict[str, Any]:
     x, y = s.data()
     mine, alone, seen = s.model(hvd.rank()), s.model(0), []
     optimizer = hvd.DistributedOptimizer(k.optimizers.SGD(0.1, momentum=0.5))
-    mine.compile(optimizer, loss="mse", jit_compile=False)
-    alone.compile(k.optimizers.SGD(0.1, momentum=0.5), loss="mse", jit_compile=False)
+    mine.compile(optimizer, loss="mse", **s.how())
+    alone.compile(k.optimizers.SGD(0.1, momentum=0.5), loss="mse", **s.how())
 
     class Seen(k.callbacks.Callback):  # type: ignore[misc,name-defined]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -62,7 +62,7 @@ def check_saves(folder: str) -> list[Any]:
     hvd, k = s.hvd(), s.keras()
     x, y = s.data()
     mine = s.model(0)
-    mine.compile(hvd.DistributedOptimizer(k.optimizers.Adam(0.01)), loss="mse", jit_compile=False)
+    mine.compile(hvd.DistributedOptimizer(k.optimizers.Adam(0.01)), loss="mse", **s.how())
     mine.fit(x, y, batch_size=8, verbose=0)
     path = f"{folder}/{hvd.rank()}.keras"
     mine.save(path)
@@ -111,13 +111,13 @@ def check_resumes(folder: str) -> list[Any]:
     path = f"{folder}/resumed.keras"
     if hvd.rank() == 0:
         saved = s.model(0)
-        saved.compile(k.optimizers.SGD(0.05, momentum=0.5), loss="mse", jit_compile=False)
+        saved.compile(k.optimizers.SGD(0.05, momentum=0.5), loss="mse", **s.how())
         saved.fit(x, y, batch_size=8, verbose=0)
         saved.save(path)
         mine = hvd.load_model(path)
     else:
         mine = s.model(7)
-        mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.05, momentum=0.5)), loss="mse", jit_compile=False)
+        mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.05, momentum=0.5)), loss="mse", **s.how())
     mine.fit(x, y, batch_size=8, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
     return [int(_array(mine.optimizer.iterations)), s.weights(mine)]
 
@@ -169,12 +169,48 @@ def test_warmup_and_momentum_are_horovods_to_the_digit(keras_ranks: RankPool) ->
         np.testing.assert_allclose(logged, [0.4, 0.4], rtol=1e-6)
 
 
+def check_warmup_in_a_traced_step() -> list[Any]:
+    """Its rates, what it warns of, and whether the weights are those of a step in Python with those rates."""
+    import warnings
+
+    s = _small()
+    hvd, k = s.hvd(), s.keras()
+    x, y = s.data()
+    rates: list[float] = []
+
+    class Seen(k.callbacks.Callback):  # type: ignore[misc,name-defined]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            rates.append(float(_array(self.model.optimizer.learning_rate)))
+
+    def fitted(correction: bool, **how: Any) -> list[float]:
+        mine = s.model(0)
+        mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.04, momentum=0.5)), loss="mse", **how)
+        warmup = hvd.callbacks.LearningRateWarmupCallback(0.04, warmup_epochs=1, momentum_correction=correction)
+        mine.fit(x, y, batch_size=8, shuffle=False, epochs=2, verbose=0, callbacks=[warmup, Seen()])
+        return s.weights(mine)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        traced = fitted(correction=True, **s.how())
+    said = [str(each.message) for each in caught if "momentum_correction" in str(each.message)]
+    return [rates[:8], said, traced, fitted(correction=False, run_eagerly=True)]
+
+
+@pytest.mark.parametrize("flavour", ["jax", "tensorflow"])
+def test_the_rate_of_a_batch_reaches_a_step_that_was_traced_before(keras_ranks: RankPool) -> None:
+    for rates, said_there, traced, in_python in keras_ranks.run(check_warmup_in_a_traced_step):
+        np.testing.assert_allclose(rates, [0.025, 0.03, 0.035, 0.04] + [0.04] * 4, rtol=1e-6)
+        np.testing.assert_allclose(traced, in_python, rtol=1e-5)
+        assert len(said_there) == 1
+        assert "momentum_correction has no effect here" in said_there[0]
+
+
 def check_stops() -> list[Any]:
     s = _small()
     hvd, k = s.hvd(), s.keras()
     x, y = s.data()
     mine = s.model(0)
-    mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.0)), loss="mse", jit_compile=False)
+    mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.0)), loss="mse", **s.how())
 
     class Says(k.callbacks.Callback):  # type: ignore[misc,name-defined]
         """A loss of the validation that gets worse on rank 1 from the second epoch, better on rank 0 until the fourth."""
@@ -200,7 +236,7 @@ def check_infinite() -> list[Any]:
     k.mixed_precision.set_dtype_policy("mixed_float16")
     try:
         mine = s.model(0)
-        mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.01)), loss="mse", jit_compile=False)
+        mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.01)), loss="mse", **s.how())
         x, y = s.data(batches=1)
         before = s.weights(mine)
         bad = x * np.float32(np.inf if hvd.rank() == 1 else 1)
@@ -259,9 +295,9 @@ def check_refusals() -> list[str]:
         lambda: hvd.DistributedOptimizer(k.optimizers.SGD(0.01), op=hvd.Sum, gradient_predivide_factor=2.0),
         lambda: hvd.PartialDistributedOptimizer(k.optimizers.SGD(0.01), local_layers=[1]),
         lambda: hvd.callbacks.LearningRateScheduleCallback(None, 1.0),
-        lambda: _fit(scaler(hvd.DistributedOptimizer(k.optimizers.SGD(0.01))), x, y, jit_compile=False),
+        lambda: _fit(scaler(hvd.DistributedOptimizer(k.optimizers.SGD(0.01))), x, y, **s.how()),
     ]
-    if k.backend.backend() != "torch":
+    if k.backend.backend() == "tensorflow":
         cases.append(lambda: _fit(hvd.DistributedOptimizer(k.optimizers.SGD(0.01)), x, y, jit_compile=True))
     said = []
     for case in cases:
@@ -297,28 +333,35 @@ def test_what_cannot_work_is_told_before_the_training(keras_ranks: RankPool) -> 
             assert expected in sentence
 
 
-def check_auto() -> list[str]:
+def check_auto() -> list[Any]:
+    """TensorFlow on a machine that has a GPU, as Keras sees it: its default would compile the step."""
+    import tensorflow as tf
+
     s = _small()
     hvd, k = s.hvd(), s.keras()
     x, y = s.data(batches=1)
-    said = []
-    for callbacks in ([hvd.callbacks.MetricAverageCallback()], []):
-        mine = s.model(0)
-        mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.01)), loss="mse")  # jit_compile="auto"
-        with pytest.raises(ValueError, match="allreduce") as caught:
-            mine.fit(x, y, verbose=0, callbacks=callbacks)
-        said.append(str(caught.value))
-    return said
+    said, devices = [], tf.config.list_physical_devices
+    tf.config.list_physical_devices = lambda *kind: [*devices(*kind), tf.config.PhysicalDevice("/gpu:0", "GPU")]
+    try:
+        for callbacks in ([hvd.callbacks.MetricAverageCallback()], []):
+            mine = s.model(0)
+            mine.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.01)), loss="mse")  # jit_compile="auto"
+            with pytest.raises(ValueError, match="HvdAllreduce") as caught:
+                mine.fit(x, y, verbose=0, callbacks=callbacks)
+            said.append(str(caught.value))
+    finally:
+        tf.config.list_physical_devices = devices
+    return [*said, int(_array(mine.optimizer.iterations))]
 
 
-@pytest.mark.parametrize("flavour", ["jax"])
-def test_jax_is_told_what_its_default_cannot_compile_before_a_step(keras_ranks: RankPool) -> None:
+@pytest.mark.parametrize("flavour", ["tensorflow"])
+def test_what_the_default_would_compile_is_told_before_a_step(keras_ranks: RankPool) -> None:
     """With a callback of ours and without one."""
     told = (
-        "XLA would compile this training step as a whole, and it cannot compile the allreduce of the DistributedOptimizer: "
-        "model.compile(..., jit_compile=False)."
+        "XLA would compile this training step as a whole, and it cannot compile the operation HvdAllreduce of the "
+        "DistributedOptimizer: model.compile(..., jit_compile=False)."
     )
-    assert keras_ranks.run(check_auto) == [[told, told]] * 2
+    assert keras_ranks.run(check_auto) == [[told, told, 0]] * 2
 
 
 def check_local() -> list[Any]:
@@ -333,6 +376,6 @@ def check_local() -> list[Any]:
     return [_array(each).tolist() for each in (a, b, c)]
 
 
-@pytest.mark.parametrize("flavour", ["torch", "jax"])
+@pytest.mark.parametrize("flavour", ["torch", "jax"])  # outside of a program
 def test_a_gradient_that_one_rank_lacks_is_zero_and_a_local_one_stays(keras_ranks: RankPool) -> None:
     assert keras_ranks.run(check_local) == [[[-1.0] * 2, [-1.0] * 2, [0.0] * 2], [[-2.0] * 2, [-1.0] * 2, [0.0] * 2]]
