@@ -1,31 +1,15 @@
-// libhvd_tf.so: registers our ops and kernels with the TensorFlow of this process when it is
-// loaded.
-//
-// tf.load_op_library loads it, and makes the Python functions out of the ops that it registers.
-// Python then tells it where the core is (hvd_tf_set_core). Built without TensorFlow; see
-// foreign.h.
-#include <algorithm>
-#include <cstring>
+#include "tf/registration.h"
+
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "tf/call.h"
 #include "tf/collectives.h"
-#include "tf/core.h"
 #include "tf/facts.h"
 #include "tf/foreign.h"
-#include "tf/running.h"
 #include "tf/shapes.h"
 
 namespace hvd::tf {
 namespace {
-
-// Why nothing, or not all, was registered. Never destroyed: Python may ask at its exit.
-std::string& trouble() {
-  static auto* const text = new std::string;  // NOLINT(cppcoreguidelines-owning-memory)
-  return *text;
-}
 
 struct Op {
   const char* type;
@@ -34,6 +18,11 @@ struct Op {
   bool stateful;
 };
 
+// Why not all was registered.
+std::string& trouble() {
+  static std::string text;
+  return text;
+}
 void note(const std::string& what) { trouble() += (trouble().empty() ? "" : "; ") + what; }
 
 void define(const Op& op) {
@@ -162,48 +151,12 @@ void add_all() {
   add_fact("HvdSamples", {}, {}, no_output, samples, {"samples: int64"});
 }
 
-// At the end of the file: what stands above is ready when it runs.
-const struct Registration {
-  Registration() noexcept {
-    trouble() = find_tensorflow();
-    if (trouble().empty()) add_all();
-  }
-} registration;
-
 }  // namespace
+
+std::string register_all() {
+  trouble() = find_tensorflow();
+  if (trouble().empty()) add_all();
+  return trouble();
+}
+
 }  // namespace hvd::tf
-
-extern "C" {
-
-// "" when everything is registered, else why not.
-__attribute__((visibility("default"))) const char* hvd_tf_trouble() {
-  return hvd::tf::trouble().c_str();
-}
-
-// What hvd_core_table() returns.
-__attribute__((visibility("default"))) void hvd_tf_set_core(const void* table) {
-  hvd::plugin::table() = static_cast<const hvd_core*>(table);
-}
-
-// 1 while operations are under way, else 0.
-__attribute__((visibility("default"))) std::int32_t hvd_tf_under_way() {
-  return hvd::tf::any_under_way() ? 1 : 0;
-}
-
-// The names of begun() (running.h), as many bytes of them as there is room for, and how many there
-// are.
-__attribute__((visibility("default"))) std::int64_t hvd_tf_begun(char* text, std::int64_t room) {
-  const std::string names = hvd::tf::begun();
-  const auto size = static_cast<std::int64_t>(names.size());
-  std::memcpy(text, names.data(), static_cast<std::size_t>(std::min(size, room)));
-  return size;
-}
-
-// Calls, inputs whose memory became the output's, results given away as they were, and given back;
-// steps of training, and their samples.
-__attribute__((visibility("default"))) void hvd_tf_counters(std::int64_t out[6]) {
-  const hvd::tf::Counters& now = hvd::tf::counters;
-  out[0] = now.calls, out[1] = now.forwarded, out[2] = now.given, out[3] = now.returned;
-  out[4] = now.steps, out[5] = now.samples;
-}
-}
