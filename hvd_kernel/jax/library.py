@@ -13,13 +13,13 @@ import ctypes
 import functools
 import importlib
 import re
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from hvd_kernel import errors
 from hvd_kernel.core import metrics
+from hvd_kernel.frameworks.plugin import core_table, load
 from hvd_kernel.jax import blocked, installed
 
 TARGET = "hvd_jax"
@@ -49,16 +49,8 @@ def plugin() -> ctypes.CDLL:
     ImportError
         It cannot be loaded; the message says why.
     """
-    core = importlib.import_module("hvd_kernel._native")
-    folder = Path(str(core.__file__)).parent
-    path = folder / "libhvd_jax.so"
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise ImportError(f"{path} cannot be loaded, so there are no operations for JAX: {error}") from None
-    table = ctypes.CDLL(str(folder / "libhvd_core.so")).hvd_core_table
-    table.restype = ctypes.c_void_p
-    library.hvd_jax_begin(ctypes.c_void_p(table()))
+    library = load("libhvd_jax.so", "JAX")
+    library.hvd_jax_begin(core_table())
     ffi().register_ffi_target(TARGET, ffi().pycapsule(library.hvd_jax_handler), platform="cpu", api_version=1)
     metrics.count_by(_trained)
     if not installed.BEGAN_BEFORE:

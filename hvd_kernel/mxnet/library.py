@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 from mxnet.base import MXNetError, register_error
 
 from hvd_kernel import errors
+from hvd_kernel.frameworks.plugin import core_table, load, path_of
 
+_FILE = "libhvd_mxnet.so"
 _COUNTERS = ("pushed", "run", "ended", "dropped")
 _SAID = re.compile(r"(?:.*?hvd_kernel\.errors\.\w+: )?(?:\[rank (?P<rank>\d+)\] )?(?P<text>.*)", re.DOTALL)
 _KINDS = ("HorovodInternalError", "Mismatch", "RankFailed", "RankDied", "RankStalled", "HvdTimeout", "OutOfMemory")
@@ -63,20 +63,12 @@ def plugin() -> ctypes.CDLL:
         raise ImportError(
             "hvd_kernel.mxnet: MXNet's NaiveEngine cannot carry operations that end later: unset MXNET_ENGINE_TYPE"
         )
-    core = importlib.import_module("hvd_kernel._native")
-    folder = Path(str(core.__file__)).parent
-    path = folder / "libhvd_mxnet.so"
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise ImportError(f"{path} cannot be loaded, so there are no operations for MXNet: {error}") from None
-    table = ctypes.CDLL(str(folder / "libhvd_core.so")).hvd_core_table
-    table.restype = ctypes.c_void_p
+    library = load(_FILE, "MXNet")
     library.hvd_mxnet_begin.restype = library.hvd_mxnet_push.restype = ctypes.c_char_p
     mxnets = str(mx.base._LIB._name).encode()  # noqa: SLF001 - its path
-    trouble = library.hvd_mxnet_begin(mxnets, ctypes.c_void_p(table())).decode() or _unlike(library)
+    trouble = library.hvd_mxnet_begin(mxnets, core_table()).decode() or _unlike(library)
     if trouble:
-        raise ImportError(f"{path} cannot be used with MXNet {mx.__version__}: {trouble}")
+        raise ImportError(f"{path_of(_FILE)} cannot be used with MXNet {mx.__version__}: {trouble}")
     return library
 
 

@@ -69,6 +69,12 @@ class Agent(ProcessSupervisor):
         }
         self.send(m.Hello(card))
 
+    def dismiss_on_signals(self) -> None:
+        """Have SIGTERM and SIGHUP dismiss it, SIGINT do nothing: by a handler, as ranks would inherit SIG_IGN."""
+        signal.signal(signal.SIGINT, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: self.dismiss())
+
     def dismiss(self) -> None:
         """Have the ranks ended at the word of whoever started this process; safe in a signal's handler."""
         self.loop.call_soon_threadsafe(self._dismissed)

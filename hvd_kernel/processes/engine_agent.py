@@ -84,9 +84,7 @@ def main() -> None:
         here = {"python": sys.executable, "cwd": os.getcwd()}  # noqa: PTH109 - a string for the wire
         agent = Agent(channel, card(port.getsockname()[1]) | here | asked["told"], stays=True)
         agent.loop.add_reader(sys.stdin.fileno(), agent.loop.stop)
-        signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the rank would inherit
-        for ends in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(ends, lambda *_: agent.dismiss())
+        agent.dismiss_on_signals()
         agent.serve()
 
 

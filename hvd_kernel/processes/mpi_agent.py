@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Mapping
 
@@ -61,9 +60,7 @@ def main() -> None:
     told = {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
     channel = ControlChannel(connection, connection, is_agent=True)
     agent = Agent(channel, card(0 if port is None else port.getsockname()[1]) | told, stays=True)
-    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the rank would inherit
-    for ends in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ends, lambda *_: agent.dismiss())
+    agent.dismiss_on_signals()
     agent.serve()
 
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import re
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_kernel import errors
 from hvd_kernel.core import metrics
+from hvd_kernel.frameworks.plugin import core_table, path_of
 
 _OURS = re.compile(
     r"(?:\{\{[^\n]*\}\} )?(?P<text>[^\n]*?) \[hvd_kernel\.errors\.(?P<name>\w+)(?:, rank (?P<rank>\d+))?\]"
@@ -35,9 +34,7 @@ def ops() -> Any:
     ImportError
         The plugin, or TensorFlow's side of it, cannot be used; the message says why.
     """
-    core = importlib.import_module("hvd_kernel._native")
-    folder = Path(str(core.__file__)).parent
-    plugin = folder / "libhvd_tf.so"
+    plugin = path_of("libhvd_tf.so")
     try:
         made = tf.load_op_library(str(plugin))
     except (tf.errors.OpError, OSError) as error:
@@ -46,9 +43,7 @@ def ops() -> Any:
     library.hvd_tf_trouble.restype = ctypes.c_char_p
     if trouble := library.hvd_tf_trouble().decode():
         raise ImportError(f"{plugin} cannot be used with TensorFlow {tf.__version__}: {trouble}")
-    table = ctypes.CDLL(str(folder / "libhvd_core.so")).hvd_core_table
-    table.restype = ctypes.c_void_p
-    library.hvd_tf_set_core(ctypes.c_void_p(table()))
+    library.hvd_tf_set_core(core_table())
     metrics.count_by(_trained)
     return made
 
@@ -118,5 +113,4 @@ def _trained() -> tuple[int, int]:
 
 @functools.cache
 def _plugin() -> ctypes.CDLL:
-    core = importlib.import_module("hvd_kernel._native")
-    return ctypes.CDLL(str(Path(str(core.__file__)).with_name("libhvd_tf.so")))
+    return ctypes.CDLL(str(path_of("libhvd_tf.so")))
