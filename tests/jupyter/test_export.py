@@ -82,8 +82,8 @@ def test_the_first_notebook_as_a_script(kernel: Kernel, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_there_is_nothing_to_export_before_a_cell_has_run(kernel: Kernel) -> None:
+def test_there_is_nothing_to_export_before_a_cell_has_run(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%hvd restart", timeout=120)
-    outcome = kernel.run("%hvd export train.py", allow_error=True)
+    outcome = kernel.run(f"%hvd export {tmp_path}/train.py", allow_error=True)
     assert outcome.error == "UsageError: %hvd export: no cell has run on these ranks yet"
     assert kernel.run("%hvd export", allow_error=True).error.startswith("UsageError: %hvd export: name the file")
