@@ -227,7 +227,7 @@ class ClusterManager:
                 say(f"these ranks are fresh; {each.note.name} was kept and has its variables: {remedy}")
 
     def replaces_dead(self) -> bool:
-        """Tell whether dead ranks are replaced without a word of the user."""
+        """Tell whether dead ranks are replaced without asking the user."""
         return (self.respawn or lookup.value("HVD_RESPAWN", os.environ)) == "auto"
 
     def start(self, spec: ClusterSpec, progress: Say) -> Session:

@@ -130,7 +130,7 @@ def _go_on(session: Session, silent: set[int]) -> None:
 
 
 class _Asked:
-    """A sink for prompts that ranks have asked before anybody heard; those that come from now on are heard."""
+    """Takes the prompts that ranks have opened while no kernel was connected; later ones come by themselves."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -73,7 +73,7 @@ class Controller(ipp_app.IPController):  # type: ignore[misc]
 
 
 def _let_replace(hub: Any) -> None:
-    """Have who registers as a rank be that rank: the one before is gone, whether or not its heart was missed."""
+    """Let a process that registers as a rank replace the one before, whether or not a heartbeat was missed."""
     free_id = hub.new_engine_id
 
     def take_id(rank: int | None) -> int:
@@ -106,7 +106,7 @@ def _refuse_strangers(hub: Any) -> None:
 
 
 def _hear_of_deaths(hub: Any, secret: str) -> None:
-    """Have the kernel's word that a rank has ended be as good as a missed heart: ordinary clients hear of it.
+    """Treat the kernel's message that a rank has ended as a missed heartbeat: ordinary clients are told.
 
     On this host hearts are never missed, because a rank that is stopped is not dead.
     """
@@ -125,7 +125,7 @@ def _hear_of_deaths(hub: Any, secret: str) -> None:
 
 
 def _hear_of_numbers(hub: Any, secret: str) -> None:
-    """Have the kernel's word say who is which rank when the cluster has another size; who is not named has left."""
+    """Take from the kernel which engine is which rank after a resize; an engine that it does not name has left."""
 
     def renumber(_client: Any, message: dict[str, Any]) -> None:
         told = message["content"]

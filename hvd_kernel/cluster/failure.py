@@ -29,6 +29,11 @@ _NOISE = (
 )
 
 
+def unanswered(what: str, ranks: str, seconds: float) -> str:
+    """Say that ranks have not answered a request in time."""
+    return f"{what}: no answer from rank {ranks} within {seconds:g} s: `%hvd stacks` shows where it is"
+
+
 def rank_died(rank: int, pid: int, host: str, cause: Cause, at: float) -> Failure:
     """Say that a rank's process is gone, and why: the first cause, whatever the others raise because of it."""
     where = f" (process {pid} on {host})" if pid else ""

@@ -76,7 +76,7 @@ class Agent(ProcessSupervisor):
             signal.signal(number, lambda *_: self.dismiss())
 
     def dismiss(self) -> None:
-        """Have the ranks ended at the word of whoever started this process; safe in a signal's handler."""
+        """End the ranks because the process that started this one asks for it; safe in a signal's handler."""
         self.loop.call_soon_threadsafe(self._dismissed)
 
     def _dismissed(self) -> None:

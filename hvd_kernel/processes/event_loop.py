@@ -27,12 +27,12 @@ class Timer:
         self.callback: Callback | None = callback
 
     def cancel(self) -> None:
-        """Have it not called."""
+        """Do not call it."""
         self.callback = None
 
 
 class EventLoop:
-    """One thread runs it; what is not said to be for any thread is for that one."""
+    """Runs callbacks in one thread. Its methods are for that thread, unless they say any thread."""
 
     def __init__(self) -> None:
         self._selector = selectors.PollSelector()  # not epoll: a file may stand where a pipe is expected

@@ -80,7 +80,7 @@ class ProcessSupervisor:
     # The controller.
 
     def take_controller(self, controller: Controller) -> None:
-        """Obey it from here on."""
+        """Take messages from this controller from here on."""
         self.controller = controller
         os.set_blocking(controller.channel.outgoing, False)
         self.loop.add_reader(controller.channel.fileno(), self.receive)

@@ -96,7 +96,7 @@ class ElasticCell:
             self._hear = None
 
     def expect_change(self, run: int) -> bool:
-        """Come back to the notebook, in this run, whyever the ranks leave each other; return whether it is elastic.
+        """Return to the notebook, in this run, for whatever reason the ranks separate; tell whether it is elastic.
 
         Of run 0: there will be no change.
         """

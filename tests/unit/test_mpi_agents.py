@@ -158,15 +158,15 @@ def test_a_host_that_is_lost_has_hung_up(proven: bool, monkeypatch: pytest.Monke
 
 
 def test_proofs_belong_to_a_role_and_a_conversation() -> None:
-    numbers = authentication.number() + authentication.number()
-    shown = authentication.proof(SECRET, authentication.AGENT, numbers)
-    assert authentication.proves(shown, SECRET, authentication.AGENT, numbers)
-    assert not authentication.proves(shown, SECRET, authentication.CONTROLLER, numbers), (
+    nonces = authentication.nonce() + authentication.nonce()
+    shown = authentication.proof(SECRET, authentication.AGENT, nonces)
+    assert authentication.proves(shown, SECRET, authentication.AGENT, nonces)
+    assert not authentication.proves(shown, SECRET, authentication.CONTROLLER, nonces), (
         "an agent's own words are no proof of the launcher"
     )
-    assert not authentication.proves(shown, SECRET, authentication.AGENT, authentication.number() * 2)
-    assert not authentication.proves(shown, "other", authentication.AGENT, numbers)
-    assert not authentication.proves(b"", SECRET, authentication.AGENT, numbers)
+    assert not authentication.proves(shown, SECRET, authentication.AGENT, authentication.nonce() * 2)
+    assert not authentication.proves(shown, "other", authentication.AGENT, nonces)
+    assert not authentication.proves(b"", SECRET, authentication.AGENT, nonces)
 
 
 def test_ranks_that_do_not_come(agents: Agents) -> None:

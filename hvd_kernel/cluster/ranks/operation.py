@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from itertools import count
 from typing import Any, TypeVar
 
+from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.ranks.events import Action, Ask, Event, Greet, RankAnswered, SetTimer, Tell, Ticket, TimerFired
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.errors import ClusterError
@@ -83,7 +84,7 @@ class Operation:
     def greet(
         self, ranks: set[int], channels: tuple[str, ...], pause: float, enough: Callable[[set[int]], bool]
     ) -> Flow[dict[int, Mapping[str, Any]]]:
-        """Say hello, with pauses, until all answer or it is enough of those that are missing; return who has."""
+        """Greet ranks, with pauses, until all have answered or ``enough`` says so of the missing; return answers."""
         ticket = self.ticket()
         met = self.answers[ticket]
         while not (ranks <= met.keys() or enough(ranks - met.keys())):
@@ -118,7 +119,7 @@ class Operation:
                 raise ClusterError(f"{handler}: rank {rank}: {content['error']}")
         if missing := ranks - answers.keys():
             late = ", ".join(map(str, sorted(missing)))
-            raise ClusterError(f"{handler}: no answer from rank {late} within {seconds:g} s: busy?")
+            raise ClusterError(failure.unanswered(handler, late, seconds))
         return answers
 
 

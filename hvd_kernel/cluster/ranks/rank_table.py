@@ -46,7 +46,7 @@ class Ranks:
         return self.arrivals.get(rank) or self.members.get(rank)
 
     def introduce(self, rank: int, said: Mapping[str, str | int]) -> RankStatus:
-        """Take a rank's own word on who it is."""
+        """Take over what a rank says of itself."""
         pid, host, device = int(said["pid"]), str(said["host"]), str(said["device"])
         before = self.members.get(rank) or RankStatus(rank, pid, host, alive=True, device=device, first=rank)
         self.members[rank] = replace(before, pid=pid, host=host, device=device)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from hvd_kernel.cluster import failure
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol.messages import Failure
 
@@ -66,7 +67,7 @@ class Gather:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     ranks = ", ".join(map(str, sorted(self._missing)))
-                    raise ClusterError(f"{self._what}: no answer from rank {ranks} within {timeout:g} s: busy?")
+                    raise ClusterError(failure.unanswered(self._what, ranks, timeout))
                 self._changed.wait(left)
         for rank, (content, _) in sorted(self._answers.items()):
             if "error" in content:

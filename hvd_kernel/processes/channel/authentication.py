@@ -1,6 +1,7 @@
-"""Authentication of a control channel: by the system's word for a process's user, or by a secret that neither end says.
+"""Authentication of a control channel: by the user of the peer's process, or by a secret that is never sent.
 
-With a secret: controller: its number -> agent: its number, proof of both -> controller: proof of both.
+With a secret (challenge and response): controller: its nonce -> agent: its nonce, HMAC of both -> controller: HMAC of
+both.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from hvd_kernel.processes.channel.messages import ChannelClosed, Message
 ADDRESS_VARIABLE = "HVD_LAUNCHER_ADDRESS"
 """Where an agent finds its controller: @name on this host, else address,address:port."""
 
-LENGTH = 32  # bytes of a number, and of a proof
+LENGTH = 32  # bytes of a nonce, and of a proof
 CONTROLLER, AGENT = b"launcher", b"agent"
 
 
-def number() -> bytes:
-    """Return bytes that nobody has seen before."""
+def nonce() -> bytes:
+    """Return a nonce: random bytes, used once."""
     return secrets.token_bytes(LENGTH)
 
 
-def proof(secret: str, role: bytes, numbers: bytes) -> bytes:
-    """Return what only a holder of the secret can say in that role and that conversation."""
-    return hmac.new(secret.encode(), role + numbers, hashlib.sha256).digest()
+def proof(secret: str, role: bytes, nonces: bytes) -> bytes:
+    """Return the HMAC that proves to have the secret: in one role, for the nonces of one connection."""
+    return hmac.new(secret.encode(), role + nonces, hashlib.sha256).digest()
 
 
-def proves(said: bytes, secret: str, role: bytes, numbers: bytes) -> bool:
+def proves(said: bytes, secret: str, role: bytes, nonces: bytes) -> bool:
     """Tell whether this is the proof."""
-    return hmac.compare_digest(said, proof(secret, role, numbers))
+    return hmac.compare_digest(said, proof(secret, role, nonces))
 
 
 class ProvenChannel(ControlChannel):
@@ -41,8 +42,8 @@ class ProvenChannel(ControlChannel):
     def __init__(self, connection: socket.socket, secret: str) -> None:
         super().__init__(connection, connection)
         self.proven = False
-        self._secret, self._number, self._said = secret, number(), b""
-        self._unsent += self._number
+        self._secret, self._nonce, self._said = secret, nonce(), b""
+        self._unsent += self._nonce
         self.flush()
 
     def receive(self) -> list[Message]:
@@ -59,25 +60,25 @@ class ProvenChannel(ControlChannel):
     def _check(self, data: bytes) -> list[Message]:
         """Take the proof; no more comes before ours."""
         self._said += data
-        numbers, said = self._number + self._said[:LENGTH], self._said[LENGTH:]
-        self.proven = proves(said, self._secret, AGENT, numbers)
+        nonces, said = self._nonce + self._said[:LENGTH], self._said[LENGTH:]
+        self.proven = proves(said, self._secret, AGENT, nonces)
         if self.proven:
-            self._unsent += proof(self._secret, CONTROLLER, numbers)
+            self._unsent += proof(self._secret, CONTROLLER, nonces)
             self.flush()
         self.closed = not self.proven and len(said) >= LENGTH
         return [ChannelClosed()] if self.closed else []
 
 
 def prove(connection: socket.socket, secret: str) -> bool:
-    """Have the conversation, as the agent; tell whether it is the controller who answers.
+    """Exchange proofs, as the agent; return whether the other end is the controller.
 
     Whoever hangs up has proved nothing: if it has read what we said the kernel tells of an end, else of a reset.
     """
-    mine = number()
+    mine = nonce()
     try:
-        numbers = _exactly(connection) + mine
-        connection.sendall(mine + proof(secret, AGENT, numbers))
-        return proves(_exactly(connection), secret, CONTROLLER, numbers)
+        nonces = _exactly(connection) + mine
+        connection.sendall(mine + proof(secret, AGENT, nonces))
+        return proves(_exactly(connection), secret, CONTROLLER, nonces)
     except (ConnectionResetError, BrokenPipeError):
         return False
 

@@ -39,7 +39,7 @@ def pack(message: Message) -> bytes:
 
 
 class End(Protocol):
-    """A pipe's end, or a socket: whoever has it closes it by forgetting it."""
+    """A pipe's end, or a socket; closed when nothing refers to it any more."""
 
     def fileno(self) -> int:
         """Return its descriptor."""

@@ -39,7 +39,7 @@ class Spare:
             self.socket.sendall(json.dumps(what).encode() + b"\n")
 
     def hear(self) -> None:
-        """Take its word that it is ready, which is there to be read."""
+        """Read its message that it is ready, which has arrived."""
         with contextlib.suppress(ConnectionError):
             self.is_ready = self.socket.recv(_WORD_BYTES) != b""
 
