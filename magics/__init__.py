@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -57,6 +58,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     before = traits.put(_configured(context))
     _loaded[shell] = loaded = _Loaded(context, names, partial(hvdjobs.announce, context), before)
     context.manager.cells.follow(shell)
+    context.manager.history.keep_in(Path(shell.ipython_dir))
     register(context)
     shell.events.register("pre_run_cell", loaded.announce)
     shell.input_transformers_cleanup.append(context.transformer)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.magics import cluster_size
+from hvd_kernel.magics.history.store import History
 from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.jobs import Job, Jobs
 from hvd_kernel.processes import detached
@@ -89,6 +90,7 @@ class ClusterManager:
         self.cells = CellCount()
         self.samples: dict[int, MetricsSample] = {}  # the latest of each rank, over all cells
         self.prompts: Prompts | None = None  # of the latest run
+        self.history = History()
         self.ran: list[RanCell] = []  # on these ranks, in order
         self.in_cell: Future[Rejoin] | None = None  # who has ranks come and leave in the cell that runs
         self.respawn = ""  # "auto" or "off" as %hvd start said it: whether a cell first replaces dead ranks

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.display.render import Renderer
 from hvd_kernel.magics.display.writer import Writer
+from hvd_kernel.magics.history.repository import commit
+from hvd_kernel.magics.history.run_record import digest
 from hvd_kernel.magics.interrupts import InterruptCount, counted
 from hvd_kernel.magics.jobs import Job
 from hvd_kernel.magics.rejoin import Rejoin
@@ -40,7 +44,10 @@ def drive(
         job.cell = number
     session.make_ready()  # a press ends this; from the start of the ranks on it is theirs
     begin = partial(session.run, code, ranks, number, replaces=manager.replaces_dead())
-    return watched(session, manager, writer, begin, timeout=timeout, job=job)
+    watch, run, renderer = watched(session, manager, writer, begin, timeout=timeout, job=job)
+    if renderer.trained:
+        _remember(manager, watch, renderer, code, number)
+    return watch, run, renderer
 
 
 def watched(
@@ -84,6 +91,13 @@ def watched(
     renderer.finish(watch.word())
     watch.rejoin.settle(manager.samples, lambda text: writer.say(f"{text}\n"))
     return watch, run, renderer
+
+
+def _remember(manager: ClusterManager, watch: Watch, renderer: Renderer, code: str, cell: int) -> None:
+    state = "failed" if watch.failed and watch.word() == "done" else watch.word()
+    found, place = renderer.record(), manager.place
+    found = replace(found, time=time.time(), place=place, commit=commit(place), cell=cell, source=digest(code))
+    manager.history.add(replace(found, state=state))
 
 
 def _resize(rejoin: Rejoin, n: int) -> None:

@@ -18,7 +18,7 @@ from hvd_kernel.protocol.messages import READABLE, MetricsSample
 from hvd_kernel.widgets.board import Board, Size
 from hvd_kernel.widgets.marks import Kind
 from hvd_kernel.widgets.picture import render
-from hvd_kernel.widgets.summary import summary
+from hvd_kernel.widgets.summary import curves_of, summary
 
 HERE = Path(__file__).parent
 FLUSH_S = 0.1
@@ -131,6 +131,11 @@ class Dashboard:
         """Return the cell in numbers, JSON-able (see ``summary.summary``)."""
         with self._lock:
             return summary(self._board)
+
+    def curves(self) -> dict[str, tuple[list[float], list[float | None]]]:
+        """Return the cell's curves (see ``summary.curves_of``)."""
+        with self._lock:
+            return curves_of(self._board)
 
     def static_bundle(self) -> Bundle:
         """Return a display bundle that needs no script and no kernel; its text depends on the number of ranks only."""

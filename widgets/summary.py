@@ -8,6 +8,19 @@ from hvd_kernel.widgets.board import Board, logged_value
 from hvd_kernel.widgets.series import mean
 
 
+def curves_of(board: Board, most: int = 60) -> dict[str, tuple[list[float], list[float | None]]]:
+    """Return each curve's seconds and the means of its ranks, ``most`` points at most.
+
+    Example: ``curves_of(board)["log:loss"]`` is ``([0.2, 0.4], [0.7, 0.5])``.
+    """
+    every = max(1, -(-len(board.grid.t) // most))
+    return {
+        name: (board.grid.t[::every], [mean(column) for column in columns[::every]])
+        for name, columns in board.grid.curves.items()
+        if any(value is not None for column in columns for value in column)
+    }
+
+
 def summary(board: Board) -> dict[str, Any]:
     """Means over the cell, JSON-able; None where nothing was measured.
 

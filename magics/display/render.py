@@ -17,6 +17,7 @@ from hvd_kernel.formatting.rank_labels import label
 from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
 from hvd_kernel.magics.display.output_buffer import STREAMS, OutputBuffer
 from hvd_kernel.magics.display.terminal_lines import Limits
+from hvd_kernel.magics.history.run_record import RunRecord, of_summary
 from hvd_kernel.protocol.messages import (
     Cleared,
     Event,
@@ -159,6 +160,15 @@ class Renderer:
     def printed(self, stream: str) -> dict[int, str]:
         """Return what each rank wrote to a stream, as it is kept."""
         return {rank: "\n".join(buffer.text[stream].lines()) for rank, buffer in self._buffers.items()}
+
+    @property
+    def trained(self) -> bool:
+        """Whether the ranks have taken optimizer steps, or logged values."""
+        return self._trained
+
+    def record(self) -> RunRecord:
+        """Return the run's figures; after ``finish``."""
+        return of_summary(self._board.summary(), self._board.curves())
 
     def _is_training(self, sample: MetricsSample) -> bool:
         before = self._before.get(sample.rank)

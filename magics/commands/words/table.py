@@ -20,6 +20,7 @@ from hvd_kernel.magics.commands.words.timeline import timeline
 from hvd_kernel.magics.commands.words.track import track
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.export.word import export
+from hvd_kernel.magics.history.words import runs
 from hvd_kernel.magics.options import Options, nearest
 from hvd_kernel.magics.shell.completers import Completer, nothing, rank_variables, words
 
@@ -110,6 +111,13 @@ WORDS: dict[str, Word] = {
         memory.collect,
         "%hvd gc",
         "free what nothing needs any more: the last exception with its tensors, caches (--ranks 2)",
+    ),
+    "runs": Word(
+        runs,
+        "%hvd runs",
+        "the cells that trained, of all kernels, with their figures; %hvd runs 3 7 lays two over each other",
+        more_words=8,
+        anytime=True,
     ),
     "export": Word(
         export,

@@ -1,0 +1,1 @@
+"""History of runs: the figures of cells that trained, kept over kernels."""
