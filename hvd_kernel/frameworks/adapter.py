@@ -97,6 +97,14 @@ class Adapter:
         """Return the UUID of the GPU that this rank has used; None: it has used none so far, or cannot tell."""
         return None
 
+    def gradient_bytes(self, value: Any) -> int:
+        """Return the size of the gradients that a model, or a tensor, has by now."""
+        return 0
+
+    def alive_bytes(self) -> int:
+        """Return the size of all tensors of this process on this rank's memories, each once, whoever holds them."""
+        return 0
+
     def free_unused(self) -> None:
         """Give memory back that the framework keeps for its next tensors."""
 

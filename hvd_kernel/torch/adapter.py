@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
@@ -117,6 +118,19 @@ class TorchAdapter(Adapter):
             return None
         device = local_rank % torch.cuda.device_count()
         return str(torch.cuda.get_device_properties(device).uuid)
+
+    def gradient_bytes(self, value: Any) -> int:
+        """Return the size of a module's, or a tensor's, gradients."""
+        parameters = value.parameters() if issubclass(type(value), torch.nn.Module) else [value]
+        tensors = [each for each in parameters if issubclass(type(each), torch.Tensor) and each.is_leaf]
+        return sum(int(each.grad.nbytes) for each in tensors if each.grad is not None)
+
+    def alive_bytes(self) -> int:
+        """Return the size of the storages of all tensors that Python knows, and of their gradients."""
+        tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+        tensors += [each.grad for each in tensors if each.is_leaf and each.grad is not None]
+        strided = [each.untyped_storage() for each in tensors if each.layout is torch.strided]
+        return sum({each.data_ptr(): int(each.nbytes()) for each in strided}.values())
 
     def free_unused(self) -> None:
         """Empty the cache of the GPU's allocator, where CUDA is in use."""

@@ -72,3 +72,16 @@ def test_more_than_the_limit_is_refused_before_it_is_dealt_out(kernel: Kernel) -
     ), outcome.error
     assert kernel.run("%%hvdrun\n'big' in globals()").shown == ["[0-2] False"]
     assert kernel.run("%%hvdrun --scatter big --force\nlen(big)").shown == ["[0-2] 174763"]
+
+
+@pytest.mark.nightly
+def test_memory_names_what_fills_a_rank_and_tensors_that_nobody_names(kernel: Kernel) -> None:
+    kernel.run(
+        "%%hvdrun -np 3\nimport torch\nmodel = torch.nn.Linear(1000, 5000)\nmodel(torch.ones(1000)).sum().backward()\n"
+        "big = torch.zeros(10_000_000 if rank == 1 else 1)\nhidden = [lambda held=torch.zeros(5_000_000): held]",
+        timeout=120,
+    )
+    rows = {line.split()[0]: line.split() for line in kernel.run("%hvd memory").text().splitlines()}
+    assert rows["model"] == ["model", "Linear", "20", "MB", "20", "MB", "0-2"]
+    assert rows["big"] == ["big", "Tensor", "40", "MB", "1;", "least", "0", "kB"]
+    assert rows["(tensors)"] == ["(tensors)", "100", "MB", "1;", "least", "60", "MB"]

@@ -168,6 +168,7 @@ TABLE: dict[str, Handler] = {
     "typed": _typed,
     "stacks": stack_report.answer,
     "gc": memory.collect,
+    "memory": memory.held,
     "frontend": frontend.answer,
     "complete": names.complete,
     "inspect": names.inspection,

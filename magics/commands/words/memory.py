@@ -1,13 +1,60 @@
-"""%hvd gc: garbage collection on every rank, and how much memory that gives back."""
+"""%hvd memory and %hvd gc: what fills the ranks, and garbage collection on them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from hvd_kernel.formatting.rank_labels import spans
 from hvd_kernel.formatting.units import size_of
 from hvd_kernel.magics.commands.words.life import table
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
 
+LISTED = 15
+"""Variables in the table, the largest ones."""
+
 _ANSWER_S = 600.0
+
+
+def show(context: Context, options: Options) -> None:
+    """Show the largest variables."""
+    session = context.manager.current()
+    answers = session.ask("memory", resolve(options.ranks, session.n), timeout=_ANSWER_S)
+    context.writer().say(page({rank: content for rank, (content, _) in answers.items()}))
+
+
+def page(ranks: Mapping[int, Mapping[str, Any]]) -> str:
+    """Write the table: first what is resident and all tensors, then variables, the largest first. Pure."""
+    names = {name for content in ranks.values() for name in content["names"]}
+    found = {name: {rank: content["names"].get(name) for rank, content in ranks.items()} for name in names}
+    rows = [_row(name, there) for name, there in found.items() if any(each and _size(each) for each in there.values())]
+    rows.sort(key=lambda row: (-row[0], row[1]))
+    lines: list[tuple[str, ...]] = [("name", "type", "size", "gradients", "ranks")]
+    for what in ("resident", "tensors"):
+        sizes = {rank: content[what] for rank, content in ranks.items()}
+        lines.append((f"({what})", "", size_of(max(sizes.values())), "", _where(sizes)))
+    lines += [row[1:] for row in rows[:LISTED]]
+    return table(lines) + (f"{len(rows) - LISTED} smaller ones\n" if len(rows) > LISTED else "")
+
+
+def _row(name: str, there: Mapping[int, Mapping[str, Any] | None]) -> tuple[Any, ...]:
+    sizes = {rank: _size(each) for rank, each in there.items() if each}
+    most = next(each for each in there.values() if each and _size(each) == max(sizes.values()))
+    gradients = size_of(most["gradients"]) if most["gradients"] else ""
+    return max(sizes.values()), name, most["type"], size_of(most["size"]), gradients, _where(sizes)
+
+
+def _size(each: Mapping[str, Any]) -> int:
+    return int(each["size"] + each["gradients"])
+
+
+def _where(sizes: Mapping[int, int]) -> str:
+    """Say on which ranks that is; where others have less, how little the least is."""
+    most = max(sizes.values())
+    largest = spans(rank for rank, size in sizes.items() if size_of(size) == size_of(most))
+    least = min(sizes.values())
+    return largest if size_of(least) == size_of(most) else f"{largest}; least {size_of(least)}"
 
 
 def collect(context: Context, options: Options) -> None:

@@ -107,6 +107,11 @@ WORDS: dict[str, Word] = {
         completes=rank_variables,
     ),
     "barrier": Word(barrier, "%hvd barrier", "wait until every rank is there"),
+    "memory": Word(
+        memory.show,
+        "%hvd memory",
+        "what fills the ranks: the largest variables with their gradients, all tensors (--ranks 2)",
+    ),
     "gc": Word(
         memory.collect,
         "%hvd gc",

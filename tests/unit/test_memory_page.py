@@ -1,0 +1,38 @@
+"""``%hvd memory``: the table of what fills the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvd_kernel.magics.commands.words.memory import LISTED, page
+
+
+def rank(resident: int, tensors: int, **names: tuple[str, int, int]) -> dict[str, Any]:
+    """What a rank answers."""
+    found = {name: {"type": kind, "size": size, "gradients": more} for name, (kind, size, more) in names.items()}
+    return {"names": found, "tensors": tensors, "resident": resident}
+
+
+def test_the_largest_come_first_and_differences_are_told() -> None:
+    ranks = {
+        0: rank(
+            500_000_000, 90_000_000, model=("Net", 20_000_000, 20_000_000), x=("Tensor", 30_000_000, 0), n=("int", 0, 0)
+        ),
+        1: rank(500_100_000, 60_000_000, model=("Net", 20_000_000, 20_000_000), y=("list", 50_000_000, 0)),
+    }
+    assert page(ranks).splitlines() == [
+        "name        type    size    gradients  ranks",
+        "(resident)          500 MB             0-1",
+        "(tensors)           90 MB              0; least 60 MB",
+        "y           list    50 MB              1",
+        "model       Net     20 MB   20 MB      0-1",
+        "x           Tensor  30 MB              0",
+    ]
+
+
+def test_of_many_variables_the_largest_are_listed() -> None:
+    names = {f"x{i}": ("Tensor", 1000 * (i + 1), 0) for i in range(LISTED + 3)}
+    lines = page({0: rank(1, 1, **names)}).splitlines()
+    assert len(lines) == 3 + LISTED + 1
+    assert lines[3].split()[0] == f"x{LISTED + 2}"
+    assert lines[-1] == "3 smaller ones"
