@@ -15,15 +15,11 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import jax
-
-_HERE = str(Path(__file__).parent)
-_JAX = str(Path(jax.__file__).parent)
+_HERE = "hvd_kernel.jax"
 _TRACING = "partial_eval.py"
 _IS_PLAIN = getattr(importlib.import_module("jax._src.core"), "trace_state_clean", bool)
 
@@ -104,15 +100,20 @@ def _place() -> str:
     """
     users: list[tuple[str, int]] = []
     for frame in _outwards():
-        file = frame.f_code.co_filename
-        if file.startswith(_JAX):
+        if _is_of(frame, "jax"):
             break
-        if not file.startswith(_HERE):
+        if not _is_of(frame, _HERE):
             users.append((frame.f_code.co_qualname, frame.f_lineno))
     if not users:
         return "jit"
     function = users[0][0].replace(".<locals>", "").replace("<lambda>", "lambda")
     return f"{function}:{users[0][1]}.{zlib.crc32(repr(users).encode()):08x}"
+
+
+def _is_of(frame: FrameType, package: str) -> bool:
+    """Tell by its module, which functions keep when they are pickled: their file they do not."""
+    module = str(frame.f_globals.get("__name__"))
+    return module == package or module.startswith(f"{package}.")
 
 
 def _outwards() -> Iterable[FrameType]:

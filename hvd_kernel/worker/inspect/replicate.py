@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ Answer = tuple[dict[str, Any], list[Any]]
 _ABSENT = "is not defined there"
 _TRIAL = "cpu"  # a device's memory may have no room for a second copy
 _ARCHIVES = {b"PK": "torch"}  # how a framework's archive begins: torch.save writes a zip
+_BEFORE_ARRAYS = ("jax",)  # frameworks that are set up before they make an array: what is restored may be their first
 
 
 def replicated_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -178,5 +180,9 @@ def _load(packed: bytes, device: str | None = None) -> dict[str, Any]:
             adapter = registry.adapter(package)
             there = device or devices.device(package, session.local_rank())
             return adapter.read(io.BytesIO(packed), there)
+    for package in _BEFORE_ARRAYS:
+        if package.encode() in packed:
+            with suppress(ImportError):  # it is not installed here, or too old: what needs it says so
+                registry.adapter(package)
     found: dict[str, Any] = cloudpickle.loads(packed)
     return found

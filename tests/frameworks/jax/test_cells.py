@@ -1,0 +1,96 @@
+"""JAX in a notebook's cells, in a real kernel that has no torch: hvd, check by path, the panel, fresh ranks, kept ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hvdtest.environments import environment, quiet
+from hvdtest.kernel import Kernel
+from hvdtest.launch import TESTS
+
+pytestmark = [pytest.mark.nightly, pytest.mark.mp, pytest.mark.jupyter, pytest.mark.timeout(400)]
+
+SETUP = """%%hvdrun
+import os, signal, sys
+import jax, jax.numpy as jnp, optax
+params = {"layers": [{"kernel": jnp.ones((3, 1)), "bias": jnp.zeros(1)}]}
+tx = hvd.DistributedGradientTransformation(optax.sgd(0.5, momentum=0.5))
+opt_state = tx.init(params)
+"""
+STEP = """%%hvdrun
+def loss_fn(params, x):
+    return (x @ params["layers"][0]["kernel"] + params["layers"][0]["bias"]).sum() / len(x)
+
+@jax.jit
+def step(params, opt_state, x):
+    loss, grads = jax.value_and_grad(loss_fn)(params, x)
+    updates, opt_state = tx.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+def train():
+    global params, opt_state
+    params, opt_state = step(params, opt_state, jnp.full((4, 3), rank + 1.0))
+    return params["layers"][0]["kernel"][0].tolist()
+"""
+GRADIENT = 1.5  # of each weight: the average of 1 and 2
+FIRST = 1 - 0.5 * GRADIENT
+SECOND = FIRST - 0.5 * GRADIENT - 0.5 * 0.5 * GRADIENT  # with what momentum remembers of the first
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    env = {"HVD_SPARES": "0", "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", **quiet()}
+    with Kernel(tmp_path_factory.mktemp("kernel"), "jax", env, environment("jaxnew")) as kernel:
+        kernel.run("%hvd start -np 2 --keep jax")
+        yield kernel
+        if not kernel.ended:
+            kernel.run("%hvd stop")
+
+
+@pytest.fixture
+def cells(running: Kernel) -> Kernel:
+    running.run(SETUP)
+    running.run(STEP)
+    return running
+
+
+def said(weight: float) -> list[str]:
+    return [f"[0-1] {[weight]}"]
+
+
+def test_hvd_is_jaxs_and_there_is_no_torch(cells: Kernel) -> None:
+    shown = cells.run("%%hvdrun\nhvd.__name__, 'torch' in sys.modules, device.platform").shown
+    assert shown == ["[0-1] ('hvd_kernel.jax', False, 'cpu')"]
+    assert cells.run("%%hvdrun\ntrain()").shown[-1:] == said(FIRST)
+
+
+def test_check_tells_what_differs_by_its_path_in_a_tree(cells: Kernel) -> None:
+    cells.run("%%hvdrun\nparams['layers'][0]['bias'] = jnp.full(1, float(rank))")
+    told = cells.run("%hvd check params").text()
+    assert told.startswith("params differs: first at layers.0.bias: different on every rank"), told
+    cells.run("%%hvdrun\nparams = hvd.broadcast_parameters(params)")
+    lines = cells.run("%hvd check params opt_state").text().splitlines()
+    assert [line.split(" (")[0] for line in lines] == [
+        "params is the same on 2 ranks",
+        "opt_state is the same on 2 ranks",
+    ]
+
+
+def test_a_fresh_rank_gets_trees_and_compiled_functions(cells: Kernel) -> None:
+    """One died inside a program; the other's kernel and variables live."""
+    cells.run("%%hvdrun\ntrain()")
+    killed = "os.kill(os.getpid(), signal.SIGKILL) if rank else jax.jit(hvd.allreduce)(jnp.ones(1000))"
+    outcome = cells.run(f"%%hvdrun\n{killed}", allow_error=True)
+    assert "rank 1 (process" in outcome.error
+    assert "has died" in outcome.error
+    told = cells.run("%hvd respawn --restore jax,jnp,optax,params,opt_state,tx,loss_fn,step,train", timeout=200).text()
+    assert told.startswith("rank 1 is fresh: it has "), told
+    assert cells.run("%%hvdrun\ntrain()").shown[-1:] == said(SECOND)
+
+
+def test_kept_ranks_have_their_trees_when_the_kernel_has_restarted(cells: Kernel) -> None:
+    cells.run("%%hvdrun\ntrain()")
+    cells.restart()
+    assert cells.run("%hvd attach jax").text() == "jax: ranks 0-1 ready, with all variables\n"
+    assert cells.run("%%hvdrun\ntrain()").shown[-1:] == said(SECOND)
