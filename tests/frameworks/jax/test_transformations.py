@@ -1,4 +1,4 @@
-"""What JAX makes of the operations (F16): gradients, tangents, vectors, loops; against NumPy, of random arrays."""
+"""Operations in loops, branches and nested programs (F16), and what a program does in each run; see test_properties.py."""
 
 from __future__ import annotations
 
@@ -8,78 +8,6 @@ import pytest
 from hvdtest.launch import RankPool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
-
-
-def against_numpy(seed: int) -> list[str]:
-    """The names of what differs from what NumPy computes with both ranks' arrays."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    import hvd_kernel.jax as hvd
-
-    hvd.init()
-    rank = hvd.rank()
-    random = np.random.default_rng(seed)
-    rows, columns = 2 * int(random.integers(1, 4)), int(random.integers(1, 5))
-    both = random.standard_normal((2, rows, columns)).astype(np.float32)
-    mine = jnp.asarray(both[rank])
-    weights = random.standard_normal((2, 2 * rows, columns)).astype(np.float32)  # of the loss, for each rank
-    mean, half = weights[:, :rows].mean(0), rows // 2
-    operations = {  # the function; its value; the gradient of sum(weights * value), by Horovod's rules
-        "average": (hvd.allreduce, both.mean(0), mean),
-        "sum": (lambda x: hvd.allreduce(x, hvd.Sum), both.sum(0), weights[:, :rows].sum(0)),
-        "scaled": (lambda x: hvd.allreduce(x, prescale_factor=3.0), 3 * both.mean(0), 3 * mean),
-        "group": (lambda x: hvd.grouped_allreduce([x, x[0]])[0], both.mean(0), mean),
-        "allgather": (hvd.allgather, both.reshape(2 * rows, columns), weights.mean(0)[rank * rows : (rank + 1) * rows]),
-        "broadcast": (lambda x: hvd.broadcast(x, 1), both[1], mean * (rank == 1)),
-        "alltoall": (
-            hvd.alltoall,
-            both[:, rank * half : (rank + 1) * half].reshape(rows, columns),
-            weights[:, :rows].reshape(2, 2, half, columns)[:, rank].reshape(rows, columns),
-        ),
-        "reducescatter": (
-            hvd.reducescatter,
-            both.mean(0)[rank * half : (rank + 1) * half],
-            weights[:, :half].reshape(rows, columns),
-        ),
-        "scattered sum": (
-            lambda x: hvd.reducescatter(x, hvd.Sum),
-            both.sum(0)[rank * half : (rank + 1) * half],
-            2 * weights[:, :half].reshape(rows, columns),
-        ),
-    }
-    wrong = []
-
-    def check(name: str, got: Any, want: Any) -> None:
-        if not np.allclose(np.asarray(got), want, rtol=1e-4, atol=1e-5):
-            wrong.append(f"{name}: {got} instead of {want}")
-
-    for name, (function, value, gradient) in operations.items():
-        own = jnp.asarray(weights[rank][: value.shape[0]])
-        loss = lambda x, function=function, own=own: jnp.sum(function(x) * own)  # noqa: E731
-        check(name, jax.jit(function)(mine), value)
-        check(f"grad of {name}", jax.jit(jax.grad(loss))(mine), gradient)
-        check(f"grad of {name} outside", jax.grad(loss)(mine), gradient)
-        check(f"jvp of {name}", jax.jit(lambda x, f=function: jax.jvp(f, (x,), (2 * x,))[1])(mine), 2 * value)
-        check(f"checkpointed {name}", jax.jit(jax.grad(jax.checkpoint(loss)))(mine), gradient)
-        stacked = jnp.stack([mine, -mine, 2 * mine])
-        check(f"vmap of {name}", jax.jit(jax.vmap(function))(stacked), np.stack([value, -value, 2 * value]))
-        check(f"vmap of grad of {name}", jax.jit(jax.vmap(jax.grad(loss)))(stacked), np.stack([gradient] * 3))
-        last = jnp.moveaxis(stacked, 0, 2)
-        check(f"vmap of {name}, last", jax.jit(jax.vmap(function, 2))(last), np.stack([value, -value, 2 * value]))
-        squares = lambda x, function=function: jnp.sum(function(x * x))  # noqa: E731
-        ones = jax.jit(jax.grad(lambda x, f=function: jnp.sum(f(x))))(mine)
-        direction = jnp.asarray(both[1])
-        slope = jax.grad(squares)
-        hessian = jax.jit(lambda x, g=slope: jax.jvp(g, (x,), (direction,))[1])(mine)
-        check(f"second derivative of {name}", hessian, 2 * np.asarray(ones) * both[1])
-    return wrong
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_operations_and_what_is_made_of_them(jax_ranks: RankPool, seed: int) -> None:
-    assert jax_ranks.run(against_numpy, seed) == [[], []]
 
 
 def in_control_flow() -> dict[str, Any]:
