@@ -1,6 +1,6 @@
 """nbval runs the notebooks and finds what is stored in them. By default the quickstart is run by test_demo.py alone.
 
-A notebook of a framework that .venv has not runs in an environment that has it, and not torch.
+A notebook of a framework that .venv has not runs in an environment that has it; that of Keras in one without torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600)]
 
 NBVAL = ["pytest", "-q", "-p", "no:nbval", "-p", "nbval.plugin", "--nbval", "-p", "no:cacheprovider"]
 PATIENT = ["--timeout", "300", "--nbval-kernel-startup-timeout", "200"]
-ELSEWHERE = {"06_keras": "tf221"}
+ELSEWHERE = {"06_keras": "tf221", "08_any_framework": "keras_torch_jax"}
 HERE = [path for path in ALL if path.stem not in ELSEWHERE]
 BY_NIGHT = [pytest.param(path, marks=pytest.mark.nightly, id=f"{path.stem}-again") for path in HERE]
 LONG = {"01_quickstart", "05_elastic"}  # the one runs in test_demo.py; of the other tests/jupyter has the parts
@@ -30,7 +30,7 @@ def test_nbval_finds_the_stored_outputs(notebook: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_nbval_finds_them_where_there_is_no_torch(name: str, tmp_path: Path) -> None:
+def test_nbval_finds_them_in_an_environment_of_their_own(name: str, tmp_path: Path) -> None:
     kernels = kernels_of(environment(ELSEWHERE[name]), tmp_path)
     notebook = str(ROOT / "notebooks" / f"{name}.ipynb")
     run(*NBVAL, "--nbval-sanitize-with", str(SANITIZER), *PATIENT, notebook, JUPYTER_PATH=str(kernels))
