@@ -136,6 +136,7 @@ def _start(comm: Any, known: KnownPeers | None, *, again: bool) -> None:
     if known is not None:
         env["HVD_START_TIMEOUT"] = f"{known.patience_s:g}"
     options = lookup.engine_options(env)
+    _pin_by_slot(options)
     timeline = _timeline_of(options, again=again)
     _rounds += 1
     found = known or _rendezvous
@@ -162,6 +163,16 @@ def _start(comm: Any, known: KnownPeers | None, *, again: bool) -> None:
         _registered = True
         atexit.register(shutdown)
         os.register_at_fork(after_in_child=_forget)
+
+
+def _pin_by_slot(options: dict[str, str]) -> None:
+    """Name the CPU core of the local rank that a driver has given: the extension counts those in the order of ranks."""
+    cores = [core for core in options.get("thread_affinity", "").split(",") if core]
+    if cores and has_driver():
+        from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
+
+        if (place := worker().place) is not None and place.local_rank < len(cores):
+            options["thread_affinity"] = ",".join([cores[place.local_rank]] * place.local_size)
 
 
 def _timeline_of(options: dict[str, str], *, again: bool) -> tuple[str, bool] | None:

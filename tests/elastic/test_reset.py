@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -76,6 +77,48 @@ def test_26_a_process_set_that_has_lost_a_member_says_so(tmp_path: Path) -> None
     survivors = [line for line in lines if line[0] in "01"]
     assert len(survivors) == 2, lines
     assert all("'ValueError at step 15'" in line for line in survivors), lines
+
+
+PINNED = """
+import os, signal
+import numpy as np
+import hvd_kernel.numpy as hvd
+
+worker = int(os.environ["HVD_WORKER"])
+hvd.init()
+state = hvd.elastic.ObjectState(step=0)
+
+def cores_of_progress():
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as comm:
+            if comm.read().strip() == "hvd-progress":
+                return sorted(os.sched_getaffinity(int(task)))
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 20:
+        if worker == 0 and state.step == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = hvd.rank(), hvd.local_rank(), cores_of_progress()
+        hvd.allreduce(np.ones(1), name="step")
+        state.step += 1
+        state.commit()
+    return found
+
+print(worker, *train(state))
+"""
+
+
+def test_a_core_of_the_machine_belongs_to_a_slot(tmp_path: Path) -> None:
+    """Rank 0 has died: worker 1 is rank 0, in slot 1. Its thread stays on the core of its slot, the new one has slot 0's."""
+    mine = sorted(os.sched_getaffinity(0))
+    first, last = mine[0], mine[-1]
+    flags = ["-np", "2", "--min-np", "1", "-H", "localhost:2"]
+    env = {"HOROVOD_THREAD_AFFINITY": f"{first},{last}"}
+    done = ran([*HVDRUN, *flags, sys.executable, "-P", "-c", PINNED], tmp_path, **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = sorted(re.findall(r"^\[\d\]<stdout>:(.*)$", done.stdout, re.MULTILINE))
+    assert lines == [f"1 0 1 [{last}]", f"2 1 0 [{first}]"]
 
 
 def test_26_the_timeline_goes_on_and_marks_the_reset(tmp_path: Path) -> None:
