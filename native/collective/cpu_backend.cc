@@ -20,7 +20,7 @@ constexpr std::size_t kMostKnown = 64;  // groups; more: forget all, they are qu
 constexpr std::int64_t kLarge = 1'000'000'000'000;
 constexpr std::size_t kSegmentBytes = std::size_t{128} << 10U;
 
-// [Carrier][Way]
+// [Carrier][Pattern]
 constexpr const char* kNames[3][8] = {{"SHM_DIRECT", "SHM_SLICES", "SHM_RING", "HIERARCHICAL",
                                        "SHM_SHARED", "SHM_STAR", "SHM_CHAIN", "SHM_PAIRS"},
                                       {"TCP_DIRECT", "TCP_SLICES", "TCP_RING", "HIERARCHICAL",

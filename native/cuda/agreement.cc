@@ -16,7 +16,7 @@ namespace {
 const char* const kRoom = "cuda/agreement";
 constexpr double kWorth = 0.8;  // of the ring's time, at most
 
-// What came of a way: no backend where it went wrong for a member.
+// What came of a candidate: no backend where it went wrong for a member.
 struct Candidate {
   BackendKind way = BackendKind::kStaged;
   std::unique_ptr<DeviceBackend> backend;

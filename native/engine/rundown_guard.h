@@ -1,5 +1,5 @@
-// Threads that are inside of something that another thread wants to take away: it closes the door
-// and waits until they are out.
+// Threads that are inside of something that another thread wants to take away: it closes the
+// guard and waits until they are out.
 #pragma once
 
 #include <chrono>
@@ -32,7 +32,7 @@ class RundownGuard {
   Word word_{0};
 };
 
-// One visit; false when the door was closed.
+// While it lives the thread is inside; false when the guard was closed.
 class RundownScope {
  public:
   explicit RundownScope(RundownGuard& guard) : rundown_guard_(guard), inside_(guard.enter()) {}

@@ -154,7 +154,7 @@ Status execute(CommunicatorContext& context, const Schedule& schedule, const Pla
   Executor_ execution(context, plan, reduction);
   const std::size_t segments = plan.segments();
   const std::size_t window = context.slots() > 1 ? context.slots() - 1 : 1;
-  // Only a sentence that goes round the ring has a first send to keep ahead of its receives.
+  // Only a schedule that goes round the ring has a first send to keep ahead of its receives.
   const bool ahead = schedule.size() > 1;
   Status status = Status::ok();
   for (std::size_t k = 0; ahead && k < std::min(window, segments); ++k) {

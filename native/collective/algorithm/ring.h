@@ -1,6 +1,6 @@
-// The collectives of a ring as sentences of verbs. Every place holds two ends: a link to its right
-// neighbour (place + 1) and one from its left neighbour. A sentence is what one place does with
-// every segment, one verb per step:
+// The collectives of a ring as schedules. Every place holds two ends: a link to its right neighbour
+// (place + 1) and one from its left neighbour. A schedule is what one place does with every
+// segment, one verb per step:
 //   send                    my input -> slot
 //   recv_reduce_send        slot + my input -> slot
 //   recv_reduce_copy_send   slot + my input, finished (divided, scaled, rounded) -> my output and
@@ -13,7 +13,7 @@
 // Why no deadlock and no bubble: a place begins with `window` sends and from then on sends once per
 // receive. It never has more than `window` messages more sent than received, and a window is one
 // less than the slots of a link; so not every link of the ring can be full at once. Each step is
-// spoken for `window` segments before the next step, which gives a neighbour that much time.
+// executed for `window` segments before the next step, which gives a neighbour that much time.
 #pragma once
 
 #include <vector>
@@ -38,7 +38,7 @@ Schedule allreduce_schedule(int place, int size);
 Schedule allgather_schedule(int place, int size);
 Schedule broadcast_schedule(int place, int size, int root);
 
-// All members speak their sentences over plans of the same shape. Partial sums travel in the wire
+// All members execute their schedules over plans of the same shape. Partial sums travel in the wire
 // dtype, everything else as it is; a plain copy is one of bytes (kUint8).
 Status execute(CommunicatorContext& context, const Schedule& schedule, const Plan& plan,
                const Reduction& reduction);

@@ -1,12 +1,11 @@
 // The members of a group as they meet, and how they tell each other: over their links on the host.
 //
 // How a backend is made. make_ring_backend (ring_backend.h), make_nccl_backend (nccl_backend.h) and
-// make_staged_backend (staged_backend.h) have the same algorithm:
-//   Result<std::unique_ptr<DeviceBackend>> make_..._backend(const Bootstrap group& bootstrap
-//   group);
-// They are collective: every member of bootstrap group.group calls, and calls bootstrap_allgather()
+// make_staged_backend (staged_backend.h) have the same form:
+//   Result<std::unique_ptr<DeviceBackend>> make_..._backend(const BootstrapGroup& bootstrap);
+// They are collective: every member of bootstrap.group calls, and calls bootstrap_allgather()
 // equally often whatever goes wrong on it (it says so in what it tells; who hears that fails too).
-// Whether all are well at the end, the meeting asks. None of them waits for the device.
+// Whether all are well at the end, who has them made asks. None of them waits for the device.
 #pragma once
 
 #include <memory>

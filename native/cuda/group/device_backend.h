@@ -33,7 +33,7 @@ class DeviceBackend : public Backend {
                         "this device backend cannot share memory between ranks, the ring can",
                         "cuda/device_backend");
   }
-  // Only where members lend each other memory: those of a ring.
+  // Only where members map each other's memory: those of a ring.
   Status allreduce_shared(const Group& /*group*/, const std::vector<Operand>& /*operands*/,
                           const std::vector<std::ptrdiff_t>& /*offsets*/,
                           const Reduction& /*reduction*/) override {

@@ -77,9 +77,9 @@ class ImportedBuffer {
 // By place, null at the own one.
 using Peers = std::vector<std::unique_ptr<ImportedBuffer>>;
 
-// The members tell each other what they lend (null: nothing, for the reason `own`), and each maps
-// the others'. Collective. It goes well for all or for none; for none, nobody has memory of another
-// mapped any more, and each may give back what it lent.
+// The members exchange the handles of their buffers (null: none, for the reason `own`), and each
+// maps the others'. Collective. It goes well for all or for none; for none, nobody has memory of
+// another mapped any more, and each may free its own.
 Result<Peers> exchange_handles(const BootstrapGroup& bootstrap, const IpcBuffer* mine,
                                const Status& own);
 

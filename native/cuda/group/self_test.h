@@ -23,7 +23,7 @@ Result<double> seconds_of_lap(const Device& device, const Device::Event& begun,
                               const Device::Event& done);
 
 // Collective: the same outcome on all members, unless the mesh's abort came. Waits for the device,
-// a lap at most bootstrap group.self_test_seconds (NCCL connects in its first one). Gives how long
+// a lap at most bootstrap.self_test_seconds (NCCL connects in its first one). Gives how long
 // a sum takes, in seconds on the slowest member; 0: nothing was tried, for a member captures a
 // graph.
 Result<double> run_self_test(DeviceBackend& backend, const BootstrapGroup& bootstrap,

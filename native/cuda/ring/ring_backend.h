@@ -65,7 +65,7 @@ class RingBackend final : public DeviceBackend {
   const char* last_ = "LOCAL";
 };
 
-// As bootstrap_group.h says: lends the arena. Waits for this rank's own device once, until the
+// As bootstrap_group.h says, and shares the arena. Waits for this rank's own device once, until the
 // words of the arena are written.
 Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const BootstrapGroup& bootstrap);
 
