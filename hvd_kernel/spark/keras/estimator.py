@@ -18,6 +18,7 @@ from hvd_kernel.spark.keras.packed import (
     PackedOptimizer,
     assign,
     from_bytes,
+    known,
     load_forward,
     pack_model,
     pack_optimizer,
@@ -97,7 +98,7 @@ class KerasEstimator(HorovodEstimator):
             self.getLoss(),
             self.getLossWeights(),
             self.getMetrics(),
-            self.getCustomObjects(),
+            known(self.getCustomObjects()),
         )
         return pack_model(self.getModel()), how, checkpoint_of(job.store, job.run_id)
 
@@ -107,7 +108,7 @@ class KerasEstimator(HorovodEstimator):
     def _model(self, job: Job, results: Sequence[Any]) -> KerasModel:
         history, checkpoint = results[0]
         weights, values = from_bytes(checkpoint)
-        model = pack_model(self.getModel()).model(self.getCustomObjects())
+        model = pack_model(self.getModel()).model(known(self.getCustomObjects()))
         model.set_weights(list(weights))
         optimizer = pack_optimizer(self._optimizer()).optimizer(model)
         optimizer.build(model.trainable_variables)
@@ -142,7 +143,8 @@ class KerasModel(HorovodModel):
 
     def _loader(self, columns: Mapping[str, Column]) -> Callable[[], Any]:
         del columns
-        return partial(load_forward, pack_model(self.getModel()), self.getCustomObjects(), self.getOrDefault("_floatx"))
+        custom = known(self.getCustomObjects())
+        return partial(load_forward, pack_model(self.getModel()), custom, self.getOrDefault("_floatx"))
 
     def packed(self, objects: dict[str, Any]) -> bytes:
         """Return params that JSON cannot hold; the model as configuration and arrays, without how it was compiled."""
@@ -160,7 +162,7 @@ def _packed(objects: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unpacked(objects: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    custom = objects.get("custom_objects") or given.get("custom_objects") or {}
+    custom = known(objects.get("custom_objects") or given.get("custom_objects") or {})
     model = objects.get("model")
     if isinstance(model, PackedModel):
         objects["model"] = model.model(custom)

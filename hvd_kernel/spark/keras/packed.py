@@ -80,9 +80,19 @@ def pack_model(model: Any) -> PackedModel:
     if not model.built:
         raise ValueError("The model is not built: begin it with keras.Input(shape), or call it once.")
     keras = importlib.import_module("keras")
-    config = keras.saving.serialize_keras_object(model)
-    config.pop("compile_config", None)
+    compiled, model.compiled = model.compiled, False  # how it is trained may have functions without a name
+    try:
+        config = keras.saving.serialize_keras_object(model)
+    finally:
+        model.compiled = compiled
     return PackedModel(config, model.get_weights(), keras.backend.backend())
+
+
+def known(custom_objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return custom objects under the names that they are registered by, too: a decorator does not run elsewhere."""
+    keras = importlib.import_module("keras")
+    named = {keras.saving.get_registered_name(each): each for each in custom_objects.values() if callable(each)}
+    return {**named, **custom_objects}
 
 
 def pack_optimizer(optimizer: Any) -> PackedOptimizer:

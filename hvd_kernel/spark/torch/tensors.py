@@ -32,7 +32,10 @@ def tensor(array: npt.NDArray[Any] | Tensor, name: str) -> Tensor:
     if isinstance(array, Tensor):
         return array.float()
     if array.dtype == object:
-        raise ValueError(f"Column {name} holds no numbers: make some of it with transformation_fn, or leave it out.")
+        raise ValueError(
+            f"Column {name} holds no numbers, or lists of several lengths: make some with transformation_fn, or leave "
+            "it out."
+        )
     if array.dtype == bool:
         array = array.astype("float32")
     return torch.utils.dlpack.from_dlpack(array).float()

@@ -59,6 +59,8 @@ def prepare(frame: Any, store: Store, wanted: Wanted) -> Prepared:
     ValueError
         A column is missing, or no row is left to train or to validate on.
     """
+    if wanted.ranks <= 0 or wanted.files_per_rank <= 0:
+        raise ValueError(f"num_proc={wanted.ranks} and partitions_per_process={wanted.files_per_rank} must both be > 0")
     columns = _columns(frame, wanted)
     key = (store, tuple(columns), repr(wanted.validation), wanted.seed)
     known = _prepared.setdefault(frame, {})
@@ -101,8 +103,6 @@ def _columns(frame: Any, wanted: Wanted) -> list[str]:
 
 
 def _written(frame: Any, store: Store, wanted: Wanted, columns: Sequence[str]) -> Prepared:
-    if wanted.ranks <= 0 or wanted.files_per_rank <= 0:
-        raise ValueError(f"num_proc={wanted.ranks} and partitions_per_process={wanted.files_per_rank} must both be > 0")
     train, validation = _split(frame, wanted)
     index = _free(store)
     kinds = {field.name: _kind(field.dataType) for field in frame.schema.fields if field.name in columns}
