@@ -57,6 +57,10 @@ def test_a_fresh_rank_gets_the_model_and_the_panel_has_the_samples(
         assert figures["steps"] == 3 * 8
         assert all(figures["samples_per_s"]["per_rank"][rank] > 0 for rank in ("0", "1"))
         assert kernel.run("print(counted[0], counted[1])").text() == "(24, 96) (24, 96)\n"
+        assert kernel.run("%hvd check model").text().startswith("model is the same on 2 ranks")
+        kernel.run("%%hvdrun\nbias = model.layers[1].bias\nold = bias.numpy()\nbias.assign(old + rank)")
+        assert kernel.run("%hvd check model").text().startswith("model differs: first at ")
+        kernel.run("%%hvdrun\nbias.assign(old)")
         assert "rank 1 (process" in (died := kernel.run(DIES, allow_error=True).error)
         assert "has died" in died
         assert kernel.run("%hvd respawn").error == ""

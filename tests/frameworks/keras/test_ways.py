@@ -1,0 +1,114 @@
+"""What a DistributedOptimizer can be told, and what models and optimizers may bring along: each as one process with all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hvdtest.launch import RankPool
+
+pytestmark = [pytest.mark.nightly, pytest.mark.mp]
+CLOSE = {"fp16": 2e-3}  # of all others 1e-5
+
+
+def trained() -> dict[str, Any]:
+    """Of each way the weights after two epochs, and those of one process that has all of the batches."""
+    import numpy as np
+    from frameworks.keras import small as s
+
+    from hvd_kernel.keras.flavour import BACKEND, IS_3
+
+    hvd, k = s.hvd(), s.keras()
+    x, y = s.data(batches=2)
+    px, py = (s.part(hvd.rank(), hvd.size(), each) for each in (x, y))
+
+    def fit(model: Any, optimizer: Any, mine: bool) -> Any:
+        model.compile(optimizer, loss="mse", **s.how())
+        data = (px, py) if mine else (x, y)
+        model.fit(*data, batch_size=4 if mine else 8, epochs=2, shuffle=False, verbose=0)
+        return s.weights(model)
+
+    found: dict[str, Any] = {}
+
+    def compare(way: str, made: Any, plain: Any, model: Any = s.model, **how: Any) -> None:
+        theirs = model(0)
+        given = {name: value(theirs) if callable(value) else value for name, value in how.items()}
+        found[way] = [
+            fit(theirs, hvd.DistributedOptimizer(made(), **given), mine=True),
+            fit(model(0), plain(), mine=False),
+        ]
+
+    def sgd(rate: float = 0.05, **more: Any) -> Any:
+        return lambda: k.optimizers.SGD(rate, **more)
+
+    compare("sum", sgd(), sgd(0.1), op=hvd.Sum)
+    compare("predivided", sgd(), sgd(), gradient_predivide_factor=2.0)
+    compare("two groups", sgd(), sgd(), groups=2)
+    compare("lists", sgd(), sgd(), groups=lambda model: [list(model.layers[1].trainable_variables)])
+    compare("fp16", sgd(), sgd(), compression=lambda _: hvd.Compression.fp16)
+    compare("clipped", sgd(clipnorm=0.1), sgd(clipnorm=0.1))  # the average is, not what each rank has
+    if IS_3:
+        compare("accumulated", sgd(gradient_accumulation_steps=2), sgd(gradient_accumulation_steps=2))
+        compare("decay", sgd(weight_decay=0.1), sgd(weight_decay=0.1))
+    if hasattr(getattr(k.optimizers, "legacy", None), "Adam") and not IS_3:
+        compare("legacy", lambda: k.optimizers.legacy.Adam(0.05), lambda: k.optimizers.legacy.Adam(0.05))
+    if BACKEND == "tensorflow":
+        compare("slices", sgd(), sgd(), _embedding)
+        compare("slices made dense", sgd(), sgd(), _embedding, sparse_as_dense=True)
+    return {way: [np.asarray(each).tolist() for each in pair] for way, pair in found.items()}
+
+
+def _embedding(seed: int) -> Any:
+    """A model whose first gradient is of rows: the inputs' whole parts are what it looks up."""
+    from frameworks.keras import small as s
+
+    k = s.keras()
+    made = k.Sequential(
+        [k.layers.Input((4,)), k.layers.Rescaling(2.0), k.layers.Embedding(2, 3), k.layers.Flatten(), k.layers.Dense(1)]
+    )
+    draw = np.random.default_rng(seed)
+    made.set_weights([draw.random(weight.shape).astype(np.float32) for weight in made.get_weights()])
+    return made
+
+
+def test_every_way_trains_as_one_process_with_all_of_the_batches(keras_ranks: RankPool, flavour: str) -> None:
+    first, second = keras_ranks.run(trained, timeout=200)
+    ways = {"sum", "predivided", "two groups", "lists", "fp16", "clipped"}
+    ways |= {"legacy"} if flavour in {"tf-keras", "2.15", "2.13"} else {"accumulated", "decay"}
+    ways |= set() if flavour.startswith(("torch", "jax")) else {"slices", "slices made dense"}
+    assert set(first) == ways
+    for way, (mine, alone) in first.items():
+        assert mine == second[way][0], way
+        np.testing.assert_allclose(mine, alone, rtol=CLOSE.get(way, 1e-5), atol=1e-7, err_msg=way)
+
+
+def own_set() -> list[Any]:
+    """Each rank trains in a process set of its own, then both together."""
+    from frameworks.keras import small as s
+
+    import hvd_kernel.core.process_sets
+
+    hvd, k = s.hvd(), s.keras()
+    hvd.shutdown()
+    sets = [hvd_kernel.core.process_sets.ProcessSet([rank]) for rank in range(2)]
+    hvd.init(process_sets=sets)
+    x, y = s.data(batches=2)
+    px, py = (s.part(hvd.rank(), hvd.size(), each) for each in (x, y))
+    alone, apart, together = s.model(0), s.model(0), s.model(0)
+    alone.compile(k.optimizers.SGD(0.05), loss="mse", **s.how())
+    apart.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.05), process_set=sets[hvd.rank()]), "mse", **s.how())
+    together.compile(hvd.DistributedOptimizer(k.optimizers.SGD(0.05)), loss="mse", **s.how())
+    for each in (alone, apart, together):
+        each.fit(px, py, batch_size=4, shuffle=False, verbose=0)
+    hvd.shutdown()
+    hvd.init()
+    return [s.weights(each) for each in (alone, apart, together)]
+
+
+def test_a_process_set_reduces_among_its_members(keras_ranks: RankPool) -> None:
+    (alone, apart, together), (other_alone, other_apart, other_together) = keras_ranks.run(own_set)
+    np.testing.assert_allclose(apart, alone, rtol=1e-6)
+    np.testing.assert_allclose(other_apart, other_alone, rtol=1e-6)
+    assert apart != other_apart
+    assert together == other_together
