@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
 
+from hvd_kernel.frameworks import registry
 from hvd_kernel.worker.inspect import replicate
 
 OPS = "hvd_kernel.core.ops"
@@ -162,3 +165,24 @@ def test_what_a_fresh_rank_cannot_make_of_a_pack_is_named(monkeypatch: pytest.Mo
     told, _ = replicate.unpack(fresh, {"replicated": ["fussy", "b"]}, [packed])
     assert told == {"lost": dict.fromkeys(["fussy", "b"], "RuntimeError: no such device")}
     assert fresh.names == {}
+
+
+def test_a_framework_that_comes_with_a_value_is_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh rank was given a variable of TensorFlow's, and knew nothing of it until a cell ran: `%hvd check` differed."""
+    (tmp_path / "some_framework.py").write_text("class Tensor:\n    pass\n")
+    (tmp_path / "some_adapter.py").write_text(
+        "from hvd_kernel.frameworks.adapter import Adapter\nADAPTER = Adapter()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(registry._MODULES, "some_framework", "some_adapter")
+    import some_framework
+
+    packed = cloudpickle.dumps({"w": some_framework.Tensor()})
+    monkeypatch.delitem(sys.modules, "some_framework")
+    assert "some_adapter" not in sys.modules
+    found = replicate._load(packed)
+    adapter = sys.modules.get("some_adapter")
+    monkeypatch.delitem(sys.modules, "some_framework")
+    monkeypatch.delitem(sys.modules, "some_adapter", raising=False)
+    assert type(found["w"]).__name__ == "Tensor"
+    assert adapter is not None

@@ -185,4 +185,5 @@ def _load(packed: bytes, device: str | None = None) -> dict[str, Any]:
             with suppress(ImportError):  # it is not installed here, or too old: what needs it says so
                 registry.adapter(package)
     found: dict[str, Any] = cloudpickle.loads(packed)
+    registry.settle()  # of what came with it: the next request may ask about the values before a cell runs
     return found

@@ -10,7 +10,8 @@ from hvdtest.environments import environment, quiet
 from hvdtest.kernel import Kernel
 from hvdtest.notebooks import kernels_of
 
-pytestmark = [pytest.mark.nightly, pytest.mark.mp, pytest.mark.jupyter]
+pytestmark = [pytest.mark.nightly, pytest.mark.mp, pytest.mark.jupyter, pytest.mark.timeout(900)]
+LONG_S = 250.0  # for an import of TensorFlow on each rank, on cores that others use too
 
 BEGIN = """%%hvdrun -np 2 -o counted
 import keras, numpy as np, os, signal
@@ -51,7 +52,7 @@ def test_a_fresh_rank_gets_the_model_and_the_panel_has_the_samples(
 ) -> None:
     monkeypatch.setenv("JUPYTER_PATH", str(kernels_of(environment("tf221"), tmp_path)))
     with Kernel(tmp_path, env=quiet() | {"TF_ENABLE_ONEDNN_OPTS": "0"}) as kernel:
-        begun = kernel.run(BEGIN)
+        begun = kernel.run(BEGIN, timeout=LONG_S)
         assert begun.error == ""
         (figures,) = (each["metadata"]["hvd"] for each in begun.contents("display_data") if each["metadata"])
         assert figures["steps"] == 3 * 8
@@ -61,10 +62,10 @@ def test_a_fresh_rank_gets_the_model_and_the_panel_has_the_samples(
         kernel.run("%%hvdrun\nbias = model.layers[1].bias\nold = bias.numpy()\nbias.assign(old + rank)")
         assert kernel.run("%hvd check model").text().startswith("model differs: first at ")
         kernel.run("%%hvdrun\nbias.assign(old)")
-        assert "rank 1 (process" in (died := kernel.run(DIES, allow_error=True).error)
+        assert "rank 1 (process" in (died := kernel.run(DIES, timeout=LONG_S, allow_error=True).error)
         assert "has died" in died
-        assert kernel.run("%hvd respawn").error == ""
-        assert kernel.run(GOES_ON).error == ""
+        assert kernel.run("%hvd respawn", timeout=LONG_S).error == ""
+        assert kernel.run(GOES_ON, timeout=LONG_S).error == ""
         first, second = json.loads(kernel.run("import json; print(json.dumps([found[0], found[1]]))").text())
         assert first == second
         same, moved, before, after, _, torch = first
