@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any
 
 import jax
+import numpy as np
 
 from hvd_kernel.core import ops as _host
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
@@ -68,6 +69,8 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Return ``jax.value_and_grad(fun)`` whose gradients are reduced over all ranks; the value is this rank's.
 
+    The panel's samples/s are the rows of the first array among the arguments that are not differentiated.
+
     Parameters
     ----------
     argnums, has_aux
@@ -82,15 +85,23 @@ def value_and_grad(
         loss, grads = jax.jit(hvd.value_and_grad(loss_fn))(params, batch)
     """
     function = jax.value_and_grad(fun, argnums, has_aux)
+    differentiated = {argnums} if isinstance(argnums, int) else set(argnums)
 
     @wraps(fun)
     def reduced(*args: Any, **kwargs: Any) -> Any:
         value, gradients = function(*args, **kwargs)
+        samples = _rows([arg for place, arg in enumerate(args) if place not in differentiated], kwargs)
         return value, reduce_gradients(
-            gradients, op=op, compression=compression, groups=groups, process_set=process_set
+            gradients, op=op, compression=compression, groups=groups, process_set=process_set, samples=samples
         )
 
     return reduced
+
+
+def _rows(*trees: Any) -> int:
+    """Return how many rows the first array of some trees has; 0 where there is none."""
+    shapes = (np.shape(each) for each in jax.tree.leaves(trees))
+    return next((shape[0] for shape in shapes if shape), 0)
 
 
 def grad(

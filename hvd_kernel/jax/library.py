@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import os
 import re
 from typing import Any
 
@@ -23,12 +24,14 @@ from hvd_kernel.frameworks.plugin import core_table, load
 from hvd_kernel.jax import blocked, installed
 
 TARGET = "hvd_jax"
+CHOICE = "HVD_JAX"
+STREAM = "stream"
 RAISED = (jax.errors.JaxRuntimeError, ValueError)
 """What JAX raises where an operation has failed: a ValueError where it fails before it has begun."""
 
 _OURS = re.compile(r"(?P<text>.*?) \[hvd_kernel\.errors\.(?P<name>\w+)(?:, rank (?P<rank>\d+))?\]", re.DOTALL)
 _CODE = re.compile(r"^[A-Z_]+: ")
-_COUNTERS = ("calls", "at_once", "aliased", "ended", "steps")
+_COUNTERS = ("calls", "at_once", "aliased", "ended", "steps", "samples")
 
 
 @functools.cache
@@ -42,7 +45,7 @@ def ffi() -> Any:
 
 @functools.cache
 def plugin() -> ctypes.CDLL:
-    """Return the plugin, registered with XLA for the CPU.
+    """Return the plugin, registered with XLA for the CPU, and for GPUs where ``HVD_JAX=stream`` asks for it.
 
     Raises
     ------
@@ -52,6 +55,9 @@ def plugin() -> ctypes.CDLL:
     library = load("libhvd_jax.so", "JAX")
     library.hvd_jax_begin(core_table())
     ffi().register_ffi_target(TARGET, ffi().pycapsule(library.hvd_jax_handler), platform="cpu", api_version=1)
+    if os.environ.get(CHOICE) == STREAM:
+        device = ffi().pycapsule(library.hvd_jax_device_handler)
+        ffi().register_ffi_target(TARGET, device, platform="CUDA", api_version=1)
     metrics.count_by(_trained)
     if not installed.BEGAN_BEFORE:
         blocked.watch(library.hvd_jax_under_way)
@@ -66,7 +72,7 @@ def counters() -> dict[str, int]:
     dict
         ``calls``: operations of compiled programs; ``at_once``: those of them that ended on XLA's own thread;
         ``aliased``: results in the memory of their operands; ``ended``: operations that have ended, well or not;
-        ``steps``: reductions of all gradients of a step.
+        ``steps``: reductions of all gradients of a step; ``samples``: what went into them, where it is known.
     """
     numbers = (ctypes.c_int64 * len(_COUNTERS))()
     plugin().hvd_jax_counters(numbers)
@@ -99,4 +105,5 @@ def translated(error: BaseException) -> BaseException:
 
 
 def _trained() -> tuple[int, int]:
-    return counters()["steps"], 0
+    numbers = counters()
+    return numbers["steps"], numbers["samples"]

@@ -34,6 +34,7 @@ class Operation(NamedTuple):
     postscale: float = 1.0
     grouped: bool = False
     step: bool = False  # it reduces the last of a step's gradients
+    samples: int = 0  # of the step, where it is known
 
     @property
     def wire_name(self) -> str:
@@ -54,7 +55,7 @@ class Operation(NamedTuple):
     def attributes(self) -> dict[str, Any]:
         """Itself, for the plugin: native/jax/read.cc."""
         numbers = {"kind": self.kind, "set": self.set, "op": self.op, "root": self.root}
-        numbers |= {"size": self.size, "only": self.only, "step": int(self.step)}
+        numbers |= {"size": self.size, "only": self.only, "step": int(self.step), "samples": self.samples}
         scales = {"prescale": np.float64(self.prescale), "postscale": np.float64(self.postscale)}
         return {"name": self.wire_name} | {name: np.int32(number) for name, number in numbers.items()} | scales
 

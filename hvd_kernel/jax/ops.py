@@ -217,9 +217,11 @@ def reduce_leaves(
     process_set: ProcessSet,
     *,
     ends_step: bool,
+    samples: int = 0,
 ) -> list[Any]:
-    """Reduce some of a step's gradients together; ``ends_step``: they are its last."""
-    return _reduced(leaves, op, name, compression, scales, process_set, grouped=True, ends_step=ends_step)
+    """Reduce some of a step's gradients together; ``ends_step``: they are its last, of so many samples."""
+    step = samples if ends_step else None
+    return _reduced(leaves, op, name, compression, scales, process_set, grouped=True, ended_step=step)
 
 
 def _reduced(
@@ -231,15 +233,16 @@ def _reduced(
     process_set: ProcessSet,
     *,
     grouped: bool,
-    ends_step: bool = False,
+    ended_step: int | None = None,
 ) -> list[Any]:
     pairs = [compression.compress(each) for each in arrays]
     for small, _ in pairs:
         check_reducible(_dtype(small), op)
     number = set_id(process_set, "Allreduce")
     operation = Operation(
-        ALLREDUCE, "", number, op, prescale=scales[0], postscale=scales[1], grouped=grouped, step=ends_step
-    )
+        ALLREDUCE, "", number, op, prescale=scales[0], postscale=scales[1], grouped=grouped,
+        step=ended_step is not None, samples=ended_step or 0,
+    )  # fmt: skip
     results = _run(operation, [small for small, _ in pairs], name)
     return [compression.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)]
 

@@ -36,6 +36,7 @@ def reduce_gradients(
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     name: str | None = None,
+    samples: int = 0,
 ) -> Any:
     """Return a tree of gradients, reduced over all ranks; it counts as a step of the training.
 
@@ -47,6 +48,8 @@ def reduce_gradients(
         What gradients are divided by before they are added up; the average stays the average.
     name
         The operations' names begin with it; None: they have those of calls without a name.
+    samples
+        How many went into these gradients on this rank, for the panel's samples/s; 0: nobody knows.
     """
     leaves, form = jax.tree.flatten(gradients)
     if not leaves:
@@ -65,11 +68,12 @@ def reduce_gradients(
             scales,
             process_set,
             ends_step=number == len(every) - 1,
+            samples=samples,
         )
         for place, result in zip(bucket, results, strict=True):
             reduced[place] = result
     if not names.is_traced():
-        metrics.step()
+        metrics.step(samples)
     return jax.tree.unflatten(form, reduced)
 
 

@@ -16,10 +16,18 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from hvd_kernel.jax import library, outside
-from hvd_kernel.jax.operation import ALLGATHER, ELEMENTWISE, KINDS, REDUCESCATTER, Operation
+from hvd_kernel.jax.operation import (
+    ALLGATHER,
+    ALLREDUCE,
+    BROADCAST,
+    ELEMENTWISE,
+    KINDS,
+    REDUCESCATTER,
+    Operation,
+)
 
-CHOICE = "HVD_JAX"
 _CALLBACK = "callback"
+_ON_STREAM = (ALLREDUCE, BROADCAST, REDUCESCATTER)  # their results go where XLA wants them
 
 
 def bind(operation: Operation, operands: Sequence[Any]) -> list[Any]:
@@ -68,6 +76,13 @@ def _lower_to_callback(ctx: Any, *operands: Any, **parameters: Any) -> Any:
     return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
 
 
+def _lower_to_stream(ctx: Any, *operands: Any, **parameters: Any) -> Any:
+    """Have XLA call the core on a GPU, with its stream, where the core writes where XLA wants the result."""
+    operation = Operation(**parameters)
+    lower = _lower if operation.kind in _ON_STREAM and operation.only < 0 else _lower_to_callback
+    return lower(ctx, *operands, **parameters)
+
+
 def _check_devices(ctx: Any, operation: Operation) -> None:
     """Refuse programs that run on several devices of this process, each of which would call."""
     where = ctx.module_context.axis_context
@@ -83,9 +98,12 @@ def _primitive(kind: int) -> Any:
     made.multiple_results = True
     made.def_impl(_carry_out)
     made.def_abstract_eval(_abstract)
-    if os.environ.get(CHOICE) != _CALLBACK:
+    choice = os.environ.get(library.CHOICE)
+    if choice != _CALLBACK:
         library.plugin()
         _register(made, _lower, platform="cpu")
+    if choice == library.STREAM:
+        _register(made, _lower_to_stream, platform="cuda")
     _register(made, _lower_to_callback)
     return made
 

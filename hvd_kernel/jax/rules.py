@@ -44,7 +44,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any) -> 
         )
     results = bind(operation.but(name=names.again(operation.name)), primals)
     moved = [place for place, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
-    linear = operation.but(name=names.made_of(operation.name, "j"), step=False)
+    linear = operation.but(name=names.made_of(operation.name, "j"), step=False, samples=0)
     of_moved = iter(bind(linear, [tangents[place] for place in moved]) if moved else ())
     out = [
         ad.Zero(jax.core.ShapedArray(result.shape, tangent.aval.dtype)) if type(tangent) is ad.Zero else next(of_moved)
@@ -58,7 +58,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> 
     wanted = [place for place, each in enumerate(cotangents) if type(each) is not ad.Zero]
     out: list[Any] = [ad.Zero(each.aval) if ad.is_undefined_primal(each) else None for each in operands]
     if wanted:
-        back = _back(operation).but(name=names.made_of(operation.name, "t"), step=False)
+        back = _back(operation).but(name=names.made_of(operation.name, "t"), step=False, samples=0)
         given = [_scaled(operation, cotangents[place]) for place in wanted]
         for place, result in zip(wanted, bind(back, given), strict=True):
             out[place] = result

@@ -56,10 +56,11 @@ PACKAGE_SETTINGS = (
     ),
     Setting(
         ("HVD_JAX",),
-        one_of("xla", "callback"),
+        one_of("xla", "callback", "stream"),
         "xla",
-        "how JAX programs on the CPU reach other ranks: xla: by a handler in XLA; callback: by Python, slower, where "
-        "an XLA cannot have that handler",
+        "how JAX programs reach other ranks: xla: on the CPU by a handler in XLA, on a GPU by Python; callback: by "
+        "Python, slower, where an XLA cannot have that handler; stream: as xla, and on a GPU behind XLA's stream, not "
+        "tried on one",
     ),
     Setting(("HVD_INSECURE",), _ONE, "0", "1: allow a rendezvous over a network without a secret"),
     Setting(

@@ -73,10 +73,11 @@ bool dlpack_type(const std::array<Type, kCount>& types, int number, DLDataType* 
   return false;
 }
 
-// A contiguous tensor in the memory of the host, as the core sees it. `shape` must outlive it.
-inline DLTensor view(void* data, const DLDataType& type, std::vector<std::int64_t>* shape) {
-  return {data, {kDLCPU, 0}, static_cast<std::int32_t>(shape->size()), type, shape->data(), nullptr,
-          0};
+// A contiguous tensor as the core sees it, in the memory of the host if nothing else is said.
+// `shape` must outlive it.
+inline DLTensor view(void* data, const DLDataType& type, std::vector<std::int64_t>* shape,
+                     DLDevice device = {kDLCPU, 0}) {
+  return {data, device, static_cast<std::int32_t>(shape->size()), type, shape->data(), nullptr, 0};
 }
 
 }  // namespace hvd::plugin

@@ -1,6 +1,7 @@
 #include "jax/call.h"
 
 #include <array>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -8,13 +9,16 @@
 #include <utility>
 
 #include "jax/completers.h"
+#include "jax/device.h"
 #include "jax/read.h"
 
 namespace hvd::jax {
 
 Counters counters{};
 
-void count(std::int64_t* counter) { __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
+void count(std::int64_t* counter, std::int64_t by) {
+  __atomic_fetch_add(counter, by, __ATOMIC_RELAXED);
+}
 
 namespace {
 
@@ -96,6 +100,30 @@ void take(Call* call) {
   }
 }
 
+// The program's stream goes on behind the result.
+void follow(Call* call, hvd_event* event) {
+  std::array<char, 1024> text{};
+  const std::int32_t code = core()->follow(event, call->stream, text.data(), text.size());
+  if (code != HVD_OK) refuse(call, code, text.data());
+}
+
+// Who waits in run_on_device(). They share one lock: a rank's program has one operation at a time.
+struct Waiting {
+  std::mutex lock;
+  std::condition_variable ended;
+};
+Waiting& waiting() {
+  static auto* const all = new Waiting;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  return *all;
+}
+
+void wake(Call* call) {
+  Waiting& all = waiting();
+  const std::lock_guard<std::mutex> locked(all.lock);
+  call->phase = Call::kEnded;  // under the lock: with it the call may be gone
+  all.ended.notify_all();
+}
+
 void on_done(void* context, const hvd_outcome* outcome) {
   auto* const call = static_cast<Call*>(context);
   call->code = outcome->code;
@@ -107,16 +135,23 @@ void on_done(void* context, const hvd_outcome* outcome) {
     core()->keep(output->owner);
     call->received.push_back(*output);
   }
+  if (outcome->event != nullptr && call->code == HVD_OK) follow(call, outcome->event);
+  if (call->device.device_type != kDLCPU) return wake(call);
   if (call->phase.exchange(Call::kEnded) == Call::kWaited) complete_later(call);
 }
 
-std::vector<DLTensor> views(const std::vector<void*>& data, const std::vector<DLDataType>& types,
+std::vector<DLTensor> views(const Call& call, const std::vector<void*>& data,
                             std::vector<std::vector<std::int64_t>>* shapes) {
   std::vector<DLTensor> all;
-  all.reserve(types.size());
-  for (std::size_t i = 0; i < types.size(); ++i)
-    all.push_back(plugin::view(data[i], types[i], &(*shapes)[i]));
+  all.reserve(call.types.size());
+  for (std::size_t i = 0; i < call.types.size(); ++i)
+    all.push_back(plugin::view(data[i], call.types[i], &(*shapes)[i], call.device));
   return all;
+}
+
+// Whether the core writes where XLA wants the results.
+bool is_given(const Call& call) {
+  return call.kind == HVD_ALLREDUCE || call.kind == HVD_BROADCAST || call.kind == HVD_REDUCESCATTER;
 }
 
 // Whether the core has taken it.
@@ -130,12 +165,10 @@ bool hand_over(Call* call) {
                       " ranks, and there are " + std::to_string(size) +
                       " now: call jax.clear_caches() after the number of ranks has changed");
   call->is_zero = call->only >= 0 && core()->rank(engine.get()) != call->only;
-  const bool is_given =
-      call->kind == HVD_ALLREDUCE || call->kind == HVD_BROADCAST || call->kind == HVD_REDUCESCATTER;
-  const std::vector<DLTensor> inputs = views(call->data, call->types, &call->shapes);
-  const std::vector<DLTensor> outputs =
-      is_given ? views(call->output_data, call->types, &call->output_shapes)
-               : std::vector<DLTensor>{};
+  const std::vector<DLTensor> inputs = views(*call, call->data, &call->shapes);
+  const std::vector<DLTensor> outputs = is_given(*call)
+                                            ? views(*call, call->output_data, &call->output_shapes)
+                                            : std::vector<DLTensor>{};
   hvd_request request{};
   request.struct_size = sizeof(request);
   request.kind = call->kind;
@@ -148,6 +181,7 @@ bool hand_over(Call* call) {
   request.root = call->root;
   request.prescale = call->prescale;
   request.postscale = call->postscale;
+  request.stream = call->stream;
   request.done = on_done;
   request.context = call;
   std::array<char, 1024> text{};
@@ -180,16 +214,40 @@ bool any_under_way() {
   return !all.names.empty();
 }
 
-Error* run(Frame* frame) {
+namespace {
+
+// Whether XLA only asks what the handler is, or has something to do before a program runs.
+bool is_asked(Frame* frame) {
   for (Extension* each = frame->extension; each != nullptr; each = each->next) {
     if (each->type != kMetadata) continue;
     Metadata* const metadata = reinterpret_cast<MetadataExtension*>(each)->metadata;
     metadata->version.major = 0;
     metadata->version.minor = 1;
     metadata->traits = 0;
-    return nullptr;
+    return true;
   }
-  if (frame->stage != kExecute) return nullptr;
+  return frame->stage != kExecute;
+}
+
+// Whether it may begin; else the call has the reason.
+bool is_ready(const Frame& frame, Call* call, std::string trouble) {
+  if (trouble.empty()) trouble = read(frame, call);
+  if (trouble.empty() && !begin(call))
+    trouble =
+        call->name +
+        " is under way twice, so ranks could take the one for the other. A function that is "
+        "jitted by itself and called twice in a program, or a scan with unroll, has one name for "
+        "both: jit the outer function alone, or give the calls a name= of their own";
+  if (!trouble.empty()) return refuse(call, HVD_INVALID_ARGUMENT, std::move(trouble));
+  if (call->step != 0) count(&counters.steps);
+  count(&counters.samples, call->samples);
+  return true;
+}
+
+}  // namespace
+
+Error* run(Frame* frame) {
+  if (is_asked(frame)) return nullptr;
   count(&counters.calls);
   auto call = std::make_unique<Call>();
   call->api = frame->api;
@@ -197,24 +255,33 @@ Error* run(Frame* frame) {
   if (call->functions == nullptr)
     return error(frame->api, Code::kUnimplemented,
                  "this XLA has no futures for handlers: set HVD_JAX=callback");
-  std::string trouble = read(*frame, call.get());
-  if (trouble.empty() && !begin(call.get()))
-    trouble =
-        call->name +
-        " is under way twice, so ranks could take the one for the other. A function that is "
-        "jitted by itself and called twice in a program, or a scan with unroll, has one name for "
-        "both: jit the outer function alone, or give the calls a name= of their own";
-  if (!trouble.empty()) {
-    refuse(call.get(), HVD_INVALID_ARGUMENT, trouble);
+  if (!is_ready(*frame, call.get(), "") || !hand_over(call.get()) || call->phase == Call::kEnded)
     return ended(call);
-  }
-  if (call->step != 0) count(&counters.steps);
-  if (!hand_over(call.get()) || call->phase == Call::kEnded) return ended(call);
   Future* const future = new_future(*call->functions);
   call->future = frame->future = future;
   Call* const theirs = call.release();
   if (theirs->phase.exchange(Call::kWaited) == Call::kEnded) complete(theirs);
   return nullptr;
+}
+
+Error* run_on_device(Frame* frame) {
+  if (is_asked(frame)) return nullptr;
+  count(&counters.calls);
+  auto call = std::make_unique<Call>();
+  call->api = frame->api;
+  std::string trouble = stream_of(*frame, &call->stream);
+  if (trouble.empty()) trouble = device_of(*frame, &call->device);
+  if (!is_ready(*frame, call.get(), std::move(trouble))) return ended(call);
+  if ((!is_given(*call) && call->kind != HVD_BARRIER) || call->only >= 0) {
+    refuse(call.get(), HVD_INVALID_ARGUMENT, call->name + " has no form for a GPU's stream");
+    return ended(call);
+  }
+  if (!hand_over(call.get())) return ended(call);
+  Waiting& all = waiting();
+  std::unique_lock<std::mutex> locked(all.lock);
+  all.ended.wait(locked, [&call] { return call->phase == Call::kEnded; });
+  locked.unlock();
+  return ended(call);
 }
 
 }  // namespace hvd::jax

@@ -29,6 +29,17 @@ Error* error(const Api* api, Code code, const std::string& text) {
   return api->error_create(&arguments);
 }
 
+std::string stream_of(const Frame& frame, void** stream) {
+  StreamGet arguments{sizeof(StreamGet), nullptr, frame.context, nullptr};
+  if (Error* const refused = frame.api->stream_get(&arguments); refused != nullptr) {
+    ErrorDestroy gone{sizeof(ErrorDestroy), nullptr, refused};
+    frame.api->error_destroy(&gone);
+    return "XLA has no stream for it: it is registered for GPUs alone";
+  }
+  *stream = arguments.stream;
+  return "";
+}
+
 const Futures* futures(const Api* api) {
   static std::atomic<const Futures*> found{nullptr};
   if (const Futures* const known = found) return known;

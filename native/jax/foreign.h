@@ -4,6 +4,7 @@
 //   frame     one call of a handler: its buffers and attributes
 //   future    what a handler returns that ends later: XLA goes on when it is set
 //   metadata  asked for once, when the handler is registered
+//   stream    of a GPU: what it is given runs in order
 #pragma once
 
 #include <cstddef>
@@ -106,6 +107,12 @@ struct FutureSet {
   Future* future;
   Error* error;
 };
+struct StreamGet {
+  std::size_t size;
+  Extension* extension;
+  void* context;  // the frame's
+  void* stream;   // set by XLA
+};
 constexpr std::size_t kFutureCreateSize =
     16;  // as XLA counts them: by the last field that it reads
 constexpr std::size_t kFutureSetSize = 24;
@@ -121,8 +128,10 @@ struct Api {
   Error* (*error_create)(ErrorCreate*);
   void* error_text;
   void (*error_destroy)(ErrorDestroy*);
-  void *handler_register, *stream_get, *type_register, *context_get, *state_set, *state_get,
-      *memory_allocate, *memory_free, *pool_schedule;
+  void* handler_register;
+  Error* (*stream_get)(StreamGet*);
+  void *type_register, *context_get, *state_set, *state_get, *memory_allocate, *memory_free,
+      *pool_schedule;
   // Of version 0.1 there are two: since jaxlib 0.4.38 the size of the thread pool comes first,
   // which moves the three functions of futures by one.
   Function after_schedule[4];
@@ -138,6 +147,10 @@ enum class Code : std::int32_t {
 };
 
 Error* error(const Api* api, Code code, const std::string& text);
+
+// The stream that a call on a GPU belongs to. An error, of which nothing is left to give back; ""
+// where there is none.
+std::string stream_of(const Frame& frame, void** stream);
 
 // The functions of futures in this process's XLA, found by trying: a function refuses the arguments
 // of another one by their size. nullptr where there are none.

@@ -20,14 +20,17 @@ HVD_SHOWN void* hvd_jax_handler(void* frame) {
   return hvd::jax::run(static_cast<hvd::jax::Frame*>(frame));
 }
 
+HVD_SHOWN void* hvd_jax_device_handler(void* frame) {
+  return hvd::jax::run_on_device(static_cast<hvd::jax::Frame*>(frame));
+}
+
 HVD_SHOWN int hvd_jax_under_way() { return hvd::jax::any_under_way() ? 1 : 0; }
 
 // Calls, those of them that ended before XLA's thread had gone on, results in the memory of their
-// operands, calls that have
-// ended, and reductions of a step's gradients.
-HVD_SHOWN void hvd_jax_counters(std::int64_t out[5]) {
+// operands, calls that have ended, reductions of a step's gradients, and samples of the steps.
+HVD_SHOWN void hvd_jax_counters(std::int64_t out[6]) {
   const hvd::jax::Counters& now = hvd::jax::counters;
   out[0] = now.calls, out[1] = now.at_once, out[2] = now.aliased, out[3] = now.ended;
-  out[4] = now.steps;
+  out[4] = now.steps, out[5] = now.samples;
 }
 }

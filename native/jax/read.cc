@@ -28,13 +28,14 @@ struct Numbers {
   const char* name;
   std::int32_t Call::* place;
 };
-constexpr std::array<Numbers, 7> kNumbers{{{"kind", &Call::kind},
+constexpr std::array<Numbers, 8> kNumbers{{{"kind", &Call::kind},
                                            {"set", &Call::set},
                                            {"op", &Call::op},
                                            {"root", &Call::root},
                                            {"size", &Call::traced_size},
                                            {"only", &Call::only},
-                                           {"step", &Call::step}}};
+                                           {"step", &Call::step},
+                                           {"samples", &Call::samples}}};
 
 void read_scalar(const std::string& name, const Scalar& scalar, Call* call) {
   if (scalar.type == kFloat64) {

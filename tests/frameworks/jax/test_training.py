@@ -130,6 +130,40 @@ def test_gradients_parameters_and_buckets(jax_ranks: RankPool) -> None:
         }
 
 
+def counted() -> list[list[int]]:
+    """Steps and samples, in programs and outside, of functions that know their batch and of an optimizer that does not."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import hvd_kernel.jax as hvd
+    from hvd_kernel.core import metrics
+
+    hvd.init()
+    w, x, y = jnp.ones(3), jnp.ones((8, 3)), jnp.ones(8)
+    loss = lambda w, x, y: jnp.mean((x @ w - y) ** 2)  # noqa: E731
+    tx = hvd.DistributedGradientTransformation(optax.sgd(0.1))
+    steps = {
+        "a program": jax.jit(hvd.value_and_grad(loss)),
+        "outside": hvd.grad(loss),
+        "another argument": jax.jit(hvd.value_and_grad(lambda x, w, y: loss(w, x, y), argnums=1)),
+        "an optimizer": jax.jit(lambda w, x, y: tx.update(jax.grad(loss)(w, x, y), tx.init(w), w)[0]),
+    }
+    told = []
+    for name, step in steps.items():
+        given = (x, w, y) if name == "another argument" else (w, x, y)
+        before = metrics.snapshot()
+        for _ in range(3):
+            jax.block_until_ready(step(*given))
+        after = metrics.snapshot()
+        told.append([after.step - before.step, after.samples - before.samples])
+    return told
+
+
+def test_samples_are_counted_where_the_batch_is_known(jax_ranks: RankPool) -> None:
+    assert jax_ranks.run(counted) == [[[3, 24], [3, 24], [3, 24], [3, 0]]] * 2
+
+
 def elastic() -> dict[str, Any]:
     import jax
     import jax.numpy as jnp

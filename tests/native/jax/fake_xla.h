@@ -10,6 +10,7 @@
 #include <deque>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "c_api/plugin.h"
@@ -54,6 +55,11 @@ class FakeXla {
       return keep(new Error{given->text, given->code});
     };
     api.error_destroy = [](ErrorDestroy* given) { given->error->text = "destroyed"; };
+    api.stream_get = [](StreamGet* given) -> Error* {
+      if (given->context == nullptr) return keep(new Error{"no stream: this is a CPU", 3});
+      given->stream = given->context;  // a frame's context is its stream here
+      return nullptr;
+    };
     api.after_schedule[0] = [](void*) { return keep(new Error{"unexpected size", 3}); };
     api.after_schedule[1] = [](void* given) -> Error* {
       auto* const arguments = static_cast<FutureCreate*>(given);
@@ -97,6 +103,14 @@ class FakeCore {
     table_.set_size = [](const hvd_engine*, std::int32_t) { return 2; };
     table_.keep = [](hvd_buffer*) { ++the()->kept; };
     table_.drop = [](hvd_buffer*) { --the()->kept; };
+    table_.follow = [](hvd_event* event, void* stream, char* text, std::size_t size) {
+      if (!the()->lost.empty()) {
+        std::strncpy(text, the()->lost.c_str(), size - 1);
+        return static_cast<std::int32_t>(HVD_UNAVAILABLE);
+      }
+      the()->followed.emplace_back(event, stream);
+      return static_cast<std::int32_t>(HVD_OK);
+    };
     table_.enqueue = [](hvd_engine*, const hvd_request* request, char* text, std::size_t size) {
       if (!the()->refusal.empty()) {
         std::strncpy(text, the()->refusal.c_str(), size - 1);
@@ -104,6 +118,8 @@ class FakeCore {
       }
       the()->requests.push_back(*request);
       the()->names.emplace_back(request->name);
+      if (request->count > 0) the()->devices.push_back(request->inputs[0].device);
+      ++the()->asked;
       if (the()->is_quick) the()->end(the()->requests.size() - 1);
       return static_cast<std::int32_t>(HVD_OK);
     };
@@ -122,15 +138,20 @@ class FakeCore {
     outcome.rank = failed_rank;
     outcome.outputs_count = outputs.size();
     outcome.outputs = outputs.data();
+    outcome.event = event;
     requests.at(number).done(requests.at(number).context, &outcome);
   }
 
   bool engine = true, is_quick = false;
   std::int32_t rank = 0;
-  std::atomic<int> kept{0};
+  std::atomic<int> kept{0}, asked{0};
   std::string refusal;
   std::deque<hvd_request> requests;
   std::deque<std::string> names;
+  hvd_event* event = nullptr;  // of what ends from now on
+  std::string lost;            // why no stream can follow an event
+  std::deque<DLDevice> devices;
+  std::deque<std::pair<hvd_event*, void*>> followed;
 
  private:
   static FakeCore*& the() {
@@ -145,7 +166,7 @@ class FrameOf {
  public:
   FrameOf(const FakeXla& xla, const std::string& name, std::vector<float>* in,
           std::vector<float>* out, std::int32_t kind = HVD_ALLREDUCE)
-      : name_(name), in_dims_(in->size()), out_dims_(out->size()), numbers_{kind, -1, 2} {
+      : name_(name), in_dims_(in->size()), out_dims_(out->size()), numbers_{kind, -1, 2, 0} {
     input_ = {sizeof(Buffer), nullptr, 11, in->data(), 1, &in_dims_};
     output_ = {sizeof(Buffer), nullptr, 11, out->data(), 1, &out_dims_};
     frame.size = sizeof(Frame);
@@ -153,12 +174,15 @@ class FrameOf {
     frame.stage = kExecute;
     frame.inputs = {sizeof(Buffers), nullptr, 1, nullptr, &input_place_};
     frame.outputs = {sizeof(Buffers), nullptr, 1, nullptr, &output_place_};
-    frame.attributes = {sizeof(Attributes), nullptr, 4, kinds_, names_, values_};
+    frame.attributes = {sizeof(Attributes), nullptr, 5, kinds_, names_, values_};
   }
   FrameOf(const FrameOf&) = delete;
   FrameOf& operator=(const FrameOf&) = delete;
   void only(std::int32_t rank) { numbers_[1] = rank; }
   void traced_for(std::int32_t size) { numbers_[2] = size; }
+  void samples(std::int32_t number) { numbers_[3] = number; }
+  void kind(std::int32_t number) { numbers_[0] = number; }
+  void on(void* stream) { frame.context = stream; }
   void type(std::int32_t number) { input_.type = number; }
 
   Frame frame{};
@@ -166,15 +190,18 @@ class FrameOf {
  private:
   std::string name_;
   std::int64_t in_dims_, out_dims_;
-  std::int32_t numbers_[3];
+  std::int32_t numbers_[4];
   Buffer input_{}, output_{};
   Buffer *input_place_ = &input_, *output_place_ = &output_;
-  Text kind_{"kind", 4}, name_name_{"name", 4}, only_{"only", 4}, size_{"size", 4};
-  Text* names_[4]{&kind_, &name_name_, &only_, &size_};
-  std::int32_t kinds_[4]{kScalarAttribute, kTextAttribute, kScalarAttribute, kScalarAttribute};
-  Scalar first_{4, &numbers_[0]}, second_{4, &numbers_[1]}, third_{4, &numbers_[2]};
+  Text kind_{"kind", 4}, name_name_{"name", 4}, only_{"only", 4}, size_{"size", 4},
+      samples_{"samples", 7};
+  Text* names_[5]{&kind_, &name_name_, &only_, &size_, &samples_};
+  std::int32_t kinds_[5]{kScalarAttribute, kTextAttribute, kScalarAttribute, kScalarAttribute,
+                         kScalarAttribute};
+  Scalar first_{4, &numbers_[0]}, second_{4, &numbers_[1]}, third_{4, &numbers_[2]},
+      fourth_{4, &numbers_[3]};
   Text text_{name_.data(), name_.size()};
-  void* values_[4]{&first_, &text_, &second_, &third_};
+  void* values_[5]{&first_, &text_, &second_, &third_, &fourth_};
 };
 
 }  // namespace test

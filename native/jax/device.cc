@@ -1,0 +1,45 @@
+#include "jax/device.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+
+namespace hvd::jax {
+namespace {
+
+constexpr int kOrdinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+
+std::atomic<PointerAttribute>& instead() {
+  static std::atomic<PointerAttribute> given{nullptr};
+  return given;
+}
+
+// XLA has loaded the driver by now.
+PointerAttribute attribute_of_driver() {
+  static const auto found = [] {
+    void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    void* const symbol = driver == nullptr ? nullptr : dlsym(driver, "cuPointerGetAttribute");
+    return reinterpret_cast<PointerAttribute>(symbol);
+  }();
+  return found;
+}
+
+}  // namespace
+
+void ask_instead(PointerAttribute attribute) { instead() = attribute; }
+
+std::string device_of(const Frame& frame, DLDevice* device) {
+  *device = {kDLCUDA, 0};
+  for (std::int64_t i = 0; i < frame.inputs.count; ++i) {
+    const auto pointer = reinterpret_cast<std::uintptr_t>(frame.inputs.all[i]->data);
+    if (pointer == 0) continue;  // it has no elements
+    const PointerAttribute told = instead();
+    const PointerAttribute attribute = told != nullptr ? told : attribute_of_driver();
+    if (attribute == nullptr || attribute(&device->device_id, kOrdinal, pointer) != 0)
+      return "CUDA's driver does not say which GPU an array is on: set HVD_JAX=callback";
+    return "";
+  }
+  return "";
+}
+
+}  // namespace hvd::jax
