@@ -1,6 +1,6 @@
 """nbval runs the notebooks and finds what is stored in them. By default the quickstart is run by test_demo.py alone.
 
-A notebook of a framework that .venv has not runs in an environment that has it; that of Keras in one without torch.
+A notebook of a framework, or of Spark, that .venv has not runs in an environment that has it; that of Keras in one without torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600)]
 
 NBVAL = ["pytest", "-q", "-p", "no:nbval", "-p", "nbval.plugin", "--nbval", "-p", "no:cacheprovider"]
 PATIENT = ["--timeout", "300", "--nbval-kernel-startup-timeout", "200"]
-ELSEWHERE = {"06_keras": "tf221", "08_any_framework": "keras_torch_jax"}
+ELSEWHERE = {"06_keras": "tf221", "07_spark_pipeline": "spark", "08_any_framework": "keras_torch_jax"}
 HERE = [path for path in ALL if path.stem not in ELSEWHERE]
 BY_NIGHT = [pytest.param(path, marks=pytest.mark.nightly, id=f"{path.stem}-again") for path in HERE]
 LONG = {"01_quickstart", "05_elastic"}  # the one runs in test_demo.py; of the other tests/jupyter has the parts
