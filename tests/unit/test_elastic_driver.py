@@ -357,6 +357,18 @@ def test_a_slot_whose_worker_has_left_is_used_again_when_discovery_has_taken_it_
     assert job.ranks() == [(A, 0, 0), (A, 1, 4), (B, 0, 2), (B, 1, 3)]
 
 
+def test_a_slot_is_used_again_that_discovery_has_not_named_for_a_moment_alone() -> None:
+    """Within the last call: what counted before and what counts then are the same."""
+    job = trains(replace(FOUR, last_call_s=5.0))
+    job._say(worker(job, 1), p.Leaving())
+    job.run(20.0)
+    job.discover({A: 1, B: 2})
+    job.run(0.2)
+    job.discover(BOTH)
+    job.run(20.0)
+    assert job.ranks() == [(A, 0, 0), (A, 1, 4), (B, 0, 2), (B, 1, 3)]
+
+
 def test_who_enters_elastic_run_later_is_told_what_has_changed() -> None:
     job = trains()
     late = worker(job, 2)

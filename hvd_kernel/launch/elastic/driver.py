@@ -79,6 +79,7 @@ class Driver:
         if isinstance(event, e.HostsFound):
             job.heard, job.warned_of = event.hosts, ""
             job.blacklist.listed([host.name for host in event.hosts])
+            job.listed(event.hosts)
             if event.said not in {"", job.discovery_said}:
                 job.discovery_said = event.said
                 yield e.Say(f"host discovery says: {event.said}")

@@ -182,7 +182,6 @@ def _adopt(job: JobState, now: float) -> Iterator[Action]:
         return  # or hosts that come one after the other would keep the others waiting: they have the next reset
     job.hosts, job.last_call_over = heard, False
     job.timers.cancel(For.LAST_CALL)
-    job.retired = {(host, slot) for host, slot in job.retired if slot < _slots(heard).get(host, 0)}
 
 
 def _has_waited(job: JobState, now: float) -> bool:

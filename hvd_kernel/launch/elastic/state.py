@@ -154,6 +154,11 @@ class JobState:
         """Slots without which no generation begins."""
         return self.settings.min_np if self.generation else self.settings.np
 
+    def listed(self, hosts: tuple[Host, ...]) -> None:
+        """Take note of discovery's answer: a slot that is not in it is another one when it is back."""
+        slots = {host.name: host.slots for host in hosts}
+        self.retired = {(host, slot) for host, slot in self.retired if slot < slots.get(host, 0)}
+
     def ordered(self, hosts: tuple[Host, ...], now: float) -> tuple[Host, ...]:
         """Return the hosts that may be used: first those of before, in their order; one that was left out is last."""
         out = self.blacklist.out(now)
@@ -171,7 +176,7 @@ class JobState:
             None if limit is None else max(0, limit - self.early - len(through)),
             self.retired
             | {each for each in self.blacklist.out(now) if not isinstance(each, str)}
-            | {(each.host, each.slot) for each in through},
+            | {(each.host, each.slot) for each in self.alive if each.leaving or each in through},
         )
 
     def plan_of(self, slots: Collection[Slot], now: float) -> Assignment:
