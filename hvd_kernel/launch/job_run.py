@@ -11,7 +11,7 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,6 +70,7 @@ class Job:
     via: str = ""  # srun or jsrun: an allocation's own launcher, which starts the agents instead of ssh
     engine: Engine | None = None  # of a cluster: starts the ranks' processes, in their own environment plus ``env``
     call: bytes = b""  # what each rank carries out (``pack_call``): the command gets the path of a folder that has it
+    on_logged: Callable[[bytes], None] | None = None  # gets what ranks of an elastic job log for whoever called them
     limits: tuple[Limits, ...] = ()  # of each rank; (): none has any
     verbose: bool = False  # say on stderr what is started where
     quiet: bool = False  # write neither tracebacks of ranks that failed nor the verdict: whoever called tells of them

@@ -69,6 +69,12 @@ class Finished(ElasticMessage, frozen=True):
     """The worker's ``elastic.run`` has returned."""
 
 
+class Logged(ElasticMessage, frozen=True):
+    """The worker has a value for whoever called its function; the driver does not look at it."""
+
+    value: bytes  # pickled
+
+
 # To a worker.
 
 
@@ -111,7 +117,7 @@ class HostsUpdated(ElasticMessage, frozen=True):
     change: int  # REMOVED, ADDED, or both
 
 
-FromWorker = Ready | Registered | Leaving | Finished
+FromWorker = Ready | Registered | Leaving | Finished | Logged
 ToWorker = Place | Removed | Lost | HostsUpdated
 
 _encode = msgspec.json.Encoder().encode

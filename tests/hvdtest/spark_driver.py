@@ -18,16 +18,8 @@ from hvdtest.environments import environment
 from hvdtest.launch import TESTS, clean_environment
 
 WITHIN_S = 560  # a session alone takes 100 s beside a load of 16
-HEAD = """
+TELL = """
 import json, sys, traceback
-
-def session(master, **conf):
-    from pyspark.sql import SparkSession
-    build = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    build = build.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    for name, value in conf.items():
-        build = build.config(name.replace("_", "."), value)
-    return build.getOrCreate()
 
 def tell(*cases):
     for case in cases:
@@ -40,6 +32,18 @@ def tell(*cases):
             traceback.print_exc()
         print("TOLD " + json.dumps([case.__name__, told]), flush=True)
 """
+HEAD = (
+    TELL
+    + """
+def session(master, **conf):
+    from pyspark.sql import SparkSession
+    build = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    build = build.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    for name, value in conf.items():
+        build = build.config(name.replace("_", "."), value)
+    return build.getOrCreate()
+"""
+)
 
 
 def started(script: str, *args: str, **more: Any) -> subprocess.Popen[str]:
@@ -62,7 +66,11 @@ def started(script: str, *args: str, **more: Any) -> subprocess.Popen[str]:
 
 def outcomes(script: str, folder: Path, *, seconds: float = WITHIN_S, **env: str) -> Mapping[str, Any]:
     """What the cases have told."""
-    driver = started(script, cwd=folder, env=env)
+    return told_by(started(script, cwd=folder, env=env))
+
+
+def told_by(driver: subprocess.Popen[str]) -> Mapping[str, Any]:
+    """What the cases of a driver at work will have told."""
     try:
         out, err = driver.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -74,4 +82,4 @@ def outcomes(script: str, folder: Path, *, seconds: float = WITHIN_S, **env: str
     return told
 
 
-__all__ = ["HEAD", "TESTS", "WITHIN_S", "outcomes", "started"]
+__all__ = ["HEAD", "TELL", "TESTS", "WITHIN_S", "outcomes", "started", "told_by"]

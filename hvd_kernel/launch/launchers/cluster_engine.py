@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ClusterError
@@ -87,6 +87,14 @@ class Engine(Protocol):
 
     def shortage(self) -> str:
         """Say what the engine has for the ranks at this moment, as a sentence; empty: it does not tell."""
+
+
+@runtime_checkable
+class ChangingEngine(Engine, Protocol):
+    """An engine whose processes come and go with its nodes while an elastic job runs; ``cancel`` ends its work."""
+
+    withdraw: Callable[[int], None]
+    """Is set by the job: its ranks leave the process of this number at their next commit. Any thread calls it."""
 
 
 class EngineRun:

@@ -25,6 +25,7 @@ import cloudpickle
 from hvd_kernel.errors import ClusterError, RankDied, RankFailed, RankStalled
 
 _BECAUSE_OF_ANOTHER = (RankFailed, RankDied, RankStalled)
+_REASON_CHARS = 300
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Task:
             value = _packed_value(_carry_out(call))
             self.answer = Answer(value=value, connected=_is_connected() or not before)
         except BaseException as error:
-            self.answer = _failure(error)
+            self.answer = failed(error)
             raise
 
 
@@ -122,12 +123,13 @@ def _packed_value(value: Any) -> bytes:
     return packed
 
 
-def _failure(error: BaseException) -> Answer:
+def failed(error: BaseException, ours: str = __file__) -> Answer:
+    """Return the answer of a rank whose function has raised; files whose path begins with ``ours`` are not its own."""
     return Answer(
         error=_packed_error(error),
         kind=type(error).__name__,
         message=str(error),
-        trace="".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__))),
+        trace="".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__, ours))),
         secondary=isinstance(error, _BECAUSE_OF_ANOTHER),
         time=time.monotonic(),
     )
@@ -141,10 +143,17 @@ def _packed_error(error: BaseException) -> bytes:
     return packed
 
 
-def _users_part(frames: TracebackType | None) -> TracebackType | None:
+def release_peers(error: BaseException) -> None:
+    """End the peers' wait for this rank, which has raised, where it has initialised communication."""
+    session = sys.modules.get("hvd_kernel.core.session")
+    if session is not None and session.is_initialized():
+        session.engine().abort(f"{type(error).__name__}: {error}"[:_REASON_CHARS])
+
+
+def _users_part(frames: TracebackType | None, ours: str) -> TracebackType | None:
     """Leave out our own frames above the user's function."""
     rest = frames
-    while rest is not None and rest.tb_frame.f_code.co_filename == __file__:
+    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(ours):
         rest = rest.tb_next
     return rest or frames
 

@@ -14,12 +14,11 @@ import sys
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch.run.call import Answer, Task
+from hvd_kernel.launch.run.call import Answer, Task, release_peers
 from hvd_kernel.processes.private_dir import CALL, answer_file, write_private
 from hvd_kernel.protocol.elastic import WORKER
 
 _NUMBERS = (WORKER, "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_REASON_CHARS = 300
 
 
 def main(folder: Path) -> int:
@@ -34,7 +33,7 @@ def main(folder: Path) -> int:
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are failures of the function too
         assert task.answer is not None
         _leave(folder, number, task.answer)  # before the peers are released: what they raise then is not the cause
-        _release_peers(f"{type(error).__name__}: {error}"[:_REASON_CHARS])
+        release_peers(error)
         if not task.answer.secondary:
             words.append(task.answer.trace)
         return 1
@@ -58,13 +57,6 @@ def _call_of(folder: Path) -> bytes:
 
 def _leave(folder: Path, number: int, answer: Answer) -> None:
     write_private(answer_file(folder, number), pickle.dumps(answer))
-
-
-def _release_peers(reason: str) -> None:
-    """End the peers' wait for this rank, where the function has initialised communication."""
-    session = sys.modules.get("hvd_kernel.core.session")
-    if session is not None and session.is_initialized():
-        session.engine().abort(reason)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import AgentHandle, Agents
@@ -17,7 +18,7 @@ from hvd_kernel.launch.elastic.discovery.source import Feed
 from hvd_kernel.launch.elastic.events import HostsFound, StopRequested
 from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents, Listener
 from hvd_kernel.launch.launchers.agent_listener import AgentListener, ConnectedAgent
-from hvd_kernel.launch.launchers.cluster_engine import Engine, EngineRun, Invitation
+from hvd_kernel.launch.launchers.cluster_engine import ChangingEngine, Engine, EngineRun, Invitation
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel.messages import Hello, Message
 
@@ -70,6 +71,7 @@ class EngineHosts(HostAgents):
         self._run: EngineRun | None = None
         self._is_told = False  # the driver hears of changes
         self._attempts: Counter[int] = Counter()
+        self._withdrawn: set[int] = set()  # processes that the engine is about to end
         self._had_enough = False
         self._going: HostAgent | None = None  # whose loss is being told
         self._open = ExitStack()
@@ -77,6 +79,9 @@ class EngineHosts(HostAgents):
     def start(self) -> None:
         """Have the engine begin."""
         self._open.enter_context(self._listening)
+        if isinstance(self._engine, ChangingEngine):
+            soon = self._agents.loop.call_soon_threadsafe
+            self._engine.withdraw = lambda index: soon(partial(self._withdraw, index))
         self._run = EngineRun(self._engine, self._invitation)
         self._run.watch(self._agents.loop, self._engine_ended)
         self._open.callback(self._run.unwatch, self._agents.loop)
@@ -91,7 +96,7 @@ class EngineHosts(HostAgents):
     def let_go(self) -> None:
         """Wait for the engine's end, when the agents have been left; processes that have yet to come are cancelled."""
         if self._run is not None:
-            if len(self._attempts) == self._processes:
+            if len(self._attempts) == self._processes and not isinstance(self._engine, ChangingEngine):
                 self._run.up()
             self._run.close(_LET_GO_S)
 
@@ -111,6 +116,9 @@ class EngineHosts(HostAgents):
 
     def _receive(self, handle: AgentHandle, message: Message) -> None:
         if isinstance(message, Hello) and isinstance(handle, ConnectedAgent) and self._is_told:
+            if handle.rank in self._withdrawn:
+                handle.discard()
+                return
             attempt = self._attempts[handle.rank]
             self._attempts[handle.rank] += 1
             name = f"{handle.hello['name']}/{handle.rank}" + (f".{attempt}" if attempt else "")
@@ -121,6 +129,20 @@ class EngineHosts(HostAgents):
         else:
             super()._receive(handle, message)
 
+    def _withdraw(self, index: int) -> None:
+        """Have the ranks leave a process; it is let go when they have."""
+        self._withdrawn.add(index)
+        leaving = [host for host in self._by_name.values() if self._index(host) == index]
+        self._tell()
+        for host in leaving:
+            if not host.workers:
+                self.release(host.name)
+
+    @staticmethod
+    def _index(host: HostAgent) -> int:
+        """Return the number that the engine has given a host's process."""
+        return int(host.card["rank"])
+
     def _give_up(self, host: HostAgent, why: ClusterError) -> None:
         if self._by_name.get(host.name) is host:
             self._going = self._by_name.pop(host.name)
@@ -130,7 +152,8 @@ class EngineHosts(HostAgents):
 
     def _tell(self) -> None:
         if self._is_told:
-            hosts = [Host(host.name, 1, host.machine) for host in self._by_name.values()]
+            staying = [host for host in self._by_name.values() if self._index(host) not in self._withdrawn]
+            hosts = [Host(host.name, 1, host.machine) for host in staying]
             self._had_enough |= len(hosts) >= self._np
             self._feed(HostsFound(tuple(hosts)))
 

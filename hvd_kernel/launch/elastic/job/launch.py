@@ -252,6 +252,10 @@ class ElasticJob:
         self._feed(events.HostLost(host.name, why, silent))
 
     def _said(self, worker: Worker, message: elastic.FromWorker) -> None:
+        if isinstance(message, elastic.Logged):
+            if self._job.on_logged is not None:
+                self._job.on_logged(message.value)
+            return
         self.stalls.said(worker, message)
         self._feed(events.WorkerSaid(worker.number, message))
 

@@ -1,0 +1,145 @@
+"""Answers of ranks that are actors: waited for together, and told apart where some of them have failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvd_kernel.errors import RankDied
+from hvd_kernel.launch.run.call import Answer
+from hvd_kernel.launch.run.in_processes import failure, first_failure
+from hvd_kernel.ray.utils import ray_api
+
+_RELEASED_S = 2.0
+"""Ranks that wait for one that has failed are released by their own communication; the others are interrupted then."""
+
+_ENDED_S = 10.0
+"""A rank that was interrupted may take so long; it is killed then."""
+
+
+@dataclass
+class _Seen:
+    values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, Answer] = field(default_factory=dict)
+    dead: dict[int, BaseException] = field(default_factory=dict)  # with Ray's error
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self.failures or self.dead)
+
+
+class Ranks:
+    """Actors by their ranks, with the node and the process of each."""
+
+    def __init__(self, workers: Sequence[Any], nodes: Sequence[str], pids: Sequence[int]) -> None:
+        self.workers = [*workers]
+        self._nodes, self._pids = nodes, pids
+        self._has_failed = False
+
+    def answers_to(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of each worker's that returns a value and an ``Answer``; return the values in rank order.
+
+        Raises
+        ------
+        RankFailed
+            The call raised on a rank, which is named; its exception is the cause.
+        RankDied
+            The process of a rank has ended; the cause is Ray's error.
+        """
+        self._settle()
+        try:
+            seen = self._wait({getattr(worker, method).remote(*args): rank for rank, worker in enumerate(self.workers)})
+        except BaseException:
+            self._has_failed = True
+            raise
+        self._has_failed = seen.has_failed
+        self._raise(seen)
+        return [seen.values[rank] for rank in range(len(self.workers))]
+
+    def _settle(self) -> None:
+        """Have ranks meet again whose communication has ended with the call before."""
+        if not self._has_failed:
+            return
+        ray = ray_api()
+        connected = ray.get([worker.is_connected.remote() for worker in self.workers])
+        if all(connected):
+            ray.get([worker.reconnect.remote() for worker in self.workers])
+        else:
+            ray.get([worker.disconnect.remote() for worker in self.workers])
+        self._has_failed = False
+
+    def _wait(self, pending: dict[Any, int]) -> _Seen:
+        """Wait for all of them. Those that do not end by themselves when one has failed, or at Ctrl-C, are ended."""
+        seen, ray = _Seen(), ray_api()
+        try:
+            while pending and not seen.has_failed:
+                self._take(ray.wait([*pending], num_returns=1)[0], pending, seen)
+        except BaseException:
+            self._interrupt(pending)
+            self._within(_ENDED_S, pending, seen)
+            self._kill(pending)
+            raise
+        self._within(_RELEASED_S, pending, seen)
+        if pending:
+            self._interrupt(pending)
+            self._within(_ENDED_S, pending, seen)
+            self._kill(pending)
+        return seen
+
+    def _within(self, seconds: float, pending: dict[Any, int], seen: _Seen) -> None:
+        end = time.monotonic() + seconds
+        while pending and (left := end - time.monotonic()) > 0:
+            self._take(ray_api().wait([*pending], num_returns=1, timeout=left)[0], pending, seen)
+
+    def _take(self, done: Sequence[Any], pending: dict[Any, int], seen: _Seen) -> None:
+        ray = ray_api()
+        for reference in done:
+            rank = pending.pop(reference)
+            try:
+                value, failed = ray.get(reference)
+            except ray.exceptions.RayActorError as error:
+                seen.dead[rank] = error
+            else:
+                if failed is None:
+                    seen.values[rank] = value
+                else:
+                    seen.failures[rank] = failed
+
+    def _interrupt(self, pending: dict[Any, int]) -> None:
+        """Interrupt the processes of ranks: a task on the node of each, as an actor that is busy hears of nothing."""
+        ray = ray_api()
+        at = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        sent = []
+        for rank in pending.values():
+            strategy = at(self._nodes[rank], soft=False)
+            task = ray.remote(_interrupt).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
+            sent.append(task.remote(self._pids[rank]))
+        ray.wait(sent, num_returns=len(sent), timeout=_ENDED_S)
+
+    def _kill(self, pending: dict[Any, int]) -> None:
+        for rank in pending.values():
+            ray_api().kill(self.workers[rank])
+
+    def _raise(self, seen: _Seen) -> None:
+        np, culprit = len(self.workers), first_failure(seen.failures)
+        if culprit is not None and not (seen.dead and seen.failures[culprit].secondary):
+            answer = seen.failures[culprit]
+            raise failure(culprit, np, answer) from answer.exception()
+        if seen.dead:
+            rank, error = next(iter(seen.dead.items()))
+            said = str(error).partition("\n")[0]
+            raise RankDied(
+                f"rank {rank} of {np} ended before its function returned: {said} Call shutdown() and start() again.",
+                rank,
+            ) from error
+
+
+def _interrupt(pid: int) -> None:
+    import os  # noqa: PLC0415 - this function travels alone
+    import signal  # noqa: PLC0415
+
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)

@@ -1,0 +1,62 @@
+"""Callbacks of a run: what the ranks log (ray_logger.py) reaches them where the run was called, while it lasts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from hvd_kernel.ray.utils import ray_api
+
+
+class _End:
+    """What comes last."""
+
+
+class Callbacks:
+    """A queue on Ray, and a thread that calls all callbacks with each value, in the order in which they came.
+
+    The first error of a callback is raised at the end of the ``with``, where the ranks have not failed; none is called
+    after it.
+    """
+
+    def __init__(self, callbacks: Sequence[Callable[[Any], Any]] | None) -> None:
+        self.queue: Any = None
+        self._callbacks = [*(callbacks or ())]
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._call, name="hvd-callbacks", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._callbacks:
+            at = ray_api().util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            from ray.util.queue import Queue  # noqa: PLC0415 - see ray_api
+
+            self.queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": at(_node(), soft=False)})
+            self._thread.start()
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self.queue is None:
+            return
+        self.queue.put(_End())
+        self._thread.join()
+        self.queue.shutdown(force=True)
+        if error is None and self._error is not None:
+            raise self._error
+
+    def _call(self) -> None:
+        try:
+            while not isinstance(value := self.queue.get(), _End):
+                for callback in self._callbacks:
+                    callback(value)
+        except Exception as error:  # noqa: BLE001 - the user's code: raised where the callbacks were given
+            self._error = error
+
+
+def _node() -> str:
+    """Return the node of this process, which stays as long as it does; of a client of Ray's, the head."""
+    ray = ray_api()
+    if not ray.util.client.ray.is_connected():
+        return str(ray.get_runtime_context().get_node_id())
+    return next(str(node["NodeID"]) for node in ray.nodes() if "node:__internal_head__" in node["Resources"])

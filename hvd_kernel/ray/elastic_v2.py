@@ -1,0 +1,169 @@
+"""``horovod.ray.elastic_v2``: elastic jobs of ``RayExecutor``, whose ranks come and go with Ray's nodes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch.elastic.job.options import ElasticOptions
+from hvd_kernel.launch.job_run import Job
+from hvd_kernel.launch.run.call import pack_call
+from hvd_kernel.launch.run.in_processes import in_engine
+from hvd_kernel.ray import ray_logger
+from hvd_kernel.ray.adapter import Adapter, BaseParams
+from hvd_kernel.ray.discovery import slots
+from hvd_kernel.ray.nodes import Nodes
+
+_EPHEMERAL = "ObjectRefs cannot be returned from Elastic runs as the workers are ephemeral"
+_SINGLE = "Elastic mode does not support execute_single. Please use the execute method instead"
+
+
+class RayHostDiscovery:
+    """Ray's nodes, by their ids, with room for ranks of these resources."""
+
+    def __init__(self, use_gpu: bool = False, cpus_per_worker: int = 1, gpus_per_worker: int = 1) -> None:
+        self.use_gpu, self.cpus_per_worker, self.gpus_per_worker = use_gpu, cpus_per_worker, gpus_per_worker
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """Return how many ranks each node that is alive has room for."""
+        return slots(self.use_gpu, self.cpus_per_worker, self.gpus_per_worker)
+
+
+@dataclass
+class ElasticParams(BaseParams):
+    """What ``RayExecutor`` was told of such a job."""
+
+    min_workers: int = 1
+    max_workers: int | None = None
+    reset_limit: int | None = None
+    cooldown_range: tuple[int, int] | None = None
+    elastic_timeout: int = 600
+    override_discovery: bool = True
+
+    @property
+    def elastic(self) -> bool:
+        """Whether ranks come and go."""
+        return True
+
+    @property
+    def adapter(self) -> Callable[..., Adapter]:
+        """The kind of job."""
+        return ElasticAdapter
+
+
+class ElasticAdapter(Adapter):
+    """One such job; the parameters are those of ``RayExecutor``."""
+
+    def __init__(  # noqa: PLR0917 - Horovod's signature
+        self,
+        settings: Any,
+        min_workers: int,
+        max_workers: int | None = None,
+        use_gpu: bool = False,
+        cpus_per_worker: int = 1,
+        gpus_per_worker: int | None = None,
+        override_discovery: bool = True,
+        reset_limit: int | None = None,
+        cooldown_range: tuple[int, int] | None = None,
+        elastic_timeout: int = 600,
+    ) -> None:
+        self.settings = settings
+        if override_discovery:
+            settings.discovery = RayHostDiscovery(use_gpu, cpus_per_worker, gpus_per_worker or 1)
+        self.min_workers, self.max_workers = min_workers, max_workers
+        self.use_gpu, self.cpus_per_worker, self.gpus_per_worker = use_gpu, cpus_per_worker, gpus_per_worker or 1
+        self.reset_limit, self.cooldown_range, self.elastic_timeout = reset_limit, cooldown_range, elastic_timeout
+        self._made: tuple[type | None, Sequence[Any], Mapping[str, Any]] | None = None
+        self._env: dict[str, str] = {}
+
+    def start(
+        self,
+        executable_cls: type | None = None,
+        executable_args: Sequence[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+        extra_env_vars: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take note of what each rank makes when it starts, and of its variables."""
+        self._made = (executable_cls, tuple(executable_args or ()), dict(executable_kwargs or {}))
+        self._env = {name: str(value) for name, value in (extra_env_vars or {}).items()}
+
+    def execute(self, fn: Callable[[Any], Any], queue: Any = None) -> list[Any]:
+        """Call ``fn(executable)`` on each rank that comes; return what those of the end returned, by rank.
+
+        Raises
+        ------
+        RankFailed
+            The function raised; ``__cause__`` is its exception.
+        RankDied
+            A rank ended, and there were too many of these.
+        ClusterError
+            There were not enough ranks, and why; or ``start`` was not called.
+        """
+        if self._made is None:
+            raise ClusterError("there are no ranks: call start() first.")
+        cooldown_s = self.cooldown_range
+        options = ElasticOptions(
+            self.min_workers,
+            self.min_workers,
+            self.max_workers,
+            by_engine=True,
+            timeout_s=self.elastic_timeout,
+            reset_limit=self.reset_limit,
+            cooldown_s=cooldown_s,
+        )
+        gpus = self.gpus_per_worker * int(self.use_gpu)
+        engine = Nodes(
+            self.settings.discovery,
+            self.max_workers,
+            self.cpus_per_worker,
+            gpus,
+            None if cooldown_s is None else cooldown_s[0],
+        )
+        nics = self.settings.nics
+        job = Job(
+            command=[""],
+            np=self.min_workers,
+            env=self._env,
+            network_interface=nics if isinstance(nics, str) else next(iter(nics or ()), ""),
+            start_timeout_s=float(self.elastic_timeout),
+            engine=engine,
+            on_logged=None if queue is None else lambda value: queue.put(pickle.loads(value)),  # noqa: S301 - our ranks
+        )
+        call = pack_call(partial(_on_rank, fn, self._made), (), {}, ())
+        return in_engine(call, job, stdout=None, stderr=None, elastic=options)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        queue: Any = None,
+    ) -> list[Any]:
+        """Call ``fn(*args, **kwargs)`` on each rank that comes. As ``execute`` otherwise."""
+        given, named = tuple(args or ()), dict(kwargs or {})
+        return self.execute(lambda _: fn(*given, **named), queue)
+
+    def run_remote(
+        self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> NoReturn:
+        """Refuse: see the error."""
+        raise NotImplementedError(_EPHEMERAL)
+
+    def execute_single(self, fn: Callable[[Any], Any]) -> NoReturn:
+        """Refuse: see the error."""
+        raise NotImplementedError(_SINGLE)
+
+    def shutdown(self) -> None:
+        """Have nothing to end: the ranks have ended with ``run``."""
+        self._made = None
+
+
+def _on_rank(fn: Callable[[Any], Any], made: tuple[type | None, Sequence[Any], Mapping[str, Any]]) -> Any:
+    """Carry it out: in the rank's process."""
+    kind, args, kwargs = made
+    ray_logger.configure(ray_logger.AgentQueue())
+    return fn(None if kind is None else kind(*args, **kwargs))

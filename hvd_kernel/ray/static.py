@@ -1,0 +1,172 @@
+"""Jobs of a fixed number of ranks on Ray: each rank is an actor, and keeps what it has over calls."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hvd_kernel.errors import ClusterError, ConfigError
+from hvd_kernel.launch import environment
+from hvd_kernel.ray.adapter import Adapter, BaseParams
+from hvd_kernel.ray.answers import Ranks
+from hvd_kernel.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy, current_placement_group
+from hvd_kernel.ray.utils import map_blocking, ray_api
+
+
+@dataclass
+class StaticParams(BaseParams):
+    """What ``RayExecutor`` was told of such a job."""
+
+    num_workers: int | None = None
+    num_hosts: int | None = None
+    num_workers_per_host: int = 1
+    use_current_placement_group: bool = True
+
+    @property
+    def elastic(self) -> bool:
+        """Whether ranks come and go."""
+        return False
+
+    @property
+    def adapter(self) -> Callable[..., Adapter]:
+        """The kind of job."""
+        return StaticAdapter
+
+
+class StaticAdapter(Adapter):
+    """One such job; the parameters are those of ``RayExecutor``."""
+
+    def __init__(  # noqa: PLR0917 - Horovod's signature
+        self,
+        settings: Any,
+        num_workers: int | None = None,
+        num_hosts: int | None = None,
+        num_workers_per_host: int = 1,
+        cpus_per_worker: int = 1,
+        use_gpu: bool = False,
+        gpus_per_worker: int | None = None,
+        use_current_placement_group: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.num_workers, self.num_hosts, self.num_workers_per_host = num_workers, num_hosts, num_workers_per_host
+        self.cpus_per_worker, self.use_gpu, self.gpus_per_worker = cpus_per_worker, use_gpu, gpus_per_worker or 1
+        self.use_current_placement_group = use_current_placement_group
+        self.workers: list[Any] = []
+        self.strategy: BaseStrategy | None = None
+        self._ranks: Ranks | None = None
+
+    def start(
+        self,
+        executable_cls: type | None = None,
+        executable_args: Sequence[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+        extra_env_vars: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the ranks, and their objects.
+
+        Raises
+        ------
+        TimeoutError
+            Ray has not got the resources in time.
+        RankFailed
+            The class raised on a rank, which is named; its exception is the cause.
+        """
+        if self._ranks is not None:
+            raise ClusterError("the ranks have been started already: call shutdown() first.")
+        self.strategy = self._create_strategy()
+        try:
+            started, _ = self.strategy.create_workers()
+            self._ranks = self._numbered(started, extra_env_vars or {})
+            self.workers = self._ranks.workers
+            if executable_cls is not None:
+                made = (executable_cls, executable_args, executable_kwargs)
+                self._ranks.answers_to("make", *made)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _create_strategy(self) -> BaseStrategy:
+        if self.num_workers is not None and self.num_hosts is not None:
+            raise ConfigError("num_workers and num_hosts both say how many ranks there are: keep one of them.")
+        np = self.num_workers or (self.num_hosts or 0) * self.num_workers_per_host
+        if np < 1:
+            raise ConfigError(
+                "nothing says how many ranks there are: give num_workers, or num_hosts, e.g. num_workers=4."
+            )
+        resources = {
+            "settings": self.settings,
+            "use_gpu": self.use_gpu,
+            "cpus_per_worker": self.cpus_per_worker,
+            "gpus_per_worker": self.gpus_per_worker,
+        }
+        if self.num_hosts is not None and not (self.use_current_placement_group and current_placement_group()):
+            return ColocatedStrategy(
+                num_hosts=self.num_hosts, num_workers_per_host=self.num_workers_per_host, **resources
+            )
+        forced = not self.use_current_placement_group
+        return PGStrategy(num_workers=np, force_create_placement_group=forced, **resources)
+
+    def _numbered(self, started: Sequence[Any], extra: Mapping[str, str]) -> Ranks:
+        """Give them ranks node by node, from that of the first one, and tell each its rank and where they meet."""
+        ids = map_blocking(lambda worker: worker.node_id.remote(), started)
+        order = sorted(range(len(started)), key=lambda index: ids.index(ids[index]))
+        workers, nodes = [started[index] for index in order], [ids[index] for index in order]
+        cards = map_blocking(lambda worker: worker.card.remote(), workers)
+        nics = self.settings.nics
+        interface = nics if isinstance(nics, str) else next(iter(nics or ()), "")
+        meet = environment.rendezvous(cards, [False] * len(cards), interface)
+        common = environment.shared(len(workers), meet, secrets.token_hex(32))
+        own = environment.own(nodes, nodes)
+        ray_api().get(
+            [
+                worker.update_env_vars.remote(common | each | dict(extra))
+                for worker, each in zip(workers, own, strict=True)
+            ]
+        )
+        return Ranks(workers, nodes, map_blocking(lambda worker: worker.pid.remote(), workers))
+
+    def execute(self, fn: Callable[[Any], Any], queue: Any = None) -> list[Any]:
+        """Call ``fn(executable)`` on all ranks; return what it returned, by rank."""
+        ranks = self._there()
+        map_blocking(lambda worker: worker.set_queue.remote(queue), ranks.workers)
+        return ranks.answers_to("answer", fn)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        queue: Any = None,
+    ) -> list[Any]:
+        """Call ``fn(*args, **kwargs)`` on all ranks; return what it returned, by rank."""
+        return self.execute(_call(fn, args, kwargs), queue)
+
+    def run_remote(
+        self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """Begin what ``run`` does; return the references of Ray's to what comes of it."""
+        return [worker.execute.remote(_call(fn, args, kwargs)) for worker in self._there().workers]
+
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        """Call ``fn(executable)`` on rank 0; what it raises is Ray's error, of the class of the exception too."""
+        return ray_api().get(self._there().workers[0].execute.remote(fn))
+
+    def shutdown(self) -> None:
+        """End the ranks, and give their resources back. Idempotent."""
+        for worker in [*self.workers] or (self.strategy.workers if self.strategy is not None else []):
+            ray_api().kill(worker)
+        if self.strategy is not None:
+            self.strategy.shutdown()
+        self.workers, self.strategy, self._ranks = [], None, None
+
+    def _there(self) -> Ranks:
+        if self._ranks is None:
+            raise ClusterError("there are no ranks: call start() first.")
+        return self._ranks
+
+
+def _call(fn: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Callable[[Any], Any]:
+    given, named = tuple(args or ()), dict(kwargs or {})
+    return lambda _: fn(*given, **named)

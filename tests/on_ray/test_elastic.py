@@ -1,0 +1,203 @@
+"""Elastic jobs on Ray: a node is lost and another one comes, a node is taken away in time, an actor is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hvdtest.ray_driver import outcomes
+
+pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
+
+SCRIPT = """
+import contextlib, io
+from horovod.runner.elastic.discovery import FixedHosts
+from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, ray_logger
+
+made, others = connected(node(2), node(1))
+said = io.StringIO()
+
+def train(folder):
+    import numpy as np
+    import hvd_kernel.numpy as hvd
+    hvd.init()
+    state = hvd.elastic.ObjectState(step=0, total=0, phase=0)
+
+    @hvd.elastic.run
+    def steps(state):
+        # A phase ends when its file is there; each rank sees it at the same step, by the sum of what all have seen.
+        while state.phase < 3:
+            seen = Path(folder, f"phase{state.phase}").exists()
+            both = hvd.allreduce(np.array([1, seen]), op=hvd.Sum)
+            state.total += int(both[0])
+            state.step += 1
+            if both[1] == both[0]:
+                state.phase += 1
+            ray_logger.log({"size": hvd.size(), "phase": state.phase, "step": state.step})
+            state.commit()
+
+    steps(state)
+    return [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), state.step, state.total]
+
+def job(executor, name, *changes, kill=False):
+    folder = Path(name)
+    folder.mkdir()
+    rows, heard, results = [], threading.Condition(), []
+
+    def take(row):
+        with heard:
+            rows.append(row)
+            heard.notify_all()
+
+    def until(size, phase):
+        with heard:
+            assert heard.wait_for(lambda: rows and (rows[-1]["size"], rows[-1]["phase"]) == (size, phase), 200), rows[-1:]
+
+    def run():
+        with contextlib.redirect_stderr(said):
+            results.append(executor.run(train, (str(folder.absolute()),), callbacks=[take]))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    for phase, (size, change) in enumerate(changes):
+        until(size, phase)
+        (folder / f"phase{phase}").touch()
+        until(size, phase + 1)
+        change()
+    thread.join()
+    return results[0], rows
+
+def told_of(rows, results):
+    # Steps after the last commit of a lost generation are done again: only the last row of each step counts.
+    last = {row["step"]: row["size"] for row in rows}
+    sizes = [size for size, _ in itertools.groupby(last[step] for step in sorted(last))]
+    return [sizes, [row[:4] for row in results], {row[5] for row in results} == {sum(last.values())}]
+
+def lost_and_added():
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=2, max_workers=3)
+    executor.start()
+    results, rows = job(
+        executor,
+        "lost",
+        (3, lambda: made.remove_node(others[0])),
+        (2, lambda: made.add_node(**node(1))),
+        (3, lambda: None),
+    )
+    executor.shutdown()
+    return told_of(rows, results)
+
+def taken_in_time():
+    from hvd_kernel.ray.discovery import alive_nodes
+    here = ray.get_runtime_context().get_node_id()
+    [other] = [each["NodeManagerAddress"] for each in alive_nodes() if each["NodeID"] != here]
+    settings = ElasticRayExecutor.create_settings(min_num_proc=1)
+    settings.discovery = hosts = FixedHosts({here: 2, other: 1})
+    executor = ElasticRayExecutor(settings, override_discovery=False)
+    executor.start()
+    job_of = type("Job", (), {"run": lambda self, fn, args, callbacks: executor.run(lambda: fn(*args), callbacks)})
+    before = len(said.getvalue())
+    results, rows = job(
+        job_of(), "taken", (3, lambda: hosts.set({here: 1})), (1, lambda: hosts.set({here: 2})), (2, lambda: None)
+    )
+    return [told_of(rows, results), "has died" in said.getvalue()[before:]]
+
+def killed():
+    from ray.util.state import list_actors
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=2, max_workers=2)
+    executor.start()
+
+    def kill():
+        held = [each for each in list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", "_Holder")])]
+        os.kill(held[0].pid, 9)
+
+    results, rows = job(executor, "killed", (2, kill), (2, lambda: None), (2, lambda: None))
+    return told_of(rows, results)
+
+def cause():
+    def fails():
+        import hvd_kernel.numpy as hvd
+        hvd.init()
+        raise ValueError("shard", hvd.size())
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=1, max_workers=1)
+    executor.start()
+    return executor.run(fails)
+
+def objects():
+    class Counter:
+        def __init__(self, start):
+            self.start = start
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=1, max_workers=2)
+    executor.start(Counter, [4], extra_env_vars={"GIVEN": 1})
+    return executor.execute(lambda counter: [counter.start, os.environ["GIVEN"]])
+
+def too_few():
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=9, elastic_timeout=4)
+    executor.start()
+    return executor.run(train, ("",))
+
+def references():
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=1)
+    executor.start()
+    executor.run_remote(print)
+
+def single():
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=1)
+    executor.start()
+    executor.execute_single(print)
+
+tell(lost_and_added, taken_in_time, killed, cause, objects, too_few, references, single)
+sys.stderr.write(said.getvalue())
+ray.shutdown()
+made.shutdown()
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    return outcomes(SCRIPT, tmp_path_factory.mktemp("elastic"))
+
+
+def test_a_lost_node_leaves_the_others_training_and_a_new_one_joins(told: Mapping[str, Any]) -> None:
+    sizes, places, is_exact = told["lost_and_added"]
+    assert sizes == [3, 2, 3]
+    assert places == [[0, 3, 0, 2], [1, 3, 1, 2], [2, 3, 0, 1]]
+    assert is_exact, "each step is counted once"
+
+
+def test_a_node_that_discovery_names_no_more_is_left_at_a_commit(told: Mapping[str, Any]) -> None:
+    (sizes, places, is_exact), has_died = told["taken_in_time"]
+    assert sizes == [3, 1, 2]
+    assert places == [[0, 2, 0, 2], [1, 2, 1, 2]]
+    assert is_exact
+    assert not has_died
+
+
+def test_another_actor_takes_the_place_of_one_that_was_killed(told: Mapping[str, Any]) -> None:
+    sizes, places, is_exact = told["killed"]
+    assert sizes[0] == sizes[-1] == 2
+    assert [place[:2] for place in places] == [[0, 2], [1, 2]]
+    assert is_exact
+
+
+def test_what_a_rank_raises_is_the_cause(told: Mapping[str, Any]) -> None:
+    failed = told["cause"]
+    assert (failed["raised"], failed["cause"], failed["args"]) == ("RankFailed", "ValueError", ["shard", "1"])
+
+
+def test_each_rank_makes_its_object(told: Mapping[str, Any]) -> None:
+    assert told["objects"] in ([[4, "1"]], [[4, "1"], [4, "1"]])
+
+
+def test_too_few_places_are_told(told: Mapping[str, Any]) -> None:
+    assert told["too_few"]["raised"] == "ClusterError"
+
+
+def test_what_an_elastic_job_cannot_do_is_refused_in_horovods_words(told: Mapping[str, Any]) -> None:
+    assert told["references"]["raised"] == told["single"]["raised"] == "NotImplementedError"
+    assert told["references"]["text"] == (
+        "ObjectRefs cannot be returned from Elastic runs as the workers are ephemeral"
+    )
+    assert told["single"]["text"] == (
+        "Elastic mode does not support execute_single. Please use the execute method instead"
+    )
