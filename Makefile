@@ -1,7 +1,7 @@
 # make demo       train on four ranks inside a notebook, from nothing
 # make lab        JupyterLab on the same environment
 # make test       every promise once: lint, types, native tests under ASan, Python, Jupyter, browser, notebooks, wheel
-# make test-all   everything, in shards: make test-all SHARD=native|multiprocess|jupyter|browser|faults|elastic|frameworks|platforms|spark|calm
+# make test-all   everything, in shards: make test-all SHARD=native|multiprocess|jupyter|browser|faults|elastic|frameworks|platforms|spark|ray|calm
 # make changed    lint and the tests of what differs from HEAD
 # make page       build widgets/static, what a browser gets, from widgets/js (needs Node.js)
 # make bench      the figures of docs/performance.md
@@ -11,7 +11,7 @@
 SHELL := /bin/bash
 NATIVE := $(wildcard native/CMakeLists.txt native/CMakePresets.json $(foreach depth,* */*,native/$(depth)/*.cc native/$(depth)/*.h native/$(depth)/*.cu native/$(depth)/*.cuh native/$(depth)/*.cmake))
 SETTINGS := pyproject.toml .ci/constraints.txt .ci/setup
-SHARDS := native multiprocess jupyter browser faults elastic frameworks platforms spark
+SHARDS := native multiprocess jupyter browser faults elastic frameworks platforms spark ray
 SUITE := .venv/bin/python -P tools/suite
 
 help:
@@ -52,7 +52,7 @@ lint native: build/.test
 	@$(SUITE) default $@
 
 pytest: build/.test
-	@$(SUITE) default unit gpu multiprocess frameworks platforms jupyter faults elastic spark browser notebooks
+	@$(SUITE) default unit gpu multiprocess frameworks platforms jupyter faults elastic spark on_ray browser notebooks
 
 bench: build/.test
 	@for each in start cell telemetry; do echo "$$each:"; .venv/bin/python tools/bench/$$each.py || exit 1; done

@@ -33,6 +33,7 @@ TABLE = {  # a name, and what is below it; the longest that fits is taken
     "horovod.keras": "hvd_kernel.keras",
     "horovod._keras": "hvd_kernel.keras.impl",
     "horovod.data": "hvd_kernel.data",
+    "horovod.ray": "hvd_kernel.ray",
     "horovod.spark": "hvd_kernel.spark",
     "horovod.spark.task": "hvd_kernel.spark.task",
     "horovod.common.process_sets": "hvd_kernel.core.process_sets",
@@ -46,7 +47,7 @@ _WITH = {  # modules that come with a package
 }
 _HERE = (
     "horovod, horovod.torch, horovod.tensorflow, horovod.mxnet, horovod.keras, horovod.data, horovod.spark, "
-    "horovod.common and horovod.runner"
+    "horovod.ray, horovod.common and horovod.runner"
 )
 _ASKS = importlib.util.find_spec.__code__
 

@@ -36,6 +36,9 @@ _STORE = Part(
     "is where ranks of Horovod's launchers find each other",
     f"{_START}, or set HOROVOD_RANK, HOROVOD_SIZE, MASTER_ADDR and MASTER_PORT for each rank",
 )
+_RAY = Part(
+    "finds interfaces that all nodes of Ray reach", "start ranks with horovod.ray.RayExecutor, whose settings take nics"
+)
 _ELASTIC = Part(
     "starts and ends ranks while a job runs",
     "start the job with hvdrun --min-np N, or horovod.run(..., min_num_proc=N), whose own driver does that",
@@ -56,6 +59,11 @@ _GLOO = Part(
 _KERAS = Part("tells apart Keras's optimizers", "hvd.DistributedOptimizer takes those of each Keras that is installed")
 
 PLUMBING: dict[str, dict[Part, str]] = {  # a name with a capital is a class, with ! an exception
+    "horovod.ray.driver_service": {_SERVICE: "_driver_fn"},
+    "horovod.ray.elastic": {_ELASTIC: "TestDiscovery"},
+    "horovod.ray.elastic_v2": {_ELASTIC: "TestDiscovery"},
+    "horovod.ray.runner": {_RAY: "Coordinator"},
+    "horovod.ray.utils": {_RAY: "detect_nics nics_to_env_var"},
     "horovod.runner": {_FUNCTION: "_HorovodArgs"},
     "horovod.common.basics": {},
     "horovod.common.util": {_CORE: "_check_extension_lambda", _KERAS: "support_non_legacy_keras_optimizers"},

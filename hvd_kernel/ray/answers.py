@@ -11,7 +11,8 @@ from typing import Any
 from hvd_kernel.errors import RankDied
 from hvd_kernel.launch.run.call import Answer
 from hvd_kernel.launch.run.in_processes import failure, first_failure
-from hvd_kernel.ray.utils import ray_api
+from hvd_kernel.ray.utils import map_blocking, ray_api
+from hvd_kernel.ray.worker import ABORTED, NONE
 
 _RELEASED_S = 2.0
 """Ranks that wait for one that has failed are released by their own communication; the others are interrupted then."""
@@ -37,7 +38,11 @@ class Ranks:
     def __init__(self, workers: Sequence[Any], nodes: Sequence[str], pids: Sequence[int]) -> None:
         self.workers = [*workers]
         self._nodes, self._pids = nodes, pids
-        self._has_failed = False
+        self._is_settled = True
+
+    def unsettle(self) -> None:
+        """Take note that something runs on the ranks that nobody here waits for."""
+        self._is_settled = False
 
     def answers_to(self, method: str, *args: Any) -> list[Any]:
         """Call a method of each worker's that returns a value and an ``Answer``; return the values in rank order.
@@ -53,23 +58,21 @@ class Ranks:
         try:
             seen = self._wait({getattr(worker, method).remote(*args): rank for rank, worker in enumerate(self.workers)})
         except BaseException:
-            self._has_failed = True
+            self._is_settled = False
             raise
-        self._has_failed = seen.has_failed
+        self._is_settled = not seen.has_failed
         self._raise(seen)
         return [seen.values[rank] for rank in range(len(self.workers))]
 
     def _settle(self) -> None:
         """Have ranks meet again whose communication has ended with the call before."""
-        if not self._has_failed:
+        if self._is_settled:
             return
-        ray = ray_api()
-        connected = ray.get([worker.is_connected.remote() for worker in self.workers])
-        if all(connected):
-            ray.get([worker.reconnect.remote() for worker in self.workers])
-        else:
-            ray.get([worker.disconnect.remote() for worker in self.workers])
-        self._has_failed = False
+        found = map_blocking(lambda worker: worker.communication.remote(), self.workers)
+        if ABORTED in found:
+            method = "disconnect" if NONE in found else "reconnect"
+            map_blocking(lambda worker: getattr(worker, method).remote(), self.workers)
+        self._is_settled = True
 
     def _wait(self, pending: dict[Any, int]) -> _Seen:
         """Wait for all of them. Those that do not end by themselves when one has failed, or at Ctrl-C, are ended."""

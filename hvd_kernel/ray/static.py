@@ -147,11 +147,15 @@ class StaticAdapter(Adapter):
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
         """Begin what ``run`` does; return the references of Ray's to what comes of it."""
-        return [worker.execute.remote(_call(fn, args, kwargs)) for worker in self._there().workers]
+        ranks = self._there()
+        ranks.unsettle()
+        return [worker.execute.remote(_call(fn, args, kwargs)) for worker in ranks.workers]
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """Call ``fn(executable)`` on rank 0; what it raises is Ray's error, of the class of the exception too."""
-        return ray_api().get(self._there().workers[0].execute.remote(fn))
+        ranks = self._there()
+        ranks.unsettle()
+        return ray_api().get(ranks.workers[0].execute.remote(fn))
 
     def shutdown(self) -> None:
         """End the ranks, and give their resources back. Idempotent."""

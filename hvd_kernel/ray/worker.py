@@ -26,6 +26,9 @@ from hvd_kernel.ray import ray_logger
 from hvd_kernel.ray.utils import ray_api
 from hvd_kernel.settings.launchers import without_launchers
 
+NONE, UP, ABORTED = "none", "up", "aborted"
+"""A rank's communication: before ``hvd.init`` or after ``hvd.shutdown``; between them; ended by a failure."""
+
 _OURS = str(Path(__file__).parent)
 
 
@@ -115,10 +118,12 @@ class BaseHorovodWorker:
         """Do as ``start_executable``; return as ``answer``."""
         return self.answer(lambda _: self.start_executable(*made))
 
-    def is_connected(self) -> bool:
-        """Tell whether it is between ``hvd.init`` and ``hvd.shutdown``."""
+    def communication(self) -> str:
+        """Tell whether it has met the other ranks, and whether a failure has ended that since."""
         session = sys.modules.get("hvd_kernel.core.session")
-        return session is not None and bool(session.is_initialized())
+        if session is None or not session.is_initialized():
+            return NONE
+        return UP if session.engine().aborted() is None else ABORTED
 
     def reconnect(self) -> None:
         """Meet the other ranks again, which do the same now, after a failure has ended their communication."""
@@ -126,7 +131,7 @@ class BaseHorovodWorker:
 
     def disconnect(self) -> None:
         """Leave the other ranks."""
-        if self.is_connected():
+        if self.communication() != NONE:
             sys.modules["hvd_kernel.core.session"].shutdown()
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:

@@ -5,7 +5,6 @@ Each node has an address of its own, 127.0.0.2 and so on: what goes by addresses
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from hvdtest.environments import environment
-from hvdtest.hvdrun import processes_with
 from hvdtest.launch import clean_environment
 from hvdtest.spark_driver import TELL, told_by
 from hvdtest.venvs import site_packages
+
+from hvd_kernel.processes.lifetime import environment_of, kill
 
 HEAD = (
     TELL
@@ -35,10 +35,20 @@ def node(cpus, gpus=0, **more):
         num_cpus=cpus, num_gpus=gpus, node_ip_address=f"127.0.0.{next(ADDRESSES)}", object_store_memory=80 << 20, **more
     )
 
+def up(start):
+    # Ray itself gives a raylet 30 s, which are too few beside a load of 40.
+    for _ in range(5):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+    return start()
+
 def cluster(first, *others):
     from ray.cluster_utils import Cluster
-    made = Cluster(initialize_head=True, head_node_args=first | dict(include_dashboard=False))
-    nodes = [made.add_node(**each) for each in others]
+    made = up(lambda: Cluster(initialize_head=True, head_node_args=first | dict(include_dashboard=False)))
+    nodes = [up(lambda: made.add_node(**each)) for each in others]
     return made, nodes
 
 def connected(*nodes):
@@ -66,7 +76,9 @@ def driver(script: str, *args: str, cwd: Path) -> Iterator[subprocess.Popen[str]
     folder = tempfile.mkdtemp(prefix="hvd-ray-")  # short: the path of a socket has at most 107 bytes
     mark = f"HVDTEST_RAY_{Path(folder).name[-8:]}"
     python = _compiled(environment("ray"))
-    env = clean_environment(RAY_TMPDIR=folder, RAY_USAGE_STATS_ENABLED="0", PYTHONPATH="")
+    # Ray makes its workers nice: beside other work on the machine they would wait for ever.
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+    env = clean_environment(RAY_TMPDIR=folder, PYTHONPATH="", **quiet)
     process = subprocess.Popen(
         [str(python), "-P", "-c", HEAD + script, *args],
         env=env | {mark: "1"},
@@ -80,11 +92,9 @@ def driver(script: str, *args: str, cwd: Path) -> Iterator[subprocess.Popen[str]
     try:
         yield process
     finally:
-        for pid in [process.pid] * (process.poll() is None) + [*processes_with(mark)]:
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        for entry in Path("/proc").glob("[0-9]*"):
+            if mark in environment_of(int(entry.name)):
+                kill(int(entry.name), signal.SIGKILL)
         process.communicate()
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,7 +13,7 @@ from hvdtest.offenders import NATIVE_SUFFIXES, PRODUCT, ROOT, circles, imports, 
 
 FLOORS = {  # title -> rooms, from top to bottom; each room once
     "notebook": ("kernel", "magics", "widgets"),
-    "scripts": ("bench", "spark", "launch"),
+    "scripts": ("bench", "spark", "ray", "launch"),
     "notebook and scripts": ("cluster", "jobs"),
     "frameworks, in a rank": ("integrations", "torch", "tensorflow", "keras", "mxnet", "jax", "numpy"),
     "a rank": ("worker", "compat", "elastic", "core"),

@@ -66,10 +66,10 @@ def started(script: str, *args: str, **more: Any) -> subprocess.Popen[str]:
 
 def outcomes(script: str, folder: Path, *, seconds: float = WITHIN_S, **env: str) -> Mapping[str, Any]:
     """What the cases have told."""
-    return told_by(started(script, cwd=folder, env=env))
+    return told_by(started(script, cwd=folder, env=env), seconds)
 
 
-def told_by(driver: subprocess.Popen[str]) -> Mapping[str, Any]:
+def told_by(driver: subprocess.Popen[str], seconds: float = WITHIN_S) -> Mapping[str, Any]:
     """What the cases of a driver at work will have told."""
     try:
         out, err = driver.communicate(timeout=seconds)

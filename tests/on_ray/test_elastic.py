@@ -12,17 +12,25 @@ pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 SCRIPT = """
 import contextlib, io
+from hvd_kernel import compat
+compat.install()
 from horovod.runner.elastic.discovery import FixedHosts
 from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, ray_logger
 
 made, others = connected(node(2), node(1))
-said = io.StringIO()
+
+class Said(io.StringIO):
+    def write(self, text):
+        sys.__stderr__.write(text)
+        return super().write(text)
+
+said = Said()
 
 def train(folder):
     import numpy as np
     import hvd_kernel.numpy as hvd
     hvd.init()
-    state = hvd.elastic.ObjectState(step=0, total=0, phase=0)
+    state = hvd.elastic.ObjectState(step=0, total=0, phase=0, runs=[])
 
     @hvd.elastic.run
     def steps(state):
@@ -32,13 +40,17 @@ def train(folder):
             both = hvd.allreduce(np.array([1, seen]), op=hvd.Sum)
             state.total += int(both[0])
             state.step += 1
+            if not state.runs or state.runs[-1][0] != hvd.size():
+                state.runs.append([hvd.size(), 0])
+            state.runs[-1][1] += 1
             if both[1] == both[0]:
                 state.phase += 1
+            time.sleep(0.02)  # leave the cores to who comes
             ray_logger.log({"size": hvd.size(), "phase": state.phase, "step": state.step})
             state.commit()
 
     steps(state)
-    return [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), state.step, state.total]
+    return [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), state.step, state.total, state.runs]
 
 def job(executor, name, *changes, kill=False):
     folder = Path(name)
@@ -58,7 +70,7 @@ def job(executor, name, *changes, kill=False):
         with contextlib.redirect_stderr(said):
             results.append(executor.run(train, (str(folder.absolute()),), callbacks=[take]))
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     for phase, (size, change) in enumerate(changes):
         until(size, phase)
@@ -66,26 +78,26 @@ def job(executor, name, *changes, kill=False):
         until(size, phase + 1)
         change()
     thread.join()
-    return results[0], rows
+    return told_of(results[0])
 
-def told_of(rows, results):
-    # Steps after the last commit of a lost generation are done again: only the last row of each step counts.
-    last = {row["step"]: row["size"] for row in rows}
-    sizes = [size for size, _ in itertools.groupby(last[step] for step in sorted(last))]
-    return [sizes, [row[:4] for row in results], {row[5] for row in results} == {sum(last.values())}]
+def told_of(results):
+    [step, total, runs] = results[0][4:]
+    assert all(each[4:] == results[0][4:] for each in results)
+    exact = (sum(count for _, count in runs), sum(size * count for size, count in runs)) == (step, total)
+    return [[size for size, _ in runs], [row[:4] for row in results], exact]
 
 def lost_and_added():
     executor = RayExecutor(RayExecutor.create_settings(), min_workers=2, max_workers=3)
     executor.start()
-    results, rows = job(
+    found = job(
         executor,
         "lost",
         (3, lambda: made.remove_node(others[0])),
-        (2, lambda: made.add_node(**node(1))),
+        (2, lambda: up(lambda: made.add_node(**node(1)))),
         (3, lambda: None),
     )
     executor.shutdown()
-    return told_of(rows, results)
+    return found
 
 def taken_in_time():
     from hvd_kernel.ray.discovery import alive_nodes
@@ -97,22 +109,22 @@ def taken_in_time():
     executor.start()
     job_of = type("Job", (), {"run": lambda self, fn, args, callbacks: executor.run(lambda: fn(*args), callbacks)})
     before = len(said.getvalue())
-    results, rows = job(
+    found = job(
         job_of(), "taken", (3, lambda: hosts.set({here: 1})), (1, lambda: hosts.set({here: 2})), (2, lambda: None)
     )
-    return [told_of(rows, results), "has died" in said.getvalue()[before:]]
+    return [found, "has died" in said.getvalue()[before:]]
 
 def killed():
-    from ray.util.state import list_actors
+    import psutil
     executor = RayExecutor(RayExecutor.create_settings(), min_workers=2, max_workers=2)
     executor.start()
 
     def kill():
-        held = [each for each in list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", "_Holder")])]
-        os.kill(held[0].pid, 9)
+        raylets = [each.all_processes["raylet"][0].process.pid for each in made.list_all_nodes()]
+        below = [each for raylet in raylets for each in psutil.Process(raylet).children()]
+        next(each for each in below if each.name().startswith("ray::_Holder")).kill()
 
-    results, rows = job(executor, "killed", (2, kill), (2, lambda: None), (2, lambda: None))
-    return told_of(rows, results)
+    return job(executor, "killed", (2, kill), (2, lambda: None), (2, lambda: None))
 
 def cause():
     def fails():
@@ -129,7 +141,13 @@ def objects():
             self.start = start
     executor = RayExecutor(RayExecutor.create_settings(), min_workers=1, max_workers=2)
     executor.start(Counter, [4], extra_env_vars={"GIVEN": 1})
-    return executor.execute(lambda counter: [counter.start, os.environ["GIVEN"]])
+
+    def look(counter):
+        import hvd_kernel.numpy as hvd
+        hvd.init()
+        return [counter.start, os.environ["GIVEN"]]
+
+    return executor.execute(look)
 
 def too_few():
     executor = RayExecutor(RayExecutor.create_settings(), min_workers=9, elastic_timeout=4)
@@ -147,7 +165,6 @@ def single():
     executor.execute_single(print)
 
 tell(lost_and_added, taken_in_time, killed, cause, objects, too_few, references, single)
-sys.stderr.write(said.getvalue())
 ray.shutdown()
 made.shutdown()
 """

@@ -73,6 +73,9 @@ def references():
 def cause():
     return packed.run(fails)
 
+def after_a_reference():
+    return packed.execute(lambda counter: counter.add())
+
 def after_that():
     return [packed.execute(lambda counter: counter.add()), packed.run(place, (1,))]
 
@@ -85,9 +88,9 @@ def busy():
 
 def raised_by_reference():
     try:
-        ray.get(packed.run_remote(fails))
+        ray.get(packed.run_remote(fails)[1])
     except Bad as error:
-        return error.args
+        return error.cause.args
 
 def values():
     found = []
@@ -156,7 +159,7 @@ def within_a_group():
     task = ray.remote(run).options(num_cpus=1, scheduling_strategy=at)
     return [ray.get(task.remote(False)), ray.get(task.remote(True))]
 
-tell(start, ranks, state, one, variables, references, cause, after_that, busy, raised_by_reference, after_that, values)
+tell(start, ranks, state, one, variables, references, cause, after_that, busy, raised_by_reference, after_a_reference, values)
 tell(refusing, death, given_back, ended, spread, devices, raising_class, no_room, within_a_group)
 ray.shutdown()
 made.shutdown()
@@ -196,7 +199,7 @@ def test_what_a_rank_raises_is_the_cause_and_the_next_call_works(told: Mapping[s
     assert (failed["raised"], failed["cause"], failed["args"]) == ("RankFailed", "Bad", ["shard", "1"])
     assert failed["text"].startswith("rank 1 of 3 raised Bad: ('shard', 1)\n\nTraceback (most recent call last):\n")
     assert "hvd_kernel" not in failed["text"], "the frames are the user's"
-    assert told["after_that"] == [[34] * 3, [[0, 3, 0, 2, 0, 6], [1, 3, 1, 2, 0, 6], [2, 3, 0, 1, 1, 6]]]
+    assert told["after_that"] == [[28] * 3, [[0, 3, 0, 2, 0, 6], [1, 3, 1, 2, 0, 6], [2, 3, 0, 1, 1, 6]]]
 
 
 def test_ranks_that_wait_for_nobody_are_interrupted_when_one_has_failed(told: Mapping[str, Any]) -> None:
@@ -205,6 +208,7 @@ def test_ranks_that_wait_for_nobody_are_interrupted_when_one_has_failed(told: Ma
 
 def test_a_reference_raises_the_exception_itself(told: Mapping[str, Any]) -> None:
     assert told["raised_by_reference"] == ["shard", 1]
+    assert told["after_a_reference"] == [34] * 3
 
 
 def test_callbacks_get_what_ranks_log_in_order(told: Mapping[str, Any]) -> None:

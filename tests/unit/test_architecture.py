@@ -72,6 +72,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "jobs": {"errors", "processes", "settings"},
     "diagnosis": SHARED | {"frameworks"},
     "launch": SHARED | {"jobs", "diagnosis", "tracking", "compat", "frameworks"},
+    "ray": SHARED | {"launch", "compat"},
     "spark": SHARED | {"launch"},
     "spark.common": SHARED | {"launch", "spark", "data", "tracking"},
     "spark.torch": RANK | {"spark", "spark.common", "torch"},
@@ -92,6 +93,7 @@ ESTIMATORS = {
 CONTROLLER = {
     "cluster",
     "launch",
+    "ray",
     "spark",
     "spark.common",
     "widgets",
@@ -114,6 +116,7 @@ AT_HOME = {  # a framework -> the rooms that import it; all others reach it thro
     "keras": {"keras", "tensorflow", "spark.keras"},
     "jax": {"jax", "keras"},
     "mxnet": {"mxnet"},
+    "ray": {"ray"},
     "pyspark": {"spark", "spark.common", *ESTIMATORS},
 }
 

@@ -142,7 +142,9 @@ def test_pickle_and_module_names(installed: None) -> None:
     assert isinstance(torch.optim.SGD([torch.ones(1)], lr=1), torch.optim.Optimizer)
 
 
-@pytest.mark.parametrize("name", ["horovod.ray", "horovod.tensor", "horovod.spark.gloo_run", "horovod.torch.nothing"])
+@pytest.mark.parametrize(
+    "name", ["horovod.ray.nothing", "horovod.tensor", "horovod.spark.gloo_run", "horovod.torch.nothing"]
+)
 def test_what_is_not_there_says_what_is(installed: None, name: str) -> None:
     with pytest.raises(
         ImportError, match=rf"No module named '{name}': hvd_kernel stands in.* has horovod, horovod\.torch"
@@ -151,7 +153,7 @@ def test_what_is_not_there_says_what_is(installed: None, name: str) -> None:
     assert caught.value.name == name
 
 
-NOT_THERE = ["horovod.tensor", "horovod.torch.mpi_lib_v2", "horovod.ray"]
+NOT_THERE = ["horovod.tensor", "horovod.torch.mpi_lib_v2", "horovod.ray.nothing"]
 
 
 @pytest.mark.parametrize("name", NOT_THERE)

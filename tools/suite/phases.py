@@ -24,6 +24,7 @@ FOLDERS = (
     "faults",
     "elastic",
     "spark",
+    "on_ray",
     "browser",
     "notebooks",
 )

@@ -51,8 +51,11 @@ def seen(name: str, text: str) -> list[tuple[int, str, Verdict]]:
         ("import horovod.tensorflow as hvd\nhvd.init()", [(1, "import horovod.tensorflow", RUNS)]),
         ("import horovod.tensorflow.keras", [(1, "import horovod.tensorflow.keras", RUNS)]),
         ("from horovod import spark", [(1, "import horovod.spark", RUNS)]),
-        ("from horovod.ray import RayExecutor", [(1, "import horovod.ray", NOT)]),
-        ("try:\n    import horovod.ray\nexcept ImportError:\n    pass", [(2, "import horovod.ray", NOTE)]),
+        ("from horovod.ray import RayExecutor", [(1, "import horovod.ray", RUNS)]),
+        (
+            "try:\n    import horovod.ray.nothing\nexcept ImportError:\n    pass",
+            [(2, "import horovod.ray.nothing", NOTE)],
+        ),
         ("import horovod.mxnet as hvd\nhvd.init()", [(1, "import horovod.mxnet", RUNS)]),
         ("import horovod.nothing", [(1, "import horovod.nothing", NOT)]),
         ("from .horovod import x\nimport horovodish", []),

@@ -1,0 +1,128 @@
+"""What ``hvd_kernel.ray`` says and refuses without a Ray."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.errors import UsageError
+from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, discovery, ray_logger
+from hvd_kernel.ray.adapter import BaseParams
+
+SETTINGS = RayExecutor.create_settings()
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(UsageError, match=r"^hvd_kernel\.ray needs Ray: pip install 'hvd-kernel\[ray\]'\.$"):
+        RayExecutor(SETTINGS, num_workers=1).start()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            {"max_workers": 2},
+            "`max_workers` provided without any positive `min_workers`Elastic workloads require a positive `min_workers`",
+        ),
+        (
+            {"min_workers": 1, "num_workers": 1},
+            "Both `min_workers` and `num_workers` provided.Only one of the above is allowed as workloads cannot be elastic and non-elastic.",
+        ),
+        (
+            {"num_workers": 1, "gpus_per_worker": 1},
+            "gpus_per_worker is set, but use_gpu is False. use_gpu must be True if gpus_per_worker is set. ",
+        ),
+        (
+            {"num_workers": 1, "gpus_per_worker": 0, "use_gpu": True},
+            "gpus_per_worker must be >= 1: Got 0.",
+        ),
+    ],
+)
+def test_contradictions_are_refused_in_horovods_words(arguments: dict[str, int], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        RayExecutor(SETTINGS, **arguments)  # type: ignore[arg-type]
+
+
+def test_those_of_the_older_form_too() -> None:
+    settings = ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=4)
+    said = r"^gpus_per_slot is set, but use_gpu is False\. use_gpu must be True if gpus_per_slot is set\. $"
+    with pytest.raises(ValueError, match=said):
+        ElasticRayExecutor(settings, gpus_per_slot=1)
+    ElasticRayExecutor(settings, override_discovery=False)
+    assert (settings.elastic, settings.min_num_proc, settings.max_num_proc) == (True, 2, 4)
+
+
+def test_older_names_of_sizes_are_taken_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="min_np is deprecated, use min_num_proc instead"):
+        settings = ElasticRayExecutor.create_settings(min_np=3)
+    assert settings.min_num_proc == settings.num_proc == 3
+
+
+def test_gpus_default_to_one_where_they_are_wanted() -> None:
+    assert [BaseParams(use_gpu=wanted).gpus_per_worker for wanted in (False, True)] == [0, 1]
+
+
+def test_settings_keep_a_key_file_for_the_user_alone(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    settings = RayExecutor.create_settings(5, str(file), "secret", 7, "eth0")
+    assert (settings.timeout_s, settings.placement_group_timeout_s, settings.nics) == (5, 7, "eth0")
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("secret", 0o600)
+    RayExecutor.create_settings(5, str(file), "other")
+    assert file.read_text() == "secret"
+
+
+class Nodes:
+    """What Ray tells of its nodes."""
+
+    def __init__(self, *nodes: tuple[str, str, bool, dict[str, float]]) -> None:
+        names = ("NodeID", "NodeManagerAddress", "Alive", "Resources")
+        self._nodes = [dict(zip(names, node, strict=True)) for node in nodes]
+
+    def nodes(self) -> list[dict[str, object]]:
+        return self._nodes
+
+
+def test_discovery_finds_the_places_of_nodes_that_are_alive_by_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Nodes(
+        ("a", "10.0.0.1", True, {"CPU": 5.0, "GPU": 2.0}),
+        ("b", "10.0.0.1", True, {"CPU": 1.0}),
+        ("c", "10.0.0.3", False, {"CPU": 8.0}),
+        ("d", "10.0.0.4", True, {"memory": 8.0}),
+    )
+    monkeypatch.setattr(discovery, "ray_api", lambda: found)
+    assert discovery.slots(False, 2, 1) == {"a": 2}
+    assert discovery.slots(False, 1, 1) == {"a": 5, "b": 1}
+    assert discovery.slots(True, 1, 1) == {"a": 2}
+
+
+def test_nodes_may_be_named_by_id_address_or_host() -> None:
+    nodes = [
+        {"NodeID": "a", "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": "one"},
+        {"NodeID": "b", "NodeManagerAddress": "10.0.0.2", "NodeManagerHostname": "two"},
+    ]
+    assert discovery.node_ids({"b": 1, "10.0.0.1": 2, "gone": 3}, nodes) == {"b": 1, "a": 2}
+    assert discovery.node_ids({"two": 1}, nodes) == {"b": 1}
+
+
+def test_who_logs_where_nobody_listens_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "HOROVOD_RANK", "0")
+    monkeypatch.setattr(ray_logger._way, "has_warned", False)
+    with pytest.warns(UserWarning, match="`ray_logger.log` called but logging is not configured."):
+        ray_logger.log({"loss": 1.0})
+    ray_logger.log({"loss": 2.0})
+    kept: list[object] = []
+    queue = type("Queue", (), {"put": lambda _, value: kept.append(value)})()
+    ray_logger.configure(queue)
+    try:
+        ray_logger.log({"loss": 3.0})
+        monkeypatch.setitem(os.environ, "HOROVOD_RANK", "1")
+        ray_logger.log({"loss": 4.0})
+        ray_logger.log({"loss": 5.0}, chief_only=False)
+    finally:
+        ray_logger.configure(None)
+    assert kept == [{"loss": 3.0}, {"loss": 5.0}]
