@@ -238,3 +238,8 @@ def core_table() -> int:
     """Where the core's C table lies (native/c_api/hvd_core.h), for plugins and ctypes: an address."""
 
 __version__: str
+
+def fast_allreduce(
+    kind: type, parameter: type, exchange: object, everybody: object, keep: Callable[..., None], /
+) -> Callable[..., bool]:
+    """See hvd_kernel.core.handles. keep(handle, tensor, output): an interrupt has ended the wait."""

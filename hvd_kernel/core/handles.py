@@ -11,6 +11,7 @@ Words.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.core import session
@@ -64,6 +65,35 @@ def _enqueued(engine: Engine, finish: Finish, enqueue: Callable[..., int], *how:
     _live[handle] = (engine, finish)
     _entering.remove(finish)
     return handle
+
+
+def fast_allreduce(kind: type, parameter: type, exchange: Any = None) -> Callable[..., bool] | None:
+    """Return the core's function for the usual blocking allreduce of a framework's tensors; None before ``init``.
+
+    It takes (tensor, output, average, name, op, prescale, postscale, process set) and returns True where it is done.
+    False: nothing has happened, it is not the usual case, and the ordinary way finds out what it is.
+
+    Parameters
+    ----------
+    kind, parameter
+        The types of tensors that it takes, exactly these.
+    exchange
+        DLPack's functions of these types; None: they have Python's buffers.
+    """
+    if not session.is_initialized():
+        return None
+    from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
+
+    return _native.fast_allreduce(kind, parameter, exchange, global_process_set, keep)
+
+
+def keep(handle: int, *tensors: Any) -> None:
+    """Hold tensors that the core still works on: an interrupt has ended the wait. The last one is the result."""
+    _live[handle] = current_engine(), partial(_held, tensors[-1], tensors)
+
+
+def _held(result: Any, _tensors: Any, _outcome: Any) -> Any:
+    return result
 
 
 def allreduce_places(  # noqa: PLR0917 - the core's order

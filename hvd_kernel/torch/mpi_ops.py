@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hvd_kernel.core import basics, build_info
@@ -19,7 +20,7 @@ from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.ops import Average, barrier, join, poll, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set  # noqa: F401 - those that are not used here are names of Horovod's module too
 from hvd_kernel.core.tensor import reduction_of
-from hvd_kernel.torch import dispatch, gradients
+from hvd_kernel.torch import at_once, dispatch, gradients
 from hvd_kernel.torch.async_ops import (
     allgather_async,
     allreduce_async,
@@ -135,6 +136,10 @@ def allreduce(
     >>> hvd.allreduce(torch.tensor([1, 2]) * (hvd.rank() + 1), op=hvd.Sum)
     tensor([3, 6])
     """
+    if compression is Compression.none and at_once.is_plain(tensor):
+        output = torch.empty_like(tensor)
+        if at_once.allreduce(tensor, output, average, name, op, prescale_factor, postscale_factor, process_set):
+            return output
     small, ctx = compression.compress(tensor)
     how = (None, name, reduction_of(op, average), prescale_factor, postscale_factor, process_set)
     result: Tensor = compression.decompress(gradients.apply(gradients.HorovodAllreduce, small, *how), ctx)
@@ -158,6 +163,8 @@ def allreduce_(
     >>> hvd.allreduce_(tensor, op=hvd.Max) is tensor
     True
     """
+    if at_once.allreduce(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
+        return tensor
     op = reduction_of(op, average)
     handle = dispatch.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set, waits=True)
     result: Tensor = synchronize(handle)

@@ -22,11 +22,11 @@ HVD_VISIBLE void make_current(std::shared_ptr<Engine> engine);
 // Nothing is current from now on, if this one was.
 HVD_VISIBLE void resign(const Engine& engine) noexcept;
 
-// Of the table.
-hvd_engine* current() noexcept;
+// Of the table; current() and release() of the extension too.
+HVD_VISIBLE hvd_engine* current() noexcept;
 void make_current(hvd_engine* engine) noexcept;
 // Whoever gives back the last one ends the engine, which may take a while; within `done` another
 // thread does, because this one may be the engine's.
-void release(hvd_engine* engine) noexcept;
+HVD_VISIBLE void release(hvd_engine* engine) noexcept;
 
 }  // namespace hvd::c_api

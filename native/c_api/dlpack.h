@@ -38,4 +38,20 @@ typedef struct {
   uint64_t byte_offset;
 } DLTensor;
 
+/* What a framework's tensors give without a call into Python: from version 1.3 on, in the attribute
+ * __dlpack_c_exchange_api__ of their type. */
+typedef struct DLPackExchangeAPI {
+  struct {
+    struct {
+      uint32_t major, minor;
+    } version;
+    struct DLPackExchangeAPI* before;
+  } header;
+  void (*allocate)(void);
+  void (*managed_from)(void);
+  void (*managed_to)(void);
+  int (*tensor_from)(void* object, DLTensor* tensor); /* points into the object; 0: it did */
+  void (*current_stream)(void);
+} DLPackExchangeAPI;
+
 #endif

@@ -44,9 +44,7 @@ std::string type_text(DLDataType type) {
 }
 
 Result<Dtype> dtype_of(DLDataType type, const std::string& which) {
-  for (std::size_t i = 0; i < kTypes.size() && type.lanes == 1; ++i) {
-    if (kTypes[i].code == type.code && kTypes[i].bits == type.bits) return static_cast<Dtype>(i);
-  }
+  if (const auto dtype = known_dtype(type)) return *dtype;
   return refuse(which + " has elements of type " + type_text(type) +
                 ", which the core does not know; cast it to another type");
 }
@@ -57,6 +55,15 @@ Result<int> device_of(DLDevice device, const std::string& which) {
   return refuse(which + " is on device " + std::to_string(device.device_id) + " of DLPack's type " +
                 std::to_string(device.device_type) +
                 ", which the core does not know; copy it to the host");
+}
+
+}  // namespace
+
+std::optional<Dtype> known_dtype(DLDataType type) {
+  for (std::size_t i = 0; i < kTypes.size() && type.lanes == 1; ++i) {
+    if (kTypes[i].code == type.code && kTypes[i].bits == type.bits) return static_cast<Dtype>(i);
+  }
+  return std::nullopt;
 }
 
 // Row by row, without gaps. Of dimensions of one element, and of empty tensors, strides say
@@ -72,8 +79,6 @@ bool contiguous(const DLTensor& tensor) {
   }
   return without_gaps;
 }
-
-}  // namespace
 
 DLDataType dlpack_type(Dtype dtype) {
   const Row& row = kTypes[static_cast<std::size_t>(dtype)];

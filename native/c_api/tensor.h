@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
+#include "base/visible.h"
 #include "c_api/dlpack.h"
 #include "engine/message/request.h"
 
@@ -15,6 +17,9 @@ DLDevice dlpack_device(int device);
 
 // `which` is how an error calls it: "tensor 0 of grad.1".
 Result<TensorMeta> meta_of(const DLTensor& tensor, const std::string& which);
-void* data_of(const DLTensor& tensor);
+HVD_VISIBLE void* data_of(const DLTensor& tensor);
+// Nothing: the core does not know it.
+HVD_VISIBLE std::optional<Dtype> known_dtype(DLDataType type);
+HVD_VISIBLE bool contiguous(const DLTensor& tensor);
 
 }  // namespace hvd::c_api

@@ -1,0 +1,160 @@
+"""The usual blocking allreduce is one Python function that calls one function of the core: held by counts, not by time."""
+
+from __future__ import annotations
+
+import importlib
+import resource
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from hvdtest.launch import RankPool
+from hvdtest.pools import layouts
+
+pytestmark = pytest.mark.mp
+
+CALLS = 200
+layout = layouts((2, "shm"), nightly=((1, "auto"), (2, "tcp"), (4, "shm")))
+
+
+def usual(frontend: str) -> tuple[Any, dict[str, Callable[[], Any]]]:
+    """A frontend, and its usual calls, by the functions that each may call besides its own."""
+    hvd: Any = importlib.import_module(frontend)
+    hvd.init()
+    ones: Any = np.ones if frontend.endswith("numpy") else importlib.import_module("torch").ones
+    tensor = ones(1024)
+    how = {"name": "fast", "op": hvd.Max}
+    return hvd, {
+        "in place": lambda: hvd.allreduce_(tensor, **how),
+        "without a name": lambda: hvd.allreduce_(tensor, op=hvd.Max),
+        "average": lambda: hvd.allreduce_(tensor),
+        "a new one": lambda: hvd.allreduce(tensor, **how),
+    }
+
+
+def calls_of(body: Callable[[], Any]) -> list[str]:
+    """Every function of Python or C that is called."""
+    seen: list[str] = []
+
+    def note(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            seen.append(frame.f_code.co_name)
+        elif event == "c_call":
+            seen.append(arg.__name__)
+
+    sys.setprofile(note)
+    try:
+        body()
+    finally:
+        sys.setprofile(None)
+    return seen[1:-1]  # without the body's own, and what ends this
+
+
+def one_function_each(frontend: str) -> None:
+    hvd, bodies = usual(frontend)
+    for body in bodies.values():
+        body()  # the first call asks the core for its function
+    ours = ["allreduce_", "allreduce_at_once"]
+    for kind in ("in place", "without a name", "average"):
+        assert calls_of(bodies[kind]) == ours, (kind, calls_of(bodies[kind]))
+    torch = ["allreduce", "is_plain", "empty_like", "allreduce_at_once"]
+    if frontend.endswith("torch"):
+        torch.insert(2, "is_grad_enabled")
+    allowed = set(torch)
+    found = calls_of(bodies["a new one"])
+    assert set(found) <= allowed, found
+    assert found[-1] == "allreduce_at_once", found
+    hvd.barrier()
+
+
+def nothing_is_kept(frontend: str) -> None:
+    """Neither Python's objects nor handles pile up, and one rank hands nothing over to another thread."""
+    handles = importlib.import_module("hvd_kernel.core.handles")
+    hvd, bodies = usual(frontend)
+    body = bodies["in place"]
+    for _ in range(CALLS):
+        body()
+    before, live = sys.getallocatedblocks(), len(handles._live)
+    slept = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    for _ in range(CALLS):
+        body()
+    more = sys.getallocatedblocks() - before
+    slept = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - slept
+    assert more < CALLS / 10, more
+    assert len(handles._live) == live
+    assert hvd.size() > 1 or slept < CALLS / 10, f"one rank waits for nobody and wakes nobody, and slept {slept} times"
+    hvd.barrier()
+
+
+def declined_all_the_same(frontend: str) -> None:
+    """What is not usual gives what it always gave."""
+    hvd, _ = usual(frontend)
+    size = hvd.size()
+    array: Any = np.arange(12.0).reshape(3, 4)
+    if frontend.endswith("torch"):
+        array = importlib.import_module("torch").from_numpy(array)
+    turned = array.T if frontend.endswith("numpy") else array.t()
+    assert (np.asarray(hvd.allreduce(turned, op=hvd.Sum)) == size * np.arange(12.0).reshape(3, 4).T).all()
+    hvd.allreduce_(turned, op=hvd.Sum)
+    assert (np.asarray(array) == size * np.arange(12.0).reshape(3, 4)).all()
+    scaled = hvd.allreduce(array, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
+    assert (np.asarray(scaled) == 2.0 * size * np.asarray(array)).all()
+    assert (np.asarray(hvd.allreduce(array, op=hvd.Product, prescale_factor=1)) == np.asarray(array) ** size).all()
+
+
+def negative_is_seen() -> None:
+    """torch's views whose elements are not what lies in memory."""
+    torch = importlib.import_module("torch")
+    hvd: Any = importlib.import_module("hvd_kernel.torch")
+    hvd.init()
+    view = torch.tensor([2.0 + 3.0j]).conj().imag
+    assert view.is_neg()
+    assert view.is_contiguous()
+    assert hvd.allreduce(view, op=hvd.Max).tolist() == [-3.0]
+    assert hvd.allreduce_(view, op=hvd.Max).tolist() == [-3.0]
+    assert hvd.allreduce(torch.tensor([1.0 + 2.0j]).conj(), op=hvd.Sum).tolist() == [hvd.size() * (1.0 - 2.0j)]
+
+
+def autograd_sees_it() -> None:
+    torch = importlib.import_module("torch")
+    hvd: Any = importlib.import_module("hvd_kernel.torch")
+    hvd.init()
+    weights = torch.ones(3, requires_grad=True)
+    hvd.allreduce(weights, op=hvd.Sum).sum().backward()
+    assert weights.grad.tolist() == [float(hvd.size())] * 3
+    with torch.no_grad():
+        assert not hvd.allreduce(weights, op=hvd.Sum).requires_grad
+
+
+def two_threads(frontend: str) -> None:
+    """Both get the core's whole answer, whoever of them is first."""
+    hvd, _ = usual(frontend)
+    wrong: list[Any] = []
+
+    def sums(name: str, count: int) -> None:
+        for i in range(50):
+            array = np.full(count, float(i), np.float32)
+            given = array if frontend.endswith("numpy") else importlib.import_module("torch").from_numpy(array)
+            hvd.allreduce_(given, name=name, op=hvd.Sum)
+            wrong.extend([name, i, array] if (array != i * hvd.size()).any() else [])
+
+    other = threading.Thread(target=sums, args=("other", 5))
+    other.start()
+    sums("one", 9)
+    other.join()
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("frontend", ["hvd_kernel.numpy", "hvd_kernel.torch"])
+@pytest.mark.parametrize("check", [one_function_each, nothing_is_kept, declined_all_the_same, two_threads])
+def test_the_usual_call(ranks: RankPool, frontend: str, check: Callable[[str], None]) -> None:
+    ranks.run(check, frontend)
+
+
+@pytest.mark.parametrize("check", [negative_is_seen, autograd_sees_it])
+def test_what_torch_alone_has(ranks: RankPool, check: Callable[[], None]) -> None:
+    ranks.run(check)
