@@ -61,11 +61,15 @@ def main(folder: Path, samples: int) -> None:
     sampler = hvd.elastic.ElasticSampler(range(samples), shuffle=True, seed=5)
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, steps=0)
 
+    def is_within_epoch() -> bool:
+        """Tell whether a reset has interrupted one: it is trained to its end."""
+        return bool(sampler.processed_num or sampler.processed_indices)
+
     @hvd.elastic.run
     def train(state: hvd.elastic.TorchState) -> None:
         place = f"{os.getpid()} {os.environ['HOROVOD_HOSTNAME']} {os.environ['HVD_SLOT']}"
         note(folder, "members", "\n".join(hvd.allgather_object(place)))
-        while not hvd.broadcast_object((folder / "enough").exists()):
+        while is_within_epoch() or not hvd.broadcast_object((folder / "enough").exists()):
             for number in range(-(-len(sampler) // BATCH)):
                 time.sleep(PACE_S)
                 mine = sampler.get_indices(number, BATCH)
