@@ -55,7 +55,7 @@ struct Settings {
 };
 
 // One thing that is measured: done once, on `bytes`, by every rank.
-struct Way {
+struct Candidate {
   std::string name;
   std::function<Status(std::size_t bytes)> once;
 };
@@ -80,7 +80,7 @@ void must(const Status& status) {
 Group everybody(const Topology& topology) {
   Group group;
   for (int rank = 0; rank < topology.size; ++rank) group.ranks.push_back(rank);
-  group.place = topology.rank;
+  group.group_rank = topology.rank;
   return group;
 }
 
@@ -96,13 +96,13 @@ class Bench {
         most_(*std::max_element(settings.sizes.begin(), settings.sizes.end())),
         values_(most_),
         other_(most_),
-        staged_(memory, group_.place, group_.size(), group_.size() <= settings.cores) {
+        staged_(memory, group_.group_rank, group_.size(), group_.size() <= settings.cores) {
     for (const std::string& name : settings.ways) add(name);
     if (engine != nullptr) add_engine(*engine);
-    ways_.push_back({"memcpy", [this](std::size_t bytes) {
-                       std::memcpy(other_.data(), values_.data(), bytes);
-                       return Status::ok();
-                     }});
+    candidates_.push_back({"memcpy", [this](std::size_t bytes) {
+                             std::memcpy(other_.data(), values_.data(), bytes);
+                             return Status::ok();
+                           }});
     if (settings.dtype == Dtype::kFloat32 && mesh.transport_to(group_.rank_at(1)) != "tcp")
       add_staged();
   }
@@ -122,46 +122,48 @@ class Bench {
     if (colon < name.size()) options.segment_bytes = number_of(name.substr(colon + 1));
     // One backend each: which groups it knows is not what is measured.
     auto backend = std::make_shared<CpuBackend>(mesh_, options);
-    ways_.push_back({name, [this, backend](std::size_t bytes) {
-                       operands_[0] = {values_.data(), values_.data(),
-                                       bytes / size_of(settings_.dtype)};
-                       return backend->allreduce(group_, operands_, reduction());
-                     }});
+    candidates_.push_back({name, [this, backend](std::size_t bytes) {
+                             operands_[0] = {values_.data(), values_.data(),
+                                             bytes / size_of(settings_.dtype)};
+                             return backend->allreduce(group_, operands_, reduction());
+                           }});
   }
 
   void add_shared() {
     SharedHeap* const heap = mesh_.heap();
     if (heap == nullptr) give_up("no shared heap here");
     const std::size_t each = (most_ + 4095) / 4096 * 4096;
-    if (group_.place == 0) must(heap->claim(0, each * static_cast<std::size_t>(group_.size())));
+    if (group_.group_rank == 0)
+      must(heap->claim(0, each * static_cast<std::size_t>(group_.size())));
     must(meet());
-    std::byte* const mine = heap->base() + each * static_cast<std::size_t>(group_.place);
+    std::byte* const mine = heap->base() + each * static_cast<std::size_t>(group_.group_rank);
     std::vector<std::ptrdiff_t> offsets;
     offsets.reserve(group_.ranks.size());
-    for (int place = 0; place < group_.size(); ++place)
-      offsets.push_back((place - group_.place) * static_cast<std::ptrdiff_t>(each));
-    ways_.push_back({"shared", [this, mine, offsets](std::size_t bytes) {
-                       operands_[0] = {mine, mine, bytes / size_of(settings_.dtype)};
-                       // All inputs must be ready, and the links say so fastest.
-                       if (Status status = meet(); !status) return status;
-                       return backend_.allreduce_shared(group_, operands_, offsets, reduction());
-                     }});
+    for (int group_rank = 0; group_rank < group_.size(); ++group_rank)
+      offsets.push_back((group_rank - group_.group_rank) * static_cast<std::ptrdiff_t>(each));
+    candidates_.push_back({"shared", [this, mine, offsets](std::size_t bytes) {
+                             operands_[0] = {mine, mine, bytes / size_of(settings_.dtype)};
+                             // All inputs must be ready, and the links say so fastest.
+                             if (Status status = meet(); !status) return status;
+                             return backend_.allreduce_shared(group_, operands_, offsets,
+                                                              reduction());
+                           }});
   }
 
   void add_engine(Engine& engine) {
-    ways_.push_back({"engine", [this, &engine](std::size_t bytes) {
-                       operands_[0] = {values_.data(), values_.data(),
-                                       bytes / size_of(settings_.dtype)};
-                       return allreduce(engine, operands_, reduction());
-                     }});
+    candidates_.push_back({"engine", [this, &engine](std::size_t bytes) {
+                             operands_[0] = {values_.data(), values_.data(),
+                                             bytes / size_of(settings_.dtype)};
+                             return allreduce(engine, operands_, reduction());
+                           }});
   }
 
   void add_staged() {
-    ways_.push_back({"staged", [this](std::size_t bytes) {
-                       staged_.allreduce(reinterpret_cast<float*>(values_.data()),
-                                         bytes / sizeof(float));
-                       return Status::ok();
-                     }});
+    candidates_.push_back({"staged", [this](std::size_t bytes) {
+                             staged_.allreduce(reinterpret_cast<float*>(values_.data()),
+                                               bytes / sizeof(float));
+                             return Status::ok();
+                           }});
   }
 
   Reduction reduction() const { return {settings_.dtype, ReduceOp::kSum, {}}; }
@@ -177,27 +179,28 @@ class Bench {
   }
 
   std::vector<Figure> measured(std::size_t bytes) {
-    std::vector<std::vector<double>> seconds(ways_.size());
+    std::vector<std::vector<double>> seconds(candidates_.size());
     for (int round = -1; round < settings_.rounds; ++round) {  // round -1 warms up
-      for (std::size_t i = 0; i < ways_.size(); ++i) {
+      for (std::size_t i = 0; i < candidates_.size(); ++i) {
         const int times = repetitions(bytes);
         must(meet());
         const auto start = Clock::now();
-        for (int k = 0; k < times; ++k) must(ways_[i].once(bytes));
+        for (int k = 0; k < times; ++k) must(candidates_[i].once(bytes));
         const std::chrono::duration<double> taken = Clock::now() - start;
         if (round >= 0) seconds[i].push_back(taken.count() / times);
       }
     }
     std::vector<Figure> figures;
-    for (std::size_t i = 0; i < ways_.size(); ++i) {
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
       std::sort(seconds[i].begin(), seconds[i].end());
-      figures.push_back({ways_[i].name, seconds[i][seconds[i].size() / 2], seconds[i].front()});
+      figures.push_back(
+          {candidates_[i].name, seconds[i][seconds[i].size() / 2], seconds[i].front()});
     }
     return figures;
   }
 
   void report(std::size_t bytes, const std::vector<Figure>& figures) const {
-    if (group_.place != 0) return;
+    if (group_.group_rank != 0) return;
     double copy = 0, limit = 0;
     for (const Figure& figure : figures) {
       if (figure.name == "memcpy") copy = figure.seconds;
@@ -226,7 +229,7 @@ class Bench {
   const std::size_t most_;
   std::vector<std::byte> values_, other_;
   Staged staged_;
-  std::vector<Way> ways_;
+  std::vector<Candidate> candidates_;
   std::vector<Operand> operands_{1}, meeting_{1};
   float flag_ = 0;
 };

@@ -136,8 +136,8 @@ typedef struct hvd_core {
   int32_t (*local_size)(const hvd_engine* engine);
   int32_t (*cross_rank)(const hvd_engine* engine);
   int32_t (*cross_size)(const hvd_engine* engine);
-  /* Of a process set: how many ranks it has (0: there is no such set), this rank's place in it (-1:
-   * not in it), and its global ranks, of which at most `room` are written. */
+  /* Of a process set: how many ranks it has (0: there is no such set), this rank's number in it
+   * (-1: not in it), and its global ranks, of which at most `room` are written. */
   int32_t (*set_size)(const hvd_engine* engine, int32_t set);
   int32_t (*set_rank)(const hvd_engine* engine, int32_t set);
   int32_t (*set_ranks)(const hvd_engine* engine, int32_t set, int32_t* ranks, int32_t room);
@@ -149,8 +149,8 @@ typedef struct hvd_core {
   void (*drop)(hvd_buffer* buffer);
   /* Of an event, within `done` alone: let a stream wait for it; 1, reached, 0, not yet, below 0, it
    * will never be. */
-  int32_t (*follow)(hvd_event* event, void* stream, char* text, size_t text_size);
-  int32_t (*reached)(hvd_event* event);
+  int32_t (*stream_wait)(hvd_event* event, void* stream, char* text, size_t text_size);
+  int32_t (*event_query)(hvd_event* event);
 
   /* Programs without Python. Collective; the names and values of `options` are those of the
    * environment, without HOROVOD_ or HVD_ (native/engine/options.cc). make_current: what current()

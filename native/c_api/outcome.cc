@@ -89,12 +89,13 @@ void drop(hvd_buffer* buffer) noexcept {
   delete buffer;  // NOLINT(cppcoreguidelines-owning-memory): counted
 }
 
-std::int32_t follow(hvd_event* event, void* stream, char* text, std::size_t text_size) noexcept {
+std::int32_t stream_wait(hvd_event* event, void* stream, char* text,
+                         std::size_t text_size) noexcept {
   if (event == nullptr) return HVD_OK;
   return guarded(text, text_size, [&] { return event->of_device->stream_wait(stream); });
 }
 
-std::int32_t reached(hvd_event* event) noexcept {
+std::int32_t event_query(hvd_event* event) noexcept {
   if (event == nullptr) return 1;
   bool there = false;
   const std::int32_t code = guarded(nullptr, 0, [&] {

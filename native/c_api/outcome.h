@@ -41,7 +41,8 @@ class Told final : public Completion {
 
 void keep(hvd_buffer* buffer) noexcept;
 void drop(hvd_buffer* buffer) noexcept;
-std::int32_t follow(hvd_event* event, void* stream, char* text, std::size_t text_size) noexcept;
-std::int32_t reached(hvd_event* event) noexcept;
+std::int32_t stream_wait(hvd_event* event, void* stream, char* text,
+                         std::size_t text_size) noexcept;
+std::int32_t event_query(hvd_event* event) noexcept;
 
 }  // namespace hvd::c_api

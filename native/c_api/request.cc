@@ -84,10 +84,10 @@ Status share_fits(const DLTensor& output, const TensorMeta& input, const std::ve
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
   if (input.shape.empty() || found == ranks.end()) return Status::ok();  // the engine's sentence
   std::vector<std::int64_t> share = input.shape;
-  const auto place = static_cast<std::size_t>(found - ranks.begin());
+  const auto group_rank = static_cast<std::size_t>(found - ranks.begin());
   const auto rows = static_cast<std::size_t>(input.shape.front());
-  share.front() = static_cast<std::int64_t>(slice_begin(rows, place + 1, ranks.size()) -
-                                            slice_begin(rows, place, ranks.size()));
+  share.front() = static_cast<std::int64_t>(slice_begin(rows, group_rank + 1, ranks.size()) -
+                                            slice_begin(rows, group_rank, ranks.size()));
   const std::vector<std::int64_t> shape(output.shape, output.shape + output.ndim);
   if (shape == share) return Status::ok();
   return refuse(which + " has the shape " + shape_text(shape) + ", the share of this rank " +

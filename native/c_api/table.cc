@@ -94,8 +94,8 @@ hvd_core make_table() {
   table.enqueue = &enqueue;
   table.keep = &keep;
   table.drop = &drop;
-  table.follow = &follow;
-  table.reached = &reached;
+  table.stream_wait = &stream_wait;
+  table.event_query = &event_query;
   table.start = &start;
   table.make_current = static_cast<void (*)(hvd_engine*) noexcept>(&make_current);
   table.abort = &abort;

@@ -55,7 +55,7 @@ using DeviceEventPtr = std::shared_ptr<DeviceEvent>;
 struct DeviceRegion {
   std::shared_ptr<void> mine;           // this rank's part
   std::shared_ptr<void> mapping;        // of the others' parts
-  std::vector<std::ptrdiff_t> offsets;  // by place: from this rank's part to the member's
+  std::vector<std::ptrdiff_t> offsets;  // by group rank: from this rank's part to the member's
 };
 
 // Sums over all operations that have been done. exposed: of them, how long frontends' streams stood

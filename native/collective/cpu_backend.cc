@@ -32,13 +32,13 @@ void copy(void* out, const void* in, std::size_t bytes) {
   if (out != in && bytes > 0) pass_on(out, nullptr, in, bytes);
 }
 
-// What goes to, or comes from, every place: one chunk each.
+// What goes to, or comes from, every member: one chunk each.
 template <typename Make>
-Plan by_place(int places, std::size_t longest, const Make& make) {
+Plan by_group_rank(int group_ranks, std::size_t longest, const Make& make) {
   std::vector<std::vector<Operand>> chunks;
-  chunks.reserve(static_cast<std::size_t>(places));
-  for (int place = 0; place < places; ++place)
-    chunks.push_back({make(static_cast<std::size_t>(place))});
+  chunks.reserve(static_cast<std::size_t>(group_ranks));
+  for (int group_rank = 0; group_rank < group_ranks; ++group_rank)
+    chunks.push_back({make(static_cast<std::size_t>(group_rank))});
   return Plan::listed(chunks, 1, longest);
 }
 
@@ -46,12 +46,13 @@ Plan shares(const CommunicatorContext& context, const std::vector<Scatter>& tens
             std::size_t width, std::size_t longest) {
   const auto n = static_cast<std::size_t>(context.size());
   std::vector<std::vector<Operand>> chunks(n);
-  for (std::size_t place = 0; place < n; ++place) {
-    const bool own = static_cast<int>(place) == context.place();
+  for (std::size_t group_rank = 0; group_rank < n; ++group_rank) {
+    const bool own = static_cast<int>(group_rank) == context.group_rank();
     for (const Scatter& tensor : tensors) {
-      const std::size_t begin = tensor.begins[place];
-      chunks[place].push_back({static_cast<const std::byte*>(tensor.in) + begin * width,
-                               own ? tensor.out : nullptr, tensor.begins[place + 1] - begin});
+      const std::size_t begin = tensor.begins[group_rank];
+      chunks[group_rank].push_back({static_cast<const std::byte*>(tensor.in) + begin * width,
+                                    own ? tensor.out : nullptr,
+                                    tensor.begins[group_rank + 1] - begin});
     }
   }
   return Plan::listed(chunks, width, longest);
@@ -76,9 +77,9 @@ CpuBackend::Known& CpuBackend::remember(const Group& group) {
   if (known_.size() >= kMostKnown) known_.clear();
   Known& known =
       known_.add(group, std::make_unique<Known>(mesh_, group, options_.hierarchical_allreduce));
-  for (int place = 0; place < group.size(); ++place) {
-    if (place == group.place) continue;
-    const std::string kind = mesh_.transport_to(group.ranks[static_cast<std::size_t>(place)]);
+  for (int group_rank = 0; group_rank < group.size(); ++group_rank) {
+    if (group_rank == group.group_rank) continue;
+    const std::string kind = mesh_.transport_to(group.ranks[static_cast<std::size_t>(group_rank)]);
     if (kind == "tcp") known.carrier = std::max(known.carrier, kSockets);
     if (kind == "mpi") known.carrier = kPlugin;
   }
@@ -134,7 +135,8 @@ Status CpuBackend::allreduce(const Group& group, const std::vector<Operand>& ope
   if (pattern == kRing) {
     const std::size_t longest = segment / size_of(wire_dtype(reduction.dtype));
     const Plan plan = Plan::sliced(operands, width, n, longest);
-    return execute(context, allreduce_schedule(context.place(), context.size()), plan, reduction);
+    return execute(context, allreduce_schedule(context.group_rank(), context.size()), plan,
+                   reduction);
   }
   const Plan plan = Plan::sliced(operands, width, n, segment / width);
   return slices(context, with.order, plan, reduction, Results::kToAll);
@@ -150,9 +152,9 @@ Status CpuBackend::allreduce_shared(const Group& group, const std::vector<Operan
 }
 
 Status CpuBackend::broadcast(const Group& group, const std::vector<Operand>& operands,
-                             int root_place) {
+                             int group_root) {
   last_ = "LOCAL";
-  if (group.place == root_place) {
+  if (group.group_rank == group_root) {
     for (const Operand& operand : operands) copy(operand.out, operand.in, operand.count);
   }
   if (group.size() == 1) return Status::ok();
@@ -160,7 +162,7 @@ Status CpuBackend::broadcast(const Group& group, const std::vector<Operand>& ope
   const std::size_t segment = segment_bytes(with.context);
   const Shape shape = broadcast_shape(with.context, elements_of(operands), segment);
   used(with, shape == Shape::kStar ? kStar : kChain);
-  return hvd::broadcast(with.context, operands, root_place, shape, segment);
+  return hvd::broadcast(with.context, operands, group_root, shape, segment);
 }
 
 Status CpuBackend::allgather(const Group& group, const std::vector<Gather>& tensors) {
@@ -176,18 +178,18 @@ Status CpuBackend::allgather(const Group& group, const std::vector<Gather>& tens
 }
 
 Status CpuBackend::alltoall(const Group& group, const Exchange& exchange) {
-  const auto own = static_cast<std::size_t>(group.place);
+  const auto own = static_cast<std::size_t>(group.group_rank);
   last_ = "LOCAL";
   copy(exchange.out[own], exchange.in[own], exchange.in_bytes[own]);
   if (group.size() == 1) return Status::ok();
   Known& with = known(group);
   used(with, kPairs);
   const std::size_t segment = segment_bytes(with.context);
-  const Plan out = by_place(group.size(), segment, [&](std::size_t place) {
-    return Operand{exchange.in[place], nullptr, exchange.in_bytes[place]};
+  const Plan out = by_group_rank(group.size(), segment, [&](std::size_t group_rank) {
+    return Operand{exchange.in[group_rank], nullptr, exchange.in_bytes[group_rank]};
   });
-  const Plan in = by_place(group.size(), segment, [&](std::size_t place) {
-    return Operand{nullptr, exchange.out[place], exchange.out_bytes[place]};
+  const Plan in = by_group_rank(group.size(), segment, [&](std::size_t group_rank) {
+    return Operand{nullptr, exchange.out[group_rank], exchange.out_bytes[group_rank]};
   });
   return hvd::exchange(with.context, out, in);
 }

@@ -20,7 +20,7 @@ class CpuBackend : public Backend {
                           const std::vector<std::ptrdiff_t>& offsets,
                           const Reduction& reduction) override;
   Status broadcast(const Group& group, const std::vector<Operand>& operands,
-                   int root_place) override;
+                   int group_root) override;
   Status allgather(const Group& group, const std::vector<Gather>& tensors) override;
   Status alltoall(const Group& group, const Exchange& exchange) override;
   Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,

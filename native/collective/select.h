@@ -29,7 +29,7 @@ Result<Algorithm> algorithm_of(const std::string& name);  // or a sentence with 
 struct AlgorithmOptions {
   Algorithm allreduce = Algorithm::kAuto;
   // Groups that span hosts fold host by host, with any algorithm (a ring cannot: it becomes
-  // hierarchical). Off: in the order of the places, as if all lay on one host, and never
+  // hierarchical). Off: in the order of the members, as if all lay on one host, and never
   // hierarchical.
   bool hierarchical_allreduce = true;
   bool hierarchical_allgather = true;

@@ -65,7 +65,7 @@ Candidate attempt_once(BackendKind way, const BootstrapGroup& bootstrap) {
 }
 
 void say(Level level, const BootstrapGroup& bootstrap, const std::string& what) {
-  if (bootstrap.group.place == 0) log(level, kRoom, "device tensors " + what);  // once for all
+  if (bootstrap.group.group_rank == 0) log(level, kRoom, "device tensors " + what);  // once for all
 }
 
 std::string quoted(BackendKind way) { return std::string("'") + name_of(way) + "'"; }

@@ -97,28 +97,29 @@ Status CrossDeviceCopy::allreduce_shared(const Group& group, const std::vector<O
 
 // Where nothing is sent there may be no input: the output is carried in its place.
 Status CrossDeviceCopy::broadcast(const Group& group, const std::vector<Operand>& operands,
-                                  int root_place) {
+                                  int group_root) {
   if (Status status = begin_copies(); !status) return status;
   std::vector<Operand> sources = operands;
   for (Operand& operand : sources)
-    if (group.place != root_place) operand.in = operand.out;
+    if (group.group_rank != group_root) operand.in = operand.out;
   Result<std::vector<Operand>> at_home = carry(sources, 1);
   if (!at_home) return at_home.status();
-  return copy_back(at_home_.broadcast(group, at_home.value(), root_place));
+  return copy_back(at_home_.broadcast(group, at_home.value(), group_root));
 }
 
 Status CrossDeviceCopy::allgather(const Group& group, const std::vector<Gather>& tensors) {
   if (Status status = begin_copies(); !status) return status;
   std::vector<Gather> at_home = tensors;
   for (Gather& tensor : at_home) {
-    Result<std::byte*> in = carried(tensor.in, tensor.bytes[static_cast<std::size_t>(group.place)]);
+    Result<std::byte*> in =
+        carried(tensor.in, tensor.bytes[static_cast<std::size_t>(group.group_rank)]);
     if (!in) return in.status();
     tensor.in = in.value();
-    for (std::size_t place = 0; place < tensor.out.size(); ++place) {
-      Result<std::byte*> out = room(tensor.bytes[place]);
+    for (std::size_t group_rank = 0; group_rank < tensor.out.size(); ++group_rank) {
+      Result<std::byte*> out = room(tensor.bytes[group_rank]);
       if (!out) return out.status();
-      expect(tensor.out[place], out.value(), tensor.bytes[place]);
-      tensor.out[place] = out.value();
+      expect(tensor.out[group_rank], out.value(), tensor.bytes[group_rank]);
+      tensor.out[group_rank] = out.value();
     }
   }
   return copy_back(at_home_.allgather(group, at_home));
@@ -127,14 +128,14 @@ Status CrossDeviceCopy::allgather(const Group& group, const std::vector<Gather>&
 Status CrossDeviceCopy::alltoall(const Group& group, const Exchange& exchange) {
   if (Status status = begin_copies(); !status) return status;
   Exchange at_home = exchange;
-  for (std::size_t place = 0; place < exchange.in.size(); ++place) {
-    Result<std::byte*> in = carried(exchange.in[place], exchange.in_bytes[place]);
+  for (std::size_t group_rank = 0; group_rank < exchange.in.size(); ++group_rank) {
+    Result<std::byte*> in = carried(exchange.in[group_rank], exchange.in_bytes[group_rank]);
     if (!in) return in.status();
-    Result<std::byte*> out = room(exchange.out_bytes[place]);
+    Result<std::byte*> out = room(exchange.out_bytes[group_rank]);
     if (!out) return out.status();
-    expect(exchange.out[place], out.value(), exchange.out_bytes[place]);
-    at_home.in[place] = in.value();
-    at_home.out[place] = out.value();
+    expect(exchange.out[group_rank], out.value(), exchange.out_bytes[group_rank]);
+    at_home.in[group_rank] = in.value();
+    at_home.out[group_rank] = out.value();
   }
   return copy_back(at_home_.alltoall(group, at_home));
 }
@@ -143,10 +144,10 @@ Status CrossDeviceCopy::reducescatter(const Group& group, const std::vector<Scat
                                       const Reduction& reduction) {
   if (Status status = begin_copies(); !status) return status;
   const std::size_t width = size_of(reduction.dtype);
-  const auto place = static_cast<std::size_t>(group.place);
+  const auto group_rank = static_cast<std::size_t>(group.group_rank);
   std::vector<Scatter> at_home = tensors;
   for (Scatter& tensor : at_home) {
-    const std::size_t share = tensor.begins[place + 1] - tensor.begins[place];
+    const std::size_t share = tensor.begins[group_rank + 1] - tensor.begins[group_rank];
     Result<std::byte*> in = carried(tensor.in, tensor.begins.back() * width);
     if (!in) return in.status();
     Result<std::byte*> out = room(share * width);

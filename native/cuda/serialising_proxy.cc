@@ -28,8 +28,8 @@ Status SerialisingProxy::allreduce_shared(const Group& group, const std::vector<
 }
 
 Status SerialisingProxy::broadcast(const Group& group, const std::vector<Operand>& operands,
-                                   int root_place) {
-  return pass([&](Backend& to) { return to.broadcast(group, operands, root_place); });
+                                   int group_root) {
+  return pass([&](Backend& to) { return to.broadcast(group, operands, group_root); });
 }
 
 Status SerialisingProxy::allgather(const Group& group, const std::vector<Gather>& tensors) {

@@ -35,7 +35,7 @@ struct Outcome {
   Status status;
   // Results whose size only the ranks together know: allgather (one per tensor), alltoall.
   std::vector<std::shared_ptr<Buffer>> outputs;
-  std::vector<std::int64_t> sizes;  // alltoall: the rows that came from every place
+  std::vector<std::int64_t> sizes;  // alltoall: the rows that came from every rank of the set
   std::int64_t number = -1;         // join: the last rank; addset: the id; allocate: the region;
                                     // removeset: 1 when there was such a set, else 0
   DeviceEventPtr event;             // of tensors on a device: behind which the outputs are, or why

@@ -101,9 +101,9 @@ void take(Call* call) {
 }
 
 // The program's stream goes on behind the result.
-void follow(Call* call, hvd_event* event) {
+void wait_in_stream(Call* call, hvd_event* event) {
   std::array<char, 1024> text{};
-  const std::int32_t code = core()->follow(event, call->stream, text.data(), text.size());
+  const std::int32_t code = core()->stream_wait(event, call->stream, text.data(), text.size());
   if (code != HVD_OK) refuse(call, code, text.data());
 }
 
@@ -135,7 +135,7 @@ void on_done(void* context, const hvd_outcome* outcome) {
     core()->keep(output->owner);
     call->received.push_back(*output);
   }
-  if (outcome->event != nullptr && call->code == HVD_OK) follow(call, outcome->event);
+  if (outcome->event != nullptr && call->code == HVD_OK) wait_in_stream(call, outcome->event);
   if (call->device.device_type != kDLCPU) return wake(call);
   if (call->phase.exchange(Call::kEnded) == Call::kWaited) complete_later(call);
 }

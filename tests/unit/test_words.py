@@ -69,6 +69,7 @@ TYPES = {  # names of native/ that are English words elsewhere -> the field's
     "Gate": "serialising proxy",
     "Ground": "placement",
     "Guest": "connection",
+    "Laid": "staged strip",
     "Lane": "fast path",
     "Leader": "coordinator",
     "Mark": "event",
@@ -81,6 +82,7 @@ TYPES = {  # names of native/ that are English words elsewhere -> the field's
     "Trial": "self-test",
     "Verdict": "response",
     "Watch": "failure detector",
+    "Way": "direction, algorithm, candidate",
 }
 CLASSES = {  # the same for Python
     "Ears": "stall monitor",

@@ -1,12 +1,12 @@
 // Words.
-//   core    the first 2^k places of the group, as many as there are; the others are the surplus
-//   chunk   one of as many shares as the core has places: the c-th slices of all vectors, padded
+//   core    the first 2^k members of the group, as many as there are; the others are the surplus
+//   chunk   one of as many shares as the core has members: the c-th slices of all vectors, padded
 //           with zeros to the same length, one after the other
 //   meet    what a pair does: of the chunks both have, one keeps the lower half and one the upper,
 //           and gets the other's version of it, so that each puts half of the vectors together. The
 //           half that is given away makes room for the one that comes
-// Hence memory is that of one copy, and every byte that is sent is needed. In the end each place of
-// the core has one finished chunk, and the way back gathers them.
+// Hence memory is that of one copy, and every byte that is sent is needed. In the end each member
+// of the core has one finished chunk, and the way back gathers them.
 #include "collective/algorithm/adasum.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ void for_each_slice(const HalvingLayout& layout, const std::vector<Operand>& ope
   }
 }
 
-// Bytes both ways between this place and another, which says the same. `in` may be `out`: what
+// Bytes both ways between this member and another, which says the same. `in` may be `out`: what
 // comes is written over what has gone.
 Status exchange(CommunicatorContext& context, int peer, const void* out, void* in,
                 std::size_t bytes) {
@@ -159,7 +159,7 @@ class Tree {
   Tree(CommunicatorContext& context, const HalvingLayout& layout, Wire* work)
       : context_(context), layout_(layout), work_(work), products_(layout.lengths.size()) {}
 
-  // Until this place has one finished chunk in `work`, or, in the surplus, has given all away.
+  // Until this member has one finished chunk in `work`, or, in the surplus, has given all away.
   Status climb() {
     Chunks mine{0, layout_.chunks};
     if (const int partner = partner_in_core(); partner >= 0) return join(partner, mine);
@@ -178,7 +178,7 @@ class Tree {
 
   Chunks finished() const { return finished_; }
 
-  // From one finished chunk of `bytes` at each place of the core to all of them at all places.
+  // From one finished chunk of `bytes` at each member of the core to all of them at all members.
   Status gather(std::byte* sealed, std::size_t bytes) {
     if (const int partner = partner_in_core(); partner >= 0)
       return receive(context_, partner, sealed, layout_.chunks * bytes);
@@ -197,26 +197,26 @@ class Tree {
   }
 
  private:
-  // -1: this place has none.
+  // -1: this member has none.
   int partner_in_core() const {
-    const int partner = context_.place() - static_cast<int>(layout_.chunks);
+    const int partner = context_.group_rank() - static_cast<int>(layout_.chunks);
     return partner >= 0 ? partner : -1;
   }
   int partner_in_surplus() const {
-    const int partner = context_.place() + static_cast<int>(layout_.chunks);
+    const int partner = context_.group_rank() + static_cast<int>(layout_.chunks);
     return partner < context_.size() ? partner : -1;
   }
   int across(std::size_t distance) const {
-    return static_cast<int>(static_cast<std::size_t>(context_.place()) ^ distance);
+    return static_cast<int>(static_cast<std::size_t>(context_.group_rank()) ^ distance);
   }
-  bool above(int peer) const { return context_.place() > peer; }
+  bool above(int peer) const { return context_.group_rank() > peer; }
 
   Wire* at(const Chunks& chunks) const { return work_ + chunks.begin * layout_.elements; }
   std::size_t bytes_of(const Chunks& chunks) const {
     return chunks.count() * layout_.elements * sizeof(Wire);
   }
 
-  // A place of the surplus and its partner in the core, who has the result afterwards.
+  // A member of the surplus and its partner in the core, who has the result afterwards.
   Status join(int peer, const Chunks& all) {
     if (Status status = meet(peer, all, {peer}); !status) return status;
     const Chunks half = all.half(true);
@@ -225,7 +225,7 @@ class Tree {
                        : receive(context_, peer, bytes, bytes_of(half));
   }
 
-  // peers: with whom to sum up the products, one after the other: together with this place's peer
+  // peers: with whom to sum up the products, one after the other: together with this member's peer
   // they hold all of both vectors.
   Status meet(int peer, const Chunks& all, const std::vector<int>& peers) {
     const bool upper = above(peer);
@@ -270,7 +270,7 @@ class Tree {
   const HalvingLayout& layout_;
   Wire* work_;
   std::vector<Products> products_;  // of each vector
-  std::vector<Chunks> levels_;      // what this place had before it met, from the leaves on
+  std::vector<Chunks> levels_;      // what this member had before it met, from the leaves on
   Chunks finished_;
 };
 

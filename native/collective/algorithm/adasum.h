@@ -1,9 +1,9 @@
 // Adasum: a sum of two vectors that does not count twice what they have in common,
 //   (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b
 // which is a + b when they are orthogonal and their mean when they are the same. More than two are
-// put together pair by pair: places p and p xor 1, then the results of p and p xor 2, and so on. Of
-// a group whose size is no power of two the last places first join the first ones, pair by pair.
-// Dot products are summed in float64. A vector whose square is below the root of the smallest
+// put together pair by pair: group ranks p and p xor 1, then the results of p and p xor 2, and so
+// on. Of a group whose size is no power of two the last members first join the first ones, pair by
+// pair. Dot products are summed in float64. A vector whose square is below the root of the smallest
 // double is taken as it is. Partial results are kept in the wire dtype and rounded once, at the
 // end.
 #pragma once

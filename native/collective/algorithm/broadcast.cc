@@ -10,7 +10,7 @@ constexpr int kLargestStarOfOne = 32;
 
 Status send_to_all(CommunicatorContext& context, const Segment& segment) {
   for (int step = 1; step < context.size(); ++step) {
-    const int peer = context.place_at(step);
+    const int peer = context.group_rank_at(step);
     Result<std::byte*> slot = context.acquire(peer);
     if (!slot) return slot.status();
     const std::byte* const end = pack(segment, plain_bytes(), slot.value(), context.store(peer));
@@ -40,13 +40,13 @@ Status broadcast(CommunicatorContext& context, const std::vector<Operand>& opera
                  Shape shape, std::size_t segment_bytes) {
   const Plan plan = Plan::sliced(operands, 1, 1, segment_bytes);
   if (shape == Shape::kChain) {
-    return execute(context, broadcast_schedule(context.place(), context.size(), root), plan,
+    return execute(context, broadcast_schedule(context.group_rank(), context.size(), root), plan,
                    plain_bytes());
   }
   for (std::size_t k = 0; k < plan.segments(); ++k) {
     const Segment segment = plan.segment(0, k);
-    Status status =
-        context.place() == root ? send_to_all(context, segment) : receive(context, segment, root);
+    Status status = context.group_rank() == root ? send_to_all(context, segment)
+                                                 : receive(context, segment, root);
     if (!status) return status;
   }
   return Status::ok();

@@ -23,7 +23,7 @@ Status send(CommunicatorContext& context, int peer, const std::vector<Operand>& 
   return Status::ok();
 }
 
-// `inputs`: where the operand begins at every place.
+// `inputs`: where the operand begins at every member.
 void fold_operand(const CommunicatorContext& context, Order& order, const Operand& operand,
                   const Reduction& reduction, std::vector<const std::byte*>& inputs) {
   const auto n = static_cast<std::size_t>(context.size());
@@ -48,23 +48,23 @@ Status direct(CommunicatorContext& context, Order& order, const std::vector<Oper
       prescale(reduction, operand.out, operand.in, operand.count);
   }
   for (int step = 1; step < context.size(); ++step) {
-    if (Status status = send(context, context.place_at(step), operands, reduction); !status)
+    if (Status status = send(context, context.group_rank_at(step), operands, reduction); !status)
       return status;
   }
   if (failpoint("collective.direct_sent")) return tripped("collective.direct_sent");
   std::vector<const std::byte*>& inputs = context.seen();
   const std::size_t bytes = elements_of(operands) * size_of(reduction.dtype);
   for (int step = 1; step < context.size(); ++step) {
-    const int peer = context.place_at(step);
+    const int peer = context.group_rank_at(step);
     Result<const std::byte*> slot = context.expect(peer, bytes);
     if (!slot) return slot.status();
     inputs[static_cast<std::size_t>(peer)] = slot.value();
   }
   for (const Operand& operand : operands) {
-    inputs[static_cast<std::size_t>(context.place())] = source(operand, reduction);
+    inputs[static_cast<std::size_t>(context.group_rank())] = source(operand, reduction);
     fold_operand(context, order, operand, reduction, inputs);
   }
-  for (int step = 1; step < context.size(); ++step) context.release(context.place_at(step));
+  for (int step = 1; step < context.size(); ++step) context.release(context.group_rank_at(step));
   return Status::ok();
 }
 

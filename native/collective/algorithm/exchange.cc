@@ -36,7 +36,7 @@ Status run(CommunicatorContext& context, const Plan& out, const Plan& in, int ow
   const auto send_all = [&](std::size_t batch) {
     Status status = Status::ok();
     for (int step = 1; step < context.size() && batch < out.segments() && status; ++step) {
-      const int peer = context.place_at(step);
+      const int peer = context.group_rank_at(step);
       status = send(context, peer, out.segment(chunk(peer), batch));
     }
     return status;
@@ -44,7 +44,7 @@ Status run(CommunicatorContext& context, const Plan& out, const Plan& in, int ow
   const auto receive_all = [&](std::size_t batch) {
     Status status = Status::ok();
     for (int step = 1; step < context.size() && batch < in.segments() && status; ++step) {
-      const int peer = context.place_at(-step);
+      const int peer = context.group_rank_at(-step);
       status = receive(context, peer, in.segment(static_cast<std::size_t>(peer), batch));
     }
     return status;
@@ -61,7 +61,7 @@ Status exchange(CommunicatorContext& context, const Plan& out, const Plan& in) {
 }
 
 Status exchange_same(CommunicatorContext& context, const Plan& plan) {
-  return run(context, plan, plan, context.place());
+  return run(context, plan, plan, context.group_rank());
 }
 
 }  // namespace hvd

@@ -1,6 +1,6 @@
 // Everybody sends something to everybody: alltoall, and allgather with the same for all. Plans in
-// bytes; chunk p is what goes to place p or comes from it. Sender and receiver cut alike, and what
-// is empty is not sent.
+// bytes; chunk p is what goes to group rank p or comes from it. Sender and receiver cut alike, and
+// what is empty is not sent.
 #pragma once
 
 #include "collective/backend/communicator_context.h"
@@ -8,9 +8,10 @@
 
 namespace hvd {
 
-// Chunk p of `out` goes to place p; chunk p of `in` comes from there. Own chunks are not looked at.
+// Chunk p of `out` goes to group rank p; chunk p of `in` comes from there. Own chunks are not
+// looked at.
 Status exchange(CommunicatorContext& context, const Plan& out, const Plan& in);
-// The own chunk goes to all; chunk p comes from place p.
+// The own chunk goes to all; chunk p comes from group rank p.
 Status exchange_same(CommunicatorContext& context, const Plan& plan);
 
 }  // namespace hvd

@@ -16,24 +16,26 @@ constexpr std::size_t kSmall = std::size_t{64} << 10U;  // bytes of all blocks t
 
 std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
-// The blocks of one place. `in`: where its owner reads them.
-void add_blocks(Chunk& chunk, const std::vector<Gather>& tensors, int place, bool from_output) {
+// The blocks of one member. `in`: where its owner reads them.
+void add_blocks(Chunk& chunk, const std::vector<Gather>& tensors, int group_rank,
+                bool from_output) {
   for (const Gather& tensor : tensors) {
-    std::byte* const out = tensor.out[index(place)];
-    chunk.push_back({from_output ? out : tensor.in, out, tensor.bytes[index(place)]});
+    std::byte* const out = tensor.out[index(group_rank)];
+    chunk.push_back({from_output ? out : tensor.in, out, tensor.bytes[index(group_rank)]});
   }
 }
 
 void copy_own(const CommunicatorContext& context, const std::vector<Gather>& tensors) {
   for (const Gather& tensor : tensors) {
-    std::byte* const out = tensor.out[index(context.place())];
-    const std::size_t bytes = tensor.bytes[index(context.place())];
+    std::byte* const out = tensor.out[index(context.group_rank())];
+    const std::size_t bytes = tensor.bytes[index(context.group_rank())];
     if (tensor.in != out) pass_on(out, nullptr, tensor.in, bytes);
   }
 }
 
 Status go_round(CommunicatorContext& context, const Plan& plan) {
-  return execute(context, allgather_schedule(context.place(), context.size()), plan, plain_bytes());
+  return execute(context, allgather_schedule(context.group_rank(), context.size()), plan,
+                 plain_bytes());
 }
 
 Status gather_chunks(CommunicatorContext& context, const std::vector<Chunk>& chunks,
@@ -45,9 +47,9 @@ Status gather_chunks(CommunicatorContext& context, const std::vector<Chunk>& chu
 Status within_host(CommunicatorContext& local, const CommunicatorContext& context,
                    const std::vector<Gather>& tensors, std::size_t segment_bytes) {
   std::vector<Chunk> chunks;
-  for (const int place : context.places_on(context.host_of(context.place()))) {
+  for (const int group_rank : context.group_ranks_on(context.host_of(context.group_rank()))) {
     chunks.emplace_back();
-    add_blocks(chunks.back(), tensors, place, false);
+    add_blocks(chunks.back(), tensors, group_rank, false);
   }
   return gather_chunks(local, chunks, segment_bytes);
 }
@@ -57,9 +59,9 @@ Status between_hosts(Mesh& mesh, const CommunicatorContext& context,
   std::vector<int> leaders;
   std::vector<Chunk> chunks(index(context.hosts()));
   for (int host = 0; host < context.hosts(); ++host) {
-    leaders.push_back(context.places_on(host).front());
-    for (const int place : context.places_on(host))
-      add_blocks(chunks[index(host)], tensors, place, true);
+    leaders.push_back(context.group_ranks_on(host).front());
+    for (const int group_rank : context.group_ranks_on(host))
+      add_blocks(chunks[index(host)], tensors, group_rank, true);
   }
   CommunicatorContext leading(mesh, context.part(leaders));
   return gather_chunks(leading, chunks, segment_bytes);
@@ -68,9 +70,9 @@ Status between_hosts(Mesh& mesh, const CommunicatorContext& context,
 Status spread(CommunicatorContext& local, const CommunicatorContext& context,
               const std::vector<Gather>& tensors, std::size_t segment_bytes) {
   Chunk foreign;
-  for (int place = 0; place < context.size(); ++place) {
-    if (context.host_of(place) != context.host_of(context.place()))
-      add_blocks(foreign, tensors, place, true);
+  for (int group_rank = 0; group_rank < context.size(); ++group_rank) {
+    if (context.host_of(group_rank) != context.host_of(context.group_rank()))
+      add_blocks(foreign, tensors, group_rank, true);
   }
   const Shape shape = broadcast_shape(local, elements_of(foreign), segment_bytes);
   return broadcast(local, foreign, 0, shape, segment_bytes);
@@ -78,17 +80,18 @@ Status spread(CommunicatorContext& local, const CommunicatorContext& context,
 
 Status by_hosts(Mesh& mesh, const CommunicatorContext& context, const std::vector<Gather>& tensors,
                 std::size_t segment_bytes) {
-  const std::vector<int>& places = context.places_on(context.host_of(context.place()));
-  CommunicatorContext local(mesh, context.part(places));
-  if (places.size() > 1) {
+  const std::vector<int>& group_ranks =
+      context.group_ranks_on(context.host_of(context.group_rank()));
+  CommunicatorContext local(mesh, context.part(group_ranks));
+  if (group_ranks.size() > 1) {
     if (Status status = within_host(local, context, tensors, segment_bytes); !status) return status;
   }
   if (failpoint("collective.gathered_on_host")) return tripped("collective.gathered_on_host");
-  if (context.place() == places.front()) {
+  if (context.group_rank() == group_ranks.front()) {
     if (Status status = between_hosts(mesh, context, tensors, segment_bytes); !status)
       return status;
   }
-  return places.size() > 1 ? spread(local, context, tensors, segment_bytes) : Status::ok();
+  return group_ranks.size() > 1 ? spread(local, context, tensors, segment_bytes) : Status::ok();
 }
 
 }  // namespace
@@ -111,8 +114,8 @@ Status allgather(Mesh& mesh, CommunicatorContext& context, const std::vector<Gat
   if (algorithm == GatherAlgorithm::kByHosts)
     return by_hosts(mesh, context, tensors, segment_bytes);
   std::vector<Chunk> chunks(index(context.size()));
-  for (int place = 0; place < context.size(); ++place)
-    add_blocks(chunks[index(place)], tensors, place, false);
+  for (int group_rank = 0; group_rank < context.size(); ++group_rank)
+    add_blocks(chunks[index(group_rank)], tensors, group_rank, false);
   const Plan plan = Plan::listed(chunks, 1, segment_bytes);
   return algorithm == GatherAlgorithm::kDirect ? exchange_same(context, plan)
                                                : go_round(context, plan);

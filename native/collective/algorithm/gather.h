@@ -1,6 +1,6 @@
-// Allgather: every place's block to everybody. Direct: each sends its block to all. Ring: blocks
+// Allgather: every member's block to everybody. Direct: each sends its block to all. Ring: blocks
 // are handed on from neighbour to neighbour. By hosts: blocks within the host, whole hosts' blocks
-// between one leader per host (its first place), which spreads them.
+// between one leader per host (its lowest group rank), which spreads them.
 #pragma once
 
 #include <vector>

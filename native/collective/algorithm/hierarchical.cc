@@ -19,12 +19,12 @@ class Hierarchy {
         plan_(plan),
         reduction_(reduction),
         width_(size_of(reduction.dtype)),
-        host_(context.host_of(context.place())),
+        host_(context.host_of(context.group_rank())),
         part_bytes_(longest * width_) {
-    for (const int place : context.places_on(host_))
-      if (place != context.place()) mates_.push_back(place);
+    for (const int group_rank : context.group_ranks_on(host_))
+      if (group_rank != context.group_rank()) mates_.push_back(group_rank);
     for (int slice = 0; slice < context.size(); ++slice) {
-      if (context.host_of(slice) == host_ && roles.worker(host_, slice) == context.place())
+      if (context.host_of(slice) == host_ && roles.worker(host_, slice) == context.group_rank())
         home_.push_back(slice);
     }
     kept_.resize(kKept * home_.size() * part_bytes_);
@@ -51,7 +51,7 @@ class Hierarchy {
 
   // Stage 2: this host's parts, into the slots that carry them home, or kept when home is here.
   Status fold_parts(std::size_t batch) {
-    const std::vector<int>& work = roles_.work_of(context_.place());
+    const std::vector<int>& work = roles_.work_of(context_.group_rank());
     if (work.empty()) return Status::ok();
     for (const int mate : mates_) {
       Result<const std::byte*> slot = context_.expect(mate, bytes_of(work, batch));
@@ -102,7 +102,7 @@ class Hierarchy {
 
   // Stage 4: the results of other hosts; then all results of this worker to its host.
   Status spread(std::size_t batch) {
-    const std::vector<int>& work = roles_.work_of(context_.place());
+    const std::vector<int>& work = roles_.work_of(context_.group_rank());
     for (int step = 1; step < context_.hosts(); ++step) {
       const int host = (host_ + step) % context_.hosts();
       if (Status status = take_results(host, work, batch); !status) return status;
@@ -181,7 +181,7 @@ class Hierarchy {
 
   void fold_part(int slice, std::size_t batch, std::byte* out) {
     for (const Span& span : segment(slice, batch)) {
-      context_.seen()[index(context_.place())] = prescaled(span, reduction_);
+      context_.seen()[index(context_.group_rank())] = prescaled(span, reduction_);
       order_.fold_host(reduction_, slice, host_, out, context_.seen().data(), span.count);
       out += span.count * width_;
       for (const int mate : mates_) context_.seen()[index(mate)] += span.count * width_;
@@ -223,11 +223,11 @@ class Hierarchy {
   const std::size_t width_;  // bytes of an element
   const int host_;
   const std::size_t part_bytes_;         // room for one slice's part of one batch
-  std::vector<int> mates_;               // the other places of this host
-  std::vector<int> home_;                // the slices at home here that this place works on
+  std::vector<int> mates_;               // the other members of this host
+  std::vector<int> home_;                // the slices at home here that this member works on
   std::vector<std::byte> kept_;          // their parts
-  std::vector<std::byte*> slots_;        // by place: being filled with parts
-  std::vector<std::size_t> filled_;      // by place: bytes of it
+  std::vector<std::byte*> slots_;        // by group rank: being filled with parts
+  std::vector<std::size_t> filled_;      // by group rank: bytes of it
   std::vector<const std::byte*> parts_;  // by host
   std::vector<int> theirs_;
 };
@@ -237,9 +237,10 @@ class Hierarchy {
 Roles::Roles(const CommunicatorContext& context) : context_(context), work_(index(context.size())) {
   number_.resize(index(context.size()));
   for (int host = 0; host < context.hosts(); ++host) {
-    const std::vector<int>& places = context.places_on(host);
-    if (places.size() != context.places_on(0).size()) even_ = false;
-    for (std::size_t i = 0; i < places.size(); ++i) number_[index(places[i])] = static_cast<int>(i);
+    const std::vector<int>& group_ranks = context.group_ranks_on(host);
+    if (group_ranks.size() != context.group_ranks_on(0).size()) even_ = false;
+    for (std::size_t i = 0; i < group_ranks.size(); ++i)
+      number_[index(group_ranks[i])] = static_cast<int>(i);
   }
   for (int host = 0; host < context.hosts(); ++host) {
     for (int slice = 0; slice < context.size(); ++slice)
@@ -248,7 +249,7 @@ Roles::Roles(const CommunicatorContext& context) : context_(context), work_(inde
 }
 
 int Roles::worker(int host, int slice) const {
-  return context_.places_on(host)[even_ ? index(number_[index(slice)]) : 0];
+  return context_.group_ranks_on(host)[even_ ? index(number_[index(slice)]) : 0];
 }
 
 std::size_t Roles::most_work() const {

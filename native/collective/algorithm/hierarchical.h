@@ -6,7 +6,7 @@
 //   part     what a host's members give together for a slice, folded by its worker
 //   home     of a slice: its owner's host, whose worker folds the parts of all hosts
 // Five stages: inputs to the workers of the host; parts home; results to the other hosts' workers;
-// results of other hosts to the members here; copy out. A slot carries what one place has for
+// results of other hosts to the members here; copy out. A slot carries what one member has for
 // another of all slices of a batch, one after the other.
 #pragma once
 
@@ -23,17 +23,17 @@ class Roles {
  public:
   explicit Roles(const CommunicatorContext& context);
   int worker(int host, int slice) const;
-  // The slices that a place works on, ascending.
-  const std::vector<int>& work_of(int place) const {
-    return work_[static_cast<std::size_t>(place)];
+  // The slices that a member works on, ascending.
+  const std::vector<int>& work_of(int group_rank) const {
+    return work_[static_cast<std::size_t>(group_rank)];
   }
   std::size_t most_work() const;
 
  private:
   const CommunicatorContext& context_;
   bool even_ = true;
-  std::vector<int> number_;             // of a place within its host
-  std::vector<std::vector<int>> work_;  // by place
+  std::vector<int> number_;             // of a member within its host
+  std::vector<std::vector<int>> work_;  // by group rank
 };
 
 // Needs an order by host.

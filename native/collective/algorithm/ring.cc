@@ -11,8 +11,8 @@ class Executor_ {
       : context_(context),
         plan_(plan),
         reduction_(reduction),
-        left_(context.place_at(-1)),
-        right_(context.place_at(1)),
+        left_(context.group_rank_at(-1)),
+        right_(context.group_rank_at(1)),
         stored_(size_of(reduction.dtype)),
         wire_(size_of(wire_dtype(reduction.dtype))) {}
 
@@ -114,7 +114,7 @@ class Executor_ {
   const std::size_t wire_;    // bytes of an element in a slot that carries partial sums
 };
 
-// The chunk that a place works on is one further to the left in each step.
+// The chunk that a member works on is one further to the left in each step.
 void add_steps(Schedule& schedule, Verb verb, int steps, int first_chunk, int size) {
   for (int i = 0; i < steps; ++i) {
     const int back = static_cast<int>(schedule.size()) % size;
@@ -124,8 +124,8 @@ void add_steps(Schedule& schedule, Verb verb, int steps, int first_chunk, int si
 
 }  // namespace
 
-Schedule allreduce_schedule(int place, int size) {
-  const int first = (place + size - 1) % size;  // its owner is the last that it gets to
+Schedule allreduce_schedule(int group_rank, int size) {
+  const int first = (group_rank + size - 1) % size;  // its owner is the last that it gets to
   Schedule schedule;
   add_steps(schedule, Verb::kSend, 1, first, size);
   add_steps(schedule, Verb::kRecvReduceSend, size - 2, first, size);
@@ -135,17 +135,17 @@ Schedule allreduce_schedule(int place, int size) {
   return schedule;
 }
 
-Schedule allgather_schedule(int place, int size) {
+Schedule allgather_schedule(int group_rank, int size) {
   Schedule schedule;
-  add_steps(schedule, Verb::kSend, 1, place, size);
-  add_steps(schedule, Verb::kRecvCopySend, size - 2, place, size);
-  add_steps(schedule, Verb::kRecv, 1, place, size);
+  add_steps(schedule, Verb::kSend, 1, group_rank, size);
+  add_steps(schedule, Verb::kRecvCopySend, size - 2, group_rank, size);
+  add_steps(schedule, Verb::kRecv, 1, group_rank, size);
   return schedule;
 }
 
-Schedule broadcast_schedule(int place, int size, int root) {
-  if (place == root) return {{Verb::kSend, 0}};
-  if ((place + 1) % size == root) return {{Verb::kRecv, 0}};
+Schedule broadcast_schedule(int group_rank, int size, int root) {
+  if (group_rank == root) return {{Verb::kSend, 0}};
+  if ((group_rank + 1) % size == root) return {{Verb::kRecv, 0}};
   return {{Verb::kRecvCopySend, 0}};
 }
 

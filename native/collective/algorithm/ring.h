@@ -1,19 +1,19 @@
-// The collectives of a ring as schedules. Every place holds two ends: a link to its right neighbour
-// (place + 1) and one from its left neighbour. A schedule is what one place does with every
-// segment, one verb per step:
+// The collectives of a ring as schedules. Every member holds two ends: a link to its right
+// neighbour (group rank + 1) and one from its left neighbour. A schedule is what one member does
+// with every segment, one verb per step:
 //   send                    my input -> slot
 //   recv_reduce_send        slot + my input -> slot
 //   recv_reduce_copy_send   slot + my input, finished (divided, scaled, rounded) -> my output and
 //                           slot
 //   recv_copy_send          slot -> my output and slot
 //   recv                    slot -> my output
-// Allreduce on n places: slice o sets out at place o + 1, is reduced by o + 2, ..., is finished by
-// its owner o and then passed on for everybody to copy.
+// Allreduce on n members: slice o sets out at group rank o + 1, is reduced by o + 2, ..., is
+// finished by its owner o and then passed on for everybody to copy.
 //
-// Why no deadlock and no bubble: a place begins with `window` sends and from then on sends once per
-// receive. It never has more than `window` messages more sent than received, and a window is one
-// less than the slots of a link; so not every link of the ring can be full at once. Each step is
-// executed for `window` segments before the next step, which gives a neighbour that much time.
+// Why no deadlock and no bubble: a member begins with `window` sends and from then on sends once
+// per receive. It never has more than `window` messages more sent than received, and a window is
+// one less than the slots of a link; so not every link of the ring can be full at once. Each step
+// is executed for `window` segments before the next step, which gives a neighbour that much time.
 #pragma once
 
 #include <vector>
@@ -34,9 +34,9 @@ struct Step {
 
 using Schedule = std::vector<Step>;
 
-Schedule allreduce_schedule(int place, int size);
-Schedule allgather_schedule(int place, int size);
-Schedule broadcast_schedule(int place, int size, int root);
+Schedule allreduce_schedule(int group_rank, int size);
+Schedule allgather_schedule(int group_rank, int size);
+Schedule broadcast_schedule(int group_rank, int size, int root);
 
 // All members execute their schedules over plans of the same shape. Partial sums travel in the wire
 // dtype, everything else as it is; a plain copy is one of bytes (kUint8).

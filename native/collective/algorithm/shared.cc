@@ -20,10 +20,10 @@ class Owner {
         scaled_(reduction.scaling.before == 1.0 ? 0 : offsets.size() * kBlock * width_) {}
 
   void fold_slice(const Operand& operand) {
-    const auto place = static_cast<std::size_t>(context_.place());
+    const auto group_rank = static_cast<std::size_t>(context_.group_rank());
     const auto n = static_cast<std::size_t>(context_.size());
-    const std::size_t end = slice_begin(operand.count, place + 1, n);
-    for (std::size_t at = slice_begin(operand.count, place, n); at < end;) {
+    const std::size_t end = slice_begin(operand.count, group_rank + 1, n);
+    for (std::size_t at = slice_begin(operand.count, group_rank, n); at < end;) {
       const std::size_t count = std::min(kBlock, end - at);
       fold_piece(static_cast<std::byte*>(operand.out) + at * width_, count);
       at += count;
@@ -32,20 +32,20 @@ class Owner {
 
  private:
   void fold_piece(std::byte* own, std::size_t count) {
-    for (std::size_t place = 0; place < offsets_.size(); ++place) {
-      context_.seen()[place] = prepared(own + offsets_[place], place, count);
+    for (std::size_t group_rank = 0; group_rank < offsets_.size(); ++group_rank) {
+      context_.seen()[group_rank] = prepared(own + offsets_[group_rank], group_rank, count);
     }
-    order_.fold(reduction_, context_.place(), own, nullptr, 0, context_.seen().data(), count);
+    order_.fold(reduction_, context_.group_rank(), own, nullptr, 0, context_.seen().data(), count);
     for (int step = 1; step < context_.size(); ++step) {
-      const int peer = context_.place_at(step);
+      const int peer = context_.group_rank_at(step);
       std::byte* const theirs = own + offsets_[static_cast<std::size_t>(peer)];
       context_.store(peer).copy(theirs, own, count * width_);
     }
   }
 
-  const std::byte* prepared(const std::byte* input, std::size_t place, std::size_t count) {
+  const std::byte* prepared(const std::byte* input, std::size_t group_rank, std::size_t count) {
     if (scaled_.empty()) return input;
-    std::byte* const scratch = scaled_.data() + place * kBlock * width_;
+    std::byte* const scratch = scaled_.data() + group_rank * kBlock * width_;
     prescale(reduction_, scratch, input, count);
     return scratch;
   }
@@ -55,7 +55,7 @@ class Owner {
   const std::vector<std::ptrdiff_t>& offsets_;
   const Reduction& reduction_;
   const std::size_t width_;        // bytes of an element
-  std::vector<std::byte> scaled_;  // a block per place
+  std::vector<std::byte> scaled_;  // a block per group rank
 };
 
 }  // namespace
@@ -66,14 +66,14 @@ Status shared(CommunicatorContext& context, Order& order, const std::vector<Oper
   for (const Operand& operand : operands) owner.fold_slice(operand);
   if (failpoint("collective.shared_folded")) return tripped("collective.shared_folded");
   for (int step = 1; step < context.size(); ++step) {
-    Result<std::byte*> slot = context.acquire(context.place_at(step));
+    Result<std::byte*> slot = context.acquire(context.group_rank_at(step));
     if (!slot) return slot.status();
-    context.publish(context.place_at(step), 0);
+    context.publish(context.group_rank_at(step), 0);
   }
   for (int step = 1; step < context.size(); ++step) {
-    Result<const std::byte*> slot = context.expect(context.place_at(-step), 0);
+    Result<const std::byte*> slot = context.expect(context.group_rank_at(-step), 0);
     if (!slot) return slot.status();
-    context.release(context.place_at(-step));
+    context.release(context.group_rank_at(-step));
   }
   return Status::ok();
 }

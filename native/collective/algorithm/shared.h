@@ -11,7 +11,7 @@
 
 namespace hvd {
 
-// The member at place p has every operand at out + offsets[p], as this process sees it.
+// The member of group rank p has every operand at out + offsets[p], as this process sees it.
 Status shared(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
               const std::vector<std::ptrdiff_t>& offsets, const Reduction& reduction);
 

@@ -18,7 +18,7 @@ class Slices {
 
   Status send_inputs(std::size_t batch) {
     for (int step = 1; step < context_.size(); ++step) {
-      const int peer = context_.place_at(step);
+      const int peer = context_.group_rank_at(step);
       Result<std::byte*> slot = context_.acquire(peer);
       if (!slot) return slot.status();
       const std::byte* const end =
@@ -30,7 +30,7 @@ class Slices {
   }
 
   Status fold_own(std::size_t batch) {
-    const Segment mine = segment(context_.place(), batch);
+    const Segment mine = segment(context_.group_rank(), batch);
     const std::size_t bytes = elements_of(mine) * width_;
     if (Status status = take_slots(bytes); !status) return status;
     for (const Span& span : mine) {
@@ -41,15 +41,15 @@ class Slices {
     }
     if (failpoint("collective.slices_folded")) return tripped("collective.slices_folded");
     for (int step = 1; step < context_.size(); ++step) {
-      if (to_all_) context_.publish(context_.place_at(step), bytes);
-      context_.release(context_.place_at(step));
+      if (to_all_) context_.publish(context_.group_rank_at(step), bytes);
+      context_.release(context_.group_rank_at(step));
     }
     return Status::ok();
   }
 
   Status copy_out(std::size_t batch) {
     for (int step = 1; step < context_.size(); ++step) {
-      const int peer = context_.place_at(step);
+      const int peer = context_.group_rank_at(step);
       const Segment theirs = segment(peer, batch);
       Result<const std::byte*> slot = context_.expect(peer, elements_of(theirs) * width_);
       if (!slot) return slot.status();
@@ -60,14 +60,14 @@ class Slices {
   }
 
  private:
-  Segment segment(int place, std::size_t batch) const {
-    return plan_.segment(static_cast<std::size_t>(place), batch);
+  Segment segment(int group_rank, std::size_t batch) const {
+    return plan_.segment(static_cast<std::size_t>(group_rank), batch);
   }
 
   // One from every peer, with its input, and one to every peer, for the result.
   Status take_slots(std::size_t bytes) {
     for (int step = 1; step < context_.size(); ++step) {
-      const int peer = context_.place_at(step);
+      const int peer = context_.group_rank_at(step);
       Result<const std::byte*> from = context_.expect(peer, bytes);
       if (!from) return from.status();
       context_.seen()[static_cast<std::size_t>(peer)] = from.value();
@@ -75,7 +75,7 @@ class Slices {
     std::vector<void*>& out = context_.slots_out();
     out.clear();
     for (int step = 1; to_all_ && step < context_.size(); ++step) {
-      Result<std::byte*> to = context_.acquire(context_.place_at(step));
+      Result<std::byte*> to = context_.acquire(context_.group_rank_at(step));
       if (!to) return to.status();
       out.push_back(to.value());
     }
@@ -83,14 +83,14 @@ class Slices {
   }
 
   void fold_span(const Span& span) {
-    context_.seen()[static_cast<std::size_t>(context_.place())] = prescaled(span, reduction_);
-    order_.fold(reduction_, context_.place(), span.out, nullptr, 0, context_.seen().data(),
+    context_.seen()[static_cast<std::size_t>(context_.group_rank())] = prescaled(span, reduction_);
+    order_.fold(reduction_, context_.group_rank(), span.out, nullptr, 0, context_.seen().data(),
                 span.count);
     // Not by the fold: what a kernel stores into a slot has to be fetched from the peer's cache
     // first.
     int step = 0;
     for (void* const slot : context_.slots_out())
-      context_.store(context_.place_at(++step)).copy(slot, span.out, span.count * width_);
+      context_.store(context_.group_rank_at(++step)).copy(slot, span.out, span.count * width_);
   }
 
   CommunicatorContext& context_;

@@ -1,4 +1,4 @@
-// Each place owns a slice: it gets that slice from everybody, folds it and sends the result to
+// Each member owns a slice: it gets that slice from everybody, folds it and sends the result to
 // everybody. Every element is copied in once and out once; all but the fold is plain copying.
 //   input    what a slot carries to the owner: a segment of its slice, prescaled
 //   result   what a slot carries back
@@ -14,7 +14,7 @@ namespace hvd {
 
 enum class Results { kToAll, kToOwner };  // kToOwner: reducescatter
 
-// Chunk o of the plan is what place o owns.
+// Chunk o of the plan is what group rank o owns.
 Status slices(CommunicatorContext& context, Order& order, const Plan& plan,
               const Reduction& reduction, Results results);
 

@@ -5,11 +5,11 @@
 // something: the engine cannot go on.
 //
 // The order of every fold is fixed. Slice o of a tensor (plan.h: slice_begin(count, o, n)) is owned
-// by place o and folded from the left over the places o+1, o+2, ..., o: the owner is the last. On a
-// group that spans hosts the fold is done host by host: first over the places of each host in that
-// same rotation, then over the hosts in the rotation that ends at the owner's (each host's part in
-// the wire dtype within the host, rounded to the dtype where it crosses). It depends on nothing
-// else: not on algorithm, transport, fusion or timing.
+// by group rank o and folded from the left over the group ranks o+1, o+2, ..., o: the owner is the
+// last. On a group that spans hosts the fold is done host by host: first over the members of each
+// host in that same rotation, then over the hosts in the rotation that ends at the owner's (each
+// host's part in the wire dtype within the host, rounded to the dtype where it crosses). It depends
+// on nothing else: not on algorithm, transport, fusion or timing.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +23,26 @@
 
 namespace hvd {
 
-// One tensor that is gathered: rank `place`'s block is in, every rank's comes out.
+// One tensor that is gathered: this rank's block is in, every rank's comes out.
 struct Gather {
   const std::byte* in = nullptr;
-  std::vector<std::byte*> out;     // by place
-  std::vector<std::size_t> bytes;  // by place
+  std::vector<std::byte*> out;     // by group rank
+  std::vector<std::size_t> bytes;  // by group rank
 };
 
-// Of every place what goes to it and what comes from it.
+// Of every member what goes to it and what comes from it.
 struct Exchange {
-  std::vector<const std::byte*> in;  // by place of the receiver
+  std::vector<const std::byte*> in;  // by group rank of the receiver
   std::vector<std::size_t> in_bytes;
-  std::vector<std::byte*> out;  // by place of the sender
+  std::vector<std::byte*> out;  // by group rank of the sender
   std::vector<std::size_t> out_bytes;
 };
 
-// One tensor that is reduced and scattered: place p's share is elements begins[p] to begins[p + 1].
+// One tensor that is reduced and scattered: the share of group rank p is elements begins[p] to
+// begins[p + 1].
 struct Scatter {
   const void* in = nullptr;         // the whole tensor
-  void* out = nullptr;              // this place's share
+  void* out = nullptr;              // this member's share
   std::vector<std::size_t> begins;  // n + 1 of them, in elements
 };
 
@@ -53,15 +54,15 @@ class Backend {
   virtual Status allreduce(const Group& group, const std::vector<Operand>& operands,
                            const Reduction& reduction) = 0;
   // Every operand lies in memory that the members share (the mesh's shared heap, or a region of
-  // devices), in place (in == out), and on the member at place p at `out` + offsets[p] as this
-  // process sees it (offsets[own place] is 0). Nothing is copied: slice o is read from and written
-  // to all of them by its owner. All members share this host.
+  // devices), in place (in == out), and on the member of group rank p at `out` + offsets[p] as this
+  // process sees it (offsets[own group rank] is 0). Nothing is copied: slice o is read from and
+  // written to all of them by its owner. All members share this host.
   virtual Status allreduce_shared(const Group& group, const std::vector<Operand>& operands,
                                   const std::vector<std::ptrdiff_t>& offsets,
                                   const Reduction& reduction) = 0;
   // Operands in bytes. At the root `in` is sent, and copied to `out` unless they are the same.
   virtual Status broadcast(const Group& group, const std::vector<Operand>& operands,
-                           int root_place) = 0;
+                           int group_root) = 0;
   virtual Status allgather(const Group& group, const std::vector<Gather>& tensors) = 0;
   virtual Status alltoall(const Group& group, const Exchange& exchange) = 0;
   virtual Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,

@@ -11,9 +11,9 @@ CommunicatorContext::CommunicatorContext(Mesh& mesh, const Group& group)
       seen_(group.ranks.size()),
       slots_out_(group.ranks.size()) {
   std::vector<int> hosts;  // the mesh's number of each of ours
-  for (int place = 0; place < group.size(); ++place) {
-    const int rank = group.ranks[index(place)];
-    const bool self = place == group.place;
+  for (int group_rank = 0; group_rank < group.size(); ++group_rank) {
+    const int rank = group.ranks[index(group_rank)];
+    const bool self = group_rank == group.group_rank;
     to_.push_back(self ? nullptr : &mesh.to(rank));
     from_.push_back(self ? nullptr : &mesh.from(rank));
     const int number = mesh.topology().host_of[index(rank)];
@@ -21,28 +21,28 @@ CommunicatorContext::CommunicatorContext(Mesh& mesh, const Group& group)
     const auto host = static_cast<std::size_t>(known - hosts.begin());
     if (known == hosts.end()) {
       hosts.push_back(number);
-      places_on_.emplace_back();
+      group_ranks_on_.emplace_back();
     }
     host_of_.push_back(static_cast<int>(host));
-    places_on_[host].push_back(place);
+    group_ranks_on_[host].push_back(group_rank);
   }
 }
 
-Group CommunicatorContext::part(const std::vector<int>& places) const {
+Group CommunicatorContext::part(const std::vector<int>& group_ranks) const {
   Group group;
   group.id = group_.id;
-  for (const int place : places) {
-    if (place == group_.place) group.place = group.size();
-    group.ranks.push_back(group_.ranks[index(place)]);
+  for (const int group_rank : group_ranks) {
+    if (group_rank == group_.group_rank) group.group_rank = group.size();
+    group.ranks.push_back(group_.ranks[index(group_rank)]);
   }
   return group;
 }
 
-Status CommunicatorContext::surprise(int place, std::size_t due, std::size_t came) const {
+Status CommunicatorContext::surprise(int group_rank, std::size_t due, std::size_t came) const {
   return Status::make(Code::kInternal,
                       "a segment of " + std::to_string(due) + " bytes was due, but " +
                           std::to_string(came) + " came",
-                      "collective/communicator_context: expect", group_.ranks[index(place)]);
+                      "collective/communicator_context: expect", group_.ranks[index(group_rank)]);
 }
 
 Status tripped(const char* name) {

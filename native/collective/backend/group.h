@@ -1,8 +1,8 @@
 // Words.
-//   group     the ranks that carry an operation out together: those of one process set, in order
-//   place     a rank's number within its group
-//   registry  what a backend keeps for each group that it has met, built once: its context, its
-//             communicator. Which sets there are the engine knows (engine/execution/groups.h)
+//   group       the ranks that carry an operation out together: those of one process set, in order
+//   group rank  a rank's number within its group
+//   registry    what a backend keeps for each group that it has met, built once: its context, its
+//               communicator. Which sets there are the engine knows (engine/execution/groups.h)
 #pragma once
 
 #include <cstddef>
@@ -15,17 +15,17 @@ namespace hvd {
 struct Group {
   int id = 0;              // of the process set; 0: all ranks
   std::vector<int> ranks;  // of the engine, ascending
-  int place = 0;           // this rank's
+  int group_rank = 0;      // this rank's
 
   int size() const { return static_cast<int>(ranks.size()); }
-  // The rank `steps` places to the right, round the end; negative: to the left.
+  // The rank `steps` to the right, round the end; negative: to the left.
   int rank_at(int steps) const {
     const int n = size();
-    return ranks[static_cast<std::size_t>(((place + steps) % n + n) % n)];
+    return ranks[static_cast<std::size_t>(((group_rank + steps) % n + n) % n)];
   }
   // An id is given again after its set was removed, and a part of a group has its id.
   bool operator==(const Group& other) const {
-    return id == other.id && place == other.place && ranks == other.ranks;
+    return id == other.id && group_rank == other.group_rank && ranks == other.ranks;
   }
 };
 

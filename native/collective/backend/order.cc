@@ -15,8 +15,10 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 Order::Order(const CommunicatorContext& context, bool by_host) : row_(index(context.size())) {
   if (!by_host || context.hosts() == 1) return;
-  for (int host = 0; host < context.hosts(); ++host) groups_.push_back(context.places_on(host));
-  for (int place = 0; place < context.size(); ++place) group_of_.push_back(context.host_of(place));
+  for (int host = 0; host < context.hosts(); ++host)
+    groups_.push_back(context.group_ranks_on(host));
+  for (int group_rank = 0; group_rank < context.size(); ++group_rank)
+    group_of_.push_back(context.host_of(group_rank));
   shifted_.resize(row_.size());
   parts_.resize(groups_.size());
   scratch_.resize(groups_.size() * kBlock * kWidest);
@@ -49,11 +51,12 @@ void Order::fold(const Reduction& reduction, int slice, void* out, void* const* 
 
 void Order::fold_host(const Reduction& reduction, int slice, int host, void* out,
                       const std::byte* const* inputs, std::size_t count) {
-  const std::vector<int>& places = groups_[index(host)];
-  const auto first = std::upper_bound(places.begin(), places.end(), slice) - places.begin();
-  const std::size_t n = places.size();
+  const std::vector<int>& group_ranks = groups_[index(host)];
+  const auto first =
+      std::upper_bound(group_ranks.begin(), group_ranks.end(), slice) - group_ranks.begin();
+  const std::size_t n = group_ranks.size();
   for (std::size_t i = 0; i < n; ++i)
-    row_[i] = inputs[places[(static_cast<std::size_t>(first) + i) % n]];
+    row_[i] = inputs[group_ranks[(static_cast<std::size_t>(first) + i) % n]];
   hvd::fold({reduction.dtype, reduction.op, {}}, out, nullptr, 0, row_.data(), n, count);
 }
 

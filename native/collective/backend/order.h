@@ -12,10 +12,10 @@ namespace hvd {
 
 class Order {
  public:
-  // by_host: fold host by host where the context has several; else over the places as they come.
+  // by_host: fold host by host where the context has several; else over the members as they come.
   Order(const CommunicatorContext& context, bool by_host);
 
-  // Folds all inputs of (a piece of) slice `slice`, given by place.
+  // Folds all inputs of (a piece of) slice `slice`, given by group rank.
   void fold(const Reduction& reduction, int slice, void* out, void* const* copies,
             std::size_t n_copies, const std::byte* const* inputs, std::size_t count);
   // The two halves of it: one host's part, unscaled; then all parts, given by host.
@@ -25,8 +25,8 @@ class Order {
                   std::size_t n_copies, const std::byte* const* parts, std::size_t count);
 
  private:
-  std::vector<std::vector<int>> groups_;  // places, by host; one group: flat
-  std::vector<int> group_of_;             // by place
+  std::vector<std::vector<int>> groups_;  // members, by host; one group: flat
+  std::vector<int> group_of_;             // by group rank
   std::vector<const void*> row_;          // inputs in the order in which they are folded
   std::vector<const std::byte*> shifted_, parts_;
   std::vector<std::byte> scratch_;  // one block of a part per host

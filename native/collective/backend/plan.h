@@ -1,8 +1,8 @@
 // Words.
 //   operand   one tensor of an operation: where its elements are read and where the result goes
 //             (the same place: in place)
-//   chunk     the share of an operation that belongs to one place: of a reduction the list of that
-//             place's slices of all operands, else what it sends or receives
+//   chunk     the share of an operation that belongs to one member: of a reduction the list of its
+//             slices of all operands, else what it sends or receives
 //   segment   the piece of a chunk that one slot of a link carries
 //   span      the piece of a segment that lies in one operand
 // A plan is the list of these pieces and nothing else. Fusion is a longer list, not a buffer, and

@@ -37,10 +37,10 @@ bool knows(const PackedStatus& packed, const PeerInfo& member) {
 const PackedStatus* worst_of(const std::vector<PackedStatus>& statuses,
                              const std::vector<PeerInfo>& members) {
   const PackedStatus* heard = nullptr;
-  for (std::size_t place = 0; place < statuses.size(); ++place) {
-    const PackedStatus& packed = statuses[place];
+  for (std::size_t group_rank = 0; group_rank < statuses.size(); ++group_rank) {
+    const PackedStatus& packed = statuses[group_rank];
     if (packed.code == Code::kOk) continue;
-    if (knows(packed, members[place])) return &packed;
+    if (knows(packed, members[group_rank])) return &packed;
     if (heard == nullptr) heard = &packed;
   }
   return heard;
@@ -59,7 +59,7 @@ Status bootstrap_allgather(Backend& cpu, const Group& group, const void* mine, v
   Gather gather;
   gather.in = static_cast<const std::byte*>(mine);
   auto* to = static_cast<std::byte*>(all);
-  for (int place = 0; place < group.size(); ++place, to += bytes) {
+  for (int group_rank = 0; group_rank < group.size(); ++group_rank, to += bytes) {
     gather.out.push_back(to);
     gather.bytes.push_back(bytes);
   }

@@ -25,16 +25,16 @@ struct BootstrapGroup {
   Mesh* mesh = nullptr;
   Backend* cpu = nullptr;
   Group group;
-  std::vector<PeerInfo> members;  // by place
+  std::vector<PeerInfo> members;  // by group rank
   double self_test_seconds = AcceleratorOptions{}.self_test_seconds;
 
-  const PeerInfo& mine() const { return members[static_cast<std::size_t>(group.place)]; }
+  const PeerInfo& mine() const { return members[static_cast<std::size_t>(group.group_rank)]; }
 };
 
 std::size_t least_arena(const std::vector<PeerInfo>& members);
 
 // Every member tells all the same number of bytes; `all` has room for group.size() times as many,
-// by place, the own ones too. Waits for the others, and ends with the mesh's abort.
+// by group rank, the own ones too. Waits for the others, and ends with the mesh's abort.
 Status bootstrap_allgather(Backend& cpu, const Group& group, const void* mine, void* all,
                            std::size_t bytes);
 

@@ -47,9 +47,9 @@ Known& known() {
 }
 
 Status all_have_handles(const BootstrapGroup& bootstrap, const std::vector<MemoryOffer>& offers) {
-  for (std::size_t place = 0; place < offers.size(); ++place) {
-    const int rank = bootstrap.members[place].rank;
-    if (offers[place].bytes == 0) {
+  for (std::size_t group_rank = 0; group_rank < offers.size(); ++group_rank) {
+    const int rank = bootstrap.members[group_rank].rank;
+    if (offers[group_rank].bytes == 0) {
       return Status::make(Code::kUnavailable,
                           "rank " + std::to_string(rank) + " has no memory for the ring", kRoom,
                           rank);
@@ -65,11 +65,11 @@ Result<Peers> map_all(const BootstrapGroup& bootstrap, const IpcBuffer* mine) {
   if (!offers) return offers.status();
   if (Status status = all_have_handles(bootstrap, offers.value()); !status) return status;
   Peers peers;
-  for (std::size_t place = 0; place < offers.value().size(); ++place) {
+  for (std::size_t group_rank = 0; group_rank < offers.value().size(); ++group_rank) {
     peers.emplace_back();
-    if (static_cast<int>(place) == bootstrap.group.place) continue;
-    auto peer = ImportedBuffer::open(bootstrap.device, bootstrap.mine(), bootstrap.members[place],
-                                     offers.value()[place]);
+    if (static_cast<int>(group_rank) == bootstrap.group.group_rank) continue;
+    auto peer = ImportedBuffer::open(bootstrap.device, bootstrap.mine(),
+                                     bootstrap.members[group_rank], offers.value()[group_rank]);
     if (!peer) return peer.status();
     peers.back() = peer.take();
   }

@@ -74,7 +74,7 @@ class ImportedBuffer {
   CUdeviceptr mapped_ = 0;             // another one
 };
 
-// By place, null at the own one.
+// By group rank, null at the own one.
 using Peers = std::vector<std::unique_ptr<ImportedBuffer>>;
 
 // The members exchange the handles of their buffers (null: none, for the reason `own`), and each

@@ -51,7 +51,7 @@ class SelfTest {
       *memory = allocated.take();
     }
     for (std::size_t i = 0; i < host_.size(); ++i)
-      host_[i] = number_of(static_cast<std::size_t>(bootstrap_.group.place), i);
+      host_[i] = number_of(static_cast<std::size_t>(bootstrap_.group.group_rank), i);
     Status status = catch_up();  // a copy of memory that is not pinned waits for the stream
     if (status) status = copy(in_.get(), host_.data());
     return status ? catch_up() : status;

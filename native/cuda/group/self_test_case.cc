@@ -10,7 +10,7 @@ constexpr int kMostPaired = 64;
 const Reduction kSum{Dtype::kFloat32, ReduceOp::kSum, {}};
 
 std::size_t members_of(const Group& group) { return static_cast<std::size_t>(group.size()); }
-std::size_t place_of(const Group& group) { return static_cast<std::size_t>(group.place); }
+std::size_t own_rank(const Group& group) { return static_cast<std::size_t>(group.group_rank); }
 std::size_t share_of(const Group& group, std::size_t count) { return count / members_of(group); }
 std::size_t last_of(const Group& group) { return members_of(group) - 1; }
 
@@ -20,7 +20,8 @@ std::byte* at(void* numbers, std::size_t i) {
 
 float sum(const Group& group, std::size_t /*count*/, std::size_t i) {
   float sum = 0;
-  for (std::size_t place = 0; place < members_of(group); ++place) sum += number_of(place, i);
+  for (std::size_t group_rank = 0; group_rank < members_of(group); ++group_rank)
+    sum += number_of(group_rank, i);
   return sum;
 }
 
@@ -41,8 +42,8 @@ Status give_gather(DeviceBackend& backend, const Group& group, const Numbers& nu
   const std::size_t share = share_of(group, numbers.count);
   Gather gather;
   gather.in = at(numbers.in, 0);
-  for (std::size_t place = 0; place < members_of(group); ++place) {
-    gather.out.push_back(at(numbers.out, place * share));
+  for (std::size_t group_rank = 0; group_rank < members_of(group); ++group_rank) {
+    gather.out.push_back(at(numbers.out, group_rank * share));
     gather.bytes.push_back(share * sizeof(float));
   }
   return backend.allgather(group, {gather});
@@ -56,9 +57,9 @@ float gather(const Group& group, std::size_t count, std::size_t i) {
 Status give_exchange(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
   const std::size_t share = share_of(group, numbers.count);
   Exchange exchange;
-  for (std::size_t place = 0; place < members_of(group); ++place) {
-    exchange.in.push_back(at(numbers.in, place * share));
-    exchange.out.push_back(at(numbers.out, place * share));
+  for (std::size_t group_rank = 0; group_rank < members_of(group); ++group_rank) {
+    exchange.in.push_back(at(numbers.in, group_rank * share));
+    exchange.out.push_back(at(numbers.out, group_rank * share));
   }
   exchange.in_bytes.assign(members_of(group), share * sizeof(float));
   exchange.out_bytes = exchange.in_bytes;
@@ -67,25 +68,25 @@ Status give_exchange(DeviceBackend& backend, const Group& group, const Numbers& 
 
 float exchange(const Group& group, std::size_t count, std::size_t i) {
   const std::size_t share = share_of(group, count);
-  return number_of(i / share, place_of(group) * share + i % share);
+  return number_of(i / share, own_rank(group) * share + i % share);
 }
 
 Status give_scatter(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
   Scatter scatter{numbers.in, numbers.out, {}};
-  for (std::size_t place = 0; place <= members_of(group); ++place)
-    scatter.begins.push_back(place * share_of(group, numbers.count));
+  for (std::size_t group_rank = 0; group_rank <= members_of(group); ++group_rank)
+    scatter.begins.push_back(group_rank * share_of(group, numbers.count));
   return backend.reducescatter(group, {scatter}, kSum);
 }
 
 float scatter(const Group& group, std::size_t count, std::size_t i) {
   const std::size_t share = share_of(group, count);
-  return i < share ? sum(group, count, place_of(group) * share + i) : 0;
+  return i < share ? sum(group, count, own_rank(group) * share + i) : 0;
 }
 
 }  // namespace
 
-float number_of(std::size_t place, std::size_t i) {
-  return static_cast<float>((i * 7 + place * 13) % 251);
+float number_of(std::size_t group_rank, std::size_t i) {
+  return static_cast<float>((i * 7 + group_rank * 13) % 251);
 }
 
 const std::vector<SelfTestCase>& self_test_cases() {

@@ -12,12 +12,12 @@ namespace hvd::cuda {
 
 // Of one member, on its device: `count` floats each, a multiple of the members.
 struct Numbers {
-  void* in = nullptr;   // number_of(own place, i)
+  void* in = nullptr;   // number_of(own group rank, i)
   void* out = nullptr;  // zeros, before the first lap
   std::size_t count = 0;
 };
 
-float number_of(std::size_t place, std::size_t i);
+float number_of(std::size_t group_rank, std::size_t i);
 
 struct SelfTestCase {
   const char* what;

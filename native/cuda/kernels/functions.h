@@ -87,7 +87,7 @@ struct RingCall {
   std::byte* own;  // memory of this rank, and of its neighbours
   std::byte* left;
   std::byte* right;
-  std::uint32_t place, size;
+  std::uint32_t group_rank, size;
   std::uint32_t slots, slot_bytes;  // of a block
 };
 

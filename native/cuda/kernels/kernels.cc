@@ -287,7 +287,7 @@ Status Loaded::ring_allreduce(CUstream stream, const Reduction& reduction, const
                       static_cast<std::byte*>(part.own),
                       static_cast<std::byte*>(part.left),
                       static_cast<std::byte*>(part.right),
-                      static_cast<std::uint32_t>(part.place),
+                      static_cast<std::uint32_t>(part.group_rank),
                       static_cast<std::uint32_t>(part.size),
                       shape.slots,
                       static_cast<std::uint32_t>(shape.slot_bytes)};

@@ -43,9 +43,9 @@ struct RingPart {
   const void* in = nullptr;  // may be out
   void* out = nullptr;
   std::size_t count = 0;  // elements, the same on all ranks
-  int place = 0, size = 1;
+  int group_rank = 0, size = 1;
   void* own = nullptr;   // memories
-  void* left = nullptr;  // of places - 1 and + 1, as this device sees them
+  void* left = nullptr;  // of group ranks - 1 and + 1, as this device sees them
   void* right = nullptr;
 };
 

@@ -280,7 +280,8 @@ HVD_BOTH void ring_allreduce(const RingCall& call, const Where& where) {
       const bool receives = step > 0, sends = step < last;
       if (receives && !links.can_receive()) return;
       if (sends && !links.can_send()) return;
-      const Lanes part = part_of(call, (call.place + 3 * call.size - 1 - step) % call.size, where);
+      const Lanes part =
+          part_of(call, (call.group_rank + 3 * call.size - 1 - step) % call.size, where);
       const std::uint64_t begin = part.begin + at;
       const std::uint64_t end = part.end < begin + of_slot ? part.end : begin + of_slot;
       const RingVerb verb = step == 0               ? RingVerb::kSend

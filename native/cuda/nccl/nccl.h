@@ -2,8 +2,8 @@
 // build. The declarations are those of its public C interface (nccl.h), which only ever grows.
 //
 // Words.
-//   communicator   NCCL's group: one rank per device, with a number (here: the place)
-//   id             what place 0 makes and all members need to build one
+//   communicator   NCCL's group: one rank per device, with a number (here: the group rank)
+//   id             what group rank 0 makes and all members need to build one
 #pragma once
 
 #include <cuda.h>

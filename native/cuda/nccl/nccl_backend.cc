@@ -30,8 +30,8 @@ Reduction behind(const Reduction& reduction) {
   return rest;
 }
 
-std::size_t share(const Scatter& tensor, std::size_t place) {
-  return tensor.begins[place + 1] - tensor.begins[place];
+std::size_t share(const Scatter& tensor, std::size_t group_rank) {
+  return tensor.begins[group_rank + 1] - tensor.begins[group_rank];
 }
 
 bool all_equal(const std::vector<std::size_t>& numbers) {
@@ -53,7 +53,7 @@ class NcclBackend : public DeviceBackend {
   Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
   Status broadcast(const Group& group, const std::vector<Operand>& operands,
-                   int root_place) override;
+                   int group_root) override;
   Status allgather(const Group& group, const std::vector<Gather>& tensors) override;
   Status alltoall(const Group& group, const Exchange& exchange) override;
   Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
@@ -124,7 +124,7 @@ Status NcclBackend::allreduce(const Group& group, const std::vector<Operand>& op
 }
 
 Status NcclBackend::broadcast(const Group& group, const std::vector<Operand>& operands,
-                              int root_place) {
+                              int group_root) {
   last_ = "NCCL_BCAST";
   const Current current(*device_);
   if (!current) return current.status();
@@ -132,9 +132,9 @@ Status NcclBackend::broadcast(const Group& group, const std::vector<Operand>& op
   for (const Operand& operand : operands) {
     if (operand.count == 0) continue;
     // Only the root's input is looked at.
-    const void* const in = group.place == root_place ? operand.in : operand.out;
-    calls.emplace_back([this, in, out = operand.out, count = operand.count, root_place] {
-      return nccl_.Broadcast(in, out, count, NcclType::kUint8, root_place, comm_.handle(),
+    const void* const in = group.group_rank == group_root ? operand.in : operand.out;
+    calls.emplace_back([this, in, out = operand.out, count = operand.count, group_root] {
+      return nccl_.Broadcast(in, out, count, NcclType::kUint8, group_root, comm_.handle(),
                              device_->stream());
     });
   }
@@ -151,12 +151,12 @@ void NcclBackend::gather_evenly(const Gather& tensor, NcclCalls& calls) {
 
 void NcclBackend::gather_block_by_block(const Group& group, const Gather& tensor,
                                         NcclCalls& calls) {
-  for (int place = 0; place < group.size(); ++place) {
-    const auto at = static_cast<std::size_t>(place);
+  for (int group_rank = 0; group_rank < group.size(); ++group_rank) {
+    const auto at = static_cast<std::size_t>(group_rank);
     if (tensor.bytes[at] == 0) continue;
-    const void* const in = place == group.place ? tensor.in : tensor.out[at];
-    calls.emplace_back([this, in, out = tensor.out[at], bytes = tensor.bytes[at], place] {
-      return nccl_.Broadcast(in, out, bytes, NcclType::kUint8, place, comm_.handle(),
+    const void* const in = group_rank == group.group_rank ? tensor.in : tensor.out[at];
+    calls.emplace_back([this, in, out = tensor.out[at], bytes = tensor.bytes[at], group_rank] {
+      return nccl_.Broadcast(in, out, bytes, NcclType::kUint8, group_rank, comm_.handle(),
                              device_->stream());
     });
   }
@@ -184,15 +184,15 @@ Status NcclBackend::allgather(const Group& group, const std::vector<Gather>& ten
 // One group, however large: what one rank sends another receives in the same one.
 Status NcclBackend::alltoall(const Group& group, const Exchange& exchange) {
   last_ = "NCCL_ALLTOALL";
-  const auto own = static_cast<std::size_t>(group.place);
+  const auto own = static_cast<std::size_t>(group.group_rank);
   const Current current(*device_);
   if (!current) return current.status();
   Status status = copy_on(*device_, exchange.out[own], exchange.in[own], exchange.in_bytes[own]);
   if (!status) return status;
   NcclCalls calls;
   for (int step = 1; step < group.size(); ++step) {
-    const int to = (group.place + step) % group.size();
-    const int from = (group.place + group.size() - step) % group.size();
+    const int to = (group.group_rank + step) % group.size();
+    const int from = (group.group_rank + group.size() - step) % group.size();
     const auto in = static_cast<std::size_t>(to);
     const auto out = static_cast<std::size_t>(from);
     if (exchange.in_bytes[in] > 0) {
@@ -225,7 +225,8 @@ void NcclBackend::scatter(const Group& group, const Scatter& tensor, const std::
                           const Reduction& reduction, const NcclKind& kind, NcclCalls& calls) {
   const auto n = static_cast<std::size_t>(group.size());
   bool even = true;
-  for (std::size_t place = 1; place < n; ++place) even &= share(tensor, place) == share(tensor, 0);
+  for (std::size_t group_rank = 1; group_rank < n; ++group_rank)
+    even &= share(tensor, group_rank) == share(tensor, 0);
   if (even) {
     calls.emplace_back([this, in, out = tensor.out, count = share(tensor, 0) * kind.parts, kind] {
       return nccl_.ReduceScatter(in, out, count, kind.type, kind.op, comm_.handle(),
@@ -234,11 +235,11 @@ void NcclBackend::scatter(const Group& group, const Scatter& tensor, const std::
     return;
   }
   for (int root = 0; root < group.size(); ++root) {
-    const auto place = static_cast<std::size_t>(root);
-    const std::size_t count = share(tensor, place) * kind.parts;
+    const auto group_rank = static_cast<std::size_t>(root);
+    const std::size_t count = share(tensor, group_rank) * kind.parts;
     if (count == 0) continue;
-    const std::byte* const from = in + tensor.begins[place] * size_of(reduction.dtype);
-    void* const out = root == group.place ? tensor.out : nullptr;
+    const std::byte* const from = in + tensor.begins[group_rank] * size_of(reduction.dtype);
+    void* const out = root == group.group_rank ? tensor.out : nullptr;
     calls.emplace_back([this, from, out, count, kind, root] {
       return nccl_.Reduce(from, out, count, kind.type, kind.op, root, comm_.handle(),
                           device_->stream());
@@ -249,7 +250,7 @@ void NcclBackend::scatter(const Group& group, const Scatter& tensor, const std::
 Status NcclBackend::reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                                   const Reduction& reduction) {
   last_ = "NCCL_REDUCESCATTER";
-  const auto own = static_cast<std::size_t>(group.place);
+  const auto own = static_cast<std::size_t>(group.group_rank);
   const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
   if (!kind) {
     const Status status = staged_->reducescatter(group, tensors, reduction);
@@ -278,11 +279,11 @@ Status NcclBackend::reducescatter(const Group& group, const std::vector<Scatter>
   return scale_on(*device_, results, behind(reduction));
 }
 
-// Place 0's, where all have NCCL.
+// Group rank 0's, where all have NCCL.
 Result<NcclId> make_id(const BootstrapGroup& bootstrap, const Result<const Nccl*>& nccl) {
   NcclId id{};
   Status status = nccl.status();
-  if (status && bootstrap.group.place == 0)
+  if (status && bootstrap.group.group_rank == 0)
     status = check(*nccl.value(), nccl.value()->GetUniqueId(&id), "ncclGetUniqueId");
   if (!status) {
     status.message = bootstrap.device->site().name + ": " + status.message;
@@ -298,7 +299,7 @@ Result<NcclId> make_id(const BootstrapGroup& bootstrap, const Result<const Nccl*
 Status build(Communicator& comm, const BootstrapGroup& bootstrap, const NcclId& id,
              double start_timeout_s) {
   const Deadline deadline = Deadline::after_seconds(start_timeout_s);
-  const Status begun = comm.begin(id, bootstrap.group.size(), bootstrap.group.place);
+  const Status begun = comm.begin(id, bootstrap.group.size(), bootstrap.group.group_rank);
   if (Status status = all_went_well(bootstrap, begun); !status) return status;
   return all_went_well(bootstrap, comm.settle("building a communicator", deadline));
 }

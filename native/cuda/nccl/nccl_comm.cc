@@ -58,14 +58,14 @@ Communicator::~Communicator() {
     shared_->changed.wait_for(lock, deadline.remaining());
 }
 
-Status Communicator::begin(const NcclId& id, int size, int place) {
+Status Communicator::begin(const NcclId& id, int size, int group_rank) {
   const Current current(*device_);
   if (!current) return current.status();
   NcclConfig config;
   NcclResult result = NcclResult::kSuccess;
   {
     const MutexLock lock(shared_->mutex);
-    result = nccl_.CommInitRankConfig(&shared_->handle, size, id, place, &config);
+    result = nccl_.CommInitRankConfig(&shared_->handle, size, id, group_rank, &config);
   }
   return accepted(result) ? Status::ok() : explain(result, "building a communicator");
 }

@@ -40,7 +40,7 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  Status begin(const NcclId& id, int size, int place);
+  Status begin(const NcclId& id, int size, int group_rank);
   Status settle(const std::string& what, const Deadline& deadline);
   // Gives the calls to the stream as one group; when it returns, they are there.
   Status group(const std::string& what, const NcclCalls& calls);

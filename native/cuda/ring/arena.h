@@ -6,8 +6,8 @@
 //             packed   the peer's half holds its inputs
 //             folded   the peer's half holds the result of the peer's chunk
 //             freed    the peer reads nothing in this arena's half any more; at the beginning 1
-// An arena: words by (phase, half, place of the peer), then the halves. Both as they are for the
-// same number of members and bytes: all members know where everything is in all arenas.
+// An arena: words by (phase, half, group rank of the peer), then the halves. Both as they are for
+// the same number of members and bytes: all members know where everything is in all arenas.
 #pragma once
 
 #include <cuda.h>
@@ -37,9 +37,9 @@ class ArenaShape {
   std::size_t room() const { return half_bytes_ / members_ / 16 * 16; }
   // From the beginning of the arena.
   std::size_t half(std::size_t number) const { return words_bytes_ + number * half_bytes_; }
-  std::size_t word(Phase phase, std::size_t half, std::size_t place) const {
+  std::size_t word(Phase phase, std::size_t half, std::size_t group_rank) const {
     const std::size_t number = (static_cast<std::size_t>(phase) * kHalves + half) * members_;
-    return (number + place) * sizeof(std::uint32_t);
+    return (number + group_rank) * sizeof(std::uint32_t);
   }
 
  private:

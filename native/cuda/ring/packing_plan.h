@@ -1,6 +1,6 @@
 // Packing plan: where the elements of an operation lie in a half of an arena (arena.h): the same on
 // all ranks, without a word between them.
-//   chunk   what one place folds, or what goes to one place: a list of pieces of tensors
+//   chunk   what one member folds, or what goes to one member: a list of pieces of tensors
 //   room    the bytes of a half that a chunk has in every round; a multiple of 16
 //   round   what all chunks have room for at once
 //   share   a piece of a tensor as it lies in its chunk's room, in one round

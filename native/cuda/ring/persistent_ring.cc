@@ -38,15 +38,16 @@ Status PersistentRing::zero(CUstream aside) {
   return wait_for_stream(*device_, aside, abort_);
 }
 
-// Of the member so many places further on, as this device sees it.
+// Of the member so many ranks further on, as this device sees it.
 std::byte* PersistentRing::memory_at(std::size_t steps) const {
-  const std::size_t place = (static_cast<std::size_t>(group_.place) + steps) % peers_.size();
-  return peers_[place] == nullptr ? mine_->base() : peers_[place]->base();
+  const std::size_t group_rank =
+      (static_cast<std::size_t>(group_.group_rank) + steps) % peers_.size();
+  return peers_[group_rank] == nullptr ? mine_->base() : peers_[group_rank]->base();
 }
 
 Status PersistentRing::allreduce(const std::vector<Operand>& operands, const Reduction& reduction) {
   RingPart part;
-  part.place = group_.place;
+  part.group_rank = group_.group_rank;
   part.size = group_.size();
   part.own = mine_->base();
   part.left = memory_at(peers_.size() - 1);

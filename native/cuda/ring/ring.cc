@@ -32,12 +32,12 @@ Ring::Ring(std::shared_ptr<Device> device, const Abort& abort, const Group& grou
            const ArenaShape& shape, std::vector<std::byte*> bases)
     : device_(std::move(device)),
       abort_(abort),
-      place_(static_cast<std::size_t>(group.place)),
+      group_rank_(static_cast<std::size_t>(group.group_rank)),
       shape_(shape),
       bases_(std::move(bases)) {}
 
-std::byte* Ring::half(std::size_t place, std::size_t round) const {
-  return bases_[place] + shape_.half(half_of(round));
+std::byte* Ring::half(std::size_t group_rank, std::size_t round) const {
+  return bases_[group_rank] + shape_.half(half_of(round));
 }
 
 CUdeviceptr Ring::word(std::size_t of, Phase phase, std::size_t half, std::size_t from) const {
@@ -45,24 +45,24 @@ CUdeviceptr Ring::word(std::size_t of, Phase phase, std::size_t half, std::size_
 }
 
 void Ring::signal(Phase phase, std::size_t round, std::size_t to) {
-  due_.push_back(written(word(to, phase, half_of(round), place_), 1));
+  due_.push_back(written(word(to, phase, half_of(round), group_rank_), 1));
 }
 
 void Ring::wait(Phase phase, std::size_t round, std::size_t from) {
   see(phase, round, from);
-  due_.push_back(written(word(place_, phase, half_of(round), from), 0));
+  due_.push_back(written(word(group_rank_, phase, half_of(round), from), 0));
 }
 
 void Ring::see(Phase phase, std::size_t round, std::size_t from) {
-  due_.push_back(awaited(word(place_, phase, half_of(round), from)));
+  due_.push_back(awaited(word(group_rank_, phase, half_of(round), from)));
 }
 
 void Ring::signal_all(Phase phase, std::size_t round) {
-  for (std::size_t step = 1; step < size(); ++step) signal(phase, round, place_at(step));
+  for (std::size_t step = 1; step < size(); ++step) signal(phase, round, group_rank_at(step));
 }
 
 void Ring::wait_all(Phase phase, std::size_t round) {
-  for (std::size_t step = 1; step < size(); ++step) wait(phase, round, place_at(step));
+  for (std::size_t step = 1; step < size(); ++step) wait(phase, round, group_rank_at(step));
 }
 
 Status Ring::flush() {
@@ -123,7 +123,7 @@ Status Ring::abort_waits(CUstream aside) {
   for (const Phase phase : {Phase::kPacked, Phase::kFolded, Phase::kFreed}) {
     for (std::size_t half = 0; half < kHalves; ++half) {
       for (std::size_t step = 1; step < size(); ++step)
-        words.push_back(written(word(place_, phase, half, place_at(step)), 1));
+        words.push_back(written(word(group_rank_, phase, half, group_rank_at(step)), 1));
     }
   }
   return give(aside, words);
@@ -131,7 +131,7 @@ Status Ring::abort_waits(CUstream aside) {
 
 Status Ring::settle() {
   for (std::size_t half = 0; half < kHalves; ++half) {
-    for (std::size_t step = 1; step < size(); ++step) see(Phase::kFreed, half, place_at(step));
+    for (std::size_t step = 1; step < size(); ++step) see(Phase::kFreed, half, group_rank_at(step));
   }
   return flush();
 }

@@ -1,7 +1,7 @@
 // Ring on devices, for the operations of one group: kernels on this rank's stream, and
 // signals between the streams of the members. The host gives all of it to the stream and waits only
 // where the device has too much to do already (in_flight_limiter.h).
-//   member   a rank of the group; its place is its number in it. A peer is another one
+//   member   a rank of the group; its group rank is its number in it. A peer is another one
 //   reader   who reads what a member has packed into a half: every peer, of some operations one
 //   use      one round's use of a half by the member whose half it is
 //
@@ -49,18 +49,18 @@ namespace hvd::cuda {
 
 class Ring {
  public:
-  // bases: of every member's arena as this process sees it, by place.
+  // bases: of every member's arena as this process sees it, by group rank.
   Ring(std::shared_ptr<Device> device, const Abort& abort, const Group& group,
        const ArenaShape& shape, std::vector<std::byte*> bases);
 
   std::size_t size() const { return bases_.size(); }
-  std::size_t place() const { return place_; }
-  // The place `steps` further on, round the end.
-  std::size_t place_at(std::size_t steps) const { return (place_ + steps) % size(); }
+  std::size_t group_rank() const { return group_rank_; }
+  // The group rank `steps` further on, round the end.
+  std::size_t group_rank_at(std::size_t steps) const { return (group_rank_ + steps) % size(); }
   std::size_t half_bytes() const { return shape_.half_bytes(); }
   std::size_t room() const { return shape_.room(); }
   // Of the present operation. Chunk c of a half begins c rooms behind its beginning.
-  std::byte* half(std::size_t place, std::size_t round) const;
+  std::byte* half(std::size_t group_rank, std::size_t round) const;
 
   // The next operation: all members count alike.
   void begin() { ++operation_; }
@@ -95,7 +95,7 @@ class Ring {
 
   std::shared_ptr<Device> device_;
   const Abort& abort_;
-  std::size_t place_;
+  std::size_t group_rank_;
   ArenaShape shape_;
   std::vector<std::byte*> bases_;
   std::size_t operation_ = 0;

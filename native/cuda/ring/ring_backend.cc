@@ -136,11 +136,11 @@ Status RingBackend::adasum(const Group& group, const std::vector<Operand>& opera
 }
 
 Status RingBackend::broadcast(const Group& /*group*/, const std::vector<Operand>& operands,
-                              int root_place) {
+                              int group_root) {
   const Current current(*bootstrap_.device);
   if (!current) return current.status();
   last_ = "CUDA_STAR";
-  return ring_broadcast(ring_, operands, static_cast<std::size_t>(root_place));
+  return ring_broadcast(ring_, operands, static_cast<std::size_t>(group_root));
 }
 
 Status RingBackend::allgather(const Group& /*group*/, const std::vector<Gather>& tensors) {

@@ -18,7 +18,7 @@ namespace hvd::cuda {
 
 class RingBackend final : public DeviceBackend {
  public:
-  // peers: by place, null at the own one.
+  // peers: by group rank, null at the own one.
   RingBackend(const BootstrapGroup& bootstrap, const ArenaShape& shape,
               std::unique_ptr<Arena> arena, Peers peers);
 
@@ -35,7 +35,7 @@ class RingBackend final : public DeviceBackend {
                           const std::vector<std::ptrdiff_t>& offsets,
                           const Reduction& reduction) override;
   Status broadcast(const Group& group, const std::vector<Operand>& operands,
-                   int root_place) override;
+                   int group_root) override;
   Status allgather(const Group& group, const std::vector<Gather>& tensors) override;
   Status alltoall(const Group& group, const Exchange& exchange) override;
   Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,

@@ -32,9 +32,9 @@ class Giving {
 
   // own: copies within this rank's memory, made along with it.
   Status pack(std::size_t round, std::vector<Piece> own) {
-    const std::vector<PackedPiece>& shares = layout_.shares(ring_.place(), round);
+    const std::vector<PackedPiece>& shares = layout_.shares(ring_.group_rank(), round);
     if (!shares.empty()) ring_.wait_all(Phase::kFreed, round);
-    add_packing(own, shares, ring_.half(ring_.place(), round));
+    add_packing(own, shares, ring_.half(ring_.group_rank(), round));
     Status status = ring_.copy(Dtype::kUint8, own);
     if (status && !shares.empty()) ring_.signal_all(Phase::kPacked, round);
     return status;
@@ -45,7 +45,7 @@ class Giving {
     std::vector<std::size_t> givers;
     std::vector<Piece> pieces;
     for (std::size_t step = 1; step < ring_.size(); ++step) {
-      const std::size_t giver = ring_.place_at(step);
+      const std::size_t giver = ring_.group_rank_at(step);
       if (layout_.shares(giver, round).empty()) continue;
       givers.push_back(giver);
       ring_.wait(Phase::kPacked, round, giver);
@@ -79,7 +79,7 @@ class Exchanging {
   Exchanging(Ring& ring, const Exchange& exchange)
       : ring_(ring), out_(1, ring.size(), ring.room()), in_(1, ring.size(), ring.room()) {
     for (std::size_t step = 1; step < ring.size(); ++step) {
-      const std::size_t peer = ring.place_at(step);
+      const std::size_t peer = ring.group_rank_at(step);
       out_.add(peer, exchange.in[peer], nullptr, 0, exchange.in_bytes[peer]);
       in_.add(peer, nullptr, exchange.out[peer], 0, exchange.out_bytes[peer]);
     }
@@ -88,7 +88,7 @@ class Exchanging {
   std::size_t rounds() const { return std::max(out_.rounds(), in_.rounds()); }
 
   Status pack(std::size_t round, std::vector<Piece> own) {
-    std::byte* const half = ring_.half(ring_.place(), round);
+    std::byte* const half = ring_.half(ring_.group_rank(), round);
     const std::vector<std::size_t> readers = busy(out_, round);
     // The others too: they may have read what lay in these rooms before.
     if (!readers.empty()) see_all_freed(round);
@@ -108,7 +108,7 @@ class Exchanging {
     for (const std::size_t giver : givers) {
       ring_.wait(Phase::kPacked, round, giver);
       add_unpacking(pieces, in_.shares(giver, round),
-                    ring_.half(giver, round) + ring_.place() * ring_.room());
+                    ring_.half(giver, round) + ring_.group_rank() * ring_.room());
     }
     Status status = ring_.copy(Dtype::kUint8, pieces);
     if (!status) return status;
@@ -119,14 +119,14 @@ class Exchanging {
  private:
   void see_all_freed(std::size_t round) {
     for (std::size_t step = 1; step < ring_.size(); ++step)
-      ring_.see(Phase::kFreed, round, ring_.place_at(step));
+      ring_.see(Phase::kFreed, round, ring_.group_rank_at(step));
   }
 
   // With whom something is moved in this round: both ends know it.
   std::vector<std::size_t> busy(const PackingPlan& layout, std::size_t round) const {
     std::vector<std::size_t> peers;
     for (std::size_t step = 1; step < ring_.size(); ++step) {
-      const std::size_t peer = ring_.place_at(step);
+      const std::size_t peer = ring_.group_rank_at(step);
       if (!layout.shares(peer, round).empty()) peers.push_back(peer);
     }
     return peers;
@@ -143,7 +143,7 @@ Status ring_broadcast(Ring& ring, const std::vector<Operand>& operands, std::siz
   std::vector<Piece> own;
   for (const Operand& operand : operands) {
     layout.add(root, operand.in, operand.out, 0, operand.count);
-    if (ring.place() == root) add_copy(own, operand.in, operand.out, operand.count);
+    if (ring.group_rank() == root) add_copy(own, operand.in, operand.out, operand.count);
   }
   return give(ring, layout, own);
 }
@@ -152,11 +152,11 @@ Status ring_allgather(Ring& ring, const std::vector<Gather>& tensors) {
   PackingPlan layout(1, ring.size(), ring.half_bytes());
   std::vector<Piece> own;
   for (const Gather& tensor : tensors) {
-    for (std::size_t place = 0; place < ring.size(); ++place) {
-      const std::byte* const in = place == ring.place() ? tensor.in : nullptr;
-      layout.add(place, in, tensor.out[place], 0, tensor.bytes[place]);
+    for (std::size_t group_rank = 0; group_rank < ring.size(); ++group_rank) {
+      const std::byte* const in = group_rank == ring.group_rank() ? tensor.in : nullptr;
+      layout.add(group_rank, in, tensor.out[group_rank], 0, tensor.bytes[group_rank]);
     }
-    add_copy(own, tensor.in, tensor.out[ring.place()], tensor.bytes[ring.place()]);
+    add_copy(own, tensor.in, tensor.out[ring.group_rank()], tensor.bytes[ring.group_rank()]);
   }
   return give(ring, layout, own);
 }
@@ -164,8 +164,8 @@ Status ring_allgather(Ring& ring, const std::vector<Gather>& tensors) {
 Status ring_alltoall(Ring& ring, const Exchange& exchange) {
   Exchanging work(ring, exchange);
   std::vector<Piece> own;
-  add_copy(own, exchange.in[ring.place()], exchange.out[ring.place()],
-           exchange.in_bytes[ring.place()]);
+  add_copy(own, exchange.in[ring.group_rank()], exchange.out[ring.group_rank()],
+           exchange.in_bytes[ring.group_rank()]);
   const auto pack = [&](std::size_t round) {
     return work.pack(round, round == 0 ? own : std::vector<Piece>{});
   };

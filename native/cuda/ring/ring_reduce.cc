@@ -15,8 +15,8 @@ class Slices {
     ring_.wait_all(Phase::kFreed, round);
     std::vector<Piece> pieces;
     for (std::size_t chunk = 0; chunk < ring_.size(); ++chunk) {
-      if (chunk == ring_.place() && folds_in_place(round)) continue;
-      std::byte* const room = room_of(ring_.place(), chunk, round);
+      if (chunk == ring_.group_rank() && folds_in_place(round)) continue;
+      std::byte* const room = room_of(ring_.group_rank(), chunk, round);
       for (const PackedPiece& share : layout_.shares(chunk, round))
         pieces.push_back({share.in, room + share.at, share.count});
     }
@@ -30,7 +30,8 @@ class Slices {
     ring_.wait_all(Phase::kPacked, round);
     const std::vector<PackedPiece>& shares = own(round);
     if (shares.empty()) return Status::ok();
-    return fold_into(room_of(ring_.place(), ring_.place(), round) + shares.front().at, round);
+    return fold_into(room_of(ring_.group_rank(), ring_.group_rank(), round) + shares.front().at,
+                     round);
   }
 
   // The own chunk, into the outputs.
@@ -39,11 +40,11 @@ class Slices {
     const std::vector<PackedPiece>& shares = own(round);
     if (shares.size() == 1) return fold_into(shares.front().out, round);
     if (shares.empty()) return Status::ok();
-    std::byte* const room = room_of(ring_.place(), ring_.place(), round);
+    std::byte* const room = room_of(ring_.group_rank(), ring_.group_rank(), round);
     Status status = fold_into(room + shares.front().at, round);
     if (!status) return status;
     std::vector<Piece> pieces;
-    add_outputs(pieces, ring_.place(), round);
+    add_outputs(pieces, ring_.group_rank(), round);
     return ring_.copy(reduction_.dtype, pieces);
   }
 
@@ -52,13 +53,13 @@ class Slices {
     ring_.wait_all(Phase::kFolded, round);
     std::vector<Piece> pieces;
     for (std::size_t step = 0; step < ring_.size(); ++step)
-      add_outputs(pieces, ring_.place_at(step), round);
+      add_outputs(pieces, ring_.group_rank_at(step), round);
     return ring_.copy(reduction_.dtype, pieces);
   }
 
  private:
   const std::vector<PackedPiece>& own(std::size_t round) const {
-    return layout_.shares(ring_.place(), round);
+    return layout_.shares(ring_.group_rank(), round);
   }
 
   // Nobody else reads what this rank packs for itself.
@@ -66,16 +67,16 @@ class Slices {
     return reduction_.scaling.before == 1.0 && own(round).size() == 1;
   }
 
-  std::byte* room_of(std::size_t place, std::size_t chunk, std::size_t round) const {
-    return ring_.half(place, round) + chunk * ring_.room();
+  std::byte* room_of(std::size_t group_rank, std::size_t chunk, std::size_t round) const {
+    return ring_.half(group_rank, round) + chunk * ring_.room();
   }
 
   Status fold_into(void* out, std::size_t round) {
     const std::size_t begin = own(round).front().at;
-    const std::size_t bytes = layout_.extent(ring_.place(), round) - begin;
+    const std::size_t bytes = layout_.extent(ring_.group_rank(), round) - begin;
     std::vector<const void*> inputs;
     for (std::size_t step = 1; step <= ring_.size(); ++step)
-      inputs.push_back(room_of(ring_.place_at(step), ring_.place(), round) + begin);
+      inputs.push_back(room_of(ring_.group_rank_at(step), ring_.group_rank(), round) + begin);
     if (folds_in_place(round)) inputs.back() = own(round).front().in;
     return ring_.fold(reduction_, out, inputs, bytes / width_);
   }
@@ -117,19 +118,19 @@ PackingPlan scattered(const Ring& ring, const std::vector<Scatter>& tensors, std
       const std::size_t begin = tensor.begins[chunk], end = tensor.begins[chunk + 1];
       if (begin == end) continue;
       layout.add(chunk, element(tensor.in, begin, width),
-                 chunk == ring.place() ? tensor.out : nullptr, begin, end - begin);
+                 chunk == ring.group_rank() ? tensor.out : nullptr, begin, end - begin);
     }
   }
   return layout;
 }
 
-// This place's slices.
+// This member's slices.
 std::vector<Stretch> own_slices(const Ring& ring, const std::vector<Operand>& operands,
                                 std::size_t width) {
   std::vector<Stretch> slices;
   for (const Operand& operand : operands) {
-    const std::size_t begin = slice_begin(operand.count, ring.place(), ring.size());
-    const std::size_t end = slice_begin(operand.count, ring.place() + 1, ring.size());
+    const std::size_t begin = slice_begin(operand.count, ring.group_rank(), ring.size());
+    const std::size_t end = slice_begin(operand.count, ring.group_rank() + 1, ring.size());
     if (begin < end)
       slices.push_back({static_cast<std::byte*>(operand.out) + begin * width, end - begin});
   }
@@ -166,7 +167,7 @@ Status ring_allreduce_shared(Ring& ring, const std::vector<Operand>& operands,
                              const Reduction& reduction) {
   std::vector<std::ptrdiff_t> rotated;
   for (std::size_t step = 1; step <= ring.size(); ++step)
-    rotated.push_back(offsets[ring.place_at(step)]);
+    rotated.push_back(offsets[ring.group_rank_at(step)]);
   ring.begin();
   ring.wait_all(Phase::kFreed, 0);
   ring.signal_all(Phase::kPacked, 0);

@@ -19,8 +19,8 @@
 namespace hvd::cuda {
 
 Status ring_allreduce(Ring& ring, const std::vector<Operand>& operands, const Reduction& reduction);
-// The member at place p has every operand, in place, at out + offsets[p] as this rank's device sees
-// it. For what Kernels::sums_floats() knows.
+// The member of group rank p has every operand, in place, at out + offsets[p] as this rank's device
+// sees it. For what Kernels::sums_floats() knows.
 Status ring_allreduce_shared(Ring& ring, const std::vector<Operand>& operands,
                              const std::vector<std::ptrdiff_t>& offsets,
                              const Reduction& reduction);

@@ -57,11 +57,12 @@ RowLengths::RowLengths(std::vector<std::size_t> all) : lengths(std::move(all)) {
   for (const std::size_t length : lengths) columns = std::max(columns, length);
 }
 
-RowLengths slices_of(std::size_t count, std::size_t places) {
+RowLengths slices_of(std::size_t count, std::size_t group_ranks) {
   std::vector<std::size_t> lengths;
-  lengths.reserve(places);
-  for (std::size_t place = 0; place < places; ++place) {
-    lengths.push_back(slice_begin(count, place + 1, places) - slice_begin(count, place, places));
+  lengths.reserve(group_ranks);
+  for (std::size_t group_rank = 0; group_rank < group_ranks; ++group_rank) {
+    lengths.push_back(slice_begin(count, group_rank + 1, group_ranks) -
+                      slice_begin(count, group_rank, group_ranks));
   }
   return RowLengths(std::move(lengths));
 }

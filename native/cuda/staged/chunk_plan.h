@@ -1,7 +1,7 @@
 // Chunk plan of an operation that goes over host memory.
 //
 // Words.
-//   row      what belongs to one place: of a reduction its slice or share of a tensor, of a
+//   row      what belongs to one member: of a reduction its slice or share of a tensor, of a
 //            gather its block, of an exchange what goes there or comes from there
 //   column   element number c of every row that is so long
 //   strip    some columns of all rows of one tensor; in a buffer its rows lie one behind the other
@@ -27,7 +27,7 @@ struct RowLengths {
 };
 
 // The slices of a tensor.
-RowLengths slices_of(std::size_t count, std::size_t places);
+RowLengths slices_of(std::size_t count, std::size_t group_ranks);
 
 struct ChunkPart {
   std::size_t tensor = 0;

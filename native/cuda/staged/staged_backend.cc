@@ -31,7 +31,7 @@ struct Staging {
 };
 
 // A strip in its buffer, by row.
-struct Laid {
+struct StagedStrip {
   std::size_t tensor = 0;
   std::vector<std::byte*> at;
   std::vector<std::size_t> counts;
@@ -44,7 +44,7 @@ struct Laid {
 };
 
 // What the ranks do with a chunk that lies in host memory.
-using Work = std::function<Status(const std::vector<Laid>& strips)>;
+using Work = std::function<Status(const std::vector<StagedStrip>& strips)>;
 
 class StagedBackend : public DeviceBackend {
  public:
@@ -58,7 +58,7 @@ class StagedBackend : public DeviceBackend {
   Status allreduce(const Group& group, const std::vector<Operand>& operands,
                    const Reduction& reduction) override;
   Status broadcast(const Group& group, const std::vector<Operand>& operands,
-                   int root_place) override;
+                   int group_root) override;
   Status allgather(const Group& group, const std::vector<Gather>& tensors) override;
   Status alltoall(const Group& group, const Exchange& exchange) override;
   Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
@@ -82,7 +82,7 @@ class StagedBackend : public DeviceBackend {
   Status pass(const Passage& passage, const Work& work);
   Status load(const Passage& passage, std::size_t number, Device::Event& loaded);
   Status store(const Passage& passage, std::size_t number);
-  std::vector<Laid> lay(const Passage& passage, std::size_t number) const;
+  std::vector<StagedStrip> stage(const Passage& passage, std::size_t number) const;
 
   std::shared_ptr<Device> device_;
   Mesh& mesh_;
@@ -133,24 +133,24 @@ Status StagedBackend::pass(const Passage& passage, const Work& work) {
       if (Status status = load(passage, number + 1, next); !status) return status;
     }
     if (Status status = wait_for(*device_, loaded.get(), mesh_.abort()); !status) return status;
-    if (Status status = work(lay(passage, number)); !status) return status;
+    if (Status status = work(stage(passage, number)); !status) return status;
     if (Status status = store(passage, number); !status) return status;
   }
   return Status::ok();
 }
 
-std::vector<Laid> StagedBackend::lay(const Passage& passage, std::size_t number) const {
+std::vector<StagedStrip> StagedBackend::stage(const Passage& passage, std::size_t number) const {
   std::byte* const half = pinned_.half(number);
-  std::vector<Laid> strips;
+  std::vector<StagedStrip> strips;
   for (const ChunkPart& strip : passage.plan_chunks.chunks[number]) {
-    Laid laid;
-    laid.tensor = strip.tensor;
+    StagedStrip staged;
+    staged.tensor = strip.tensor;
     each_part(passage.tensors[strip.tensor].rows, strip, passage.width,
               [&](std::size_t /*row*/, std::size_t part, std::size_t offset) {
-                laid.at.push_back(half + offset);
-                laid.counts.push_back(part);
+                staged.at.push_back(half + offset);
+                staged.counts.push_back(part);
               });
-    strips.push_back(std::move(laid));
+    strips.push_back(std::move(staged));
   }
   return strips;
 }
@@ -206,19 +206,20 @@ Status StagedBackend::allreduce(const Group& group, const std::vector<Operand>& 
     }
     tensors.push_back(std::move(tensor));
   }
-  return run(tensors, width, whole ? kUncut : chunk_bytes_, [&](const std::vector<Laid>& strips) {
-    std::vector<Operand> in_place;
-    in_place.reserve(strips.size());
-    for (const Laid& strip : strips)
-      in_place.push_back({strip.at.front(), strip.at.front(), strip.count()});
-    return cpu_.allreduce(group, in_place, reduction);
-  });
+  return run(tensors, width, whole ? kUncut : chunk_bytes_,
+             [&](const std::vector<StagedStrip>& strips) {
+               std::vector<Operand> in_place;
+               in_place.reserve(strips.size());
+               for (const StagedStrip& strip : strips)
+                 in_place.push_back({strip.at.front(), strip.at.front(), strip.count()});
+               return cpu_.allreduce(group, in_place, reduction);
+             });
 }
 
 Status StagedBackend::broadcast(const Group& group, const std::vector<Operand>& operands,
-                                int root_place) {
+                                int group_root) {
   last_ = "LOCAL";
-  const bool root = group.place == root_place;
+  const bool root = group.group_rank == group_root;
   std::vector<Staging> tensors;
   for (const Operand& operand : operands) {
     Staging tensor(RowLengths({operand.count}));
@@ -232,18 +233,18 @@ Status StagedBackend::broadcast(const Group& group, const std::vector<Operand>& 
     tensors.push_back(std::move(tensor));
   }
   if (group.size() == 1) return Status::ok();
-  return run(tensors, 1, chunk_bytes_, [&](const std::vector<Laid>& strips) {
+  return run(tensors, 1, chunk_bytes_, [&](const std::vector<StagedStrip>& strips) {
     std::vector<Operand> in_place;
     in_place.reserve(strips.size());
-    for (const Laid& strip : strips)
+    for (const StagedStrip& strip : strips)
       in_place.push_back({strip.at[0], strip.at[0], strip.counts[0]});
-    return cpu_.broadcast(group, in_place, root_place);
+    return cpu_.broadcast(group, in_place, group_root);
   });
 }
 
 Status StagedBackend::allgather(const Group& group, const std::vector<Gather>& tensors) {
   last_ = "LOCAL";
-  const auto own = static_cast<std::size_t>(group.place);
+  const auto own = static_cast<std::size_t>(group.group_rank);
   std::vector<Staging> stagings;
   for (const Gather& tensor : tensors) {
     Status status = copy_on(*device_, tensor.out[own], tensor.in, tensor.bytes[own]);
@@ -255,19 +256,20 @@ Status StagedBackend::allgather(const Group& group, const std::vector<Gather>& t
     stagings.push_back(std::move(staging));
   }
   if (group.size() == 1) return Status::ok();
-  return run(stagings, 1, chunk_bytes_, [&](const std::vector<Laid>& strips) {
+  return run(stagings, 1, chunk_bytes_, [&](const std::vector<StagedStrip>& strips) {
     std::vector<Gather> gathers;
     gathers.reserve(strips.size());
-    for (const Laid& strip : strips) gathers.push_back({strip.at[own], strip.at, strip.counts});
+    for (const StagedStrip& strip : strips)
+      gathers.push_back({strip.at[own], strip.at, strip.counts});
     return cpu_.allgather(group, gathers);
   });
 }
 
-// Rows: what goes to every place, then what comes from every place; of the own ones nothing. Only
+// Rows: what goes to every member, then what comes from every member; of the own ones nothing. Only
 // together do the ranks know the longest, and so the number of chunks.
 Status StagedBackend::alltoall(const Group& group, const Exchange& exchange) {
   last_ = "LOCAL";
-  const auto own = static_cast<std::size_t>(group.place);
+  const auto own = static_cast<std::size_t>(group.group_rank);
   const auto n = static_cast<std::size_t>(group.size());
   Status status = copy_on(*device_, exchange.out[own], exchange.in[own], exchange.in_bytes[own]);
   if (!status || n == 1) return status;
@@ -283,8 +285,8 @@ Status StagedBackend::alltoall(const Group& group, const Exchange& exchange) {
       bootstrap_allgather(cpu_, group, &staging.rows.columns, longest.data(), sizeof(std::size_t));
   if (!status) return status;
   staging.rows.columns = *std::max_element(longest.begin(), longest.end());
-  return run({staging}, 1, chunk_bytes_, [&](const std::vector<Laid>& strips) {
-    const Laid& strip = strips.front();
+  return run({staging}, 1, chunk_bytes_, [&](const std::vector<StagedStrip>& strips) {
+    const StagedStrip& strip = strips.front();
     const auto middle = static_cast<std::ptrdiff_t>(n);
     Exchange part;
     part.in.assign(strip.at.begin(), strip.at.begin() + middle);
@@ -295,12 +297,12 @@ Status StagedBackend::alltoall(const Group& group, const Exchange& exchange) {
   });
 }
 
-// Rows: every place's share, then the result of the own one. How the tensor is cut depends on the
+// Rows: every member's share, then the result of the own one. How the tensor is cut depends on the
 // longest share and the number of rows alone, which are the same everywhere.
 Status StagedBackend::reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                                     const Reduction& reduction) {
   last_ = "LOCAL";
-  const auto own = static_cast<std::size_t>(group.place);
+  const auto own = static_cast<std::size_t>(group.group_rank);
   const auto n = static_cast<std::size_t>(group.size());
   const std::size_t width = size_of(reduction.dtype);
   std::vector<Staging> stagings;
@@ -308,23 +310,24 @@ Status StagedBackend::reducescatter(const Group& group, const std::vector<Scatte
   for (const Scatter& tensor : tensors) {
     std::vector<std::size_t> lengths;
     lengths.reserve(n + 1);
-    for (std::size_t place = 0; place < n; ++place)
-      lengths.push_back(tensor.begins[place + 1] - tensor.begins[place]);
+    for (std::size_t group_rank = 0; group_rank < n; ++group_rank)
+      lengths.push_back(tensor.begins[group_rank + 1] - tensor.begins[group_rank]);
     alone.push_back({tensor.in, tensor.out, lengths[own]});
     lengths.push_back(lengths[own]);
     Staging staging((RowLengths(std::move(lengths))));
-    for (std::size_t place = 0; place < n; ++place)
-      staging.load[place] = static_cast<const std::byte*>(tensor.in) + tensor.begins[place] * width;
+    for (std::size_t group_rank = 0; group_rank < n; ++group_rank)
+      staging.load[group_rank] =
+          static_cast<const std::byte*>(tensor.in) + tensor.begins[group_rank] * width;
     staging.store[n] = static_cast<std::byte*>(tensor.out);
     stagings.push_back(std::move(staging));
   }
   if (n == 1) return scale_on(*device_, alone, reduction);
-  return run(stagings, width, chunk_bytes_, [&](const std::vector<Laid>& strips) {
+  return run(stagings, width, chunk_bytes_, [&](const std::vector<StagedStrip>& strips) {
     std::vector<Scatter> scatters;
-    for (const Laid& strip : strips) {
+    for (const StagedStrip& strip : strips) {
       std::vector<std::size_t> begins{0};
-      for (std::size_t place = 0; place < n; ++place)
-        begins.push_back(begins.back() + strip.counts[place]);
+      for (std::size_t group_rank = 0; group_rank < n; ++group_rank)
+        begins.push_back(begins.back() + strip.counts[group_rank]);
       scatters.push_back({strip.at.front(), strip.at[n], std::move(begins)});
     }
     return cpu_.reducescatter(group, scatters, reduction);

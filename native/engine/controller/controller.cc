@@ -287,8 +287,8 @@ std::vector<Waiting> Controller::waiting() const {
 std::vector<int> Controller::ranks_of(int set) const {
   std::vector<int> ranks;
   const ProcessSet* found = state_.sets().find(set);
-  for (int place = 0; found != nullptr && place < found->size; ++place) {
-    ranks.push_back(found->rank_at(place));
+  for (int group_rank = 0; found != nullptr && group_rank < found->size; ++group_rank) {
+    ranks.push_back(found->rank_at(group_rank));
   }
   return ranks;
 }

@@ -15,11 +15,11 @@ namespace {
 constexpr std::size_t kMostVariants = 64;
 constexpr std::size_t kMostSizes = 4096;
 
-std::vector<const Request*> by_place(const Entry& entry, const Variants& variants) {
+std::vector<const Request*> by_group_rank(const Entry& entry, const Variants& variants) {
   std::vector<const Request*> requests;
   requests.reserve(static_cast<std::size_t>(entry.set->size));
-  for (int place = 0; place < entry.set->size; ++place) {
-    requests.push_back(request_of(variants, entry.set->rank_at(place)));
+  for (int group_rank = 0; group_rank < entry.set->size; ++group_rank) {
+    requests.push_back(request_of(variants, entry.set->rank_at(group_rank)));
   }
   return requests;
 }
@@ -33,12 +33,13 @@ std::vector<std::int64_t> gathered_rows(const std::vector<const Request*>& reque
 }
 
 Status splits_of(const std::vector<const Request*>& requests, std::vector<std::int64_t>& splits) {
-  for (std::size_t place = 0; place < requests.size(); ++place) {
-    const std::vector<std::int64_t>& sizes = requests[place]->sizes;
+  for (std::size_t group_rank = 0; group_rank < requests.size(); ++group_rank) {
+    const std::vector<std::int64_t>& sizes = requests[group_rank]->sizes;
     if (sizes.size() != requests.size()) {
       return Status::make(Code::kMismatch,
-                          "Number of entries in splits does not equal number of workers. (place " +
-                              std::to_string(place) + " of the set: " + shape_text(sizes) + ")",
+                          "Number of entries in splits does not equal number of workers. (rank " +
+                              std::to_string(group_rank) + " of the set: " + shape_text(sizes) +
+                              ")",
                           "engine/negotiate");
     }
     splits.insert(splits.end(), sizes.begin(), sizes.end());
@@ -48,9 +49,9 @@ Status splits_of(const std::vector<const Request*>& requests, std::vector<std::i
 
 std::uint64_t gathered_bytes(const Request& request, const std::vector<std::int64_t>& rows) {
   std::uint64_t bytes = 0;
-  const std::size_t places = rows.size() / request.tensors.size();
+  const std::size_t members = rows.size() / request.tensors.size();
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const TensorMeta& tensor = request.tensors[i / places];
+    const TensorMeta& tensor = request.tensors[i / members];
     std::uint64_t row = size_of(tensor.dtype);
     for (std::size_t d = 1; d < tensor.shape.size(); ++d) {
       row *= static_cast<std::uint64_t>(tensor.shape[d]);
@@ -157,9 +158,9 @@ Agreed agree(const Entry& entry, const RankSet& joined) {
       return agreed;
     }
   } else if (request.kind == Kind::kAllgather) {
-    agreed.sizes = gathered_rows(by_place(entry, variants));
+    agreed.sizes = gathered_rows(by_group_rank(entry, variants));
   } else if (request.kind == Kind::kAlltoall) {
-    agreed.status = splits_of(by_place(entry, variants), agreed.sizes);
+    agreed.status = splits_of(by_group_rank(entry, variants), agreed.sizes);
   }
   agreed.devices = devices_of(request, variants);
   agreed.bytes = bytes_of(request, agreed.sizes);

@@ -23,8 +23,8 @@ struct ProcessSet {
   RankSet here;
   int count_here = 0;
 
-  int rank_at(int place) const {
-    return ranks.empty() ? place : ranks[static_cast<std::size_t>(place)];
+  int rank_at(int group_rank) const {
+    return ranks.empty() ? group_rank : ranks[static_cast<std::size_t>(group_rank)];
   }
 };
 

@@ -383,7 +383,7 @@ Status Executor::vote(const Work& work, const Group& group, const Status& mine) 
 
 Result<std::shared_ptr<const Group>> Executor::group_of(const Work& work) const {
   auto group = parts_.groups.find(work.response.set);
-  if (group != nullptr && group->place >= 0) return group;
+  if (group != nullptr && group->group_rank >= 0) return group;
   return Status::make(Code::kInternal,
                       "this rank is not in process set " + std::to_string(work.response.set) +
                           ", which shall carry out " + work.response.names.front(),

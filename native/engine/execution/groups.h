@@ -22,7 +22,7 @@ class Groups {
     set(0, std::move(all));
   }
 
-  // Null: there is no set of this id. place is -1 when this rank does not belong to it.
+  // Null: there is no set of this id. group_rank is -1 when this rank does not belong to it.
   std::shared_ptr<const Group> find(int id) const {
     const MutexLock lock(mutex_);
     const auto found = groups_.find(id);
@@ -34,7 +34,8 @@ class Groups {
     group->id = id;
     group->ranks = std::move(ranks);
     const auto mine = std::find(group->ranks.begin(), group->ranks.end(), rank_);
-    group->place = mine == group->ranks.end() ? -1 : static_cast<int>(mine - group->ranks.begin());
+    group->group_rank =
+        mine == group->ranks.end() ? -1 : static_cast<int>(mine - group->ranks.begin());
     const MutexLock lock(mutex_);
     groups_[id] = std::move(group);
   }

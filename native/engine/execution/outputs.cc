@@ -38,7 +38,7 @@ Result<std::byte*> add_output(Task& task, const TensorMeta& tensor, std::int64_t
   return data;
 }
 
-// Tensor `index` of the task. rows: of every place of the group.
+// Tensor `index` of the task. rows: of every member of the group.
 Result<Gather> gather_of(Task& task, std::size_t index, const Group& group,
                          const std::int64_t* rows, const Placement& placement) {
   const TensorMeta& tensor = task.request.tensors[index];
@@ -49,9 +49,9 @@ Result<Gather> gather_of(Task& task, std::size_t index, const Group& group,
   Gather gather;
   gather.in = static_cast<const std::byte*>(task.operands[index].in);
   std::byte* at = out.value();
-  for (std::size_t place = 0; place < n; ++place) {
+  for (std::size_t group_rank = 0; group_rank < n; ++group_rank) {
     gather.out.push_back(at);
-    gather.bytes.push_back(static_cast<std::size_t>(rows[place]) * bytes_of_row(tensor));
+    gather.bytes.push_back(static_cast<std::size_t>(rows[group_rank]) * bytes_of_row(tensor));
     at += gather.bytes.back();
   }
   return gather;
@@ -70,11 +70,11 @@ std::int64_t gathered_bytes(const Work& work, const Group& group) {
   return bytes;
 }
 
-std::int64_t exchanged_bytes(const Work& work, const Group& group, int place) {
+std::int64_t exchanged_bytes(const Work& work, const Group& group, int group_rank) {
   const auto n = static_cast<std::size_t>(group.size());
   std::int64_t rows = 0;
   for (std::size_t p = 0; p < n; ++p) {
-    rows += work.response.sizes[p * n + static_cast<std::size_t>(place)];
+    rows += work.response.sizes[p * n + static_cast<std::size_t>(group_rank)];
   }
   return rows * static_cast<std::int64_t>(bytes_of_row(work.request(0)->tensors.front()));
 }
@@ -114,7 +114,7 @@ bool gather_fits(const Work& work, const Group& group) {
       if (at + n > sizes.size() || tensor.shape.empty()) return false;
       const std::int64_t* const rows = sizes.data() + at;
       if (!holds(rows, n, static_cast<std::int64_t>(bytes_of_row(tensor)))) return false;
-      if (rows[group.place] != tensor.shape.front()) return false;
+      if (rows[group.group_rank] != tensor.shape.front()) return false;
       at += n;
     }
   }
@@ -123,7 +123,7 @@ bool gather_fits(const Work& work, const Group& group) {
 
 bool exchange_fits(const Work& work, const Group& group) {
   const auto n = static_cast<std::size_t>(group.size());
-  const auto mine = static_cast<std::size_t>(group.place);
+  const auto mine = static_cast<std::size_t>(group.group_rank);
   const std::vector<std::int64_t>& sizes = work.response.sizes;
   const TensorMeta& tensor = work.tasks.front()->request.tensors.front();
   const auto row = static_cast<std::int64_t>(bytes_of_row(tensor));
@@ -143,12 +143,12 @@ Status sizes_fit(const Work& work, const Group& group) {
   return fit ? Status::ok() : wrong_sizes(work);
 }
 
-std::int64_t needed_bytes(const Work& work, const Group& group, int place) {
+std::int64_t needed_bytes(const Work& work, const Group& group, int group_rank) {
   switch (work.response.kind) {
     case Kind::kAllgather:
       return gathered_bytes(work, group);
     case Kind::kAlltoall:
-      return exchanged_bytes(work, group, place);
+      return exchanged_bytes(work, group, group_rank);
     case Kind::kAllreduce:
       return stand_in_bytes(work);
     default:
@@ -162,8 +162,8 @@ std::int64_t whole_bytes(const Work& work, const Group& group) {
     case Kind::kAllgather:
       return gathered_bytes(work, group);
     case Kind::kAlltoall:
-      for (int place = 0; place < group.size(); ++place)
-        bytes += exchanged_bytes(work, group, place);
+      for (int group_rank = 0; group_rank < group.size(); ++group_rank)
+        bytes += exchanged_bytes(work, group, group_rank);
       return bytes;
     default:
       for (std::size_t i = 0; i < work.tasks.size(); ++i) bytes += work.request(i)->bytes();
@@ -174,8 +174,8 @@ std::int64_t whole_bytes(const Work& work, const Group& group) {
 std::int64_t most_needed_bytes(const Work& work, const Group& group) {
   const int different = work.response.kind == Kind::kAlltoall ? group.size() : 1;
   std::int64_t most = 0;
-  for (int place = 0; place < different; ++place) {
-    most = std::max(most, needed_bytes(work, group, place));
+  for (int group_rank = 0; group_rank < different; ++group_rank) {
+    most = std::max(most, needed_bytes(work, group, group_rank));
   }
   return most;
 }
@@ -199,7 +199,7 @@ Result<Exchange> exchange_of(Task& task, const Group& group, const std::vector<s
                              const Placement& placement) {
   const TensorMeta& tensor = task.request.tensors.front();
   const auto n = static_cast<std::size_t>(group.size());
-  const auto mine = static_cast<std::size_t>(group.place);
+  const auto mine = static_cast<std::size_t>(group.group_rank);
   for (std::size_t p = 0; p < n; ++p) task.sizes.push_back(rows[p * n + mine]);
   Result<std::byte*> out =
       add_output(task, tensor,
@@ -234,7 +234,7 @@ Scatter scatter_of(const Task& task, std::size_t index, const Group& group) {
 
 Status find_shares(Task& task, const Group& group, const Placement& placement) {
   const auto n = static_cast<std::size_t>(group.size());
-  const auto mine = static_cast<std::size_t>(group.place);
+  const auto mine = static_cast<std::size_t>(group.group_rank);
   for (std::size_t i = 0; i < task.operands.size(); ++i) {
     const TensorMeta& tensor = task.request.tensors[i];
     if (task.operands[i].out != nullptr) continue;

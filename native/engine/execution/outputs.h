@@ -23,9 +23,9 @@ Status sizes_fit(const Work& work, const Group& group);
 
 // Of the whole operation, the same on every rank.
 std::int64_t whole_bytes(const Work& work, const Group& group);
-// What place `place` needs of memory that the core has to find before it can carry the work out.
-std::int64_t needed_bytes(const Work& work, const Group& group, int place);
-// Of any place.
+// What that member needs of memory that the core has to find before it can carry the work out.
+std::int64_t needed_bytes(const Work& work, const Group& group, int group_rank);
+// Of any member.
 std::int64_t most_needed_bytes(const Work& work, const Group& group);
 
 // ground: where results are to be. All tensors of all tasks. The results are added to the tasks.
@@ -33,14 +33,14 @@ std::int64_t most_needed_bytes(const Work& work, const Group& group);
 Result<std::vector<Gather>> gathers_of(const Work& work, const Group& group,
                                        const Placement& placement);
 
-// rows: from place p to place q at [p * n + q]. Result and received rows are put into the task.
-// kUnavailable: no memory.
+// rows: from group rank p to group rank q at [p * n + q]. Result and received rows are put into the
+// task. kUnavailable: no memory.
 Result<Exchange> exchange_of(Task& task, const Group& group, const std::vector<std::int64_t>& rows,
                              const Placement& placement);
 
-// Of a reducescatter. Place p gets rows / n rows, the first rows % n places one more.
+// Of a reducescatter. Group rank p gets rows / n rows, the first rows % n members one more.
 Scatter scatter_of(const Task& task, std::size_t index, const Group& group);
-// Finds memory for this place's shares where the operands name none, and names it there. How large
+// Finds memory for this member's shares where the operands name none, and names it there. How large
 // they are this rank knows by itself, so that is done before anybody else hears of the operation:
 // kUnavailable is the caller's own.
 Status find_shares(Task& task, const Group& group, const Placement& placement);

@@ -31,13 +31,13 @@ std::string operation_text(const Response& response) {
          (others == 0 ? "" : " and " + std::to_string(others) + " more");
 }
 
-Status lacks_memory(const Work& work, const Group& group, int place) {
+Status lacks_memory(const Work& work, const Group& group, int group_rank) {
   const bool reduces = work.response.kind == Kind::kAllreduce;
-  const int rank = group.ranks[static_cast<std::size_t>(place)];
+  const int rank = group.ranks[static_cast<std::size_t>(group_rank)];
   return Status::make(Code::kNoMemory,
                       "rank " + std::to_string(rank) + " has no " +
                           (work.device() == kCpu ? "memory" : "device memory") + " for the " +
-                          size_text(needed_bytes(work, group, place)) +
+                          size_text(needed_bytes(work, group, group_rank)) +
                           (reduces ? " stand-in for " : " output of ") +
                           operation_text(work.response),
                       "engine/vote", rank);
@@ -46,13 +46,13 @@ Status lacks_memory(const Work& work, const Group& group, int place) {
 }  // namespace
 
 Result<int> first_failing(Backend& backend, const Group& group, bool failed) {
-  std::int32_t place = failed ? group.place : group.size();
+  std::int32_t group_rank = failed ? group.group_rank : group.size();
   Reduction reduction;
   reduction.dtype = Dtype::kInt32;
   reduction.op = ReduceOp::kMin;
-  Status status = backend.allreduce(group, {{&place, &place, 1}}, reduction);
+  Status status = backend.allreduce(group, {{&group_rank, &group_rank, 1}}, reduction);
   if (!status) return status;
-  return place;
+  return group_rank;
 }
 
 Result<Ending> vote_on_memory(Backend& backend, const Work& work, const Group& group,
@@ -63,10 +63,10 @@ Result<Ending> vote_on_memory(Backend& backend, const Work& work, const Group& g
     if (!mine) return mine;
     return Ending();
   }
-  const Result<int> place = first_failing(backend, group, !mine);
-  if (!place) return place.status();
-  if (place.value() == group.size()) return Ending();
-  return std::make_shared<const Status>(lacks_memory(work, group, place.value()));
+  const Result<int> group_rank = first_failing(backend, group, !mine);
+  if (!group_rank) return group_rank.status();
+  if (group_rank.value() == group.size()) return Ending();
+  return std::make_shared<const Status>(lacks_memory(work, group, group_rank.value()));
 }
 
 }  // namespace hvd

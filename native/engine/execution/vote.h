@@ -28,7 +28,7 @@ namespace hvd {
 
 constexpr std::int64_t kVotedBytes = 1'048'576;
 
-// The first place of the group that says so, on every member alike; the number of places: none
+// The first member of the group that says so, on every member alike; the number of members: none
 // does.
 Result<int> first_failing(Backend& backend, const Group& group, bool failed);
 

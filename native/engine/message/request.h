@@ -75,7 +75,7 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   int root = 0;                     // broadcast: a rank of the engine, also in a process set
-  std::vector<std::int64_t> sizes;  // alltoall: rows for every place of the set; addset: the ranks;
+  std::vector<std::int64_t> sizes;  // alltoall: rows for every rank of the set; addset: the ranks;
                                     // removeset: {the id}
 
   std::int64_t bytes() const;
@@ -96,9 +96,9 @@ struct Response {
   int set = 0;
   Status status;                   // not ok: the named requests fail with it
   std::vector<std::string> names;  // one operation together, in this order
-  // allgather: rows of tensor t at place p at [t * n + p]; alltoall: rows from place p to place q
-  // at [p * n + q]; addset: the new id, then its ranks; removeset: the id; allocate: region, bytes,
-  // on devices 1; release: region
+  // allgather: rows of tensor t of group rank p at [t * n + p]; alltoall: rows from group rank p to
+  // q at [p * n + q]; addset: the new id, then its ranks; removeset: the id; allocate: region,
+  // bytes, on devices 1; release: region
   std::vector<std::int64_t> sizes;
   int rank = -1;        // leave: who leaves; join: who joined last
   bool shared = false;  // all operands lie at the same place of shared memory on every

@@ -194,11 +194,11 @@ std::unique_ptr<RecvLink> MpiLinks::recv_link(int peer) {
 }
 
 Result<Slot> MpiLinks::acquire(Peer& peer, const Abort& abort) {
-  return wait(peer, Way::kSend, abort);
+  return wait(peer, Direction::kSend, abort);
 }
 
 Result<Slot> MpiLinks::peek(Peer& peer, const Abort& abort) {
-  return wait(peer, Way::kReceive, abort);
+  return wait(peer, Direction::kReceive, abort);
 }
 
 void MpiLinks::publish(Peer& peer, std::size_t bytes) {
@@ -254,12 +254,12 @@ std::optional<Clock::time_point> MpiLinks::failed_at(const Peer& peer) const {
   return peer.failed;
 }
 
-Slot MpiLinks::attempt(Peer& peer, Way way) {
+Slot MpiLinks::attempt(Peer& peer, Direction direction) {
   const MutexLock lock(mutex_);
   for (const auto& other : peers_)
     if (other != nullptr) move_on(*other);
   int bytes = 0;
-  if (way == Way::kSend) {
+  if (direction == Direction::kSend) {
     if (peer.used == shape_.slots || peer.failed) return {};
     const std::size_t place = (peer.first + peer.used) % shape_.slots;
     return {peer.out.data() + place * shape_.slot_bytes, shape_.slot_bytes};
@@ -281,8 +281,8 @@ Slot MpiLinks::attempt(Peer& peer, Way way) {
   return {};
 }
 
-Result<Slot> MpiLinks::wait(Peer& peer, Way way, const Abort& abort) {
-  Slot slot = attempt(peer, way);
+Result<Slot> MpiLinks::wait(Peer& peer, Direction direction, const Abort& abort) {
+  Slot slot = attempt(peer, direction);
   if (slot.data != nullptr) return slot;
   ++waiting_;
   Polling polling = polling_of_mpi();
@@ -290,14 +290,15 @@ Result<Slot> MpiLinks::wait(Peer& peer, Way way, const Abort& abort) {
   for (;;) {
     const bool left = peer.left != nullptr && peer.left->load(std::memory_order_acquire);
     const bool raised = abort.raised();
-    slot = attempt(peer, way);
+    slot = attempt(peer, direction);
     if (slot.data != nullptr) break;
     if (raised) {
       status = abort.cause();
       break;
     }
     // Whoever left reads no more; what it sent before is all there when its count is reached.
-    if (left && (way == Way::kSend || (peer.ended && peer.received == peer.end_received))) {
+    if (left &&
+        (direction == Direction::kSend || (peer.ended && peer.received == peer.end_received))) {
       status = Status::make(
           Code::kShutdown,
           "rank " + std::to_string(peer.rank) + " has shut down while this rank still needs it",

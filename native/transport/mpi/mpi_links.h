@@ -55,13 +55,13 @@ class MpiLinks {
   void release(Peer& peer);
 
  private:
-  enum class Way { kSend, kReceive };
+  enum class Direction { kSend, kReceive };
 
   MpiLinks(const MpiShape& shape, const Abort& abort, Failed failed, const MpiVerbs* verbs);
   Status meet(Bootstrap& bootstrap, Deadline deadline, const Status& loaded);
   Status start();
-  Result<Slot> wait(Peer& peer, Way way, const Abort& abort);
-  Slot attempt(Peer& peer, Way way);
+  Result<Slot> wait(Peer& peer, Direction direction, const Abort& abort);
+  Slot attempt(Peer& peer, Direction direction);
   Status post_all();
   void post(Peer& peer, std::size_t place) REQUIRES(mutex_);
   void move_on(Peer& peer) REQUIRES(mutex_);

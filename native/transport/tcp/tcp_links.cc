@@ -111,7 +111,7 @@ std::unique_ptr<RecvLink> TcpLinks::recv_link(int peer) {
 Result<Slot> TcpLinks::acquire(Peer& peer, const Abort& abort) {
   const Slot slot = peer.sender.acquire();
   if (slot.data != nullptr) return slot;
-  return wait(peer, Way::kSend, abort);
+  return wait(peer, Direction::kSend, abort);
 }
 
 // What is pending was stored before the look at sleeping_, and the I/O thread says that it sleeps
@@ -123,13 +123,13 @@ void TcpLinks::publish(Peer& peer, std::size_t bytes) {
 }
 
 Result<Slot> TcpLinks::peek(Peer& peer, const Abort& abort) {
-  const Slot slot = attempt(peer, Way::kReceive);
+  const Slot slot = attempt(peer, Direction::kReceive);
   if (slot.data != nullptr) return slot;
-  return wait(peer, Way::kReceive, abort);
+  return wait(peer, Direction::kReceive, abort);
 }
 
-Slot TcpLinks::attempt(Peer& peer, Way way) {
-  if (way == Way::kSend) {
+Slot TcpLinks::attempt(Peer& peer, Direction direction) {
+  if (direction == Direction::kSend) {
     peer.sender.push();
     tell(peer, peer.sender.new_failure());
     return peer.sender.acquire();
@@ -142,7 +142,7 @@ Slot TcpLinks::attempt(Peer& peer, Way way) {
   return slot;
 }
 
-Result<Slot> TcpLinks::wait(Peer& peer, Way way, const Abort& abort) {
+Result<Slot> TcpLinks::wait(Peer& peer, Direction direction, const Abort& abort) {
   struct Counted {
     explicit Counted(std::atomic<int>& number) : count(number) { ++count; }
     ~Counted() { --count; }
@@ -156,7 +156,7 @@ Result<Slot> TcpLinks::wait(Peer& peer, Way way, const Abort& abort) {
     // sent before its goodbye is there when it is gone.
     const bool gone = peer.gone();
     const bool raised = abort.raised();
-    const Slot slot = attempt(peer, way);
+    const Slot slot = attempt(peer, direction);
     if (slot.data != nullptr) return slot;
     if (raised) return abort.cause();
     if (gone)
@@ -164,13 +164,13 @@ Result<Slot> TcpLinks::wait(Peer& peer, Way way, const Abort& abort) {
           Code::kShutdown,
           "rank " + std::to_string(peer.rank) + " has shut down while this rank still needs it",
           "transport/tcp_links: wait", peer.rank);
-    if (!spin.again()) sleep(peer, way);
+    if (!spin.again()) sleep(peer, direction);
   }
 }
 
-void TcpLinks::sleep(const Peer& peer, Way way) {
+void TcpLinks::sleep(const Peer& peer, Direction direction) {
   std::vector<pollfd> items{{news_.get(), POLLIN, 0}};
-  if (way == Way::kReceive && peer.receiver.awaited() >= 0)
+  if (direction == Direction::kReceive && peer.receiver.awaited() >= 0)
     items.push_back({peer.receiver.awaited(), POLLIN, 0});
   for (const auto& other : peers_)
     if (other->sender.pending()) other->sender.ask(items);

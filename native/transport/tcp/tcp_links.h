@@ -46,11 +46,11 @@ class TcpLinks {
   Result<Slot> peek(Peer& peer, const Abort& abort);
 
  private:
-  enum class Way { kSend, kReceive };
+  enum class Direction { kSend, kReceive };
 
-  Slot attempt(Peer& peer, Way way);
-  Result<Slot> wait(Peer& peer, Way way, const Abort& abort);
-  void sleep(const Peer& peer, Way way);
+  Slot attempt(Peer& peer, Direction direction);
+  Result<Slot> wait(Peer& peer, Direction direction, const Abort& abort);
+  void sleep(const Peer& peer, Direction direction);
   void push_pending();
   bool pending() const;
   void tell(Peer& peer, const std::string& why);

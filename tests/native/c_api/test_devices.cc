@@ -20,8 +20,8 @@ struct OnDevice {
     self.text = outcome->text;
     ++self.calls;
     if (outcome->event != nullptr) {
-      self.before = core().reached(outcome->event);
-      self.follows = core().follow(outcome->event, stream_of(7), nullptr, 0);
+      self.before = core().event_query(outcome->event);
+      self.follows = core().stream_wait(outcome->event, stream_of(7), nullptr, 0);
     }
     for (std::size_t i = 0; i < outcome->outputs_count; ++i) {
       self.outputs.push_back(outcome->outputs[i].tensor.device);

@@ -55,7 +55,7 @@ inline Group group_of(const std::vector<int>& ranks, int rank, int id = 0) {
   Group group;
   group.id = id;
   for (const int member : ranks) {
-    if (member == rank) group.place = group.size();
+    if (member == rank) group.group_rank = group.size();
     group.ranks.push_back(member);
   }
   return group;

@@ -17,7 +17,7 @@ inline Bytes block_of(int rank, std::size_t tensor, std::size_t bytes, int to = 
 
 inline void check_broadcast(CpuBackend& backend, const Group& group, int root,
                             const std::vector<std::size_t>& sizes, bool in_place) {
-  const int mine = group.ranks[static_cast<std::size_t>(group.place)];
+  const int mine = group.ranks[static_cast<std::size_t>(group.group_rank)];
   const int source = group.ranks[static_cast<std::size_t>(root)];
   std::vector<Bytes> inputs, outputs;
   std::vector<Operand> operands;
@@ -47,7 +47,7 @@ inline void check_allgather(CpuBackend& backend, const Group& group,
       const Bytes block = block_of(rank, t, bytes_of(rank, t));
       expected[t].insert(expected[t].end(), block.begin(), block.end());
     }
-    const int mine = group.ranks[static_cast<std::size_t>(group.place)];
+    const int mine = group.ranks[static_cast<std::size_t>(group.group_rank)];
     inputs.push_back(block_of(mine, t, bytes_of(mine, t)));
     outputs.emplace_back(expected[t].size());
   }
@@ -57,7 +57,7 @@ inline void check_allgather(CpuBackend& backend, const Group& group,
       tensors[t].out.push_back(at);
       at += bytes;
     }
-    std::byte* const own = tensors[t].out[static_cast<std::size_t>(group.place)];
+    std::byte* const own = tensors[t].out[static_cast<std::size_t>(group.group_rank)];
     if (in_place && !inputs[t].empty()) std::memcpy(own, inputs[t].data(), inputs[t].size());
     tensors[t].in = in_place ? own : inputs[t].data();
   }
@@ -74,24 +74,24 @@ inline std::size_t bytes_between(std::uint64_t seed, int from, int to) {
 }
 
 inline void check_alltoall(CpuBackend& backend, const Group& group, std::uint64_t seed) {
-  const int mine = group.ranks[static_cast<std::size_t>(group.place)];
+  const int mine = group.ranks[static_cast<std::size_t>(group.group_rank)];
   std::vector<Bytes> inputs, outputs;
   for (const int rank : group.ranks) {
     inputs.push_back(block_of(mine, 0, bytes_between(seed, mine, rank), rank));
     outputs.emplace_back(bytes_between(seed, rank, mine));
   }
   Exchange exchange;
-  for (std::size_t place = 0; place < inputs.size(); ++place) {
-    exchange.in.push_back(inputs[place].data());
-    exchange.in_bytes.push_back(inputs[place].size());
-    exchange.out.push_back(outputs[place].data());
-    exchange.out_bytes.push_back(outputs[place].size());
+  for (std::size_t group_rank = 0; group_rank < inputs.size(); ++group_rank) {
+    exchange.in.push_back(inputs[group_rank].data());
+    exchange.in_bytes.push_back(inputs[group_rank].size());
+    exchange.out.push_back(outputs[group_rank].data());
+    exchange.out_bytes.push_back(outputs[group_rank].size());
   }
   const Status status = backend.alltoall(group, exchange);
   REQUIRE(status.message == "");
-  for (std::size_t place = 0; place < outputs.size(); ++place) {
-    const int rank = group.ranks[place];
-    CHECK(outputs[place] == block_of(rank, 0, bytes_between(seed, rank, mine), mine));
+  for (std::size_t group_rank = 0; group_rank < outputs.size(); ++group_rank) {
+    const int rank = group.ranks[group_rank];
+    CHECK(outputs[group_rank] == block_of(rank, 0, bytes_between(seed, rank, mine), mine));
   }
 }
 

@@ -26,7 +26,7 @@ inline Bytes folded(const Reduction& reduction, const std::vector<const Bytes*>&
   return out;
 }
 
-// Element `element`, owned by place `owner`; hosts: a number per place (all 0: one host).
+// Element `element`, owned by group rank `owner`; hosts: a number per group rank (all 0: one host).
 inline Bytes reduced_element(const Reduction& reduction, const std::vector<Bytes>& inputs,
                              const std::vector<int>& hosts, int owner, std::size_t element) {
   const int n = static_cast<int>(inputs.size());
@@ -58,7 +58,7 @@ inline int owner_of(const std::vector<std::size_t>& begins, std::size_t element)
   return owner;
 }
 
-// begins: where each place's share begins (n + 1).
+// begins: where each member's share begins (n + 1).
 inline Bytes reduced(const Reduction& reduction, std::vector<Bytes> inputs,
                      const std::vector<int>& hosts, const std::vector<std::size_t>& begins) {
   const std::size_t width = size_of(reduction.dtype);

@@ -23,7 +23,7 @@ inline std::uint64_t seed_of(int rank, std::size_t tensor) {
   return static_cast<std::uint64_t>(rank) * 1009 + tensor * 31 + 7;
 }
 
-// The hosts of a group's places, numbered by first place; all 0 when folds are not by host.
+// The hosts of a group's members, numbered by first member; all 0 when folds are not by host.
 inline std::vector<int> hosts_of(const Cluster& cluster, const std::vector<int>& ranks) {
   std::vector<int> hosts;
   std::string letters;

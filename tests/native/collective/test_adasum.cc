@@ -28,7 +28,7 @@ MeshOptions small_slots() {
 Group group_of(const std::vector<int>& ranks, int rank) {
   Group group;
   group.ranks = ranks;
-  while (group.ranks[static_cast<std::size_t>(group.place)] != rank) ++group.place;
+  while (group.ranks[static_cast<std::size_t>(group.group_rank)] != rank) ++group.group_rank;
   return group;
 }
 
@@ -94,15 +94,15 @@ struct Kind<Bfloat16> {
   static double real(Bfloat16 value) { return to_float(value); }
 };
 
-// Runs Adasum over the ranks; inputs by place. Gives every place's results.
+// Runs Adasum over the ranks; inputs by group rank. Gives every member's results.
 template <typename T>
 std::vector<std::vector<std::vector<T>>> results_of(
     const std::vector<std::vector<std::vector<T>>>& inputs, const std::vector<int>& ranks,
     bool in_place, const Scaling& scaling = {}) {
   const auto meshes = make_local_meshes(ranks.back() + 1, small_slots());
   auto outputs = inputs;
-  run_ranks(static_cast<int>(ranks.size()), [&](int place) {
-    const auto at = static_cast<std::size_t>(place);
+  run_ranks(static_cast<int>(ranks.size()), [&](int group_rank) {
+    const auto at = static_cast<std::size_t>(group_rank);
     std::vector<Operand> operands;
     for (std::size_t k = 0; k < inputs[at].size(); ++k) {
       if (!in_place)
@@ -133,11 +133,12 @@ bool same_everywhere(const std::vector<std::vector<std::vector<T>>>& results) {
 
 // Neither parallel nor orthogonal, of different lengths in different ranks.
 template <typename T>
-std::vector<T> random_vector(std::size_t place, std::size_t k, std::size_t count) {
+std::vector<T> random_vector(std::size_t group_rank, std::size_t k, std::size_t count) {
   std::vector<T> values(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto mixed = static_cast<double>((place * 7919 + k * 104729 + i * i * 31 + 17) % 3001);
-    values[i] = Kind<T>::of((mixed - 1200.0) / 3001.0 * (1.0 + static_cast<double>(place)));
+    const auto mixed =
+        static_cast<double>((group_rank * 7919 + k * 104729 + i * i * 31 + 17) % 3001);
+    values[i] = Kind<T>::of((mixed - 1200.0) / 3001.0 * (1.0 + static_cast<double>(group_rank)));
   }
   return values;
 }
@@ -146,15 +147,16 @@ template <typename T>
 void check_random(const std::vector<int>& ranks, const std::vector<std::size_t>& counts,
                   bool in_place) {
   std::vector<std::vector<std::vector<T>>> inputs(ranks.size());
-  for (std::size_t place = 0; place < ranks.size(); ++place)
+  for (std::size_t group_rank = 0; group_rank < ranks.size(); ++group_rank)
     for (std::size_t k = 0; k < counts.size(); ++k)
-      inputs[place].push_back(random_vector<T>(place, k, counts[k]));
+      inputs[group_rank].push_back(random_vector<T>(group_rank, k, counts[k]));
   const auto results = results_of(inputs, ranks, in_place);
   CHECK(same_everywhere(results));
   for (std::size_t k = 0; k < counts.size(); ++k) {
     std::vector<Vector> exact(ranks.size());
-    for (std::size_t place = 0; place < ranks.size(); ++place)
-      for (const T& value : inputs[place][k]) exact[place].push_back(Kind<T>::real(value));
+    for (std::size_t group_rank = 0; group_rank < ranks.size(); ++group_rank)
+      for (const T& value : inputs[group_rank][k])
+        exact[group_rank].push_back(Kind<T>::real(value));
     const Vector expected = expected_adasum(exact);
     double largest = 0;
     for (const Vector& vector : exact)
@@ -198,11 +200,12 @@ TEST_CASE("adasum: orthogonal vectors give the sum, exactly") {
     const auto n = static_cast<std::size_t>(size);
     std::vector<std::vector<std::vector<float>>> inputs(n);
     std::vector<float> sum(3 * n);
-    for (std::size_t place = 0; place < n; ++place) {
+    for (std::size_t group_rank = 0; group_rank < n; ++group_rank) {
       std::vector<float> vector(3 * n);
       for (std::size_t i = 0; i < 3; ++i)
-        sum[3 * place + i] = vector[3 * place + i] = static_cast<float>(place + i) + 0.3F;
-      inputs[place].push_back(vector);
+        sum[3 * group_rank + i] = vector[3 * group_rank + i] =
+            static_cast<float>(group_rank + i) + 0.3F;
+      inputs[group_rank].push_back(vector);
     }
     for (const auto& result : results_of(inputs, first_ranks(size), true)) CHECK(result[0] == sum);
   }
@@ -212,7 +215,8 @@ TEST_CASE("adasum: parallel vectors give the average") {
   for (const int size : {2, 4, 8}) {
     CAPTURE(size);
     std::vector<std::vector<std::vector<double>>> inputs;
-    for (int place = 0; place < size; ++place) inputs.push_back({{1.5, -2.0, 0.25, 8.0, 0.0}});
+    for (int group_rank = 0; group_rank < size; ++group_rank)
+      inputs.push_back({{1.5, -2.0, 0.25, 8.0, 0.0}});
     for (const auto& result : results_of(inputs, first_ranks(size), false))
       CHECK(result == inputs[0]);
   }

@@ -50,7 +50,7 @@ TEST_CASE("hosts: few slots, and slots too small for a piece of every slice") {
   check_reductions(cluster, cases_for(5));
 }
 
-TEST_CASE("hosts: hierarchical_allreduce off: in the order of the places") {
+TEST_CASE("hosts: hierarchical_allreduce off: in the order of the group_ranks") {
   for (const char* letters : {"aabb", "abab", "aab"}) {
     Cluster cluster = hosts(letters);
     cluster.algorithms.hierarchical_allreduce = false;

@@ -15,13 +15,13 @@ void scatter_once(const Cluster& cluster, CpuBackend& backend, const Group& grou
                   const ScatterCase& given) {
   const Dtype dtype = given.reduction.dtype;
   const std::size_t width = size_of(dtype);
-  const auto place = static_cast<std::size_t>(group.place);
+  const auto group_rank = static_cast<std::size_t>(group.group_rank);
   std::vector<Bytes> inputs, outputs;
   std::vector<Scatter> tensors;
   for (std::size_t t = 0; t < given.begins.size(); ++t) {
     const std::vector<std::size_t>& begins = given.begins[t];
     inputs.push_back(random_elements(dtype, begins.back(), seed_of(rank, t)));
-    outputs.emplace_back((begins[place + 1] - begins[place]) * width);
+    outputs.emplace_back((begins[group_rank + 1] - begins[group_rank]) * width);
     tensors.push_back({inputs[t].data(), outputs[t].data(), begins});
   }
   const Status status = backend.reducescatter(group, tensors, given.reduction);
@@ -32,7 +32,7 @@ void scatter_once(const Cluster& cluster, CpuBackend& backend, const Group& grou
     for (const int member : group.ranks)
       all.push_back(random_elements(dtype, begins.back(), seed_of(member, t)));
     const Bytes whole = reduced(given.reduction, all, hosts_of(cluster, group.ranks), begins);
-    const auto first = whole.begin() + static_cast<std::ptrdiff_t>(begins[place] * width);
+    const auto first = whole.begin() + static_cast<std::ptrdiff_t>(begins[group_rank] * width);
     CHECK(outputs[t] == Bytes(first, first + static_cast<std::ptrdiff_t>(outputs[t].size())));
     CHECK(inputs[t] == random_elements(dtype, begins.back(), seed_of(rank, t)));
   }

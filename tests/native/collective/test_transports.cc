@@ -21,35 +21,35 @@ struct Places {
   std::size_t bytes() const { return ((first + second) * 8 + 4095) / 4096 * 4096; }
 };
 
-void check_shared(Mesh& mesh, const Group& group, int rank, const Places& places,
+void check_shared(Mesh& mesh, const Group& group, int rank, const Places& group_ranks,
                   const Reduction& reduction, const std::vector<Bytes>& expected) {
   CpuBackend backend(mesh);
   const std::size_t width = size_of(reduction.dtype);
   const auto base = [&](int of) {
-    return mesh.heap()->base() + static_cast<std::size_t>(of) * places.bytes();
+    return mesh.heap()->base() + static_cast<std::size_t>(of) * group_ranks.bytes();
   };
   REQUIRE(mesh.heap() != nullptr);
   if (rank == group.ranks.front()) {
     for (const int member : group.ranks) {
-      const Status status =
-          mesh.heap()->claim(static_cast<std::size_t>(member) * places.bytes(), places.bytes());
+      const Status status = mesh.heap()->claim(
+          static_cast<std::size_t>(member) * group_ranks.bytes(), group_ranks.bytes());
       REQUIRE(status.message == "");
     }
   }
   std::vector<float> nothing(1);  // everybody has its pages, and later: its input
   const std::vector<Operand> meet{{nothing.data(), nothing.data(), 1}};
   REQUIRE(backend.allreduce(group, meet, {}).message == "");
-  std::byte* const second = base(rank) + places.first * width;
-  const Bytes a = random_elements(reduction.dtype, places.first, seed_of(rank, 0));
-  const Bytes b = random_elements(reduction.dtype, places.second, seed_of(rank, 1));
+  std::byte* const second = base(rank) + group_ranks.first * width;
+  const Bytes a = random_elements(reduction.dtype, group_ranks.first, seed_of(rank, 0));
+  const Bytes b = random_elements(reduction.dtype, group_ranks.second, seed_of(rank, 1));
   std::memcpy(base(rank), a.data(), a.size());
   std::memcpy(second, b.data(), b.size());
   REQUIRE(backend.allreduce(group, meet, {}).message == "");
   std::vector<std::ptrdiff_t> offsets;
   for (const int member : group.ranks) offsets.push_back(base(member) - base(rank));
   const Status status = backend.allreduce_shared(
-      group, {{base(rank), base(rank), places.first}, {second, second, places.second}}, offsets,
-      reduction);
+      group, {{base(rank), base(rank), group_ranks.first}, {second, second, group_ranks.second}},
+      offsets, reduction);
   REQUIRE(status.message == "");
   CHECK(std::memcmp(base(rank), expected[0].data(), expected[0].size()) == 0);
   CHECK(std::memcmp(second, expected[1].data(), expected[1].size()) == 0);
@@ -80,8 +80,8 @@ TEST_CASE("shared: in the heap, for every number of ranks and a team of some") {
     for (const bool scaled : {false, true}) {
       Reduction reduction = reduction_of(Dtype::kFloat16, ReduceOp::kAverage, size);
       if (scaled) reduction.scaling.before = 0.3;
-      const Places places{10007, 3};
-      const ReduceCase given{reduction, {places.first, places.second}, {}, true};
+      const Places group_ranks{10007, 3};
+      const ReduceCase given{reduction, {group_ranks.first, group_ranks.second}, {}, true};
       std::vector<int> ranks;
       for (int rank = size % 2; rank < size; ++rank) ranks.push_back(rank);
       const Cluster cluster = over("shm", size);
@@ -89,7 +89,7 @@ TEST_CASE("shared: in the heap, for every number of ranks and a team of some") {
       CAPTURE(size);
       on_meshes(cluster, [&](int rank, Mesh& mesh) {
         if (rank < ranks.front()) return;
-        check_shared(mesh, group_of(ranks, rank), rank, places, reduction, expected);
+        check_shared(mesh, group_of(ranks, rank), rank, group_ranks, reduction, expected);
       });
     }
   }

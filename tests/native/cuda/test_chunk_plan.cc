@@ -51,17 +51,17 @@ TEST_CASE("chunk plan: chunks hold every element once, whatever the lengths and 
 }
 
 TEST_CASE("chunk plan: a strip of slices is cut where its rows meet") {
-  for (const std::size_t places : {1, 2, 3, 5, 8}) {
+  for (const std::size_t group_ranks : {1, 2, 3, 5, 8}) {
     for (const std::size_t count : {1, 2, 7, 64, 1001}) {
-      const RowLengths rows = slices_of(count, places);
+      const RowLengths rows = slices_of(count, group_ranks);
       const ChunkPlan plan_chunks = hvd::cuda::plan_chunks({rows}, 1, 64);
       for (const Chunk& chunk : plan_chunks.chunks) {
         const ChunkPart& strip = chunk.front();
         std::size_t all = 0;
         for (const std::size_t length : rows.lengths) all += part_of(length, strip);
         each_part(rows, strip, 1, [&](std::size_t row, std::size_t part, std::size_t at) {
-          CHECK(at - strip.at == slice_begin(all, row, places));
-          CHECK(at - strip.at + part == slice_begin(all, row + 1, places));
+          CHECK(at - strip.at == slice_begin(all, row, group_ranks));
+          CHECK(at - strip.at + part == slice_begin(all, row + 1, group_ranks));
         });
       }
     }

@@ -31,11 +31,11 @@ std::vector<Reduction> all_reductions(int size) {
   return all;
 }
 
-// The same on every rank, different between places; every third nothing.
+// The same on every rank, different between members; every third nothing.
 std::vector<std::size_t> uneven(int size, std::size_t unit) {
   std::vector<std::size_t> shares;
-  for (int place = 0; place < size; ++place)
-    shares.push_back(static_cast<std::size_t>((place + 2) % 3) * unit);
+  for (int group_rank = 0; group_rank < size; ++group_rank)
+    shares.push_back(static_cast<std::size_t>((group_rank + 2) % 3) * unit);
   return shares;
 }
 

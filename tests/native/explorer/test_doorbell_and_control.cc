@@ -38,39 +38,40 @@ void sleep_until(ModelDoorbell& doorbell, const Look& look, const Awake& awake) 
 
 // ---- the doorbell ----
 
-struct Door {
+struct Waiting {
   ModelDoorbellMemory memory;
   std::array<ModelWord, 2> news;
   ModelWord abort;
 };
 
-void caller(Door& door, std::size_t which) {
-  door.news[which].store(1);
-  ModelDoorbell(door.memory).ring();
+void caller(Waiting& waiting, std::size_t which) {
+  waiting.news[which].store(1);
+  ModelDoorbell(waiting.memory).ring();
 }
 
-void sleeper(Door& door) {
-  ModelDoorbell doorbell(door.memory);
+void sleeper(Waiting& waiting) {
+  ModelDoorbell doorbell(waiting.memory);
   sleep_until(
       doorbell,
       [&] {
-        return (door.news[0].load() != 0 && door.news[1].load() != 0) || door.abort.load() != 0;
+        return (waiting.news[0].load() != 0 && waiting.news[1].load() != 0) ||
+               waiting.abort.load() != 0;
       },
       [] {});
 }
 
-Outcome run_door(const std::function<void(Door&)>& sleeps, bool mortal = false) {
+Outcome run_waiting(const std::function<void(Waiting&)>& sleeps, bool mortal = false) {
   return explore([&] {
-    const auto door = std::make_shared<Door>();
+    const auto waiting = std::make_shared<Waiting>();
     Scenario scenario;
-    scenario.actors.push_back({[door, &sleeps] { sleeps(*door); }, false, false});
-    scenario.actors.push_back({[door] { caller(*door, 0); }, mortal, false});
-    scenario.actors.push_back({[door] { caller(*door, 1); }, false, false});
+    scenario.actors.push_back({[waiting, &sleeps] { sleeps(*waiting); }, false, false});
+    scenario.actors.push_back({[waiting] { caller(*waiting, 0); }, mortal, false});
+    scenario.actors.push_back({[waiting] { caller(*waiting, 1); }, false, false});
     if (mortal)
-      scenario.actors.push_back({[door] {
+      scenario.actors.push_back({[waiting] {
                                    Run::current()->await_death();
-                                   door->abort.store(1);
-                                   ModelDoorbell(door->memory).ring();
+                                   waiting->abort.store(1);
+                                   ModelDoorbell(waiting->memory).ring();
                                  },
                                  false, true});
     return scenario;
@@ -182,42 +183,42 @@ Outcome run_office(int mortal, Value first = 0, const Write& write = shipped) {
 }  // namespace
 
 TEST_CASE("explorer: a doorbell rung by two at once is never missed") {
-  const Outcome outcome = run_door(sleeper);
+  const Outcome outcome = run_waiting(sleeper);
   CHECK(outcome.wrong == "");
   CHECK(outcome.ends > 0);
   MESSAGE(outcome.states << " states");
 }
 
 TEST_CASE("explorer: a caller that dies at any step leaves no sleeper, once the watch has rung") {
-  const Outcome outcome = run_door(sleeper, true);
+  const Outcome outcome = run_waiting(sleeper, true);
   CHECK(outcome.wrong == "");
   CHECK(outcome.deaths > 20);
   MESSAGE(outcome.states << " states, " << outcome.deaths << " deaths");
 }
 
 TEST_CASE("explorer: finds the ring that is lost when the doorbell is heard after the look") {
-  const auto late = [](Door& door) {
-    ModelDoorbell doorbell(door.memory);
-    while (door.news[0].load() == 0 || door.news[1].load() == 0) {
+  const auto late = [](Waiting& waiting) {
+    ModelDoorbell doorbell(waiting.memory);
+    while (waiting.news[0].load() == 0 || waiting.news[1].load() == 0) {
       const Value seen = doorbell.heard();
       doorbell.announce();
       doorbell.wait(seen, kLong);
       doorbell.awake();
     }
   };
-  CHECK(run_door(late).wrong.find("sleeps for ever") != std::string::npos);
+  CHECK(run_waiting(late).wrong.find("sleeps for ever") != std::string::npos);
 }
 
 TEST_CASE("explorer: finds the ring that is lost without the announcement") {
-  const auto silent = [](Door& door) {
-    ModelDoorbell doorbell(door.memory);
+  const auto silent = [](Waiting& waiting) {
+    ModelDoorbell doorbell(waiting.memory);
     for (;;) {
       const Value seen = doorbell.heard();
-      if (door.news[0].load() != 0 && door.news[1].load() != 0) return;
+      if (waiting.news[0].load() != 0 && waiting.news[1].load() != 0) return;
       doorbell.wait(seen, kLong);
     }
   };
-  CHECK(run_door(silent).wrong.find("sleeps for ever") != std::string::npos);
+  CHECK(run_waiting(silent).wrong.find("sleeps for ever") != std::string::npos);
 }
 
 TEST_CASE("explorer: control bytes arrive in order through a ring smaller than the message") {

@@ -15,41 +15,41 @@ void mark_broken(Clique& clique, const std::string& why) {
   }
 }
 
-void come_to_gate(Clique& clique, int rank, Operation& operation) {
-  Gate& gate = clique.gates[operation.number];
-  gate.members.resize(clique.devices.size());
-  gate.members[static_cast<std::size_t>(rank)] = &operation;
-  if (++gate.arrived < static_cast<int>(gate.members.size())) return;
-  const std::string difference = complete(gate.members);
+void come_to_collective(Clique& clique, int rank, Operation& operation) {
+  Collective& collective = clique.collectives[operation.number];
+  collective.members.resize(clique.devices.size());
+  collective.members[static_cast<std::size_t>(rank)] = &operation;
+  if (++collective.arrived < static_cast<int>(collective.members.size())) return;
+  const std::string difference = complete(collective.members);
   if (!difference.empty()) return mark_broken(clique, difference);
-  for (Operation* member : gate.members) member->done = true;
-  clique.gates.erase(operation.number);
+  for (Operation* member : collective.members) member->done = true;
+  clique.collectives.erase(operation.number);
 }
 
-void come_to_lane(Clique& clique, int rank, Operation& operation) {
+void come_to_pair(Clique& clique, int rank, Operation& operation) {
   const bool sends = operation.kind == Kind::kSend;
   const auto way =
       sends ? std::make_pair(rank, operation.peer) : std::make_pair(operation.peer, rank);
-  Lane& lane = clique.lanes[way];
-  (sends ? lane.sent : lane.received).push_back(&operation);
-  while (!lane.sent.empty() && !lane.received.empty()) {
-    Operation& sent = *lane.sent.front();
-    Operation& received = *lane.received.front();
+  Pair& pair = clique.pairs[way];
+  (sends ? pair.sent : pair.received).push_back(&operation);
+  while (!pair.sent.empty() && !pair.received.empty()) {
+    Operation& sent = *pair.sent.front();
+    Operation& received = *pair.received.front();
     if (sent.count != received.count || sent.type != received.type)
       return mark_broken(clique, std::to_string(sent.count) + " elements sent, " +
                                      std::to_string(received.count) + " expected");
     std::memcpy(received.out, sent.in, sent.count * size_of(sent.type));
     sent.done = received.done = true;
-    lane.sent.pop_front();
-    lane.received.pop_front();
+    pair.sent.pop_front();
+    pair.received.pop_front();
   }
 }
 
 // Whoever leaves without the others must not be waited for with memory that is gone.
 void withdraw(Clique& clique, Launch& launch) {
   clique.broken = true;
-  for (const Operation& operation : launch.operations) clique.gates.erase(operation.number);
-  clique.lanes.clear();
+  for (const Operation& operation : launch.operations) clique.collectives.erase(operation.number);
+  clique.pairs.clear();
 }
 
 bool all_done(const Launch& launch) {
@@ -66,9 +66,9 @@ void run(void* argument) {
   for (Operation& operation : launch->operations) {
     if (comm.aborted || clique.broken) break;
     if (operation.kind == Kind::kSend || operation.kind == Kind::kRecv)
-      come_to_lane(clique, comm.rank, operation);
+      come_to_pair(clique, comm.rank, operation);
     else
-      come_to_gate(clique, comm.rank, operation);
+      come_to_collective(clique, comm.rank, operation);
   }
   world().changed.notify_all();
   world().changed.wait(lock, [&] { return comm.aborted || all_done(*launch); });

@@ -42,12 +42,12 @@ struct Operation {
   bool done = false;
 };
 
-struct Gate {
+struct Collective {
   std::vector<Operation*> members;  // by rank
   int arrived = 0;
 };
 
-struct Lane {
+struct Pair {
   std::deque<Operation*> sent, received;
 };
 
@@ -56,8 +56,8 @@ struct Clique {
   int joined = 0;
   int finalized = 0;
   bool broken = false;
-  std::map<std::uint64_t, Gate> gates;
-  std::map<std::pair<int, int>, Lane> lanes;  // from, to
+  std::map<std::uint64_t, Collective> collectives;
+  std::map<std::pair<int, int>, Pair> pairs;  // from, to
 };
 
 struct Launch {

@@ -103,7 +103,7 @@ class FakeCore {
     table_.set_size = [](const hvd_engine*, std::int32_t) { return 2; };
     table_.keep = [](hvd_buffer*) { ++the()->kept; };
     table_.drop = [](hvd_buffer*) { --the()->kept; };
-    table_.follow = [](hvd_event* event, void* stream, char* text, std::size_t size) {
+    table_.stream_wait = [](hvd_event* event, void* stream, char* text, std::size_t size) {
       if (!the()->lost.empty()) {
         std::strncpy(text, the()->lost.c_str(), size - 1);
         return static_cast<std::int32_t>(HVD_UNAVAILABLE);

@@ -137,11 +137,11 @@ inline void begin() {
 // Arrays that the test holds as Python does, and lets go of at its end.
 class Held {
  public:
-  ~Held() { let_go(); }
+  ~Held() { release_all(); }
   void* array(const std::vector<std::int64_t>& shape, void* other = nullptr, int type = kFloat64) {
     return all_.emplace_back(fake_mxnet::array(type, shape, other));
   }
-  void let_go() {
+  void release_all() {
     for (void* const each : all_) test_free(each);
     all_.clear();
   }

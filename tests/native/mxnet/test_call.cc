@@ -35,7 +35,7 @@ TEST_CASE("mxnet: a call waits for MXNet, then the core gets what was asked for"
   CHECK(pushed.writes == Memories{&fake_mxnet::of(output).memory()});
   CHECK(core.all.empty());
 
-  held.let_go();  // Python has forgotten them
+  held.release_all();  // Python has forgotten them
   fake_mxnet::run(0);
   REQUIRE(core.all.size() == 1);
   const Taken& taken = core.all[0];
@@ -68,7 +68,7 @@ TEST_CASE("mxnet: an operation may end before the core has returned from taking 
     void* const first = held.array({2, 3});
     void* const second = held.array({4});
     REQUIRE(ask({}, {first, second}, {first, second}) == "");
-    held.let_go();
+    held.release_all();
     fake_mxnet::run(number);
     check_ended(number);
     // The core's view of the request was whole when the call itself had gone.
@@ -89,7 +89,7 @@ TEST_CASE("mxnet: each memory is named once to MXNet, as written where it is") {
   CHECK(operation(0).writes == Memories{&fake_mxnet::of(one).memory()});
   CHECK(operation(0).reads == Memories{&fake_mxnet::of(other).memory()});
   fake_mxnet::run(0);
-  held.let_go();
+  held.release_all();
   check_ended(0);
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("mxnet: what MXNet refuses is told at once, and nothing is left of the
   CHECK(operation(0).error == "no memory of the device");
   CHECK(operation(0).ended == 1);
   CHECK(core.names().empty());
-  held.let_go();
+  held.release_all();
   CHECK(fake_mxnet::arrays() == 0);
 }
 

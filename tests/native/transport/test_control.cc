@@ -217,15 +217,16 @@ TEST_CASE("control: who leaves with something kept sleeps until the doorbell say
 }
 
 TEST_CASE("control: F6 a message that comes twice, late or before its turn is refused") {
-  struct Way {
+  struct Arrival {
     std::vector<std::uint32_t> numbers;  // of the frames, in the order in which they come
     std::size_t good;                    // of these, how many are taken
     bool refused;
   };
-  for (const Way& way : {Way{{0, 1, 2}, 3, false}, Way{{0, 1, 1}, 2, true}, Way{{0, 1, 0}, 2, true},
-                         Way{{0, 2, 1}, 1, true}, Way{{1}, 0, true}, Way{{kAlmost}, 0, true}}) {
+  for (const Arrival& arrival :
+       {Arrival{{0, 1, 2}, 3, false}, Arrival{{0, 1, 1}, 2, true}, Arrival{{0, 1, 0}, 2, true},
+        Arrival{{0, 2, 1}, 1, true}, Arrival{{1}, 0, true}, Arrival{{kAlmost}, 0, true}}) {
     std::string stream;
-    for (const std::uint32_t number : way.numbers)
+    for (const std::uint32_t number : arrival.numbers)
       stream += frame_of(number, "message " + std::to_string(number));
     const HeapControlRing up, down;
     MemoryLine memory(7, up.memory(), down.memory(), MemoryLine::Calls{[] {}, [] {}, {}});
@@ -241,11 +242,11 @@ TEST_CASE("control: F6 a message that comes twice, late or before its turn is re
     for (ControlLine* const line :
          {static_cast<ControlLine*>(&memory), static_cast<ControlLine*>(&socket)}) {
       std::deque<ControlMessage> inbox;
-      CHECK(line->collect(inbox) != way.refused);
-      REQUIRE(inbox.size() == way.good);
-      for (std::size_t i = 0; i < way.good; ++i) {
+      CHECK(line->collect(inbox) != arrival.refused);
+      REQUIRE(inbox.size() == arrival.good);
+      for (std::size_t i = 0; i < arrival.good; ++i) {
         CHECK(inbox[i].from == 7);
-        CHECK(inbox[i].bytes == "message " + std::to_string(way.numbers[i]));
+        CHECK(inbox[i].bytes == "message " + std::to_string(arrival.numbers[i]));
       }
     }
   }

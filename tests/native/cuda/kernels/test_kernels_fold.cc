@@ -40,12 +40,12 @@ std::vector<T> on_host(const Reduction& reduction, const Inputs<T>& inputs) {
 template <typename T>
 std::vector<T> on_card(const Card& card, const Reduction& reduction, const Inputs<T>& inputs,
                        const std::vector<std::size_t>& offsets) {
-  std::vector<Placed<T>> places;
+  std::vector<Placed<T>> group_ranks;
   std::vector<const void*> pointers;
   const std::size_t n = inputs.size();
   for (std::size_t k = 0; k < n; ++k) {
-    places.emplace_back(card, inputs[k], offsets[k % offsets.size()] * sizeof(T));
-    pointers.push_back(places.back().data());
+    group_ranks.emplace_back(card, inputs[k], offsets[k % offsets.size()] * sizeof(T));
+    pointers.push_back(group_ranks.back().data());
   }
   const Placed<T> out(card, bits<T>(inputs[0].size(), 7, true),
                       offsets[n % offsets.size()] * sizeof(T));
@@ -127,15 +127,16 @@ TEST_CASE_TEMPLATE("kernels fold: the output may be any of the inputs", T, HVD_A
     const auto inputs = inputs_of<T>(4, 20'011, true);
     const auto expected = on_host(reduction, inputs);
     for (std::size_t own = 0; own < inputs.size(); ++own) {
-      std::vector<Placed<T>> places;
+      std::vector<Placed<T>> group_ranks;
       std::vector<const void*> pointers;
       for (const auto& input : inputs) {
-        places.emplace_back(card, input, 0);
-        pointers.push_back(places.back().data());
+        group_ranks.emplace_back(card, input, 0);
+        pointers.push_back(group_ranks.back().data());
       }
-      REQUIRE(card.kernels->fold(card.stream, reduction, places[own].data(), pointers, 20'011));
+      REQUIRE(
+          card.kernels->fold(card.stream, reduction, group_ranks[own].data(), pointers, 20'011));
       for (std::size_t k = 0; k < inputs.size(); ++k)
-        CHECK(differences(places[k].values(), k == own ? expected : inputs[k]) == 0);
+        CHECK(differences(group_ranks[k].values(), k == own ? expected : inputs[k]) == 0);
     }
   });
 }

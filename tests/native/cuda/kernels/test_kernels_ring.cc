@@ -68,7 +68,7 @@ class RingOfRanks {
   std::vector<CUstream> streams_;
 };
 
-// Slice o is folded over the places o + 1, ..., o.
+// Slice o is folded over the members o + 1, ..., o.
 template <typename T>
 std::vector<T> expected_of(const Reduction& reduction, const std::vector<std::vector<T>>& inputs) {
   const std::size_t n = inputs.size(), count = inputs[0].size();

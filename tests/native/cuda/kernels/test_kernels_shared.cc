@@ -14,7 +14,7 @@ namespace {
 
 using cuda::Stretch;
 
-// The memories of all members, each of the same elements, and a fold by the one at `place`.
+// The memories of all members, each of the same elements, and a fold by the one at `group_rank`.
 template <typename T>
 class Members {
  public:
@@ -27,16 +27,16 @@ class Members {
     }
   }
 
-  // Stretches {begin, end} of the place's memory; the rest stays as it is.
-  void check(const Reduction& reduction, std::size_t place,
+  // Stretches {begin, end} of the member's memory; the rest stays as it is.
+  void check(const Reduction& reduction, std::size_t group_rank,
              const std::vector<std::pair<std::size_t, std::size_t>>& cuts) {
     std::vector<Stretch> stretches;
     for (const auto& [begin, end] : cuts)
-      stretches.push_back({places_[place].data() + begin, end - begin});
+      stretches.push_back({places_[group_rank].data() + begin, end - begin});
     const Status status =
-        card_.kernels->fold_shared(card_.stream, reduction, stretches, offsets_of(place));
+        card_.kernels->fold_shared(card_.stream, reduction, stretches, offsets_of(group_rank));
     REQUIRE(status.message == "");
-    const std::vector<T> folded = on_host(reduction, place);
+    const std::vector<T> folded = on_host(reduction, group_rank);
     for (std::size_t k = 0; k < places_.size(); ++k) {
       std::vector<T> expected = inputs_[k];
       for (const auto& [begin, end] : cuts)
@@ -46,22 +46,22 @@ class Members {
   }
 
  private:
-  // In the order of the fold: the next place first, the own one last.
-  std::vector<std::ptrdiff_t> offsets_of(std::size_t place) const {
+  // In the order of the fold: the next group rank first, the own one last.
+  std::vector<std::ptrdiff_t> offsets_of(std::size_t group_rank) const {
     std::vector<std::ptrdiff_t> offsets;
     for (std::size_t step = 1; step <= places_.size(); ++step) {
       const auto* const theirs =
-          reinterpret_cast<const std::byte*>(places_[(place + step) % places_.size()].data());
-      offsets.push_back(theirs - reinterpret_cast<const std::byte*>(places_[place].data()));
+          reinterpret_cast<const std::byte*>(places_[(group_rank + step) % places_.size()].data());
+      offsets.push_back(theirs - reinterpret_cast<const std::byte*>(places_[group_rank].data()));
     }
     return offsets;
   }
 
-  std::vector<T> on_host(const Reduction& reduction, std::size_t place) const {
+  std::vector<T> on_host(const Reduction& reduction, std::size_t group_rank) const {
     std::vector<std::vector<T>> ready(inputs_.size(), std::vector<T>(count_));
     std::vector<const void*> pointers;
     for (std::size_t step = 1; step <= inputs_.size(); ++step) {
-      const std::size_t k = (place + step) % inputs_.size();
+      const std::size_t k = (group_rank + step) % inputs_.size();
       prescale(reduction, ready[k].data(), inputs_[k].data(), count_);
       pointers.push_back(ready[k].data());
     }

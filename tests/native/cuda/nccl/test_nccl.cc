@@ -24,8 +24,8 @@ Reduction reduction_of(Dtype dtype, ReduceOp op, int size) {
 
 std::vector<std::size_t> shares_of(int size, std::size_t unit, bool even) {
   std::vector<std::size_t> shares;
-  for (int place = 0; place < size; ++place)
-    shares.push_back(even ? unit : static_cast<std::size_t>((place + 2) % 3) * unit);
+  for (int group_rank = 0; group_rank < size; ++group_rank)
+    shares.push_back(even ? unit : static_cast<std::size_t>((group_rank + 2) % 3) * unit);
   return shares;
 }
 

@@ -64,20 +64,20 @@ inline void check_allreduce(Rank& rank, DeviceBackend& ring, const Group& group,
   }
 }
 
-// shares: elements of each place, of every tensor.
+// shares: elements of each member, of every tensor.
 inline void check_reducescatter(Rank& rank, DeviceBackend& ring, const Group& group,
                                 const Reduction& reduction,
                                 const std::vector<std::vector<std::size_t>>& shares,
                                 Maker make = any_elements) {
   const std::size_t width = size_of(reduction.dtype);
-  const auto place = static_cast<std::size_t>(group.place);
+  const auto group_rank = static_cast<std::size_t>(group.group_rank);
   Tensors tensors;
   std::vector<Scatter> host, device;
   for (std::size_t t = 0; t < shares.size(); ++t) {
     std::vector<std::size_t> begins{0};
     for (const std::size_t share : shares[t]) begins.push_back(begins.back() + share);
     tensors.add(rank, make(reduction.dtype, reduction.op, begins.back(), seed_of(rank.number(), t)),
-                shares[t][place] * width);
+                shares[t][group_rank] * width);
     device.push_back({tensors.in[t].data(), tensors.out[t].data(), begins});
     host.push_back({nullptr, nullptr, begins});
   }
@@ -116,7 +116,7 @@ inline void check_broadcast(Rank& rank, DeviceBackend& ring, const Group& group,
 // Rank r's block of a tensor is (r mod 3) units long.
 inline void check_allgather(Rank& rank, DeviceBackend& ring, const Group& group,
                             const std::vector<std::size_t>& units, bool in_place) {
-  const auto own = static_cast<std::size_t>(group.place);
+  const auto own = static_cast<std::size_t>(group.group_rank);
   Tensors tensors;
   std::vector<Gather> gathers(units.size());
   std::vector<Bytes> expected(units.size());
@@ -129,7 +129,8 @@ inline void check_allgather(Rank& rank, DeviceBackend& ring, const Group& group,
     const Bytes mine = block_of(rank.number(), t, gathers[t].bytes[own]);
     Bytes out(expected[t].size(), std::byte{0x5a});
     std::size_t before = 0;
-    for (std::size_t place = 0; place < own; ++place) before += gathers[t].bytes[place];
+    for (std::size_t group_rank = 0; group_rank < own; ++group_rank)
+      before += gathers[t].bytes[group_rank];
     if (in_place && !mine.empty()) std::memcpy(out.data() + before, mine.data(), mine.size());
     tensors.in.emplace_back(rank, mine);
     tensors.out.emplace_back(rank, out);
@@ -168,9 +169,10 @@ inline void check_alltoall(Rank& rank, DeviceBackend& ring, const Group& group,
     exchange.out_bytes.push_back(from);
   }
   REQUIRE(ring.alltoall(group, exchange).message == "");
-  for (std::size_t place = 0; place < group.ranks.size(); ++place) {
-    const int from = group.ranks[place];
-    CHECK(tensors.out[place].read() == block_of(from, 0, bytes_between(seed, from, mine), mine));
+  for (std::size_t group_rank = 0; group_rank < group.ranks.size(); ++group_rank) {
+    const int from = group.ranks[group_rank];
+    CHECK(tensors.out[group_rank].read() ==
+          block_of(from, 0, bytes_between(seed, from, mine), mine));
   }
 }
 

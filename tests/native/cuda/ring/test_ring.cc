@@ -121,8 +121,8 @@ TEST_CASE("ring: reducescatter, uneven shares, some of them nothing") {
       const auto ring = rank.ring(group);
       const auto shares = [&](std::size_t unit) {
         std::vector<std::size_t> all;
-        for (int place = 0; place < size; ++place)
-          all.push_back(static_cast<std::size_t>((place + 2) % 3) * unit);
+        for (int group_rank = 0; group_rank < size; ++group_rank)
+          all.push_back(static_cast<std::size_t>((group_rank + 2) % 3) * unit);
         return all;
       };
       for (const Dtype dtype : {Dtype::kFloat32, Dtype::kInt16, Dtype::kFloat16}) {

@@ -45,7 +45,7 @@ struct State {
     for (const std::uint64_t seen : read) all = mixed(all, seen);
     return all;
   }
-  std::uint64_t place() const {
+  std::uint64_t group_rank() const {
     std::uint64_t all = 0;
     for (const std::size_t steps : at) all = all * 100003 + steps;
     return all;
@@ -71,7 +71,7 @@ class Orders {
     while (!ahead.empty() && wrong_.empty()) {
       const State state = std::move(ahead.back());
       ahead.pop_back();
-      const auto [known, is_new] = seen_.emplace(state.place(), state.number());
+      const auto [known, is_new] = seen_.emplace(state.group_rank(), state.number());
       if (!is_new) {
         if (known->second != state.number()) wrong_ = "a race" + where(state);
         continue;
@@ -187,11 +187,11 @@ void turn(DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y,
           const std::function<std::size_t(int from, int to)>& bytes) {
   Exchange exchange;
   const auto n = static_cast<std::size_t>(group.size());
-  for (std::size_t place = 0; place < n; ++place) {
-    exchange.in.push_back(x + place * 1024);
-    exchange.out.push_back(y + place * 1024);
-    exchange.in_bytes.push_back(bytes(group.place, static_cast<int>(place)));
-    exchange.out_bytes.push_back(bytes(static_cast<int>(place), group.place));
+  for (std::size_t group_rank = 0; group_rank < n; ++group_rank) {
+    exchange.in.push_back(x + group_rank * 1024);
+    exchange.out.push_back(y + group_rank * 1024);
+    exchange.in_bytes.push_back(bytes(group.group_rank, static_cast<int>(group_rank)));
+    exchange.out_bytes.push_back(bytes(static_cast<int>(group_rank), group.group_rank));
   }
   REQUIRE(ring.alltoall(group, exchange).message == "");
 }
@@ -199,17 +199,17 @@ void turn(DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y,
 void gather(DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y) {
   Gather all;
   all.in = x;
-  for (int place = 0; place < group.size(); ++place) {
-    all.out.push_back(y + static_cast<std::size_t>(place) * 1024);
-    all.bytes.push_back(static_cast<std::size_t>(place) * 400);
+  for (int group_rank = 0; group_rank < group.size(); ++group_rank) {
+    all.out.push_back(y + static_cast<std::size_t>(group_rank) * 1024);
+    all.bytes.push_back(static_cast<std::size_t>(group_rank) * 400);
   }
   REQUIRE(ring.allgather(group, {all}).message == "");
 }
 
 void scatter(DeviceBackend& ring, const Group& group, std::byte* x, std::byte* y) {
   std::vector<std::size_t> begins{0};
-  for (int place = 0; place < group.size(); ++place)
-    begins.push_back(begins.back() + static_cast<std::size_t>(place) * 50);
+  for (int group_rank = 0; group_rank < group.size(); ++group_rank)
+    begins.push_back(begins.back() + static_cast<std::size_t>(group_rank) * 50);
   REQUIRE(ring.reducescatter(group, {{x, y, begins}}, kSum).message == "");
 }
 

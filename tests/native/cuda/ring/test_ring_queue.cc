@@ -70,12 +70,12 @@ void go_round(Backend& backend, const Group& group, int round, std::byte* x, std
   Gather gather;
   gather.in = z;
   std::vector<std::size_t> begins{0};
-  for (std::size_t place = 0; place < kSize; ++place) {
-    exchange.in.push_back(x + place * kPart);
-    exchange.out.push_back(y + place * kPart);
+  for (std::size_t group_rank = 0; group_rank < kSize; ++group_rank) {
+    exchange.in.push_back(x + group_rank * kPart);
+    exchange.out.push_back(y + group_rank * kPart);
     exchange.in_bytes.push_back(kPart);
     exchange.out_bytes.push_back(kPart);
-    gather.out.push_back(y + place * kPart);
+    gather.out.push_back(y + group_rank * kPart);
     gather.bytes.push_back(kPart);
     begins.push_back(begins.back() + kShare);
   }

@@ -1,4 +1,4 @@
-// Tensors in memory that the ranks lend each other: reduced where they lie, to the bytes of
+// Tensors in memory that the ranks share: reduced where they lie, to the bytes of
 // CpuBackend, and given back.
 #include <doctest/doctest.h>
 
@@ -14,9 +14,9 @@ using hvd::test::random_counts;
 constexpr std::size_t kRegionBytes = 1 << 16;
 
 // A rank's part of a region, and what the host does in its place.
-class Lent {
+class SharedRegion {
  public:
-  Lent(Rank& rank, DeviceBackend& ring) : rank_(rank), ring_(ring) {
+  SharedRegion(Rank& rank, DeviceBackend& ring) : rank_(rank), ring_(ring) {
     auto made = ring.share_memory(kRegionBytes, Status::ok());
     REQUIRE(made.status().message == "");
     region_ = made.take();
@@ -85,13 +85,13 @@ TEST_CASE("ring shared: floats, with and without factors, at any place") {
     on_rings({size, 1, 2048}, [&](Rank& rank) {
       const Group group = everybody(size, rank.number());
       const auto ring = rank.ring(group);
-      Lent lent(rank, *ring);
+      SharedRegion shared(rank, *ring);
       for (const Dtype dtype :
            {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat64}) {
         CAPTURE(name_of(dtype));
         for (const std::size_t gap : {std::size_t{64}, size_of(dtype)}) {
-          lent.check(group, sum_of(dtype, size), {301, 0, 1, 77, 2048}, gap);
-          lent.check(group, sum_of(dtype, size, 1.0 / 3, 0.7), {403, 16}, gap);
+          shared.check(group, sum_of(dtype, size), {301, 0, 1, 77, 2048}, gap);
+          shared.check(group, sum_of(dtype, size, 1.0 / 3, 0.7), {403, 16}, gap);
         }
       }
       CHECK(ring->last_algorithm() == std::string("CUDA_SHARED"));
@@ -104,12 +104,12 @@ TEST_CASE("ring shared: more tensors than one launch takes, by chance") {
   on_rings({3, 1, 2048}, [&](Rank& rank) {
     const Group group = everybody(3, rank.number());
     const auto ring = rank.ring(group);
-    Lent lent(rank, *ring);
-    lent.check(group, sum_of(Dtype::kFloat32, 3), std::vector<std::size_t>(450, 7), 4);
+    SharedRegion shared(rank, *ring);
+    shared.check(group, sum_of(Dtype::kFloat32, 3), std::vector<std::size_t>(450, 7), 4);
     for (std::uint64_t seed = 0; seed < 10; ++seed)
-      lent.check(group, sum_of(Dtype::kBfloat16, 3), random_counts(seed, 900), 2);
-    lent.check(group, sum_of(Dtype::kFloat32, 3), {}, 4);
-    lent.check(group, sum_of(Dtype::kFloat32, 3), {0, 0}, 4);
+      shared.check(group, sum_of(Dtype::kBfloat16, 3), random_counts(seed, 900), 2);
+    shared.check(group, sum_of(Dtype::kFloat32, 3), {}, 4);
+    shared.check(group, sum_of(Dtype::kFloat32, 3), {0, 0}, 4);
     part(rank, group);
   });
 }
@@ -118,12 +118,12 @@ TEST_CASE("ring shared: between other operations, whose signals it leaves as the
   on_rings({3, 2, 2048}, [&](Rank& rank) {
     const Group group = everybody(3, rank.number());
     const auto ring = rank.ring(group);
-    Lent lent(rank, *ring);
+    SharedRegion shared(rank, *ring);
     const Reduction reduction = sum_of(Dtype::kFloat32, 3);
     for (int turn = 0; turn < 6; ++turn) {
-      lent.check(group, reduction, {501, 3}, 64);
+      shared.check(group, reduction, {501, 3}, 64);
       check_allreduce(rank, *ring, group, {reduction, {1001, 30}, turn % 2 == 0});
-      if (turn % 2 == 0) lent.check(group, reduction, {1}, 64);
+      if (turn % 2 == 0) shared.check(group, reduction, {1}, 64);
       check_broadcast(rank, *ring, group, turn % 3, {900, 0, 5000}, true);
       check_alltoall(rank, *ring, group, static_cast<std::uint64_t>(turn));
     }
@@ -135,11 +135,11 @@ TEST_CASE("ring shared: what no kernel folds in place goes as private memory doe
   on_rings({2, 1, 2048}, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
     const auto ring = rank.ring(group);
-    Lent lent(rank, *ring);
-    lent.check(group, {Dtype::kInt32, ReduceOp::kSum, {}}, {301, 5}, 64);
+    SharedRegion shared(rank, *ring);
+    shared.check(group, {Dtype::kInt32, ReduceOp::kSum, {}}, {301, 5}, 64);
     CHECK(ring->last_algorithm() == std::string("CUDA_SLICES"));
-    lent.check(group, {Dtype::kFloat32, ReduceOp::kMax, {}}, {301, 5}, 64);
-    lent.check(group, sum_of(Dtype::kFloat32, 2), {301, 5}, 64);
+    shared.check(group, {Dtype::kFloat32, ReduceOp::kMax, {}}, {301, 5}, 64);
+    shared.check(group, sum_of(Dtype::kFloat32, 2), {301, 5}, 64);
     CHECK(ring->last_algorithm() == std::string("CUDA_SHARED"));
     part(rank, group);
   });
@@ -155,8 +155,8 @@ TEST_CASE("ring shared: a rank without memory is named on all, and the ring goes
     const auto refused = ring->share_memory(kRegionBytes, own);
     CHECK(refused.status().message == "rank 1 is full");
     CHECK(refused.status().rank == 1);
-    Lent lent(rank, *ring);
-    lent.check(group, sum_of(Dtype::kFloat32, 3), {301, 5}, 64);
+    SharedRegion shared(rank, *ring);
+    shared.check(group, sum_of(Dtype::kFloat32, 3), {301, 5}, 64);
     part(rank, group);
   });
 }
@@ -167,9 +167,9 @@ TEST_CASE("ring shared: the part of a rank outlives its ring") {
     auto ring = rank.ring(group);
     std::shared_ptr<void> mine;
     {
-      Lent lent(rank, *ring);
-      lent.check(group, sum_of(Dtype::kFloat32, 2), {301, 5}, 64);
-      mine = lent.region().mine;
+      SharedRegion shared(rank, *ring);
+      shared.check(group, sum_of(Dtype::kFloat32, 2), {301, 5}, 64);
+      mine = shared.region().mine;
     }
     part(rank, group);
     REQUIRE(ring->settle().message == "");

@@ -1,4 +1,4 @@
-// What the tree is for: rank 0 hears of few, and each of them speaks for many.
+// What the tree is for: rank 0 hears of few, and each of them sends for many.
 #include <doctest/doctest.h>
 
 #include "engine/controller/world.h"
@@ -56,7 +56,7 @@ TEST_CASE("the tree: everybody has one way to rank 0, and subtrees are disjoint"
   }
 }
 
-TEST_CASE("a relay speaks once for its whole subtree") {
+TEST_CASE("a tree node sends once for its whole subtree") {
   // 0: 1 2; 1: 3 4
   Controller tree_node(1, 5, tree_of(2)), three(3, 5, tree_of(2)), four(4, 5, tree_of(2));
   three.ask(sum_of("x"), 0);
@@ -71,7 +71,7 @@ TEST_CASE("a relay speaks once for its whole subtree") {
   CHECK(requests.full[0].ranks.empty());  // all of us
 }
 
-TEST_CASE("a relay passes requests that differ on with the ranks that make them") {
+TEST_CASE("a tree node passes requests that differ on with the ranks that make them") {
   Controller tree_node(1, 5, tree_of(2)), three(3, 5, tree_of(2)), four(4, 5, tree_of(2));
   three.ask(of_kind(Kind::kAllgather, "x", {3}), 0);
   four.ask(of_kind(Kind::kAllgather, "x", {4}), 0);
@@ -85,7 +85,7 @@ TEST_CASE("a relay passes requests that differ on with the ranks that make them"
   CHECK(requests.full[1].ranks == std::vector<int>{4});
 }
 
-TEST_CASE("a relay's bit means that all below have set theirs") {
+TEST_CASE("a tree node's bit means that all below have set theirs") {
   World world(7, tree_of(2));
   world.submit_all(sum_of("x"));
   world.settle();
@@ -128,7 +128,7 @@ TEST_CASE(
   CHECK(asks_to(tree_node.take(62), 0).full.at(0).request.name == "z");
 }
 
-TEST_CASE("a relay refuses requests of ranks that are not below it") {
+TEST_CASE("a tree node refuses requests of ranks that are not below it") {
   Controller tree_node(1, 5, tree_of(2));
   RequestList requests;
   requests.full = {{sum_of("x"), {2}}};

@@ -111,7 +111,7 @@ struct FakeDevice {
   std::atomic<std::size_t> room{std::size_t{1} << 40U};  // bytes that one allocation may have
   std::atomic<bool> broken{false};                       // operations fail
   std::atomic<bool> failed{false};                       // events tell of a device that has failed
-  std::atomic<bool> let_go{false};                       // abandoned
+  std::atomic<bool> aborted{false};                      // abandoned
   std::atomic<long> in_use{0};                           // allocations
   std::atomic<std::int64_t> busy_ns{0}, exposed_ns{0};   // that its operations took
   std::atomic<bool> measured{false};                     // the core wants to know when
@@ -151,7 +151,7 @@ class FakeEvent final : public DeviceEvent {
   }
   Result<bool> query() override {
     if (device_->failed) return Status::make(Code::kInternal, "the fake device has failed", "fake");
-    return !held_ || !device_->held || device_->let_go;
+    return !held_ || !device_->held || device_->aborted;
   }
   bool captured() const override { return captured_; }
   std::optional<DeviceSpan> span() override {
@@ -356,7 +356,7 @@ class FakeAccelerator final : public Accelerator {
     return !device_->busy;
   }
   void abandon() override {
-    device_->let_go = true;
+    device_->aborted = true;
     device_->note("abandon");
   }
 

@@ -253,7 +253,7 @@ TEST_CASE("device: a timeline's bars end when the device has done it, not when i
   CHECK(end(op) == end(ring));
   CHECK(end(op) >= before + 3 * kStep);
   CHECK(end(op) <= after + 3 * kStep);
-  CHECK_FALSE(machine[0].let_go);
+  CHECK_FALSE(machine[0].aborted);
 }
 
 TEST_CASE("device: what is part of a graph lasts as long as giving it did") {

@@ -177,7 +177,7 @@ TEST_CASE("rundown guard: it closes when the last one is out, and stays closed")
         const RundownScope scope(guard);
         REQUIRE(static_cast<bool>(scope));
         inside.store(true);
-        // The other one is closing the door: nobody else gets in, and it does not come back.
+        // The other one is closing the guard: nobody else gets in, and it does not come back.
         while (guard.enter()) {
           guard.leave();
           std::this_thread::yield();

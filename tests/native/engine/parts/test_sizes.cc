@@ -27,7 +27,7 @@ Work work_of(Kind kind, std::vector<std::int64_t> sizes) {
 Group second_of_two() {
   Group group;
   group.ranks = {0, 1};
-  group.place = 1;
+  group.group_rank = 1;
   return group;
 }
 
