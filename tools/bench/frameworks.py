@@ -1,6 +1,7 @@
 """Operations of TensorFlow's graphs and JAX's programs beside torch's blocking call and others. Prints a table.
 
     python tools/bench/frameworks.py [ROUNDS] [WORD...]     ways that have one of the words in their names; all
+    HOROVOD_PYTHON=... python tools/bench/frameworks.py     Horovod too, and TensorFlow 2.15 beside it: horovod_peer.py
 
 Two ranks for each way, all alive at once; in every round each way takes one sample of each size, in turn, so that what the
 machine does besides hits all alike. TensorFlow and JAX come from tests/frameworks/environments, tf221.txt and jaxnew.txt.
@@ -17,12 +18,13 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tests"), str(Path(__file__).resolve().parent)]
 
+import horovod_peer
 from hvdtest.environments import Ranks, environment, quiet
 from hvdtest.launch import RankPool, free_port
 
@@ -87,6 +89,15 @@ def eager(size: int, short: int, long: int, times: int) -> float:
             hvd.allreduce(x, op=hvd.Sum)
 
     return _slope(chain, short, long, times)
+
+
+def horovod_graph(size: int, short: int, long: int, times: int) -> float:
+    """Horovod's own, in a tf.function."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+    return _traced(lambda x: hvd.allreduce(x, op=hvd.Sum), tf.zeros([size // 4]), short, long, times)
 
 
 def mirrored(size: int, short: int, long: int, times: int) -> float:
@@ -261,6 +272,8 @@ WAYS = {
     "torch, handle": torch_handle,
     "TensorFlow, graph": graph,
     "TensorFlow, eager": eager,
+    "TensorFlow 2.15, graph": graph,
+    "Horovod, graph": horovod_graph,
     "MultiWorkerMirroredStrategy": mirrored,
     "JAX, jit": jitted,
     "JAX, outside": outside,
@@ -279,7 +292,8 @@ def main() -> None:
     """Take turns; print medians of the slower rank's samples, and what each is of the blocking call in its round."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     first = next(iter(WAYS))
-    ways = [way for way in WAYS if way == first or not sys.argv[2:] or any(word in way for word in sys.argv[2:])]
+    wanted = [way for way in WAYS if way == first or not sys.argv[2:] or any(word in way for word in sys.argv[2:])]
+    ways = [way for way in wanted if horovod_peer.PYTHON or _pool_of(way) not in _WITH_HOROVOD]
     sys.stdout.write(
         "| size | way | median, us | less the blocking call | of the blocking call |\n|---|---|---|---|---|\n"
     )
@@ -306,9 +320,12 @@ def _pool_of(way: str) -> str:
     return way.partition(",")[0]
 
 
-_POOLS: dict[str, Callable[[], RankPool]] = {
+_WITH_HOROVOD = ("TensorFlow 2.15", "Horovod")
+_POOLS: dict[str, Callable[[], AbstractContextManager[RankPool]]] = {
     "torch": lambda: RankPool(2),
     "TensorFlow": lambda: Ranks(environment("tf221"), 2, HOROVOD_TIMELINE="DYNAMIC"),
+    "TensorFlow 2.15": lambda: Ranks(Path(horovod_peer.PYTHON), 2),
+    "Horovod": horovod_peer.ranks,
     "MultiWorkerMirroredStrategy": lambda: RankPool(2, variables=_cluster, python=environment("tf221"), **quiet()),
     "JAX": lambda: Ranks(environment("jaxnew"), 2),
 }
