@@ -103,12 +103,12 @@ class FakeCore {
     table_.set_size = [](const hvd_engine*, std::int32_t) { return 2; };
     table_.keep = [](hvd_buffer*) { ++the()->kept; };
     table_.drop = [](hvd_buffer*) { --the()->kept; };
-    table_.stream_wait = [](hvd_event* event, void* stream, char* text, std::size_t size) {
+    table_.stream_wait = [](hvd_event* of, void* stream, char* text, std::size_t size) {
       if (!the()->lost.empty()) {
         std::strncpy(text, the()->lost.c_str(), size - 1);
         return static_cast<std::int32_t>(HVD_UNAVAILABLE);
       }
-      the()->followed.emplace_back(event, stream);
+      the()->followed.emplace_back(of, stream);
       return static_cast<std::int32_t>(HVD_OK);
     };
     table_.enqueue = [](hvd_engine*, const hvd_request* request, char* text, std::size_t size) {
