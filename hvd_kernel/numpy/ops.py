@@ -13,6 +13,7 @@ from hvd_kernel.core import handles
 from hvd_kernel.core import ops as core
 from hvd_kernel.core.ops import Average, named, some
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.core.stacks import call_stack
 from hvd_kernel.core.tensor import Array, check_reducible, dtype_of
 from hvd_kernel.numpy.arrays import back, view, writable
 
@@ -70,6 +71,7 @@ def _first(*call: Any) -> bool:
 
 
 _at_once: Callable[..., bool] = _first
+call_stack.calls_core(__name__)
 
 
 def _quick(verb: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import importlib
 import resource
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -149,8 +150,35 @@ def two_threads(frontend: str) -> None:
     assert not wrong, wrong
 
 
+def it_is_seen_to_wait(frontend: str) -> None:
+    """Who waits in it is told apart from one in code of its own."""
+    pending: Any = importlib.import_module("hvd_kernel.core.stacks.pending")
+    engine = importlib.import_module("hvd_kernel.core.session").engine
+    hvd, bodies = usual(frontend)
+    hvd.barrier()
+    if hvd.rank() == 0:
+        seen: list[str] = []
+
+        def look() -> None:
+            while not (found := pending.waiting_for(engine())):
+                time.sleep(0.001)
+            seen.append(found)
+            hvd.broadcast_object("come", 0)
+
+        threading.Thread(target=look).start()
+        bodies["in place"]()
+        assert seen == ["allreduce.fast"]
+    else:
+        assert not pending.waiting_for(engine())
+        hvd.broadcast_object("come", 0)
+        bodies["in place"]()
+    hvd.barrier()
+
+
 @pytest.mark.parametrize("frontend", ["hvd_kernel.numpy", "hvd_kernel.torch"])
-@pytest.mark.parametrize("check", [one_function_each, nothing_is_kept, declined_all_the_same, two_threads])
+@pytest.mark.parametrize(
+    "check", [one_function_each, nothing_is_kept, declined_all_the_same, two_threads, it_is_seen_to_wait]
+)
 def test_the_usual_call(ranks: RankPool, frontend: str, check: Callable[[str], None]) -> None:
     ranks.run(check, frontend)
 

@@ -25,6 +25,8 @@ _MAX_LINE = 120
 _MACHINERY = ("hvd_kernel", "IPython", "ipykernel", "ipyparallel", "asyncio", "tornado", "runpy")
 _OURS = str(Path(hvd_kernel.__file__).parent) + os.sep
 _FROZEN = "<frozen "
+_CALLERS = {"hvd_kernel.core.handles"}
+"""Modules that call the core: what it does has no frame of Python's."""
 
 
 class Call(NamedTuple):
@@ -40,10 +42,15 @@ def main_frame() -> FrameType | None:
     return sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way
 
 
+def calls_core(module: str) -> None:
+    """Have a module count among those that call the core."""
+    _CALLERS.add(module)
+
+
 def inside_core() -> bool:
     """Tell whether the main thread is inside a call into the core: its innermost frame is then one of ours."""
     frame = main_frame()
-    return frame is not None and frame.f_globals.get("__name__") == "hvd_kernel.core.handles"
+    return frame is not None and frame.f_globals.get("__name__") in _CALLERS
 
 
 def call_of(frame: FrameType, line: int | None) -> Call:
