@@ -79,5 +79,5 @@ def test_horovods_names_and_recovery_in_a_cell(kernel: Kernel) -> None:
     assert "KeyError: 'my bug'" in failed.error
     after = kernel.run("%%hvdrun\nhvd.allreduce(torch.ones(1), name='y', op=hvd.Sum).tolist()")
     assert after.shown == ["[0-1] [2.0]"]
-    missing = kernel.run("%%hvdrun\nimport horovod.ray", allow_error=True)
+    missing = kernel.run("%%hvdrun\nimport horovod.ray.nothing", allow_error=True)
     assert "hvd_kernel stands in for Horovod in this process" in missing.error
