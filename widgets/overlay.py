@@ -24,7 +24,9 @@ def overlay(runs: Mapping[str, Mapping[str, Curve]], loss: str) -> str:
         The logged value that is drawn on the left; "" for none.
     """
     wanted = [(f"log:{loss}", loss)] * bool(loss) + [(SAMPLES, f"{SAMPLES} per rank")]
-    drawn = [(key, label) for key, label in wanted if any(key in curves for curves in runs.values())]
+    drawn = [
+        (key, label) for key, label in wanted if any(any(curves[key][1]) for curves in runs.values() if key in curves)
+    ]
     width = (WIDTH - 2 * MARGIN - 24 * (len(drawn) - 1)) / max(1, len(drawn))
     legend = "".join(
         f'<rect x="{MARGIN + i * _PITCH}" y="19" width="14" height="3" rx="1.5" fill="{colour(i, len(runs))}"/>'

@@ -98,7 +98,7 @@ def _row(record: RunRecord) -> tuple[str, ...]:
     values = record.curves[f"log:{loss}"][1] if f"log:{loss}" in curve else ()
     return (
         str(record.number),
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(record.time)),
+        time.strftime("%m-%d %H:%M", time.localtime(record.time)),
         f"[{record.cell}]",
         record.state,
         str(len(record.ranks)),
