@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from hvd_kernel.core import handles
+from hvd_kernel.core.stacks import call_stack
 
 
 def _declines(*_: Any) -> bool:
@@ -28,6 +29,7 @@ def _first(*call: Any) -> bool:
 
 
 allreduce: Callable[..., bool] = _first
+call_stack.calls_core(__name__)  # by the first call
 
 
 def is_plain(tensor: Any) -> bool:

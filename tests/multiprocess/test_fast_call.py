@@ -151,7 +151,10 @@ def two_threads(frontend: str) -> None:
 
 
 def it_is_seen_to_wait(frontend: str) -> None:
-    """Who waits in it is told apart from one in code of its own."""
+    """Who waits in it is told apart from one in code of its own, in the first call as well."""
+    for module in ("hvd_kernel.torch.at_once", "hvd_kernel.numpy.ops"):
+        ways = vars(importlib.import_module(module))
+        ways["allreduce" if "torch" in module else "_at_once"] = ways["_first"]
     pending: Any = importlib.import_module("hvd_kernel.core.stacks.pending")
     engine = importlib.import_module("hvd_kernel.core.session").engine
     hvd, bodies = usual(frontend)
