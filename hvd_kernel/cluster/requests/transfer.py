@@ -43,14 +43,7 @@ def give(values: dict[str, Any], ranks: Sequence[int], here: Collection[int], at
     if at_most is not None and serialization.size(parts) * len(ranks) > at_most:
         sizes = {name: serialization.size(serialization.pack(value)) * len(ranks) for name, value in values.items()}
         raise _too_much("pushing", sizes, at_most)
-    far = [rank for rank in ranks if rank not in here]
-    if near := [rank for rank in ranks if rank in here]:
-        with serialization.shared_buffer() as (descriptor, address):
-            wire, placed = serialization.put(parts, descriptor)
-            answers = ask(near, {"buffer": address, "placed": placed}, wire)
-        far += [rank for rank, (content, _) in answers.items() if content.get("unreached")]
-    if far:
-        ask(far, {"buffer": None, "placed": []}, parts)
+    _send(parts, ranks, here, ask)
 
 
 def deal(parts: Mapping[int, dict[str, Any]], here: Collection[int], at_most: int | None, ask: Ask) -> None:
@@ -61,14 +54,25 @@ def deal(parts: Mapping[int, dict[str, Any]], here: Collection[int], at_most: in
     ClusterError, UsageError
         As ``give``, of all ranks' values together, before anything moves.
     """
-    if at_most is not None:
+    packed = {rank: _packed(values) for rank, values in parts.items()}
+    if at_most is not None and sum(map(serialization.size, packed.values())) > at_most:
         sizes = Counter[str]()
         for values in parts.values():
-            sizes.update({name: serialization.size(_packed({name: value})) for name, value in values.items()})
-        if sizes.total() > at_most:
-            raise _too_much("scattering", sizes, at_most)
-    for rank, values in parts.items():
-        give(values, [rank], here, None, ask)
+            sizes.update({name: serialization.size(serialization.pack(value)) for name, value in values.items()})
+        raise _too_much("scattering", sizes, at_most)
+    for rank, each in packed.items():
+        _send(each, [rank], here, ask)
+
+
+def _send(parts: list[Any], ranks: Sequence[int], here: Collection[int], ask: Ask) -> None:
+    far = [rank for rank in ranks if rank not in here]
+    if near := [rank for rank in ranks if rank in here]:
+        with serialization.shared_buffer() as (descriptor, address):
+            wire, placed = serialization.put(parts, descriptor)
+            answers = ask(near, {"buffer": address, "placed": placed}, wire)
+        far += [rank for rank, (content, _) in answers.items() if content.get("unreached")]
+    if far:
+        ask(far, {"buffer": None, "placed": []}, parts)
 
 
 def fetch(ranks: Sequence[int], here: Collection[int], at_most: int | None, ask: Ask) -> dict[int, Any]:
