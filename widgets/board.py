@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 class Size(NamedTuple):
-    """The number of ranks, where the panel can change it; on the wire a list in this order (widgets/js/size.js)."""
+    """The number of ranks, where the panel can change it; on the wire a list in this order (widgets/js/head.js)."""
 
     n: int
     wanted: int | None = None  # another one, until it is there

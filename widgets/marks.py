@@ -11,7 +11,7 @@ MOST = 40
 
 
 class Mark(NamedTuple):
-    """One moment; on the wire a list in this order (widgets/js/marks.js)."""
+    """One moment; on the wire a list in this order (widgets/js/charts/marks.js)."""
 
     t: float  # seconds since the cell began
     kind: Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-SCRIPTS = sorted((Path(__file__).parents[2] / "widgets" / "js").glob("*.js"))
+SCRIPTS = sorted((Path(__file__).parents[2] / "widgets" / "js").rglob("*.js"))
 MARKUP = (
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|\bFunction\b|createContextualFragment|DOMParser"
 )

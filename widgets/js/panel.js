@@ -1,16 +1,16 @@
 /** The panel of one cell: its status, figures, charts, table of ranks and output, drawn when the state has changed. */
 
-import { makeChart } from "./chart.js";
+import { makeChart } from "./charts/chart.js";
+import { makeMarks } from "./charts/marks.js";
 import { readTheme } from "./colours.js";
 import { h, setVisible } from "./dom.js";
 import { makeFigures } from "./figures.js";
 import { makeHead } from "./head.js";
-import { makeMarks } from "./marks.js";
 import { LOG, RATES } from "./messages.js";
 import { makeOutput } from "./output.js";
-import { makeTable } from "./table.js";
+import { makeTable } from "./ranks/table.js";
 
-/** @import {Chart} from "./chart.js" */
+/** @import {Chart} from "./charts/chart.js" */
 /** @import {Theme} from "./colours.js" */
 /** @import {Snapshot} from "./messages.js" */
 /** @import {Store} from "./store.js" */

@@ -2,11 +2,11 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { axisRange } from "../../../widgets/js/axes.js";
-import { readoutOf } from "../../../widgets/js/chart.js";
-import { barOf, columnsOf } from "../../../widgets/js/columns.js";
+import { axisRange } from "../../../widgets/js/charts/axes.js";
+import { readoutOf } from "../../../widgets/js/charts/chart.js";
+import { drawMarks, rowsOf, textOf } from "../../../widgets/js/charts/marks.js";
 import { shownOf, statusOf } from "../../../widgets/js/head.js";
-import { drawMarks, rowsOf, textOf } from "../../../widgets/js/marks.js";
+import { barOf, columnsOf } from "../../../widgets/js/ranks/columns.js";
 
 const row = (state, gpu = [], comm = 0.5, wait = 0.25) => [
   state,

@@ -1,12 +1,12 @@
 /** Marks on the time axis, drawn over a chart: ranks that died, came or left, steps that were lost; and as a line of text. */
 
-import { markColour } from "./colours.js";
-import { h, setText, setVisible } from "./dom.js";
-import { MARK } from "./messages.js";
-import { duration } from "./units.js";
+import { markColour } from "../colours.js";
+import { h, setText, setVisible } from "../dom.js";
+import { MARK } from "../messages.js";
+import { duration } from "../units.js";
 
-/** @import {Theme} from "./colours.js" */
-/** @import {Mark, Snapshot} from "./messages.js" */
+/** @import {Theme} from "../colours.js" */
+/** @import {Mark, Snapshot} from "../messages.js" */
 
 const ROWS = 4; // of labels, one below the other
 const LINE = 13; // pixels from one to the next

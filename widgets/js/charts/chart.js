@@ -1,13 +1,13 @@
 /** Chart of one curve per rank over time, drawn by uPlot, with a tab for each curve that there is to choose. */
 
+import { h, setText } from "../dom.js";
+import { LOG, RATES } from "../messages.js";
+import { duration, metric } from "../units.js";
 import { HEIGHT, plotOptions } from "./axes.js";
-import { h, setText } from "./dom.js";
 import { drawMarks } from "./marks.js";
-import { LOG, RATES } from "./messages.js";
-import { duration, metric } from "./units.js";
 
-/** @import {Theme} from "./colours.js" */
-/** @import {Mark, Snapshot} from "./messages.js" */
+/** @import {Theme} from "../colours.js" */
+/** @import {Mark, Snapshot} from "../messages.js" */
 /** @typedef {ReturnType<typeof makeChart>} Chart */
 
 /**

@@ -1,13 +1,13 @@
 /** Table of the ranks: a row for each, with its state and its columns. */
 
-import { rankColour } from "./colours.js";
+import { rankColour } from "../colours.js";
+import { h, setText, setVisible } from "../dom.js";
+import { ENDED_BADLY, ROW, STATES } from "../messages.js";
+import { multiple, percent } from "../units.js";
 import { barOf, columnsOf } from "./columns.js";
-import { h, setText, setVisible } from "./dom.js";
-import { ENDED_BADLY, ROW, STATES } from "./messages.js";
-import { multiple, percent } from "./units.js";
 
 /** @import {Column} from "./columns.js" */
-/** @import {Row, Slow, Snapshot} from "./messages.js" */
+/** @import {Row, Slow, Snapshot} from "../messages.js" */
 /** @typedef {ReturnType<typeof makeRow>} Parts */
 
 const SHARE_HINT = "share of the other ranks' time that goes in waiting for this one";

@@ -1,9 +1,9 @@
 /** Axes and lines of a chart, as options of uPlot; how far its vertical axis reaches. */
 
-import { rankColour } from "./colours.js";
-import { duration, tick } from "./units.js";
+import { rankColour } from "../colours.js";
+import { duration, tick } from "../units.js";
 
-/** @import {Theme} from "./colours.js" */
+/** @import {Theme} from "../colours.js" */
 
 export const HEIGHT = 148;
 const MANY = 8; // ranks: their lines are thinner

@@ -1,10 +1,10 @@
 /** Columns of the table of ranks: their heads, and what each says of a row. */
 
-import { GPU, MAX_LOGGED, ROW } from "./messages.js";
-import { grouped, metric, missing, NONE, number, percent, rate, size } from "./units.js";
+import { GPU, MAX_LOGGED, ROW } from "../messages.js";
+import { grouped, metric, missing, NONE, number, percent, rate, size } from "../units.js";
 
-/** @import {Row, Snapshot} from "./messages.js" */
-/** @import {Value} from "./units.js" */
+/** @import {Row, Snapshot} from "../messages.js" */
+/** @import {Value} from "../units.js" */
 
 /** @typedef {{ head: string, text: (row: Row) => string, bar?: boolean }} Column bar: of the shares of time, before its text */
 
