@@ -138,6 +138,15 @@ def test_29_run_returns_what_the_first_ranks_do(mark: str) -> None:
     assert hvd_kernel.run(place, num_proc=4, min_num_proc=3, hosts=hosts) == [(0, 4), (1, 4), (2, 4)]
 
 
+def test_run_returns_what_functions_without_init_return(mark: str) -> None:
+    def number() -> int:
+        import os
+
+        return int(os.environ["HVD_WORKER"])
+
+    assert hvd_kernel.run(number, num_proc=2, min_num_proc=2, max_num_proc=2) == [0, 1]
+
+
 def test_run_outlives_a_failure(mark: str, tmp_path: Path) -> None:
     def train(first: str) -> tuple[int, int, float]:
         import os
@@ -171,5 +180,5 @@ def test_run_raises_what_the_function_has_raised(mark: str) -> None:
     def fail() -> None:
         raise ValueError("my bug")
 
-    with pytest.raises(RankFailed, match="ValueError: my bug"):
+    with pytest.raises(RankFailed, match=r"^rank [01] of 2 raised ValueError: my bug"):
         hvd_kernel.run(fail, num_proc=2, min_num_proc=1, env={"PYTHONPATH": ":".join(sys.path)})

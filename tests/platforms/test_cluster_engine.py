@@ -246,6 +246,31 @@ def test_an_elastic_job_goes_on_when_the_engine_brings_another_process(
     assert found == [[0, 2, 0, 2, 10], [1, 2, 1, 2, 10]], said.getvalue()
 
 
+def which() -> str:
+    return os.environ["INDEX"]
+
+
+@pytest.mark.nightly
+def test_an_elastic_job_without_init_returns_what_each_process_has_returned(said: StringIO) -> None:
+    job = Job(command=[""], np=3, engine=Processes(["a", "b", "a"]), start_timeout_s=60.0)
+    options = ElasticOptions(3, 3, 3, by_engine=True, timeout_s=60.0)
+    found = in_engine(pack_call(which, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
+    assert sorted(map(str, found)) == ["0", "1", "2"], said.getvalue()
+
+
+def stops() -> None:
+    raise Bad("before init", 1)
+
+
+@pytest.mark.nightly
+def test_an_elastic_job_that_fails_before_init_says_so(said: StringIO) -> None:
+    job = Job(command=[""], np=2, engine=Processes(["a", "a"]), start_timeout_s=60.0)
+    options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
+    with pytest.raises(RankFailed, match=r"^rank [01] of 2 raised Bad: \('before init', 1\)") as raised:
+        in_engine(pack_call(stops, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
+    assert type(raised.value.__cause__).__name__ == "Bad"
+
+
 @pytest.mark.nightly
 def test_an_elastic_job_ends_when_its_engine_does(said: StringIO) -> None:
     job = Job(command=[""], np=2, engine=Processes(["a", "a"], brings=1), start_timeout_s=60.0)

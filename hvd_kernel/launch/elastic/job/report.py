@@ -45,8 +45,12 @@ def sentence(end: End, cause: Worker | None) -> str:
 
 
 def outcome(end: End, workers: Workers) -> Outcome:
-    """Return how the job has ended: codes are those of the last generation's ranks."""
-    ranks = workers.ranks()
+    """Return how the job has ended: codes are those of the last generation's ranks.
+
+    Where there was no generation, as no process has said ``hvd.init()``, they are those of the processes as they were
+    started, of a job that is done of those that have returned.
+    """
+    ranks = workers.ranks() or [each for each in workers if each.status == 0 or end.verdict != "done"]
     codes = tuple(worker.status or 0 for worker in ranks)
     numbers = tuple(worker.number for worker in ranks)
     if end.verdict == "done":
@@ -56,7 +60,8 @@ def outcome(end: End, workers: Workers) -> Outcome:
         return Outcome(codes, status=_FAILED, why=end.why, workers=numbers)
     failure = cause.failure()
     status = shell_status(failure.code) or _FAILED
-    return Outcome(codes, cause.rank, failure.words, status, cause.why or end.why, numbers, cause.number)
+    rank = ranks.index(cause) if cause.rank is None and cause in ranks else cause.rank
+    return Outcome(codes, rank, failure.words, status, cause.why or end.why, numbers, cause.number)
 
 
 def _first_failed(end: End, workers: Workers) -> Worker | None:
