@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hvd_kernel.bench.bandwidth_picture import picture
 from hvd_kernel.bench.report import Result, nbytes_of, table
 from hvd_kernel.bench.start import run_ranks
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.lifetime import die_with_parent
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 OPS = ("sum", "min", "max", "product")
@@ -21,16 +23,20 @@ OPS = ("sum", "min", "max", "product")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and return the exit status: 1 when a value was wrong or a rank failed."""
     asked = _parser().parse_args(arguments)
+    if asked.tied:
+        die_with_parent()
     try:
         found = measure(asked)
     except ClusterError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    results = [Result(**one) for one in found]
+    text = f"allreduce of {asked.dtype}, {asked.op}, {asked.np} ranks, {asked.rounds} rounds\n{table(results)}"
     if asked.json:
-        sys.stdout.write(json.dumps({"np": asked.np, "dtype": asked.dtype, "op": asked.op, "results": found}) + "\n")
+        figures = {"np": asked.np, "dtype": asked.dtype, "op": asked.op, "results": found}
+        sys.stdout.write(json.dumps(figures | {"text": text, "svg": picture(results, asked.np)}) + "\n")
     else:
-        sys.stdout.write(f"allreduce of {asked.dtype}, {asked.op}, {asked.np} ranks, {asked.rounds} rounds\n")
-        sys.stdout.write(table([Result(**one) for one in found]))
+        sys.stdout.write(text)
     return 0 if all(one["right"] for one in found) else 1
 
 
@@ -43,6 +49,7 @@ def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
             "dtype": asked.dtype,
             "op": asked.op,
             "shared": asked.shared,
+            "limit": asked.limit,
             "rounds": asked.rounds,
             "file": str(file),
         }
@@ -60,9 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--op", choices=OPS, default="sum")
     parser.add_argument("--shared", action="store_true", help="also buffers in memory that the ranks share")
+    parser.add_argument("--limit", action="store_true", help="also a copy of as many bytes, which no allreduce beats")
     parser.add_argument("--rounds", type=_positive, default=7, help="samples of each contender (default: 7)")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for everything (default: 600)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON, with the table and a picture")
+    parser.add_argument("--tied", action="store_true", help="end with the process that started this")
     return parser
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from hvd_kernel.bench.api import hvd
-from hvd_kernel.bench.report import OURS
+from hvd_kernel.bench.report import LIMIT, OURS
 
 OPS = ("sum", "min", "max", "product")
 
@@ -19,6 +19,7 @@ class Contender(Protocol):
     """What is measured. A contender that cannot do a dtype says so when it makes the buffer: TypeError."""
 
     name: str
+    reduces: bool  # False: it is there for its time alone
 
     def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """Return memory as a user of this contender would have it."""
@@ -37,6 +38,7 @@ class Ours:
     """hvd_kernel on private buffers."""
 
     name = OURS
+    reduces = True
 
     def __init__(self) -> None:
         self._ops = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max, "product": hvd.Product}
@@ -75,6 +77,7 @@ class Gloo:
     """torch.distributed's Gloo."""
 
     name = "torch gloo"
+    reduces = True
 
     def __init__(self, rank: int, size: int) -> None:
         self._distributed: Any = torch.distributed
@@ -100,6 +103,8 @@ class Gloo:
 class Mpi:
     """mpi4py's Allreduce, of whichever MPI started the ranks."""
 
+    reduces = True
+
     def __init__(self) -> None:
         from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI
 
@@ -124,12 +129,38 @@ class Mpi:
         """MPI ends with the process."""
 
 
+class MemoryCopy:
+    """A copy of each rank's buffer, all ranks at once: every allreduce has to read and to write as much."""
+
+    name = LIMIT
+    reduces = False
+
+    def __init__(self) -> None:
+        self._targets: dict[int, torch.Tensor] = {}
+
+    def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return plain memory, and have as much to copy it to."""
+        self._targets[count] = torch.empty(count, dtype=dtype)
+        return torch.empty(count, dtype=dtype)
+
+    def allreduce(self, tensor: torch.Tensor, _op: str) -> None:
+        """Copy."""
+        self._targets[tensor.numel()].copy_(tensor)
+
+    def release(self) -> None:
+        """Let go of the targets."""
+        self._targets.clear()
+
+    def close(self) -> None:
+        """There is nobody to leave."""
+
+
 def under_mpi() -> bool:
     """Tell whether an MPI launcher started this process and mpi4py is there."""
     return "OMPI_COMM_WORLD_RANK" in os.environ and importlib.util.find_spec("mpi4py") is not None
 
 
-def contenders(rank: int, size: int, *, shared: bool) -> list[Contender]:
+def contenders(rank: int, size: int, *, shared: bool, limit: bool) -> list[Contender]:
     """Return those that are here, ours first. The same on all ranks."""
     found: list[Contender] = [Ours()]
     if shared:
@@ -138,4 +169,6 @@ def contenders(rank: int, size: int, *, shared: bool) -> list[Contender]:
         found.append(Gloo(rank, size))
     if under_mpi():
         found.append(Mpi())
+    if limit:
+        found.append(MemoryCopy())
     return found

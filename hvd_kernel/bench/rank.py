@@ -23,7 +23,7 @@ def main(text: str) -> None:
         if mpi in os.environ:
             os.environ[horovod] = os.environ[mpi]
     hvd.init()
-    there = contenders(hvd.rank(), hvd.size(), shared=plan["shared"])
+    there = contenders(hvd.rank(), hvd.size(), shared=plan["shared"], limit=plan["limit"])
     found = []
     for nbytes in plan["sizes"]:
         case = Case(nbytes, getattr(torch, plan["dtype"]), plan["op"])

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 OURS = "hvd_kernel"
+LIMIT = "memory copy"
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from hvd_kernel.core import slurm_step, uncaught
-from hvd_kernel.core.slurm_step import Placement
+from hvd_kernel.core.launchers import slurm_step, uncaught
+from hvd_kernel.core.launchers.slurm_step import Placement
 from hvd_kernel.errors import ConfigError, HvdTimeout
 from hvd_kernel.frameworks import registry
 from hvd_kernel.processes import ports

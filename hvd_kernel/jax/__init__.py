@@ -19,6 +19,7 @@ import hvd_kernel.jax.installed  # isort: split # the others need what it looks 
 from hvd_kernel import __version__
 from hvd_kernel.core import basics
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
+from hvd_kernel.core.benchmark import bench
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_kernel.jax import elastic
@@ -51,6 +52,7 @@ __all__ = [
     "allreduce",
     "alltoall",
     "barrier",
+    "bench",
     "broadcast",
     "broadcast_object",
     "broadcast_parameters",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from hvd_kernel import __version__
 from hvd_kernel.core import basics, build_info
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
+from hvd_kernel.core.benchmark import bench
 from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.ops import allgather_object, barrier, broadcast_object
@@ -40,6 +41,7 @@ __all__ = [
     "allgather_object",
     "allreduce",
     "barrier",
+    "bench",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_object",

@@ -13,6 +13,7 @@ from __future__ import annotations
 from hvd_kernel import __version__, elastic
 from hvd_kernel.core import basics
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
+from hvd_kernel.core.benchmark import bench
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.ops import allgather_object, barrier, broadcast_object, join
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -41,6 +42,7 @@ __all__ = [
     "allreduce_",
     "alltoall",
     "barrier",
+    "bench",
     "broadcast",
     "broadcast_",
     "broadcast_object",

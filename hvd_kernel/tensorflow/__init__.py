@@ -18,6 +18,7 @@ import hvd_kernel.tensorflow.installed  # isort: split # the others need what it
 from hvd_kernel import __version__
 from hvd_kernel.core import basics, build_info
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
+from hvd_kernel.core.benchmark import bench
 from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -65,6 +66,7 @@ __all__ = [
     "allreduce",
     "alltoall",
     "barrier",
+    "bench",
     "broadcast",
     "broadcast_",
     "broadcast_global_variables",

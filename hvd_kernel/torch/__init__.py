@@ -12,6 +12,7 @@ from __future__ import annotations
 import hvd_kernel.torch.installed  # isort: split # the others need what it looks for
 from hvd_kernel import __version__
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__, which is in that of mpi_ops
+from hvd_kernel.core.benchmark import bench
 from hvd_kernel.core.build_info import *  # noqa: F403 - so is this one's
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -38,6 +39,7 @@ __all__ = [
     "__version__",
     "add_process_set",
     "allgather_object",
+    "bench",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",

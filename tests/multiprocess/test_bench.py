@@ -41,12 +41,13 @@ def test_all_contenders_are_measured_and_right(dtype: str) -> None:
         "--rounds",
         "2",
         "--shared",
+        "--limit",
         "--json",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     answer = json.loads(done.stdout)
     assert (answer["np"], answer["dtype"], answer["op"]) == (2, dtype, "sum")
-    contenders = {"hvd_kernel", "hvd_kernel, shared", "torch gloo"}
+    contenders = {"hvd_kernel", "hvd_kernel, shared", "torch gloo", "memory copy"}
     if dtype == "float32":
         contenders.add("mpi4py Open MPI")
     found = {(one["contender"], one["nbytes"]): one for one in answer["results"]}
@@ -55,6 +56,8 @@ def test_all_contenders_are_measured_and_right(dtype: str) -> None:
         assert one["right"], one
         assert one["busbw"] == pytest.approx(one["nbytes"] / one["seconds"])  # 2 (n - 1) / n is 1 for two ranks
     assert all(found["hvd_kernel", size]["ratio"] == 1 for size in sizes)
+    assert answer["text"].startswith(f"allreduce of {dtype}, sum, 2 ranks, 2 rounds\n")
+    assert answer["svg"].count("<polyline ") == len(contenders)
 
 
 @pytest.mark.nightly

@@ -47,7 +47,7 @@ def test_without_a_word_it_is_status() -> None:
     [
         ("stats", "%hvd: 'stats' is not understood: did you mean status?; %hvd help lists the commands"),
         ("restrat now", "%hvd: 'restrat now' is not understood: did you mean restart?; %hvd help lists the commands"),
-        ("begin", "%hvd: 'begin' is not understood; %hvd help lists the commands"),
+        ("zip", "%hvd: 'zip' is not understood; %hvd help lists the commands"),
         ("stop now", "%hvd: 'stop now' has too many words: write %hvd stop"),
     ],
 )

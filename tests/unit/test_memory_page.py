@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvd_kernel.magics.commands.words.memory import LISTED, page
+from hvd_kernel.magics.machine.memory import LISTED, page
 
 
 def rank(resident: int, tensors: int, **names: tuple[str, int, int]) -> dict[str, Any]:

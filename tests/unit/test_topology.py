@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hvd_kernel.core import slurm_step, topology
+from hvd_kernel.core import topology
+from hvd_kernel.core.launchers import slurm_step
 from hvd_kernel.errors import ConfigError, HvdTimeout
 
 MEETING = {"HOROVOD_CONTROLLER_ADDR": "127.0.0.1", "HOROVOD_CONTROLLER_PORT": "4321"}

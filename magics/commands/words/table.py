@@ -12,7 +12,7 @@ from hvd_kernel.diagnosis.machine import examine, report
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.commands.barrier import barrier
 from hvd_kernel.magics.commands.stacks import stacks
-from hvd_kernel.magics.commands.words import attach, client, life, memory, resize, respawn, variables
+from hvd_kernel.magics.commands.words import attach, client, life, resize, respawn, variables
 from hvd_kernel.magics.commands.words.check import check
 from hvd_kernel.magics.commands.words.clean import clean
 from hvd_kernel.magics.commands.words.job_plan import job
@@ -21,6 +21,8 @@ from hvd_kernel.magics.commands.words.track import track
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.export.word import export
 from hvd_kernel.magics.history.words import runs
+from hvd_kernel.magics.machine import memory
+from hvd_kernel.magics.machine.bench import bench
 from hvd_kernel.magics.options import Options, nearest
 from hvd_kernel.magics.shell.completers import Completer, nothing, rank_variables, words
 
@@ -116,6 +118,11 @@ WORDS: dict[str, Word] = {
         memory.collect,
         "%hvd gc",
         "free what nothing needs any more: the last exception with its tensors, caches (--ranks 2)",
+    ),
+    "bench": Word(
+        bench,
+        "%hvd bench",
+        "what allreduce gives on this machine: ours, Gloo, MPI and the limit, in about half a minute (-np 4)",
     ),
     "runs": Word(
         runs,
