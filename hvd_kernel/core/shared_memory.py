@@ -20,6 +20,7 @@ from hvd_kernel.core import ops, session
 from hvd_kernel.core.tensor import Array
 
 _regions: dict[int, weakref.ref[Any]] = {}  # region -> what its memoryviews hold; the same keys on every rank
+_sizes: dict[int, int] = {}  # bytes of this rank's part of each
 _generation = 0
 
 
@@ -39,7 +40,14 @@ def allocate(nbytes: int) -> memoryview:
     assert outcome is not None
     memory = engine.shared_memory(outcome.number)
     _regions[outcome.number] = weakref.ref(memory.obj)
+    _sizes[outcome.number] = nbytes
     return memory[:nbytes]
+
+
+def held() -> int:
+    """Return the bytes of this rank's parts of the host's regions that it still uses."""
+    alive = [region for region, used in _regions.copy().items() if used() is not None]
+    return sum(_sizes.get(region, 0) for region in alive)
 
 
 def allocate_on_devices(nbytes: int, device: int) -> Any:
@@ -84,6 +92,7 @@ def release_shared() -> int:
     if _generation != session.generation():
         _generation = session.generation()
         _regions.clear()
+        _sizes.clear()
     if not _regions:
         return 0
     dead = np.array([held() is None for held in _regions.values()], np.uint8)
@@ -92,6 +101,7 @@ def release_shared() -> int:
     for region in gone:
         engine.wait(engine.release_shared(region))
         del _regions[region]
+        _sizes.pop(region, None)
     return len(gone)
 
 

@@ -101,9 +101,12 @@ class Adapter:
         """Return the size of the gradients that a model, or a tensor, has by now."""
         return 0
 
-    def alive_bytes(self) -> int:
-        """Return the size of all tensors of this process on this rank's memories, each once, whoever holds them."""
-        return 0
+    def alive_bytes(self) -> Mapping[str, int]:
+        """Return the size of all ``tensors`` of this process, each once, whoever holds them, and of parts of these.
+
+        The parts: ``gradients``, and ``optimizer state``, the tensors that optimizers have made.
+        """
+        return {}
 
     def free_unused(self) -> None:
         """Give memory back that the framework keeps for its next tensors."""

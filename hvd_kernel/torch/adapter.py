@@ -125,12 +125,16 @@ class TorchAdapter(Adapter):
         tensors = [each for each in parameters if issubclass(type(each), torch.Tensor) and each.is_leaf]
         return sum(int(each.grad.nbytes) for each in tensors if each.grad is not None)
 
-    def alive_bytes(self) -> int:
-        """Return the size of the storages of all tensors that Python knows, and of their gradients."""
-        tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-        tensors += [each.grad for each in tensors if each.is_leaf and each.grad is not None]
-        strided = [each.untyped_storage() for each in tensors if each.layout is torch.strided]
-        return sum({each.data_ptr(): int(each.nbytes()) for each in strided}.values())
+    def alive_bytes(self) -> Mapping[str, int]:
+        """Return the size of the storages of all tensors that Python knows, of their gradients, and of optimizers'."""
+        objects = gc.get_objects()
+        tensors = [each for each in objects if issubclass(type(each), torch.Tensor)]
+        gradients = [each.grad for each in tensors if each.is_leaf and each.grad is not None]
+        optimizers = [each for each in objects if issubclass(type(each), torch.optim.Optimizer)]
+        states = [each for optimizer in optimizers for each in _state_of(optimizer)]
+        whole = _storages([*tensors, *gradients, *states])
+        parts = {"gradients": _storages(gradients), "optimizer state": _storages(states)}
+        return {"tensors": sum(whole.values())} | {name: sum(each.values()) for name, each in parts.items()}
 
     def free_unused(self) -> None:
         """Empty the cache of the GPU's allocator, where CUDA is in use."""
@@ -141,6 +145,18 @@ class TorchAdapter(Adapter):
         """Return a client of the store of torchrun's agent."""
         distributed: Any = torch.distributed  # its stubs hide the store
         return distributed.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience_s))
+
+
+def _storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """Return the bytes of the storages below tensors, by their addresses."""
+    strided = [each.untyped_storage() for each in tensors if each.layout is torch.strided]
+    return {each.data_ptr(): int(each.nbytes()) for each in strided}
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return the tensors that an optimizer keeps of each parameter, as far as it keeps them in the usual way."""
+    kept = [each for each in vars(optimizer).get("state", {}).values() if isinstance(each, Mapping)]
+    return [value for each in kept for value in each.values() if issubclass(type(value), torch.Tensor)]
 
 
 def _on_gpu() -> bool:

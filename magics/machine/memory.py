@@ -25,15 +25,15 @@ def show(context: Context, options: Options) -> None:
 
 
 def page(ranks: Mapping[int, Mapping[str, Any]]) -> str:
-    """Write the table: first what is resident and all tensors, then variables, the largest first. Pure."""
+    """Write the table: first kinds of memory, then variables, the largest first. Pure."""
     names = {name for content in ranks.values() for name in content["names"]}
     found = {name: {rank: content["names"].get(name) for rank, content in ranks.items()} for name in names}
     rows = [_row(name, there) for name, there in found.items() if any(each and _size(each) for each in there.values())]
     rows.sort(key=lambda row: (-row[0], row[1]))
-    lines: list[tuple[str, ...]] = [("name", "type", "size", "gradients", "ranks")]
-    for what in ("resident", "tensors"):
-        sizes = {rank: content[what] for rank, content in ranks.items()}
-        lines.append((f"({what})", "", size_of(max(sizes.values())), "", _where(sizes)))
+    lines: list[tuple[str, ...]] = [("name", "type", "size", "gradients", "ranks", "made in")]
+    for kind in dict.fromkeys(kind for content in ranks.values() for kind in content["kinds"]):
+        sizes = {rank: content["kinds"][kind] for rank, content in ranks.items() if kind in content["kinds"]}
+        lines.append((f"({kind})", "", size_of(max(sizes.values())), "", _where(sizes), ""))
     lines += [row[1:] for row in rows[:LISTED]]
     return table(lines) + (f"{len(rows) - LISTED} smaller ones\n" if len(rows) > LISTED else "")
 
@@ -42,7 +42,7 @@ def _row(name: str, there: Mapping[int, Mapping[str, Any] | None]) -> tuple[Any,
     sizes = {rank: _size(each) for rank, each in there.items() if each}
     most = next(each for each in there.values() if each and _size(each) == max(sizes.values()))
     gradients = size_of(most["gradients"]) if most["gradients"] else ""
-    return max(sizes.values()), name, most["type"], size_of(most["size"]), gradients, _where(sizes)
+    return max(sizes.values()), name, most["type"], size_of(most["size"]), gradients, _where(sizes), most["made"]
 
 
 def _size(each: Mapping[str, Any]) -> int:

@@ -76,12 +76,50 @@ def test_more_than_the_limit_is_refused_before_it_is_dealt_out(kernel: Kernel) -
 
 @pytest.mark.nightly
 def test_memory_names_what_fills_a_rank_and_tensors_that_nobody_names(kernel: Kernel) -> None:
-    kernel.run(
+    ran = kernel.run(
         "%%hvdrun -np 3\nimport torch\nmodel = torch.nn.Linear(1000, 5000)\nmodel(torch.ones(1000)).sum().backward()\n"
         "big = torch.zeros(10_000_000 if rank == 1 else 1)\nhidden = [lambda held=torch.zeros(5_000_000): held]",
         timeout=120,
     )
     rows = {line.split()[0]: line.split() for line in kernel.run("%hvd memory").text().splitlines()}
-    assert rows["model"] == ["model", "Linear", "20", "MB", "20", "MB", "0-2"]
-    assert rows["big"] == ["big", "Tensor", "40", "MB", "1;", "least", "0", "kB"]
+    cell = ran.reply["execution_count"]
+    assert rows["model"] == ["model", "Linear", "20", "MB", "20", "MB", "0-2", "cell", f"{cell}:2"]
+    assert rows["big"] == ["big", "Tensor", "40", "MB", "1;", "least", "0", "kB", "cell", f"{cell}:4"]
     assert rows["(tensors)"] == ["(tensors)", "100", "MB", "1;", "least", "60", "MB"]
+    assert rows["(gradients)"] == ["(gradients)", "20", "MB", "0-2"]
+
+
+@pytest.mark.nightly
+def test_memory_tells_the_optimizers_tensors_and_the_shared_gradients(kernel: Kernel) -> None:
+    kernel.run(
+        "%%hvdrun -np 3\nimport torch\nmodel = torch.nn.Linear(1000, 5000, bias=False)\n"
+        "opt = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()), model.named_parameters())\n"
+        "for _ in range(3):\n    opt.zero_grad()\n    model(torch.ones(1000)).sum().backward()\n    opt.step()",
+        timeout=120,
+    )
+    kernel.run("%hvd gc")
+    told = kernel.run("%hvd memory").text()
+    rows = {line.partition(")")[0]: line.partition(")")[2].split() for line in told.splitlines()}
+    assert rows["(optimizer state"] == ["40", "MB", "0-2"]
+    assert rows["(shared buckets"] == ["20", "MB", "0-2"]
+    assert rows["(gradients"] == ["20", "MB", "0-2"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("refused", "name"),
+    [
+        ("np.empty(1 << 55, np.uint8)", "MemoryError"),
+        ("torch.empty(1 << 55, dtype=torch.uint8)", "RuntimeError"),
+        ("bytearray(1 << 62)", "MemoryError"),
+    ],
+)
+def test_where_memory_is_refused_the_error_says_what_fills_the_rank(kernel: Kernel, refused: str, name: str) -> None:
+    made = "import numpy as np, torch\nbig = torch.zeros(5_000_000)\nother = np.zeros(10_000_000)"
+    failed = kernel.run(f"%%hvdrun -np 3\n{made}\n{refused}", allow_error=True, timeout=120)
+    assert failed.reply["ename"] == name
+    cell = failed.reply["execution_count"]
+    last = failed.error.splitlines()[-1]
+    assert last.startswith("rank 0 holds "), failed.error
+    assert last.endswith(f"; largest: other 80 MB (cell {cell}:3), big 20 MB (cell {cell}:2)")
+    assert ": tensors " in last

@@ -7,10 +7,14 @@ from typing import Any
 from hvd_kernel.magics.machine.memory import LISTED, page
 
 
-def rank(resident: int, tensors: int, **names: tuple[str, int, int]) -> dict[str, Any]:
+def rank(resident: int, tensors: int, *, state: int = 0, **names: tuple[str, int, int]) -> dict[str, Any]:
     """What a rank answers."""
-    found = {name: {"type": kind, "size": size, "gradients": more} for name, (kind, size, more) in names.items()}
-    return {"names": found, "tensors": tensors, "resident": resident}
+    found = {
+        name: {"type": kind, "size": size, "gradients": more, "made": f"cell 3:{i}"}
+        for i, (name, (kind, size, more)) in enumerate(names.items(), 1)
+    }
+    kinds = {"resident": resident, "tensors": tensors} | ({"optimizer state": state} if state else {})
+    return {"names": found, "kinds": kinds}
 
 
 def test_the_largest_come_first_and_differences_are_told() -> None:
@@ -18,15 +22,22 @@ def test_the_largest_come_first_and_differences_are_told() -> None:
         0: rank(
             500_000_000, 90_000_000, model=("Net", 20_000_000, 20_000_000), x=("Tensor", 30_000_000, 0), n=("int", 0, 0)
         ),
-        1: rank(500_100_000, 60_000_000, model=("Net", 20_000_000, 20_000_000), y=("list", 50_000_000, 0)),
+        1: rank(
+            500_100_000,
+            60_000_000,
+            state=40_000_000,
+            model=("Net", 20_000_000, 20_000_000),
+            y=("list", 50_000_000, 0),
+        ),
     }
     assert page(ranks).splitlines() == [
-        "name        type    size    gradients  ranks",
-        "(resident)          500 MB             0-1",
-        "(tensors)           90 MB              0; least 60 MB",
-        "y           list    50 MB              1",
-        "model       Net     20 MB   20 MB      0-1",
-        "x           Tensor  30 MB              0",
+        "name               type    size    gradients  ranks           made in",
+        "(resident)                 500 MB             0-1",
+        "(tensors)                  90 MB              0; least 60 MB",
+        "(optimizer state)          40 MB              1",
+        "y                  list    50 MB              1               cell 3:2",
+        "model              Net     20 MB   20 MB      0-1             cell 3:1",
+        "x                  Tensor  30 MB              0               cell 3:2",
     ]
 
 

@@ -24,6 +24,7 @@ from IPython.core.interactiveshell import ExecutionResult
 from hvd_kernel.protocol.messages import Failure, to_wire
 from hvd_kernel.worker import communication
 from hvd_kernel.worker.elastic_cell import ElasticCell
+from hvd_kernel.worker.inspect.origins import Origins
 from hvd_kernel.worker.shell.prompt import Prompts
 
 _REASON_CHARS = 300
@@ -50,12 +51,14 @@ class Control:
     prompts: Prompts  # of the cells' code, set by the rank's kernel
     elastic: ElasticCell  # the same
     on_rank: Callable[[int], None]  # told when this rank gets another number, set by the rank's kernel
+    explain: Callable[[BaseException], str]  # what is to be said beside an error of a cell, the same
     latest = Latest()
 
     def __init__(self, rank: int, shell: Any) -> None:
         self.rank = rank
         self._shell = shell
         self.value: Any = None  # of the latest cell's last expression
+        self.origins = Origins()
         self._run_number = 0
         self._kernel = ""  # which counts the cells
         self._unwanted_run = 0  # the latest that an interrupt has named
@@ -223,6 +226,8 @@ class Control:
             transformed, broken = shell.transform_cell(code), None
         except Exception:  # noqa: BLE001 - the shell shows it, as in any IPython
             transformed, broken = code, sys.exc_info()
+        if self._run_number > 0:
+            self.origins.ran(self.latest.cell, transformed)
         try:
             if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=broken):
                 result = await self._run_async(code, transformed, broken, silent=silent)
@@ -278,6 +283,8 @@ class Control:
         self.on_raise(error)  # a syntax error does not come through the shell's showtraceback
         name = self._seen_as(error)
         lines = self._shell._last_traceback or [f"{name}: {error}"]  # noqa: SLF001 - ipykernel's own way to hand it on
+        if said := self.explain(error):
+            lines = [*lines, said]
         secondary = communication.is_secondary(error)
         return Failure(self.rank, name, str(error), tuple(lines), self._raised_at, secondary)
 

@@ -30,6 +30,7 @@ from hvd_kernel.protocol.messages import HALF_OPEN_MS, REMEMBERED_MESSAGES
 from hvd_kernel.worker import communication, telemetry
 from hvd_kernel.worker.elastic_cell import ElasticCell
 from hvd_kernel.worker.frontend import names as frontend
+from hvd_kernel.worker.inspect import memory
 from hvd_kernel.worker.output import traceback_frames
 from hvd_kernel.worker.output.capture import Output
 from hvd_kernel.worker.output.display_capture import RankDisplay
@@ -142,6 +143,7 @@ class RankKernel(TaskKernel):
         self.control = Control(self.engine_id, self.shell)
         self.control.prompts = prompt.Prompts(self.engine_id, self._publish, communication.park)
         self.control.on_rank = self._take_rank
+        self.control.explain = partial(memory.explanation, self.control)
         cell_ranks.provide(self._membership)
         self.control.elastic = ElasticCell(lambda: self.control.rank, self._publish_for_cell)
         self.debugging = debugger.Debugging(self.shell)

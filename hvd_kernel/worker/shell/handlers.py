@@ -69,6 +69,7 @@ def _typed(control: Control, content: Mapping[str, Any], _buffers: list[Any]) ->
 def _push(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
     found = value_access.receive(content, buffers)
     control.names.update(found or {})
+    control.origins.pushed(found or ())
     return {"unreached": found is None}, []
 
 
