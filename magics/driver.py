@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from hvd_kernel.cluster import Run, Session
     from hvd_kernel.protocol.messages import MetricsSample
 
+Origin = dict[str, Any]
+
 
 def drive(
     session: Session,
@@ -44,9 +46,10 @@ def drive(
         job.cell = number
     session.make_ready()  # a press ends this; from the start of the ranks on it is theirs
     begin = partial(session.run, code, ranks, number, replaces=manager.replaces_dead())
-    watch, run, renderer = watched(session, manager, writer, begin, timeout=timeout, job=job)
+    origin = cache(partial(_origin, manager.place, code, number))
+    watch, run, renderer = watched(session, manager, writer, begin, origin, timeout=timeout, job=job)
     if renderer.trained:
-        _remember(manager, watch, renderer, code, number)
+        _remember(manager, watch, renderer, origin())
     return watch, run, renderer
 
 
@@ -55,11 +58,15 @@ def watched(
     manager: ClusterManager,
     writer: Writer,
     begin: Callable[[], Run],
+    origin: Callable[[], Origin] = dict,
     *,
     timeout: float | None = None,
     job: Job | None = None,
 ) -> tuple[Watch, Run, Renderer]:
-    """Begin a run, or take one that goes on already, and show what it gives until its end."""
+    """Begin a run, or take one that goes on already, and show what it gives until its end.
+
+    ``origin`` tells what is kept beside the figures of one that has trained.
+    """
     from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
 
     before, interrupts = manager.samples, job.interrupts if job else InterruptCount()
@@ -88,15 +95,21 @@ def watched(
         if not running.done():
             running.set_exception(UsageError("the cell has not begun"))
     manager.samples.update(renderer.latest)
+    if renderer.trained:
+        board.origin = origin()
     renderer.finish(watch.word())
     watch.rejoin.settle(manager.samples, lambda text: writer.say(f"{text}\n"))
     return watch, run, renderer
 
 
-def _remember(manager: ClusterManager, watch: Watch, renderer: Renderer, code: str, cell: int) -> None:
+def _origin(place: str, code: str, cell: int) -> Origin:
+    """Say which cell a run is of: its number, a digest of its code, and the commit of the notebook's folder."""
+    return {"cell": cell, "source": digest(code), "commit": commit(place)}
+
+
+def _remember(manager: ClusterManager, watch: Watch, renderer: Renderer, origin: Origin) -> None:
     state = "failed" if watch.failed and watch.word() == "done" else watch.word()
-    found, place = renderer.record(), manager.place
-    found = replace(found, time=time.time(), place=place, commit=commit(place), cell=cell, source=digest(code))
+    found = replace(renderer.record(), time=time.time(), place=manager.place, **origin)
     manager.history.add(replace(found, state=state))
 
 

@@ -71,6 +71,7 @@ class Dashboard:
         self._board = Board(ranks, title, time.monotonic, before)
         self._panel: Panel | None = None
         self._flushed = 0.0
+        self.origin: Mapping[str, Any] = {}  # of the cell: what stands in the metadata beside the figures
         self.on_resize: Callable[[int], None] = lambda _n: None  # of a page that asks for so many ranks, on any thread
 
     def feed(self, sample: MetricsSample) -> None:
@@ -143,7 +144,7 @@ class Dashboard:
             board, digest = self._board.snapshot(), summary(self._board)
         count = len(digest["ranks"])
         text = f"hvd dashboard: {count} rank{'s' * (count != 1)}"
-        return {"image/svg+xml": render(board), "text/plain": text}, {"hvd": digest}
+        return {"image/svg+xml": render(board), "text/plain": text}, {"hvd": {**self.origin, **digest}}
 
     def _repr_mimebundle_(self, **_options: object) -> Bundle:
         if self._panel is None:

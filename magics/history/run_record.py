@@ -34,8 +34,8 @@ class RunRecord:
 
 
 def digest(code: str) -> str:
-    """Return twelve digits that tell one source from another."""
-    return hashlib.sha256(code.encode()).hexdigest()[:12]
+    """Return twelve digits that tell one source from another: of SHA-256, without blank lines at its ends."""
+    return hashlib.sha256(code.strip().encode()).hexdigest()[:12]
 
 
 def of_summary(summary: Mapping[str, Any], curves: Mapping[str, Curve]) -> RunRecord:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from hvdtest.kernel import Kernel
+
+from hvd_kernel.magics.history.run_record import digest
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
@@ -15,11 +18,23 @@ CELL = "%%hvdrun -np 2\nfor step in range({steps}):\n    hvd.log(loss={start} / 
 def test_runs_of_a_kernel_that_has_ended_beside_those_of_this_one(tmp_path: Path) -> None:
     with Kernel(tmp_path) as first:
         assert first.run("%hvd runs").text().startswith("no cell has trained yet")
-        first.run(CELL.format(steps=4, start=8.0), timeout=120)
+        (panel,) = first.run(CELL.format(steps=4, start=8.0), timeout=120).contents("display_data")
+        told = panel["metadata"]["hvd"]
+        source = digest(CELL.format(steps=4, start=8.0).partition("\n")[2])
+        assert {name: told[name] for name in ("cell", "ranks", "source", "steps", "logged")} == {
+            "cell": 2,
+            "ranks": [0, 1],
+            "source": source,
+            "steps": 0,
+            "logged": {"loss": 2.0},
+        }
+        assert len(told["commit"]) == 12, "the tests lie in a repository"
+        assert len(json.dumps(told)) < 2000
         first.run("%%hvdrun\n1 + 1")
         first.run(CELL.format(steps=2, start=8.0) + "\n1 / 0", allow_error=True)
         listed = first.run("%hvd runs").text().splitlines()
         assert [line.split()[0] for line in listed] == ["run", "1", "2"]
+        assert listed[1].split()[-1] == source[:6]
     with Kernel(tmp_path) as second:
         assert second.run("%hvd runs").text().splitlines() == listed
         outcome = second.run("%hvd runs 1 2")
