@@ -39,8 +39,12 @@ def drive(
     *,
     timeout: float | None = None,
     job: Job | None = None,
+    counts: bool = True,
 ) -> tuple[Watch, Run, Renderer]:
-    """Run code on the ranks as a cell, to its end, and show what it gives; ``Watch.check`` says whether it failed."""
+    """Run code on the ranks as a cell, to its end, and show what it gives; ``Watch.check`` says whether it failed.
+
+    ``counts``: it is a run, whose figures are kept where it trains.
+    """
     number = manager.cells.number if job is None else job.number
     if job is not None:
         job.cell = number
@@ -48,7 +52,7 @@ def drive(
     begin = partial(session.run, code, ranks, number, replaces=manager.replaces_dead())
     origin = cache(partial(_origin, manager.place, code, number))
     watch, run, renderer = watched(session, manager, writer, begin, origin, timeout=timeout, job=job)
-    if renderer.trained:
+    if renderer.trained and counts:
         _remember(manager, watch, renderer, origin())
     return watch, run, renderer
 

@@ -172,6 +172,8 @@ CELL = (
         action=_NO,
     ),
 )
+HELP = (Flag(("--help",), "help", "show this, and do nothing", action=_YES),)
+SMOKE = (Flag(("--smoke",), "smoke", "run the cell on rank 0 alone first, as its only rank; then on all", action=_YES),)
 TIMEOUT = (Flag(("--timeout",), "timeout", "interrupt the cell after S seconds", "S", _seconds),)
 FORCE = (
     Flag(
@@ -211,4 +213,4 @@ WAIT = (
     Flag(("--wait",), "wait", "wait for the jobs named, or for all; fail as their cells would fail", action=_YES),
     Flag(("--timeout",), "timeout", "wait no longer than S seconds; the job goes on", "S", _seconds),
 )
-HVDRUN = (*WHERE, *RANKS, *CELL, *TIMEOUT, *FORCE, *KEEP)
+HVDRUN = (*WHERE, *RANKS, *CELL, *SMOKE, *TIMEOUT, *FORCE, *KEEP)

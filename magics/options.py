@@ -28,6 +28,7 @@ class Options:
     scatter: tuple[str, ...] = ()
     gather: tuple[str, ...] = ()
     out: str = ""
+    smoke: bool = False
     timeout: float | None = None
     bg: str | None = None  # the job's name, "" when it gets one of its own
     keep: str | None = None  # the kept cluster's name, "" when it gets one of its own
@@ -53,6 +54,7 @@ class Options:
     per_rank: bool = False
     mark_cycles: bool = False
     words: tuple[str, ...] = ()  # what is no option: the word behind %hvd, names of variables
+    help: bool = False
     text: str = ""  # %hvdpdb's line for the ranks
 
 
@@ -127,6 +129,8 @@ def parse_leading(magic: str, flags: tuple[Flag, ...], line: str) -> Options:
         As ``parse``.
     """
     spellings = "|".join(re.escape(each) for flag in flags for each in flag.spellings)
+    if line.strip() == "--help":
+        return parse(magic, flags, line)
     found = re.fullmatch(rf"\s*((?:{spellings})(?:=|\s+)\S+)?\s?(.*)", line)
     head, text = (found[1] or "", found[2]) if found else ("", line)
     return replace(parse(magic, flags, head), text=text)

@@ -104,6 +104,27 @@ def reset_to_all_ranks(*, fresh: bool = False, before: Sequence[int] | None = No
     _reset(None, _hold() if _chosen() is None else _NOTHING, fresh=fresh, before=before)
 
 
+def leave_the_others() -> None:
+    """Make this rank the only one of its communicator, until the next reset, which all ranks call together.
+
+    Raises
+    ------
+    ValueError
+        There are process sets: alone this rank could be in none of them.
+    """
+    global _unfinished  # noqa: PLW0603 - of the process, as the engine
+    held = _hold()
+    if held.sets:
+        raise ValueError(f"there are process sets, of ranks {', '.join(str([*ranks]) for ranks in held.sets)}")
+    session.shutdown()
+    before = session.set_rendezvous(session.Rendezvous(0, 1, "127.0.0.1", 0, "", {}))
+    try:
+        _join(None, dynamic=held.dynamic, again=True)
+    finally:
+        session.set_rendezvous(before)
+        _unfinished = session.generation(), held
+
+
 def _reset(
     comm: Any,
     held: _Held,

@@ -87,10 +87,11 @@ class _Recorded:
 _timeline = _Recorded()
 
 
-def set_rendezvous(rendezvous: Rendezvous) -> None:
-    """Have every ``init`` from now on use this one."""
-    global _rendezvous  # noqa: PLW0603 - of the process, as the engine
-    _rendezvous = rendezvous
+def set_rendezvous(rendezvous: Rendezvous | None) -> Rendezvous | None:
+    """Have every ``init`` from now on use this one; return that before it. None: as a launcher has said."""
+    global _rendezvous
+    before, _rendezvous = _rendezvous, rendezvous
+    return before
 
 
 def has_driver() -> bool:

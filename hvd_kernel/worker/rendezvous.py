@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.core import session
+from hvd_kernel.core import process_sets, session
 from hvd_kernel.errors import RankDied
 from hvd_kernel.processes.ports import ReservedPort
 from hvd_kernel.worker import communication, devices
@@ -100,7 +100,31 @@ def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
     _held.met(ranks)
     if fresh:
         control.names.update(frontend.ready(control.rank, size))
+    _rename(control)
+    return {"device": devices.described(control.names.get("device", "cpu"))}, []
+
+
+def _rename(control: Control) -> None:
+    """Give the cells' names the numbers that this rank has now."""
     before, _held.names = _held.names, _numbers()
     ours = [name for name, value in before.items() if control.names.get(name) == value]  # else it is the user's
     control.names.update({name: _held.names[name] for name in ours})
-    return {"device": devices.described(control.names.get("device", "cpu"))}, []
+
+
+def alone(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Have a communicator of this rank alone, until ``together``; answer why not, "" if so."""
+    _held.names = _held.names or _numbers()
+    try:
+        process_sets.leave_the_others()
+    except ValueError as error:
+        return {"refused": str(error)}, []
+    _rename(control)
+    return {"refused": ""}, []
+
+
+def together(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Make communication anew with all ranks that there are, whatever has become of it. All ranks do this together."""
+    communication.reset_communicator()
+    if _held.names:
+        _rename(control)
+    return {}, []

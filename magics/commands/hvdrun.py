@@ -21,6 +21,8 @@ from hvd_kernel.magics.export.ran_cell import Given, RanCell, literals
 from hvd_kernel.magics.jobs import Job
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.magics.partition import split
+from hvd_kernel.magics.runner import Watch
+from hvd_kernel.magics.shell import smoke
 from hvd_kernel.magics.shell.escalation import replace_stuck
 from hvd_kernel.magics.shell.local import run_here
 from hvd_kernel.processes.cluster_spec import ClusterSpec
@@ -109,6 +111,17 @@ class _Cell:
         )
         replace_stuck(replace(self.context, own=job.writer if job else None), watch)
         self.context.manager.ran.append(self.record(run.cell, failed=watch.failed))
+        if self.failed(watch, writer, job):
+            return False
+        if options.out:
+            user_ns[options.out] = CellResult(
+                run.values(force=options.force), renderer.printed("stdout"), renderer.printed("stderr")
+            )
+        return True
+
+    def failed(self, watch: Watch, writer: Writer, job: Job | None = None) -> bool:
+        """Raise what the ranks have raised, or show it where the line says so; False where they have not."""
+        options, user_ns = self.options, self.context.shell.user_ns
         try:
             watch.check(user_ns.__contains__)
         except error_policy.OF_THE_RANKS as error:
@@ -119,12 +132,8 @@ class _Cell:
             if job is not None:
                 raise  # to the table of jobs it has failed; who waits for it is shown the error
             error_policy.show(error, writer)
-            return False
-        if options.out:
-            user_ns[options.out] = CellResult(
-                run.values(force=options.force), renderer.printed("stdout"), renderer.printed("stderr")
-            )
-        return True
+            return True
+        return False
 
 
 def _dealt(context: Context, names: tuple[str, ...], ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
@@ -134,12 +143,23 @@ def _dealt(context: Context, names: tuple[str, ...], ranks: tuple[int, ...]) -> 
 
 
 def _on_ranks(cell: _Cell) -> None:
-    session = cell.ready()
-    if not cell.code.strip() or cell.run(session, Writer(cell.context.shell)):
+    if cell.options.smoke and 0 not in cell.ranks:
+        raise UsageError("%%hvdrun: --smoke runs the cell on rank 0 first, which is not among --ranks")
+    session, writer = cell.ready(), Writer(cell.context.shell)
+    if not cell.code.strip():
+        cell.pull(session)
+        return
+    if cell.options.smoke and session.n > 1:
+        watch = smoke.run(cell.context, session, cell.code, cell.options.timeout)
+        if cell.failed(watch, writer):
+            return
+    if cell.run(session, writer):
         cell.pull(session)
 
 
 def _in_background(context: Context, options: Options, code: str) -> None:
+    if options.smoke:
+        raise UsageError("%%hvdrun: --smoke waits for rank 0: leave out --smoke or --bg")
     if options.local:
         raise UsageError("%%hvdrun: --local keeps the notebook's own process busy: leave out --local or --bg")
     cell, manager = _Cell.of(context, options, code), context.manager

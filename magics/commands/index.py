@@ -6,7 +6,7 @@ A new magic is a row of this table and a function in a file of its own beside it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hvd_kernel.magics import flags
@@ -179,4 +179,4 @@ _ROWS = (
         such_as="--rank 1",
     ),
 )
-MAGICS = {magic.name: magic for magic in _ROWS}
+MAGICS = {magic.name: replace(magic, flags=magic.flags + flags.HELP) for magic in _ROWS}

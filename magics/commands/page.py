@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from hvd_kernel.magics.commands.index import MAGICS, Magic
 from hvd_kernel.magics.commands.words.table import WORDS
+from hvd_kernel.magics.flags import HELP
 
 _HEAD = """# Magics
 
 Written by `python -m hvd_kernel.magics` from the tables in `magics/commands/index.py` and
-`magics/commands/words/table.py`; a test compares them. The same is shown by `%hvd?`, `%%hvdrun?`.
+`magics/commands/words/table.py`; a test compares them. The same is shown by `%hvd?`, `%%hvdrun?`, and
+by `--help` behind any of them: `%hvd start --help`.
 [Working in the notebook](notebook.md) says when to use which. A line that is written wrongly raises `UsageError`, which
 names the part and says how the magic is written; it does nothing then.
 """
@@ -27,13 +29,13 @@ def page() -> str:
         _table(_COLUMNS, magics),
         "## Words behind %hvd\n",
         _table(_COLUMNS, words),
-        *(_flags(magic) for magic in MAGICS.values() if magic.flags),
+        *(_flags(magic) for magic in MAGICS.values() if magic.flags != HELP),
     ]
     return "\n".join(parts)
 
 
 def _flags(magic: Magic) -> str:
-    rows = [(_code(flag.usage()), flag.told()) for flag in magic.flags]
+    rows = [(_code(flag.usage()), flag.told()) for flag in magic.flags if flag not in HELP]
     return f"## Options of {magic.name}\n\n{_table(('option', 'what it does'), rows)}"
 
 

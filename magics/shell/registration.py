@@ -8,9 +8,10 @@ from typing import Any
 from IPython.core.magic import no_var_expand
 
 from hvd_kernel.magics.commands.index import MAGICS, Magic
+from hvd_kernel.magics.commands.words import table
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.user_error import user_errors
-from hvd_kernel.magics.options import filled
+from hvd_kernel.magics.options import Options, filled
 
 
 def register(context: Context) -> None:
@@ -32,6 +33,9 @@ def _function(magic: Magic, context: Context) -> Callable[..., Any]:
     def run(line: str, *cell: str) -> Any:
         with user_errors():
             options = magic.parse(line if magic.text else filled(line, context.shell.user_ns))
+            if options.help:
+                context.writer().say(_help(magic, options))
+                return None
         return magic.act(context, options, *cell)
 
     run.__name__ = run.__qualname__ = magic.name.strip("%")
@@ -39,3 +43,10 @@ def _function(magic: Magic, context: Context) -> Callable[..., Any]:
     vars(run)["__wrapped__"] = magic.act  # %name? names its file
     no_var_expand(run)
     return run
+
+
+def _help(magic: Magic, options: Options) -> str:
+    """Return what ``--help`` shows: of a word behind %hvd, that word's."""
+    if magic.name == "%hvd" and options.words:
+        return table.find(options).help()
+    return magic.doc()

@@ -12,6 +12,7 @@ import pytest
 from hvdtest.magic_lines import parse
 from hvdtest.offenders import ROOT
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics import load_ipython_extension, unload_ipython_extension
@@ -108,15 +109,52 @@ def test_only_the_tables_are_registered(shell: InteractiveShell) -> None:
         ("%hvd timeline ", ["start", "stop", "show"]),
         ("%hvdauto ", ["on", "off"]),
         ("%hvdpush pushed_v", ["pushed_value"]),
-        ("%hvdlogs -", ["--ranks", "--targets", "-t", "--cell", "--tail", "--stream", "--path"]),
-        ("%hvdlogs ", ["--ranks", "--targets", "-t", "--cell", "--tail", "--stream", "--path"]),
-        ("%hvdcancel ", []),
+        ("%hvdlogs -", ["--ranks", "--targets", "-t", "--cell", "--tail", "--stream", "--path", "--help"]),
+        ("%hvdlogs ", ["--ranks", "--targets", "-t", "--cell", "--tail", "--stream", "--path", "--help"]),
+        ("%hvdcancel ", ["--help"]),
         ("%hvdpull x", []),
     ],
 )
 def test_completion_is_made_of_the_rows(shell: InteractiveShell, line: str, found: list[str]) -> None:
     shell.user_ns["pushed_value"] = 1
     assert complete(shell, line) == found
+
+
+@pytest.mark.parametrize("name", MAGICS)
+def test_every_magic_shows_its_help_and_does_nothing(shell: InteractiveShell, name: str) -> None:
+    with capture_output() as shown:
+        if name.startswith("%%"):
+            shell.run_cell_magic(name.strip("%"), "--help", "1 / 0")
+        else:
+            shell.run_line_magic(name.strip("%"), "--help")
+    assert shown.stdout == MAGICS[name].doc()
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_every_word_shows_its_help_and_does_nothing(shell: InteractiveShell, name: str) -> None:
+    with capture_output() as shown:
+        shell.run_line_magic("hvd", f"{name} --help")
+    assert shown.stdout == WORDS[name].help()
+    assert f"    {WORDS[name].usage}\n" in shown.stdout
+    assert f"    {WORDS[name].example}\n" in shown.stdout
+
+
+@pytest.mark.parametrize("name", MAGICS)
+def test_every_option_is_completed_and_a_misspelt_one_is_told(shell: InteractiveShell, name: str) -> None:
+    row = MAGICS[name]
+    spellings = [spelling for flag in row.flags for spelling in flag.spellings]
+    assert complete(shell, f"{name} -") == spellings
+    for spelling in (each for each in spellings if len(each) > len("--rank")):
+        if row.text:
+            continue  # what is no option is text
+        with pytest.raises(UsageError, match=f"is not an option: did you mean {spelling}"):
+            row.parse(f"{spelling[:3]}{spelling[4:]}")
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_misspelt_word_is_told_with_one_that_is_there(name: str) -> None:
+    with pytest.raises(UsageError, match="is not understood: did you mean "):
+        find(parse("%hvd", f"{name}x"))
 
 
 def test_the_page_is_the_tables() -> None:

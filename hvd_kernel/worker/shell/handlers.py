@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.core import session
-from hvd_kernel.worker import communication, devices, rendezvous
+from hvd_kernel.worker import devices, rendezvous
 from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.inspect import memory, replicate, value_access, variable_summary
 from hvd_kernel.worker.inspect import name_lookup as names
@@ -104,11 +104,6 @@ def _timeline(_control: Control, content: Mapping[str, Any], _buffers: list[Any]
     return {"path": path, "goes_on": goes_on, "host": socket.gethostname(), "refused": refused}, []
 
 
-def _reset_communicator(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    communication.reset_communicator()
-    return {}, []
-
-
 def _go_on(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     """Have ``elastic.run`` go on, which waits: all have met."""
     control.elastic.end_wait("", content["root"], tuple(content["fresh"]))
@@ -148,7 +143,8 @@ TABLE: dict[str, Handler] = {
     "push": _push,
     "pull": _pull,
     "value": _value,
-    "reset_communicator": _reset_communicator,
+    "reset_communicator": rendezvous.together,
+    "alone": rendezvous.alone,
     "track": _track,
     "timeline": _timeline,
     "log": log_excerpt.answer,

@@ -47,6 +47,12 @@ class Word:
         """A line that can be typed as it stands."""
         return self.such_as or self.usage
 
+    def help(self) -> str:
+        """Return what ``--help`` behind it shows."""
+        example = f"For example:\n\n    {self.such_as}\n" if self.such_as else ""
+        parts = [f"{self.doc[:1].upper()}{self.doc[1:]}.\n", f"    {self.usage}\n", example]
+        return "\n".join(part for part in parts if part)
+
 
 def _help(context: Context, _options: Options) -> None:
     context.writer().say(usage())
