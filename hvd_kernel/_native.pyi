@@ -1,7 +1,7 @@
 """The typed face of the extension. Thin: a tensor is (pointer, shape, dtype number); errors are hvd_kernel.errors."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
 # (input, shape, dtype), and with an output; on a device two more: its number, and the stream (a pointer).
@@ -240,6 +240,15 @@ def core_table() -> int:
 __version__: str
 
 def fast_allreduce(
-    kind: type, parameter: type, exchange: object, everybody: object, keep: Callable[..., None], /
-) -> Callable[..., bool]:
-    """See hvd_kernel.core.handles. keep(handle, tensor, output): an interrupt has ended the wait."""
+    kind: type,
+    parameter: type,
+    exchange: object,
+    everybody: object,
+    live: dict[int, Any],
+    owner: Callable[[], Engine],
+    /,
+) -> tuple[Callable[..., bool], Callable[..., int | None]] | None:
+    """See FastCalls in hvd_kernel.core.handles; None: an exchange of a version that is not known."""
+
+def fast_synchronize(live: dict[int, Any], handle: int, entry: tuple[Engine, Any, Any], /) -> Any:
+    """Wait for what fast_allreduce's second function has begun; the output. ``live`` forgets the handle."""

@@ -6,16 +6,17 @@ Words.
   finish  called once with the core's Outcome (None where there is nothing to tell) when the operation has succeeded;
           gives the result. It is held until then and must itself hold whatever owns the memory: the core writes there.
   waits   the caller waits for the operation next, so it may begin on the caller's own thread
+  fast    begun in one function of the core, see FastCalls: known by its engine, its tensor and its result, no finish
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hvd_kernel.core import session
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.core.stacks import call_stack
 from hvd_kernel.core.tensor import SCATTERED, Place, check_op
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
 
@@ -26,9 +27,11 @@ Finish = Callable[[Any], Any]
 InOut = tuple[int, int, tuple[int, ...], int] | tuple[int, int, tuple[int, ...], int, int, int]
 Scales = tuple[float, float]  # before and after the reduction
 
-_live: dict[int, tuple[Engine, Finish]] = {}
+_live: dict[int, tuple[Engine, Finish] | tuple[Engine, Any, Any]] = {}
+_FAST: Final = 3  # (engine, tensor, result) instead of (engine, finish)
 _entering: list[Finish] = []  # of operations that are being enqueued: the core may have the memory, nobody the handle
 _owner: Engine | None = None  # the engine whose handles _live holds
+_synchronize_fast: Callable[..., Any]  # the core's, once a rank has loaded it
 
 
 def current_engine() -> Engine:
@@ -67,33 +70,66 @@ def _enqueued(engine: Engine, finish: Finish, enqueue: Callable[..., int], *how:
     return handle
 
 
-def fast_allreduce(kind: type, parameter: type, exchange: Any = None) -> Callable[..., bool] | None:
-    """Return the core's function for the usual blocking allreduce of a framework's tensors; None before ``init``.
+def _fast_functions(
+    kind: type, parameter: type, exchange: Any
+) -> tuple[Callable[..., bool], Callable[..., int | None]] | None:
+    global _synchronize_fast  # noqa: PLW0603 - of the process, as the core
+    from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
 
-    It takes (tensor, output, average, name, op, prescale, postscale, process set) and returns True where it is done.
-    False: nothing has happened, it is not the usual case, and the ordinary way finds out what it is.
+    _synchronize_fast = _native.fast_synchronize
+    return _native.fast_allreduce(kind, parameter, exchange, global_process_set, _live, current_engine)
+
+
+def _declines(*_: Any) -> bool:
+    return False
+
+
+def _gives_no_handle(*_: Any) -> None:
+    return None
+
+
+class FastCalls:
+    """The core's two functions for the usual allreduce of one framework's tensors, asked for at the first call.
+
+    Both take (tensor, output, average, name, op, prescale, postscale, process set). ``allreduce`` waits and returns
+    True, ``allreduce_async`` returns a handle. False, and None: nothing has happened, it is not the usual case, and the
+    ordinary way finds out what it is. Before ``init`` they decline so, and for ever where the core cannot read such
+    tensors.
 
     Parameters
     ----------
     kind, parameter
-        The types of tensors that it takes, exactly these.
+        The types of tensors that they take, exactly these.
     exchange
         DLPack's functions of these types; None: they have Python's buffers.
+    readable
+        False: the core has no way to read them.
     """
-    if not session.is_initialized():
-        return None
-    from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
 
-    return _native.fast_allreduce(kind, parameter, exchange, global_process_set, keep)
+    allreduce: Callable[..., bool]
+    allreduce_async: Callable[..., int | None]
 
+    def __init__(self, kind: type, parameter: type, exchange: Any = None, *, readable: bool = True) -> None:
+        self._kind = kind, parameter, exchange
+        self._readable = readable
+        self.ask_again()
 
-def keep(handle: int, *tensors: Any) -> None:
-    """Hold tensors that the core still works on: an interrupt has ended the wait. The last one is the result."""
-    _live[handle] = current_engine(), partial(_held, tensors[-1], tensors)
+    def ask_again(self) -> None:
+        """Ask the core at the next call."""
+        self.allreduce, self.allreduce_async = self._first, self._first_async
 
+    def _first(self, *call: Any) -> bool:
+        return self._asked() and self.allreduce(*call)
 
-def _held(result: Any, _tensors: Any, _outcome: Any) -> Any:
-    return result
+    def _first_async(self, *call: Any) -> int | None:
+        return self.allreduce_async(*call) if self._asked() else None
+
+    def _asked(self) -> bool:
+        if not session.is_initialized():
+            return False
+        found = _fast_functions(*self._kind) if self._readable else None
+        self.allreduce, self.allreduce_async = found or (_declines, _gives_no_handle)
+        return True
 
 
 def allreduce_places(  # noqa: PLR0917 - the core's order
@@ -200,6 +236,8 @@ def synchronize(handle: int) -> Any:
     entry = _live.get(handle)
     if entry is None:
         return None
+    if len(entry) == _FAST:
+        return _synchronize_fast(_live, handle, entry)
     engine, finish = entry
     try:
         outcome = engine.wait(handle)
@@ -292,3 +330,6 @@ def _nothing(_outcome: Any) -> None:
 
 def _number(outcome: Any) -> int:
     return int(outcome.number)
+
+
+call_stack.calls_core(__name__)  # by the first fast call

@@ -11,6 +11,7 @@ import numpy as np
 
 from hvd_kernel.core import handles
 from hvd_kernel.core import ops as core
+from hvd_kernel.core.handles import FastCalls
 from hvd_kernel.core.ops import Average, named, some
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.stacks import call_stack
@@ -60,17 +61,7 @@ def _exchange(verb: Callable[..., Any]) -> Callable[..., Any]:
     return collective
 
 
-def _first(*call: Any) -> bool:
-    """Ask the core for its function, once there is a core."""
-    global _at_once  # noqa: PLW0603 - of the process, as the core
-    made = handles.fast_allreduce(np.ndarray, np.ndarray)
-    if made is None:
-        return False
-    _at_once = made
-    return made(*call)
-
-
-_at_once: Callable[..., bool] = _first
+_fast = FastCalls(np.ndarray, np.ndarray)
 call_stack.calls_core(__name__)
 
 
@@ -88,9 +79,9 @@ def _quick(verb: Callable[..., Any]) -> Callable[..., Any]:
         *,
         out: Any = None,
     ) -> Any:
-        if out is None and type(array) is np.ndarray:
+        if out is None and process_set is global_process_set and type(array) is np.ndarray:
             result = np.empty_like(array)
-            if _at_once(array, result, None, name, op, prescale_factor, postscale_factor, process_set):
+            if _fast.allreduce(array, result, None, name, op, prescale_factor, postscale_factor, process_set):
                 return result
         return verb(array, name, op, prescale_factor, postscale_factor, process_set, out=out)
 
@@ -131,7 +122,7 @@ def allreduce_(  # noqa: PLR0917 - as allreduce
     >>> array
     array([1., 2.])
     """
-    if _at_once(array, array, None, name, op, prescale_factor, postscale_factor, process_set):
+    if _fast.allreduce(array, array, None, name, op, prescale_factor, postscale_factor, process_set):
         return array
     scales = prescale_factor, postscale_factor
     _reduce([array], core.named("allreduce", name), op, scales, process_set, "allreduce_")

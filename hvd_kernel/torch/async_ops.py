@@ -16,7 +16,7 @@ from torch import Tensor
 from hvd_kernel.core.ops import Average, Sum, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.core.tensor import reduction_of
-from hvd_kernel.torch import dispatch
+from hvd_kernel.torch import at_once, dispatch
 
 
 def allreduce_async_(
@@ -45,6 +45,11 @@ def allreduce_async_(
     >>> hvd.synchronize(handle) is tensor
     True
     """
+    handle = at_once.calls.allreduce_async(
+        tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    if handle is not None:
+        return handle
     op = reduction_of(op, average)
     return dispatch.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 
@@ -67,6 +72,12 @@ def allreduce_async(
     >>> hvd.synchronize(hvd.allreduce_async(torch.tensor([1.0, 2.0]), op=hvd.Min))
     tensor([1., 2.])
     """
+    if process_set is global_process_set and at_once.is_plain(tensor):
+        output = torch.empty_like(tensor)
+        how = (average, name, op, prescale_factor, postscale_factor, process_set)
+        handle = at_once.calls.allreduce_async(tensor, output, *how)
+        if handle is not None:
+            return handle
     op = reduction_of(op, average)
     return dispatch.allreduce(tensor, name, op, (prescale_factor, postscale_factor), process_set)
 

@@ -139,9 +139,9 @@ def allreduce(
     >>> hvd.allreduce(torch.tensor([1, 2]) * (hvd.rank() + 1), op=hvd.Sum)
     tensor([3, 6])
     """
-    if compression is Compression.none and at_once.is_plain(tensor):
+    if compression is Compression.none and process_set is global_process_set and at_once.is_plain(tensor):
         output = torch.empty_like(tensor)
-        if at_once.allreduce(tensor, output, average, name, op, prescale_factor, postscale_factor, process_set):
+        if at_once.calls.allreduce(tensor, output, average, name, op, prescale_factor, postscale_factor, process_set):
             return output
     small, ctx = compression.compress(tensor)
     how = (None, name, reduction_of(op, average), prescale_factor, postscale_factor, process_set)
@@ -166,7 +166,7 @@ def allreduce_(
     >>> hvd.allreduce_(tensor, op=hvd.Max) is tensor
     True
     """
-    if at_once.allreduce(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
+    if at_once.calls.allreduce(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
         return tensor
     op = reduction_of(op, average)
     handle = dispatch.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set, waits=True)

@@ -1,4 +1,4 @@
-"""The usual blocking allreduce is one Python function that calls one function of the core: held by counts, not by time."""
+"""The usual allreduce is one Python function that calls one function of the core: held by counts, not by time."""
 
 from __future__ import annotations
 
@@ -107,6 +107,66 @@ def declined_all_the_same(frontend: str) -> None:
     assert (np.asarray(hvd.allreduce(array, op=hvd.Product, prescale_factor=1)) == np.asarray(array) ** size).all()
 
 
+def begun_and_waited_for() -> None:
+    """Two functions of Python, two of the core; the tensor comes back, and nothing is kept of it."""
+    torch = importlib.import_module("torch")
+    hvd, _ = usual("hvd_kernel.torch")
+    live = importlib.import_module("hvd_kernel.core.handles")._live
+    tensor, known = torch.ones(1024), len(live)
+
+    def both() -> Any:
+        return hvd.synchronize(hvd.allreduce_async_(tensor, name="begun", op=hvd.Max))
+
+    assert both() is tensor
+    for _ in range(2):  # the second one knows its request
+        found = calls_of(both)
+        assert found == ["allreduce_async_", "allreduce_begun", "synchronize", "get", "len", "fast_synchronize"], found
+    handle = hvd.allreduce_async(tensor, name="a new one", op=hvd.Sum)
+    assert len(live) == known + 1
+    result = hvd.synchronize(handle)
+    assert result is not tensor
+    assert result.tolist() == [float(hvd.size())] * 1024
+    assert len(live) == known
+    assert hvd.synchronize(handle) is None
+
+
+def begun_is_polled_and_told_once() -> None:
+    """Whatever is told of a handle of the ordinary way is told of this: poll, errors, and that the tensor is held."""
+    torch = importlib.import_module("torch")
+    hvd, _ = usual("hvd_kernel.torch")
+    errors = importlib.import_module("hvd_kernel.errors")
+    handle = hvd.allreduce_async_(torch.full((2048,), float(hvd.rank() + 1)), name="nobody else holds it", op=hvd.Max)
+    while not hvd.poll(handle):
+        time.sleep(0.001)
+    assert hvd.synchronize(handle).tolist() == [float(hvd.size())] * 2048
+    with pytest.raises(ValueError, match="was not created or has been cleared"):
+        hvd.poll(handle)
+    handle = hvd.allreduce_async_(torch.ones(3 + hvd.rank()), name="shapes", op=hvd.Max)
+    if hvd.size() > 1:
+        with pytest.raises(errors.Mismatch, match="shapes"):
+            hvd.synchronize(handle)
+    hvd.synchronize(handle)  # of size 1: the result; else nothing is known of it
+    assert hvd.synchronize(handle) is None
+    several = [hvd.allreduce_async_(torch.full((4,), float(i)), name=f"several.{i}", op=hvd.Sum) for i in range(50)]
+    for i, each in reversed(list(enumerate(several))):
+        assert hvd.synchronize(each).tolist() == [float(i * hvd.size())] * 4
+    hvd.barrier()
+
+
+def handles_of_the_engine_before_are_gone() -> None:
+    """Numbers come again after a new ``init``: what one of before meant is forgotten."""
+    torch = importlib.import_module("torch")
+    hvd, _ = usual("hvd_kernel.torch")
+    live = importlib.import_module("hvd_kernel.core.handles")._live
+    old = hvd.allreduce_async_(torch.ones(4), name="of before", op=hvd.Sum)
+    assert old in live
+    hvd.shutdown()
+    hvd.init()
+    new = hvd.allreduce_async_(torch.full((4,), 2.0), name="of now", op=hvd.Sum)
+    assert list(live) == [new]
+    assert hvd.synchronize(new).tolist() == [2.0 * hvd.size()] * 4
+
+
 def negative_is_seen() -> None:
     """torch's views whose elements are not what lies in memory."""
     torch = importlib.import_module("torch")
@@ -152,9 +212,8 @@ def two_threads(frontend: str) -> None:
 
 def it_is_seen_to_wait(frontend: str) -> None:
     """Who waits in it is told apart from one in code of its own, in the first call as well."""
-    for module in ("hvd_kernel.torch.at_once", "hvd_kernel.numpy.ops"):
-        ways = vars(importlib.import_module(module))
-        ways["allreduce" if "torch" in module else "_at_once"] = ways["_first"]
+    importlib.import_module("hvd_kernel.torch.at_once").calls.ask_again()
+    importlib.import_module("hvd_kernel.numpy.ops")._fast.ask_again()
     pending: Any = importlib.import_module("hvd_kernel.core.stacks.pending")
     engine = importlib.import_module("hvd_kernel.core.session").engine
     hvd, bodies = usual(frontend)
@@ -188,6 +247,15 @@ def test_the_usual_call(ranks: RankPool, frontend: str, check: Callable[[str], N
     ranks.run(check, frontend)
 
 
-@pytest.mark.parametrize("check", [negative_is_seen, autograd_sees_it])
+@pytest.mark.parametrize(
+    "check",
+    [
+        negative_is_seen,
+        autograd_sees_it,
+        begun_and_waited_for,
+        begun_is_polled_and_told_once,
+        handles_of_the_engine_before_are_gone,
+    ],
+)
 def test_what_torch_alone_has(ranks: RankPool, check: Callable[[], None]) -> None:
     ranks.run(check)

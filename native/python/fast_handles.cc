@@ -1,0 +1,110 @@
+#include "python/fast_handles.h"
+
+#include <chrono>
+#include <tuple>
+#include <utility>
+
+#include "python/errors_py.h"
+
+namespace py = pybind11;
+
+namespace hvd::python {
+namespace {
+
+constexpr std::chrono::milliseconds kSlice(20);  // between two looks at Python's signals
+
+void finish(Engine& engine, std::int64_t handle) {
+  const auto outcome = value_or_raise(engine.wait(handle, {}));
+  if (!outcome->status) raise(outcome->status);
+}
+
+void wait_for(Engine& engine, std::int64_t handle) {
+  if (value_or_raise(engine.poll(handle, false))) {
+    finish(engine, handle);
+  } else {
+    wait_until_done(engine, handle);
+  }
+}
+
+// live, handle, entry: what the table `live` has for the handle. The output; the table forgets it.
+PyObject* synchronize(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+  return raising([&]() -> PyObject* {
+    if (count != 3 || !PyDict_CheckExact(args[0]) || !PyTuple_CheckExact(args[2])) {
+      throw py::type_error("fast_synchronize(live, handle, entry)");
+    }
+    const auto entry = py::reinterpret_borrow<py::tuple>(args[2]);
+    auto& engine = entry[0].cast<Engine&>();
+    const std::int64_t handle = PyLong_AsLongLong(args[1]);
+    const auto forget = [&] {
+      if (PyDict_DelItem(args[0], args[1]) != 0) PyErr_Clear();  // another thread has waited too
+    };
+    try {
+      wait_for(engine, handle);
+    } catch (...) {
+      if (!is_known(engine, handle)) forget();
+      throw;
+    }
+    forget();
+    return py::object(entry[2]).release().ptr();
+  });
+}
+
+PyMethodDef synchronize_method = {
+    "fast_synchronize", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&synchronize)),
+    METH_FASTCALL, "(live, handle, entry) -> the output"};
+
+}  // namespace
+
+FastHandles::FastHandles(py::dict live, py::object owner)
+    : live_(std::move(live)), owner_(std::move(owner)) {}
+
+bool FastHandles::belongs_to(const Engine& engine) {
+  if (engine_ == &engine && engine_object()) return true;
+  const py::object found = owner_();
+  if (found.cast<const Engine*>() != &engine) return false;
+  engine_ref_ = py::reinterpret_steal<py::object>(PyWeakref_NewRef(found.ptr(), nullptr));
+  if (!engine_ref_) throw py::error_already_set();
+  engine_ = &engine;
+  return true;
+}
+
+py::object FastHandles::engine_object() const {
+  PyObject* const found = engine_ref_ ? PyWeakref_GetObject(engine_ref_.ptr()) : nullptr;
+  if (found == nullptr || found == Py_None) return {};
+  return py::reinterpret_borrow<py::object>(found);
+}
+
+void FastHandles::hold(Engine& engine, std::int64_t handle, PyObject* tensor, PyObject* out) {
+  if (belongs_to(engine)) {
+    const auto entry =
+        py::reinterpret_steal<py::object>(PyTuple_Pack(3, engine_object().ptr(), tensor, out));
+    const auto number = py::reinterpret_steal<py::object>(PyLong_FromLongLong(handle));
+    if (entry && number && PyDict_SetItem(live_.ptr(), number.ptr(), entry.ptr()) == 0) return;
+    PyErr_Clear();
+  }
+  const py::gil_scoped_release unlocked;
+  std::ignore = engine.wait(handle, std::chrono::hours(1));
+}
+
+void wait_until_done(Engine& engine, std::int64_t handle) {
+  for (bool done = false; !done;) {
+    const Result<bool> result = [&] {
+      const py::gil_scoped_release unlocked;
+      return engine.help(handle, kSlice);
+    }();
+    done = value_or_raise(result);
+    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  finish(engine, handle);
+}
+
+bool is_known(Engine& engine, std::int64_t handle) {
+  return static_cast<bool>(engine.poll(handle, false));
+}
+
+void define_fast_handles(py::module_& module) {
+  module.attr("fast_synchronize") =
+      py::reinterpret_steal<py::object>(PyCFunction_NewEx(&synchronize_method, nullptr, nullptr));
+}
+
+}  // namespace hvd::python
