@@ -2,11 +2,13 @@
 
 ``environment("tf221")`` is the Python of tests/frameworks/environments/tf221.txt, which names every package with ==. It
 finds our package through links to where pytest's own Python has it, so that a change of ours needs no new environment.
-Packages on a line ``# link: torch torchgen`` are links too.
+Packages on a line ``# link: torch torchgen`` are links too. What was downloaded (gigabytes) is shared by all checkouts; what
+belongs to one checkout is an environment with nothing but links on top of it.
 
 Words.
-  home    where environments are kept: ~/.cache/hvd_kernel/environments, or HVDTEST_ENVIRONMENTS
-  digest  of a lock file, of the Python and of the links' target: another one is another environment
+  home        where environments are kept: ~/.cache/hvd_kernel/environments, or HVDTEST_ENVIRONMENTS
+  downloaded  the environment that a lock file was installed into
+  digest      of a lock file and of the Python, and of the links' target: another one is another environment
 """
 
 from __future__ import annotations
@@ -46,13 +48,8 @@ def environment(name: str) -> Path:
     """The Python of an environment, which is made if there is none yet."""
     lock = LOCKS / f"{name}.txt"
     assert lock.exists(), f"no environment {name!r}: {LOCKS} has {', '.join(names())}"
-    folder = _home() / f"{name}-{_digest(lock)}"
-    python = folder / "bin" / "python"
-    if not python.exists():
-        with _alone(folder):
-            if not python.exists():
-                _make(folder, lock)
-    return python
+    downloaded = _made(f"{name}-{_digest(lock)}", lambda python: _install(python, lock))
+    return _made(f"{name}-{_digest(lock, str(ours()))}", lambda python: _link_all(python, lock, downloaded))
 
 
 class Ranks(RankPool):
@@ -101,9 +98,20 @@ def _home() -> Path:
     return Path(os.environ.get("HVDTEST_ENVIRONMENTS") or Path.home() / ".cache" / "hvd_kernel" / "environments")
 
 
-def _digest(lock: Path) -> str:
-    text = "\n".join([lock.read_text(), sys.version, str(ours())])
+def _digest(lock: Path, *more: str) -> str:
+    text = "\n".join([lock.read_text(), sys.version, *more])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _made(name: str, fill: Callable[[Path], None]) -> Path:
+    """The Python of the environment of this name; the first that asks fills it."""
+    folder = _home() / name
+    python = folder / "bin" / "python"
+    if not python.exists():
+        with _alone(folder):
+            if not python.exists():
+                _make(folder, fill)
+    return python
 
 
 @contextmanager
@@ -115,17 +123,23 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _make(folder: Path, lock: Path) -> None:
+def _make(folder: Path, fill: Callable[[Path], None]) -> None:
     """Make it beside its place: what is there is whole. Scripts with its path in their first line are not used."""
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         venv.EnvBuilder(symlinks=True).create(made)
-        _install(made / "bin" / "python", lock)
-        for pattern in (*OURS, *_links(lock)):
-            _link(pattern, site_packages(made / "bin" / "python"))
+        fill(made / "bin" / "python")
         made.replace(folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def _link_all(python: Path, lock: Path, downloaded: Path) -> None:
+    """Our package and the lock file's links come first, what was downloaded behind them."""
+    folder = site_packages(python)
+    for pattern in (*OURS, *_links(lock)):
+        _link(pattern, folder)
+    (folder / "downloaded.pth").write_text(f"import site; site.addsitedir({str(site_packages(downloaded))!r})\n")
 
 
 def _install(python: Path, lock: Path) -> None:
